@@ -1,0 +1,44 @@
+# One command on a fresh machine is all the set-up: each target makes its virtual environment and installs what it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+NAME ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench format clean
+
+help: ## show the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo ## build the sample indexes and answer questions in three languages; no key, no server
+	@$(BIN)/agentic-retriever demo
+
+test: $(VENV)/.dev ## run the tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## ruff, mypy --strict, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev ## measure against the peers in the same run; NAME=... runs one
+	$(BIN)/python -m benchmarks $(NAME)
+
+format: $(VENV)/.dev ## write the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,60 @@
+"""agentic-retriever: from a question to the right index, the right strategy and a cited answer.
+
+Names are loaded on first use, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentic_retriever.config import RouterConfig
+    from agentic_retriever.errors import AgenticRetrieverError
+    from agentic_retriever.indices import IndexProfile, QdrantEdgeVectorStore
+    from agentic_retriever.retrievers import RetrieverAdapter
+    from agentic_retriever.router import AgenticRouter
+    from agentic_retriever.schema import Answer, Budget, Citation, Retrieval, RouteDecision, Strategy
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "AgenticRetrieverError": "errors",
+    "AgenticRouter": "router",
+    "Answer": "schema",
+    "Budget": "schema",
+    "Citation": "schema",
+    "IndexProfile": "indices",
+    "QdrantEdgeVectorStore": "indices",
+    "Retrieval": "schema",
+    "RetrieverAdapter": "retrievers",
+    "RouteDecision": "schema",
+    "RouterConfig": "config",
+    "Strategy": "schema",
+}
+
+__all__ = [
+    "AgenticRetrieverError",
+    "AgenticRouter",
+    "Answer",
+    "Budget",
+    "Citation",
+    "IndexProfile",
+    "QdrantEdgeVectorStore",
+    "Retrieval",
+    "RetrieverAdapter",
+    "RouteDecision",
+    "RouterConfig",
+    "Strategy",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,182 @@
+"""Every error that agentic-retriever raises on purpose.
+
+::
+
+    AgenticRetrieverError                exit code 1
+    ├── ConfigError                      3   a setting is unknown, ill-typed or out of range
+    ├── InvalidQueryError (ValueError)   4   the question or a query parameter cannot be used
+    ├── FilterError (ValueError)         4   a metadata filter cannot be evaluated
+    ├── UnknownIndexError                5   no index of that name
+    ├── UnknownStrategyError             5   no strategy of that name
+    ├── IndexingError                    6   files could not be turned into an index
+    │   ├── SourceError                  6   a file or folder cannot be read
+    │   └── IndexExistsError             6   the name is taken
+    ├── StoreError                       6   the index on disk cannot be used
+    │   ├── StoreBusyError               7   another process holds the data directory
+    │   ├── StoreClosedError             6   used after close(), or in a forked child
+    │   ├── StoreDamagedError            6   files are missing, truncated or disagree
+    │   └── EmbeddingMismatchError       6   built with another embedding model or dimension
+    ├── EmbeddingError                   8   the embedding model failed or returned unusable vectors
+    ├── LLMError                         8   a model could not be reached or failed
+    │   └── LLMOutputError               8   a model answered with something unusable
+    ├── RoutingError                     9   no index or strategy can take the question
+    │   └── NoEligibleStrategyError      9   the index serves none of the allowed strategies
+    ├── RetrievalError                   9   every way to retrieve failed; ``causes`` lists them
+    ├── SynthesisError                   9   nodes were found but no answer could be written
+    └── DeadlineExceededError            10  the time budget ran out
+
+Each message says what was got, what is allowed and what to do. The original exception, where there is one, is the
+``__cause__``. No message carries a key, a prompt or a document's text.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class AgenticRetrieverError(Exception):
+    """Base of every error raised on purpose by this package."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(AgenticRetrieverError):
+    """A setting is unknown, ill-typed or out of range."""
+
+    exit_code = 3
+
+
+class InvalidQueryError(AgenticRetrieverError, ValueError):
+    """The question or a query parameter cannot be used."""
+
+    exit_code = 4
+
+
+class FilterError(AgenticRetrieverError, ValueError):
+    """A metadata filter cannot be evaluated."""
+
+    exit_code = 4
+
+
+class UnknownIndexError(AgenticRetrieverError, LookupError):
+    """No index of that name."""
+
+    exit_code = 5
+
+
+class UnknownStrategyError(AgenticRetrieverError, LookupError):
+    """No strategy of that name."""
+
+    exit_code = 5
+
+
+class IndexingError(AgenticRetrieverError):
+    """Files or documents could not be turned into an index."""
+
+    exit_code = 6
+
+
+class SourceError(IndexingError):
+    """A file or folder cannot be read."""
+
+
+class IndexExistsError(IndexingError):
+    """An index of that name exists already."""
+
+
+class StoreError(AgenticRetrieverError):
+    """The index on disk cannot be used."""
+
+    exit_code = 6
+
+
+class StoreBusyError(StoreError):
+    """Another process holds the data directory."""
+
+    exit_code = 7
+
+
+class StoreClosedError(StoreError):
+    """The store was used after ``close()`` or in a forked child process."""
+
+
+class StoreDamagedError(StoreError):
+    """Files of an index are missing, truncated or disagree with its manifest."""
+
+
+class EmbeddingMismatchError(StoreError):
+    """The index was built with another embedding model or dimension."""
+
+
+class EmbeddingError(AgenticRetrieverError):
+    """The embedding model failed, or returned vectors that cannot be used."""
+
+    exit_code = 8
+
+
+class LLMError(AgenticRetrieverError):
+    """A language model could not be reached or failed."""
+
+    exit_code = 8
+
+
+class LLMOutputError(LLMError):
+    """A language model answered with something that cannot be used."""
+
+
+class RoutingError(AgenticRetrieverError):
+    """No index or strategy can take the question."""
+
+    exit_code = 9
+
+
+class NoEligibleStrategyError(RoutingError):
+    """The index serves none of the strategies that were allowed."""
+
+
+class RetrievalError(AgenticRetrieverError):
+    """Every way to retrieve failed.
+
+    Attributes:
+        causes: What each part that was tried raised, by its name.
+    """
+
+    exit_code = 9
+
+    def __init__(self, message: str, causes: Mapping[str, BaseException] | None = None) -> None:
+        super().__init__(message)
+        self.causes: dict[str, BaseException] = dict(causes or {})
+
+
+class SynthesisError(AgenticRetrieverError):
+    """Nodes were found but no answer could be written."""
+
+    exit_code = 9
+
+
+class DeadlineExceededError(AgenticRetrieverError):
+    """The time budget of the query ran out."""
+
+    exit_code = 10
+
+
+def unknown_name(kind: str, got: str, known: Iterable[str]) -> str:
+    """Say that a name is unknown, what is known, and what was probably meant.
+
+    Args:
+        kind: What the name stands for, such as ``"index"``.
+        got: The name that was given; cut at 80 characters in the message.
+        known: The names that would have been right.
+
+    Returns:
+        One line for an error message.
+    """
+    names = sorted(known)
+    close = get_close_matches(got, names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    listed = ", ".join(names) if names else "none yet"
+    return f"unknown {kind} {got[:80]!r}{hint} (known: {listed})"

@@ -1,0 +1,223 @@
+"""What retrieval finds and synthesis answers."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from agentic_retriever.schema.routing import Degradation, RouteDecision, Strategy, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from llama_index.core.schema import NodeWithScore
+
+
+class Tier(str, Enum):
+    """Who wrote an answer: a model tier by its role, the extractor, or nobody since nothing was found."""
+
+    PRIMARY = "primary"
+    CLOUD = "cloud"
+    SMALL = "small"
+    EXTRACTIVE = "extractive"
+    NONE = "none"
+
+
+class ConfidenceLevel(str, Enum):
+    """What a confidence score means for the reader."""
+
+    HIGH = "high"
+    NEEDS_REVIEW = "needs_review"
+    NOT_FOUND = "not_found"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retrieval:
+    """Nodes in order, and how they came about.
+
+    Attributes:
+        nodes: Best first, unique by node id, finite scores.
+        strategy: The strategy that found them.
+        indexes: The indexes that were searched.
+        route: The decision behind it.
+        degraded: Steps that fell back.
+        timings_ms: Milliseconds by step (``routing``, ``embedding``, ``retrieval``, ``total``).
+    """
+
+    nodes: tuple[NodeWithScore, ...]
+    strategy: Strategy
+    indexes: tuple[str, ...]
+    route: RouteDecision
+    degraded: tuple[Degradation, ...] = ()
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "timings_ms", frozen(self.timings_ms))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Citation:
+    """A numbered piece of evidence.
+
+    Attributes:
+        number: The ``n`` of the ``[n]`` in the answer, from 1.
+        doc_id: The source document.
+        node_id: The node that was retrieved.
+        start: First character of the quote in the source text.
+        end: One past the last character of the quote in the source text.
+        quote: Exactly the source text between ``start`` and ``end``.
+        score: How well the quote supports its sentence, in [0, 1]; 1 for a verbatim sentence.
+        index: The index that the node came from.
+        title: Title of the document, or ``""``.
+        section: Heading path, or ``""``.
+        page: Page number from 1, or ``None``.
+    """
+
+    number: int
+    doc_id: str
+    node_id: str
+    start: int
+    end: int
+    quote: str
+    score: float
+    index: str = ""
+    title: str = ""
+    section: str = ""
+    page: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """How far an answer can be trusted.
+
+    Attributes:
+        score: In [0, 1].
+        level: ``high`` from 0.75, ``needs_review`` from 0.50, else ``not_found``.
+    """
+
+    score: float
+    level: ConfidenceLevel
+
+    @classmethod
+    def of(cls, score: float) -> Confidence:
+        """Make one from a score, clipped to [0, 1]; a score that is not finite counts as 0."""
+        clipped = min(1.0, max(0.0, score)) if score == score else 0.0  # noqa: PLR0124 - NaN is the one value unequal to itself
+        if clipped >= 0.75:
+            return cls(clipped, ConfidenceLevel.HIGH)
+        return cls(clipped, ConfidenceLevel.NEEDS_REVIEW if clipped >= 0.5 else ConfidenceLevel.NOT_FOUND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierUsage:
+    """What one model tier was asked for one answer; tokens are counts, money is USD."""
+
+    tier: Tier
+    model: str
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens and money of one answer, per tier."""
+
+    tiers: tuple[TierUsage, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return totals, and the tiers below ``tiers``."""
+        return {
+            "llm_calls": sum(t.calls for t in self.tiers),
+            "prompt_tokens": sum(t.prompt_tokens for t in self.tiers),
+            "completion_tokens": sum(t.completion_tokens for t in self.tiers),
+            "usd": sum(t.usd for t in self.tiers),
+            "tiers": {t.tier.value: {n: getattr(t, n) for n in t.__slots__ if n != "tier"} for t in self.tiers},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What one query may spend.
+
+    Attributes:
+        max_ms: Milliseconds for the whole query, or ``None`` for the configured deadline.
+        max_llm_calls: Model calls; 0 means the extractive answer.
+    """
+
+    max_ms: float | None = None
+    max_llm_calls: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer to one query; ``str(answer)`` is its text.
+
+    Attributes:
+        text: The answer with inline ``[n]`` markers.
+        citations: One for each number used, in order.
+        confidence: Score and level.
+        route: The decision record.
+        nodes: What was retrieved, best first.
+        usage: Tokens and money per tier.
+        timings_ms: Milliseconds by step: ``routing``, ``embedding``, ``retrieval``, ``rerank``, ``llm``, ``total``.
+        tier: Who wrote it.
+        cached: Whether it came from the answer cache.
+        degraded: What fell back, and why.
+        query_id: Unique for this call.
+    """
+
+    text: str
+    citations: tuple[Citation, ...]
+    confidence: Confidence
+    route: RouteDecision
+    nodes: tuple[NodeWithScore, ...]
+    usage: Usage
+    timings_ms: Mapping[str, float]
+    tier: Tier
+    cached: bool
+    degraded: tuple[Degradation, ...]
+    query_id: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "timings_ms", frozen(self.timings_ms))
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {
+            "text": self.text,
+            "citations": [c.to_dict() for c in self.citations],
+            "confidence": {"score": self.confidence.score, "level": self.confidence.level.value},
+            "route": self.route.to_dict(),
+            "nodes": [{"node_id": n.node.node_id, "doc_id": n.node.ref_doc_id, "score": n.score} for n in self.nodes],
+            "tier": self.tier.value,
+            "usage": self.usage.to_dict(),
+            "timings_ms": dict(self.timings_ms),
+            "cached": self.cached,
+            "degraded": [d.to_dict() for d in self.degraded],
+            "query_id": self.query_id,
+        }
+
+    def _repr_html_(self) -> str:
+        """Draw the answer in Jupyter: escaped, no assets, colours inherited from the theme."""
+        rows = "".join(
+            f"<li value='{c.number}'><b>{html.escape(c.title or c.doc_id)}</b> {html.escape(c.section)} "
+            f"<i>{html.escape(c.quote)}</i></li>"
+            for c in self.citations
+        )
+        route = (
+            f"{self.route.index.name} · {self.route.strategy.name} · {self.tier.value} · {self.confidence.level.value}"
+        )
+        return (
+            f"<div><p style='white-space:pre-wrap'>{html.escape(self.text)}</p><ol>{rows}</ol>"
+            f"<small>{html.escape(route)}</small></div>"
+        )

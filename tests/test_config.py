@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from agentic_retriever.config import PREFIX, RouterConfig, Secret, env_example
+from agentic_retriever.errors import ConfigError
+
+ROOT = Path(__file__).parent.parent
+CANARY = "sk-canary-51c0"
+
+
+def test_env_example_is_what_the_settings_say():
+    assert (ROOT / ".env.example").read_text(encoding="utf-8") == env_example()
+
+
+def test_env_example_names_every_setting_with_its_default():
+    lines = env_example().splitlines()
+    for field in dataclasses.fields(RouterConfig):
+        [line] = [line for line in lines if line.startswith(f"#{PREFIX}{field.name.upper()}=")]
+        default = line.split("=", 1)[1]
+        assert RouterConfig.from_env({PREFIX + field.name.upper(): default}) == RouterConfig()
+
+
+def test_prefixed_variable_wins_over_the_shared_one():
+    env = {"EMBEDDING_MODEL": "ollama:shared", f"{PREFIX}EMBEDDING_MODEL": "local"}
+    assert RouterConfig.from_env(env).embedding_model == "local"
+    assert RouterConfig.from_env({"EMBEDDING_MODEL": "ollama:shared"}).embedding_model == "ollama:shared"
+
+
+def test_empty_variable_counts_as_not_set():
+    assert RouterConfig.from_env({f"{PREFIX}TOP_K": "  "}).top_k == RouterConfig().top_k
+
+
+def test_variables_of_other_programs_are_left_alone():
+    assert RouterConfig.from_env({"TOP_K": "x", "PATH": "/bin"}) == RouterConfig()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("TOPK", "5", "did you mean 'AGENTIC_RETRIEVER_TOP_K'"),
+        ("TOP_K", "five", "whole number (1 to 10000 nodes)"),
+        ("TOP_K", "0", "got '0'"),
+        ("TOP_K", "2.5", "whole number"),
+        ("HYBRID_ALPHA", "1.5", "0 to 1"),
+        ("HYBRID_ALPHA", "nan", "0 to 1"),
+        ("DEADLINE_S", "inf", "seconds"),
+        ("FUSION", "sum", "one of weighted, rrf, borda"),
+        ("CHUNK_OVERLAP", "512", "below chunk_size"),
+        ("LEAF_SIZE", "4096", "must not exceed chunk_size"),
+        ("MAX_TOP_K", "2", "must not exceed max_top_k"),
+    ],
+)
+def test_wrong_setting_is_named_with_what_is_allowed(variable, value, told):
+    with pytest.raises(ConfigError) as caught:
+        RouterConfig.from_env({PREFIX + variable: value})
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [True, None, [], 3.0, "x"])
+def test_wrong_type_in_python_is_refused(value):
+    with pytest.raises(ConfigError, match="top_k"):
+        RouterConfig(top_k=value)
+
+
+def test_with_changes_checks_names_and_values():
+    assert RouterConfig().with_changes(top_k=7).top_k == 7
+    with pytest.raises(ConfigError, match="did you mean 'top_k'"):
+        RouterConfig().with_changes(topk=7)
+    with pytest.raises(ConfigError, match="top_k"):
+        RouterConfig().with_changes(top_k=-1)
+
+
+def test_config_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RouterConfig().top_k = 3
+
+
+def test_dotenv_file_is_read_and_the_environment_wins(tmp_path):
+    dotenv = tmp_path / ".env"
+    dotenv.write_text(f"{PREFIX}TOP_K=7\n{PREFIX}WORKERS=2\nOTHER=1\n", encoding="utf-8")
+    config = RouterConfig.load(dotenv, env={f"{PREFIX}WORKERS": "3"})
+    assert (config.top_k, config.workers) == (7, 3)
+    assert RouterConfig.load(tmp_path / "none", env={}) == RouterConfig()
+
+
+def test_unreadable_dotenv_is_a_config_error(tmp_path):
+    dotenv = tmp_path / ".env"
+    dotenv.write_bytes(b"\xff\xfe\x00\xd8KEY=\xff")
+    with pytest.raises(ConfigError, match="cannot read"):
+        RouterConfig.load(dotenv, env={})
+
+
+def test_secret_never_shows():
+    config = RouterConfig.from_env({"OPENROUTER_API_KEY": CANARY})
+    assert config.openrouter_api_key.reveal() == CANARY
+    shown = [repr(config), str(config), f"{config.openrouter_api_key}", json.dumps(config.to_dict())]
+    shown.append("%s" % config.openrouter_api_key)
+    shown.append(repr(dataclasses.asdict(config)))
+    with pytest.raises(TypeError):
+        json.dumps({"key": config.openrouter_api_key})
+    with pytest.raises(ConfigError) as caught:
+        RouterConfig(openrouter_api_key=12345)
+    shown.append(str(caught.value))
+    assert not [text for text in shown if CANARY in text or "12345" in text]
+
+
+def test_secrets_compare_and_copy():
+    assert Secret("a") == Secret("a") != Secret("b")
+    assert copy.deepcopy(Secret("a")) == Secret("a")
+    assert len({Secret("a"), Secret("a")}) == 1
+    assert not Secret("")
