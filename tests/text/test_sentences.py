@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_retriever.text import split_sentences
+
+ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()), max_size=300)
+PROSE = st.lists(
+    st.sampled_from(
+        [*"aBc1.!?…。।؟។|#-*> \n\t\"')(กา  และแต่", "\n\n", ". ", " A", "Art. ", "1. ", "EE. UU. ", "\r\n", "5 ไร่ "]
+    ),
+    max_size=120,
+).map("".join)
+
+
+def texts(source: str) -> list[str]:
+    return [sentence.text for sentence in split_sentences(source)]
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["It rained.", "We stayed in!", "Why not?", "Because."],
+        ["Dr. Smith met J. R. Jones, e.g. in the U.S. Army.", "He left at 5 p.m.", "The end."],
+        ["It costs 3.5 m or $1,234.50 per unit.", "See No. 5 and Fig. 2.", "No.", "I will not."],
+        ['She said "Stop!" and left.', '"Go on."', "(He did.)", "Then... nothing.", "Well…", "Fine."],
+        ["Take plan B.", "It works with vitamin C.", "This is known.[12]", "Really?!", "Yes."],
+        ["I am here to . . . submit.", "Good."],
+        [
+            "El Sr. Gil vive en EE. UU. desde 1999.",
+            "Según el Art. 5, p. ej. Madrid, no procede.",
+            "¿Seguro?",
+            "¡Sí!",
+        ],
+        ["Véase el apdo. 6.2.1.", "La Dra. Ruiz, de Autos S.A. en Vigo, firmó.", "Fin."],
+        ["Am 3. Oktober 1990 war es z. B. schön.", "Siehe Nr. 5, Abs. 2.", "Ende."],
+        ["M. Dupont arrive à 8 h.", "« Bonjour ! »", "Il part."],
+        ["Он родился в г. Москве, т. е. в столице.", "Это стр. 5.", "Да!"],
+        ["Ήρθες;", "Ναι, ήρθα.", "Καλά."],
+        ["今天天气很好。", "我们去公园吧！", "好吗？"],
+        ["「何？」と聞いた。", "東京は大きい。"],
+        ["안녕하세요.", "저는 학생입니다.", "맞아요?"],
+        ["यह पहला वाक्य है।", "यह दूसरा है॥", "क्या?"],
+        ["هل أنت بخير؟", "نعم.", "شكرا."],
+        ["ខ្ញុំទៅផ្សារ។", "អ្នកទៅណា?"],
+        ["မြန်မာစာ။", "ဒုတိယစာကြောင်း။"],
+        ["the flow is laminar .", "the wing is swept ."],
+        ["He works at Acme Inc. in Paris.", "He likes it etc.", "This is all."],
+    ],
+)
+def test_sentences(sentences: list[str]) -> None:
+    assert texts(" ".join(sentences)) == sentences
+
+
+@pytest.mark.parametrize("source", ["今天。明天！后天？", "あ。い！う？", "एक।दो।", "ក។ខ។", "က။ခ။"])
+def test_marks_that_need_no_space(source: str) -> None:
+    assert len(texts(source)) == len([char for char in source if char in "。！？।។။"])
+
+
+def test_thai_is_cut_at_clauses_and_lines() -> None:
+    source = (
+        "ที่ดินแปลงนี้มีเนื้อที่ 5 ไร่ 2 งาน ตั้งอยู่ในจังหวัดเชียงใหม่ แต่เจ้าของได้ขายไปแล้วเมื่อ พ.ศ. 2550 "
+        "ดังนั้นจึงต้องโอนกรรมสิทธิ์ที่สำนักงานที่ดิน\n"
+        "บรรทัดใหม่"
+    )
+    assert texts(source) == [
+        "ที่ดินแปลงนี้มีเนื้อที่ 5 ไร่ 2 งาน ตั้งอยู่ในจังหวัดเชียงใหม่",
+        "แต่เจ้าของได้ขายไปแล้วเมื่อ พ.ศ. 2550",
+        "ดังนั้นจึงต้องโอนกรรมสิทธิ์ที่สำนักงานที่ดิน",
+        "บรรทัดใหม่",
+    ]
+
+
+def test_thai_pieces_have_a_readable_size() -> None:
+    pieces = texts("เขาไปตลาด ซื้อปลา ซื้อผัก แต่ไม่ซื้อเนื้อ " * 40)
+    assert all(20 <= len(piece) <= 200 for piece in pieces)
+    assert len(pieces) > 10
+
+
+def test_numbers_stay_with_their_units() -> None:
+    source = "เนื้อที่ทั้งหมดของโฉนดฉบับนี้ตามที่รังวัด " + "12 ไร่ 3 งาน 45 ตารางวา " * 20
+    for piece in texts(source):
+        assert not piece[0].isdigit()
+        assert not piece[-1].isdigit()
+
+
+def test_lao_is_cut_at_clauses() -> None:
+    assert len(texts("ຂ້ອຍໄປຕະຫຼາດມື້ນີ້ກັບໝູ່ຂອງຂ້ອຍ ແຕ່ວ່າຝົນຕົກໜັກຫຼາຍຈົນບໍ່ສາມາດໄປໄດ້")) == 2
+
+
+def test_markdown() -> None:
+    source = """# Espejos
+## 6.2.1. Presencia
+Los vehículos llevarán espejos. Véase
+la tabla siguiente.
+
+- obligatorio: clase 1. Siempre
+- optativo: clase V
+  en otro caso
+1. Primero
+2. Segundo
+
+| Clase | Radio |
+|-------|-------|
+| I     | 1.200 mm. Mínimo |
+Texto final"""
+    assert texts(source) == [
+        "# Espejos",
+        "## 6.2.1. Presencia",
+        "Los vehículos llevarán espejos.",
+        "Véase\nla tabla siguiente.",
+        "- obligatorio: clase 1.",
+        "Siempre",
+        "- optativo: clase V\n  en otro caso",
+        "1. Primero",
+        "2. Segundo",
+        "| Clase | Radio |",
+        "|-------|-------|",
+        "| I     | 1.200 mm. Mínimo |",
+        "Texto final",
+    ]
+
+
+def test_plain_text_headings_and_sections() -> None:
+    source = "6.2.1. Presencia\nLos vehículos llevarán espejos.\n6.2.2. Número. Habrá dos.\n\nAnexo\nTodo lo demás"
+    assert texts(source) == [
+        "6.2.1. Presencia",
+        "Los vehículos llevarán espejos.",
+        "6.2.2. Número.",
+        "Habrá dos.",
+        "Anexo",
+        "Todo lo demás",
+    ]
+
+
+def test_blank_line_always_ends_a_sentence() -> None:
+    assert texts("one line that has no stop,\n \t\nand another") == ["one line that has no stop,", "and another"]
+    assert texts("one,\r\n\r\nand two") == ["one,", "and two"]
+
+
+def test_wrapped_prose_runs_on() -> None:
+    source = "The committee, which had met on every Tuesday since March,\ndecided to Postpone the vote. It\nmet again."
+    assert len(texts(source)) == 2
+
+
+@pytest.mark.parametrize("source", ["", " \n\t ", "\u2028"])
+def test_nothing(source: str) -> None:
+    assert split_sentences(source) == []
+
+
+@given(ANY_TEXT | PROSE)
+def test_spans_are_exact_ordered_and_complete(source: str) -> None:
+    sentences = split_sentences(source)
+    at = 0
+    for sentence in sentences:
+        assert sentence.text == source[sentence.start : sentence.end]
+        assert sentence.text == sentence.text.strip() != ""
+        assert not source[at : sentence.start].strip()
+        assert at <= sentence.start < sentence.end
+        at = sentence.end
+    assert not source[at:].strip()
+
+
+@pytest.mark.parametrize("word", ["ก", "word", "กา ", "word ", "长句，", "e\u0301\u0302", "เก"])
+def test_long_text_is_cut_where_a_reader_would_pause(word: str) -> None:
+    source = word * 5_000
+    sentences = split_sentences(source)
+    assert all(len(sentence.text) <= 1_000 for sentence in sentences)
+    assert "".join(sentence.text for sentence in sentences).replace(" ", "") == source.replace(" ", "")
+    if word[-1] in " ，":
+        assert all(sentence.text.endswith(word.strip()) for sentence in sentences)
+    assert not any(sentence.text[0] in "\u0301\u0302" or sentence.text[-1] == "เ" for sentence in sentences)
+
+
+@pytest.mark.parametrize(
+    "unit", ["ก", "กา ", "a. ", ". ", '? "', "x\n", "- ", "|", ".[1]", "\n", " ", "1.", "> ", "a\t", ". (", "A", "_ "]
+)
+def test_long_texts_take_linear_time(unit: str) -> None:
+    started = time.perf_counter()
+    split_sentences(unit * (200_000 // len(unit)))
+    assert time.perf_counter() - started < 3
