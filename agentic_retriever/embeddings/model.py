@@ -1,0 +1,197 @@
+"""An embedding model with batches, a total deadline, caches, and vectors that can be trusted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+from cachetools import TTLCache
+
+from agentic_retriever.deadlines import DeadlineCaller
+from agentic_retriever.embeddings.cache import DiskVectorCache, VectorSource, text_hash
+from agentic_retriever.errors import AgenticRetrieverError, EmbeddingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+    from llama_index.core.base.embeddings.base import BaseEmbedding
+
+    Vector = npt.NDArray[np.float32]
+    Matrix = npt.NDArray[np.float32]
+
+
+class EmbeddingModel:
+    """Any LlamaIndex embedding, made safe to build on; usable from many threads.
+
+    Queries go through ``get_query_embedding`` and passages through ``get_text_embedding_batch``, so that models with
+    two sides (E5, BGE) are used as they were trained. Vectors come back as float32 of unit length.
+
+    Attributes:
+        name: Identity of the model, such as ``"local:multilingual-e5-small-q4"``; an index remembers it.
+        base: The LlamaIndex embedding.
+        batch_size: Texts per call.
+        timeout_s: Seconds for one call in all.
+    """
+
+    def __init__(  # noqa: PLR0913 - keyword-only settings of one object
+        self,
+        base: BaseEmbedding,
+        *,
+        name: str,
+        batch_size: int = 16,
+        timeout_s: float = 120.0,
+        memory_size: int = 2048,
+        memory_ttl_s: float = 86_400.0,
+        disk: DiskVectorCache | None = None,
+        packed: Sequence[VectorSource] = (),
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.base = base
+        self.batch_size = batch_size
+        self.timeout_s = timeout_s
+        self._disk = disk
+        self._sources: tuple[VectorSource, ...] = (*packed, *((disk,) if disk else ()))
+        self._memory: TTLCache[str, Vector] = TTLCache(memory_size, memory_ttl_s, timer=timer)
+        self._lock = threading.Lock()
+        self._dimension: int | None = None
+        self._caller = DeadlineCaller(f"embedding model {name}")
+
+    @property
+    def dimension(self) -> int:
+        """Length of the vectors; asks the model once if it has not embedded anything yet.
+
+        Raises:
+            EmbeddingError: As :meth:`embed_query`.
+        """
+        if self._dimension is None:
+            self.embed_query("dimension")
+        return self._dimension or 0
+
+    def embed_query(self, text: str, *, timeout_s: float | None = None) -> Vector:
+        """Embed a question.
+
+        Args:
+            text: The question.
+            timeout_s: Seconds for the call in all; the model's own limit by default.
+
+        Returns:
+            Unit vector, ``(dimension,)`` float32, read-only.
+
+        Raises:
+            EmbeddingError: If the model failed or its vector is not usable.
+            DeadlineExceededError: If it took too long.
+        """
+        with self._lock:
+            cached: Vector | None = self._memory.get(text)
+        if cached is not None:
+            return cached
+        limit = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
+        vector: Vector = self._checked(self._call(lambda: [self.base.get_query_embedding(text)], limit), 1)[0]
+        with self._lock:
+            if self._memory.maxsize >= 1:
+                self._memory[text] = vector
+        return vector
+
+    def embed_passages(
+        self, texts: Sequence[str], *, on_progress: Callable[[int], None] | None = None
+    ) -> tuple[Matrix, int]:
+        """Embed passages, taking from the caches what is known and keeping there what is new.
+
+        Args:
+            texts: The passages.
+            on_progress: Called with the number of passages finished since the last call.
+
+        Returns:
+            Unit vectors ``(len(texts), dimension)`` float32, and how many of them the model had to compute.
+
+        Raises:
+            EmbeddingError: If the model failed or its vectors are not usable; batches that were done stay cached.
+            DeadlineExceededError: If one batch took too long.
+        """
+        report = on_progress or (lambda _done: None)
+        hashes = [text_hash(text) for text in texts]
+        known = self._known(hashes)
+        report(sum(1 for key in hashes if key in known))
+        missing = {key: text for key, text in zip(hashes, texts, strict=True) if key not in known}
+        keys = list(missing)
+        for i in range(0, len(keys), self.batch_size):
+            part = keys[i : i + self.batch_size]
+            batch = [missing[key] for key in part]
+            matrix = self._checked(self._call(lambda b=batch: self._embed_batch(b), self.timeout_s), len(part))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            fresh = dict(zip(part, matrix, strict=True))
+            if self._disk is not None:
+                self._disk.put_many(self.name, fresh)
+            known.update(fresh)
+            report(len(part))
+        dimension = self._dimension or 0
+        rows = [known[key] for key in hashes]
+        return (np.stack(rows) if rows else np.empty((0, dimension), dtype=np.float32)), len(keys)
+
+    def close(self) -> None:
+        """Close the cache file."""
+        if self._disk is not None:
+            self._disk.close()
+
+    def _embed_batch(self, batch: list[str]) -> list[list[float]]:
+        # One call per batch: LlamaIndex would cut it again by its own batch size, so that is what it is set to.
+        if self.base.embed_batch_size < len(batch):
+            return [v for i in range(0, len(batch), self.base.embed_batch_size)
+                    for v in self.base.get_text_embedding_batch(batch[i : i + self.base.embed_batch_size])]  # fmt: skip
+        return self.base.get_text_embedding_batch(batch)
+
+    def _known(self, hashes: Sequence[bytes]) -> dict[bytes, Vector]:
+        known: dict[bytes, Vector] = {}
+        for source in self._sources:
+            wanted = [key for key in dict.fromkeys(hashes) if key not in known]
+            found = source.get_many(self.name, wanted)
+            # A damaged cache entry counts as absent.
+            known.update({key: vector for key, vector in found.items() if self._is_usable(vector)})
+        return known
+
+    def _is_usable(self, vector: Vector) -> bool:
+        if self._dimension is not None and vector.shape != (self._dimension,):
+            return False
+        if not np.isfinite(vector).all() or abs(float(np.linalg.norm(vector)) - 1.0) > 1e-3:
+            return False
+        self._dimension = vector.shape[0]
+        return True
+
+    def _call(self, function: Callable[[], list[list[float]]], timeout_s: float) -> list[list[float]]:
+        try:
+            return self._caller.call(function, timeout_s)
+        except AgenticRetrieverError:
+            raise
+        except Exception as err:  # the seam to embedding models: every client has errors of its own
+            raise EmbeddingError(
+                f"embedding model {self.name} failed: {type(err).__name__}; check that it is up and run again"
+            ) from err
+
+    def _checked(self, raw: Sequence[Sequence[float]], count: int) -> Matrix:
+        """Refuse what cannot be stored or compared: wrong counts, wrong or ragged dimensions, NaN, infinity, zero."""
+        if len(raw) != count:
+            raise EmbeddingError(f"embedding model {self.name} returned {len(raw)} vectors for {count} texts")
+        try:
+            matrix = np.asarray(raw, dtype=np.float32)
+        except (TypeError, ValueError) as err:
+            raise EmbeddingError(
+                f"embedding model {self.name} returned vectors of different lengths or no numbers"
+            ) from err
+        if matrix.ndim != 2 or matrix.shape[1] == 0:
+            raise EmbeddingError(
+                f"embedding model {self.name} returned an array of shape {matrix.shape}, not (texts, dimension)"
+            )
+        if self._dimension is not None and matrix.shape[1] != self._dimension:
+            raise EmbeddingError(
+                f"embedding model {self.name} returned {matrix.shape[1]} dimensions, {self._dimension} before"
+            )
+        norms = np.linalg.norm(matrix, axis=1, keepdims=True)
+        if not np.isfinite(norms).all() or bool((norms == 0).any()):
+            raise EmbeddingError(f"embedding model {self.name} returned a vector that is zero, NaN or infinite")
+        self._dimension = int(matrix.shape[1])
+        unit: Matrix = matrix / norms
+        unit.setflags(write=False)
+        return unit

@@ -1,0 +1,97 @@
+"""Stand-ins for models: deterministic, offline, recording what they were asked."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.base.llms.types import CompletionResponse, LLMMetadata
+from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.core.llms.custom import CustomLLM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+class FakeEmbedding(BaseEmbedding):
+    """Embeds a text as the normalised sum of one fixed random vector per word, so that shared words mean nearness.
+
+    Attributes:
+        dimension: Length of the vectors.
+        calls: Texts embedded so far, queries included.
+    """
+
+    model_name: str = "fake-embedding"
+    dimension: int = Field(default=32, ge=2)
+    calls: list[str] = Field(default_factory=list)
+
+    def _vector(self, text: str) -> list[float]:
+        self.calls.append(text)
+        words = _WORD.findall(text.casefold()) or [text or "\0"]
+        total = np.sum([self._word_vector(word) for word in words], axis=0)
+        norm = float(np.linalg.norm(total)) or 1.0
+        vector: list[float] = (total / norm).tolist()
+        return vector
+
+    def _word_vector(self, word: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        seed = int.from_bytes(hashlib.sha256(word.encode("utf-8", "replace")).digest()[:8], "big")
+        return np.random.default_rng(seed).standard_normal(self.dimension)
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self._vector(query)
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._vector(query)
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._vector(text)
+
+
+class FakeLLM(CustomLLM):
+    """Answers from a script: a list of replies in turn (the last repeats) or a function of the prompt.
+
+    A reply that is an exception is raised instead. ``prompts`` records what was asked.
+    """
+
+    model_name: str = "fake-llm"
+    prompts: list[str] = Field(default_factory=list)
+    _reply: Callable[[str], str | Exception] = PrivateAttr()
+
+    def __init__(self, replies: Sequence[str | Exception] | Callable[[str], str | Exception], **kwargs: Any) -> None:  # noqa: ANN401 - pydantic's own signature
+        super().__init__(**kwargs)
+        if callable(replies):
+            self._reply = replies
+        else:
+            script = list(replies)
+            self._reply = lambda _prompt: script.pop(0) if len(script) > 1 else script[0]
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """Name and window of the fake model."""
+        return LLMMetadata(model_name=self.model_name, context_window=8192, num_output=512)
+
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:  # noqa: ANN401, ARG002 - LlamaIndex's signature
+        """Return the next reply, or raise it if it is an exception."""
+        self.prompts.append(prompt)
+        reply = self._reply(prompt)
+        if isinstance(reply, Exception):
+            raise reply
+        return CompletionResponse(text=reply)
+
+    def stream_complete(
+        self,
+        prompt: str,
+        formatted: bool = False,  # noqa: ARG002 - LlamaIndex's signature
+        **kwargs: Any,  # noqa: ANN401, ARG002 - LlamaIndex's signature
+    ) -> Generator[CompletionResponse, None, None]:
+        """Yield the next reply word by word."""
+        text = self.complete(prompt).text
+        so_far = ""
+        for word in re.findall(r"\S+\s*", text):
+            so_far += word
+            yield CompletionResponse(text=so_far, delta=word)

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from llama_index.core.base.embeddings.base import BaseEmbedding
+
+from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel, PackedVectors, text_hash
+from agentic_retriever.errors import DeadlineExceededError, EmbeddingError
+from agentic_retriever.testing import FakeEmbedding
+
+
+class Scripted(BaseEmbedding):
+    """Returns what a test wants for each text."""
+
+    model_name: str = "scripted"
+    reply: object = None
+
+    def _get_query_embedding(self, query):
+        return self.reply(query)
+
+    async def _aget_query_embedding(self, query):
+        return self.reply(query)
+
+    def _get_text_embedding(self, text):
+        return self.reply(text)
+
+
+def model(base, **settings):
+    return EmbeddingModel(base, name="test:model", **settings)
+
+
+def test_vectors_are_unit_float32_and_in_order():
+    vectors, computed = model(FakeEmbedding()).embed_passages(["uno", "dos", "uno"])
+    assert vectors.shape == (3, 32)
+    assert vectors.dtype == np.float32
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert np.array_equal(vectors[0], vectors[2])
+    assert computed == 2
+
+
+def test_no_texts_make_no_call():
+    base = FakeEmbedding()
+    vectors, computed = model(base).embed_passages([])
+    assert (len(vectors), computed, base.calls) == (0, 0, [])
+
+
+def test_query_and_passage_sides_are_kept_apart():
+    class TwoSided(FakeEmbedding):
+        def _get_query_embedding(self, query):
+            return self._vector("query " + query)
+
+    two = model(TwoSided())
+    passages, _ = two.embed_passages(["x"])
+    assert not np.allclose(two.embed_query("x"), passages[0])
+
+
+def test_texts_go_out_in_batches_and_progress_adds_up():
+    sizes, seen = [], []
+
+    class Counting(FakeEmbedding):
+        def _get_text_embeddings(self, texts):
+            sizes.append(len(texts))
+            return super()._get_text_embeddings(texts)
+
+    model(Counting(embed_batch_size=100), batch_size=4).embed_passages([str(i) for i in range(10)], on_progress=seen.append)
+    assert sizes == [4, 4, 2]
+    assert sum(seen) == 10
+
+
+def test_query_memory_saves_calls_until_its_time_is_up():
+    now = [0.0]
+    base = FakeEmbedding()
+    embedding = model(base, memory_ttl_s=10, timer=lambda: now[0])
+    embedding.embed_query("q")
+    embedding.embed_query("q")
+    assert len(base.calls) == 1
+    now[0] = 11.0
+    embedding.embed_query("q")
+    assert len(base.calls) == 2
+
+
+def test_memory_can_be_off():
+    base = FakeEmbedding()
+    embedding = model(base, memory_size=0)
+    embedding.embed_query("q")
+    embedding.embed_query("q")
+    assert len(base.calls) == 2
+
+
+def test_a_returned_vector_cannot_spoil_the_memory():
+    embedding = model(FakeEmbedding())
+    with pytest.raises(ValueError, match="read-only"):
+        embedding.embed_query("q")[0] = 9
+
+
+@pytest.mark.parametrize(
+    ("vector", "told"),
+    [
+        ([float("nan"), 1.0], "zero, NaN or infinite"),
+        ([float("inf"), 1.0], "zero, NaN or infinite"),
+        ([0.0, 0.0], "zero, NaN or infinite"),
+        ([], "shape"),
+    ],
+)
+def test_unusable_vectors_are_refused(vector, told):
+    with pytest.raises(EmbeddingError, match=told):
+        model(Scripted(reply=lambda _text: vector)).embed_query("q")
+
+
+def test_a_change_of_dimension_is_refused_with_both_numbers():
+    embedding = model(Scripted(reply=lambda text: [1.0] * len(text)))
+    embedding.embed_query("four")
+    with pytest.raises(EmbeddingError, match="returned 5 dimensions, 4 before"):
+        embedding.embed_query("fives")
+
+
+def test_ragged_vectors_are_refused():
+    with pytest.raises(EmbeddingError, match="different lengths"):
+        model(Scripted(reply=lambda text: [1.0] * len(text))).embed_passages(["a", "bb"])
+
+
+def test_fewer_vectors_than_texts_are_refused_with_both_numbers():
+    class Forgetful(FakeEmbedding):
+        def _get_text_embeddings(self, texts):
+            return super()._get_text_embeddings(texts)[:-1]
+
+    with pytest.raises(EmbeddingError, match="returned 2 vectors for 3 texts"):
+        model(Forgetful()).embed_passages(["a", "b", "c"])
+
+
+def test_failure_of_the_model_is_typed_and_keeps_its_cause_but_not_its_text():
+    def fails(_text):
+        raise ConnectionError("key sk-canary-77 refused")
+
+    with pytest.raises(EmbeddingError) as caught:
+        model(Scripted(reply=fails)).embed_query("q")
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    assert "canary" not in str(caught.value)
+
+
+def test_hanging_model_is_given_up_in_time():
+    release = threading.Event()
+    embedding = model(Scripted(reply=lambda _text: release.wait() and [1.0, 0.0]), timeout_s=0.05)
+    with pytest.raises(DeadlineExceededError, match="test:model"):
+        embedding.embed_query("q")
+    release.set()
+
+
+def test_disk_cache_makes_the_second_run_free(tmp_path):
+    base = FakeEmbedding()
+    first = model(base, disk=DiskVectorCache(tmp_path / "v.sqlite"))
+    vectors, computed = first.embed_passages(["a", "b"])
+    first.close()
+    again, recomputed = model(base, disk=DiskVectorCache(tmp_path / "v.sqlite")).embed_passages(["b", "a"])
+    assert (computed, recomputed) == (2, 0)
+    assert np.array_equal(vectors[::-1], again)
+
+
+def test_batches_done_before_a_failure_stay_cached(tmp_path):
+    calls = []
+
+    def dies_at_third(text):
+        calls.append(text)
+        if len(calls) == 3:
+            raise ConnectionError
+        return [1.0, 0.0]
+
+    embedding = model(Scripted(reply=dies_at_third), batch_size=1, disk=DiskVectorCache(tmp_path / "v.sqlite"))
+    with pytest.raises(EmbeddingError):
+        embedding.embed_passages(["a", "b", "c"])
+    _, computed = embedding.embed_passages(["a", "b", "c"])
+    assert computed == 1
+
+
+def test_disk_cache_keeps_models_apart(tmp_path):
+    disk = DiskVectorCache(tmp_path / "v.sqlite")
+    disk.put_many("one", {text_hash("a"): np.array([1, 0], dtype=np.float32)})
+    assert disk.get_many("two", [text_hash("a")]) == {}
+    assert disk.count() == 1
+    disk.close()
+
+
+@pytest.mark.parametrize("content", [b"not a database at all, whatever its name says" * 40, b""])
+def test_unusable_cache_file_costs_speed_not_answers(tmp_path, content):
+    path = tmp_path / "v.sqlite"
+    path.write_bytes(content)
+    embedding = model(FakeEmbedding(), disk=DiskVectorCache(path))
+    assert embedding.embed_passages(["a"])[1] == 1
+    embedding.close()
+
+
+def test_damaged_cache_entry_counts_as_absent(tmp_path):
+    disk = DiskVectorCache(tmp_path / "v.sqlite")
+    disk.put_many("test:model", {text_hash("a"): np.full(32, np.nan, dtype=np.float32)})
+    embedding = model(FakeEmbedding(), disk=disk)
+    vectors, computed = embedding.embed_passages(["a"])
+    assert computed == 1
+    assert np.isfinite(vectors).all()
+    embedding.close()
+
+
+def test_packed_vectors_are_used_for_their_model_only(tmp_path):
+    base = FakeEmbedding()
+    vectors, _ = model(base).embed_passages(["a", "b"])
+    PackedVectors.write(tmp_path / "p.npz", "test:model", {text_hash("a"): vectors[0], text_hash("b"): vectors[1]})
+    packed = PackedVectors(tmp_path / "p.npz")
+    again, computed = model(FakeEmbedding(), packed=[packed]).embed_passages(["a", "b", "c"])
+    assert computed == 1
+    assert np.allclose(again[:2], vectors, atol=2e-3)
+    assert packed.get_many("other", [text_hash("a")]) == {}
+
+
+def test_sixteen_threads_share_one_model():
+    embedding = model(FakeEmbedding())
+    want, _ = embedding.embed_passages([str(i) for i in range(16)])
+    got = {}
+
+    def work(i):
+        got[i] = embedding.embed_passages([str(i)])[0][0]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(np.array_equal(got[i], want[i]) for i in range(16))
