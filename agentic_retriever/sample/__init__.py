@@ -1,0 +1,59 @@
+"""The sample corpus shipped with the package: three small indexes in three languages, with questions and vectors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+VECTORS = DATA / "embeddings.npz"
+
+
+@dataclass(frozen=True, slots=True)
+class SampleIndex:
+    """One sample index: its name, what it holds, and the folder of its sources."""
+
+    name: str
+    description: str
+
+    @property
+    def folder(self) -> Path:
+        """Where its sources are."""
+        return DATA / self.name
+
+    @property
+    def questions(self) -> Path:
+        """JSON lines with questions, gold documents, index, strategy, complexity and answers."""
+        return DATA / "questions" / f"{self.name}.jsonl"
+
+
+SAMPLE_INDEXES = (
+    SampleIndex(
+        "homologacion",
+        "Reglamento de homologación de vehículos de Alborada: requisitos técnicos, anexos, "
+        "procedimientos, tasas y sanciones",
+    ),
+    SampleIndex(
+        "land_deeds",
+        "โฉนดและหนังสือสำคัญที่ดิน: ทะเบียนที่ดินรายแปลง จังหวัด อำเภอ เนื้อที่ ภาระผูกพัน และคู่มือค่าธรรมเนียมการโอน",
+    ),
+    SampleIndex(
+        "handbook",
+        "Northlight Instruments company handbook: expenses, procurement, finance results, treasury, "
+        "sensors, support, people",
+    ),
+)
+
+#: Questions of the sample that the demonstration asks, by id: two or three a language, and one that nothing answers.
+DEMO_QUESTIONS = ("es-001", "es-003", "th-001", "th-002", "th-003", "en-001", "en-002", "en-003", "en-035")
+
+
+def load_questions() -> list[dict[str, object]]:
+    """Return all sample questions in order of the indexes.
+
+    Each has ``id``, ``query``, ``language``, ``index`` (or ``None``), ``doc_ids``, ``strategy``, ``complexity``,
+    ``answer`` (or ``None``) and ``answerable``.
+    """
+    lines = [line for sample in SAMPLE_INDEXES for line in sample.questions.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in lines if line.strip()]
