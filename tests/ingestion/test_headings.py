@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from agentic_retriever.ingestion.sections import split_sections
+
+BODY = "Texto de la sección, con varias palabras.\n"
+
+
+def outline(text: str, *, markup: bool = True) -> list[tuple[str, str, str]]:
+    """Return path, section number and article of every section."""
+    return [
+        (" > ".join(heading.title for heading in section.path), section.number, section.article)
+        for section in split_sections(text, markup=markup)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "number", "article"),
+    [
+        ("# Title", "Title", "", ""),
+        ("### Deep ###", "Deep", "", ""),
+        ("  # Indented", "Indented", "", ""),
+        ("## **Bold** and [link](http://x.y)", "Bold and link", "", ""),
+        ("## 6.2.1. Presencia", "6.2.1. Presencia", "6.2.1", ""),
+        ("## 3. Scope", "3. Scope", "3", ""),
+        ("## 3 ways to save", "3 ways to save", "", ""),
+        ("## Artículo 42. Objeto", "Artículo 42. Objeto", "", "42"),
+        ("Title\n=====", "Title", "", ""),
+        ("Part two\n---", "Part two", "", ""),
+        ("6.2.1. Presencia", "6.2.1. Presencia", "6.2.1", ""),
+        ("1.2 Scope", "1.2 Scope", "1.2", ""),
+        ("A.1 Measurements", "A.1 Measurements", "A.1", ""),
+        ("CAPÍTULO III", "CAPÍTULO III", "", ""),
+        ("Capítulo III. Disposiciones generales", "Capítulo III. Disposiciones generales", "", ""),
+        ("CAPÍTULO III\nDisposiciones generales\n", "CAPÍTULO III. Disposiciones generales", "", ""),
+        ("Article 7\nSubject matter\n", "Article 7. Subject matter", "", "7"),
+        ("Article 7", "Article 7", "", "7"),
+        ("Article 7 Scope of application", "Article 7 Scope of application", "", "7"),
+        ("Article IV.", "Article IV", "", "IV"),
+        ("Artículo 42. Objeto", "Artículo 42. Objeto", "", "42"),
+        ("ARTÍCULO 4 bis.- Plazos", "ARTÍCULO 4 bis.- Plazos", "", "4 bis"),
+        ("Art. 5", "Art. 5", "", "5"),
+        ("Art. 5º Prazo", "Art. 5º Prazo", "", "5"),
+        ("มาตรา 12", "มาตรา 12", "", "12"),
+        ("มาตรา ๑๒", "มาตรา ๑๒", "", "12"),
+        ("หมวด ๒ บททั่วไป", "หมวด ๒ บททั่วไป", "", ""),
+        ("Annex II", "Annex II", "", ""),
+    ],
+)
+def test_a_heading_on_its_own_line(line: str, path: str, number: str, article: str) -> None:
+    assert outline(f"{line}\n\n{BODY}") == [(path, number, article)]
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "article"),
+    [
+        ("Artículo 42. Los vehículos deben llevar luces de cruce en todo momento y lugar.", "Artículo 42", "42"),
+        ("Artículo 42. Objeto. Esta ley regula la homologación de los vehículos.", "Artículo 42. Objeto", "42"),
+        ("Artículo 42.- El plazo será de diez días.", "Artículo 42", "42"),
+        ("Artículo 42. Queda prohibido fumar.", "Artículo 42", "42"),
+        ("Art. 5. El plazo será de diez días desde la notificación al interesado.", "Art. 5", "5"),
+        ("Article 7. Member States shall take the measures needed to comply with this.", "Article 7", "7"),
+        ("มาตรา ๑๒ ผู้ใดมีสิทธิครอบครองที่ดินให้แจ้งต่อพนักงานเจ้าหน้าที่", "มาตรา ๑๒", "12"),
+    ],
+)
+def test_an_article_whose_text_begins_on_its_line(line: str, path: str, article: str) -> None:
+    assert outline(f"{line}\n") == [(path, "", article)]
+
+
+def test_a_numbered_section_whose_text_begins_on_its_line() -> None:
+    text = "6.2.1. Presencia. Obligatoria en los vehículos de motor.\n6.2.2. Número. Dos o cuatro luces.\n"
+    assert outline(text) == [("6.2.1. Presencia", "6.2.1", ""), ("6.2.2. Número", "6.2.2", "")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1. Buy milk\n2. Buy eggs\n3. Go home\n",
+        "1. Buy milk\n\n2. Buy eggs\n\n3. Go home\n",
+        "1. Buy milk\n\n   The whole kind, not the thin one.\n\n2. Buy eggs\n",
+        "Some text.\n\n4. Lonely point\n\nText below it.\n",
+        "3.5 kg of flour and two eggs\n\nMix them.\n",
+        "1.2 million people came.\n",
+        "The scope is described in\n3.2 Scope and\nelsewhere.\n",
+        "As was laid down in\nArticle 7 of the treaty, nothing changes.\n",
+        "Article 7 of the treaty says nothing.\n",
+        "Artículo 42 del reglamento y otros.\n",
+        "ตามประมวลกฎหมาย\n\nมาตรา 12 แห่งพระราชบัญญัติ\n",
+        "Part of the text\n\nand more\n",
+        "Section I think is wrong.\n",
+        "#hashtag is no heading\n",
+        "Título III Disposiciones\nque siguen a estas.\n",
+        "#\n",
+        "    # indented code\n",
+        "10.12.2024 Meeting with the board, who came late\nand left early.\n",
+        "```\n# a comment in code\n1.2 Scope\n```\n",
+        "- item\n---\n",
+        "---\n",
+    ],
+)
+def test_what_only_looks_like_a_heading(text: str) -> None:
+    assert [path for path, _, _ in outline(text)] == [""]
+
+
+def test_a_contents_list_is_no_sequence_of_sections() -> None:
+    contents = "".join(f"{at}.1. Chapter about a thing\n{at}.2. Another thing\n" for at in range(1, 5))
+    assert [path for path, _, _ in outline(f"{contents}\n{BODY}")] == [""]
+
+
+def test_dot_leaders_mark_a_contents_line() -> None:
+    assert outline("1.1 Scope ........ 4\n\nText.\n") == [("", "", "")]
+
+
+def test_single_numbers_are_sections_when_they_are_a_series_with_text() -> None:
+    text = f"1. Introduction\n\n{BODY}\n2. Methods\n\n{BODY}\n"
+    assert [path for path, _, _ in outline(text)] == ["1. Introduction", "2. Methods"]
+
+
+def test_single_numbers_are_sections_when_numbered_ones_stand_below_them() -> None:
+    text = f"6. Luces\n\n{BODY}\n6.1. Cruce\n\n{BODY}\n"
+    assert outline(text) == [("6. Luces", "6", ""), ("6. Luces > 6.1. Cruce", "6.1", "")]
+
+
+def test_single_numbers_are_list_items_in_a_document_with_markdown_headings() -> None:
+    text = f"# Guide\n\n1. Introduction\n\n{BODY}\n2. Methods\n\n{BODY}\n"
+    assert [path for path, _, _ in outline(text)] == ["Guide"]
+
+
+def test_numbers_that_run_backwards_are_no_sections() -> None:
+    text = f"6.2 Luz de cruce\n\n{BODY}\n3.5 Kilos de harina\n\n{BODY}\n6.3 Luz de freno\n\n{BODY}"
+    assert [number for _, number, _ in outline(text)] == ["6.2", "6.3"]
+
+
+def test_numbers_that_leap_are_no_sections() -> None:
+    text = f"1.2 Alcance\n\n{BODY}\n1.80 Metros de altura\n\n{BODY}\n1.3 Límites\n\n{BODY}"
+    assert [number for _, number, _ in outline(text)] == ["1.2", "1.3"]
+
+
+def test_the_numbering_may_begin_again() -> None:
+    text = f"6.2 Luz de cruce\n\n{BODY}\n1.1 Anexo\n\n{BODY}"
+    assert [number for _, number, _ in outline(text)] == ["6.2", "1.1"]
+
+
+def test_levels_nest_by_kind() -> None:
+    text = (
+        f"TÍTULO I\n\n{BODY}\nCapítulo II\n\n{BODY}\nArtículo 1. Objeto\n\n{BODY}\n"
+        f"Artículo 2. Ámbito\n\n{BODY}\nCapítulo III\n\n{BODY}"
+    )
+    assert [path for path, _, _ in outline(text)] == [
+        "TÍTULO I",
+        "TÍTULO I > Capítulo II",
+        "TÍTULO I > Capítulo II > Artículo 1. Objeto",
+        "TÍTULO I > Capítulo II > Artículo 2. Ámbito",
+        "TÍTULO I > Capítulo III",
+    ]
+    assert [article for _, _, article in outline(text)] == ["", "", "1", "2", ""]
+
+
+def test_numbered_sections_nest_below_markdown_headings() -> None:
+    text = f"# Annex\n\n{BODY}\n6.1 Lights\n\n{BODY}\n6.1.2 Number\n\n{BODY}"
+    assert outline(text)[-1] == ("Annex > 6.1 Lights > 6.1.2 Number", "6.1.2", "")
+
+
+def test_headings_without_text_join_the_section_below() -> None:
+    sections = split_sections(f"# A\n\n## B\n\n### C\n\n{BODY}\n## D\n\n{BODY}")
+    assert [[block.kind for block in section.blocks] for section in sections] == [
+        ["heading", "heading", "heading", "text"],
+        ["heading", "text"],
+    ]
+    assert [len(section.path) for section in sections] == [3, 2]
+
+
+def test_articles_run_on_without_blank_lines_as_in_a_pdf() -> None:
+    text = (
+        "Artículo 7. Queda prohibido aparcar en la vía pública durante la noche.\n"
+        "Sigue el texto del artículo.\n"
+        "Artículo 8. Las multas se pagan en diez días desde la notificación.\n"
+        "Lo dispuesto no afecta a lo que dice el reglamento.\n"
+        "Artículo 3. Es una cita, no un artículo, y el texto sigue.\n"
+    )
+    assert [article for _, _, article in outline(text, markup=False)] == ["7", "8"]
+
+
+def test_markdown_counts_for_nothing_in_text_from_a_pdf() -> None:
+    assert outline("# 1 of 20\n\nText.\n", markup=False) == [("", "", "")]
+
+
+def test_a_line_taken_back_rejoins_its_paragraph() -> None:
+    text = "6.2 Luz de cruce\n\nSe añaden los ingredientes.\n3.5 Kilos de harina\nY sal.\n"
+    (section,) = split_sections(text)
+    assert [text[block.start : block.end].count("\n") for block in section.blocks] == [0, 2]
+
+
+def test_an_unclosed_fence_does_not_swallow_the_document() -> None:
+    assert [path for path, _, _ in outline(f"# A\n\n```\ncode\n\n# B\n\n{BODY}")] == ["A", "B"]
+
+
+@pytest.mark.parametrize(
+    "line", ["[" * 100_000, "# " + " " * 100_000 + "x", "|" * 100_000, "1." * 50_000, " -" * 50_000]
+)
+def test_hostile_lines_take_linear_time(line: str) -> None:
+    began = time.perf_counter()
+    split_sections(f"a | b\n{line}\n\n{line}\n")
+    assert time.perf_counter() - began < 2
