@@ -1,0 +1,170 @@
+"""From retrieved nodes to numbered passages, without repetition and within a limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from llama_index.core.schema import MetadataMode
+
+from agentic_retriever.text import split_sentences
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from llama_index.core.schema import BaseNode, NodeWithScore
+
+_MIN_CUT_CHARS = 200
+
+_TITLE_KEYS = ("title", "file_name", "filename")
+_SECTION_KEYS = ("section", "section_path", "header_path", "heading")
+_PAGE_KEYS = ("page", "page_number", "page_label")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextPassage:
+    """A node as the synthesizers see it.
+
+    Attributes:
+        number: Rank from 1, in the order of retrieval.
+        node: The node itself.
+        doc_id: Its source document, or its own id when it has none.
+        text: The node's text, or the beginning of it when there was no room for all.
+        offset: Where ``text`` begins in the source document; 0 when the node does not know its place, so that spans
+            then count from the beginning of the node's own text.
+        title: Title of the document, or ``""``.
+        section: Heading path, or ``""``.
+        page: Page number from 1, or ``None``.
+    """
+
+    number: int
+    node: NodeWithScore
+    doc_id: str
+    text: str
+    offset: int
+    title: str
+    section: str
+    page: int | None
+
+    @property
+    def header(self) -> str:
+        """Title, section and page on one line, or ``""``."""
+        page = "" if self.page is None else f"p. {self.page}"
+        return " · ".join(" ".join(part.split()) for part in (self.title, self.section, page) if part.strip())
+
+    @property
+    def node_id(self) -> str:
+        """Id of the node."""
+        return self.node.node.node_id
+
+
+def assemble(nodes: Sequence[NodeWithScore], *, max_chars: int) -> tuple[ContextPassage, ...]:
+    """Turn nodes into passages, best first, as many as there is room for.
+
+    A node that repeats another one's text or lies inside the span of another one of the same document is dropped; the
+    larger one takes the better rank of both. The last passage is cut at a sentence when it does not fit and 200
+    characters or more of it do; what ranks lower is left out.
+
+    Args:
+        nodes: Best first. Blank ones are skipped.
+        max_chars: Most characters of headers and texts together.
+
+    Returns:
+        Passages numbered from 1; ``()`` when no node has text.
+    """
+    kept: list[ContextPassage] = []
+    for node in nodes:
+        passage = _passage(node)
+        if passage is not None:
+            _merge(kept, passage)
+    fitting: list[ContextPassage] = []
+    room = max_chars
+    for passage in kept:
+        fitted = _fit(passage, room, first=not fitting)
+        if fitted is None:
+            break
+        fitting.append(replace(fitted, number=len(fitting) + 1))
+        room -= len(fitted.header) + len(fitted.text)
+        if len(fitted.text) < len(passage.text):
+            break
+    return tuple(fitting)
+
+
+def _passage(node: NodeWithScore) -> ContextPassage | None:
+    inner = node.node
+    text = inner.get_content(metadata_mode=MetadataMode.NONE)
+    if not text.strip():
+        return None
+    return ContextPassage(
+        number=1,
+        node=node,
+        doc_id=inner.ref_doc_id or inner.node_id,
+        text=text,
+        offset=_offset(inner, text),
+        title=_text_of(inner.metadata, _TITLE_KEYS),
+        section=_text_of(inner.metadata, _SECTION_KEYS),
+        page=_page_of(inner.metadata),
+    )
+
+
+def _offset(node: BaseNode, text: str) -> int:
+    """The node's place in its source, trusted only when both ends fit the text."""
+    start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
+    fits = isinstance(start, int) and isinstance(end, int) and start >= 0 and end - start == len(text)
+    return start if fits and isinstance(start, int) else 0
+
+
+def _text_of(metadata: Mapping[str, object], keys: Sequence[str]) -> str:
+    for key in keys:
+        value = metadata.get(key)
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+        if isinstance(value, (list, tuple)) and value:
+            return " > ".join(str(part) for part in value)
+    return ""
+
+
+def _page_of(metadata: Mapping[str, object]) -> int | None:
+    for key in _PAGE_KEYS:
+        value = metadata.get(key)
+        if isinstance(value, bool):
+            continue
+        if isinstance(value, int) and value >= 1:
+            return value
+        # Readers of PDF files write the page label as text.
+        if isinstance(value, str) and value.isdecimal() and len(value) <= 6 and int(value) >= 1:
+            return int(value)
+    return None
+
+
+def _merge(kept: list[ContextPassage], new: ContextPassage) -> None:
+    """Put a passage behind those that are kept, unless one of them says it already; replace those that it says."""
+    if any(_contains(old, new) for old in kept):
+        return
+    inside = [i for i, old in enumerate(kept) if _contains(new, old)]
+    if not inside:
+        kept.append(new)
+        return
+    kept[inside[0]] = new
+    for i in reversed(inside[1:]):
+        del kept[i]
+
+
+def _contains(outer: ContextPassage, inner: ContextPassage) -> bool:
+    if outer.text.strip() == inner.text.strip():
+        return True
+    return outer.doc_id == inner.doc_id and len(inner.text) < len(outer.text) and inner.text.strip() in outer.text
+
+
+def _fit(passage: ContextPassage, room: int, *, first: bool) -> ContextPassage | None:
+    room -= len(passage.header)
+    if len(passage.text) <= room:
+        return passage
+    if first:
+        # Something must be left to answer from, however little room there is.
+        room = max(room, min(_MIN_CUT_CHARS, len(passage.text)))
+    elif room < _MIN_CUT_CHARS:
+        return None
+    ends = [sentence.end for sentence in split_sentences(passage.text[:room])[:-1]]
+    cut = ends[-1] if ends and ends[-1] >= room // 2 else room
+    return replace(passage, text=passage.text[:cut])

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import pytest
+from answer_nodes import make_node
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_retriever.synthesis import PassageMatcher, Support, assemble, cite
+from agentic_retriever.synthesis.citations import NUMBER_MISMATCH_CAP, numbers_in
+from agentic_retriever.text import Tokenizer
+
+TEXT = (
+    "The **NS-5** probe was launched in February 2024.  It sold 9,800 units\nin eight months. "
+    "Revenue rose by 11.8 percent to 68.4 million. Margins were stable."
+)
+
+
+def matcher(text: str, language: str = "en", **metadata) -> PassageMatcher:
+    (passage,) = assemble([make_node(text, start=40, **metadata)], max_chars=10**6)
+    return PassageMatcher(passage, Tokenizer(language))
+
+
+def quote(found: PassageMatcher, support: Support | None) -> str:
+    assert support is not None
+    return found.passage.text[support.start : support.end]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("It sold 9,800 units in eight months.", "It sold 9,800 units\nin eight months."),
+        ("- it sold 9,800 units in eight months", "It sold 9,800 units\nin eight months."),
+        ("The NS-5 probe was launched in February 2024.", "The **NS-5** probe was launched in February 2024."),
+        ("sold 9,800 units", "It sold 9,800 units\nin eight months."),
+        ("**Margins were stable**", "Margins were stable."),
+    ],
+)
+def test_verbatim_sentences_are_found_whole_with_score_one(sentence, expected):
+    m = matcher(TEXT)
+    support = m.locate(sentence)
+    assert quote(m, support) == expected
+    assert support.score == 1.0
+
+
+def test_part_of_a_word_is_not_verbatim():
+    support = matcher("Carpets are blue. Nothing else is.").locate("car")
+    assert support is None or support.score < 1.0
+
+
+def test_paraphrase_is_found_below_one_and_above_noise():
+    m = matcher(TEXT)
+    support = m.locate("Revenue went up 11.8 percent, to 68.4 million")
+    assert quote(m, support) == "Revenue rose by 11.8 percent to 68.4 million."
+    noise = m.locate("Elephants never forget their caretakers")
+    assert noise is None or noise.score < 0.5 < support.score < 1.0
+
+
+def test_a_wrong_number_caps_the_score():
+    right = matcher(TEXT).locate("Revenue rose by 11.8 percent to 68.4 million euro")
+    wrong = matcher(TEXT).locate("Revenue rose by 12.8 percent to 68.4 million euro")
+    assert right.score > 0.7
+    assert wrong.score == NUMBER_MISMATCH_CAP
+
+
+def test_neighbours_are_taken_in_to_find_a_number():
+    m = matcher(TEXT)
+    support = m.locate("The probe, launched in February 2024, sold 9,800 of them")
+    assert quote(m, support).startswith("The **NS-5** probe")
+    assert quote(m, support).endswith("in eight months.")
+    assert support.score > NUMBER_MISMATCH_CAP
+
+
+def test_numbers_of_the_header_count():
+    sentence = "In 2024 the margins were very stable"
+    assert matcher(TEXT.replace("2024", "this year")).locate(sentence).score <= NUMBER_MISMATCH_CAP
+    assert matcher(TEXT.replace("2024", "this year"), title="Results 2024").locate(sentence).score > NUMBER_MISMATCH_CAP
+
+
+def test_thai_sentence_is_found_within_unspaced_text():
+    text = "โฉนดที่ดินเลขที่ 10234\nเนื้อที่ 7 ไร่ 1 งาน\nผู้ถือกรรมสิทธิ์คือนางสาวกานดา"
+    m = matcher(text, "th")
+    assert quote(m, m.locate("ผู้ถือกรรมสิทธิ์คือนางสาวกานดา")) == "ผู้ถือกรรมสิทธิ์คือนางสาวกานดา"
+    support = m.locate("เนื้อที่ของแปลงนี้คือ ๗ ไร่")
+    assert "7 ไร่" in quote(m, support)
+    assert support.score > NUMBER_MISMATCH_CAP
+
+
+@pytest.mark.parametrize("sentence", ["", "   ", "...", "**", "- "])
+def test_a_sentence_that_says_nothing_has_no_support(sentence):
+    assert matcher(TEXT).locate(sentence) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("1,250.50 and 1.250,50", {"1250.50"}),
+        ("๑๒ ไร่", {"12"}),
+        ("12,5 %", {"12.5"}),
+        ("in 2024 120 units", {"2024", "120"}),
+        ("10\u202f000 km", {"10000"}),
+        ("FY2024, NS-3", {"2024", "3"}),
+        ("none", set()),
+    ],
+)
+def test_numbers_in_one_form(text, numbers):
+    assert numbers_in(text) == numbers
+
+
+def test_citation_counts_from_the_source():
+    (passage,) = assemble(
+        [make_node("Aaa. Bbb.", start=100, node_id="n", title="T", section="S", page=2)], max_chars=99
+    )
+    citation = cite(passage, Support(5, 9, 0.8), 3, {"n": "idx"}.__getitem__)
+    assert (citation.number, citation.start, citation.end, citation.quote) == (3, 105, 109, "Bbb.")
+    assert (citation.doc_id, citation.node_id, citation.index) == ("doc", "n", "idx")
+    assert (citation.title, citation.section, citation.page, citation.score) == ("T", "S", 2, 0.8)
+
+
+@given(st.text(max_size=120), st.text(max_size=200))
+def test_any_sentence_against_any_text_gives_a_span_inside_it(sentence, text):
+    if not text.strip():
+        return
+    support = matcher(text).locate(sentence)
+    if support is not None:
+        assert 0 <= support.start < support.end <= len(text)
+        assert 0.0 <= support.score <= 1.0
+        assert text[support.start : support.end].strip()
+
+
+@given(
+    st.lists(st.sampled_from(["Uno es 1.", "Dos son 22,5.", "สาม ไร่", "Four?", "五个。"]), min_size=1, max_size=6),
+    st.data(),
+)
+def test_every_sentence_of_a_text_is_found_in_it_verbatim(parts, data):
+    text = "\n\n".join(parts)
+    part = data.draw(st.sampled_from(parts))
+    m = matcher(text)
+    support = m.locate(part)
+    assert support.score == 1.0
+    assert part in quote(m, support)
