@@ -1,0 +1,205 @@
+"""Stage two: which strategy to search with."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+
+from agentic_retriever.errors import ConfigError, NoEligibleStrategyError
+from agentic_retriever.routing.classifier import softmax
+from agentic_retriever.routing.features import FEATURES
+from agentic_retriever.schema import Selection, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agentic_retriever.schema import StrategyCard
+
+WEIGHTS_FILE: Final = "strategy_weights.json"
+
+_RELIABILITY: Final = {strategy: at for at, strategy in enumerate(Strategy)}
+_MAX_REASONS: Final = 3
+
+
+@runtime_checkable
+class StrategySelector(Protocol):
+    """Picks the strategy that suits a query, among those that an index can serve."""
+
+    @property
+    def mode(self) -> str:
+        """How it decides, as it is recorded in ``Selection.mode``."""
+
+    def select(self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float]) -> Selection:
+        """Pick a strategy.
+
+        Args:
+            query: The question; any text.
+            cards: The strategies to choose from.
+            features: Signals of the query, from ``query_features``.
+
+        Returns:
+            Probabilities for every strategy offered, best first; equals in declared order of reliability.
+
+        Raises:
+            NoEligibleStrategyError: If no strategy is offered.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyWeights:
+    """How much each signal speaks for each strategy, as logarithms of odds.
+
+    Attributes:
+        base: What each strategy has without any signal; 0.0 where it is not listed.
+        signals: Weight by signal and strategy, times the signal's strength.
+    """
+
+    base: Mapping[Strategy, float]
+    signals: Mapping[str, Mapping[Strategy, float]]
+
+
+class HeuristicSelector:
+    """Picks by a table of weights from signals to strategies; safe to share between threads.
+
+    Args:
+        weights: The table; the packaged one by default.
+
+    Raises:
+        ConfigError: If the packaged table is damaged.
+    """
+
+    mode = "heuristic"
+
+    def __init__(self, weights: StrategyWeights | None = None) -> None:
+        self._weights = weights or packaged_weights()
+
+    def select(self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float]) -> Selection:  # noqa: ARG002 - of the protocol
+        """Pick a strategy; see :class:`StrategySelector`.
+
+        Raises:
+            NoEligibleStrategyError: If no strategy is offered.
+        """
+        offered = _offered(cards)
+        strengths = {name: _strength(features.get(name, 0.0)) for name in self._weights.signals}
+        shares = softmax([self._logit(strategy, strengths) for strategy in offered])
+        # A stable sort keeps the order of reliability between equals.
+        ranked = sorted(zip(shares, offered, strict=True), key=lambda pair: -pair[0])
+        share, best = ranked[0]
+        only = len(ranked) == 1
+        return Selection(
+            name=best.value,
+            confidence=share,
+            scores={strategy.value: part for part, strategy in ranked},
+            margin=1.0 if only else share - ranked[1][0],
+            reason="the only strategy that the index serves" if only else self._why(best, strengths),
+            mode="only" if only else self.mode,
+        )
+
+    def _logit(self, strategy: Strategy, strengths: Mapping[str, float]) -> float:
+        spoken = (strength * self._weights.signals[name].get(strategy, 0.0) for name, strength in strengths.items())
+        return self._weights.base.get(strategy, 0.0) + math.fsum(spoken)
+
+    def _why(self, best: Strategy, strengths: Mapping[str, float]) -> str:
+        """Name the signals that spoke most for the winner."""
+        spoken = {name: strength * self._weights.signals[name].get(best, 0.0) for name, strength in strengths.items()}
+        leading = sorted((name for name in spoken if spoken[name] > 0), key=lambda name: (-spoken[name], name))
+        if not leading:
+            return "no signal for another strategy; first in order of reliability"
+        named = (f"{name.replace('_', ' ')} {spoken[name]:+.1f}" for name in leading[:_MAX_REASONS])
+        return f"signals: {', '.join(named)}"
+
+
+class RoundRobinSelector:
+    """Offers each strategy in turn, for benchmarks; over any number of threads the counts differ by one at most.
+
+    Turns are counted apart for each set of strategies offered.
+    """
+
+    mode = "round_robin"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns: dict[tuple[Strategy, ...], int] = {}
+
+    def select(self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float]) -> Selection:  # noqa: ARG002 - of the protocol
+        """Pick the next strategy; see :class:`StrategySelector`.
+
+        Raises:
+            NoEligibleStrategyError: If no strategy is offered.
+        """
+        offered = _offered(cards)
+        with self._lock:
+            turn = self._turns.get(offered, 0)
+            self._turns[offered] = (turn + 1) % len(offered)
+        share = 1.0 / len(offered)
+        return Selection(
+            name=offered[turn].value,
+            confidence=share,
+            scores={strategy.value: share for strategy in offered[turn:] + offered[:turn]},
+            margin=1.0 if len(offered) == 1 else 0.0,
+            reason=f"turn {turn + 1} of {len(offered)}",
+            mode=self.mode,
+        )
+
+
+def _offered(cards: Sequence[StrategyCard]) -> tuple[Strategy, ...]:
+    """Return the strategies on the cards, once each, in declared order of reliability."""
+    if not cards:
+        raise NoEligibleStrategyError("no strategy is offered; allow one that the index serves, such as 'vector'")
+    return tuple(sorted({card.strategy for card in cards}, key=_RELIABILITY.__getitem__))
+
+
+def _strength(value: float) -> float:
+    """Bring a signal into [0, 1]; what is not finite counts as absent."""
+    return min(1.0, max(0.0, value)) if math.isfinite(value) else 0.0
+
+
+@lru_cache(1)
+def packaged_weights() -> StrategyWeights:
+    """Read the packaged table, once.
+
+    Raises:
+        ConfigError: If it is damaged; the key is named.
+    """
+    return parse_weights(files("agentic_retriever.routing").joinpath(WEIGHTS_FILE).read_text(encoding="utf-8"))
+
+
+def parse_weights(text: str, *, file: str = WEIGHTS_FILE) -> StrategyWeights:
+    """Read a table of weights.
+
+    Args:
+        text: JSON with the keys ``base`` (strategy to weight) and ``signals`` (signal to strategy to weight).
+        file: Name of the file for messages.
+
+    Returns:
+        The table.
+
+    Raises:
+        ConfigError: If it is no JSON, or a strategy, signal or weight is none.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as err:
+        raise ConfigError(f"{file} is no JSON: {err}") from err
+    if not isinstance(data, dict) or set(data) != {"base", "signals"} or not isinstance(data["signals"], dict):
+        raise ConfigError(f"{file} must be an object with the keys base and signals")
+    unknown = sorted(set(data["signals"]) - set(FEATURES))
+    if unknown:
+        raise ConfigError(f"{file}: unknown signals {', '.join(unknown)}; allowed: {', '.join(FEATURES)}")
+    signals = {name: _weights(row, where=f"{file}: signals.{name}") for name, row in data["signals"].items()}
+    return StrategyWeights(_weights(data["base"], where=f"{file}: base"), signals)
+
+
+def _weights(row: Any, *, where: str) -> dict[Strategy, float]:  # noqa: ANN401 - decoded JSON
+    known = {strategy.value for strategy in Strategy}
+    if not isinstance(row, dict) or not set(row) <= known:
+        raise ConfigError(f"{where} must map strategies to numbers; strategies are {', '.join(sorted(known))}")
+    for name, weight in row.items():
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
+            raise ConfigError(f"{where}.{name} must be a finite number, got {str(weight)[:40]!r}")
+    return {Strategy(name): float(weight) for name, weight in row.items()}

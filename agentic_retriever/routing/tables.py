@@ -1,0 +1,212 @@
+"""Words and patterns per language that tell what a question asks for; one JSON file per language in ``signals/``.
+
+To add a language, add ``signals/CODE.json`` with the keys of the others. Entries are written without regard to letter
+case and accents. A word may hold spaces and end in ``*`` for any ending; ``spaced: false`` is for scripts without
+spaces between words, where a word is found anywhere. A pattern is a regular expression over ``matching_form``; it must
+take linear time, so repetitions of more than one character are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from agentic_retriever.errors import ConfigError
+from agentic_retriever.routing.values import examined
+from agentic_retriever.text import detect_language
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+SIGNALS: Final = (
+    "comparison",
+    "analysis",
+    "overview",
+    "procedure",
+    "whole",
+    "detail",
+    "listing",
+    "references",
+    "range",
+)
+"""Signals that every language describes."""
+
+COMPLEXITY_LISTS: Final = (
+    "complex_patterns",
+    "strong_keywords",
+    "medium_keywords",
+    "simple_patterns",
+    "conjunctions",
+    "question_words",
+)
+"""Lists about complexity that every language has."""
+
+_ACCENTS: Final = re.compile("[\u0300-\u036f]+")
+_NEVER: Final = re.compile(r"(?!)")
+
+
+@dataclass(frozen=True, slots=True)
+class SignalTable:
+    """The table of one language, compiled.
+
+    Attributes:
+        language: ISO 639-1 code.
+        spaced: Whether words stand between spaces.
+        words: Patterns of words, by name of the list or signal.
+        patterns: Further patterns, by the same names.
+    """
+
+    language: str
+    spaced: bool
+    words: Mapping[str, re.Pattern[str]]
+    patterns: Mapping[str, tuple[re.Pattern[str], ...]]
+
+    def matches(self, name: str, text: str) -> bool:
+        """Tell whether a word or pattern of a list or signal occurs in a text in ``matching_form``."""
+        found = self.words.get(name, _NEVER).search(text) is not None
+        return found or any(pattern.search(text) for pattern in self.patterns.get(name, ()))
+
+    def found_words(self, name: str, text: str) -> list[str]:
+        """Return the words of a list that occur in a text, in order, with repetitions."""
+        return [match[0] for match in self.words.get(name, _NEVER).finditer(text)]
+
+    def found_patterns(self, name: str, text: str) -> list[re.Match[str]]:
+        """Return the first match of each pattern of a list or signal that occurs in a text."""
+        matches = (pattern.search(text) for pattern in self.patterns.get(name, ()))
+        return [match for match in matches if match is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadQuery:
+    """A query as the tables see it.
+
+    Attributes:
+        text: In ``matching_form``.
+        tables: The table of its language, or all tables when that language has none.
+    """
+
+    text: str
+    tables: tuple[SignalTable, ...]
+
+
+@lru_cache(16)
+def read_query(query: str) -> ReadQuery:
+    """Bring a query into matching form and find its tables; remembered for the steps that ask for the same query.
+
+    Raises:
+        ConfigError: If a table is damaged; file and key are named.
+    """
+    language = detect_language(query)
+    known = table_languages()
+    return ReadQuery(
+        matching_form(query), tuple(load_table(code) for code in ((language,) if language in known else known))
+    )
+
+
+def matching_form(query: str) -> str:
+    """Bring a query to the form that tables match: no accents or capitals, single spaces, both ends of a long one."""
+    return " ".join(_unaccented(examined(query)).casefold().split())
+
+
+@lru_cache(1)
+def table_languages() -> tuple[str, ...]:
+    """Return the codes of the languages that have a table, sorted."""
+    names = (entry.name for entry in files("agentic_retriever.routing").joinpath("signals").iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
+
+
+@lru_cache(64)
+def load_table(language: str) -> SignalTable:
+    """Read and compile the table of a language, once.
+
+    Raises:
+        ConfigError: If the file is damaged; file and key are named.
+    """
+    file = files("agentic_retriever.routing").joinpath("signals").joinpath(f"{language}.json")
+    return parse_table(file.read_text(encoding="utf-8"), file=f"signals/{language}.json")
+
+
+def parse_table(text: str, *, file: str) -> SignalTable:
+    """Compile a table.
+
+    Args:
+        text: The JSON.
+        file: Name of the file for messages.
+
+    Returns:
+        The table.
+
+    Raises:
+        ConfigError: If it is no JSON, a key is missing, unknown or ill-typed, or a pattern is no regular expression.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as err:
+        raise ConfigError(f"{file} is no JSON: {err}") from err
+    _check_keys(data, ("language", "spaced", "complexity", "signals"), file=file, key="the table")
+    if not isinstance(data["language"], str) or not isinstance(data["spaced"], bool):
+        raise ConfigError(f"{file}: language must be a string and spaced true or false")
+    _check_keys(data["complexity"], COMPLEXITY_LISTS, file=file, key="complexity")
+    _check_keys(data["signals"], SIGNALS, file=file, key="signals")
+    words: dict[str, re.Pattern[str]] = {}
+    patterns: dict[str, tuple[re.Pattern[str], ...]] = {}
+    for name, entries in data["complexity"].items():
+        key = f"complexity.{name}"
+        if name.endswith("_patterns"):
+            patterns[name] = _compiled(entries, file=file, key=key)
+        else:
+            words[name] = _word_pattern(entries, spaced=data["spaced"], file=file, key=key)
+    for name, entry in data["signals"].items():
+        _check_keys(entry, ("words", "patterns"), file=file, key=f"signals.{name}")
+        words[name] = _word_pattern(entry["words"], spaced=data["spaced"], file=file, key=f"signals.{name}.words")
+        patterns[name] = _compiled(entry["patterns"], file=file, key=f"signals.{name}.patterns")
+    return SignalTable(data["language"], data["spaced"], words, patterns)
+
+
+def _check_keys(data: object, wanted: Iterable[str], *, file: str, key: str) -> None:
+    allowed = set(wanted)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file}: {key} must be an object with the keys {', '.join(sorted(allowed))}")
+    if set(data) != allowed:
+        odd = ", ".join(sorted(set(data) ^ allowed))
+        raise ConfigError(f"{file}: {key} must have the keys {', '.join(sorted(allowed))}; missing or unknown: {odd}")
+
+
+def _strings(entries: Any, *, file: str, key: str) -> list[str]:  # noqa: ANN401 - decoded JSON
+    if not isinstance(entries, list) or not all(isinstance(entry, str) and entry for entry in entries):
+        raise ConfigError(f"{file}: {key} must be a list of strings, none empty")
+    return entries
+
+
+def _compiled(entries: Any, *, file: str, key: str) -> tuple[re.Pattern[str], ...]:  # noqa: ANN401 - decoded JSON
+    patterns = enumerate(_strings(entries, file=file, key=key))
+    return tuple(_regex(pattern, where=f"{file}: {key}[{at}]") for at, pattern in patterns)
+
+
+def _regex(pattern: str, *, where: str) -> re.Pattern[str]:
+    try:
+        return re.compile(_unaccented(pattern), re.IGNORECASE)
+    except re.error as err:
+        raise ConfigError(f"{where} is no regular expression: {err}") from err
+
+
+def _word_pattern(entries: Any, *, spaced: bool, file: str, key: str) -> re.Pattern[str]:  # noqa: ANN401 - decoded JSON
+    """One pattern for all words, longest first, so that the longest that fits is the one found."""
+    words = sorted(_strings(entries, file=file, key=key), key=len, reverse=True)
+    if not words:
+        return _NEVER
+    ending = r"\w{0,20}" if spaced else ""
+    options = "|".join(
+        re.escape(_unaccented(word.removesuffix("*")).casefold()) + (ending if word.endswith("*") else "")
+        for word in words
+    )
+    return re.compile(rf"(?<!\w)(?:{options})(?!\w)" if spaced else options)
+
+
+def _unaccented(text: str) -> str:
+    return _ACCENTS.sub("", unicodedata.normalize("NFKD", text))

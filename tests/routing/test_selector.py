@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from routing_material import make_card
+
+from agentic_retriever.errors import ConfigError, NoEligibleStrategyError
+from agentic_retriever.routing import (
+    FEATURES,
+    HeuristicSelector,
+    RoundRobinSelector,
+    StrategySelector,
+    StrategyWeights,
+    assess_complexity,
+    packaged_weights,
+    parse_weights,
+    query_features,
+)
+from agentic_retriever.schema import Strategy
+
+SELECTOR = HeuristicSelector()
+
+
+def choose(query, cards, profile=None):
+    _, score = assess_complexity(query)
+    return SELECTOR.select(query, cards, features=query_features(query, profile, score))
+
+
+@pytest.mark.parametrize(
+    ("query", "strategy"),
+    [
+        ("how long may I keep a borrowed bike", "vector"),
+        ("¿cuándo abre la biblioteca los sábados?", "vector"),
+        ("ห้องสมุดเปิดกี่โมง", "vector"),
+        ("what does alarm F-31 mean", "hybrid"),
+        ("who wrote the \"harbour rules\"", "hybrid"),
+        ("¿qué dice el artículo 9 sobre el aparcamiento?", "hybrid"),
+        ("รหัส กข-19 คืออะไร", "hybrid"),
+        ("Compare the day pass with the monthly pass in price and reach", "planner"),
+        ("¿Qué diferencia hay entre el abono diario y el mensual?", "planner"),
+        ("ตั๋ววันกับตั๋วเดือนต่างกันอย่างไร", "planner"),
+        ("Who lends bikes, what does it cost, and when must they be back?", "planner"),
+        ("Give me an overview of the library rules", "summary"),
+        ("resumen del reglamento de la biblioteca", "summary"),
+        ("ขอภาพรวมของระเบียบห้องสมุด", "summary"),
+        ("Describe the complete membership procedure step by step", "recursive"),
+        ("explica el procedimiento completo de alta paso a paso", "recursive"),
+        ("Under what conditions exactly is the deposit kept?", "chunk_decoupling"),
+        ("¿en qué condiciones exactas se pierde la fianza?", "chunk_decoupling"),
+    ],
+)  # fmt: skip
+def test_signals_lead_to_their_strategy(query, strategy, all_cards):
+    assert choose(query, all_cards).name == strategy
+
+
+def test_metadata_values_lead_to_metadata(all_cards, deeds):
+    assert choose("ที่ดินเกษตรกรรมในขอนแก่น มากกว่า 20 ไร่", all_cards, deeds).name == "metadata"
+
+
+def test_only_offered_strategies_are_chosen():
+    cards = [make_card(Strategy.HYBRID), make_card(Strategy.VECTOR)]
+    selection = choose("Give me an overview of the library rules", cards)
+    assert set(selection.scores) == {"vector", "hybrid"}
+    assert selection.name == "vector"
+    assert choose("error E42", cards).name == "hybrid"
+
+
+def test_the_reason_names_the_signals(all_cards):
+    assert "overview" in choose("overview of the rules", all_cards).reason
+    assert "reliability" in choose("borrowed bike", all_cards).reason
+
+
+def test_without_weights_the_declared_order_decides(all_cards):
+    even = HeuristicSelector(StrategyWeights({}, {}))
+    for cards in (all_cards, all_cards[::-1]):
+        selection = even.select("x", cards, features={})
+        assert list(selection.scores) == [strategy.value for strategy in Strategy]
+        assert selection.margin == 0.0
+    assert even.select("x", all_cards[:2:-1], features={}).name == "chunk_decoupling"
+
+
+def test_one_card_is_the_only_choice():
+    selection = SELECTOR.select("x", [make_card(Strategy.SUMMARY)] * 2, features={})
+    assert (selection.name, selection.mode, selection.confidence, selection.margin) == ("summary", "only", 1.0, 1.0)
+
+
+@pytest.mark.parametrize("selector", [SELECTOR, RoundRobinSelector()], ids=lambda s: s.mode)
+def test_no_card_is_an_error(selector):
+    assert isinstance(selector, StrategySelector)
+    with pytest.raises(NoEligibleStrategyError, match="no strategy is offered"):
+        selector.select("x", [], features={})
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    query=st.text(st.characters(exclude_categories=()), max_size=300),
+    offered=st.lists(st.sampled_from(Strategy), min_size=1, max_size=9),
+)
+def test_any_text_gets_an_offered_strategy(query, offered, deeds):
+    selection = choose(query, [make_card(strategy) for strategy in offered], deeds)
+    shares = list(selection.scores.values())
+    assert set(selection.scores) == {strategy.value for strategy in offered}
+    assert selection.name == next(iter(selection.scores))
+    assert selection.confidence == shares[0] == max(shares)
+    assert shares == sorted(shares, reverse=True)
+    assert math.isclose(sum(shares), 1.0, abs_tol=1e-9)
+
+
+@given(st.dictionaries(st.sampled_from(FEATURES) | st.text(max_size=5), st.floats(), max_size=10))
+def test_odd_features_do_no_harm(features):
+    cards = [make_card(strategy) for strategy in Strategy]
+    selection = SELECTOR.select("x", cards, features=features)
+    assert all(map(math.isfinite, selection.scores.values()))
+    assert math.isclose(sum(selection.scores.values()), 1.0, abs_tol=1e-9)
+
+
+def test_round_robin_offers_each_in_turn(all_cards):
+    selector = RoundRobinSelector()
+    names = [selector.select("x", all_cards, features={}).name for _ in range(8)]
+    assert names == [*(strategy.value for strategy in Strategy), "vector"]
+    selection = selector.select("x", all_cards, features={})
+    assert selection.mode == "round_robin"
+    assert next(iter(selection.scores)) == selection.name == "hybrid"
+    assert sum(selection.scores.values()) == pytest.approx(1.0)
+
+
+def test_round_robin_counts_each_offer_apart():
+    selector = RoundRobinSelector()
+    two = [make_card(Strategy.VECTOR), make_card(Strategy.HYBRID)]
+    three = [*two, make_card(Strategy.SUMMARY)]
+    names = [selector.select("x", cards, features={}).name for cards in (two, three, two, three, two, three)]
+    assert names == ["vector", "vector", "hybrid", "hybrid", "vector", "summary"]
+
+
+def test_round_robin_is_fair_over_threads(all_cards):
+    selector = RoundRobinSelector()
+
+    def run(_: int) -> Counter:
+        return Counter(selector.select("x", all_cards[:3], features={}).name for _ in range(1000))
+
+    with ThreadPoolExecutor(16) as pool:
+        total = sum(pool.map(run, range(16)), Counter())
+    assert sum(total.values()) == 16_000
+    assert max(total.values()) - min(total.values()) <= 1
+
+
+def test_the_packaged_weights_cover_all_strategies_and_signals():
+    weights = packaged_weights()
+    spoken = {strategy for row in weights.signals.values() for strategy, weight in row.items() if weight > 0}
+    assert spoken | {Strategy.VECTOR} == set(Strategy)
+    assert set(weights.signals) == set(FEATURES)
+    assert packaged_weights() is weights
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        ({"base": {}}, "base and signals"),
+        ([], "base and signals"),
+        ({"base": {}, "signals": []}, "base and signals"),
+        ({"base": {"magic": 1}, "signals": {}}, "base"),
+        ({"base": {}, "signals": {"luck": {}}}, "luck"),
+        ({"base": {}, "signals": {"codes": {"hybrid": "much"}}}, "signals.codes.hybrid"),
+        ({"base": {}, "signals": {"codes": {"hybrid": True}}}, "signals.codes.hybrid"),
+        ({"base": {"vector": float("inf")}, "signals": {}}, "base.vector"),
+    ],
+)
+def test_damaged_weights_name_the_key(table, named):
+    with pytest.raises(ConfigError) as caught:
+        parse_weights(json.dumps(table), file="w.json")
+    assert "w.json" in str(caught.value)
+    assert named in str(caught.value)
+
+
+def test_weights_that_are_no_json_are_refused():
+    with pytest.raises(ConfigError, match="no JSON"):
+        parse_weights("{")
