@@ -112,7 +112,7 @@ class RouterConfig:
     leaf_size: int = _setting(128, "largest leaf of the hierarchy", unit="tokens", minimum=16)
     max_file_mb: float = _setting(50.0, "larger files are skipped and reported", unit="megabytes", minimum=0.001)
 
-    top_k: int = _setting(5, "nodes retrieved for a question", unit="nodes", minimum=1, maximum=10_000)
+    top_k: int = _setting(8, "nodes retrieved for a question", unit="nodes", minimum=1, maximum=10_000)
     max_top_k: int = _setting(10_000, "largest top_k a caller may ask for", unit="nodes", minimum=1)
     max_query_chars: int = _setting(20_000, "longest question allowed", unit="characters", minimum=1)
     deadline_s: float = _setting(120.0, "total time for one query", unit="seconds", minimum=0.05)
@@ -135,6 +135,9 @@ class RouterConfig:
 
     answer_sentences: int = _setting(
         4, "most sentences in an extractive answer", unit="sentences", minimum=1, maximum=50
+    )
+    answer_rescoring: bool = _setting(
+        True, "compare sentences of an extractive answer with the question by vectors, too, not by words alone"
     )
     cache_ttl_s: float = _setting(
         1_800.0, "how long an answer stays cached; 0 turns the answer cache off", unit="seconds", minimum=0
@@ -247,10 +250,35 @@ def _range_text(spec: Setting) -> str:
 _PARSERS: dict[str, tuple[type, str]] = {
     "int": (int, "a whole number"),
     "float": (float, "a number"),
+    "bool": (bool, "true or false"),
     "str": (str, "text"),
     "Path": (Path, "a path"),
     "Secret": (Secret, "text"),
 }
+
+
+_ACCEPTED: dict[type, tuple[type, ...]] = {
+    int: (str,),
+    float: (int, str),
+    bool: (str,),
+    str: (),
+    Path: (str,),
+    Secret: (str,),
+}
+
+
+def _flag(value: object) -> bool:
+    """Read a flag as people write it.
+
+    Raises:
+        ValueError: If it is none of true, false, yes, no, on, off, 1, 0.
+    """
+    word = str(value).strip().lower()
+    if word in {"true", "yes", "on", "1"}:
+        return True
+    if word in {"false", "no", "off", "0"}:
+        return False
+    raise ValueError(word)
 
 
 def _checked(name: str, type_name: str, spec: Setting, value: object) -> object:
@@ -259,11 +287,10 @@ def _checked(name: str, type_name: str, spec: Setting, value: object) -> object:
     shown = "a secret" if kind is Secret else repr(value)[:80]
     wanted = _allowed(spec) if spec.choices else words + _allowed(spec)
     wrong = ConfigError(f"setting {name} must be {wanted}, got {shown}")
-    accepted = {int: (int, str), float: (int, float, str), str: (str,), Path: (str, Path), Secret: (str, Secret)}[kind]
-    if isinstance(value, bool) or not isinstance(value, accepted):
+    if (isinstance(value, bool) and kind is not bool) or not isinstance(value, (*_ACCEPTED[kind], kind)):
         raise wrong
     try:
-        parsed = value if isinstance(value, kind) else kind(value)
+        parsed = value if isinstance(value, kind) else _flag(value) if kind is bool else kind(value)
     except ValueError as err:
         raise wrong from err
     if isinstance(parsed, (int, float)):

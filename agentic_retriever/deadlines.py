@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, TypeVar
@@ -43,6 +44,7 @@ class DeadlineCaller:
         Raises:
             DeadlineExceededError: If the time ran out first.
         """
+        started = time.monotonic()
         if not self._free.acquire(timeout=max(0.0, timeout_s)):
             raise DeadlineExceededError(
                 f"{self.what} is overloaded: {self.max_calls} calls under way, none ended within {timeout_s:.1f} s; "
@@ -52,7 +54,7 @@ class DeadlineCaller:
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(self._run, function, future), name=self.what, daemon=True).start()
         try:
-            return future.result(timeout=timeout_s)
+            return future.result(timeout=max(0.0, timeout_s - (time.monotonic() - started)))
         except FutureTimeoutError as err:
             if future.done():  # the function itself raised a TimeoutError
                 raise

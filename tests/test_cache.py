@@ -22,7 +22,7 @@ def test_values_expire_and_old_ones_are_evicted():
     now = [0.0]
     cache = SingleFlightCache(max_entries=2, ttl_s=10, timer=lambda: now[0])
     for key in ("a", "b", "c"):
-        cache.get_or_compute(key, lambda: key)
+        cache.get_or_compute(key, lambda key=key: key)
     assert cache.get_or_compute("a", lambda: "again") == ("again", False)
     now[0] = 11.0
     assert cache.get_or_compute("a", lambda: "later") == ("later", False)

@@ -101,7 +101,7 @@ def test_secret_never_shows():
     config = RouterConfig.from_env({"OPENROUTER_API_KEY": CANARY})
     assert config.openrouter_api_key.reveal() == CANARY
     shown = [repr(config), str(config), f"{config.openrouter_api_key}", json.dumps(config.to_dict())]
-    shown.append("%s" % config.openrouter_api_key)
+    shown.append(str(config.openrouter_api_key))
     shown.append(repr(dataclasses.asdict(config)))
     with pytest.raises(TypeError):
         json.dumps({"key": config.openrouter_api_key})

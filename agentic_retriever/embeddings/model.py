@@ -131,6 +131,33 @@ class EmbeddingModel:
         rows = [known[key] for key in hashes]
         return (np.stack(rows) if rows else np.empty((0, dimension), dtype=np.float32)), len(keys)
 
+    def embed_sentences(self, texts: Sequence[str], *, timeout_s: float | None = None) -> Matrix:
+        """Embed short-lived passages, such as the sentences of an answer: one call, kept in memory only.
+
+        Args:
+            texts: The sentences.
+            timeout_s: Seconds for the call in all; the model's own limit by default.
+
+        Returns:
+            Unit vectors ``(len(texts), dimension)`` float32.
+
+        Raises:
+            EmbeddingError: If the model failed or its vectors are not usable.
+            DeadlineExceededError: If it took too long.
+        """
+        keys = ["\0passage " + text for text in texts]
+        with self._lock:
+            known = {key: vector for key in keys if (vector := self._memory.get(key)) is not None}
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
+        if missing:
+            limit = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
+            raw = self._call(lambda: self._embed_batch(list(missing.values())), limit)
+            known.update(zip(missing, self._checked(raw, len(missing)), strict=True))
+            with self._lock:
+                if self._memory.maxsize >= 1:
+                    self._memory.update({key: known[key] for key in missing})
+        return np.stack([known[key] for key in keys]) if keys else np.empty((0, self._dimension or 0), np.float32)
+
     def close(self) -> None:
         """Close the cache file."""
         if self._disk is not None:

@@ -51,7 +51,7 @@ def contract_nodes() -> list[TextNode]:
         "n01": ("twice the same words", "en", 2024),
         "n05": ("red brick walls of the harvest hall", "th", 2023),
         "n02": ("the river and the sea", "es", 2019),
-        "n08": ("apple harvest and red leaves", "th", 2024),
+        "n08": ("apple harvest and yellow leaves", "th", 2024),
         "n04": ("stars over the desert", "es", 2020),
         "n06": ("a harvest of stars", "es", 2022),
     }
@@ -169,8 +169,8 @@ class RetrieverContract(ABC):
         """While a slow model works, the event loop goes on."""
         adapter = self.make_adapter(contract_nodes(), embedding=SlowEmbedding())
 
-        async def largest_gap() -> float:
-            search = asyncio.ensure_future(adapter.aretrieve(QUERY))
+        async def largest_gap(query: str) -> float:
+            search = asyncio.ensure_future(adapter.aretrieve(query))
             gap, last = 0.0, time.perf_counter()
             while not search.done():
                 await asyncio.sleep(0.005)
@@ -179,8 +179,8 @@ class RetrieverContract(ABC):
             check_result(await search, 10)
             return gap
 
-        # The best of three, since a busy machine makes gaps of its own.
-        gap = min(_run(largest_gap()) for _ in range(3))
+        # The best of three, since a busy machine makes gaps of its own; new questions, since models may have a cache.
+        gap = min(_run(largest_gap(f"{QUERY} {i}")) for i in range(3))
         assert gap < LARGEST_GAP_S, f"the event loop stood still for {gap:.3f} s"
 
     def test_retrieve_works_inside_a_running_loop(self) -> None:

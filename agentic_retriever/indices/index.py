@@ -1,0 +1,216 @@
+"""One named index: the vector store as the one truth, and the views derived from it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+from llama_index.core.schema import MetadataMode
+
+from agentic_retriever.errors import EmbeddingMismatchError, StoreDamagedError, StoreError
+from agentic_retriever.indices.catalog import CATALOG_FILE, Catalog
+from agentic_retriever.indices.keyword import KeywordIndex
+from agentic_retriever.indices.manifest import Manifest, damaged
+from agentic_retriever.indices.profile import IndexProfile, ProfiledNode, make_profile, sample_ids
+from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.text import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from llama_index.core.schema import BaseNode
+
+    from agentic_retriever.embeddings import EmbeddingModel
+
+logger = logging.getLogger(__name__)
+
+CHUNKS = "chunks"
+KEYWORD = "keyword"
+
+
+class Index:
+    """A named collection of nodes with several views, each built on first use and again when the index changed.
+
+    Safe to use from many threads; one process at a time holds it. Made by :class:`IndexStorage`.
+
+    Attributes:
+        folder: Where it lives.
+        manifest: Its pins.
+        embedding: The embedding model that it was built with.
+        vector_store: The chunks with their vectors; a LlamaIndex vector store.
+        catalog: Documents, source texts and the version.
+
+    Raises:
+        EmbeddingMismatchError: If the embedding model is another one than the index was built with.
+        StoreDamagedError: If files are missing or disagree.
+        StoreBusyError: If another process holds the index.
+    """
+
+    def __init__(self, folder: Path, embedding: EmbeddingModel) -> None:
+        self.folder = folder
+        self.manifest = Manifest.read(folder)
+        if embedding.name != self.manifest.embedding:
+            raise EmbeddingMismatchError(
+                f"index {self.name!r} was built with the embedding model {self.manifest.embedding!r}, the router uses "
+                f"{embedding.name!r}; set embedding_model to the first, or build the index again under the second"
+            )
+        self.embedding = embedding
+        self._lock = threading.RLock()
+        self._keyword: KeywordIndex | None = None
+        self._profile: IndexProfile | None = None
+        store_is_new = not (folder / CHUNKS).exists()
+        catalog_is_new = not (folder / CATALOG_FILE).exists()
+        if catalog_is_new and not store_is_new:
+            raise damaged(self.name, f"{folder / CATALOG_FILE} is missing")
+        # The store's lock is what keeps a second process out, so it is taken before anything is written.
+        self.vector_store = QdrantEdgeVectorStore(folder, collection_name=CHUNKS, dimension=self.manifest.dimension)
+        try:
+            self.catalog = Catalog(folder, self.name)
+            try:
+                self._check_counts(store_is_new=store_is_new)
+            except BaseException:
+                self.catalog.close()
+                raise
+        except BaseException:
+            self.vector_store.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        """Name of the index."""
+        return self.manifest.name
+
+    @property
+    def description(self) -> str:
+        """What the index holds."""
+        return self.manifest.description
+
+    @property
+    def version(self) -> int:
+        """Grows with every change; views and cached answers carry the version they were made from."""
+        return self.catalog.version()
+
+    @property
+    def chunk_settings(self) -> ChunkSettings:
+        """How this index cuts documents."""
+        pins = self.manifest
+        return ChunkSettings(chunk_size=pins.chunk_size, chunk_overlap=pins.chunk_overlap, leaf_size=pins.leaf_size)
+
+    @property
+    def language(self) -> str:
+        """The language of most nodes."""
+        return self.profile().language
+
+    def count(self) -> int:
+        """Return the number of nodes."""
+        return self.vector_store.count()
+
+    def source_text(self, doc_id: str) -> str | None:
+        """Return the source text that citations of a document point into, or ``None`` if it is not known."""
+        entry = self.catalog.get(doc_id)
+        return entry.text if entry and entry.text else None
+
+    def keyword(self) -> KeywordIndex:
+        """Return the BM25 view of the current version."""
+        with self._lock:
+            version = self.version
+            if self._keyword is None or self._keyword.version != version:
+                self._keyword = self._load_keyword(version)
+            return self._keyword
+
+    def profile(self) -> IndexProfile:
+        """Return the profile of the current version."""
+        with self._lock:
+            version = self.version
+            if self._profile is None or self._profile.version != version:
+                saved = IndexProfile.load(self.folder, version=version, description=self.description)
+                self._profile = saved or self._make_profile(version)
+            return self._profile
+
+    def nodes(self) -> Iterator[BaseNode]:
+        """Yield every node of the store."""
+        yield from self.vector_store.iter_nodes()
+
+    def close(self) -> None:
+        """Close the files; a second call does nothing."""
+        self.catalog.close()
+        self.vector_store.close()
+
+    def _check_counts(self, *, store_is_new: bool) -> None:
+        counts, stored = self.catalog.counts(), self.vector_store.count()
+        if store_is_new and counts.finished_nodes:
+            raise damaged(self.name, f"its {counts.finished_nodes:,} nodes are gone from {self.folder / CHUNKS}")
+        if counts.unfinished:
+            logger.warning(
+                "index %r is incomplete: writing %d documents was cut off; add its sources again to finish",
+                self.name,
+                counts.unfinished,
+            )
+            if stored < counts.finished_nodes:
+                raise damaged(self.name, f"{stored:,} nodes stored, {counts.finished_nodes:,} expected")
+        elif stored != counts.nodes:
+            raise damaged(self.name, f"{stored:,} nodes stored, {counts.nodes:,} expected")
+
+    def _load_keyword(self, version: int) -> KeywordIndex:
+        tokenizer = Tokenizer(language=self.language)
+        folder = self.folder / KEYWORD
+        try:
+            saved = KeywordIndex.load(folder, tokenizer=tokenizer, version=version)
+        except StoreDamagedError as err:
+            logger.warning("%s; building the keyword index again", err)
+            saved = None
+        if saved is not None:
+            return saved
+        items = ((node.node_id, embedded_text(node)) for node in self.nodes())
+        built = KeywordIndex.build(items, tokenizer=tokenizer, version=version)
+        self._save(lambda: built.save(folder), "keyword index")
+        return built
+
+    def _make_profile(self, version: int) -> IndexProfile:
+        nodes = [ProfiledNode(node.node_id, embedded_text(node), node.metadata) for node in self.nodes()]
+        chosen = sample_ids([node.node_id for node in nodes])
+        sample = self.vector_store.vectors(chosen)[1] if chosen else np.empty((0, self.manifest.dimension))
+        described = bool(self.description)
+        profile = make_profile(
+            nodes,
+            np.asarray(sample, dtype=np.float32),
+            name=self.name,
+            description=self.description,
+            description_vector=(
+                self.embedding.embed_query(self.description) if described else np.empty(0, dtype=np.float32)
+            ),
+            version=version,
+        )
+        self._save(lambda: profile.save(self.folder), "profile")
+        return profile
+
+    def _save(self, save: Callable[[], None], what: str) -> None:
+        """Save a derived view; without it the index works just as well, only the next start is slower."""
+        try:
+            save()
+        except StoreError as err:
+            logger.warning(
+                "index %r: the %s could not be saved (%s); it is built again next time", self.name, what, err
+            )
+
+
+def embedded_text(node: BaseNode) -> str:
+    """Return what is embedded and searched of a node: its title, section and text."""
+    return node.get_content(metadata_mode=MetadataMode.EMBED)
+
+
+def delete_index_folder(folder: Path) -> None:
+    """Remove everything of an index.
+
+    Raises:
+        StoreError: If a file cannot be removed.
+    """
+    try:
+        shutil.rmtree(folder)
+    except OSError as err:
+        raise StoreError(f"cannot remove {folder}: {err.strerror or err}; check the permissions") from err

@@ -1,0 +1,299 @@
+"""Bringing sources into an index: only what changed is cut, embedded and written; a second run ends a broken one."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from agentic_retriever.errors import IndexingError
+from agentic_retriever.indices.catalog import CatalogEntry
+from agentic_retriever.indices.index import embedded_text
+from agentic_retriever.ingestion import (
+    CHUNKING_VERSION,
+    SkippedSource,
+    SourceDocument,
+    chunk_document,
+    discover,
+    from_llama_documents,
+    nodes_as_they_are,
+    read_source,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from llama_index.core.schema import BaseNode, Document, TextNode
+
+    from agentic_retriever.indices.index import Index
+
+logger = logging.getLogger(__name__)
+
+#: Nodes that are embedded and written together; also the most work that a crash can lose.
+FLUSH_NODES = 64
+
+
+class Progress(Protocol):
+    """Hears how far indexing is; every method may be called often and must return at once."""
+
+    def files(self, total: int) -> None:
+        """So many files will be read."""
+
+    def file_done(self, path: str) -> None:
+        """One file was read."""
+
+    def nodes(self, found: int) -> None:
+        """So many more nodes are to be embedded."""
+
+    def nodes_done(self, done: int) -> None:
+        """So many more nodes have their vectors."""
+
+
+class SilentProgress:
+    """A progress that nobody watches."""
+
+    def files(self, total: int) -> None:
+        """Ignore it."""
+
+    def file_done(self, path: str) -> None:
+        """Ignore it."""
+
+    def nodes(self, found: int) -> None:
+        """Ignore it."""
+
+    def nodes_done(self, done: int) -> None:
+        """Ignore it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestReport:
+    """What one run of indexing did.
+
+    Attributes:
+        added: Documents that were new.
+        updated: Documents that had changed or whose writing had been cut off.
+        unchanged: Documents that were as before.
+        removed: Documents that are no longer at their source.
+        nodes: Nodes written.
+        embedded: Texts that the embedding model had to compute; the rest came from its cache.
+        skipped: Sources that could not be used, and why.
+    """
+
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    nodes: int = 0
+    embedded: int = 0
+    skipped: tuple[SkippedSource, ...] = ()
+
+    def __add__(self, other: IngestReport) -> IngestReport:
+        return IngestReport(
+            added=self.added + other.added,
+            updated=self.updated + other.updated,
+            unchanged=self.unchanged + other.unchanged,
+            removed=self.removed + other.removed,
+            nodes=self.nodes + other.nodes,
+            embedded=self.embedded + other.embedded,
+            skipped=self.skipped + other.skipped,
+        )
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Documents waiting to be written together."""
+
+    documents: list[tuple[CatalogEntry, list[TextNode]]] = field(default_factory=list)
+    nodes: int = 0
+
+
+class Indexer:
+    """Writes sources into one index; one at a time per index.
+
+    Args:
+        index: The index to write to.
+        max_file_mb: Larger files are skipped and reported, in megabytes.
+        progress: Hears how far it is.
+    """
+
+    def __init__(self, index: Index, *, max_file_mb: float = 50.0, progress: Progress | None = None) -> None:
+        self._index = index
+        self._max_bytes = int(max_file_mb * 1_000_000)
+        self._progress = progress or SilentProgress()
+        self._pending = _Pending()
+        self._report = IngestReport()
+
+    def add_path(self, path: str | Path) -> IngestReport:
+        """Bring a file, or a folder with all below it, into the index and drop documents no longer found there.
+
+        Args:
+            path: File or folder; named the same way again, only its changes are written.
+
+        Returns:
+            What was done; broken files are listed there and do not stop the rest.
+
+        Raises:
+            SourceError: If the path does not exist or the folder cannot be read.
+            EmbeddingError: If the embedding model failed; what was written before stays, and a second run goes on.
+            StoreError: If the disk is full or the store cannot be written.
+        """
+        root = Path(path).absolute()
+        files = discover(root)
+        self._progress.files(len(files))
+        seen: set[str] = set()
+        broken: set[str] = set()
+        for file in files:
+            for item in read_source(file, root=root, max_bytes=self._max_bytes):
+                if isinstance(item, SkippedSource):
+                    self._report += IngestReport(skipped=(item,))
+                    broken.add(item.source)
+                else:
+                    seen.add(self._take(item))
+            self._progress.file_done(str(file))
+        self._flush()
+        self._remove_missing(str(root), seen, broken)
+        return self._finish()
+
+    def add_documents(self, documents: Sequence[Document]) -> IngestReport:
+        """Bring LlamaIndex documents into the index; one with a known id replaces the old one.
+
+        Raises:
+            EmbeddingError: As :meth:`add_path`.
+            StoreError: As :meth:`add_path`.
+        """
+        for item in from_llama_documents(documents):
+            if isinstance(item, SkippedSource):
+                self._report += IngestReport(skipped=(item,))
+            else:
+                self._take(item)
+        self._flush()
+        return self._finish()
+
+    def add_nodes(self, nodes: Sequence[BaseNode]) -> IngestReport:
+        """Bring LlamaIndex nodes into the index as they are; all nodes of one document replace its old ones.
+
+        Raises:
+            IndexingError: If two nodes have one id.
+            EmbeddingError: As :meth:`add_path`.
+            StoreError: As :meth:`add_path`.
+        """
+        by_document: dict[str, list[TextNode]] = {}
+        skipped: list[SkippedSource] = []
+        for node in nodes_as_they_are(nodes, on_skip=skipped.append):
+            by_document.setdefault(node.ref_doc_id or node.node_id, []).append(node)
+        for doc_id, group in by_document.items():
+            digest = hashlib.sha256("\0".join(f"{n.node_id}\0{n.hash}" for n in group).encode("utf-8", "replace"))
+            entry = CatalogEntry(
+                doc_id=doc_id, source="", root="", kind="nodes", title=str(group[0].metadata.get("title", "")),
+                metadata={}, text="", content_hash=digest.hexdigest(),
+            )  # fmt: skip
+            self._stage(entry, lambda g=group: g)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+        self._flush()
+        self._report += IngestReport(skipped=tuple(skipped))
+        return self._finish()
+
+    def remove_documents(self, doc_ids: Iterable[str]) -> IngestReport:
+        """Drop documents and all their nodes.
+
+        Raises:
+            IndexingError: If a document is not in the index; nothing is removed then.
+        """
+        wanted = list(dict.fromkeys(doc_ids))
+        unknown = [doc_id for doc_id in wanted if self._index.catalog.get(doc_id) is None]
+        if unknown:
+            raise IndexingError(f"index {self._index.name!r} has no document {unknown[0][:80]!r}; see index show")
+        self._remove(wanted)
+        return self._finish()
+
+    def _take(self, document: SourceDocument) -> str:
+        doc_id = self._own_id(document)
+        entry = CatalogEntry(
+            doc_id=doc_id,
+            source=document.source,
+            root=document.root,
+            kind=document.kind,
+            title=document.title,
+            metadata=document.metadata,
+            text=document.text,
+            content_hash=f"{CHUNKING_VERSION}:{document.content_hash}",
+        )
+        settings = self._index.chunk_settings
+        self._stage(entry, lambda: chunk_document(replace(document, doc_id=doc_id), settings))
+        return doc_id
+
+    def _own_id(self, document: SourceDocument) -> str:
+        """Keep documents apart that have one id but come from two sources; one that has moved keeps its id."""
+        known = self._index.catalog.get(document.doc_id)
+        taken = {entry.doc_id: entry for entry, _ in self._pending.documents}
+        known = taken.get(document.doc_id, known)
+        if known is None or known.source == document.source or not known.source or not Path(known.source).exists():
+            return document.doc_id
+        return f"{document.doc_id}~{hashlib.sha256(document.source.encode()).hexdigest()[:8]}"
+
+    def _stage(self, entry: CatalogEntry, make_nodes: Callable[[], list[TextNode]]) -> None:
+        if any(waiting.doc_id == entry.doc_id for waiting, _ in self._pending.documents):
+            self._flush()
+        known = self._index.catalog.get(entry.doc_id)
+        if known is not None and known.content_hash == entry.content_hash:
+            if (known.source, known.root) != (entry.source, entry.root):
+                self._index.catalog.confirm([(entry, self._index.catalog.node_ids(entry.doc_id))])
+            self._report += IngestReport(unchanged=1)
+            return
+        nodes = make_nodes()
+        if not nodes:
+            note = SkippedSource(entry.doc_id, "the document has no text; it is listed, but there is nothing to search")
+            self._report += IngestReport(skipped=(note,))
+        self._report += IngestReport(updated=1) if known is not None else IngestReport(added=1)
+        self._pending.documents.append((entry, nodes))
+        self._pending.nodes += len(nodes)
+        self._progress.nodes(len(nodes))
+        if self._pending.nodes >= FLUSH_NODES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what is pending: intent, nodes, removal of stale nodes, confirmation; each step can be done twice."""
+        pending, self._pending = self._pending, _Pending()
+        if not pending.documents:
+            return
+        nodes = [node for _, group in pending.documents for node in group]
+        vectors, embedded = self._index.embedding.embed_passages(
+            [embedded_text(node) for node in nodes], on_progress=self._progress.nodes_done
+        )
+        ids = [(entry, [node.node_id for node in group]) for entry, group in pending.documents]
+        self._index.catalog.begin(ids)
+        ready = [
+            node.model_copy(update={"embedding": vector.tolist()}) for node, vector in zip(nodes, vectors, strict=True)
+        ]
+        if ready:
+            self._index.vector_store.add(ready)
+        new = {node.node_id for node in nodes}
+        stale = [i for entry, _ in ids for i in self._index.catalog.node_ids(entry.doc_id) if i not in new]
+        if stale:
+            self._index.vector_store.delete_nodes(node_ids=stale)
+        self._index.catalog.confirm(ids)
+        self._report += IngestReport(nodes=len(nodes), embedded=embedded)
+
+    def _remove_missing(self, root: str, seen: set[str], broken: set[str]) -> None:
+        """Drop what is no longer found below a root; a file that cannot be read today keeps its nodes."""
+        catalog = self._index.catalog
+        gone = [i for i in catalog.doc_ids(root=root) if i not in seen]
+        kept = {i for i in gone if (entry := catalog.get(i)) is not None and entry.source in broken}
+        self._remove([i for i in gone if i not in kept])
+
+    def _remove(self, doc_ids: Sequence[str]) -> None:
+        if not doc_ids:
+            return
+        catalog = self._index.catalog
+        node_ids = [i for doc_id in doc_ids for i in catalog.node_ids(doc_id)]
+        catalog.begin_removal(doc_ids)
+        if node_ids:
+            self._index.vector_store.delete_nodes(node_ids=node_ids)
+        catalog.confirm_removal(doc_ids)
+        self._report += IngestReport(removed=len(doc_ids))
+
+    def _finish(self) -> IngestReport:
+        self._index.vector_store.flush()
+        report, self._report = self._report, IngestReport()
+        return report

@@ -1,0 +1,221 @@
+"""What an index is about, taken from its content: the evidence that stage one weighs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+import zlib
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agentic_retriever.indices.manifest import write_atomically
+from agentic_retriever.text import Tokenizer, detect_language
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    Matrix = npt.NDArray[np.float32]
+
+PROFILE_FILE = "profile.npz"
+PROFILE_FORMAT = 2
+SAMPLE_SIZE = 1024
+MAX_TERMS = 20_000
+MAX_FIELD_VALUES = 200
+MAX_VALUE_CHARS = 80
+MAX_NUMBER = 1e300
+#: Fields that ingestion sets itself; they say nothing about what an index is about.
+STRUCTURAL_FIELDS = frozenset(
+    {"title", "section", "section_number", "article", "page", "chunk_type", "content_hash", "language", "file_name"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexProfile:
+    """The evidence about one index.
+
+    Attributes:
+        name: Name of the index.
+        description: Its description.
+        version: Version of the index that the profile was made from.
+        nodes: Number of nodes.
+        language: The language most nodes are written in, ISO 639-1, or ``"und"``.
+        description_vector: Unit vector of the description, ``(dimension,)``; empty without a description.
+        sample: Unit vectors of a fixed sample of nodes, ``(n, dimension)``.
+        document_frequency: In how many nodes each term occurs; the commonest terms only.
+        field_values: Values of the text fields that have few, by field, case-folded.
+        number_ranges: Least and greatest value of every numeric field.
+        background_mean: Mean cosine between unrelated nodes of the index.
+        background_std: Standard deviation of the same, at least 1e-3.
+        terms_total: Sum of all document frequencies, rare terms included.
+    """
+
+    name: str
+    description: str
+    version: int
+    nodes: int
+    language: str
+    description_vector: npt.NDArray[np.float32]
+    sample: Matrix
+    document_frequency: Mapping[str, int]
+    field_values: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    number_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    background_mean: float = 0.0
+    background_std: float = 1.0
+    terms_total: int = 0
+
+    def save(self, folder: Path) -> None:
+        """Write the profile in one file, without pickle.
+
+        Raises:
+            StoreError: If the folder cannot be written.
+        """
+        facts = {
+            "format": PROFILE_FORMAT,
+            "name": self.name,
+            "description": self.description,
+            "version": self.version,
+            "nodes": self.nodes,
+            "language": self.language,
+            "document_frequency": dict(self.document_frequency),
+            "field_values": {name: sorted(values) for name, values in self.field_values.items()},
+            "number_ranges": {name: list(bounds) for name, bounds in self.number_ranges.items()},
+            "background_mean": self.background_mean,
+            "background_std": self.background_std,
+            "terms_total": self.terms_total,
+        }
+        buffer = io.BytesIO()
+        encoded = np.frombuffer(json.dumps(facts, ensure_ascii=False).encode("utf-8", "surrogatepass"), dtype=np.uint8)
+        np.savez(buffer, facts=encoded, sample=self.sample, description_vector=self.description_vector)
+        write_atomically(folder / PROFILE_FILE, buffer.getvalue())
+
+    @classmethod
+    def load(cls, folder: Path, *, version: int, description: str) -> IndexProfile | None:
+        """Read a saved profile; ``None`` when there is none, it cannot be read, or it is not of this version.
+
+        A profile is derived, so one that cannot be read is no damage: it is made again.
+        """
+        try:
+            content = (folder / PROFILE_FILE).read_bytes()
+            with np.load(io.BytesIO(content), allow_pickle=False) as data:
+                facts: dict[str, Any] = json.loads(data["facts"].tobytes().decode("utf-8", "surrogatepass"))
+                sample, vector = data["sample"], data["description_vector"]
+            stale = facts.pop("format") != PROFILE_FORMAT or facts["version"] != version
+            if stale or facts["description"] != description:
+                return None
+            facts["field_values"] = {name: frozenset(values) for name, values in facts["field_values"].items()}
+            facts["number_ranges"] = {name: (low, high) for name, (low, high) in facts["number_ranges"].items()}
+            return cls(**facts, sample=sample, description_vector=vector)
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledNode:
+    """What a profile needs to know of one node."""
+
+    node_id: str
+    text: str
+    metadata: Mapping[str, Any]
+
+
+def dominant_language(nodes: Iterable[ProfiledNode], *, examined: int = 200) -> str:
+    """Return the language that most of the first nodes are written in, or ``"und"``."""
+    counts: Counter[str] = Counter()
+    for _, node in zip(range(examined), nodes, strict=False):
+        language = node.metadata.get("language")
+        counts[language if isinstance(language, str) and language else detect_language(node.text)] += 1
+    known = [(count, language) for language, count in counts.items() if language != "und"]
+    return max(known)[1] if known else "und"
+
+
+def sample_ids(node_ids: Sequence[str], size: int = SAMPLE_SIZE) -> list[str]:
+    """Choose a sample that depends only on the ids and hardly changes when a few are added or removed (bottom-k)."""
+    if len(node_ids) <= size:
+        return sorted(node_ids)
+    return sorted(node_ids, key=lambda i: hashlib.sha256(i.encode("utf-8", "surrogatepass")).digest())[:size]
+
+
+def count_terms(nodes: Iterable[ProfiledNode], tokenizer: Tokenizer) -> Counter[str]:
+    """Count in how many nodes each term occurs."""
+    frequency: Counter[str] = Counter()
+    for node in nodes:
+        frequency.update(set(tokenizer.tokens(node.text)))
+    return frequency
+
+
+def collect_field_values(nodes: Iterable[ProfiledNode]) -> dict[str, frozenset[str]]:
+    """Collect the short text values of every field that has at most 200 of them, case-folded."""
+    values: dict[str, set[str]] = {}
+    crowded: set[str] = set()
+    for node in nodes:
+        for name, value in node.metadata.items():
+            if name in STRUCTURAL_FIELDS or name in crowded:
+                continue
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, str) and 0 < len(item) <= MAX_VALUE_CHARS:
+                    values.setdefault(name, set()).add(item.casefold())
+            if len(values.get(name, ())) > MAX_FIELD_VALUES:
+                crowded.add(name)
+                del values[name]
+    return {name: frozenset(found) for name, found in values.items()}
+
+
+def collect_number_ranges(nodes: Iterable[ProfiledNode]) -> dict[str, tuple[float, float]]:
+    """Find the least and greatest finite number of every numeric field."""
+    ranges: dict[str, tuple[float, float]] = {}
+    for node in nodes:
+        for name, value in node.metadata.items():
+            if name in STRUCTURAL_FIELDS or isinstance(value, bool) or not isinstance(value, (int, float)):
+                continue
+            if not -MAX_NUMBER < value < MAX_NUMBER:  # also refuses NaN
+                continue
+            low, high = ranges.get(name, (float(value), float(value)))
+            ranges[name] = min(low, float(value)), max(high, float(value))
+    return ranges
+
+
+def background(sample: Matrix) -> tuple[float, float]:
+    """Return mean and standard deviation of the cosine between different sampled nodes; (0, 1) for fewer than three."""
+    if len(sample) < 3:
+        return 0.0, 1.0
+    part = sample[:256]
+    cosines = (part @ part.T)[np.triu_indices(len(part), k=1)]
+    return float(cosines.mean()), max(1e-3, float(cosines.std()))
+
+
+def make_profile(
+    nodes: Sequence[ProfiledNode],
+    sample: Matrix,
+    *,
+    name: str,
+    description: str,
+    description_vector: npt.NDArray[np.float32],
+    version: int,
+) -> IndexProfile:
+    """Make the profile of an index from its nodes and the vectors of its sample."""
+    language = dominant_language(nodes)
+    frequency = count_terms(nodes, Tokenizer(language=language))
+    mean, std = background(sample)
+    return IndexProfile(
+        name=name,
+        description=description,
+        version=version,
+        nodes=len(nodes),
+        language=language,
+        description_vector=description_vector,
+        sample=sample,
+        document_frequency=dict(sorted(frequency.items(), key=lambda item: (-item[1], item[0]))[:MAX_TERMS]),
+        field_values=collect_field_values(nodes),
+        number_ranges=collect_number_ranges(nodes),
+        background_mean=mean,
+        background_std=std,
+        terms_total=frequency.total(),
+    )

@@ -1,0 +1,137 @@
+"""The data directory: which indexes there are, opened once and shared."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentic_retriever.errors import IndexExistsError, SourceError, StoreDamagedError, UnknownIndexError, unknown_name
+from agentic_retriever.indices.index import CHUNKS, Index, delete_index_folder
+from agentic_retriever.indices.manifest import MANIFEST_FILE, Manifest, check_index_name, manifest_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentic_retriever.embeddings import EmbeddingModel
+    from agentic_retriever.ingestion import ChunkSettings
+
+INDEXES = "indexes"
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+class IndexStorage:
+    """The indexes below one data directory; each is opened with its first use and shared by all threads.
+
+    Args:
+        data_dir: The directory; made with the first index.
+        clock: Gives the time of creation, ISO 8601.
+    """
+
+    def __init__(self, data_dir: str | Path, *, clock: Callable[[], str] = _now) -> None:
+        self.data_dir = Path(data_dir)
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._open: dict[str, Index] = {}
+
+    def names(self) -> list[str]:
+        """Return the names of all indexes, in order; reads folder names only.
+
+        Raises:
+            SourceError: If the data directory is a file or cannot be listed.
+        """
+        folder = self.data_dir / INDEXES
+        try:
+            return sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+        except FileNotFoundError:
+            return []
+        except OSError as err:
+            raise SourceError(f"cannot list the data directory {folder}: {err.strerror}; check the path") from err
+
+    def manifest(self, name: str) -> Manifest:
+        """Return the pins of an index without opening it.
+
+        Raises:
+            UnknownIndexError: If there is none of that name.
+            StoreDamagedError: If its manifest cannot be read.
+        """
+        return Manifest.read(self._folder(name))
+
+    def embeddings(self) -> list[str]:
+        """Return the identities of the embedding models that the readable indexes were built with, without repeats."""
+        return list(dict.fromkeys(found for name in self.names() if (found := self._embedding_of(name))))
+
+    def open(self, name: str, embedding: EmbeddingModel) -> Index:
+        """Open an index, or return it if it is open.
+
+        Raises:
+            UnknownIndexError: If there is none of that name.
+            StoreError: As :class:`Index`.
+        """
+        with self._lock:
+            if name not in self._open:
+                self._open[name] = Index(self._folder(name), embedding)
+            return self._open[name]
+
+    def create(self, name: str, embedding: EmbeddingModel, *, description: str, chunks: ChunkSettings) -> Index:
+        """Make an empty index.
+
+        Raises:
+            IndexExistsError: If the name is taken.
+            IndexingError: If the name cannot be used.
+            EmbeddingError: If the model cannot say its dimension.
+            StoreError: If the folder cannot be written.
+        """
+        name = check_index_name(name)
+        folder = self.data_dir / INDEXES / name
+        with self._lock:
+            if (folder / MANIFEST_FILE).exists() or (folder / CHUNKS).exists():
+                raise IndexExistsError(
+                    f"index {name!r} exists already in {self.data_dir}; add to it, or remove it first"
+                )
+            manifest_for(
+                name,
+                description,
+                embedding=embedding.name,
+                dimension=embedding.dimension,
+                chunks=chunks,
+                created=self._clock(),
+            ).write(folder)
+            return self.open(name, embedding)
+
+    def remove(self, name: str) -> None:
+        """Delete an index and everything in it.
+
+        Raises:
+            UnknownIndexError: If there is none of that name.
+            StoreError: If a file cannot be removed.
+        """
+        with self._lock:
+            folder = self._folder(name)
+            index = self._open.pop(name, None)
+            if index is not None:
+                index.close()
+            delete_index_folder(folder)
+
+    def close(self) -> None:
+        """Close every open index; a later use opens it again."""
+        with self._lock:
+            for index in self._open.values():
+                index.close()
+            self._open.clear()
+
+    def _embedding_of(self, name: str) -> str:
+        try:
+            return self.manifest(name).embedding
+        except StoreDamagedError:
+            return ""  # opening that index will say so
+
+    def _folder(self, name: str) -> Path:
+        names = self.names()
+        if name not in names:
+            raise UnknownIndexError(unknown_name("index", str(name), names))
+        return self.data_dir / INDEXES / name

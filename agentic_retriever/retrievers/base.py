@@ -1,0 +1,172 @@
+"""The base of every strategy: a LlamaIndex retriever with checks before a search and promises about its result."""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index_instrumentation.dispatcher import DISPATCHER_SPAN_DECORATED_ATTR
+
+from agentic_retriever.checks import check_query, check_top_k
+from agentic_retriever.errors import DeadlineExceededError, InvalidQueryError
+from agentic_retriever.filters import check_filters
+from agentic_retriever.retrievers.promises import keep_promises
+from agentic_retriever.retrievers.search import RetrievalRequest, SearchResult
+from agentic_retriever.retrievers.sides import guarded
+
+if TYPE_CHECKING:
+    from llama_index.core.schema import BaseNode, QueryType
+    from llama_index.core.vector_stores.types import MetadataFilters
+
+    from agentic_retriever.retrievers.search import AdapterSettings, Found, SearchableIndex
+    from agentic_retriever.schema import Strategy
+
+logger = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _spanned_by_base(method: F) -> F:
+    """Mark an override that calls the base's method, which opens the span, so that no second one is put around it."""
+    setattr(method, DISPATCHER_SPAN_DECORATED_ATTR, True)
+    return method
+
+
+class RetrieverAdapter(BaseRetriever):
+    """A strategy over one index, as a LlamaIndex retriever; safe to use from many threads.
+
+    A strategy implements :meth:`_search`. Everybody else calls :meth:`search` or :meth:`asearch`, or, in a LlamaIndex
+    application, ``retrieve`` and ``aretrieve``, which search with the settings' ``top_k`` and filters.
+
+    Args:
+        index: What to search.
+        settings: How.
+        callback_manager: LlamaIndex callbacks; none by default, whatever the process-wide settings say.
+    """
+
+    strategy: ClassVar[Strategy]
+
+    def __init__(
+        self, index: SearchableIndex, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
+    ) -> None:
+        super().__init__(callback_manager=callback_manager or _no_callbacks())
+        self._index = index
+        self._settings = settings
+
+    @abstractmethod
+    def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
+        """Find candidates for a checked request over an index that is not empty.
+
+        Args:
+            request: The request.
+            deadline: When the time is up, on ``settings.timer``, or ``None``.
+        """
+
+    def search(self, request: RetrievalRequest) -> SearchResult:
+        """Search the index.
+
+        Args:
+            request: What to search for.
+
+        Returns:
+            At most ``top_k`` nodes; none for an empty index or when nothing satisfies the filters.
+
+        Raises:
+            InvalidQueryError: If the question, ``top_k`` or the query vector cannot be used.
+            FilterError: If the filters cannot be evaluated.
+            EmbeddingError: If the question could not be embedded.
+            StoreError: If the index cannot be read.
+            RetrievalError: If every one of several ways failed.
+            DeadlineExceededError: If the time ran out.
+        """
+        timeout_s = self._settings.timeout_s if request.timeout_s is None else request.timeout_s
+        deadline = None if timeout_s is None else self._settings.timer() + timeout_s
+        self._check(request, timeout_s)
+        if guarded(f"index {self._index.name}", self._index.count) == 0:
+            return SearchResult([])
+        found = self._search(request, deadline)
+        return SearchResult(keep_promises(found.candidates, request), found.degraded)
+
+    async def asearch(self, request: RetrievalRequest) -> SearchResult:
+        """Search in a worker thread; the event loop stays free. As :meth:`search` otherwise."""
+        return await self._settings.workers.run(self.search, request)
+
+    @_spanned_by_base
+    def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """Return the nodes for a question, as every LlamaIndex retriever does.
+
+        Raises:
+            InvalidQueryError: If the question cannot be used; otherwise as :meth:`search`.
+        """
+        return super().retrieve(self._bundle(str_or_query_bundle))
+
+    @_spanned_by_base
+    async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """Return the nodes for a question without blocking the event loop; otherwise as :meth:`retrieve`."""
+        return await super().aretrieve(self._bundle(str_or_query_bundle))
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return self._logged(self.search(self._request(query_bundle)))
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return self._logged(await self.asearch(self._request(query_bundle)))
+
+    def _request(self, bundle: QueryBundle) -> RetrievalRequest:
+        vector = None if bundle.embedding is None else tuple(bundle.embedding)
+        return RetrievalRequest(bundle.query_str, self._settings.top_k, self._settings.filters, vector)
+
+    def _bundle(self, query: QueryType) -> QueryBundle:
+        """Check the question here, since LlamaIndex fails on anything but text with an error of its own."""
+        bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
+        check_query(bundle.query_str, max_chars=self._settings.max_query_chars)
+        return bundle
+
+    def _check(self, request: RetrievalRequest, timeout_s: float | None) -> None:
+        check_query(request.query, max_chars=self._settings.max_query_chars)
+        check_top_k(request.top_k, maximum=self._settings.max_top_k)
+        check_filters(request.filters)
+        if request.query_vector is not None and not all(map(math.isfinite, request.query_vector)):
+            raise InvalidQueryError("the query vector holds NaN or infinity; pass finite numbers, or none at all")
+        if timeout_s is not None and not timeout_s > 0:
+            raise DeadlineExceededError("the time budget ran out before the search began; allow more time")
+
+    def _logged(self, result: SearchResult) -> list[NodeWithScore]:
+        # Plain LlamaIndex callers see nodes only, so the log is the one place where they can learn of it.
+        for step in result.degraded:
+            logger.warning("index %r: %s fell back to %s: %s", self._index.name, step.step, step.fallback, step.reason)
+        return result.nodes
+
+
+def fetch_nodes(
+    index: SearchableIndex, node_ids: Iterable[str], filters: MetadataFilters | None = None
+) -> dict[str, BaseNode]:
+    """Read nodes by id; ids that the store does not have are left out.
+
+    Args:
+        index: Where from.
+        node_ids: Which.
+        filters: Lets the store leave out nodes that do not satisfy them. Some stores let others through, so whoever
+            needs to be sure checks again.
+
+    Raises:
+        StoreError: If the store cannot be read.
+    """
+    wanted = list(node_ids)
+    if not wanted:
+        return {}  # a store given no ids returns everything
+    store = index.vector_store
+    nodes = guarded(f"the store of index {index.name}", lambda: store.get_nodes(node_ids=wanted, filters=filters))
+    return {node.node_id: node for node in nodes}
+
+
+def _no_callbacks() -> CallbackManager:
+    """Make a manager of its own: a fresh one takes over the handlers of the whole process."""
+    manager = CallbackManager()
+    manager.handlers = []
+    return manager

@@ -1,0 +1,193 @@
+"""Strategy ``hybrid``: dense and BM25 search side by side, fused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from llama_index.core.vector_stores.types import FilterCondition, MetadataFilters
+
+from agentic_retriever.errors import AgenticRetrieverError, RetrievalError
+from agentic_retriever.filters import is_empty, node_fields, predicate
+from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
+from agentic_retriever.retrievers.fusion import fuse, ranked
+from agentic_retriever.retrievers.search import Candidate, Found
+from agentic_retriever.retrievers.sides import guarded, run_sides
+from agentic_retriever.retrievers.vector import DENSE, nearest
+from agentic_retriever.schema import Degradation, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from llama_index.core.schema import BaseNode
+
+    from agentic_retriever.retrievers.search import RetrievalRequest, SearchableIndex
+
+BM25 = "bm25"
+FUSED = "fused"
+"""Names in the per-source scores, beside ``dense``; ``fused`` is there only where two lists were merged."""
+
+DEPTH_FACTOR = 4
+MIN_DEPTH = 50
+MAX_DEPTH = 1_000
+
+CHECKED_BY_ID = 500
+LISTED_AT_MOST = 1_000
+"""When, after 500 candidates, so few have satisfied the filters that the whole index may hold no more than 1,000 such
+nodes, the store is asked for all of them. Until then, and otherwise, candidates are read by id."""
+
+FULL_LIST = 9_999
+"""Some stores cut a list of nodes at this length, so one that long is not taken for complete."""
+
+_STEPS = {DENSE: "hybrid.dense", BM25: "hybrid.keyword"}
+_FALLBACKS = {DENSE: "BM25 search alone", BM25: "dense search alone"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """What one side found: ids and scores, best first, and those nodes that it has read."""
+
+    ranking: Sequence[tuple[str, float | None]]
+    nodes: Mapping[str, BaseNode] = field(default_factory=dict)
+
+
+class HybridRetriever(RetrieverAdapter):
+    """Dense and BM25 search, merged by weighted sum, reciprocal ranks or Borda votes.
+
+    Where only one side finds anything (no word of the question occurs in the index, or the other side failed), its
+    result is handed on as it is, with its own scores: cosines, or BM25's. So a question without known words gives
+    exactly what ``vector`` gives.
+    """
+
+    strategy = Strategy.HYBRID
+
+    def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
+        def left() -> float | None:
+            return None if deadline is None else deadline - self._settings.timer()
+
+        depth = search_depth(request.top_k)
+        sides, errors = run_sides(
+            self._settings.workers,
+            {
+                DENSE: lambda: self._dense_side(request, depth, left()),
+                BM25: lambda: self._keyword_side(request, depth),
+            },
+            timeout_s=left,
+        )
+        try:
+            candidates = self._merged(sides, request.top_k)
+        except AgenticRetrieverError as err:
+            # Only hits of BM25 are read from the store after the fact.
+            errors[BM25] = err
+            sides.pop(BM25, None)
+            candidates = self._merged(sides, request.top_k)
+        if not sides:
+            told = "; ".join(f"{side}: {err}" for side, err in errors.items())
+            raise RetrievalError(f"both sides of hybrid search failed: {told}", errors) from errors[DENSE]
+        return Found(candidates, tuple(_fallback(side, err) for side, err in errors.items()))
+
+    def _dense_side(self, request: RetrievalRequest, depth: int, timeout_s: float | None) -> _Side:
+        found = nearest(self._index, request, depth, timeout_s=timeout_s)
+        return _Side(ranked([(c.node.node_id, c.score) for c in found]), {c.node.node_id: c.node for c in found})
+
+    def _keyword_side(self, request: RetrievalRequest, depth: int) -> _Side:
+        view = self._index.keyword()
+        if request.filters is None or is_empty(request.filters):
+            return _Side(view.search(request.query, depth))
+        allowed = _FilterTest(self._index, request.filters, len(view))
+        return _Side(view.search(request.query, depth, allowed=allowed), allowed.nodes)
+
+    def _merged(self, sides: Mapping[str, _Side], top_k: int) -> tuple[Candidate, ...]:
+        lists = {name: side.ranking for name, side in sides.items() if side.ranking}
+        nodes = {node_id: node for side in sides.values() for node_id, node in side.nodes.items()}
+        scores = {name: dict(entries) for name, entries in lists.items()}
+        ranking = next(iter(lists.values()), ())
+        if len(lists) > 1:
+            settings = self._settings
+            weights = {DENSE: settings.alpha, BM25: 1 - settings.alpha}
+            ranking = fuse(settings.fusion, lists, weights, rrf_k=settings.rrf_k)
+            scores[FUSED] = dict(ranking)
+        taken = _take(self._index, ranking, nodes, top_k)
+        return tuple(
+            Candidate(node, score, {name: got[node.node_id] for name, got in scores.items() if node.node_id in got})
+            for node, score in taken
+        )
+
+
+class _FilterTest:
+    """Tells which ids of a batch satisfy the filters, exactly, by reading the nodes; keeps those that do."""
+
+    def __init__(self, index: SearchableIndex, filters: MetadataFilters, total: int) -> None:
+        self.nodes: dict[str, BaseNode] = {}
+        self._index = index
+        self._satisfies = predicate(filters)
+        # Some stores take ids as one more alternative of an "or", so that never stands at the top.
+        self._pushed: MetadataFilters | None = MetadataFilters(filters=[filters])
+        if filters.condition is FilterCondition.AND:
+            self._pushed = filters
+        self._total = total
+        self._asked = 0
+        self._has_listed = False
+        self._is_complete = False
+
+    def __call__(self, node_ids: Sequence[str]) -> Collection[str]:
+        if not self._has_listed and self._asked >= CHECKED_BY_ID and self._expected() <= LISTED_AT_MOST:
+            self._has_listed = True
+            self._is_complete = self._list()
+        if not self._is_complete:
+            self._read(node_ids)
+            self._asked += len(node_ids)
+        return self.nodes.keys()
+
+    def _expected(self) -> float:
+        """Estimate how many nodes of the index satisfy the filters."""
+        return (len(self.nodes) + 1) / self._asked * self._total
+
+    def _read(self, node_ids: Sequence[str]) -> None:
+        """Read these nodes, only those that satisfy the filters where the store can do so."""
+        if self._pushed is not None:
+            try:
+                self._keep(fetch_nodes(self._index, node_ids, self._pushed).values())
+            except AgenticRetrieverError:
+                self._pushed = None  # not every store takes both, or knows every operator
+            else:
+                return
+        self._keep(fetch_nodes(self._index, node_ids).values())
+
+    def _list(self) -> bool:
+        """Read all nodes that satisfy the filters, and tell whether the list is complete."""
+        if self._pushed is None:
+            return False
+        store, filters = self._index.vector_store, self._pushed
+        try:
+            found = guarded("listing nodes by filter", lambda: store.get_nodes(filters=filters))
+        except AgenticRetrieverError:
+            return False
+        self._keep(found)
+        return len(found) < FULL_LIST
+
+    def _keep(self, nodes: Collection[BaseNode]) -> None:
+        self.nodes.update((node.node_id, node) for node in nodes if self._satisfies(node_fields(node)))
+
+
+def search_depth(top_k: int) -> int:
+    """Return how deep each side is searched: 4 times ``top_k``, within 50 and 1,000, but never below ``top_k``."""
+    return max(top_k, min(max(DEPTH_FACTOR * top_k, MIN_DEPTH), MAX_DEPTH))
+
+
+def _take(
+    index: SearchableIndex, ranking: Sequence[tuple[str, float | None]], nodes: Mapping[str, BaseNode], top_k: int
+) -> list[tuple[BaseNode, float | None]]:
+    """Take the first ``top_k`` of a ranking; ids whose node was deleted meanwhile make room for the next."""
+    taken: list[tuple[BaseNode, float | None]] = []
+    for start in range(0, len(ranking), top_k):
+        batch = ranking[start : start + top_k]
+        known = {**nodes, **fetch_nodes(index, [node_id for node_id, _score in batch if node_id not in nodes])}
+        taken += [(known[node_id], score) for node_id, score in batch if node_id in known]
+        if len(taken) >= top_k:
+            break
+    return taken[:top_k]
+
+
+def _fallback(side: str, err: AgenticRetrieverError) -> Degradation:
+    return Degradation(step=_STEPS[side], reason=str(err), fallback=_FALLBACKS[side])

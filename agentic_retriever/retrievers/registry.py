@@ -1,0 +1,123 @@
+"""The strategies that can be used: what they need, what they cost, and how they are built.
+
+A new strategy is one file beside this one, one member of ``Strategy`` and one line in ``REGISTRY``; routing, the
+command line and the contract suite read it from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from agentic_retriever.errors import UnknownStrategyError, unknown_name
+from agentic_retriever.retrievers.hybrid import HybridRetriever
+from agentic_retriever.retrievers.search import HasViews
+from agentic_retriever.retrievers.vector import VectorRetriever
+from agentic_retriever.schema import Strategy, StrategyCard, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agentic_retriever.retrievers.base import RetrieverAdapter
+    from agentic_retriever.retrievers.search import AdapterSettings, SearchableIndex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategySpec:
+    """What is known of a strategy without any index.
+
+    Attributes:
+        strategy: Which one.
+        description: When to use it, one line; selectors and people read it.
+        needs: The views of an index that it reads.
+        cost: Relative work of one query; ``vector`` is 1.
+        typical_ms: Typical latency in milliseconds on a small index with a local embedding model.
+        build: Makes the retriever for an index.
+    """
+
+    strategy: Strategy
+    description: str
+    needs: tuple[View, ...]
+    cost: float
+    typical_ms: float
+    build: Callable[[SearchableIndex, AdapterSettings], RetrieverAdapter]
+
+    def card(self, quality: float | None = None) -> StrategyCard:
+        """Return what stage two knows of the strategy, with its measured nDCG@10 in [0, 1] if there is one."""
+        return StrategyCard(
+            strategy=self.strategy,
+            description=self.description,
+            needs=self.needs,
+            cost=self.cost,
+            typical_ms=self.typical_ms,
+            quality=quality,
+        )
+
+
+_SPECS: Final = (
+    StrategySpec(
+        strategy=Strategy.VECTOR,
+        description="Nearest chunks by meaning; for plain questions in natural words.",
+        needs=(View.CHUNKS,),
+        cost=1.0,
+        typical_ms=20.0,
+        build=VectorRetriever,
+    ),
+    StrategySpec(
+        strategy=Strategy.HYBRID,
+        description="Meaning and exact words together; for codes, names, numbers, quotations and terms of the field.",
+        needs=(View.CHUNKS, View.KEYWORD),
+        cost=1.5,
+        typical_ms=25.0,
+        build=HybridRetriever,
+    ),
+)
+
+REGISTRY: Final[Mapping[Strategy, StrategySpec]] = MappingProxyType({spec.strategy: spec for spec in _SPECS})
+"""Every strategy that can be built, in declared order of reliability."""
+
+ALWAYS_THERE: Final = (View.CHUNKS, View.KEYWORD)
+"""The views that any index has or builds when first asked."""
+
+
+def cards(
+    index: SearchableIndex, *, quality: Mapping[Strategy, float] = MappingProxyType({})
+) -> tuple[StrategyCard, ...]:
+    """Return a card for each strategy that the index can serve, in declared order.
+
+    Args:
+        index: The index; if it has ``views``, those count beside the ones that every index has.
+        quality: Measured nDCG@10 by strategy, in [0, 1], as far as it is known.
+    """
+    views = {*ALWAYS_THERE, *(index.views if isinstance(index, HasViews) else ())}
+    return tuple(
+        spec.card(quality.get(strategy)) for strategy, spec in REGISTRY.items() if views.issuperset(spec.needs)
+    )
+
+
+def build_adapter(strategy: Strategy | str, index: SearchableIndex, settings: AdapterSettings) -> RetrieverAdapter:
+    """Make the retriever of a strategy for an index.
+
+    Args:
+        strategy: The strategy or its name.
+        index: What it will search.
+        settings: How it will search.
+
+    Raises:
+        UnknownStrategyError: If there is none of that name; the message lists those there are.
+    """
+    return spec_of(strategy).build(index, settings)
+
+
+def spec_of(strategy: Strategy | str) -> StrategySpec:
+    """Return what is known of a strategy.
+
+    Raises:
+        UnknownStrategyError: If there is none of that name; the message lists those there are.
+    """
+    name = strategy.value if isinstance(strategy, Strategy) else str(strategy)
+    for known, spec in REGISTRY.items():
+        if known.value == name:
+            return spec
+    raise UnknownStrategyError(unknown_name("strategy", name, (known.value for known in REGISTRY)))

@@ -1,0 +1,179 @@
+"""What goes into a search and comes out of it, and what a search needs of an index."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from agentic_retriever.checks import MAX_QUERY_CHARS, MAX_TOP_K
+from agentic_retriever.concurrency import Workers
+from agentic_retriever.errors import ConfigError, unknown_name
+from agentic_retriever.retrievers.fusion import RRF_K, Fusion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from llama_index.core.schema import BaseNode, NodeWithScore
+    from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
+
+    from agentic_retriever.config import RouterConfig
+    from agentic_retriever.indices.keyword import KeywordIndex
+    from agentic_retriever.schema import Degradation, View
+
+DEFAULT_WORKERS = 8
+
+
+class QueryEmbedder(Protocol):
+    """Turns a question into a vector."""
+
+    def embed_query(self, text: str, *, timeout_s: float | None = None) -> Iterable[float]:
+        """Embed a question within ``timeout_s`` seconds."""
+
+
+class SearchableIndex(Protocol):
+    """All that a retriever needs of an index."""
+
+    @property
+    def name(self) -> str:
+        """Name of the index."""
+
+    @property
+    def description(self) -> str:
+        """What the index holds."""
+
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+
+    @property
+    def vector_store(self) -> BasePydanticVectorStore:
+        """The nodes and their vectors."""
+
+    @property
+    def embedding(self) -> QueryEmbedder:
+        """The embedding model that the vectors come from."""
+
+    def keyword(self) -> KeywordIndex:
+        """Return the BM25 view of the current version."""
+
+    def count(self) -> int:
+        """Return the number of nodes."""
+
+
+@runtime_checkable
+class HasViews(Protocol):
+    """An index that tells which views it has, beyond those that every index has."""
+
+    @property
+    def views(self) -> Collection[View]:
+        """The views that strategies may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalRequest:
+    """One search.
+
+    Attributes:
+        query: The question.
+        top_k: How many nodes at most, from 1.
+        filters: Only nodes that satisfy them.
+        query_vector: The question's vector where it is known already; then it is not embedded again.
+        timeout_s: Seconds for the whole search, or ``None`` for the adapter's own limit.
+    """
+
+    query: str
+    top_k: int
+    filters: MetadataFilters | None = None
+    query_vector: tuple[float, ...] | None = None
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node that a strategy found, before the promises about results are kept.
+
+    Attributes:
+        node: The node; it is copied before anyone outside sees it.
+        score: How good; a score that is no finite number ranks last.
+        sources: The score of each source that found it, by the source's name; only finite ones are kept.
+    """
+
+    node: BaseNode
+    score: float | None
+    sources: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a strategy hands back: candidates in any order, and the steps that fell back."""
+
+    candidates: tuple[Candidate, ...] = ()
+    degraded: tuple[Degradation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The result of one search.
+
+    Attributes:
+        nodes: By falling score, then by node id; unique; finite scores; copies that the caller may change.
+        degraded: Steps that fell back.
+    """
+
+    nodes: list[NodeWithScore]
+    degraded: tuple[Degradation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSettings:
+    """What retrievers are built with.
+
+    Attributes:
+        workers: Threads for the async methods and for searches side by side; a pool of its own by default.
+        top_k: Nodes that ``retrieve`` returns.
+        max_top_k: Largest ``top_k`` that a request may ask for.
+        max_query_chars: Longest question allowed, in characters.
+        filters: Filters that ``retrieve`` applies.
+        timeout_s: Seconds for one search, or ``None`` for no limit beyond the models' own.
+        fusion: How hybrid merges its two sides.
+        alpha: Weight of the dense side in [0, 1]; the BM25 side has the rest.
+        rrf_k: Constant of reciprocal rank fusion, from 1.
+        timer: Gives seconds that only grow.
+
+    Raises:
+        ConfigError: If ``fusion``, ``alpha`` or ``rrf_k`` is none of what is allowed.
+    """
+
+    workers: Workers = field(default_factory=lambda: Workers(DEFAULT_WORKERS, "retrieval"))
+    top_k: int = 5
+    max_top_k: int = MAX_TOP_K
+    max_query_chars: int = MAX_QUERY_CHARS
+    filters: MetadataFilters | None = None
+    timeout_s: float | None = None
+    fusion: Fusion = Fusion.WEIGHTED
+    alpha: float = 0.7
+    rrf_k: int = RRF_K
+    timer: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "fusion", Fusion(self.fusion))
+        except ValueError as err:
+            raise ConfigError(unknown_name("fusion", str(self.fusion), (fusion.value for fusion in Fusion))) from err
+        if not 0 <= self.alpha <= 1 or self.rrf_k < 1:
+            raise ConfigError(f"alpha must be 0 to 1 and rrf_k 1 or more, got {self.alpha!r} and {self.rrf_k!r}")
+
+    @classmethod
+    def from_config(cls, config: RouterConfig, workers: Workers) -> AdapterSettings:
+        """Take the settings from a router's configuration."""
+        return cls(
+            workers=workers,
+            top_k=config.top_k,
+            max_top_k=config.max_top_k,
+            max_query_chars=config.max_query_chars,
+            timeout_s=config.deadline_s,
+            fusion=Fusion(config.fusion),
+            alpha=config.hybrid_alpha,
+            rrf_k=config.rrf_k,
+        )

@@ -1,0 +1,258 @@
+"""One handle per folder and process: sharing, closing, forking, names, folders that cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from agentic_retriever.errors import ConfigError, EmbeddingMismatchError, StoreBusyError, StoreClosedError, StoreError
+from agentic_retriever.indices.edge_errors import edge_errors
+from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+
+sys.path.insert(0, str(Path(__file__).parent))
+from store_tools import ask, make_node, where
+
+can_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+
+
+def test_the_same_folder_twice_is_one_store(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    first = QdrantEdgeVectorStore(tmp_path / "real")
+    second = QdrantEdgeVectorStore(tmp_path / "link")
+    third = QdrantEdgeVectorStore(str(tmp_path / "link" / ".." / "real"))
+    first.add([make_node(1)])
+    assert second.client is first.client is third.client
+    assert second.count() == third.count() == 1
+    first.close()
+    with pytest.raises(StoreClosedError):
+        first.count()
+    second.add([make_node(2)])
+    second.close()
+    assert third.count() == 2
+    third.close()
+    with QdrantEdgeVectorStore(tmp_path / "real") as again:
+        assert again.count() == 2
+
+
+def test_collections_are_apart(tmp_path):
+    with QdrantEdgeVectorStore(tmp_path, "a") as a, QdrantEdgeVectorStore(tmp_path, "โฉนด ที่ดิน-1.b", dimension=3) as b:
+        a.add([make_node(1)])
+        assert (a.count(), b.count()) == (1, 0)
+        assert (a.dimension, b.dimension) == (8, 3)
+        with pytest.raises(EmbeddingMismatchError, match=r"holds vectors of 3 dimensions, got 8"):
+            b.add([make_node(1)])
+
+
+def test_the_dimension_is_pinned(tmp_path):
+    QdrantEdgeVectorStore(tmp_path, dimension=8).close()
+    with pytest.raises(EmbeddingMismatchError, match=r"8 dimensions, got 9"):
+        QdrantEdgeVectorStore(tmp_path, dimension=9)
+    with QdrantEdgeVectorStore(tmp_path) as store:  # the refusal left nothing locked
+        assert store.dimension == 8
+        with pytest.raises(EmbeddingMismatchError):
+            QdrantEdgeVectorStore(tmp_path, dimension=9)
+        assert store.count() == 0
+    for dimension in (0, -1, 10**9):
+        with pytest.raises(ConfigError, match="dimension"):
+            QdrantEdgeVectorStore(tmp_path / "other", dimension=dimension)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../evil",
+        "a/b",
+        "a\\b",
+        "a\x00b",
+        "a" * 101,
+        "ก" * 100,
+        ".hidden",
+        "a.",
+        " a",
+        "CON",
+        "nul.txt",
+        "a:b",
+        "a\n",
+        "*",
+    ],
+)
+def test_names_that_are_no_plain_folder_names(tmp_path, name):
+    with pytest.raises(ConfigError, match="collection name"):
+        QdrantEdgeVectorStore(tmp_path / "data", name)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_folder_that_belongs_to_another_name(tmp_path):
+    QdrantEdgeVectorStore(tmp_path, "a", dimension=3).close()
+    (tmp_path / "a").rename(tmp_path / "b")
+    with pytest.raises(ConfigError, match="'a', not 'b'"):
+        QdrantEdgeVectorStore(tmp_path, "b")
+
+
+def test_folders_that_cannot_be_used(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match="a file is in the way") as caught:
+            QdrantEdgeVectorStore(path)
+        assert str(path) in str(caught.value)
+    (tmp_path / "default").write_text("x")
+    with pytest.raises(StoreError, match="a file is in the way"):
+        QdrantEdgeVectorStore(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission(tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(StoreError, match="permission"):
+            QdrantEdgeVectorStore(tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+class PanicException(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (PermissionError(13, "Permission denied"), StoreError, "permission"),
+        (OSError(30, "Read-only file system"), StoreError, "permission"),
+        (OSError(28, "No space left on device"), StoreError, "space"),
+        (Exception("Service runtime error: IO Error: No space left on device (os error 28)"), StoreError, "space"),
+        (Exception("failed to open WAL x: Can't init WAL: Kind(WouldBlock)"), StoreBusyError, "already in use"),
+        (PanicException("index out of bounds"), StoreError, "index out of bounds"),
+        (ValueError("x" * 10_000), StoreError, "xxx"),
+    ],
+)
+def test_what_the_engine_and_the_system_raise_becomes_ours(tmp_path, error, kind, said):
+    with pytest.raises(kind, match=said) as caught, edge_errors("do it", tmp_path):
+        raise error
+    assert str(tmp_path) in str(caught.value)
+    assert caught.value.__cause__ is error
+    assert len(str(caught.value)) < 1_000
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_interrupts_stay_interrupts(tmp_path, error):
+    with pytest.raises(error), edge_errors("do it", tmp_path):
+        raise error
+
+
+@can_fork
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_can_use_nothing_and_writes_nothing(tmp_path):
+    store = QdrantEdgeVectorStore(tmp_path)
+    store.add([make_node(1)])
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        try:
+            for use in (
+                lambda: store.add([make_node(2)]),
+                lambda: store.query(ask()),
+                store.count,
+                store.clear,
+                store.flush,
+                lambda: store.client,
+                lambda: store.delete("x"),
+            ):
+                with pytest.raises(StoreClosedError, match="fork"):
+                    use()
+                refused += 1
+            store.close()
+            with pytest.raises(StoreBusyError):
+                QdrantEdgeVectorStore(tmp_path)
+            refused += 1
+        finally:
+            os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 8
+    store.add([make_node(3)])
+    store.close()
+    with QdrantEdgeVectorStore(tmp_path) as again:
+        assert again.node_ids() == ["node-00001", "node-00003"]
+
+
+SCRIPT = """
+import os, sys
+sys.path.insert(0, sys.argv[2])
+from store_tools import make_node
+from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+store = QdrantEdgeVectorStore(sys.argv[1])
+store.add([make_node(n) for n in range(30)])
+child = os.fork() if hasattr(os, "fork") else -1
+if child == 0:
+    sys.exit(0)  # the whole interpreter is torn down, with the parent's handle in it
+if child > 0:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    store.add([make_node(30)])
+    try:
+        import subprocess
+        code = "import sys; from agentic_retriever.indices.vector_store import *; QdrantEdgeVectorStore(sys.argv[1])"
+        busy = subprocess.run([sys.executable, "-c", code, sys.argv[1]], capture_output=True, text=True)
+        assert "StoreBusyError" in busy.stderr, busy.stderr
+    finally:
+        print(store.count())
+"""
+
+
+def test_leaving_without_closing_is_silent_and_complete(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path), str(Path(__file__).parent)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "default" / "collection.json").read_text())["points"] == int(done.stdout or 30)
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        assert store.count() == int(done.stdout or 30)
+
+
+def test_closing_waits_for_what_is_under_way(tmp_path):
+    store = QdrantEdgeVectorStore(tmp_path)
+    store.add([make_node(n, n=n) for n in range(300)])
+    outcomes, endings, barrier = [], [], threading.Barrier(5)
+
+    def use():
+        barrier.wait()
+        try:
+            while True:
+                outcomes.append(len(store.query(ask(top_k=5, filters=where("n", 3, ">"))).ids))
+        except StoreError as err:
+            endings.append(type(err))
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    barrier.wait()
+    while len(outcomes) < 20:
+        time.sleep(0.001)
+    store.close()
+    for thread in threads:
+        thread.join(10)
+    assert set(outcomes) == {5}
+    assert endings == [StoreClosedError] * 4
+
+
+async def test_async_use_after_close_is_the_same_error(tmp_path):
+    store = QdrantEdgeVectorStore(tmp_path)
+    await store.async_add([make_node(1)])
+    pending = [asyncio.ensure_future(store.aquery(ask())) for _ in range(20)]
+    await asyncio.sleep(0)
+    store.close()
+    results = await asyncio.gather(*pending, return_exceptions=True)
+    assert all(isinstance(result, StoreClosedError) or result.ids == ["node-00001"] for result in results)
+    with pytest.raises(StoreClosedError):
+        await store.aquery(ask())

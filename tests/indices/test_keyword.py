@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentic_retriever.errors import ConfigError, IndexingError, InvalidQueryError
+from agentic_retriever.indices.keyword import KeywordIndex
+from agentic_retriever.text import Tokenizer
+
+
+@dataclass(frozen=True)
+class Letters:
+    """Each character is a token, so that a few letters make a corpus with many repetitions and ties."""
+
+    fingerprint: str = "letters"
+
+    def tokens(self, text: str) -> list[str]:
+        return [c for c in text if c.isalpha()]
+
+    query_tokens = tokens
+
+
+def build(texts, tokenizer=Letters(), **kwargs):
+    items = texts.items() if isinstance(texts, dict) else texts
+    return KeywordIndex.build(items, tokenizer=tokenizer, version=1, **kwargs)
+
+
+def plain_bm25(texts: dict[str, str], query: str, k1: float, b: float) -> dict[str, float]:
+    """BM25 as the paper writes it, with Lucene's idf, one node and one term at a time."""
+    terms = {node_id: Counter(Letters().tokens(text)) for node_id, text in texts.items()}
+    lengths = {node_id: sum(counts.values()) for node_id, counts in terms.items()}
+    mean = sum(lengths.values()) / len(lengths)
+    scores = {}
+    for node_id, counts in terms.items():
+        score = 0.0
+        for term in Letters().tokens(query):
+            df = sum(1 for other in terms.values() if term in other)
+            idf = math.log(1 + (len(terms) - df + 0.5) / (df + 0.5))
+            tf = counts[term]
+            score += idf * tf / (tf + k1 * (1 - b + b * lengths[node_id] / mean)) if tf else 0.0
+        if score > 0:
+            scores[node_id] = score
+    return scores
+
+
+CORPORA = st.dictionaries(
+    st.text("nmxyz", min_size=1, max_size=4), st.text("abcdef ", max_size=12), min_size=1, max_size=25
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    CORPORA,
+    st.text("abcdefg ", max_size=6),
+    st.floats(0, 3),
+    st.floats(0, 1),
+    st.integers(1, 30),
+)
+def test_scores_order_and_ties_equal_a_plain_bm25(texts, query, k1, b, top_k):
+    found = build(texts, k1=k1, b=b).search(query, top_k)
+    expected = plain_bm25(texts, query, k1, b) if "".join(texts.values()).strip() else {}
+    assert len(found) == min(top_k, len(expected))
+    assert found == sorted(found, key=lambda pair: (-pair[1], pair[0]))
+    for node_id, score in found:
+        assert score == pytest.approx(expected[node_id], rel=1e-5)
+    if found:
+        left_out = [score for node_id, score in expected.items() if node_id not in dict(found)]
+        assert max(left_out, default=0.0) <= found[-1][1] * (1 + 1e-5)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    CORPORA,
+    st.text("abcdef", min_size=1, max_size=4),
+    st.sets(st.text("nmxyz", min_size=1, max_size=4)),
+    st.integers(1, 30),
+)
+def test_a_filter_is_exact_whatever_its_form(texts, query, allowed, top_k):
+    index = build(texts)
+    expected = [pair for pair in index.search(query, len(texts)) if pair[0] in allowed][:top_k]
+    assert index.search(query, top_k, allowed=allowed) == expected
+    assert index.search(query, top_k, allowed=sorted(allowed)) == expected
+    assert index.search(query, top_k, allowed=lambda ids: [i for i in ids if i in allowed]) == expected
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_a_filter_is_exact_over_many_batches(few):
+    texts = {f"n{i:05d}": "a" * (1 + i % 7) + "b" * (i % 3) for i in range(6_000)}
+    index = build(texts)
+    everything = index.search("ab", len(texts))
+    assert everything == sorted(everything, key=lambda pair: (-pair[1], pair[0]))
+    allowed = {everything[-1][0], everything[4_321][0]} if few else set(texts) - {i for i, _ in everything[:3_000]}
+    expected = [pair for pair in everything if pair[0] in allowed][:5]
+    asked: list[str] = []
+
+    def one_batch(ids):
+        asked.extend(ids)
+        return allowed.intersection(ids)
+
+    assert index.search("ab", 5, allowed=allowed) == index.search("ab", 5, allowed=one_batch) == expected
+    assert asked == [i for i, _ in everything[: len(asked)]], "asked once for each id, best first"
+    assert len(asked) < 6_000 or few
+
+
+def test_a_filter_function_cannot_bring_in_other_ids():
+    index = build({"x": "a", "y": "ab"})
+    assert [i for i, _ in index.search("a", 5, allowed=lambda ids: ["ghost", "x", *ids])] == ["x", "y"]
+    assert index.search("a", 5, allowed=lambda ids: ["ghost"]) == []
+    assert index.search("a", 5, allowed=[]) == []
+    assert index.search("a", 5, allowed={"ghost"}) == []
+
+
+def test_a_filter_function_is_asked_no_more_than_needed():
+    index = build({f"n{i:04d}": "a" for i in range(2_000)})
+    sizes = []
+    index.search("a", 5, allowed=lambda ids: sizes.append(len(ids)) or ids)
+    assert len(sizes) == 1
+    assert sizes[0] < 200
+
+
+@pytest.mark.parametrize("texts", [{}, {"n": ""}, {"n": "", "m": "  ", "o": "123"}])
+def test_a_corpus_without_tokens_finds_nothing(texts):
+    index = build(texts)
+    assert len(index) == len(texts)
+    assert index.search("abc", 3) == []
+    assert index.search("abc", 3, allowed={"n"}) == []
+
+
+@pytest.mark.parametrize("query", ["", "   ", "?!", "zzz", "\x00"])
+def test_a_query_without_known_tokens_finds_nothing(query):
+    assert build({"n": "ab", "m": "c"}).search(query, 3) == []
+
+
+def test_stop_words_alone_find_nothing():
+    index = build({"n": "the cat sat on the mat", "m": "of the and to"}, Tokenizer(language="en"))
+    assert index.search("the of and", 3) == []
+    assert [i for i, _ in index.search("cats", 3)] == ["n"]
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("แมว", "แมวนั่งอยู่บนเสื่อ"),
+        ("猫", "那只猫坐在垫子上"),
+        ("量子", "我们研究量子计算"),
+        ("量子コンピュータ", "次世代の量子コンピュータを研究する"),
+        ("बिल्ली", "बिल्ली चटाई पर बैठी है"),
+        ("القطة", "جلست القطة على السجادة"),
+        ("C++", "Templates in C++ and macros"),
+        ("A-12", "see form A-12 for details"),
+        ("6.2.1", "Section 6.2.1 applies"),
+    ],
+)
+def test_a_word_in_one_node_finds_it_in_every_script(query, text):
+    others = {
+        "th": "สุนัขวิ่งเล่นในสวนสาธารณะ", "zh": "今天天气很好", "ja": "明日は雨が降るでしょう", "hi": "आज मौसम अच्छा है",
+        "ar": "الطقس جميل اليوم", "en": "Section 6.2.2 of form B-12 on templates", "es": "el tiempo es bueno",
+    }  # fmt: skip
+    found = build({**others, "wanted": text}, Tokenizer()).search(query, 3)
+    assert found[0][0] == "wanted"
+    assert found[0][1] > 0
+
+
+def test_a_word_asked_for_twice_counts_twice():
+    index = build({"n": "abc", "m": "bcd"})
+    once, twice = dict(index.search("a", 5)), dict(index.search("aa", 5))
+    assert twice["n"] == pytest.approx(2 * once["n"])
+
+
+def test_a_node_id_that_comes_twice_is_refused():
+    with pytest.raises(IndexingError, match="'n' comes twice"):
+        build([("n", "a"), ("m", "b"), ("n", "c")])
+
+
+@pytest.mark.parametrize(
+    ("k1", "b"), [(-0.1, 0.5), (math.nan, 0.5), (math.inf, 0.5), (1.2, -0.1), (1.2, 1.1), (1.2, math.nan)]
+)
+def test_bad_parameters_are_refused(k1, b):
+    with pytest.raises(ConfigError, match="BM25 needs"):
+        build({"n": "a"}, k1=k1, b=b)
+
+
+@pytest.mark.parametrize("top_k", [0, -1, "5", True, None, 2.0])
+def test_bad_top_k_is_refused(top_k):
+    with pytest.raises(InvalidQueryError, match="top_k"):
+        build({"n": "a"}).search("a", top_k)
+
+
+def test_items_may_come_from_a_generator_and_stay_unread_afterwards():
+    texts = {"b": "ab", "a": "ab", "c": "x"}
+    assert build(pair for pair in texts.items()).search("a", 5) == build(texts).search("a", 5)
+    assert [i for i, _ in build(texts).search("ab", 5)] == ["a", "b"]
+
+
+def test_many_threads_read_at_once():
+    index = build({f"n{i:03d}": "abcdef"[: 1 + i % 6] * (1 + i % 4) for i in range(300)})
+    queries = ["a", "bc", "fed", "aabbcc", "zz"]
+    expected = {q: index.search(q, 7) for q in queries}
+    wrong: list[str] = []
+
+    def read():
+        for _ in range(40):
+            wrong.extend(q for q in queries if index.search(q, 7) != expected[q])
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_building_is_silent(caplog, capfd):
+    with caplog.at_level(logging.DEBUG):
+        build({"n": "abc"})
+    assert [r for r in caplog.records if r.name.startswith("bm25s")] == []
+    assert capfd.readouterr() == ("", "")
+    assert logging.getLogger("bm25s").level == logging.WARNING

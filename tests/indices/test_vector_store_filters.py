@@ -1,0 +1,115 @@
+"""Filters on a real engine find exactly the nodes that the plain evaluator accepts."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from llama_index.core.schema import TextNode
+from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters, VectorStoreQuery
+
+from agentic_retriever.filters import matches, node_fields
+from agentic_retriever.indices.edge_filters import push_down
+from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "filters"))
+from filter_strategies import FIELDS, filter_trees, metadata
+
+NODES = 120
+
+
+def _values():
+    """A fixed sample of the strategy's metadata: one store serves every example."""
+    found = []
+
+    @settings(max_examples=NODES, database=None, derandomize=True)
+    @given(st.lists(metadata, min_size=8, max_size=8))
+    def collect(rows):
+        found.extend(rows)
+
+    collect()
+    rows = [dict(row) for row in {json.dumps(row, sort_keys=True): row for row in found}.values()]
+    random.Random(7).shuffle(rows)
+    return sorted(rows[: NODES * 4], key=len, reverse=True)[:NODES]
+
+
+def _vector(number):
+    chosen = random.Random(number)
+    return [chosen.gauss(0, 1) for _ in range(4)]
+
+
+@pytest.fixture(scope="module", params=["unindexed", "keyword", "float", "datetime", "bool"])
+def store(request, tmp_path_factory):
+    nodes = [
+        TextNode(id_=f"n{number:03}", text="t", metadata=row, embedding=_vector(number))
+        for number, row in enumerate(_values())
+    ]
+    made = QdrantEdgeVectorStore(tmp_path_factory.mktemp("filters"), dimension=4)
+    made.add(nodes)
+    if request.param != "unindexed":
+        for field in FIELDS:
+            if '"' not in field:
+                made.create_payload_index(field, request.param)
+    yield made, {node.node_id: node_fields(node) for node in nodes}
+    made.close()
+
+
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(filters=filter_trees, top_k=st.sampled_from([1, 3, 20, NODES]))
+def test_every_way_in_agrees_with_the_evaluator(store, filters, top_k):
+    store, fields = store
+    expected = {node_id for node_id, row in fields.items() if matches(row, filters)}
+    assert {node.node_id for node in store.get_nodes(filters=filters)} == expected
+    assert store.count(filters) == len(expected)
+    found = store.query(VectorStoreQuery(query_embedding=_vector(-1), similarity_top_k=top_k, filters=filters)).ids
+    every = store.query(VectorStoreQuery(query_embedding=_vector(-1), similarity_top_k=NODES)).ids
+    assert found == [node_id for node_id in every if node_id in expected][:top_k]
+
+
+@pytest.mark.parametrize("field", FIELDS[:3])
+def test_ranges_over_fields_of_mixed_types(store, field):
+    store, fields = store
+    for operator in (FilterOperator.GT, FilterOperator.GTE, FilterOperator.LT, FilterOperator.LTE):
+        for bound in (0, 1, 2020, 0.5, "2020-01-31", "2020-01-31T10:00:00", "x", "9999-12-31", "0001-01-01"):
+            filters = MetadataFilters(filters=[MetadataFilter(key=field, operator=operator, value=bound)])
+            expected = [node_id for node_id, row in fields.items() if matches(row, filters)]
+            assert store.count(filters) == len(expected), (operator, bound)
+
+
+def test_the_sample_is_rich_enough(store):
+    store, fields = store
+    assert len(fields) == NODES
+    assert store.count() == NODES
+    kinds = {type(value).__name__ for row in fields.values() for value in row.values()}
+    assert kinds >= {"str", "int", "float", "bool", "list", "dict", "NoneType"}
+
+
+@pytest.mark.parametrize(
+    ("key", "operator", "value", "exact"),
+    [
+        ("k", FilterOperator.EQ, "x", True),
+        ("k", FilterOperator.IN, ["x", "y"], True),
+        ("k", FilterOperator.GTE, 3, True),
+        ("k", FilterOperator.NIN, [1, 2], True),
+        ("k", FilterOperator.EQ, 2**60, False),
+        ("k", FilterOperator.LTE, "2020-01-31", False),
+        ('k"', FilterOperator.EQ, "x", False),
+    ],
+)
+def test_what_the_engine_is_trusted_with(key, operator, value, exact):
+    clause = MetadataFilter(key=key, operator=operator, value=value)
+    assert push_down(MetadataFilters(filters=[clause]), {}).exact is exact
+
+
+def test_numbers_are_not_looked_up_in_an_index_of_dates():
+    number = MetadataFilters(filters=[MetadataFilter(key="k", value=1)])
+    assert push_down(number, {}).exact
+    assert not push_down(number, {"k": "datetime"}).exact
+    assert not push_down(number, {"k": "other"}).exact

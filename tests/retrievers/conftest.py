@@ -1,0 +1,145 @@
+"""Indexes that live in memory, and the same over the real store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from llama_index.core.bridge.pydantic import Field
+from llama_index.core.schema import MetadataMode, TextNode
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryResult
+
+from agentic_retriever.concurrency import Workers
+from agentic_retriever.filters import node_fields, predicate
+from agentic_retriever.indices.keyword import KeywordIndex
+from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.retrievers import AdapterSettings
+from agentic_retriever.testing.fakes import FakeEmbedding
+from agentic_retriever.text import Tokenizer
+
+
+class MemoryVectorStore(BasePydanticVectorStore):
+    """Keeps the node objects it was given and hands out those very objects, as careless stores do."""
+
+    stores_text: bool = True
+    kept: dict[str, TextNode] = Field(default_factory=dict)
+    queries: list = Field(default_factory=list)
+    reads: list = Field(default_factory=list)
+    scores: dict = Field(default_factory=dict)  # answers by id, in place of the cosine
+
+    @property
+    def client(self):
+        return None
+
+    def add(self, nodes, **kwargs):
+        self.kept.update((n.node_id, n) for n in nodes)
+        return [n.node_id for n in nodes]
+
+    def delete(self, ref_doc_id, **kwargs):
+        self.kept = {i: n for i, n in self.kept.items() if n.ref_doc_id != ref_doc_id}
+
+    def get_nodes(self, node_ids=None, filters=None):
+        self.reads.append((node_ids, filters))
+        allowed = predicate(filters)
+        # As with other stores, no ids means all.
+        chosen = [self.kept[i] for i in node_ids if i in self.kept] if node_ids else list(self.kept.values())
+        return [n for n in chosen if allowed(node_fields(n))]
+
+    def query(self, query, **kwargs):
+        self.queries.append(query)
+        nodes = self.get_nodes(filters=query.filters)
+        asked = np.asarray(query.query_embedding)
+        scored = [(self.scores.get(n.node_id, float(np.dot(asked, n.embedding))), n) for n in nodes]
+        scored.sort(key=lambda pair: -pair[0] if pair[0] is not None and pair[0] == pair[0] else 9.0)
+        top = scored[: query.similarity_top_k]
+        return VectorStoreQueryResult([n for _, n in top], [s for s, _ in top], [n.node_id for _, n in top])
+
+
+@dataclass
+class QueryModel:
+    base: FakeEmbedding
+    timeouts: list = field(default_factory=list)
+
+    def embed_query(self, text, *, timeout_s=None):
+        self.timeouts.append(timeout_s)
+        return self.base.get_query_embedding(text)
+
+
+@dataclass
+class MemoryIndex:
+    """The least that a retriever needs."""
+
+    vector_store: BasePydanticVectorStore
+    embedding: QueryModel
+    name: str = "stand-in"
+    description: str = "for tests"
+    version: int = 1
+    keyword_error: Exception | None = None
+
+    def keyword(self):
+        if self.keyword_error:
+            raise self.keyword_error
+        items = ((n.node_id, n.get_content(MetadataMode.NONE)) for n in self._nodes())
+        return KeywordIndex.build(items, tokenizer=Tokenizer("en"), version=self.version)
+
+    def count(self):
+        return len(self._nodes())
+
+    def _nodes(self):
+        if isinstance(self.vector_store, MemoryVectorStore):
+            return list(self.vector_store.kept.values())
+        return list(self.vector_store.iter_nodes())
+
+
+@pytest.fixture(scope="module")
+def edge_stores(tmp_path_factory):
+    """Real stores by what is in them; opening one takes longer than a search, so tests that only read share it."""
+    stores: dict[tuple[str, ...], QdrantEdgeVectorStore] = {}
+    yield stores
+    for store in stores.values():
+        store.close()
+
+
+@pytest.fixture
+def make_edge_index(make_index, edge_stores, tmp_path_factory):
+    """Make an index over the real store."""
+
+    def make(nodes, embedding=None):
+        key = tuple(node.to_json() for node in nodes)
+        if key in edge_stores:
+            return MemoryIndex(edge_stores[key], QueryModel(embedding))
+        path = tmp_path_factory.mktemp("edge")
+        edge_stores[key] = QdrantEdgeVectorStore(path, collection_name="chunks", dimension=32)
+        return make_index(nodes, embedding, edge_stores[key])
+
+    return make
+
+
+@pytest.fixture
+def make_index():
+    """Make an index of nodes in memory, or in the given store."""
+
+    def make(nodes, embedding=None, store=None):
+        model = embedding or FakeEmbedding()
+        for node in nodes:
+            if node.embedding is None:
+                node.embedding = model.get_text_embedding(node.get_content(MetadataMode.NONE))
+        model.calls.clear()
+        store = MemoryVectorStore() if store is None else store
+        if nodes:
+            store.add(nodes)
+        return MemoryIndex(store, QueryModel(model))
+
+    return make
+
+
+@pytest.fixture
+def workers():
+    with Workers(4, "test") as pool:
+        yield pool
+
+
+@pytest.fixture
+def settings(workers):
+    return AdapterSettings(workers=workers)

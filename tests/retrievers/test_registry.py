@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+
+from agentic_retriever.config import RouterConfig
+from agentic_retriever.errors import ConfigError, UnknownStrategyError
+from agentic_retriever.retrievers import (
+    REGISTRY,
+    AdapterSettings,
+    Fusion,
+    RetrieverAdapter,
+    build_adapter,
+    cards,
+    spec_of,
+)
+from agentic_retriever.schema import Strategy, View
+
+
+def test_every_entry_is_whole(make_index, settings):
+    index = make_index([])
+    for strategy, spec in REGISTRY.items():
+        adapter = build_adapter(strategy.value, index, settings)
+        assert isinstance(adapter, RetrieverAdapter)
+        assert adapter.strategy is spec.strategy is strategy
+        assert spec.description.endswith(".")
+        assert "\n" not in spec.description
+        assert spec.needs
+        assert spec.cost >= 1
+        assert spec.typical_ms > 0
+
+
+def test_strategies_stand_in_declared_order():
+    assert list(REGISTRY) == [strategy for strategy in Strategy if strategy in REGISTRY]
+    with pytest.raises(TypeError):
+        REGISTRY[Strategy.SUMMARY] = None
+
+
+def test_cards_are_of_what_the_index_can_serve(make_index):
+    index = make_index([])
+    offered = cards(index, quality={Strategy.HYBRID: 0.8})
+    assert [card.strategy for card in offered] == [Strategy.VECTOR, Strategy.HYBRID]
+    assert [card.quality for card in offered] == [None, 0.8]
+    assert offered[1].needs == (View.CHUNKS, View.KEYWORD)
+    index.views = (View.SUMMARY,)
+    assert cards(index) == cards(make_index([]))
+
+
+@pytest.mark.parametrize("name", ["hybird", "", "planner_", "VECTOR"])
+def test_an_unknown_strategy_is_named_with_those_there_are(name, make_index, settings):
+    with pytest.raises(UnknownStrategyError, match=r"known: hybrid, vector"):
+        build_adapter(name, make_index([]), settings)
+
+
+def test_a_near_miss_gets_a_hint():
+    with pytest.raises(UnknownStrategyError, match="did you mean 'hybrid'"):
+        spec_of("hybird")
+
+
+def test_settings_come_from_the_configuration(workers):
+    config = RouterConfig(
+        top_k=3, max_top_k=9, max_query_chars=80, fusion="rrf", hybrid_alpha=0.2, rrf_k=7, deadline_s=4
+    )
+    made = AdapterSettings.from_config(config, workers)
+    assert (made.top_k, made.max_top_k, made.max_query_chars, made.timeout_s) == (3, 9, 80, 4)
+    assert (made.fusion, made.alpha, made.rrf_k, made.workers) == (Fusion.RRF, 0.2, 7, workers)
+
+
+@pytest.mark.parametrize("wrong", [{"fusion": "rff"}, {"alpha": 1.1}, {"alpha": float("nan")}, {"rrf_k": 0}])
+def test_wrong_settings_are_refused(wrong, workers):
+    with pytest.raises(ConfigError):
+        AdapterSettings(workers=workers, **wrong)
+
+
+def test_every_fusion_of_the_configuration_exists():
+    from dataclasses import fields
+
+    spec = next(f for f in fields(RouterConfig) if f.name == "fusion").metadata["setting"]
+    assert set(spec.choices) == {fusion.value for fusion in Fusion}
