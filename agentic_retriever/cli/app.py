@@ -1,0 +1,159 @@
+"""The command line itself; each command's work is in a module that is loaded only when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import Annotated
+
+import typer
+
+from agentic_retriever.cli.console import Console
+from agentic_retriever.cli.reporting import SHOW_TRACEBACK, reported
+
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 something needs attention; 2 wrong command line; 3 setting; 4 question or filter; "
+    "5 unknown index or strategy; 6 sources or index on disk; 7 index in use by another process; 8 model; "
+    "9 nothing could be routed, retrieved or answered; 10 out of time; 130 interrupted; 141 output closed."
+)
+
+app = typer.Typer(
+    name="agentic-retriever",
+    help="Route questions to the right index and strategy, and answer them with citations.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+index_app = typer.Typer(help="Make, list, show and remove indexes.", no_args_is_help=True)
+app.add_typer(index_app, name="index")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the index.")]
+Question = Annotated[str, typer.Argument(metavar="TEXT", help="The question; - reads it from standard input.")]
+PinnedIndex = Annotated[str | None, typer.Option("--index", help="Search this index whatever the router thinks.")]
+PinnedStrategy = Annotated[str | None, typer.Option("--strategy", help="Use this strategy whatever the router thinks.")]
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from agentic_retriever import __version__
+
+        Console().line(f"agentic-retriever {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    ctx: typer.Context,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Folder that holds the indexes.")] = None,
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show the stack of an unexpected error.")] = False,
+    version: Annotated[  # noqa: ARG001 - its callback reads it
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    ctx.obj = data_dir
+    ctx.meta[SHOW_TRACEBACK] = traceback
+
+
+@app.command()
+@reported
+def demo(ctx: typer.Context) -> None:
+    """Build three sample indexes and answer questions in three languages; needs no key and no server."""
+    from agentic_retriever.cli.demo import run_demo
+
+    run_demo(Console(), data_dir=ctx.obj)
+
+
+@app.command()
+@reported
+def query(
+    ctx: typer.Context,
+    text: Question,
+    index: PinnedIndex = None,
+    strategy: PinnedStrategy = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Most nodes to retrieve.")] = None,
+    as_json: AsJson = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show what was weighed and how long it took.")] = False,
+) -> None:
+    """Answer a question with citations."""
+    from agentic_retriever.cli.queries import run_query
+
+    run_query(Console(), ctx.obj, text, index=index, strategy=strategy, top_k=top_k, as_json=as_json, explain=explain)
+
+
+@app.command()
+@reported
+def route(
+    ctx: typer.Context,
+    text: Question,
+    index: PinnedIndex = None,
+    strategy: PinnedStrategy = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show which index and strategy a question goes to, and why."""
+    from agentic_retriever.cli.queries import run_route
+
+    run_route(Console(), ctx.obj, text, index=index, strategy=strategy, as_json=as_json)
+
+
+@app.command()
+@reported
+def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Check what is configured, reachable and indexed, and say what to do."""
+    from agentic_retriever.cli.doctor import run_doctor
+
+    run_doctor(Console(), ctx.obj, as_json=as_json)
+
+
+@index_app.command("add")
+@reported
+def index_add(
+    ctx: typer.Context,
+    name: Name,
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders to index.")],
+    description: Annotated[str, typer.Option("--description", help="What the index holds; helps routing.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make an index from files, or bring it up to date with them."""
+    from agentic_retriever.cli.indexes import run_add
+
+    run_add(Console(), ctx.obj, name, paths, description=description, as_json=as_json)
+
+
+@index_app.command("list")
+@reported
+def index_list(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the indexes."""
+    from agentic_retriever.cli.indexes import run_list
+
+    run_list(Console(), ctx.obj, as_json=as_json)
+
+
+@index_app.command("show")
+@reported
+def index_show(ctx: typer.Context, name: Name, as_json: AsJson = False) -> None:
+    """Show an index: its pins, counts, documents and fields."""
+    from agentic_retriever.cli.indexes import run_show
+
+    run_show(Console(), ctx.obj, name, as_json=as_json)
+
+
+@index_app.command("remove")
+@reported
+def index_remove(
+    ctx: typer.Context,
+    name: Name,
+    documents: Annotated[
+        list[str] | None, typer.Option("--document", help="Remove only this document; may be repeated.")
+    ] = None,
+) -> None:
+    """Remove an index, or documents of it."""
+    from agentic_retriever.cli.indexes import run_remove
+
+    run_remove(Console(), ctx.obj, name, documents or [])
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,62 @@
+"""``demo``: the whole way from files to cited answers, on the sample corpus."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from agentic_retriever.cli.indexes import show_report
+from agentic_retriever.cli.progress import shown_progress
+from agentic_retriever.cli.queries import show_answer
+from agentic_retriever.cli.setup import load_config
+from agentic_retriever.sample import DEMO_QUESTIONS, SAMPLE_INDEXES, VECTORS, load_questions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agentic_retriever.cli.console import Console
+    from agentic_retriever.config import RouterConfig
+    from agentic_retriever.router import AgenticRouter
+
+
+def run_demo(console: Console, *, data_dir: Path | None) -> None:
+    """Build the sample indexes and answer questions in three languages."""
+    from agentic_retriever.embeddings import PackedVectors
+    from agentic_retriever.router import AgenticRouter
+
+    config = demo_config(load_config(data_dir))
+    start = time.perf_counter()
+    with AgenticRouter(config, packed=[PackedVectors(VECTORS)]) as router:
+        console.line(f"Indexing the sample corpus into {config.data_dir}", style="bold")
+        for sample in SAMPLE_INDEXES:
+            with shown_progress(console) as progress:
+                report = router.add_index(sample.name, sample.folder, description=sample.description, progress=progress)
+            show_report(console, sample.name, report)
+        console.line(f"ready in {time.perf_counter() - start:.1f} s")
+        right, asked = _ask(console, router)
+    console.line()
+    console.line(f"{right} of {asked} questions went to the expected index. Now ask your own:", style="bold")
+    folder = config.data_dir
+    console.line(f'  agentic-retriever --data-dir {folder} query "How many days of annual leave do I get?" --explain')
+    console.line('  agentic-retriever index add mine PATH --description "what it holds"')
+
+
+def demo_config(config: RouterConfig) -> RouterConfig:
+    """Return the settings of the demonstration: a data directory of its own, and the model of the shipped vectors."""
+    return config.with_changes(data_dir=config.data_dir / "demo", embedding_model="local", selector="heuristic")
+
+
+def _ask(console: Console, router: AgenticRouter) -> tuple[int, int]:
+    """Ask the questions; return how many went to the expected index, and how many have one."""
+    questions = {str(q["id"]): q for q in load_questions()}
+    right = asked = 0
+    for number, key in enumerate(DEMO_QUESTIONS, start=1):
+        question = questions[key]
+        console.line()
+        console.line(f"{number}. {question['query']}", style="bold cyan")
+        answer = router.query(str(question["query"]))
+        show_answer(console, answer)
+        if question["index"] is not None:
+            asked += 1
+            right += answer.route.index.name == question["index"]
+    return right, asked

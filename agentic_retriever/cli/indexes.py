@@ -1,0 +1,129 @@
+"""``index add``, ``list``, ``show`` and ``remove``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from agentic_retriever.cli.progress import shown_progress
+from agentic_retriever.cli.setup import load_config, opened_router
+from agentic_retriever.errors import StoreDamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from agentic_retriever.cli.console import Console
+    from agentic_retriever.indices import IndexStorage, IngestReport
+    from agentic_retriever.router import AgenticRouter
+
+_SHOWN_DOCUMENTS = 20
+
+
+def run_add(
+    console: Console, data_dir: Path | None, name: str, paths: Sequence[Path], *, description: str, as_json: bool
+) -> None:
+    """Make an index or bring it up to date."""
+    with opened_router(load_config(data_dir)) as router, shown_progress(console) as progress:
+        report = router.add_index(name, list(paths), description=description, progress=progress)
+        documents, nodes = router.index(name).catalog.counts().documents, router.index(name).count()
+    if as_json:
+        skipped = [{"source": item.source, "reason": item.reason} for item in report.skipped]
+        facts = {key: value for key, value in asdict(report).items() if key != "skipped"}
+        console.json({"name": name, "documents": documents, "total_nodes": nodes, **facts, "skipped": skipped})
+        return
+    show_report(console, name, report)
+    console.line(f"{name}: {documents:,} documents, {nodes:,} nodes")
+
+
+def show_report(console: Console, name: str, report: IngestReport) -> None:
+    """Write what a run of indexing did, and each source that was skipped."""
+    console.line(
+        f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
+        f"{report.removed:,} removed, {report.nodes:,} nodes written, {report.embedded:,} texts embedded"
+    )
+    for item in report.skipped:
+        console.warn(f"skipped {item.source}: {item.reason}")
+
+
+def run_list(console: Console, data_dir: Path | None, *, as_json: bool) -> None:
+    """List the indexes; opens none, so it works while another process holds them."""
+    from agentic_retriever.indices import IndexStorage
+
+    storage = IndexStorage(load_config(data_dir).data_dir)
+    rows = [_listed(storage, name) for name in storage.names()]
+    if as_json:
+        console.json(rows)
+    elif rows:
+        console.table(["name", "description", "embedding", "created"], [list(row.values()) for row in rows])
+    else:
+        console.note(f"no index in {storage.data_dir}; add one with: agentic-retriever index add NAME PATH")
+
+
+def _listed(storage: IndexStorage, name: str) -> dict[str, str]:
+    try:
+        pins = storage.manifest(name)
+    except StoreDamagedError as err:
+        return {"name": name, "description": str(err), "embedding": "", "created": ""}
+    return {"name": name, "description": pins.description, "embedding": pins.embedding, "created": pins.created}
+
+
+def run_show(console: Console, data_dir: Path | None, name: str, *, as_json: bool) -> None:
+    """Show one index."""
+    with opened_router(load_config(data_dir)) as router:
+        facts = index_facts(router, name)
+    if as_json:
+        console.json(facts)
+        return
+    documents = facts.pop("documents")
+    fields = facts.pop("fields")
+    console.table(["property", "value"], list(facts.items()), title=name)
+    if fields:
+        rows = [(field, len(values), ", ".join(values[:5])) for field, values in fields.items()]
+        console.table(["field", "values", "examples"], rows)
+    console.table(
+        ["document", "kind", "title", "nodes"],
+        [(d["doc_id"], d["kind"], d["title"], d["nodes"]) for d in documents[:_SHOWN_DOCUMENTS]],
+    )
+    if len(documents) > _SHOWN_DOCUMENTS:
+        console.note(f"and {len(documents) - _SHOWN_DOCUMENTS:,} more documents; --json lists all")
+
+
+def index_facts(router: AgenticRouter, name: str) -> dict[str, Any]:
+    """Return what is known of an index, as plain values."""
+    index = router.index(name)
+    counts, profile = index.catalog.counts(), index.profile()
+    return {
+        **asdict(index.manifest),
+        "version": index.version,
+        "language": profile.language,
+        "document_count": counts.documents,
+        "node_count": index.count(),
+        "unfinished_documents": counts.unfinished,
+        "fields": {field: sorted(values) for field, values in sorted(profile.field_values.items())},
+        "documents": [
+            {
+                "doc_id": entry.doc_id,
+                "kind": entry.kind,
+                "title": entry.title,
+                "source": entry.source,
+                "nodes": len(index.catalog.node_ids(entry.doc_id)),
+            }
+            for entry in index.catalog.documents()
+        ],
+    }
+
+
+def run_remove(console: Console, data_dir: Path | None, name: str, documents: Sequence[str]) -> None:
+    """Remove an index, or documents of it."""
+    config = load_config(data_dir)
+    if documents:
+        with opened_router(config) as router:
+            report = router.remove_documents(name, documents)
+        console.line(f"{name}: {report.removed:,} documents removed")
+        return
+    from agentic_retriever.indices import IndexStorage
+
+    # Not through a router: a damaged index must be removable, whatever embedding model it was built with.
+    IndexStorage(config.data_dir).remove(name)
+    console.line(f"{name}: removed")

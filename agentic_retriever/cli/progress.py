@@ -1,0 +1,52 @@
+"""Progress bars on a terminal; silence in a pipe."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agentic_retriever.cli.console import Console
+
+
+class Bars:
+    """Two bars: files read and nodes embedded."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._files = progress.add_task("files", total=0)
+        self._nodes = progress.add_task("nodes", total=0)
+        self._file_total = self._node_total = 0
+
+    def files(self, total: int) -> None:
+        """So many more files will be read."""
+        self._file_total += total
+        self._progress.update(self._files, total=self._file_total)
+
+    def file_done(self, path: str) -> None:
+        """One file was read."""
+        del path
+        self._progress.advance(self._files)
+
+    def nodes(self, found: int) -> None:
+        """So many more nodes are to be embedded."""
+        self._node_total += found
+        self._progress.update(self._nodes, total=self._node_total)
+
+    def nodes_done(self, done: int) -> None:
+        """So many more nodes have their vectors."""
+        self._progress.advance(self._nodes, done)
+
+
+@contextmanager
+def shown_progress(console: Console) -> Iterator[Bars]:
+    """Show bars on standard error while the block runs, if that is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(
+        *columns, console=console.rich_err, transient=True, disable=not console.rich_err.is_terminal
+    ) as progress:
+        yield Bars(progress)

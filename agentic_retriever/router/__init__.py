@@ -1,0 +1,5 @@
+"""The router."""
+
+from agentic_retriever.router.facade import AgenticRouter
+
+__all__ = ["AgenticRouter"]

@@ -1,0 +1,117 @@
+"""The last hop: nodes to an answer, and the key under which it is cached."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from agentic_retriever.cache import cache_key
+from agentic_retriever.filters import normalise
+from agentic_retriever.prompts import VERSION
+from agentic_retriever.retrievers import source_scores
+from agentic_retriever.schema import Answer, Degradation, Retrieval, Tier
+from agentic_retriever.synthesis import Evidence, Limits
+from agentic_retriever.text import detect_language, normalise_query
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agentic_retriever.embeddings.model import Vector
+    from agentic_retriever.indices import IndexProfile
+    from agentic_retriever.router.resources import Resources
+    from agentic_retriever.router.stages import Question
+    from agentic_retriever.router.timing import QueryClock
+    from agentic_retriever.schema import Budget
+    from agentic_retriever.synthesis import Synthesizer
+
+# Fixed on the sample questions against questions of other collections asked of the sample: 95 % of the answerable ones
+# stand above a z of 0, 95 % of the others below 0.4.
+_STEEPNESS = 2.0
+_TURN = -0.3
+
+
+class AnswerStage:
+    """Writes the answer from what was retrieved."""
+
+    def __init__(self, resources: Resources, synthesizer: Synthesizer) -> None:
+        self._resources = resources
+        self._synthesizer = synthesizer
+
+    def run(
+        self,
+        retrieval: Retrieval,
+        origin: Mapping[str, str],
+        clock: QueryClock,
+        *,
+        query_vector: Vector | None,
+        budget: Budget | None,
+        force_cloud: bool,
+    ) -> Answer:
+        """Answer; never raises for want of a model."""
+        decision = retrieval.route
+        done = self._synthesizer.synthesize(
+            decision.query,
+            retrieval.nodes,
+            complexity=decision.complexity,
+            language=detect_language(decision.query),
+            evidence=Evidence(relevance=self._relevance(retrieval), query_vector=query_vector),
+            limits=Limits(
+                max_chars=self._resources.config.llm_context_chars,
+                max_llm_calls=None if budget is None else budget.max_llm_calls,
+                timeout_s=clock.left_s("writing the answer"),
+            ),
+            index_of=origin,
+        )
+        clock.add("llm", done.llm_ms)
+        degraded = (*retrieval.degraded, *done.degraded)
+        if force_cloud and done.tier is not Tier.CLOUD:
+            missing = Degradation(
+                step="synthesis.cloud",
+                reason="no cloud model answered; set llm to openrouter:MODEL",
+                fallback=done.tier.value,
+            )
+            degraded = (*degraded, missing)
+        return Answer(
+            text=done.text,
+            citations=done.citations,
+            confidence=done.confidence,
+            route=decision,
+            nodes=retrieval.nodes,
+            usage=done.usage,
+            timings_ms={"embedding": 0.0, "rerank": 0.0, **clock.timings_ms()},
+            tier=done.tier,
+            cached=False,
+            degraded=degraded,
+            query_id="",
+        )
+
+    def _relevance(self, retrieval: Retrieval) -> float | None:
+        """Turn the best cosine into [0, 1] by how far it stands above what unrelated texts of the index reach."""
+        best: float | None = None
+        profile: IndexProfile = self._resources.index(retrieval.indexes[0]).profile()
+        for node in retrieval.nodes:
+            dense = source_scores(node.node).get("dense")
+            if dense is not None and (best is None or dense > best):
+                best = dense
+        if best is None:
+            return None
+        z = (best - profile.background_mean) / profile.background_std
+        return 1 / (1 + math.exp(-_STEEPNESS * (z - _TURN)))
+
+
+def answer_key(resources: Resources, question: Question, *, llm: str, budget: Budget | None, force_cloud: bool) -> str:
+    """Return the cache key of a question: all that its answer depends on."""
+    return cache_key(
+        query=normalise_query(question.query),
+        index=question.index,
+        strategy=question.strategy.value if question.strategy else None,
+        filters=normalise(question.filters),
+        top_k=question.top_k,
+        versions={index.name: index.version for index in resources.indexes()},
+        embedding=resources.embedding().name,
+        llm=llm,
+        prompts=VERSION,
+        config=resources.config.to_dict(),
+        max_llm_calls=None if budget is None else budget.max_llm_calls,
+        force_cloud=force_cloud,
+    )

@@ -1,0 +1,136 @@
+"""What a router holds: settings, embedding model, open indexes and adapters; each made when first needed."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentic_retriever.concurrency import Workers
+from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel, embedding_name, resolve_embedding
+from agentic_retriever.errors import ConfigError
+from agentic_retriever.indices import IndexStorage
+from agentic_retriever.retrievers import AdapterSettings, build_adapter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from llama_index.core.base.embeddings.base import BaseEmbedding
+
+    from agentic_retriever.config import RouterConfig
+    from agentic_retriever.embeddings import VectorSource
+    from agentic_retriever.indices import Index
+    from agentic_retriever.retrievers import RetrieverAdapter
+    from agentic_retriever.schema import Strategy
+
+EMBEDDING_CACHE_FILE = "embeddings.sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class _AdapterKey:
+    index: str
+    strategy: Strategy
+
+
+class Resources:
+    """The long-lived parts of one router; safe to use from many threads.
+
+    Args:
+        config: The settings.
+        embedding: A LlamaIndex embedding to use instead of the one that the settings name.
+        packed: Vectors that came with the indexes' sources.
+    """
+
+    def __init__(
+        self, config: RouterConfig, *, embedding: BaseEmbedding | None = None, packed: Sequence[VectorSource] = ()
+    ) -> None:
+        self.config = config
+        self.storage = IndexStorage(config.data_dir)
+        self._given = embedding
+        self._packed = tuple(packed)
+        self._lock = threading.RLock()
+        self._embedding: EmbeddingModel | None = None
+        self._adapters: dict[_AdapterKey, RetrieverAdapter] = {}
+        self._workers: Workers | None = None
+
+    def embedding(self) -> EmbeddingModel:
+        """Return the embedding model, choosing it now if the settings leave that open.
+
+        Raises:
+            ConfigError: If the settings name no model that can be had.
+        """
+        with self._lock:
+            if self._embedding is None:
+                base = self._given or resolve_embedding(self.config, remembered=self._remembered())
+                self._embedding = EmbeddingModel(
+                    base,
+                    name=embedding_name(base),
+                    batch_size=self.config.embedding_batch_size,
+                    timeout_s=self.config.embedding_timeout_s,
+                    memory_size=self.config.embedding_cache_size,
+                    memory_ttl_s=self.config.embedding_cache_ttl_s,
+                    disk=DiskVectorCache(self.config.data_dir / EMBEDDING_CACHE_FILE),
+                    packed=self._packed,
+                )
+            return self._embedding
+
+    def index(self, name: str) -> Index:
+        """Return an index, opening it with its first use.
+
+        Raises:
+            UnknownIndexError: If there is none of that name.
+            StoreError: If it cannot be opened.
+        """
+        with self._lock:
+            self.storage.manifest(name)  # an unknown or damaged index is named before the embedding model is looked for
+            return self.storage.open(name, self.embedding())
+
+    def indexes(self) -> list[Index]:
+        """Return all indexes in order of their names, opened.
+
+        Raises:
+            StoreError: If one cannot be opened.
+        """
+        return [self.index(name) for name in self.storage.names()]
+
+    def adapter(self, index: Index, strategy: Strategy) -> RetrieverAdapter:
+        """Return the adapter of a strategy over an index, made once.
+
+        Raises:
+            UnknownStrategyError: If the strategy is not registered.
+        """
+        key = _AdapterKey(index.name, strategy)
+        with self._lock:
+            adapter = self._adapters.get(key)
+            if adapter is None:
+                if self._workers is None:
+                    self._workers = Workers(self.config.workers, "agentic-retrieval")
+                settings = AdapterSettings.from_config(self.config, self._workers)
+                adapter = self._adapters[key] = build_adapter(strategy, index, settings)
+            return adapter
+
+    def forget(self, name: str) -> None:
+        """Drop the adapters of an index that goes away."""
+        with self._lock:
+            for key in [key for key in self._adapters if key.index == name]:
+                del self._adapters[key]
+
+    def close(self) -> None:
+        """Close every index and cache file; a later use opens them again."""
+        with self._lock:
+            self._adapters.clear()
+            if self._workers is not None:
+                self._workers.close(wait=False)
+                self._workers = None
+            self.storage.close()
+            if self._embedding is not None:
+                self._embedding.close()
+
+    def _remembered(self) -> str | None:
+        known = self.storage.embeddings()
+        if len(known) > 1 and self.config.embedding_model == "auto":
+            raise ConfigError(
+                f"the indexes in {self.config.data_dir} have different embedding models ({', '.join(known)}); "
+                "set embedding_model to one of them, or keep them in separate data directories"
+            )
+        return known[0] if known else None
