@@ -64,7 +64,9 @@ def test_texts_go_out_in_batches_and_progress_adds_up():
             sizes.append(len(texts))
             return super()._get_text_embeddings(texts)
 
-    model(Counting(embed_batch_size=100), batch_size=4).embed_passages([str(i) for i in range(10)], on_progress=seen.append)
+    model(Counting(embed_batch_size=100), batch_size=4).embed_passages(
+        [str(i) for i in range(10)], on_progress=seen.append
+    )
     assert sizes == [4, 4, 2]
     assert sum(seen) == 10
 
