@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from llama_index.core.schema import MetadataMode
 
-from agentic_retriever.errors import EmbeddingMismatchError, StoreDamagedError, StoreError
+from agentic_retriever.errors import (
+    DeadlineExceededError,
+    EmbeddingError,
+    EmbeddingMismatchError,
+    StoreDamagedError,
+    StoreError,
+)
 from agentic_retriever.indices.catalog import CATALOG_FILE, Catalog
 from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.indices.manifest import Manifest, damaged
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    import numpy.typing as npt
     from llama_index.core.schema import BaseNode
 
     from agentic_retriever.embeddings import EmbeddingModel
@@ -63,6 +70,7 @@ class Index:
         self._lock = threading.RLock()
         self._keyword: KeywordIndex | None = None
         self._profile: IndexProfile | None = None
+        self._counted = (-1, 0)
         store_is_new = not (folder / CHUNKS).exists()
         catalog_is_new = not (folder / CATALOG_FILE).exists()
         if catalog_is_new and not store_is_new:
@@ -108,7 +116,11 @@ class Index:
 
     def count(self) -> int:
         """Return the number of nodes."""
-        return self.vector_store.count()
+        version = self.version
+        known = self._counted
+        if known[0] != version:
+            known = self._counted = (version, self.vector_store.count())
+        return known[1]
 
     def source_text(self, doc_id: str) -> str | None:
         """Return the source text that citations of a document point into, or ``None`` if it is not known."""
@@ -175,19 +187,28 @@ class Index:
         nodes = [ProfiledNode(node.node_id, embedded_text(node), node.metadata) for node in self.nodes()]
         chosen = sample_ids([node.node_id for node in nodes])
         sample = self.vector_store.vectors(chosen)[1] if chosen else np.empty((0, self.manifest.dimension))
-        described = bool(self.description)
+        described = self._embedded_description()
         profile = make_profile(
             nodes,
             np.asarray(sample, dtype=np.float32),
             name=self.name,
             description=self.description,
-            description_vector=(
-                self.embedding.embed_query(self.description) if described else np.empty(0, dtype=np.float32)
-            ),
+            description_vector=np.empty(0, dtype=np.float32) if described is None else described,
             version=version,
         )
-        self._save(lambda: profile.save(self.folder), "profile")
+        if described is not None or not self.description:
+            self._save(lambda: profile.save(self.folder), "profile")
         return profile
+
+    def _embedded_description(self) -> npt.NDArray[np.float32] | None:
+        """Embed the description; without it the rest of the profile still tells the indexes apart."""
+        if not self.description:
+            return None
+        try:
+            return self.embedding.embed_query(self.description)
+        except (EmbeddingError, DeadlineExceededError) as err:
+            logger.warning("index %r: its description could not be embedded: %s", self.name, err)
+            return None
 
     def _save(self, save: Callable[[], None], what: str) -> None:
         """Save a derived view; without it the index works just as well, only the next start is slower."""

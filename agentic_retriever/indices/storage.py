@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from agentic_retriever.ingestion import ChunkSettings
 
 INDEXES = "indexes"
+_SETTLED_NS = 2_000_000_000
 
 
 def _now() -> str:
@@ -37,16 +39,22 @@ class IndexStorage:
         self._clock = clock
         self._lock = threading.RLock()
         self._open: dict[str, Index] = {}
+        self._listed: tuple[int, list[str]] = (-1, [])
 
     def names(self) -> list[str]:
-        """Return the names of all indexes, in order; reads folder names only.
+        """Return the names of all indexes, in order; reads folder names only, and only when they have changed.
 
         Raises:
             SourceError: If the data directory is a file or cannot be listed.
         """
         folder = self.data_dir / INDEXES
         try:
-            return sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+            changed, names = folder.stat().st_mtime_ns, self._listed[1]
+            if changed != self._listed[0]:
+                names = sorted(c.name for c in folder.iterdir() if c.is_dir() and not c.name.startswith("."))
+                # A folder that changed a moment ago may change again within the clock's resolution.
+                self._listed = (changed if time.time_ns() - changed > _SETTLED_NS else -1, names)
+            return list(names)
         except FileNotFoundError:
             return []
         except OSError as err:
@@ -76,6 +84,10 @@ class IndexStorage:
             if name not in self._open:
                 self._open[name] = Index(self._folder(name), embedding)
             return self._open[name]
+
+    def opened(self, name: str) -> Index | None:
+        """Return an index if it is open."""
+        return self._open.get(name)
 
     def create(self, name: str, embedding: EmbeddingModel, *, description: str, chunks: ChunkSettings) -> Index:
         """Make an empty index.

@@ -81,6 +81,9 @@ class Resources:
             UnknownIndexError: If there is none of that name.
             StoreError: If it cannot be opened.
         """
+        index = self.storage.opened(name)
+        if index is not None:
+            return index
         with self._lock:
             self.storage.manifest(name)  # an unknown or damaged index is named before the embedding model is looked for
             return self.storage.open(name, self.embedding())

@@ -85,6 +85,11 @@ def test_an_id_found_twice_keeps_its_best_score(index, settings):
     assert pairs(found.search(RetrievalRequest(QUERY, 5))) == [("x", 0.9)]
 
 
+def test_no_more_than_top_k_and_the_best_of_them(index, settings):
+    found = Scripted(index, settings, [Candidate(TextNode(id_=f"n{i}", text="x"), float(i % 7)) for i in range(20)])
+    assert pairs(found.search(RetrievalRequest(QUERY, 4))) == [("n13", 6.0), ("n6", 6.0), ("n12", 5.0), ("n19", 5.0)]
+
+
 def test_nodes_that_a_store_should_not_have_returned_are_dropped(index, settings):
     nodes = [TextNode(id_="x", text="x", metadata={"lang": "th"}), TextNode(id_="y", text="y")]
     found = Scripted(index, settings, [Candidate(n, 1.0) for n in nodes])
@@ -261,7 +266,7 @@ async def test_more_searches_than_threads_end(make_index):
     import asyncio
 
     with Workers(1, "narrow") as pool:
-        adapter = HybridRetriever(make_index(contract_nodes()), AdapterSettings(workers=pool))
+        adapter = HybridRetriever(make_index(contract_nodes()), AdapterSettings(workers=pool, timeout_s=2.0))
         expected = [(n.node_id, n.score) for n in adapter.retrieve(QUERY)]
         found = await asyncio.wait_for(asyncio.gather(*(adapter.aretrieve(QUERY) for _ in range(20))), 10)
     assert all([(n.node_id, n.score) for n in nodes] == expected for nodes in found)
@@ -430,6 +435,34 @@ def test_a_rare_match_far_down_the_ranking_is_found(make_index, settings, can_li
     assert [n.node_id for n in found.nodes] == [f"n{count - 1:05d}"]
     read = [len(ids) for ids, _filters in index.vector_store.reads if ids]
     assert sum(read) == CHECKED_BY_ID if can_list else sum(read) >= count
+
+
+@pytest.mark.parametrize("habit", ["ignores the filters", "takes ids as one more alternative", "knows no filters"])
+def test_bm25_under_a_filter_is_exact_whatever_the_store_makes_of_it(habit, make_index, settings, monkeypatch):
+    words = ["zebra zebra", "zebra", "zebra and more words", "zebra with a few more words"]
+    nodes = [TextNode(id_=f"n{i:03d}", text=words[i % 4], metadata={"k": i % 5, "r": i % 3}) for i in range(400)]
+    index = make_index(nodes[::-1])
+    store = type(index.vector_store)
+    get_nodes = store.get_nodes
+
+    def odd(self, node_ids=None, filters=None):
+        if filters is not None and habit == "knows no filters":
+            raise NotImplementedError
+        if not (node_ids and filters):
+            return get_nodes(self, node_ids, filters)
+        by_id = get_nodes(self, node_ids)
+        if habit == "takes ids as one more alternative" and filters.condition == "or":
+            return (get_nodes(self, None, filters) + by_id)[: len(node_ids)]
+        return by_id if habit == "ignores the filters" else [n for n in by_id if n in get_nodes(self, None, filters)]
+
+    monkeypatch.setattr(store, "get_nodes", odd)
+    monkeypatch.setattr(index.embedding, "embed_query", _raiser(EmbeddingError("dense is out")), raising=False)
+    either = MetadataFilters(filters=[*where("k", 3).filters, *where("r", 2).filters], condition="or")
+    everything = index.keyword().search("zebra", 400)
+    expected = [i for i, _ in everything if int(i[1:]) % 5 == 3 or int(i[1:]) % 3 == 2]
+    for top_k in (1, 7, 60):
+        found = HybridRetriever(index, settings).search(RetrievalRequest("zebra", top_k, either))
+        assert [n.node_id for n in found.nodes] == expected[:top_k]
 
 
 def test_filters_by_document_work_on_both_sides(make_index, settings):

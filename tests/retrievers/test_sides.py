@@ -49,7 +49,8 @@ def test_what_is_no_error_is_not_swallowed():
 
 def test_sides_may_start_in_a_thread_of_the_same_pool():
     with Workers(1, "one") as pool:
-        future = pool.submit(run_sides, pool, {"a": lambda: 1, "b": lambda: 2})
+        # Without taking the second side back, the pool's only thread would wait for itself.
+        future = pool.submit(run_sides, pool, {"a": lambda: 1, "b": lambda: 2}, timeout_s=lambda: 2.0)
         assert future.result(timeout=5) == ({"a": 1, "b": 2}, {})
 
 

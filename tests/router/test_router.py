@@ -1,0 +1,416 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from llama_index.core.schema import Document
+from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
+
+from agentic_retriever import AgenticRouter, Budget, RouterConfig, Strategy
+from agentic_retriever.errors import (
+    ConfigError,
+    DeadlineExceededError,
+    EmbeddingMismatchError,
+    FilterError,
+    IndexingError,
+    InvalidQueryError,
+    LLMError,
+    RetrievalError,
+    RoutingError,
+    SourceError,
+    UnknownIndexError,
+    UnknownStrategyError,
+)
+from agentic_retriever.schema import Tier
+from agentic_retriever.testing import FakeEmbedding, FakeLLM
+
+ANIMALS = {
+    "cats": "The cat sleeps sixteen hours a day. A cat purrs when it is content.",
+    "dogs": "The dog barks at the postman. A dog walks twice a day.",
+    "owls": "The owl hunts at night. An owl turns its head far round.",
+}
+PLANETS = {
+    "venus": "Venus spins backwards. A day on Venus is longer than its year.",
+    "mars": "Mars has two moons named Phobos and Deimos.",
+}
+
+
+def documents(texts, **metadata):
+    return [Document(text=text, doc_id=name, metadata={"title": name, **metadata}) for name, text in texts.items()]
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def _make(**parts):
+        config = RouterConfig(data_dir=tmp_path / "data", **parts.pop("config", {}))
+        router = AgenticRouter(config, embedding=parts.pop("embedding", FakeEmbedding(dimension=64)), **parts)
+        made.append(router)
+        return router
+
+    yield _make
+    for router in made:
+        router.close()
+
+
+@pytest.fixture
+def router(make):
+    made = make()
+    made.add_index("animals", documents(ANIMALS, kind="animal"), description="Animals and how they live")
+    made.add_index("planets", documents(PLANETS, kind="planet"), description="Planets and their moons")
+    return made
+
+
+def test_answer_with_citations_from_the_right_index(router):
+    answer = router.query("How many hours does the cat sleep?")
+    assert answer.route.index.name == "animals"
+    assert "sixteen hours" in str(answer)
+    assert answer.tier is Tier.EXTRACTIVE
+    assert not answer.degraded
+    [first, *_] = answer.citations
+    assert (first.doc_id, first.index) == ("cats", "animals")
+    for citation in answer.citations:
+        source = router.index(citation.index).source_text(citation.doc_id)
+        assert source[citation.start : citation.end] == citation.quote
+        assert f"[{citation.number}]" in answer.text
+
+
+def test_answer_turns_into_the_documented_json(router):
+    data = router.query("Which moons does Mars have?").to_dict()
+    assert {
+        "text", "citations", "route", "tier", "confidence", "usage", "timings_ms", "cached", "query_id", "degraded",
+        "nodes",
+    } == set(data)  # fmt: skip
+    assert {"index", "index_scores", "strategy", "strategy_scores", "complexity"} <= set(data["route"])
+    assert set(data["route"]["index_scores"]) == {"animals", "planets"}
+    assert {"vector", "hybrid"} <= set(data["route"]["strategy_scores"])
+    assert {"doc_id", "node_id", "start", "end", "quote", "score"} <= set(data["citations"][0])
+    assert {"routing", "embedding", "retrieval", "rerank", "llm", "total"} <= set(data["timings_ms"])
+    assert data["usage"]["llm_calls"] == 0
+
+
+def test_pins_are_obeyed(router):
+    decision = router.route("cat", index="planets", strategy="hybrid")
+    assert (decision.index.name, decision.index.mode) == ("planets", "pinned")
+    assert (decision.strategy.name, decision.strategy.mode) == ("hybrid", "pinned")
+    assert router.retrieve("cat", index="planets", strategy=Strategy.VECTOR).strategy is Strategy.VECTOR
+
+
+def test_retrieve_gives_copies_best_first(router):
+    first = router.retrieve("the dog barks", top_k=2)
+    assert first.nodes[0].node.ref_doc_id == "dogs"
+    assert len(first.nodes) == 2
+    first.nodes[0].node.metadata["title"] = "spoiled"
+    assert router.retrieve("the dog barks", top_k=2).nodes[0].node.metadata["title"] == "dogs"
+
+
+def test_filters_hold_for_every_node(router):
+    filters = MetadataFilters(filters=[MetadataFilter(key="title", value="owls", operator=FilterOperator.EQ)])
+    for strategy in ("vector", "hybrid"):
+        nodes = router.retrieve("the cat and the dog", index="animals", strategy=strategy, filters=filters).nodes
+        assert [n.node.ref_doc_id for n in nodes] == ["owls"]
+
+
+def test_second_question_comes_from_the_cache_as_a_copy(router):
+    first = router.query("How many hours does the cat sleep?")
+    second = router.query("  How many hours does the cat   sleep? ")
+    assert (first.cached, second.cached) == (False, True)
+    assert second.text == first.text
+    assert second.query_id != first.query_id
+    second.nodes[0].node.metadata["title"] = "spoiled"
+    assert router.query("How many hours does the cat sleep?").nodes[0].node.metadata["title"] != "spoiled"
+    assert router.cache.clear() == 1
+    assert not router.query("How many hours does the cat sleep?").cached
+
+
+@pytest.mark.parametrize("change", ["add", "remove"])
+def test_a_changed_index_is_never_answered_from_the_old_cache(router, change):
+    question = "How many hours does the cat sleep?"
+    assert "sixteen" in router.query(question).text
+    if change == "add":
+        router.add_index("animals", documents({"cats": "The cat sleeps nine hours a day, it was found."}))
+        assert "nine hours" in router.query(question).text
+    else:
+        router.remove_documents("animals", ["cats"])
+        assert "sixteen" not in router.query(question).text
+
+
+def test_different_inputs_have_different_cache_entries(router):
+    question = "How many hours does the cat sleep?"
+    router.query(question)
+    filters = MetadataFilters(filters=[MetadataFilter(key="kind", value="animal")])
+    for other in ({"top_k": 1}, {"strategy": "hybrid"}, {"index": "animals"}, {"filters": filters}):
+        assert not router.query(question, **other).cached
+
+
+def test_nothing_relevant_says_so_in_the_language_of_the_question(router):
+    answer = router.query("¿Cuál es la receta de la paella valenciana con mariscos?")
+    assert answer.tier is Tier.NONE
+    assert answer.confidence.level.value == "not_found"
+    assert not answer.citations
+    assert "no responden" in answer.text
+    assert not router.query("¿Cuál es la receta de la paella valenciana con mariscos?").cached
+
+
+def test_model_writes_the_answer_and_its_citations_are_checked(make):
+    llm = FakeLLM(["A cat sleeps sixteen hours a day [1]. It also flies to Mars [9]."])
+    router = make(llm=llm)
+    router.add_index("animals", documents(ANIMALS))
+    answer = router.query("How many hours does the cat sleep?")
+    assert answer.tier is Tier.PRIMARY
+    assert "sixteen hours" in answer.text
+    assert "[9]" not in answer.text
+    assert len(llm.prompts) == 1
+    assert answer.usage.to_dict()["llm_calls"] == 1
+
+
+def test_failing_model_means_an_extractive_answer_that_is_not_cached(make):
+    router = make(llm=FakeLLM([ConnectionError("down with sk-canary")]))
+    router.add_index("animals", documents(ANIMALS))
+    answer = router.query("How many hours does the cat sleep?")
+    assert answer.tier is Tier.EXTRACTIVE
+    assert "sixteen" in answer.text
+    [lost] = answer.degraded
+    assert (lost.step, lost.fallback) == ("synthesis.llm", "extractive")
+    assert "canary" not in str(answer.to_dict())
+    assert not router.query("How many hours does the cat sleep?").cached
+
+
+def test_budget_without_calls_asks_no_model(make):
+    llm = FakeLLM(["never"])
+    router = make(llm=llm)
+    router.add_index("animals", documents(ANIMALS))
+    assert router.query("How many hours does the cat sleep?", budget=Budget(max_llm_calls=0)).tier is Tier.EXTRACTIVE
+    assert llm.prompts == []
+
+
+def test_cloud_that_is_not_there_is_noted(router):
+    assert [d.step for d in router.query("dog barks postman", force_cloud=True).degraded] == ["synthesis.cloud"]
+
+
+class Deaf(FakeEmbedding):
+    """Fails on questions, not on passages, once it is switched off."""
+
+    down: bool = False
+
+    def _get_query_embedding(self, query):
+        if self.down:
+            raise ConnectionError
+        return super()._get_query_embedding(query)
+
+
+def test_without_a_query_vector_words_still_find(make):
+    embedding = Deaf(dimension=64)
+    router = make(embedding=embedding)
+    router.add_index("animals", documents(ANIMALS), description="Animals")
+    router.add_index("planets", documents(PLANETS), description="Planets")
+    embedding.down = True
+    answer = router.query("How many hours does the cat sleep?")
+    assert answer.route.index.name == "animals"
+    assert "sixteen" in answer.text
+    assert answer.degraded
+    assert "embedding" in {d.step for d in answer.degraded}
+
+
+def test_every_strategy_failing_is_one_error_with_all_causes(router, monkeypatch):
+    def broken(*_args):
+        raise ValueError("secret text of a document")
+
+    for strategy in ("vector", "hybrid"):
+        adapter = router.resources.adapter(router.index("animals"), Strategy(strategy))
+        monkeypatch.setattr(adapter, "search", broken)
+    with pytest.raises(RetrievalError) as caught:
+        router.retrieve("cat", index="animals")
+    assert set(caught.value.causes) == {"vector", "hybrid"}
+    assert "secret" not in str(caught.value)
+
+
+def test_a_failing_strategy_gives_way_to_the_next(router, monkeypatch):
+    chosen = router.route("the cat sleeps", index="animals").strategy.name
+    adapter = router.resources.adapter(router.index("animals"), Strategy(chosen))
+    monkeypatch.setattr(adapter, "search", lambda _request: 1 / 0)
+    retrieval = router.retrieve("the cat sleeps", index="animals")
+    assert retrieval.strategy.value != chosen
+    assert retrieval.nodes
+    [lost] = retrieval.degraded
+    assert (lost.step, lost.reason) == (f"retrieval.{chosen}", "ZeroDivisionError")
+
+
+def test_round_robin_takes_turns_and_is_not_cached(make):
+    router = make(config={"selector": "round_robin"})
+    router.add_index("animals", documents(ANIMALS))
+    names = [router.query("the cat sleeps").route.strategy.name for _ in range(4)]
+    assert len(set(names)) == 2
+    assert names[:2] == names[2:]
+
+
+@pytest.mark.parametrize("query", [None, 3, "", "  ", b"x", "x" * 100_000])
+def test_unusable_questions(router, query):
+    with pytest.raises(InvalidQueryError):
+        router.query(query)
+
+
+@pytest.mark.parametrize("top_k", [0, -1, 10**9, "5", True])
+def test_unusable_top_k(router, top_k):
+    with pytest.raises(InvalidQueryError):
+        router.retrieve("cat", top_k=top_k)
+
+
+def test_top_k_above_the_corpus_gives_all(router):
+    assert len(router.retrieve("cat dog owl", index="animals", top_k=1000, strategy="vector").nodes) == 3
+
+
+def test_unknown_names_list_the_known_ones(router):
+    with pytest.raises(UnknownIndexError, match=r"did you mean 'animals'\? \(known: animals, planets\)"):
+        router.query("x", index="animal")
+    with pytest.raises(UnknownStrategyError, match="known: hybrid, vector"):
+        router.query("x", strategy="vectors")
+    with pytest.raises(FilterError):
+        router.query("x", filters=MetadataFilters(filters=[MetadataFilter(key="", value="x")]))
+
+
+def test_no_index_at_all(make):
+    with pytest.raises(RoutingError, match="index add"):
+        make().query("anything")
+
+
+def test_an_empty_index_answers_not_found(make):
+    router = make()
+    router.add_index("one", documents({"a": "Text."}))
+    router.remove_documents("one", ["a"])
+    answer = router.query("Text?")
+    assert (answer.tier, answer.nodes) == (Tier.NONE, ())
+    assert router.retrieve("Text?", strategy="hybrid").nodes == ()
+
+
+@pytest.mark.parametrize("source", [[], 5, [5], None])
+def test_unusable_sources(make, source):
+    with pytest.raises(IndexingError):
+        make().add_index("x", source)
+
+
+def test_a_missing_path_leaves_no_index_behind(make, tmp_path):
+    router = make()
+    with pytest.raises(SourceError):
+        router.add_index("x", tmp_path / "nowhere")
+    (tmp_path / "binary.txt").write_bytes(b"\0\1\2")
+    with pytest.raises(IndexingError, match=r"nothing could be indexed.*binary\.txt"):
+        router.add_index("x", tmp_path / "binary.txt")
+    assert router.index_names() == []
+
+
+def test_another_embedding_model_is_a_clear_error(router, make):
+    router.close()
+
+    class Other(FakeEmbedding):
+        pass
+
+    with pytest.raises(EmbeddingMismatchError, match="FakeEmbedding"):
+        make(embedding=Other(dimension=64)).query("cat")
+
+
+def test_construction_touches_nothing(tmp_path):
+    config = RouterConfig(data_dir=tmp_path / "none", ollama_base_url="http://127.0.0.1:9")
+    AgenticRouter(config).close()
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(ConfigError, match="llm"):
+        AgenticRouter(config.with_changes(llm="gpt"))
+
+
+def test_removed_index_is_gone_and_its_name_free(router):
+    router.remove_index("planets")
+    assert router.index_names() == ["animals"]
+    router.add_index("planets", documents(PLANETS))
+    assert router.query("moons of Mars", index="planets").nodes
+
+
+def test_router_can_be_used_again_after_close(router):
+    router.close()
+    assert router.retrieve("cat").nodes
+    router.close()
+
+
+async def test_async_twins_equal_the_sync_ones(router):
+    question = "How many hours does the cat sleep?"
+    decision = await router.aroute(question)
+    assert decision.index.name == router.route(question).index.name
+    assert (await router.aquery(question)).text == router.query(question).text
+    retrieved, expected = await router.aretrieve(question), router.retrieve(question)
+    assert [n.node.node_id for n in retrieved.nodes] == [n.node.node_id for n in expected.nodes]
+
+
+class Slow(FakeEmbedding):
+    """Takes its time over every question."""
+
+    def _get_query_embedding(self, query):
+        time.sleep(0.3)
+        return super()._get_query_embedding(query)
+
+
+async def test_the_loop_is_never_blocked(make):
+    router = make(embedding=Slow(dimension=64))
+    router.add_index("animals", documents(ANIMALS))
+    gaps, running = [], True
+
+    async def tick():
+        last = time.perf_counter()
+        while running:
+            await asyncio.sleep(0.005)
+            gaps.append(time.perf_counter() - last)
+            last = time.perf_counter()
+
+    ticker = asyncio.create_task(tick())
+    await asyncio.gather(*(router.aquery(f"cat {i}") for i in range(4)))
+    running = False
+    await ticker
+    assert max(gaps) < 0.25
+
+
+async def test_sync_api_inside_a_running_loop(router):
+    assert "sixteen" in router.query("How many hours does the cat sleep?").text
+
+
+async def test_deadline_inside_a_sync_retriever_is_kept(router, monkeypatch):
+    release = threading.Event()
+    adapter = router.resources.adapter(router.index("animals"), Strategy.VECTOR)
+    monkeypatch.setattr(adapter, "search", lambda _request: release.wait(10))
+    start = time.monotonic()
+    with pytest.raises(DeadlineExceededError):
+        await router.aretrieve("cat", index="animals", strategy="vector", budget=Budget(max_ms=200))
+    assert time.monotonic() - start < 0.7
+    release.set()
+
+
+def test_sixteen_threads_get_what_one_gets(router):
+    questions = [f"{animal} {i}" for animal in ("cat sleeps", "dog barks", "owl hunts") for i in range(4)]
+    want = {q: router.query(q, budget=Budget(max_ms=60_000)).text for q in questions}
+    router.cache.clear()
+    errors, got = [], {}
+
+    def work(offset):
+        try:
+            for i in range(len(questions)):
+                q = questions[(i + offset) % len(questions)]
+                got[offset, q] = router.query(q, budget=Budget(max_ms=60_000)).text
+        except LLMError as err:  # pragma: no cover - would fail the test below
+            errors.append(err)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert len(got) == 16 * len(questions)
+    assert all(text == want[q] for (_, q), text in got.items())
+
+
+def test_answers_draw_themselves_escaped(make):
+    router = make()
+    router.add_index("x", documents({"<b>": "The <script>alert(1)</script> tag is dangerous in pages."}))
+    drawn = router.query("Which script tag is dangerous in pages?")._repr_html_()
+    assert "<script>" not in drawn
+    assert "&lt;script&gt;" in drawn
