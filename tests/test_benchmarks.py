@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import data, harness
+from benchmarks import data, harness, machine
 from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.harness import BenchmarkSkippedError, Options, Row, Timing, Unit
 
@@ -176,7 +176,7 @@ class TestResults:
         assert list(path.parent.iterdir()) == [path]
 
     def test_absent_package_has_no_version(self):
-        assert harness.versions(["a-package-that-is-not-there"]) == {"a-package-that-is-not-there": None}
+        assert machine.versions(["a-package-that-is-not-there"]) == {"a-package-that-is-not-there": None}
 
 
 class TestOptions:

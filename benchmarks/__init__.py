@@ -1,0 +1,1 @@
+"""What must be fast, measured with its peers in the same run on the same data."""
