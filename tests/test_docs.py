@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import agentic_retriever
+from agentic_retriever import AgenticRouter, RouterConfig, Strategy
+from agentic_retriever.cli.app import app, index_app
+from agentic_retriever.config import env_example
+from agentic_retriever.retrievers import REGISTRY
+from agentic_retriever.testing import FakeEmbedding
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(text, language):
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, text in (
+        ("handbook", "# Leave\n\nEvery employee gets 28 days of annual leave.\n"),
+        ("contracts", "# Supply\n\nThe supplier delivers within ten days.\n"),
+    ):
+        (tmp_path / "docs" / name).mkdir(parents=True)
+        (tmp_path / "docs" / name / "a.md").write_text(text, encoding="utf-8")
+
+    class Router(AgenticRouter):
+        def __init__(self):
+            super().__init__(RouterConfig(data_dir=tmp_path / "data"), embedding=FakeEmbedding(dimension=64))
+
+    [code] = blocks(README, "python")
+    monkeypatch.setattr(agentic_retriever, "AgenticRouter", Router, raising=False)
+    exec(compile(code, "README.md", "exec"), {})
+    out = capsys.readouterr().out
+    assert "28 days of annual leave. [1]" in out
+    assert "a.md" in out
+
+
+def test_commands_in_the_documentation_exist():
+    known = {c.name or c.callback.__name__ for c in app.registered_commands}
+    known |= {f"index {c.name}" for c in index_app.registered_commands}
+    seen = set()
+    for path in DOCS:
+        for line in "\n".join(blocks(path.read_text(encoding="utf-8"), "sh")).splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["agentic-retriever"]:
+                command = f"index {words[2]}" if words[1] == "index" else words[1]
+                assert command in known, line
+                seen.add(command)
+    assert {"query", "route", "doctor", "index add"} <= seen
+
+
+def test_make_targets_in_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_strategy_table_says_what_the_registry_has():
+    rows = dict(re.findall(r"^\| `(\w+)` \| .* \| (ready|planned) \|$", README, re.MULTILINE))
+    assert set(rows) == {s.value for s in Strategy}
+    assert {name for name, state in rows.items() if state == "ready"} == {s.value for s in REGISTRY}
+
+
+def test_settings_in_the_readme_exist():
+    settings = env_example()
+    for variable in re.findall(r"^\| `([A-Z_]+)` \|", README, re.MULTILINE):
+        assert variable in settings, variable
+
+
+def test_links_between_documents_lead_somewhere():
+    for path in DOCS:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text(encoding="utf-8")):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda p: p.name)
+def test_modules_named_in_the_documentation_exist(path):
+    text = path.read_text(encoding="utf-8")
+    for name in re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py|[a-z_]+\.py)`", text):
+        assert (ROOT / "agentic_retriever" / name).exists() or (ROOT / name).exists(), name
+    for dotted in re.findall(r"`(agentic_retriever(?:\.\w+)+)`", text):
+        module, _, attribute = dotted.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute) or importlib.import_module(dotted)
+
+
+def test_public_names_are_what_they_say():
+    for name in agentic_retriever.__all__:
+        assert getattr(agentic_retriever, name) is not None
+    with pytest.raises(AttributeError):
+        agentic_retriever.nothing  # noqa: B018
+
+
+def test_version_is_one():
+    assert f'version = "{agentic_retriever.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"## {agentic_retriever.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_files_stay_small():
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in (ROOT / "agentic_retriever").rglob("*.py")
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 320
+    }
+    assert not long
