@@ -49,19 +49,20 @@ class AnswerStage:
     ) -> Answer:
         """Answer; never raises for want of a model."""
         decision = retrieval.route
-        done = self._synthesizer.synthesize(
-            decision.query,
-            retrieval.nodes,
-            complexity=decision.complexity,
-            language=detect_language(decision.query),
-            evidence=Evidence(relevance=self._relevance(retrieval), query_vector=query_vector),
-            limits=Limits(
-                max_chars=self._resources.config.llm_context_chars,
-                max_llm_calls=None if budget is None else budget.max_llm_calls,
-                timeout_s=clock.left_s("writing the answer"),
-            ),
-            index_of=origin,
-        )
+        with clock.step("synthesis"):
+            done = self._synthesizer.synthesize(
+                decision.query,
+                retrieval.nodes,
+                complexity=decision.complexity,
+                language=detect_language(decision.query),
+                evidence=Evidence(relevance=self._relevance(retrieval), query_vector=query_vector),
+                limits=Limits(
+                    max_chars=self._resources.config.llm_context_chars,
+                    max_llm_calls=None if budget is None else budget.max_llm_calls,
+                    timeout_s=clock.left_s("writing the answer"),
+                ),
+                index_of=origin,
+            )
         clock.add("llm", done.llm_ms)
         degraded = (*retrieval.degraded, *done.degraded)
         if force_cloud and done.tier is not Tier.CLOUD:

@@ -166,7 +166,8 @@ class Answer:
         route: The decision record.
         nodes: What was retrieved, best first.
         usage: Tokens and money per tier.
-        timings_ms: Milliseconds by step: ``routing``, ``embedding``, ``retrieval``, ``rerank``, ``llm``, ``total``.
+        timings_ms: Milliseconds by step: ``routing``, ``embedding``, ``retrieval``, ``rerank``, ``synthesis`` (of
+            which ``llm``), ``total``.
         tier: Who wrote it.
         cached: Whether it came from the answer cache.
         degraded: What fell back, and why.
