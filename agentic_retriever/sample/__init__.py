@@ -45,8 +45,8 @@ SAMPLE_INDEXES = (
     ),
 )
 
-#: Questions of the sample that the demonstration asks, by id: two or three a language, and one that nothing answers.
-DEMO_QUESTIONS = ("es-001", "es-003", "th-001", "th-002", "th-003", "en-001", "en-002", "en-003", "en-035")
+#: Questions of the sample that the demonstration asks, by id: three a language, and one that nothing answers.
+DEMO_QUESTIONS = ("es-006", "es-010", "es-015", "th-031", "th-017", "th-013", "en-002", "en-030", "en-014", "en-035")
 
 
 def load_questions() -> list[dict[str, object]]:
