@@ -51,6 +51,8 @@ class RetrieverAdapter(BaseRetriever):
     """
 
     strategy: ClassVar[Strategy]
+    #: Whether a search ends by itself when ``timeout_s`` is over; otherwise the router runs it in a thread to abandon.
+    keeps_deadlines: ClassVar[bool] = False
 
     def __init__(
         self, index: SearchableIndex, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None

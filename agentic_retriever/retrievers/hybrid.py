@@ -60,6 +60,7 @@ class HybridRetriever(RetrieverAdapter):
     """
 
     strategy = Strategy.HYBRID
+    keeps_deadlines = True
 
     def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
         def left() -> float | None:

@@ -24,6 +24,7 @@ class VectorRetriever(RetrieverAdapter):
     """Dense search. An empty index answers without embedding the question."""
 
     strategy = Strategy.VECTOR
+    keeps_deadlines = True
 
     def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
         timeout_s = None if deadline is None else deadline - self._settings.timer()
