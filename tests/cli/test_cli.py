@@ -205,7 +205,7 @@ def test_interrupt_is_one_line(home, tmp_path):
         [*COMMAND, "--data-dir", str(tmp_path / "d"), "index", "add", "many", str(corpus)],
         cwd=home, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         # A test run in the background of a shell ignores interrupts, and so would what it starts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no other thread runs here
     )  # fmt: skip
     while not (tmp_path / "d" / "indexes" / "many" / "chunks").exists() and process.poll() is None:
         time.sleep(0.02)
