@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agentic_retriever.embeddings.model import Vector
-    from agentic_retriever.indices import IndexProfile
+    from agentic_retriever.indices import Index, IndexProfile
     from agentic_retriever.router.resources import Resources
     from agentic_retriever.router.stages import Question
     from agentic_retriever.router.timing import QueryClock
@@ -108,7 +108,7 @@ def answer_key(resources: Resources, question: Question, *, llm: str, budget: Bu
         strategy=question.strategy.value if question.strategy else None,
         filters=normalise(question.filters),
         top_k=question.top_k,
-        versions={index.name: index.version for index in resources.indexes()},
+        versions={index.name: index.version for index in _concerned(resources, question)},
         embedding=resources.embedding().name,
         llm=llm,
         prompts=VERSION,
@@ -116,3 +116,8 @@ def answer_key(resources: Resources, question: Question, *, llm: str, budget: Bu
         max_llm_calls=None if budget is None else budget.max_llm_calls,
         force_cloud=force_cloud,
     )
+
+
+def _concerned(resources: Resources, question: Question) -> list[Index]:
+    """Return the indexes that the answer may come from."""
+    return resources.usable()[0] if question.index is None else [resources.index(question.index)]

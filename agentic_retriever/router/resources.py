@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from agentic_retriever.concurrency import Workers
 from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel, embedding_name, resolve_embedding
-from agentic_retriever.errors import ConfigError
+from agentic_retriever.errors import ConfigError, StoreError
 from agentic_retriever.indices import IndexStorage
 from agentic_retriever.retrievers import AdapterSettings, build_adapter
+from agentic_retriever.schema import Degradation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,13 +89,27 @@ class Resources:
             self.storage.manifest(name)  # an unknown or damaged index is named before the embedding model is looked for
             return self.storage.open(name, self.embedding())
 
-    def indexes(self) -> list[Index]:
-        """Return all indexes in order of their names, opened.
+    def usable(self) -> tuple[list[Index], tuple[Degradation, ...]]:
+        """Return the indexes that can be opened, in order of their names, and why the others cannot.
 
         Raises:
-            StoreError: If one cannot be opened.
+            StoreError: If there are indexes and none can be opened.
         """
-        return [self.index(name) for name in self.storage.names()]
+        found: list[Index] = []
+        problems: dict[str, StoreError] = {}
+        for name in self.storage.names():
+            index, problem = self._opened(name)
+            if index is not None:
+                found.append(index)
+            elif problem is not None:
+                problems[name] = problem
+        if problems and not found:
+            raise next(iter(problems.values()))
+        lost = (
+            Degradation(step=f"index.{name}", reason=str(problem), fallback="the other indexes")
+            for name, problem in problems.items()
+        )
+        return found, tuple(lost)
 
     def adapter(self, index: Index, strategy: Strategy) -> RetrieverAdapter:
         """Return the adapter of a strategy over an index, made once.
@@ -128,6 +143,12 @@ class Resources:
             self.storage.close()
             if self._embedding is not None:
                 self._embedding.close()
+
+    def _opened(self, name: str) -> tuple[Index | None, StoreError | None]:
+        try:
+            return self.index(name), None
+        except StoreError as err:
+            return None, err
 
     def _remembered(self) -> str | None:
         known = self.storage.embeddings()

@@ -102,7 +102,7 @@ class RouteStage:
         degraded: list[Degradation] = []
         vector = self._embed(question, clock, degraded)
         with clock.step("routing"):
-            index = self._stage_one(question, names, vector)
+            index = self._stage_one(question, names, vector, degraded)
             chosen = self._resources.index(index.name)
             complexity, score = assess_complexity(question.query)
             features = query_features(question.query, chosen.profile(), score)
@@ -133,13 +133,16 @@ class RouteStage:
                 degraded.append(Degradation(step="embedding", reason=str(err), fallback="words only"))
                 return None
 
-    def _stage_one(self, question: Question, names: Sequence[str], vector: Vector | None) -> Selection:
+    def _stage_one(
+        self, question: Question, names: Sequence[str], vector: Vector | None, degraded: list[Degradation]
+    ) -> Selection:
         if question.index is not None:
             return _settled(question.index, "pinned", "the caller named it")
         if len(names) == 1:
             return _settled(names[0], "only", "it is the only index")
-        profiles = [index.profile() for index in self._resources.indexes()]
-        return self._classifier.classify(question.query, profiles, query_vector=vector)
+        indexes, lost = self._resources.usable()
+        degraded.extend(lost)
+        return self._classifier.classify(question.query, [i.profile() for i in indexes], query_vector=vector)
 
     def _stage_two(self, question: Question, index: Index, features: dict[str, float] | object) -> Selection:
         if question.strategy is not None:
