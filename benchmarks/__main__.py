@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from benchmarks import bm25, bm25_quality, ingest, router_overhead, startup, vector_search
+from benchmarks import bm25, bm25_quality, ingest, prefilter, router_overhead, startup, vector_search
 from benchmarks.harness import RESULTS, BenchmarkSkippedError, Options, Row, say, table, write_results
 from benchmarks.machine import load
 
@@ -22,6 +22,7 @@ _BUSY = 0.8
 #: Every benchmark by name, in the order in which they run.
 BENCHMARKS: dict[str, Callable[[Options], list[Row]]] = {
     "vector_search": vector_search.run,
+    "prefilter": prefilter.run,
     "ingest": ingest.run,
     "bm25": bm25.run,
     "bm25_quality": bm25_quality.run,

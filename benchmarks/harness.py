@@ -37,6 +37,7 @@ class Unit(Enum):
     MS = ("ms", True)
     NODES_PER_S = ("nodes_per_s", False)
     NDCG10 = ("ndcg10", False)
+    PERCENT = ("percent", True)
 
     def __init__(self, suffix: str, less_is_better: bool) -> None:
         self.suffix = suffix

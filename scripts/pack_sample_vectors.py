@@ -17,13 +17,16 @@ from agentic_retriever.embeddings import (
     embedding_name,
     text_hash,
 )
-from agentic_retriever.indices import Indexer, IndexStorage, embedded_text
+from agentic_retriever.indices import Indexer, IndexStorage, QdrantEdgeVectorStore, embedded_text
+from agentic_retriever.indices.hierarchy import LEAVES
+from agentic_retriever.indices.index import CHUNKS
+from agentic_retriever.indices.summaries import SUMMARIES
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS
 
 
 def main() -> None:
-    """Index the sample with the local model and pack the vectors of its nodes."""
+    """Index the sample with the local model and pack the vectors of its chunks, leaves and summaries."""
     base = LocalE5Embedding()
     # What is packed already is not computed again.
     packed = [PackedVectors(VECTORS)] if VECTORS.exists() else []
@@ -36,7 +39,10 @@ def main() -> None:
             index = storage.create(sample.name, embedding, description=sample.description, chunks=ChunkSettings())
             report = Indexer(index).add_path(sample.folder)
             sys.stdout.write(f"{sample.name}: {report.nodes} nodes, {report.embedded} computed\n")
-            texts += [embedded_text(node) for node in index.nodes()]
+            index.build_views()
+            for collection in (CHUNKS, LEAVES, SUMMARIES):
+                with QdrantEdgeVectorStore(index.folder, collection_name=collection) as store:
+                    texts += [embedded_text(node) for node in store.iter_nodes()]
         vectors, _ = embedding.embed_passages(texts)
         storage.close()
         embedding.close()

@@ -139,6 +139,15 @@ def index_show(ctx: typer.Context, name: Name, as_json: AsJson = False) -> None:
     run_show(Console(), ctx.obj, name, as_json=as_json)
 
 
+@index_app.command("build")
+@reported
+def index_build(ctx: typer.Context, name: Name) -> None:
+    """Build the leaves and summaries of an index, which some strategies need, however large it is."""
+    from agentic_retriever.cli.indexes import run_build
+
+    run_build(Console(), ctx.obj, name)
+
+
 @index_app.command("remove")
 @reported
 def index_remove(

@@ -114,6 +114,16 @@ def index_facts(router: AgenticRouter, name: str) -> dict[str, Any]:
     }
 
 
+def run_build(console: Console, data_dir: Path | None, name: str) -> None:
+    """Build the views of an index that are not built while indexing."""
+    with opened_router(load_config(data_dir)) as router, shown_progress(console) as progress:
+        index = router.index(name)
+        index.keyword()
+        index.build_views(progress)
+        views = ", ".join(sorted(view.value for view in index.views))
+    console.line(f"{name}: {views} ready")
+
+
 def run_remove(console: Console, data_dir: Path | None, name: str, documents: Sequence[str]) -> None:
     """Remove an index, or documents of it."""
     config = load_config(data_dir)

@@ -69,6 +69,8 @@ def show_answer(console: Console, answer: Answer) -> None:
         f"{answer.timings_ms.get('total', 0.0):.0f} ms",
     ]
     console.line(" · ".join(facts), style="dim")
+    if answer.understood:
+        console.line("understood: " + "; ".join(answer.understood), style="dim")
     for lost in answer.degraded:
         console.warn(f"{lost.step} fell back to {lost.fallback}: {lost.reason}")
 

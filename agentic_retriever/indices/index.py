@@ -20,24 +20,35 @@ from agentic_retriever.errors import (
 from agentic_retriever.indices.catalog import CATALOG_FILE, Catalog
 from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.indices.manifest import Manifest, damaged
+from agentic_retriever.indices.metadata_view import MetadataView
 from agentic_retriever.indices.profile import IndexProfile, ProfiledNode, make_profile, sample_ids
 from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.indices.view_set import ViewSet
 from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.schema import View
 from agentic_retriever.text import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import numpy.typing as npt
     from llama_index.core.schema import BaseNode
+    from llama_index.core.vector_stores.types import MetadataFilters
 
     from agentic_retriever.embeddings import EmbeddingModel
+    from agentic_retriever.indices.hierarchy import HierarchyView
+    from agentic_retriever.indices.ingest import Progress
+    from agentic_retriever.indices.metadata import MetadataIndex
+    from agentic_retriever.indices.metadata_candidates import CandidateSet
+    from agentic_retriever.indices.summaries import SummaryView, SummaryWriter
 
 logger = logging.getLogger(__name__)
 
 CHUNKS = "chunks"
 KEYWORD = "keyword"
+METADATA = "metadata"
 
 
 class Index:
@@ -71,6 +82,7 @@ class Index:
         self._keyword: KeywordIndex | None = None
         self._profile: IndexProfile | None = None
         self._counted = (-1, 0)
+        self._views = ViewSet(self)
         store_is_new = not (folder / CHUNKS).exists()
         catalog_is_new = not (folder / CATALOG_FILE).exists()
         if catalog_is_new and not store_is_new:
@@ -87,6 +99,7 @@ class Index:
         except BaseException:
             self.vector_store.close()
             raise
+        self._metadata = MetadataView(self.vector_store, folder / METADATA, self.catalog.version)
 
     @property
     def name(self) -> str:
@@ -144,12 +157,64 @@ class Index:
                 self._profile = saved or self._make_profile(version)
             return self._profile
 
+    def metadata(self) -> MetadataIndex:
+        """Return the metadata prefilter of the current version."""
+        return self._metadata.current()
+
+    def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
+        """Return the ids of the nodes that satisfy filters, exactly; with ``known_only`` a field must be known."""
+        return self._metadata.candidates(filters, known_only=known_only)
+
+    def changing(
+        self, *, written: Sequence[BaseNode] = (), removed: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        """Raise the version in this block, after these nodes were written or removed: the prefilter follows at once."""
+        return self._metadata.changing(written, removed)
+
+    @property
+    def views(self) -> frozenset[View]:
+        """The views that a query can use now; leaves and summaries of an index above 2,000 nodes only once built."""
+        return frozenset({View.CHUNKS, View.KEYWORD}) | self._views.usable()
+
+    def hierarchy(self, *, timeout_s: float | None = None) -> HierarchyView:
+        """Return the leaves of the current version, building them first where they are missing or old.
+
+        Args:
+            timeout_s: Seconds to wait for that; it goes on in the background when they are over.
+
+        Raises:
+            DeadlineExceededError: If they were not ready in time.
+            EmbeddingError: If they could not be embedded.
+            StoreError: If the index is too large for a query to build them, or the disk failed.
+        """
+        return self._views.hierarchy(timeout_s)
+
+    def summaries(self, *, timeout_s: float | None = None) -> SummaryView:
+        """Return the summaries of the current version; otherwise as :meth:`hierarchy`."""
+        return self._views.summaries(timeout_s)
+
+    def build_views(self, progress: Progress | None = None, *, write_summary: SummaryWriter | None = None) -> None:
+        """Bring leaves and summaries up to date, however large the index is.
+
+        Args:
+            progress: Hears how far it is.
+            write_summary: A model that writes the summaries; else they are the most central sentences. Summaries that
+                a model wrote stay until their document changes.
+
+        Raises:
+            EmbeddingError: If something could not be embedded; what was done stays, and a second run goes on.
+            StoreError: If the disk failed.
+        """
+        self._views.build(progress, write_summary)
+
     def nodes(self) -> Iterator[BaseNode]:
         """Yield every node of the store."""
         yield from self.vector_store.iter_nodes()
 
     def close(self) -> None:
         """Close the files; a second call does nothing."""
+        self._views.close()
+        self._metadata.save()
         self.catalog.close()
         self.vector_store.close()
 

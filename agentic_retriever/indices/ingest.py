@@ -272,7 +272,8 @@ class Indexer:
         stale = [i for entry, _ in ids for i in self._index.catalog.node_ids(entry.doc_id) if i not in new]
         if stale:
             self._index.vector_store.delete_nodes(node_ids=stale)
-        self._index.catalog.confirm(ids)
+        with self._index.changing(written=ready, removed=stale):
+            self._index.catalog.confirm(ids)
         self._report += IngestReport(nodes=len(nodes), embedded=embedded)
 
     def _remove_missing(self, root: str, seen: set[str], broken: set[str]) -> None:
@@ -290,7 +291,8 @@ class Indexer:
         catalog.begin_removal(doc_ids)
         if node_ids:
             self._index.vector_store.delete_nodes(node_ids=node_ids)
-        catalog.confirm_removal(doc_ids)
+        with self._index.changing(removed=node_ids):
+            catalog.confirm_removal(doc_ids)
         self._report += IngestReport(removed=len(doc_ids))
 
     def _finish(self) -> IngestReport:

@@ -1,9 +1,13 @@
 """The strategies, each a LlamaIndex retriever over one index, and what they share."""
 
 from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
+from agentic_retriever.retrievers.chunk_decoupling import SPAN_KEY, ChunkDecouplingRetriever
 from agentic_retriever.retrievers.fusion import Fusion, borda, fuse, reciprocal_rank, weighted_sum
 from agentic_retriever.retrievers.hybrid import HybridRetriever
+from agentic_retriever.retrievers.planner import PlannerRetriever
+from agentic_retriever.retrievers.planning import PARTS_KEY
 from agentic_retriever.retrievers.promises import SCORES_KEY, source_scores
+from agentic_retriever.retrievers.recursive import RecursiveRetriever
 from agentic_retriever.retrievers.registry import REGISTRY, StrategySpec, build_adapter, cards, spec_of
 from agentic_retriever.retrievers.search import (
     AdapterSettings,
@@ -15,23 +19,30 @@ from agentic_retriever.retrievers.search import (
     SearchableIndex,
     SearchResult,
 )
+from agentic_retriever.retrievers.summary import SummaryRetriever
 from agentic_retriever.retrievers.vector import VectorRetriever
 
 __all__ = [
+    "PARTS_KEY",
     "REGISTRY",
     "SCORES_KEY",
+    "SPAN_KEY",
     "AdapterSettings",
     "Candidate",
+    "ChunkDecouplingRetriever",
     "Found",
     "Fusion",
     "HasViews",
     "HybridRetriever",
+    "PlannerRetriever",
     "QueryEmbedder",
+    "RecursiveRetriever",
     "RetrievalRequest",
     "RetrieverAdapter",
     "SearchResult",
     "SearchableIndex",
     "StrategySpec",
+    "SummaryRetriever",
     "VectorRetriever",
     "borda",
     "build_adapter",

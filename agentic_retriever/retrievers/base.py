@@ -93,7 +93,7 @@ class RetrieverAdapter(BaseRetriever):
         if guarded(f"index {self._index.name}", self._index.count) == 0:
             return SearchResult([])
         found = self._search(request, deadline)
-        return SearchResult(keep_promises(found.candidates, request), found.degraded)
+        return SearchResult(keep_promises(found.candidates, request), found.degraded, found.understood)
 
     async def asearch(self, request: RetrievalRequest) -> SearchResult:
         """Search in a worker thread; the event loop stays free. As :meth:`search` otherwise."""

@@ -11,7 +11,7 @@ from agentic_retriever.errors import AgenticRetrieverError, RetrievalError
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
 from agentic_retriever.retrievers.fusion import fuse, ranked
-from agentic_retriever.retrievers.search import Candidate, Found
+from agentic_retriever.retrievers.search import Candidate, Found, HasMetadata
 from agentic_retriever.retrievers.sides import guarded, run_sides
 from agentic_retriever.retrievers.vector import DENSE, nearest
 from agentic_retriever.schema import Degradation, Strategy
@@ -95,6 +95,8 @@ class HybridRetriever(RetrieverAdapter):
         view = self._index.keyword()
         if request.filters is None or is_empty(request.filters):
             return _Side(view.search(request.query, depth))
+        if isinstance(self._index, HasMetadata):
+            return _Side(view.search(request.query, depth, allowed=self._index.candidates(request.filters)))
         allowed = _FilterTest(self._index, request.filters, len(view))
         return _Side(view.search(request.query, depth, allowed=allowed), allowed.nodes)
 

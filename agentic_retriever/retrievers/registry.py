@@ -11,8 +11,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import UnknownStrategyError, unknown_name
+from agentic_retriever.retrievers.chunk_decoupling import ChunkDecouplingRetriever
 from agentic_retriever.retrievers.hybrid import HybridRetriever
+from agentic_retriever.retrievers.metadata import MetadataRetriever
+from agentic_retriever.retrievers.planner import PlannerRetriever
+from agentic_retriever.retrievers.recursive import RecursiveRetriever
 from agentic_retriever.retrievers.search import HasViews
+from agentic_retriever.retrievers.summary import SummaryRetriever
 from agentic_retriever.retrievers.vector import VectorRetriever
 from agentic_retriever.schema import Strategy, StrategyCard, View
 
@@ -71,6 +76,46 @@ _SPECS: Final = (
         cost=1.5,
         typical_ms=25.0,
         build=HybridRetriever,
+    ),
+    StrategySpec(
+        strategy=Strategy.RECURSIVE,
+        description="Finds passages, merges them into their sections and follows references; for rules and provisions.",
+        needs=(View.CHUNKS, View.HIERARCHY),
+        cost=2.0,
+        typical_ms=30.0,
+        build=RecursiveRetriever,
+    ),
+    StrategySpec(
+        strategy=Strategy.CHUNK_DECOUPLING,
+        description="Searches sentences and returns what is around them; for a detail that needs its context.",
+        needs=(View.CHUNKS, View.HIERARCHY),
+        cost=2.0,
+        typical_ms=30.0,
+        build=ChunkDecouplingRetriever,
+    ),
+    StrategySpec(
+        strategy=Strategy.PLANNER,
+        description="Splits the question and merges what its parts find; for comparisons and several questions in one.",
+        needs=(View.CHUNKS, View.KEYWORD),
+        cost=4.0,
+        typical_ms=80.0,
+        build=PlannerRetriever,
+    ),
+    StrategySpec(
+        strategy=Strategy.METADATA,
+        description="Filters by what the question says of fields; for places, kinds, years, amounts and ranges.",
+        needs=(View.CHUNKS,),
+        cost=1.2,
+        typical_ms=25.0,
+        build=MetadataRetriever,
+    ),
+    StrategySpec(
+        strategy=Strategy.SUMMARY,
+        description="Chooses documents by their summaries, then chunks of these; for overviews and broad subjects.",
+        needs=(View.CHUNKS, View.SUMMARY),
+        cost=1.5,
+        typical_ms=25.0,
+        build=SummaryRetriever,
     ),
 )
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.indices.keyword import KeywordIndex
+    from agentic_retriever.indices.metadata import MetadataIndex
+    from agentic_retriever.indices.metadata_candidates import CandidateSet
+    from agentic_retriever.llm import ModelClient
     from agentic_retriever.schema import Degradation, View
 
 DEFAULT_WORKERS = 8
@@ -70,6 +73,17 @@ class HasViews(Protocol):
         """The views that strategies may use."""
 
 
+@runtime_checkable
+class HasMetadata(Protocol):
+    """An index with a metadata prefilter, which tells what satisfies filters before anything is searched."""
+
+    def metadata(self) -> MetadataIndex:
+        """Return the prefilter of the current version."""
+
+    def candidates(self, filters: MetadataFilters | None) -> CandidateSet:
+        """Return the ids of the nodes that satisfy filters, exactly."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetrievalRequest:
     """One search.
@@ -106,10 +120,11 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a strategy hands back: candidates in any order, and the steps that fell back."""
+    """What a strategy hands back: candidates in any order, the steps that fell back, and how it read the question."""
 
     candidates: tuple[Candidate, ...] = ()
     degraded: tuple[Degradation, ...] = ()
+    understood: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +134,12 @@ class SearchResult:
     Attributes:
         nodes: By falling score, then by node id; unique; finite scores; copies that the caller may change.
         degraded: Steps that fell back.
+        understood: What the strategy read in the question, one line each, such as a filter or a part.
     """
 
     nodes: list[NodeWithScore]
     degraded: tuple[Degradation, ...] = ()
+    understood: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,10 +156,12 @@ class AdapterSettings:
         fusion: How hybrid merges its two sides.
         alpha: Weight of the dense side in [0, 1]; the BM25 side has the rest.
         rrf_k: Constant of reciprocal rank fusion, from 1.
+        planner_parts: Most parts that the planner splits a question into, from 2 to 5.
+        model: The model that the planner asks; without one it splits by words.
         timer: Gives seconds that only grow.
 
     Raises:
-        ConfigError: If ``fusion``, ``alpha`` or ``rrf_k`` is none of what is allowed.
+        ConfigError: If ``fusion``, ``alpha``, ``rrf_k`` or ``planner_parts`` is none of what is allowed.
     """
 
     workers: Workers = field(default_factory=lambda: Workers(DEFAULT_WORKERS, "retrieval"))
@@ -154,6 +173,8 @@ class AdapterSettings:
     fusion: Fusion = Fusion.WEIGHTED
     alpha: float = 0.7
     rrf_k: int = RRF_K
+    planner_parts: int = 4
+    model: ModelClient | None = None
     timer: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -163,10 +184,14 @@ class AdapterSettings:
             raise ConfigError(unknown_name("fusion", str(self.fusion), (fusion.value for fusion in Fusion))) from err
         if not 0 <= self.alpha <= 1 or self.rrf_k < 1:
             raise ConfigError(f"alpha must be 0 to 1 and rrf_k 1 or more, got {self.alpha!r} and {self.rrf_k!r}")
+        if not 2 <= self.planner_parts <= 5:
+            raise ConfigError(f"planner_parts must be 2 to 5, got {self.planner_parts!r}")
 
     @classmethod
-    def from_config(cls, config: RouterConfig, workers: Workers) -> AdapterSettings:
-        """Take the settings from a router's configuration."""
+    def from_config(
+        cls, config: RouterConfig, workers: Workers, *, model: ModelClient | None = None
+    ) -> AdapterSettings:
+        """Take the settings from a router's configuration, and the model that strategies may ask."""
         return cls(
             workers=workers,
             top_k=config.top_k,
@@ -176,4 +201,6 @@ class AdapterSettings:
             fusion=Fusion(config.fusion),
             alpha=config.hybrid_alpha,
             rrf_k=config.rrf_k,
+            planner_parts=config.planner_parts,
+            model=model,
         )

@@ -8,8 +8,9 @@ from llama_index.core.vector_stores.types import VectorStoreQuery
 
 from agentic_retriever.errors import DeadlineExceededError
 from agentic_retriever.filters import is_empty
+from agentic_retriever.indices.metadata_plan import PlanKind
 from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
-from agentic_retriever.retrievers.search import Candidate, Found
+from agentic_retriever.retrievers.search import Candidate, Found, HasMetadata
 from agentic_retriever.retrievers.sides import guarded
 from agentic_retriever.schema import Strategy
 
@@ -50,6 +51,12 @@ def nearest(
         StoreError: If the store failed.
         DeadlineExceededError: If the time ran out.
     """
+    filters, node_ids = request.filters, None
+    if not is_empty(filters) and isinstance(index, HasMetadata):
+        plan = index.metadata().plan(filters, depth)
+        if plan.kind is PlanKind.NONE:
+            return []  # nothing satisfies the filters, so there is nothing to search
+        node_ids = plan.node_ids
     vector = request.query_vector
     if vector is None:
         if timeout_s is not None and timeout_s <= 0:
@@ -60,10 +67,12 @@ def nearest(
         vector = tuple(float(x) for x in embedded)
     query = VectorStoreQuery(
         query_embedding=list(vector),
-        query_str=request.query,
+        # Beside ids a text would tell some stores that an empty list of them means no restriction.
+        query_str=request.query if node_ids is None else None,
+        node_ids=None if node_ids is None else list(node_ids),
         similarity_top_k=depth,
         # A group without clauses must not reach a store: some take it for "nothing", some for "everything".
-        filters=None if is_empty(request.filters) else request.filters,
+        filters=None if is_empty(filters) else filters,
     )
     result = guarded(f"the store of index {index.name}", lambda: index.vector_store.query(query))
     scores = list(result.similarities or ())

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from agentic_retriever.schema import Budget
     from agentic_retriever.synthesis import Synthesizer
 
+# The sources of strategies whose scores are cosines with a node of the index.
+_COSINES = frozenset({"dense", "leaf", "chunk"})
+
 # Fixed on the sample questions against questions of other collections asked of the sample: 95 % of the answerable ones
 # stand above a z of 0, 95 % of the others below 0.4.
 _STEEPNESS = 2.0
@@ -84,19 +87,21 @@ class AnswerStage:
             cached=False,
             degraded=degraded,
             query_id="",
+            understood=retrieval.understood,
         )
 
     def _relevance(self, retrieval: Retrieval) -> float | None:
         """Turn the best cosine into [0, 1] by how far it stands above what unrelated texts of the index reach."""
-        best: float | None = None
         profile: IndexProfile = self._resources.index(retrieval.indexes[0]).profile()
-        for node in retrieval.nodes:
-            dense = source_scores(node.node).get("dense")
-            if dense is not None and (best is None or dense > best):
-                best = dense
-        if best is None:
+        cosines = [
+            score
+            for node in retrieval.nodes
+            for source, score in source_scores(node.node).items()
+            if source in _COSINES
+        ]
+        if not cosines:
             return None
-        z = (best - profile.background_mean) / profile.background_std
+        z = (max(cosines) - profile.background_mean) / profile.background_std
         return 1 / (1 + math.exp(-_STEEPNESS * (z - _TURN)))
 
 
@@ -107,7 +112,7 @@ def answer_key(resources: Resources, question: Question, *, llm: str, budget: Bu
         index=question.index,
         strategy=question.strategy.value if question.strategy else None,
         filters=normalise(question.filters),
-        top_k=question.top_k,
+        top_k=[question.top_k, question.top_k_given],
         versions={index.name: index.version for index in _concerned(resources, question)},
         embedding=resources.embedding().name,
         llm=llm,

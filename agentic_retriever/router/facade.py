@@ -19,6 +19,7 @@ from agentic_retriever.filters import check_filters
 from agentic_retriever.router.answering import AnswerStage, answer_key
 from agentic_retriever.router.choices import make_classifier, make_client, make_selector, make_synthesizer
 from agentic_retriever.router.library import IndexLibrary
+from agentic_retriever.router.refining import Refiner
 from agentic_retriever.router.resources import Resources
 from agentic_retriever.router.stages import Question, RetrieveStage, RouteStage, pinned_strategy
 from agentic_retriever.router.timing import QueryClock
@@ -80,14 +81,14 @@ class AgenticRouter(IndexLibrary):
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         config = config or RouterConfig.load()
-        super().__init__(Resources(config, embedding=embedding, packed=packed))
+        client = make_client(config, llm)
+        super().__init__(Resources(config, embedding=embedding, packed=packed, model=client))
         self.config = config
         self._timer = timer
         self._new_id = new_id
         self._selector = selector or make_selector(self.config)
         self._route_stage = RouteStage(self.resources, classifier or make_classifier(self.config), self._selector)
-        self._retrieve_stage = RetrieveStage(self.resources)
-        client = make_client(self.config, llm)
+        self._retrieve_stage = RetrieveStage(self.resources, Refiner(self.resources, client))
         self._llm_name = "none" if client is None else client.model
         self._answer_stage = AnswerStage(self.resources, synthesizer or make_synthesizer(self.resources, client))
         self._workers = Workers(self.config.workers, "agentic-router")
@@ -269,6 +270,7 @@ class AgenticRouter(IndexLibrary):
             index=index,
             strategy=pinned_strategy(strategy),
             filters=filters,
+            top_k_given=top_k is not None,
         )
 
     def _limit_s(self, budget: Budget | None) -> float:

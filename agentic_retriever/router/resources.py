@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.embeddings import VectorSource
     from agentic_retriever.indices import Index
+    from agentic_retriever.llm import ModelClient
     from agentic_retriever.retrievers import RetrieverAdapter
     from agentic_retriever.schema import Strategy
 
@@ -40,14 +41,21 @@ class Resources:
         config: The settings.
         embedding: A LlamaIndex embedding to use instead of the one that the settings name.
         packed: Vectors that came with the indexes' sources.
+        model: The language model that strategies may ask.
     """
 
     def __init__(
-        self, config: RouterConfig, *, embedding: BaseEmbedding | None = None, packed: Sequence[VectorSource] = ()
+        self,
+        config: RouterConfig,
+        *,
+        embedding: BaseEmbedding | None = None,
+        packed: Sequence[VectorSource] = (),
+        model: ModelClient | None = None,
     ) -> None:
         self.config = config
         self.storage = IndexStorage(config.data_dir)
         self._given = embedding
+        self._model = model
         self._packed = tuple(packed)
         self._lock = threading.RLock()
         self._embedding: EmbeddingModel | None = None
@@ -123,7 +131,7 @@ class Resources:
             if adapter is None:
                 if self._workers is None:
                     self._workers = Workers(self.config.workers, "agentic-retrieval")
-                settings = AdapterSettings.from_config(self.config, self._workers)
+                settings = AdapterSettings.from_config(self.config, self._workers, model=self._model)
                 adapter = self._adapters[key] = build_adapter(strategy, index, settings)
             return adapter
 

@@ -27,12 +27,12 @@ from agentic_retriever.schema import Degradation, Retrieval, RouteDecision, Sele
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from llama_index.core.schema import NodeWithScore
     from llama_index.core.vector_stores.types import MetadataFilters
 
     from agentic_retriever.embeddings.model import Vector
     from agentic_retriever.indices import Index
     from agentic_retriever.retrievers import SearchResult
+    from agentic_retriever.router.refining import Refiner
     from agentic_retriever.router.resources import Resources
     from agentic_retriever.router.timing import QueryClock
     from agentic_retriever.routing import IndexClassifier, StrategySelector
@@ -49,6 +49,7 @@ class Question:
     index: str | None = None
     strategy: Strategy | None = None
     filters: MetadataFilters | None = None
+    top_k_given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +157,9 @@ class RouteStage:
 class RetrieveStage:
     """Runs the chosen strategy on the chosen indexes, and the next one when it fails."""
 
-    def __init__(self, resources: Resources) -> None:
+    def __init__(self, resources: Resources, refiner: Refiner) -> None:
         self._resources = resources
+        self._refiner = refiner
         self._caller = DeadlineCaller("retrieval", max_calls=4 * resources.config.workers)
 
     def run(self, question: Question, routed: Routed, clock: QueryClock) -> tuple[Retrieval, dict[str, str]]:
@@ -171,12 +173,14 @@ class RetrieveStage:
             DeadlineExceededError: If the time ran out.
         """
         decision = routed.decision
+        kept = self._refiner.kept(question, decision.complexity_score)
+        fetched = self._refiner.fetched(kept)
         causes: dict[str, BaseException] = {}
         degraded: list[Degradation] = list(decision.degraded)
         for position, strategy in enumerate(routed.order):
             try:
                 with clock.step("retrieval"):
-                    nodes, lost, origin = self._search(question, routed, strategy, clock)
+                    results = self._search(question, routed, strategy, clock, top_k=fetched)
             except (DeadlineExceededError, InvalidQueryError):
                 raise
             except Exception as err:
@@ -187,12 +191,15 @@ class RetrieveStage:
                     Degradation(step=f"retrieval.{strategy.value}", reason=_reason(err), fallback=following)
                 )
                 continue
+            nodes, origin = merge_indexes(results, decision.index.scores, top_k=fetched)
+            nodes, failed = self._refiner.run(question, nodes, origin, kept, clock)
             retrieval = Retrieval(
                 nodes=tuple(nodes),
                 strategy=strategy,
                 indexes=decision.index.names,
                 route=decision,
-                degraded=(*degraded, *lost),
+                degraded=(*degraded, *(lost for result in results.values() for lost in result.degraded), *failed),
+                understood=tuple(dict.fromkeys(said for result in results.values() for said in result.understood)),
                 timings_ms=clock.timings_ms(),
             )
             return retrieval, origin
@@ -202,15 +209,15 @@ class RetrieveStage:
         )
 
     def _search(
-        self, question: Question, routed: Routed, strategy: Strategy, clock: QueryClock
-    ) -> tuple[list[NodeWithScore], tuple[Degradation, ...], dict[str, str]]:
+        self, question: Question, routed: Routed, strategy: Strategy, clock: QueryClock, *, top_k: int
+    ) -> dict[str, SearchResult]:
         vector = routed.query_vector
         results: dict[str, SearchResult] = {}
         for name in routed.decision.index.names:
             left = clock.left_s(f"searching index {name!r}")
             request = RetrievalRequest(
                 query=question.query,
-                top_k=question.top_k,
+                top_k=top_k,
                 filters=question.filters,
                 query_vector=None if vector is None else tuple(vector.tolist()),
                 timeout_s=left,
@@ -219,8 +226,7 @@ class RetrieveStage:
             search = partial(adapter.search, request)
             # A thread costs more than a search, so only those that may overrun get one.
             results[name] = search() if adapter.keeps_deadlines else self._caller.call(search, left)
-        nodes, origin = merge_indexes(results, routed.decision.index.scores, top_k=question.top_k)
-        return nodes, tuple(d for result in results.values() for d in result.degraded), origin
+        return results
 
 
 def _settled(name: str, mode: str, reason: str) -> Selection:

@@ -43,6 +43,7 @@ class Retrieval:
         indexes: The indexes that were searched.
         route: The decision behind it.
         degraded: Steps that fell back.
+        understood: What the strategy read in the question, one line each, such as a filter.
         timings_ms: Milliseconds by step (``routing``, ``embedding``, ``retrieval``, ``total``).
     """
 
@@ -51,6 +52,7 @@ class Retrieval:
     indexes: tuple[str, ...]
     route: RouteDecision
     degraded: tuple[Degradation, ...] = ()
+    understood: tuple[str, ...] = ()
     timings_ms: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -172,6 +174,7 @@ class Answer:
         cached: Whether it came from the answer cache.
         degraded: What fell back, and why.
         query_id: Unique for this call.
+        understood: What the strategy read in the question, one line each, such as a filter.
     """
 
     text: str
@@ -185,6 +188,7 @@ class Answer:
     cached: bool
     degraded: tuple[Degradation, ...]
     query_id: str
+    understood: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timings_ms", frozen(self.timings_ms))
@@ -206,6 +210,7 @@ class Answer:
             "cached": self.cached,
             "degraded": [d.to_dict() for d in self.degraded],
             "query_id": self.query_id,
+            "understood": list(self.understood),
         }
 
     def _repr_html_(self) -> str:

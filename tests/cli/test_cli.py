@@ -59,7 +59,7 @@ def test_every_command_has_help():
         *app.registered_commands,
         *(c for g in app.registered_groups for c in g.typer_instance.registered_commands),
     ]
-    assert len(commands) == 8
+    assert len(commands) == 9
     assert all(command.callback.__doc__ for command in commands)
 
 
@@ -121,6 +121,12 @@ def test_index_remove(home):
     assert "1 documents removed" in cli(home, "index", "remove", "extra", "--document", "one.txt").stdout
     assert cli(home, "index", "remove", "extra").returncode == 0
     assert cli(home, "index", "show", "extra").returncode == 5
+
+
+def test_views_can_be_built_beforehand(home):
+    done = cli(home, "index", "build", "handbook")
+    assert done.returncode == 0
+    assert "chunks, hierarchy, keyword, summary ready" in done.stdout
 
 
 def test_doctor(home):

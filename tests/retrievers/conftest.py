@@ -12,8 +12,11 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 
 from agentic_retriever.concurrency import Workers
 from agentic_retriever.filters import node_fields, predicate
+from agentic_retriever.indices.hierarchy import HierarchyView, Outline, leaf_nodes, outline_of
 from agentic_retriever.indices.keyword import KeywordIndex
+from agentic_retriever.indices.summaries import SummaryView, central_summary, summary_node
 from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings
 from agentic_retriever.testing.fakes import FakeEmbedding
 from agentic_retriever.text import Tokenizer
@@ -48,7 +51,7 @@ class MemoryVectorStore(BasePydanticVectorStore):
 
     def query(self, query, **kwargs):
         self.queries.append(query)
-        nodes = self.get_nodes(filters=query.filters)
+        nodes = self.get_nodes(query.node_ids, filters=query.filters)
         asked = np.asarray(query.query_embedding)
         scored = [(self.scores.get(n.node_id, float(np.dot(asked, n.embedding))), n) for n in nodes]
         scored.sort(key=lambda pair: -pair[0] if pair[0] is not None and pair[0] == pair[0] else 9.0)
@@ -76,6 +79,8 @@ class MemoryIndex:
     description: str = "for tests"
     version: int = 1
     keyword_error: Exception | None = None
+    view_error: Exception | None = None
+    chunk_settings: ChunkSettings = ChunkSettings()
 
     def keyword(self):
         if self.keyword_error:
@@ -83,8 +88,36 @@ class MemoryIndex:
         items = ((n.node_id, n.get_content(MetadataMode.NONE)) for n in self._nodes())
         return KeywordIndex.build(items, tokenizer=Tokenizer("en"), version=self.version)
 
+    def hierarchy(self, *, timeout_s=None):
+        if self.view_error:
+            raise self.view_error
+        leaves = [leaf for node in self._nodes() for leaf in leaf_nodes(node, self.chunk_settings)]
+        outlines = {i: Outline(**outline_of(nodes)) for i, nodes in self._documents().items()}
+        return HierarchyView(self._embedded(leaves), outlines)
+
+    def summaries(self, *, timeout_s=None):
+        if self.view_error:
+            raise self.view_error
+        documents = self._documents()
+        nodes = [summary_node(i, found, central_summary(found)) for i, found in documents.items()]
+        chunks = {i: [n.node_id for n in found] for i, found in documents.items()}
+        return SummaryView(self._embedded(nodes), chunks, len(nodes))
+
     def count(self):
         return len(self._nodes())
+
+    def _documents(self):
+        documents = {}
+        for node in self._nodes():
+            documents.setdefault(node.ref_doc_id or node.node_id, []).append(node)
+        return documents
+
+    def _embedded(self, nodes):
+        store = MemoryVectorStore()
+        for node in nodes:
+            node.embedding = self.embedding.base.get_text_embedding(node.get_content(MetadataMode.NONE))
+        store.add(nodes)
+        return store
 
     def _nodes(self):
         if isinstance(self.vector_store, MemoryVectorStore):

@@ -84,7 +84,7 @@ def test_answer_turns_into_the_documented_json(router):
     data = router.query("Which moons does Mars have?").to_dict()
     assert {
         "text", "citations", "route", "tier", "confidence", "usage", "timings_ms", "cached", "query_id", "degraded",
-        "nodes",
+        "nodes", "understood",
     } == set(data)  # fmt: skip
     assert {"index", "index_scores", "strategy", "strategy_scores", "complexity"} <= set(data["route"])
     assert set(data["route"]["index_scores"]) == {"animals", "planets"}
@@ -432,3 +432,37 @@ def test_a_damaged_index_does_not_take_the_others_down(router):
         router.query("Mars", index="planets")
     router.remove_index("planets")
     assert not router.query("How many hours does the cat sleep?").degraded
+
+
+def sections(count):
+    text = "# Guide\n\n" + "".join(
+        f"## Part {i}\n\nPart {i} is about subject{i} and nothing else.\n\n" for i in range(count)
+    )
+    return [Document(text=text, doc_id="guide", metadata={"title": "Guide"})]
+
+
+def test_boosted_keywords_come_first(make):
+    router = make(config={"boost_keywords": "Phobos=1.0", "top_k": 2})
+    router.add_index(
+        "planets", documents({**PLANETS, "phobos": "Phobos is small.", "moons": "Moons and moons and moons."})
+    )
+    assert router.retrieve("moons or Phobos", strategy="vector").nodes[0].node.ref_doc_id in {"phobos", "mars"}
+
+
+def test_adaptive_top_k_leaves_the_callers_number_alone(make):
+    router = make(config={"adaptive_top_k": True, "top_k": 4})
+    router.add_index("animals", documents({f"d{i}": f"The cat number {i} sleeps." for i in range(20)}))
+    assert len(router.retrieve("cat", strategy="vector", top_k=7).nodes) == 7
+    simple = router.retrieve("cat", strategy="vector")
+    assert 1 <= len(simple.nodes) <= 4
+    assert "rerank" in simple.timings_ms
+
+
+def test_reranking_by_a_model_and_its_failure(make):
+    router = make(llm=FakeLLM([ConnectionError("down")]), config={"reranker": "llm"})
+    router.add_index("animals", documents(ANIMALS))
+    retrieval = router.retrieve("the cat sleeps", strategy="vector")
+    assert retrieval.nodes[0].node.ref_doc_id == "cats"
+    assert "postprocess.rerank" in {d.step for d in retrieval.degraded}
+    with pytest.raises(ConfigError, match="reranker"):
+        make(config={"reranker": "llm"})

@@ -1,0 +1,210 @@
+"""The settings of a router, each with its default, unit and allowed range.
+
+This is the only module that reads the environment. A setting ``top_k`` is read from
+``AGENTIC_RETRIEVER_TOP_K``; the few that other tools share are also read from their usual names (``Setting.alias``).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dotenv import dotenv_values
+
+from agentic_retriever.config.values import Secret, checked, plain, range_text, setting, spec_of
+from agentic_retriever.errors import ConfigError, unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX = "AGENTIC_RETRIEVER_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConfig:
+    """All settings of a router; frozen, checked when made, safe to print.
+
+    Raises:
+        ConfigError: If a value has the wrong type, is out of range, or does not fit another one.
+    """
+
+    data_dir: Path = setting(
+        Path("agentic-retriever-data"), "folder that holds the indexes; open only folders you trust"
+    )
+
+    embedding_model: str = setting(
+        "auto",
+        "auto, local, or ollama:MODEL; auto keeps what the indexes have, else a reachable Ollama, else local",
+        alias="EMBEDDING_MODEL",
+    )
+    embedding_batch_size: int = setting(
+        16, "texts per call to the embedding model", unit="texts", minimum=1, maximum=2048
+    )
+    embedding_timeout_s: float = setting(
+        120.0, "total time for one call to the embedding model", unit="seconds", minimum=0.1
+    )
+    embedding_cache_size: int = setting(
+        2048, "vectors kept in memory; 0 turns the memory cache off", unit="vectors", minimum=0
+    )
+    embedding_cache_ttl_s: float = setting(86_400.0, "how long a vector stays in memory", unit="seconds", minimum=0)
+    ollama_base_url: str = setting("http://localhost:11434", "where Ollama listens", alias="OLLAMA_BASE_URL")
+
+    llm: str = setting(
+        "none", "model that writes answers: none, ollama:MODEL or openrouter:MODEL; none answers by extraction"
+    )
+    llm_timeout_s: float = setting(60.0, "total time for one call to the model", unit="seconds", minimum=0.1)
+    llm_context_chars: int = setting(8_000, "most source text in one prompt", unit="characters", minimum=500)
+    openrouter_api_key: Secret = setting(Secret(""), "key for OpenRouter; never shown", alias="OPENROUTER_API_KEY")
+
+    chunk_size: int = setting(512, "largest chunk", unit="tokens", minimum=32, maximum=8192)
+    chunk_overlap: int = setting(50, "text shared by neighbouring chunks", unit="tokens", minimum=0)
+    leaf_size: int = setting(128, "largest leaf of the hierarchy", unit="tokens", minimum=16)
+    max_file_mb: float = setting(50.0, "larger files are skipped and reported", unit="megabytes", minimum=0.001)
+
+    top_k: int = setting(8, "nodes retrieved for a question", unit="nodes", minimum=1, maximum=10_000)
+    max_top_k: int = setting(10_000, "largest top_k a caller may ask for", unit="nodes", minimum=1)
+    max_query_chars: int = setting(20_000, "longest question allowed", unit="characters", minimum=1)
+    deadline_s: float = setting(120.0, "total time for one query", unit="seconds", minimum=0.05)
+    workers: int = setting(
+        8, "threads that serve the async methods and parallel searches", unit="threads", minimum=1, maximum=256
+    )
+
+    classifier: str = setting("profile", "how the index is chosen", choices=("profile", "embedding"))
+    selector: str = setting("heuristic", "how the strategy is chosen", choices=("heuristic", "round_robin"))
+    index_margin: float = setting(
+        0.1,
+        "search two indexes side by side when their probabilities differ by less; 0 always takes one",
+        minimum=0,
+        maximum=1,
+    )
+
+    fusion: str = setting("weighted", "how hybrid merges dense and BM25", choices=("weighted", "rrf", "borda"))
+    hybrid_alpha: float = setting(0.7, "weight of the dense side; the BM25 side has the rest", minimum=0, maximum=1)
+    rrf_k: int = setting(60, "constant of reciprocal rank fusion", unit="ranks", minimum=1)
+    planner_parts: int = setting(
+        4, "most parts that the planner splits a question into", unit="questions", minimum=2, maximum=5
+    )
+
+    boost_keywords: str = setting(
+        "", "keywords that lift nodes, such as: homologation | approval = 0.3; ABS = 0.1; weights from -1 to 1"
+    )
+    reranker: str = setting(
+        "none", "what orders the nodes anew after retrieval", choices=("none", "llm", "cross_encoder", "cohere")
+    )
+    rerank_candidates: int = setting(
+        20, "nodes that a reranker looks at and diversity chooses from", unit="nodes", minimum=1, maximum=1_000
+    )
+    rerank_timeout_s: float = setting(20.0, "total time for reranking", unit="seconds", minimum=0.05)
+    cross_encoder_model: str = setting(
+        "cross-encoder/mmarco-mMiniLMv2-L12-H384-v1", "name or folder of the cross-encoder, extra rerank"
+    )
+    cohere_model: str = setting("rerank-v3.5", "Cohere's rerank model, extra rerank")
+    cohere_api_key: Secret = setting(Secret(""), "key for Cohere; never shown", alias="COHERE_API_KEY")
+    mmr_trade_off: float = setting(
+        1.0, "1 ranks by relevance alone, less prefers nodes unlike each other", minimum=0, maximum=1
+    )
+    adaptive_top_k: bool = setting(False, "keep fewer nodes for simple questions and more for complex ones")
+    score_fall: float = setting(
+        0.0, "stop at the first gap larger than this share of the range of scores; 0 never stops", minimum=0, maximum=1
+    )
+    expand_neighbours: int = setting(
+        0, "chunks of the same section to add on each side of a hit", unit="chunks", minimum=0, maximum=10
+    )
+
+    answer_sentences: int = setting(
+        4, "most sentences in an extractive answer", unit="sentences", minimum=1, maximum=50
+    )
+    answer_rescoring: bool = setting(
+        True, "compare sentences of an extractive answer with the question by vectors, too, not by words alone"
+    )
+    cache_ttl_s: float = setting(
+        1_800.0, "how long an answer stays cached; 0 turns the answer cache off", unit="seconds", minimum=0
+    )
+    cache_max_entries: int = setting(500, "answers kept; 0 turns the answer cache off", unit="answers", minimum=0)
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            object.__setattr__(self, f.name, checked(f.name, str(f.type), spec_of(f), getattr(self, f.name)))
+        if self.chunk_overlap >= self.chunk_size:
+            raise ConfigError(f"chunk_overlap {self.chunk_overlap} must be below chunk_size {self.chunk_size} (tokens)")
+        if self.leaf_size > self.chunk_size:
+            raise ConfigError(f"leaf_size {self.leaf_size} must not exceed chunk_size {self.chunk_size} (tokens)")
+        if self.top_k > self.max_top_k:
+            raise ConfigError(f"top_k {self.top_k} must not exceed max_top_k {self.max_top_k} (nodes)")
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> RouterConfig:
+        """Read the settings from environment variables; an empty variable counts as not set.
+
+        Args:
+            env: The variables; the process's by default.
+
+        Returns:
+            The settings, defaults where nothing was set.
+
+        Raises:
+            ConfigError: If a variable with our prefix is unknown, or a value is ill-typed or out of range.
+        """
+        known = {PREFIX + f.name.upper(): f.name for f in fields(cls)}
+        known |= {spec_of(f).alias: f.name for f in fields(cls) if spec_of(f).alias}
+        values: dict[str, Any] = {}
+        # Aliases first, so that the prefixed name wins where both are set.
+        for variable in sorted(env, key=lambda name: name.startswith(PREFIX)):
+            if variable in known:
+                if env[variable].strip():
+                    values[known[variable]] = env[variable].strip()
+            elif variable.startswith(PREFIX):
+                raise ConfigError(unknown_name("setting", variable, (k for k in known if k.startswith(PREFIX))))
+        return cls(**values)
+
+    @classmethod
+    def load(cls, dotenv: str | Path = ".env", env: Mapping[str, str] = os.environ) -> RouterConfig:
+        """Read a ``.env`` file, if there is one, and the environment, which wins.
+
+        Args:
+            dotenv: Path of the file.
+            env: The variables; the process's by default.
+
+        Raises:
+            ConfigError: As :meth:`from_env`.
+        """
+        try:
+            file = {name: value or "" for name, value in dotenv_values(dotenv).items()}
+        except (OSError, UnicodeDecodeError) as err:
+            raise ConfigError(
+                f"cannot read {dotenv}: {type(err).__name__}; make it a readable UTF-8 file or remove it"
+            ) from err
+        return cls.from_env({**file, **env})
+
+    def with_changes(self, **changes: object) -> RouterConfig:
+        """Return a copy with some settings changed.
+
+        Raises:
+            ConfigError: If a name is unknown or a value does not fit.
+        """
+        known = [f.name for f in fields(self)]
+        for name in changes:
+            if name not in known:
+                raise ConfigError(unknown_name("setting", name, known))
+        return replace(self, **changes)  # type: ignore[arg-type]  # each value is checked in __post_init__
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types, secrets as stars."""
+        return {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+
+
+def env_example() -> str:
+    """Write every setting as a commented line with its default, unit and range: the content of ``.env.example``."""
+    lines = ["# Settings of agentic-retriever. Copy to .env and uncomment what you change.", ""]
+    for f in fields(RouterConfig):
+        spec = spec_of(f)
+        allowed = " | ".join(spec.choices) or range_text(spec)
+        notes = "; ".join(
+            part for part in (spec.unit, allowed, f"also read from {spec.alias}" if spec.alias else "") if part
+        )
+        lines.append(f"# {spec.help[0].upper()}{spec.help[1:]}." + (f" ({notes})" if notes else ""))
+        lines.append(f"#{PREFIX}{f.name.upper()}={plain(f.default)}")
+        lines.append("")
+    return "\n".join(lines)

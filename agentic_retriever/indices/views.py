@@ -1,0 +1,205 @@
+"""Views derived from the chunks of an index and kept beside them, each in a collection of its own.
+
+A view is brought up to date by difference: only documents whose content has changed are derived and embedded again, and
+what belongs to documents that are gone is deleted. Before the collection is touched, the documents concerned are marked
+in the view's sealed state; so a process killed in between leaves a view that knows what it has to do again.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from agentic_retriever.deadlines import DeadlineCaller
+from agentic_retriever.errors import DeadlineExceededError, StoreClosedError, StoreDamagedError, StoreError
+from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.indices.view_state import INCOMPLETE, ViewState, load_state, save_state, saved_version
+from agentic_retriever.indices.view_update import ViewUpdate
+
+if TYPE_CHECKING:
+    from agentic_retriever.indices.index import Index
+    from agentic_retriever.indices.ingest import Progress
+    from agentic_retriever.indices.view_update import Derivation
+
+logger = logging.getLogger(__name__)
+
+BUILT_IN_QUERY: Final = 2_000
+"""Most nodes that an index may have for its views to be built by the first query that needs them."""
+
+_CLOSING_PATIENCE_S: Final = 5.0
+
+
+class DerivedCollection:
+    """One derived view of one index: its collection, its state, and bringing both up to date.
+
+    Safe to use from many threads; one of them builds while the others wait.
+
+    Args:
+        index: The index whose chunks it is derived from.
+        name: Name of the collection, a folder beside the chunks.
+        made_with: Changes whenever the same documents would give other nodes.
+        derivation: How it is made.
+    """
+
+    def __init__(self, index: Index, name: str, *, made_with: str, derivation: Derivation) -> None:
+        self.name = name
+        self._index = index
+        self._made_with = made_with
+        self._derivation = derivation
+        self._folder = index.folder / f"{name}-state"
+        self._building = threading.RLock()
+        self._opening = threading.Lock()
+        self._caller = DeadlineCaller(f"building the {name} of index {index.name}")
+        self._store: QdrantEdgeVectorStore | None = None
+        self._state: ViewState | None = None
+        self._saved_version: int | None = None
+        self._closed = False
+
+    @property
+    def store(self) -> QdrantEdgeVectorStore:
+        """The collection, opened with its first use; one that is damaged is made anew.
+
+        Raises:
+            StoreClosedError: If the index was closed.
+            StoreError: If it cannot be opened.
+        """
+        with self._opening:
+            self._check_open()
+            if self._store is None:
+                try:
+                    self._store = self._opened()
+                except StoreDamagedError as err:
+                    logger.warning("%s; making the %s of index %r again", err, self.name, self._index.name)
+                    shutil.rmtree(self._index.folder / self.name, ignore_errors=True)
+                    self._store = self._opened()
+            return self._store
+
+    def is_usable(self) -> bool:
+        """Tell whether a query may use it: it is built for this version, or cheap enough to be built by the query."""
+        return self._built_version() == self._index.version or self._index.count() <= BUILT_IN_QUERY
+
+    def ready(self, timeout_s: float | None = None) -> ViewState:
+        """Return the state of the view, built now where it is missing or old and the index is small enough.
+
+        Args:
+            timeout_s: Seconds to wait; building goes on in the background when they are over. ``None`` waits.
+
+        Raises:
+            DeadlineExceededError: If it was not built in time.
+            EmbeddingError: If it could not be embedded.
+            StoreError: If the index is too large for building it inside a query, or the disk failed.
+        """
+        state = self._state
+        if state is not None and state.version == self._index.version:
+            return state
+        if not self.is_usable():
+            raise StoreError(
+                f"the {self.name} of index {self._index.name!r} are not built for its present state, and it has more "
+                f"than {BUILT_IN_QUERY:,} nodes; build its views first"
+            )
+        if timeout_s is None:
+            return self.refresh()
+        try:
+            return self._caller.call(self.refresh, timeout_s)
+        except DeadlineExceededError as err:
+            raise DeadlineExceededError(
+                f"the {self.name} of index {self._index.name!r} are still being built; a later query can use them"
+            ) from err
+
+    def refresh(self, progress: Progress | None = None, *, derivation: Derivation | None = None) -> ViewState:
+        """Bring the view up to date, however large the index is.
+
+        Args:
+            progress: Hears how far it is.
+            derivation: How to make it this time.
+
+        Returns:
+            Its state.
+
+        Raises:
+            EmbeddingError: If it could not be embedded; what was done stays, and a second run goes on.
+            StoreError: If the disk failed.
+        """
+        with self._building:
+            try:
+                version = self._index.version
+                state = self._state or self._recovered()
+                if state.version != version or derivation is not None:
+                    state = self._updated(state, version, progress, derivation or self._derivation)
+                self._state = state
+                return state
+            finally:
+                if self._closed:
+                    self._close_store()
+
+    def close(self) -> None:
+        """Close the files; a build under way stops after its batch."""
+        self._closed = True
+        if self._building.acquire(timeout=_CLOSING_PATIENCE_S):
+            try:
+                self._close_store()
+            finally:
+                self._building.release()
+
+    def _opened(self) -> QdrantEdgeVectorStore:
+        dimension = self._index.manifest.dimension
+        return QdrantEdgeVectorStore(self._index.folder, collection_name=self.name, dimension=dimension)
+
+    def _close_store(self) -> None:
+        with self._opening:
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"index {self._index.name!r} is closed; open it again")
+
+    def _built_version(self) -> int:
+        if self._state is not None:
+            return self._state.version
+        if self._saved_version is None:
+            try:
+                found = saved_version(self._folder, made_with=self._made_with)
+            except StoreError as err:  # whoever uses the view will be told
+                logger.warning("%s", err)
+                found = None
+            self._saved_version = INCOMPLETE if found is None else found
+        return self._saved_version
+
+    def _recovered(self) -> ViewState:
+        """Read the saved state and hold it against what is stored; only what agrees counts as done."""
+        state = load_state(self._folder, made_with=self._made_with)
+        expected = state.node_ids()
+        if state.version != INCOMPLETE and self.store.count() == len(expected):
+            return state
+        present = set(self.store.node_ids())
+        orphans = sorted(present - expected)
+        if orphans:
+            self.store.delete_nodes(node_ids=orphans)
+        documents = {
+            doc_id: known if present.issuperset(known.node_ids) else replace(known, content_hash="")
+            for doc_id, known in state.documents.items()
+        }
+        return ViewState(INCOMPLETE, documents)
+
+    def _updated(self, state: ViewState, version: int, progress: Progress | None, derivation: Derivation) -> ViewState:
+        update = ViewUpdate(self._index, state, self.store, derivation, progress)
+        if update.changes:
+            self._state = None  # until it is whole again
+            update.run(save=self._save, check=self._check_open)
+        state = ViewState(version, update.documents)
+        try:
+            self.store.flush()
+            self._save(state)
+        except StoreError as err:
+            logger.warning(
+                "the state of the %s could not be saved (%s); they are checked again next time", self.name, err
+            )
+        return state
+
+    def _save(self, state: ViewState) -> None:
+        save_state(self._folder, state, made_with=self._made_with)

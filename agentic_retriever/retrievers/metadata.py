@@ -1,0 +1,91 @@
+"""Strategy ``metadata``: filters understood from the question, then dense search among what satisfies them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from agentic_retriever.retrievers.base import RetrieverAdapter
+from agentic_retriever.retrievers.question_filters import FieldDictionary, RelaxationLadder, understand
+from agentic_retriever.retrievers.search import Found
+from agentic_retriever.retrievers.sides import guarded
+from agentic_retriever.retrievers.vector import nearest
+from agentic_retriever.schema import Degradation, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from llama_index.core.schema import BaseNode
+
+    from agentic_retriever.retrievers.question_filters import Clause, Understood
+    from agentic_retriever.retrievers.search import Candidate, RetrievalRequest
+
+SURE = 0.9
+"""A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value."""
+
+
+@runtime_checkable
+class HasNodes(Protocol):
+    """An index that can go through all its nodes."""
+
+    def nodes(self) -> Iterable[BaseNode]:
+        """Go through every node."""
+
+
+class MetadataRetriever(RetrieverAdapter):
+    """Values, ranges and years that a question names become filters; the nearest nodes among what is left are returned.
+
+    When nothing is left, the least certain clause is dropped and the search made again; every clause that was dropped
+    is told as a degradation. A caller's own filters hold throughout. A question that names no field's value is
+    answered by dense search.
+    """
+
+    strategy = Strategy.METADATA
+    keeps_deadlines = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the base's arguments
+        super().__init__(*args, **kwargs)
+        self._lock = threading.Lock()
+        self._fields: tuple[int, FieldDictionary] | None = None
+
+    def understood(self, query: str) -> Understood:
+        """Tell which conditions on metadata a question names in this index.
+
+        Raises:
+            StoreError: If the index cannot be read.
+        """
+        return understand(query, self._dictionary())
+
+    def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
+        clauses = applicable(self.understood(request.query))
+        found: Sequence[Candidate] = ()
+        for rung in RelaxationLadder(clauses, request.filters):
+            timeout_s = None if deadline is None else deadline - self._settings.timer()
+            found = nearest(self._index, replace(request, filters=rung.filters), request.top_k, timeout_s=timeout_s)
+            if found or not rung.kept:
+                lost = tuple(_dropped(said) for said in rung.dropped)
+                return Found(tuple(found), lost, tuple(clause.say for clause in rung.kept))
+        return Found(tuple(found))
+
+    def _dictionary(self) -> FieldDictionary:
+        """Return the values of the index's current version, read once for each version."""
+        with self._lock:
+            version = self._index.version
+            if self._fields is None or self._fields[0] != version:
+                index = self._index
+                items = index.nodes() if isinstance(index, HasNodes) else index.vector_store.get_nodes()
+                pairs = ((node.node_id, node.metadata) for node in items)
+                built = guarded(f"index {index.name}", lambda: FieldDictionary.build(pairs))
+                self._fields = (version, built)
+            return self._fields[1]
+
+
+def applicable(understood: Understood) -> tuple[Clause, ...]:
+    """Return the clauses worth filtering by: several that agree on a reading, or a single one that is sure."""
+    clauses = understood.clauses
+    return clauses if len(clauses) > 1 else understood.at_least(SURE)
+
+
+def _dropped(said: str) -> Degradation:
+    return Degradation(step="metadata.filter", reason=f"nothing satisfies: {said}", fallback="left out")

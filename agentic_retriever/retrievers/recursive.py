@@ -1,0 +1,243 @@
+"""Strategy ``recursive``: leaves first, then the chunks they belong to, then what those refer to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from llama_index.core.schema import IndexNode, NodeRelationship, RelatedNodeInfo
+
+from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
+from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
+from agentic_retriever.retrievers.references import ReferenceMap, find_references
+from agentic_retriever.retrievers.search import Candidate, Found
+from agentic_retriever.retrievers.view_search import (
+    hierarchy_of,
+    leaves_for_chunks,
+    nearest_among,
+    plain_search,
+    seconds_left,
+    with_vector,
+)
+from agentic_retriever.schema import Degradation, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from llama_index.core.callbacks.base import CallbackManager
+    from llama_index.core.schema import BaseNode
+
+    from agentic_retriever.indices.hierarchy import HierarchyView, LeafHit
+    from agentic_retriever.retrievers.search import AdapterSettings, RetrievalRequest, SearchableIndex
+
+LEAF: Final = "leaf"
+MERGED: Final = "merged"
+REFERRED: Final = "referred"
+"""Names in the per-source scores: the best leaf's cosine; the score of a chunk most of whose leaves were found; and
+that of a chunk that another one refers to."""
+
+LEAF_FACTOR: Final = 4
+MIN_LEAVES: Final = 40
+MERGE_RATIO: Final = 0.5
+MERGE_GAIN: Final = 0.05
+"""How far a chunk all of whose leaves were found moves from the score of its best leaf towards 1."""
+
+DEPTH: Final = 2
+FOLLOWED_FROM: Final = 5
+MAX_FOLLOWED: Final = 64
+REFERRED_SHARE: Final = 0.5
+"""How near the score of a chunk that is referred to comes to that of the chunk that refers to it, per step."""
+
+_POINTING: Final = (NodeRelationship.NEXT, NodeRelationship.PREVIOUS, NodeRelationship.CHILD)
+
+
+class RecursiveRetriever(RetrieverAdapter):
+    """Finds leaves, merges them into their chunks, and follows the references of the best chunks.
+
+    A chunk has the score of its best leaf. One of whose leaves at least ``merge_ratio`` were found, and two or more, is
+    scored higher, as it speaks of the question throughout. From the five best chunks on, references are followed: those
+    that stand in the text ("section 4.2", "artículo 17 del Reglamento"), ``NEXT``, ``PREVIOUS`` and ``CHILD``, and
+    where an ``IndexNode`` points. What is referred to scores between its own cosine and the score of what refers to it.
+    Each chunk is visited once and at most 64 are added, so circles and long chains end.
+
+    LlamaIndex's ``AutoMergingRetriever`` and ``RecursiveRetriever`` are not used inside: they read parents from a
+    document store in memory, which an index on a vector store does not have, take the mean of the leaves for the score
+    of a parent, turn a score of 0 into 1, know no filters, and call themselves without limit, so that a chain of
+    references or a circle ends in ``RecursionError``.
+
+    Args:
+        index: What to search.
+        settings: How.
+        depth: How many steps references are followed, from 0.
+        merge_ratio: Share of a chunk's leaves from which on it is merged, in (0, 1].
+        callback_manager: LlamaIndex callbacks.
+    """
+
+    strategy = Strategy.RECURSIVE
+
+    def __init__(
+        self,
+        index: SearchableIndex,
+        settings: AdapterSettings,
+        *,
+        depth: int = DEPTH,
+        merge_ratio: float = MERGE_RATIO,
+        callback_manager: CallbackManager | None = None,
+    ) -> None:
+        super().__init__(index, settings, callback_manager=callback_manager)
+        self._depth = depth
+        self._merge_ratio = merge_ratio
+        self._known: tuple[HierarchyView, ReferenceMap] | None = None
+
+    def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
+        def left() -> float | None:
+            return seconds_left(deadline, self._settings.timer)
+
+        request = with_vector(self._index, request, left())
+        try:
+            view = hierarchy_of(self._index, left())
+            depth = max(MIN_LEAVES, LEAF_FACTOR * request.top_k)
+            hits = leaves_for_chunks(view, request, request.top_k, depth=depth)
+        except AgenticRetrieverError as err:
+            return plain_search(self._index, request, step="recursive.leaves", err=err, left_s=left())
+        found = self._chunks(merged(hits, self._merge_ratio), request)
+        trail = _Trail({c.node.node_id: c for c in found})
+        try:
+            self._follow(trail, request, self._references(view), deadline)
+        except AgenticRetrieverError as err:
+            lost = Degradation(step="recursive.references", reason=str(err), fallback="what was found until then")
+            return Found(tuple(trail.found.values()), (lost,))
+        return Found(tuple(trail.found.values()))
+
+    def _references(self, view: HierarchyView) -> ReferenceMap:
+        known = self._known
+        if known is None or known[0] is not view:
+            known = self._known = (view, ReferenceMap(view.outlines))
+        return known[1]
+
+    def _chunks(self, scored: Sequence[MergedChunk], request: RetrievalRequest) -> list[Candidate]:
+        """Read the best chunks; those that were deleted or changed meanwhile make room for the next."""
+        found: list[Candidate] = []
+        for start in range(0, len(scored), request.top_k):
+            batch = scored[start : start + request.top_k]
+            nodes = fetch_nodes(self._index, [chunk.chunk_id for chunk in batch])
+            found += [
+                Candidate(nodes[chunk.chunk_id], chunk.score, chunk.sources)
+                for chunk in batch
+                if chunk.chunk_id in nodes
+            ]
+            if len(found) >= request.top_k:
+                break
+        return found
+
+    def _follow(
+        self, trail: _Trail, request: RetrievalRequest, references: ReferenceMap, deadline: float | None
+    ) -> None:
+        frontier = sorted(trail.found.values(), key=lambda c: (-(c.score or 0.0), c.node.node_id))[:FOLLOWED_FROM]
+        for _step in range(self._depth):
+            if deadline is not None and self._settings.timer() >= deadline:
+                raise DeadlineExceededError("the time ran out while references were followed")
+            targets = trail.targets(frontier, references)
+            if not targets:
+                return
+            frontier = trail.add(targets, self._own_scores(targets, request))
+
+    def _own_scores(self, targets: Mapping[str, float], request: RetrievalRequest) -> list[Candidate]:
+        found = nearest_among(self._index, request, targets, len(targets))
+        known = {candidate.node.node_id for candidate in found}
+        # Not every store can be asked for some nodes only.
+        others = fetch_nodes(self._index, [node_id for node_id in targets if node_id not in known])
+        return [*found, *(Candidate(node, None) for node in others.values())]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedChunk:
+    """A chunk with its score and where that comes from."""
+
+    chunk_id: str
+    score: float
+    sources: Mapping[str, float]
+
+
+def merged(hits: Sequence[LeafHit], ratio: float = MERGE_RATIO) -> list[MergedChunk]:
+    """Merge leaves into their chunks.
+
+    Args:
+        hits: The leaves that were found.
+        ratio: Share of a chunk's leaves from which on it is merged, in (0, 1].
+
+    Returns:
+        Each chunk once, by falling score, then by id.
+    """
+    groups: dict[str, list[LeafHit]] = {}
+    for hit in hits:
+        groups.setdefault(hit.chunk_id, []).append(hit)
+    chunks = [_merged(chunk_id, group, ratio) for chunk_id, group in groups.items()]
+    return sorted(chunks, key=lambda chunk: (-chunk.score, chunk.chunk_id))
+
+
+def _merged(chunk_id: str, group: Sequence[LeafHit], ratio: float) -> MergedChunk:
+    best = max(hit.score for hit in group)
+    share = len(group) / max(group[0].siblings, len(group))
+    if len(group) < 2 or share < ratio:
+        return MergedChunk(chunk_id=chunk_id, score=best, sources={LEAF: best})
+    score = best + MERGE_GAIN * share * (1 - best)
+    return MergedChunk(chunk_id=chunk_id, score=score, sources={LEAF: best, MERGED: score})
+
+
+@dataclass(slots=True)
+class _Trail:
+    """The chunks found so far, each visited once."""
+
+    found: dict[str, Candidate]
+    followed: int = 0
+    visited: set[str] = field(default_factory=set)
+
+    def targets(self, frontier: Sequence[Candidate], references: ReferenceMap) -> dict[str, float]:
+        """Return what the chunks refer to and was not visited, with the best score of what refers to it."""
+        targets: dict[str, float] = {}
+        for candidate in frontier:
+            self.visited.add(candidate.node.node_id)
+            for target in _pointed_at(candidate.node, references):
+                is_new = target not in targets and target not in self.visited
+                if is_new and self.followed + len(targets) >= MAX_FOLLOWED:
+                    continue
+                if target not in self.visited:
+                    targets[target] = max(targets.get(target, -1.0), candidate.score or 0.0)
+        self.followed += len(targets)
+        self.visited.update(targets)
+        return targets
+
+    def add(self, targets: Mapping[str, float], reached: Sequence[Candidate]) -> list[Candidate]:
+        """Take in what was reached, and return it with its scores; what was found before keeps the better score."""
+        added: list[Candidate] = []
+        for candidate in reached:
+            node_id = candidate.node.node_id
+            score = _referred_score(candidate.score, targets[node_id])
+            known = self.found.get(node_id)
+            sources = {**candidate.sources, **(known.sources if known else {}), REFERRED: score}
+            best = score if known is None or known.score is None else max(score, known.score)
+            self.found[node_id] = replace(candidate, score=best, sources=sources)
+            added.append(self.found[node_id])
+        return added
+
+
+def _referred_score(own: float | None, referrer: float) -> float:
+    if own is None or own != own:  # noqa: PLR0124 - NaN is unequal to itself
+        return REFERRED_SHARE * referrer
+    return own + REFERRED_SHARE * max(0.0, referrer - own)
+
+
+def _pointed_at(node: BaseNode, references: ReferenceMap) -> Iterator[str]:
+    """Yield the ids of the chunks that a chunk refers to, its own left out."""
+    own = node.node_id
+    for relationship in _POINTING:
+        related = node.relationships.get(relationship)
+        for info in related if isinstance(related, list) else [related]:
+            if isinstance(info, RelatedNodeInfo) and info.node_id != own:
+                yield info.node_id
+    if isinstance(node, IndexNode) and node.index_id != own:
+        yield node.index_id
+    text = getattr(node, "text", "")
+    for reference in find_references(text) if isinstance(text, str) else ():
+        yield from (chunk for chunk in references.resolve(reference, node.ref_doc_id or own) if chunk != own)

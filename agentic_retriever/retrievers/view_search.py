@@ -1,0 +1,170 @@
+"""What the strategies over derived views share: getting a view in time, and searching parts of an index."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
+
+from llama_index.core.vector_stores.types import VectorStoreQuery
+
+from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, StoreError
+from agentic_retriever.filters import is_empty
+from agentic_retriever.retrievers.search import Candidate, Found
+from agentic_retriever.retrievers.sides import guarded
+from agentic_retriever.retrievers.vector import DENSE, nearest
+from agentic_retriever.schema import Degradation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from agentic_retriever.indices.hierarchy import HierarchyView, LeafHit
+    from agentic_retriever.indices.summaries import SummaryView
+    from agentic_retriever.retrievers.search import RetrievalRequest, SearchableIndex
+
+V_co = TypeVar("V_co", covariant=True)
+
+VIEW_SHARE: Final = 0.5
+"""Share of the time left that a search waits for a view that is being built, so that dense search can still follow."""
+
+MAX_LEAVES: Final = 10_000
+_GROWTH: Final = 4
+
+
+@runtime_checkable
+class HasHierarchy(Protocol):
+    """An index with leaves."""
+
+    def hierarchy(self, *, timeout_s: float | None = None) -> HierarchyView:
+        """Return the leaves of the current version, built within ``timeout_s`` seconds if need be."""
+
+
+@runtime_checkable
+class HasSummaries(Protocol):
+    """An index with summaries."""
+
+    def summaries(self, *, timeout_s: float | None = None) -> SummaryView:
+        """Return the summaries of the current version, built within ``timeout_s`` seconds if need be."""
+
+
+def hierarchy_of(index: SearchableIndex, left_s: float | None) -> HierarchyView:
+    """Return the leaves of an index.
+
+    Args:
+        index: The index.
+        left_s: Seconds left for the whole search, or ``None``.
+
+    Raises:
+        StoreError: If it has none.
+        DeadlineExceededError: If they could not be built in time.
+    """
+    if not isinstance(index, HasHierarchy):
+        raise StoreError(f"index {index.name!r} keeps no leaves; use an index of this package for this strategy")
+    return _view("leaves", index.name, index.hierarchy, left_s)
+
+
+def summaries_of(index: SearchableIndex, left_s: float | None) -> SummaryView:
+    """Return the summaries of an index; otherwise as :func:`hierarchy_of`."""
+    if not isinstance(index, HasSummaries):
+        raise StoreError(f"index {index.name!r} keeps no summaries; use an index of this package for this strategy")
+    return _view("summaries", index.name, index.summaries, left_s)
+
+
+def with_vector(index: SearchableIndex, request: RetrievalRequest, left_s: float | None) -> RetrievalRequest:
+    """Return the request with the question's vector, embedded now if it has none.
+
+    Raises:
+        EmbeddingError: If the question could not be embedded.
+        DeadlineExceededError: If no time was left.
+    """
+    if request.query_vector is not None:
+        return request
+    if left_s is not None and left_s <= 0:
+        raise DeadlineExceededError("no time was left to embed the question; allow more time")
+    embedded = guarded("the embedding model", lambda: index.embedding.embed_query(request.query, timeout_s=left_s))
+    return replace(request, query_vector=tuple(float(x) for x in embedded))
+
+
+def nearest_among(
+    index: SearchableIndex, request: RetrievalRequest, node_ids: Collection[str], depth: int
+) -> list[Candidate]:
+    """Find those of some nodes that are nearest to the question.
+
+    Args:
+        index: The index.
+        request: The question with its vector, and the filters.
+        node_ids: The only nodes to choose from; none gives nothing.
+        depth: How many at most.
+
+    Returns:
+        Candidates with their cosine, all of them among ``node_ids``.
+
+    Raises:
+        StoreError: If the store failed.
+    """
+    if not node_ids or request.query_vector is None:
+        return []  # some stores take no ids for no restriction
+    query = VectorStoreQuery(
+        query_embedding=list(request.query_vector),
+        similarity_top_k=depth,
+        node_ids=list(node_ids),
+        filters=None if is_empty(request.filters) else request.filters,
+    )
+    result = guarded(f"the store of index {index.name}", lambda: index.vector_store.query(query))
+    allowed = set(node_ids)
+    found = zip(result.nodes or (), result.similarities or (), strict=False)
+    return [Candidate(node, score, {DENSE: score}) for node, score in found if node.node_id in allowed]
+
+
+def leaves_for_chunks(view: HierarchyView, request: RetrievalRequest, chunks: int, *, depth: int) -> list[LeafHit]:
+    """Find leaves until they come from enough different chunks.
+
+    Args:
+        view: The leaves.
+        request: The question with its vector, and the filters.
+        chunks: How many chunks are wanted.
+        depth: How many leaves to find at first; 4 times as many each time that they come from too few chunks.
+
+    Returns:
+        Hits by falling score.
+
+    Raises:
+        StoreError: If the store failed.
+    """
+    vector = request.query_vector or ()
+    while True:
+        hits = guarded("the leaves", partial(view.search, vector, depth, filters=request.filters))
+        is_enough = len({hit.chunk_id for hit in hits}) >= chunks
+        if is_enough or len(hits) < depth or depth >= MAX_LEAVES:
+            return hits
+        depth = min(_GROWTH * depth, MAX_LEAVES)
+
+
+def plain_search(
+    index: SearchableIndex, request: RetrievalRequest, *, step: str, err: AgenticRetrieverError, left_s: float | None
+) -> Found:
+    """Search as ``vector`` does, and say why.
+
+    Args:
+        index: The index.
+        request: The request.
+        step: The step that fell back.
+        err: Why.
+        left_s: Seconds left, or ``None``.
+    """
+    found = nearest(index, request, request.top_k, timeout_s=left_s)
+    return Found(tuple(found), (Degradation(step=step, reason=str(err), fallback="dense search over chunks"),))
+
+
+def seconds_left(deadline: float | None, timer: Callable[[], float]) -> float | None:
+    """Return the seconds until a deadline, or ``None`` without one."""
+    return None if deadline is None else deadline - timer()
+
+
+def _view(what: str, name: str, get: _Getter[V_co], left_s: float | None) -> V_co:
+    timeout_s = None if left_s is None else max(0.0, left_s) * VIEW_SHARE
+    return guarded(f"opening the {what} of index {name}", lambda: get(timeout_s=timeout_s))
+
+
+class _Getter(Protocol[V_co]):
+    def __call__(self, *, timeout_s: float | None) -> V_co: ...

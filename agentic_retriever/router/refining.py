@@ -1,0 +1,105 @@
+"""Between retrieval and the answer: how many nodes to fetch, and what is done with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentic_retriever.retrievers.postprocess import (
+    EXPANDED_KEY,
+    PostprocessSettings,
+    PostprocessTools,
+    make_reranker,
+    postprocess,
+    section_neighbours,
+    store_vectors,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+    from llama_index.core.schema import BaseNode, NodeWithScore
+
+    from agentic_retriever.llm import ModelClient
+    from agentic_retriever.retrievers.postprocess.expand import Neighbours
+    from agentic_retriever.router.resources import Resources
+    from agentic_retriever.router.stages import Question
+    from agentic_retriever.router.timing import QueryClock
+    from agentic_retriever.schema import Degradation
+
+
+class Refiner:
+    """Boosts, reranks, diversifies, cuts and expands what was retrieved, as the settings ask; by default it cuts only.
+
+    Args:
+        resources: Settings and indexes.
+        client: The model for the reranker ``llm``.
+
+    Raises:
+        ConfigError: If the settings name a reranker that cannot be made.
+    """
+
+    def __init__(self, resources: Resources, client: ModelClient | None) -> None:
+        self._resources = resources
+        self._settings = PostprocessSettings.from_config(resources.config)
+        self._reranker = make_reranker(resources.config, client)
+
+    def kept(self, question: Question, complexity_score: float) -> int:
+        """Return how many nodes the answer gets; a number that the caller gave is never changed."""
+        if question.top_k_given:
+            return question.top_k
+        return self._settings.final_top_k(question.top_k, complexity_score)
+
+    def fetched(self, kept: int) -> int:
+        """Return how many nodes to retrieve so that so many can be kept."""
+        return self._settings.candidates(kept, reranks=self._reranker is not None)
+
+    def run(
+        self, question: Question, nodes: Sequence[NodeWithScore], origin: dict[str, str], kept: int, clock: QueryClock
+    ) -> tuple[list[NodeWithScore], tuple[Degradation, ...]]:
+        """Refine the nodes; ``origin`` learns the index of those that are added.
+
+        Args:
+            question: The question.
+            nodes: As retrieved, best first.
+            origin: Name of the index by node id.
+            kept: How many to keep.
+            clock: The time of the query.
+
+        Returns:
+            The nodes in order, and the steps that failed.
+        """
+        readers: dict[str, Neighbours] = {}
+
+        def neighbours(node: BaseNode) -> Sequence[BaseNode]:
+            name = origin[node.node_id]
+            if name not in readers:
+                index, width = self._resources.index(name), self._settings.neighbours
+                readers[name] = section_neighbours(index, width=width, filters=question.filters)
+            return readers[name](node)
+
+        with clock.step("rerank"):
+            refined, lost = postprocess(
+                question.query,
+                nodes,
+                self._settings,
+                PostprocessTools(
+                    reranker=self._reranker,
+                    vectors=lambda node_ids: self._vectors(node_ids, origin),
+                    neighbours=neighbours,
+                ),
+                top_k=kept,
+                timeout_s=clock.left_s("refining what was found"),
+            )
+        for entry in refined:
+            hit = entry.node.metadata.get(EXPANDED_KEY)
+            if hit in origin:
+                origin.setdefault(entry.node.node_id, origin[hit])
+        return refined, lost
+
+    def _vectors(self, node_ids: Sequence[str], origin: Mapping[str, str]) -> Mapping[str, npt.ArrayLike]:
+        found: dict[str, npt.ArrayLike] = {}
+        for name in dict.fromkeys(origin[node_id] for node_id in node_ids if node_id in origin):
+            mine = [node_id for node_id in node_ids if origin.get(node_id) == name]
+            found.update(store_vectors(self._resources.index(name))(mine))
+        return found

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from pyroaring import BitMap
+
+from agentic_retriever.indices import btree_nodes
+from agentic_retriever.indices.btree import BPlusTree
+from agentic_retriever.indices.btree_nodes import Leaf
+
+SMALL = {"LEAF": 4, "FANOUT": 4, "RUN": 3}
+WITHIN = BitMap(range(0, 60, 7))
+BOUNDS = [float("-inf"), 0.0, 0.5, 7.0, float("inf")]
+keys = st.one_of(st.integers(-3, 12).map(float), st.sampled_from([0.5, float("inf"), float("-inf")]))
+
+
+@pytest.fixture(params=["small nodes", "real nodes"])
+def node_sizes(request, monkeypatch):
+    if request.param == "small nodes":
+        for name, size in SMALL.items():
+            monkeypatch.setattr(btree_nodes, name, size)
+
+
+def arrays(entries, dtype=np.float64):
+    made = np.empty(len(entries), dtype=dtype)
+    made[:] = [key for key, _ in entries]
+    return made, np.array([row for _, row in entries], dtype=np.uint32)
+
+
+def depth(node):
+    """Height of a node; also checks everything that must be true of it."""
+    if isinstance(node, Leaf):
+        held, rows = node.entries()
+        assert len(held) == len(rows) > 0
+        assert (held[:-1] <= held[1:]).all()
+        assert set(rows.tolist()) == set(node.bitmap)
+        assert node.rows is None or len(node.rows) <= btree_nodes.LEAF or held[0] == held[-1]
+        return 1
+    assert 1 <= len(node.children) <= btree_nodes.FANOUT
+    assert list(node.lows) == [child.low for child in node.children] == sorted(node.lows)
+    seen = BitMap()
+    for child, upto in zip(node.children, node.upto, strict=True):
+        seen |= child.bitmap
+        assert upto == seen
+    heights = {depth(child) for child in node.children}
+    assert len(heights) == 1
+    return heights.pop() + 1
+
+
+def check(tree, entries, bounds=BOUNDS):
+    held, rows = tree.entries()
+    assert sorted(zip(held.tolist(), rows.tolist(), strict=True)) == sorted(set(entries))
+    assert (held[:-1] <= held[1:]).all()
+    assert len(tree) == len(set(entries))
+    assert tree.distinct() == len({key for key, _ in entries})
+    leaves = [leaf.low for leaf in tree.leaves()]
+    assert len(set(leaves)) == len(leaves)  # no key in two leaves
+    if tree.root is not None:
+        depth(tree.root)
+    single = not tree.repeats
+    for bound in bounds:
+        for inclusive in (False, True):
+            below = {row for key, row in entries if key < bound or (inclusive and key == bound)}
+            above = {row for key, row in entries if key > bound or (inclusive and key == bound)}
+            assert set(tree.below(bound, inclusive=inclusive)) == below
+            assert set(tree.above(bound, inclusive=inclusive)) == above
+            assert tree.below(bound, inclusive=inclusive, within=WITHIN) == BitMap(below) & WITHIN
+            assert tree.above(bound, inclusive=inclusive, within=WITHIN) == BitMap(above) & WITHIN
+            for rows, (low, high) in (
+                (below, tree.count_below(bound, inclusive=inclusive)),
+                (above, tree.count_above(bound, inclusive=inclusive)),
+            ):
+                assert low <= len(rows) <= high
+                assert low == high or not single
+        assert set(tree.equal(bound)) == {row for key, row in entries if key == bound}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(keys, st.integers(0, 60)), max_size=60), st.data())
+def test_build_insert_and_delete_equal_a_plain_list(entries, data):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in SMALL.items():
+            patch.setattr(btree_nodes, name, size)
+        cut = data.draw(st.integers(0, 60))
+        early = [entry for entry in entries if entry[1] < cut]
+        late = [entry for entry in entries if entry[1] >= cut]
+        built = BPlusTree.build(*arrays(early))
+        check(built, early)
+        grown = built.insert(*arrays(late))
+        check(grown, entries)
+        gone = data.draw(st.sets(st.integers(0, 60)))
+        check(grown.delete(BitMap(gone)), [entry for entry in entries if entry[1] not in gone])
+        check(grown, entries)
+        check(built, early)
+
+
+class TreeAsList(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        for name, size in SMALL.items():
+            self.patch.setattr(btree_nodes, name, size)
+        self.tree, self.entries, self.rows = BPlusTree(), [], 0
+
+    @rule(found=st.lists(st.lists(keys, min_size=1, max_size=2), max_size=12))
+    def insert(self, found):
+        new = [(key, self.rows + i) for i, of_row in enumerate(found) for key in of_row]
+        self.rows += len(found)
+        self.tree, self.entries = self.tree.insert(*arrays(new)), self.entries + new
+
+    @rule(share=st.floats(0, 1), seed=st.integers(0, 100))
+    def delete(self, share, seed):
+        chosen = random.Random(seed)
+        gone = {row for row in range(self.rows) if chosen.random() < share}
+        self.tree = self.tree.delete(BitMap(gone))
+        self.entries = [entry for entry in self.entries if entry[1] not in gone]
+
+    @invariant()
+    def equal(self):
+        check(self.tree, self.entries, bounds=[0.5, 7.0])
+
+    def teardown(self):
+        self.patch.undo()
+
+
+def test_any_run_of_changes():
+    steps = settings(max_examples=15, stateful_step_count=30, deadline=None)
+    run_state_machine_as_test(TreeAsList, settings=steps)
+
+
+def test_a_tall_tree(node_sizes):
+    rng = np.random.default_rng(1)
+    found = rng.permutation(np.repeat(np.arange(20_000.0), rng.integers(1, 3, 20_000)))
+    rows = np.arange(len(found), dtype=np.uint32)
+    half = len(found) // 2
+    tree = BPlusTree.build(found[:half], rows[:half])
+    for part in np.array_split(np.arange(half, len(found)), 5):
+        tree = tree.insert(found[part], rows[part])
+    depth(tree.root)
+    for bound in (0.0, 1.0, 777.5, 19_999.0):
+        assert list(tree.below(bound, inclusive=True)) == np.flatnonzero(found <= bound).tolist()
+        assert list(tree.above(bound, inclusive=False)) == np.flatnonzero(found > bound).tolist()
+        assert tree.count_below(bound, inclusive=False) == ((found < bound).sum(),) * 2
+    tall = depth(tree.root)
+    tree = tree.delete(BitMap(rows[:-50].tolist()))
+    assert sorted(tree.entries()[1].tolist()) == rows[-50:].tolist()
+    assert depth(tree.root) < tall
+    assert sum(1 for _ in tree.leaves()) <= 50
+    assert tree.delete(BitMap(rows.tolist())).root is None
+
+
+def test_a_range_takes_few_bitmaps_whatever_its_width():
+    rng = np.random.default_rng(2)
+    tree = BPlusTree.build(rng.random(300_000), np.arange(300_000, dtype=np.uint32))
+    height = depth(tree.root)
+    assert height == 4
+    for bound in (0.001, 0.3, 0.5, 0.999):
+        assert len(tree._parts_below(bound, inclusive=True)) <= height
+
+
+def test_heavy_keys_keep_no_arrays():
+    found = np.repeat([1.0, 2.0, 3.0], [5_000, 10, 5_000])
+    tree = BPlusTree.build(found, np.arange(len(found), dtype=np.uint32))
+    assert [leaf.rows is None for leaf in tree.leaves()] == [True, False, True]
+    tree = tree.insert(np.array([0.5, 1.0, 1.5, 3.5]), np.arange(len(found), len(found) + 4, dtype=np.uint32))
+    depth(tree.root)
+    assert len(tree.equal(1.0)) == 5_001
+    assert len(tree.above(1.0, inclusive=False)) == 5_012
+    few = tree.delete(BitMap(range(4_995)))
+    assert len(few.equal(1.0)) == 6
+
+
+def test_keys_of_any_kind_that_compare():
+    entries = [(2**53, 1), (2**53 + 1, 2), (1.5, 3), (10**30, 4), (float("inf"), 5), (-(10**400), 6)]
+    tree = BPlusTree.build(*arrays(entries, object))
+    assert list(tree.equal(2**53)) == [1]
+    assert list(tree.above(2**53, inclusive=False)) == [2, 4, 5]
+    assert list(tree.below(1.5, inclusive=False)) == [6]
+    assert list(tree.above(10**400, inclusive=True)) == [5]
+
+
+def test_rows_with_several_keys_are_on_both_sides():
+    tree = BPlusTree.build(*arrays([(1.0, 7), (10.0, 7), (1.0, 7), (5.0, 8)]))
+    assert list(tree.repeats) == [7]
+    assert list(tree.below(3.0, inclusive=True)) == [7]
+    assert list(tree.above(3.0, inclusive=True)) == [7, 8]
+    assert list(tree.above(3.0, inclusive=True, within=BitMap([7]))) == [7]
+    assert list(tree.delete(BitMap([7])).repeats) == []
+
+
+def test_nothing():
+    tree = BPlusTree.build(*arrays([]))
+    assert tree.root is None
+    assert len(tree) == 0
+    check(tree, [])
+    assert tree.insert(*arrays([])) is tree
+    assert tree.delete(BitMap([1])) is tree
+
+
+def test_deleting_what_is_not_there_shares_everything():
+    tree = BPlusTree.build(*arrays([(1.0, 1)]))
+    assert tree.delete(BitMap([2])) is tree

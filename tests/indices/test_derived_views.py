@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from llama_index.core.schema import Document, NodeRelationship, TextNode
+
+from agentic_retriever.embeddings import EmbeddingModel
+from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, StoreClosedError, StoreError
+from agentic_retriever.indices import Indexer, IndexStorage
+from agentic_retriever.indices import views as views_module
+from agentic_retriever.indices.hierarchy import LEAVES, leaf_nodes
+from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.schema import View
+from agentic_retriever.testing import FakeEmbedding
+
+CHUNKS = ChunkSettings(chunk_size=48, chunk_overlap=0, leaf_size=12)
+DERIVED = {View.HIERARCHY, View.SUMMARY}
+
+
+def document(name, subject, sentences=6):
+    text = "\n\n".join(f"## {i}. Part {i}\n\nThe {subject} of part {i} is blue. It has {i} wheels and a bell." for i in
+                       range(1, sentences + 1))  # fmt: skip
+    return Document(
+        id_=name, text=f"# {subject.title()}\n\n{text}", metadata={"title": subject.title(), "kind": subject}
+    )
+
+
+class Watched:
+    def __init__(self):
+        self.found = self.done = 0
+
+    def files(self, total): ...
+    def file_done(self, path): ...
+
+    def nodes(self, found):
+        self.found += found
+
+    def nodes_done(self, done):
+        self.done += done
+
+
+@pytest.fixture
+def base():
+    return FakeEmbedding()
+
+
+@pytest.fixture
+def storage(tmp_path):
+    opened = IndexStorage(tmp_path / "data")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def index(storage, base):
+    made = storage.create("docs", EmbeddingModel(base, name="fake"), description="", chunks=CHUNKS)
+    Indexer(made).add_documents([document("a", "bicycle"), document("b", "tricycle")])
+    base.calls.clear()
+    return made
+
+
+def stored(index, collection=LEAVES):
+    with QdrantEdgeVectorStore(index.folder, collection_name=collection) as store:
+        return {node.node_id: node for node in store.iter_nodes()}
+
+
+def expected_leaves(index):
+    return {leaf.node_id: leaf.text for chunk in index.nodes() for leaf in leaf_nodes(chunk, CHUNKS)}
+
+
+def test_leaves_are_pieces_of_their_chunks(index):
+    index.build_views()
+    chunks = {node.node_id: node for node in index.nodes()}
+    leaves = stored(index)
+    assert {i: n.text for i, n in leaves.items()} == expected_leaves(index)
+    assert len(leaves) > len(chunks)
+    for leaf in leaves.values():
+        parent = leaf.relationships[NodeRelationship.PARENT]
+        chunk = chunks[parent.node_id]
+        assert chunk.text[parent.metadata["start"] : parent.metadata["end"]] == leaf.text
+        assert index.source_text(leaf.ref_doc_id)[leaf.start_char_idx : leaf.end_char_idx] == leaf.text
+        assert leaf.metadata == chunk.metadata
+        assert leaf.ref_doc_id == chunk.ref_doc_id
+
+
+def test_a_hit_says_where_it_stands(index):
+    vector = index.embedding.embed_query("bicycle part 3 wheels bell")
+    hits = index.hierarchy().search(vector.tolist(), 5)
+    chunks = {node.node_id: node for node in index.nodes()}
+    assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
+    siblings = [h.chunk_id for h in hits]
+    assert all(h.siblings >= siblings.count(h.chunk_id) for h in hits)
+    assert all(chunks[h.chunk_id].text[h.start : h.end].strip() for h in hits)
+
+
+def test_only_what_has_changed_is_embedded_again(index, base):
+    index.build_views()
+    base.calls.clear()
+    Indexer(index).add_documents([document("c", "unicycle")])
+    Indexer(index).remove_documents(["a"])
+    base.calls.clear()
+    watched = Watched()
+    index.build_views(watched)
+    assert base.calls
+    assert all("icycle" not in text or "Unicycle" in text for text in base.calls)
+    assert watched.found == watched.done == len([i for i in stored(index) if i.startswith("c#")]) + 1
+    assert {i: n.text for i, n in stored(index).items()} == expected_leaves(index)
+    assert set(stored(index, "summaries")) == {"b/S", "c/S"}
+    base.calls.clear()
+    index.build_views()
+    assert base.calls == []
+
+
+def test_changed_metadata_reaches_the_leaves(index):
+    index.build_views()
+    changed = document("a", "bicycle")
+    changed.metadata["kind"] = "vehicle"
+    Indexer(index).add_documents([changed])
+    index.hierarchy()
+    kinds = {node.ref_doc_id: node.metadata["kind"] for node in stored(index).values()}
+    assert kinds == {"a": "vehicle", "b": "tricycle"}
+
+
+def test_leaves_that_a_shorter_text_no_longer_has_are_deleted(index):
+    index.build_views()
+    Indexer(index).add_documents([document("a", "bicycle", sentences=2)])
+    index.hierarchy()
+    assert {i: n.text for i, n in stored(index).items()} == expected_leaves(index)
+
+
+def test_views_are_there_after_reopening_without_any_embedding(storage, index, base):
+    index.build_views()
+    storage.close()
+    base.calls.clear()
+    again = storage.open("docs", EmbeddingModel(base, name="fake"))
+    assert set(again.views) >= DERIVED
+    assert again.hierarchy().outlines["a"].title == "Bicycle"
+    assert again.summaries().coverage == 1.0
+    assert base.calls == []
+
+
+def test_an_interrupted_build_is_completed_by_the_next(index, monkeypatch):
+    collection = index._views._leaves
+    object.__setattr__(collection._derivation, "batch_nodes", 4)
+    calls = []
+
+    def failing(texts, on_progress=None):
+        calls.append(texts)
+        if len(calls) == 2:
+            raise EmbeddingError("the model is gone")
+        return embed(texts, on_progress=on_progress)
+
+    embed = index.embedding.embed_passages
+    monkeypatch.setattr(index.embedding, "embed_passages", failing)
+    with pytest.raises(EmbeddingError, match="gone"):
+        index.hierarchy()
+    done = set(stored(index))
+    assert done
+    assert done < set(expected_leaves(index))
+    index.hierarchy()
+    assert {i: n.text for i, n in stored(index).items()} == expected_leaves(index)
+    embedded_twice = set(calls[0]) & {text for batch in calls[2:] for text in batch}
+    assert embedded_twice == set(), "what was written before the failure was embedded again"
+
+
+KILLED = """
+import sys, time
+from agentic_retriever.embeddings import EmbeddingModel
+from agentic_retriever.indices import IndexStorage
+from agentic_retriever.testing import FakeEmbedding
+class Slow(FakeEmbedding):
+    def _get_text_embeddings(self, texts):
+        time.sleep(0.02)
+        return super()._get_text_embeddings(texts)
+index = IndexStorage(sys.argv[1]).open("docs", EmbeddingModel(Slow(), name="fake"))
+print("ready", flush=True)
+index.build_views()
+print("done", flush=True)
+"""
+
+
+def test_kill_9_while_building_then_again_is_complete(tmp_path):
+    storage = IndexStorage(tmp_path)
+    index = storage.create("docs", EmbeddingModel(FakeEmbedding(), name="fake"), description="", chunks=CHUNKS)
+    Indexer(index).add_documents([document(f"d{i}", f"vehicle{i}", sentences=8) for i in range(40)])
+    storage.close()
+    killed = 0
+    for delay in (0.05, 0.2):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline().strip() == "ready"
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        killed += "done" not in process.stdout.read()
+        process.wait()
+        process.stdout.close()
+    assert killed
+    index = storage.open("docs", EmbeddingModel(FakeEmbedding(), name="fake"))
+    Indexer(index).remove_documents(["d0"])
+    index.build_views()
+    assert {i: n.text for i, n in stored(index).items()} == expected_leaves(index)
+    assert len(stored(index, "summaries")) == 39
+    storage.close()
+
+
+@pytest.mark.parametrize("damage", ["state", "header", "collection", "points"])
+def test_a_damaged_view_is_made_again(storage, index, damage):
+    index.build_views()
+    folder = index.folder
+    storage.close()
+    if damage == "state":
+        (folder / "leaves-state" / "documents.json").write_text("{}")
+    elif damage == "header":
+        manifest = folder / "leaves-state" / "manifest.json"
+        manifest.write_text(json.dumps({"header": {"version": 99}}))
+    elif damage == "collection":
+        (folder / "leaves" / "collection.json").unlink()
+    else:
+        shutil.rmtree(folder / "leaves")
+    again = storage.open("docs", EmbeddingModel(FakeEmbedding(), name="fake"))
+    again.hierarchy()
+    assert {i: n.text for i, n in stored(again).items()} == expected_leaves(again)
+
+
+def test_a_large_index_is_not_built_inside_a_query(index, monkeypatch):
+    assert set(index.views) >= DERIVED
+    monkeypatch.setattr(views_module, "BUILT_IN_QUERY", index.count() - 1)
+    assert not DERIVED & index.views
+    with pytest.raises(StoreError, match="build its views first"):
+        index.hierarchy()
+    index.build_views()
+    assert set(index.views) >= DERIVED
+    assert index.hierarchy().outlines
+    Indexer(index).add_documents([document("c", "unicycle")])
+    assert not DERIVED & index.views
+
+
+def test_many_threads_build_once(index, base):
+    with ThreadPoolExecutor(8) as pool:
+        views = list(pool.map(lambda _: index.hierarchy(timeout_s=30.0), range(16)))
+    assert len({id(view.outlines) for view in views}) <= 2
+    passages = [text for text in base.calls if "bell" in text or "##" in text]
+    assert len(passages) == len(set(passages))
+
+
+def test_a_build_that_takes_too_long_goes_on_in_the_background(index, monkeypatch):
+    go, embed = threading.Event(), index.embedding.embed_passages
+
+    def slow(texts, on_progress=None):
+        assert go.wait(10)
+        return embed(texts, on_progress=on_progress)
+
+    monkeypatch.setattr(index.embedding, "embed_passages", slow)
+    with pytest.raises(DeadlineExceededError, match="still being built"):
+        index.hierarchy(timeout_s=0.05)
+    go.set()
+    assert index.hierarchy(timeout_s=10.0).outlines
+    assert {i: n.text for i, n in stored(index).items()} == expected_leaves(index)
+
+
+def test_searches_go_on_while_documents_come_and_go(index):
+    vector = index.embedding.embed_query("bicycle bell").tolist()
+    index.build_views()
+
+    def search():
+        for _ in range(15):
+            index.hierarchy().search(vector, 5)
+            index.summaries().search(vector, 5)
+
+    with ThreadPoolExecutor(3) as pool:
+        running = [pool.submit(search) for _ in range(3)]
+        for i in range(6):
+            Indexer(index).add_documents([document(f"n{i}", f"scooter{i}", sentences=2)])
+        for task in running:
+            task.result()
+    index.build_views()
+    assert {i: n.text for i, n in stored(index).items()} == expected_leaves(index)
+
+
+def test_a_closed_index_refuses(index):
+    index.close()
+    with pytest.raises(StoreClosedError):
+        index.hierarchy()
+
+
+def test_an_empty_index_has_empty_views(storage, base):
+    index = storage.create("empty", EmbeddingModel(base, name="fake"), description="", chunks=CHUNKS)
+    base.calls.clear()
+    assert index.hierarchy().outlines == {}
+    assert index.summaries().coverage == 0.0
+    assert base.calls == []
+
+
+def test_nodes_without_place_or_source_have_leaves_too(storage, base):
+    index = storage.create("nodes", EmbeddingModel(base, name="fake"), description="", chunks=CHUNKS)
+    text = "The red kite flies high. " * 12
+    Indexer(index).add_nodes([TextNode(id_="n1", text=text), TextNode(id_="n2", text="short")])
+    index.build_views()
+    leaves = stored(index)
+    assert {i: n.text for i, n in leaves.items()} == expected_leaves(index)
+    assert index.summaries().chunks == {"n1": ["n1"], "n2": ["n2"]}
+    for leaf in leaves.values():
+        place = leaf.relationships[NodeRelationship.PARENT].metadata
+        assert (leaf.start_char_idx, leaf.end_char_idx) == (None, None)
+        assert {"n1": text, "n2": "short"}[leaf.node_id.split("/")[0]][place["start"] : place["end"]] == leaf.text

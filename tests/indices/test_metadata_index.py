@@ -1,0 +1,401 @@
+from __future__ import annotations
+
+import enum
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from llama_index.core.vector_stores.types import FilterCondition, MetadataFilter, MetadataFilters
+
+from agentic_retriever.errors import FilterError, IndexingError, InvalidQueryError
+from agentic_retriever.filters import matches
+from agentic_retriever.indices import metadata_clustering
+from agentic_retriever.indices.keyword import KeywordIndex
+from agentic_retriever.indices.metadata import MetadataIndex
+from agentic_retriever.indices.metadata_fields import FieldInfo, FieldKind
+from agentic_retriever.indices.metadata_plan import IDS_LIMIT, MAX_IDS, PlanKind, ids_limit
+from agentic_retriever.text import Tokenizer
+
+ROWS = {
+    "n1": {"province": "Chiang Mai", "area": 5, "sold": True, "tags": ["a", "b"], "day": "2020-01-31"},
+    "n2": {"province": "Bangkok", "area": 7.5, "sold": False, "tags": ["b"], "day": "2020-02-01T10:00"},
+    "n3": {"province": "Bangkok", "area": 20, "tags": [], "note": {"x": 1}},
+    "n4": {"area": None, "mixed": ["x", 3, True]},
+}
+
+
+def where(key, value, operator="=="):
+    return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
+
+
+def both(*filters, condition="and"):
+    return MetadataFilters(
+        filters=[f for group in filters for f in group.filters], condition=FilterCondition(condition)
+    )
+
+
+def built(rows=ROWS, **kwargs):
+    return MetadataIndex.build(rows.items(), 1, **kwargs)
+
+
+def found(index, *args, **kwargs):
+    return sorted(index.candidates(where(*args), **kwargs))
+
+
+def expected(rows, filters):
+    return {node_id for node_id, row in rows.items() if matches(row, filters)}
+
+
+class TestCandidates:
+    def test_without_a_filter_all_nodes(self):
+        for nothing in (None, MetadataFilters(filters=[]), MetadataFilters(filters=[MetadataFilters(filters=[])])):
+            assert sorted(built().candidates(nothing)) == list(ROWS)
+
+    @pytest.mark.parametrize(
+        ("key", "value", "operator", "expected"),
+        [
+            ("province", "Bangkok", "==", ["n2", "n3"]),
+            ("province", ["Bangkok", "Chiang Mai"], "in", ["n1", "n2", "n3"]),
+            ("province", "Bangkok", "!=", ["n1"]),
+            ("area", 7.5, "<=", ["n1", "n2"]),
+            ("area", 20.0, "==", ["n3"]),
+            ("area", None, "is_empty", ["n4"]),
+            ("sold", "true", "==", ["n1"]),
+            ("tags", ["a", "b"], "all", ["n1"]),
+            ("tags", "b", "contains", ["n1", "n2"]),
+            ("day", "2020-02-01", ">=", ["n2"]),
+            ("day", "2020-02-01", "<", ["n1"]),
+            ("mixed", 3, "==", ["n4"]),
+            ("mixed", "true", "==", ["n4"]),
+            ("province", "ANG", "text_match", []),
+            ("province", "CHIANG", "text_match_insensitive", ["n1"]),
+            ("note", None, "is_empty", ["n1", "n2", "n4"]),
+            ("nowhere", None, "is_empty", ["n1", "n2", "n3", "n4"]),
+            ("nowhere", "x", "!=", []),
+        ],
+    )
+    def test_each_operator(self, key, value, operator, expected):
+        assert found(built(), key, value, operator) == expected
+
+    def test_it_is_a_set_of_ids(self):
+        candidates = built().candidates(where("province", "Bangkok"))
+        assert candidates == {"n2", "n3"}
+        assert candidates & {"n3", "n9"} == {"n3"}
+        assert ("n2" in candidates, "n1" in candidates, "n9" in candidates, 7 in candidates) == (
+            True,
+            False,
+            False,
+            False,
+        )
+        assert (candidates.count, len(candidates), bool(candidates)) == (2, 2, True)
+        assert repr(candidates) == "CandidateSet(count=2, exact=True)"
+        assert not built().candidates(where("province", "x"))
+
+    def test_narrowing_never_widens(self):
+        narrowed = built().candidates(where("province", "Bangkok")).narrowed(["n1", "n2", "n9"])
+        assert narrowed == {"n2"}
+        assert narrowed.exact
+
+    def test_bm25_takes_it_as_it_is(self):
+        texts = [("n1", "red cat"), ("n2", "red dog"), ("n3", "blue cat")]
+        keyword = KeywordIndex.build(texts, tokenizer=Tokenizer(language="en"), version=1)
+        allowed = built().candidates(where("province", "Bangkok"))
+        assert [node_id for node_id, _ in keyword.search("red cat", 3, allowed=allowed)] == ["n2", "n3"]
+        nobody = built().candidates(where("province", "x"))
+        assert keyword.search("red cat", 3, allowed=nobody) == []
+
+    def test_it_stays_as_it_was_when_the_index_changes(self):
+        index = built()
+        before = index.candidates(where("province", "Bangkok"))
+        index.add([("n2", {"province": "Lampang"}), ("n5", {"province": "Bangkok"})])
+        index.delete(["n3"])
+        assert before == {"n2", "n3"}
+        assert index.candidates(where("province", "Bangkok")) == {"n5"}
+        index.add((f"m{i}", {"province": "Bangkok"}) for i in range(20_000))  # tidied up meanwhile
+        assert sorted(before) == ["n2", "n3"]
+
+    def test_ids_of_any_kind(self):
+        ids = ["", "ก" * 50, "half \ud800", "a\0b", "n1" * 500]
+        index = MetadataIndex.build([(node_id, {"k": i}) for i, node_id in enumerate(ids)], 1)
+        for i, node_id in enumerate(ids):
+            assert index.candidates(where("k", i)).node_ids() == [node_id]
+            assert index.candidates(where("k", i)).contains(node_id)
+
+    def test_values_that_stand_for_others(self):
+        class Colour(enum.Enum):
+            RED = "red"
+
+        row = {
+            "number": np.int64(3),
+            "half": Decimal("0.5"),
+            "colour": Colour.RED,
+            "flag": np.bool_(True),
+            "set": {"x"},
+        }
+        index = built({"n": row})
+        for key, value in [("number", 3), ("half", 0.5), ("colour", "red"), ("flag", "true"), ("set", "x")]:
+            assert found(index, key, value) == ["n"]
+
+    def test_numbers_beyond_float64(self):
+        index = built({"n1": {"k": 2**53 + 1}, "n2": {"k": 2**53}, "n3": {"k": 0.5}})
+        assert found(index, "k", 2**53 + 1) == ["n1"]
+        assert found(index, "k", 2**53, ">") == ["n1"]
+        assert found(built({"n1": {"k": 1.5}, "n2": {"k": float("inf")}}), "k", 10**400, ">=") == ["n2"]
+        index = built({"n1": {"k": 1.0}})
+        index.add([("n2", {"k": 2**63 + 1}), ("n3", {"k": 10**400})])
+        assert found(index, "k", 2**63, ">") == ["n2", "n3"]
+        assert found(index, "k", 1, "==") == ["n1"]
+
+    @pytest.mark.parametrize("operator", [">", ">=", "<", "<=", "=="])
+    @pytest.mark.parametrize("bound", [2**53 + 1, 2**53 + 3, -(2**53) - 1, 10**400, -(10**400)])
+    def test_bounds_that_no_float64_holds(self, bound, operator):
+        rows = {f"n{i}": {"k": float(2**53 + i)} for i in (0, 2, 4)}
+        rows |= {f"m{i}": {"k": -float(2**53 + i)} for i in (0, 2, 4)} | {"inf": {"k": float("inf")}}
+        assert found(built(rows), "k", bound, operator) == sorted(expected(rows, where("k", bound, operator)))
+
+    def test_an_empty_index(self):
+        index = built({})
+        assert len(index) == 0
+        assert found(index, "k", 1, ">") == found(index, "k", None, "is_empty") == []
+        assert index.fields() == []
+        assert index.plan(where("k", 1), 10).kind is PlanKind.NONE
+
+
+class TestFieldNames:
+    def test_unknown_ones_are_refused_where_asked(self):
+        with pytest.raises(FilterError, match=r"unknown field 'provinc'; did you mean 'province'\?"):
+            built().candidates(where("provinc", "x"), known_only=True)
+        assert found(built(), "provinc", "x") == []
+
+    def test_a_field_that_nobody_has_any_more_is_unknown(self):
+        index = built()
+        index.delete(["n3"])
+        with pytest.raises(FilterError, match="note"):
+            index.estimate(where("note", "x"), known_only=True)
+
+    def test_aliases(self):
+        index = built({"n1": {"doc_id": "d"}}, aliases={"ref_doc_id": "doc_id"})
+        assert found(index, "ref_doc_id", "d", known_only=True) == ["n1"]
+        assert index.values("ref_doc_id") == {"d": 1}
+        assert [field.name for field in index.fields()] == ["doc_id"]
+
+    def test_a_field_may_have_the_name_of_an_alias(self):
+        index = built({"n1": {"doc_id": "d", "ref_doc_id": "e"}}, aliases={"ref_doc_id": "doc_id"})
+        assert found(index, "ref_doc_id", "e") == ["n1"]
+
+    def test_names_are_literal(self):
+        index = built({"n1": {"a.b": 1, "x') OR '1'='1": 2, "tags[0]": 3}, "n2": {"a": {"b": 1}}})
+        assert found(index, "a.b", 1) == ["n1"]
+        assert found(index, "x') OR '1'='1", 2) == ["n1"]
+        assert found(index, "tags[0]", 3) == ["n1"]
+
+    def test_what_cannot_be_evaluated_is_refused(self):
+        for bad in (where("k" * 1000, 1), where("", 1), where("k", float("nan"), ">")):
+            with pytest.raises(FilterError):
+                built().candidates(bad)
+
+
+class TestFields:
+    def test_kinds_are_found_out(self):
+        assert built().fields() == [
+            FieldInfo("area", FieldKind.NUMBER, 3, 3, True),
+            FieldInfo("day", FieldKind.DATE, 2, 2, True),
+            FieldInfo("mixed", FieldKind.MIXED, 3, 1, True),
+            FieldInfo("note", FieldKind.OTHER, 0, 1, True),
+            FieldInfo("province", FieldKind.TEXT, 2, 3, True),
+            FieldInfo("sold", FieldKind.BOOLEAN, 2, 2, True),
+            FieldInfo("tags", FieldKind.TEXT, 2, 2, True),
+        ]
+
+    def test_values_with_their_counts(self):
+        assert built().values("province") == {"Chiang Mai": 1, "Bangkok": 2}
+        assert built().values("sold") == {True: 1, False: 1}
+        assert built().values("area") == built().values("nowhere") == {}
+
+    def test_long_texts_are_left_out_and_the_rest_stays_exact(self):
+        rows = {
+            f"n{i}": {"body": f"{i} " * 700, "kind": "ab"[i % 2], "at": f"2020-01-{i % 28 + 1:02}"}
+            for i in range(3_000)
+        }
+        index = built(rows)
+        info = {field.name: field for field in index.fields()}
+        assert info["body"] == FieldInfo("body", FieldKind.TEXT, None, 3_000, False)
+        assert info["kind"].indexed
+        assert index.values("body") == {}
+        filters = both(where("body", "17 ", "text_match"), where("kind", "b"))
+        candidates = index.candidates(filters)
+        assert (candidates.exact, candidates.count) == (False, 1_500)
+        assert index.candidates(where("at", "2020-01-03", "<")).count == 216
+        assert index.candidates(where("body", None, "is_empty")).exact
+        assert index.candidates(both(where("body", "x"), condition="not")).count == 3_000
+        assert index.candidates(where("body", 5)) == set()
+        assert index.candidates(where("body", 5)).exact
+
+    def test_texts_that_grow_too_many_are_left_out_later(self):
+        index = built({"n": {"body": "x", "kind": "a"}})
+        assert all(field.indexed for field in index.fields())
+        index.add((f"n{i}", {"body": f"{i} " * 700, "kind": "a"}) for i in range(3_000))
+        assert {field.name: field.indexed for field in index.fields()} == {"body": False, "kind": True}
+        index.delete([f"n{i}" for i in range(3_000)])
+        assert found(index, "kind", "a") == ["n"]
+
+
+class TestPlan:
+    def rows(self, size=400):
+        return {
+            f"n{i}": {"i": i, "half": i % 2, "day": f"20{i % 100:02}-01-01", "text": f"t{i % 50}"} for i in range(size)
+        }
+
+    def test_no_filter(self):
+        plan = built().plan(None, 5)
+        assert (plan.kind, plan.filters, plan.node_ids, plan.low, plan.high) == (PlanKind.ALL, None, None, 4, 4)
+
+    def test_nothing_satisfies_it(self):
+        filters = where("i", 1_000, ">")
+        plan = built(self.rows()).plan(filters, 5)
+        assert (plan.kind, plan.node_ids, plan.low, plan.high) == (PlanKind.NONE, None, 0, 0)
+
+    def test_few_satisfy_it(self):
+        filters = where("i", IDS_LIMIT, "<")
+        plan = built(self.rows()).plan(filters, 5)
+        assert plan.kind is PlanKind.IDS
+        assert plan.filters is filters
+        assert sorted(plan.node_ids) == sorted(f"n{i}" for i in range(IDS_LIMIT))
+
+    def test_many_satisfy_it(self):
+        for filters in (where("i", IDS_LIMIT, "<="), where("half", 1), both(where("half", 1), where("i", 50, "<"))):
+            plan = built(self.rows()).plan(filters, 5)
+            assert (plan.kind, plan.filters, plan.node_ids) == (PlanKind.PUSH_DOWN, filters, None)
+            assert plan.low <= plan.high
+
+    def test_everything_satisfies_it_and_it_is_still_sent(self):
+        plan = built(self.rows()).plan(where("i", 0, ">="), 5)
+        assert plan.kind is PlanKind.PUSH_DOWN  # a node that is added meanwhile may not satisfy it
+
+    def test_what_the_engine_cannot_check_is_better_asked_by_id(self):
+        index = built(self.rows())
+        assert index.plan(where("text", "T7", "text_match_insensitive"), 5).kind is PlanKind.IDS
+        assert index.plan(where("day", "2050-01-01", "<"), 5).kind is PlanKind.PUSH_DOWN
+
+    def test_the_switch_point(self):
+        insensitive = where("text", "T7", "text_match_insensitive")
+        assert ids_limit(where("text", "t7"), nodes=10**9, top_k=100) == IDS_LIMIT
+        assert ids_limit(insensitive, nodes=50_000, top_k=10) == 4_000
+        assert ids_limit(insensitive, nodes=10**9, top_k=100) == MAX_IDS
+        assert ids_limit(insensitive, nodes=1, top_k=1) == IDS_LIMIT
+
+    @pytest.mark.parametrize("top_k", [0, -1, True, "5"])
+    def test_top_k(self, top_k):
+        with pytest.raises(InvalidQueryError):
+            built().plan(None, top_k)
+
+
+class TestChanges:
+    def test_an_id_that_comes_twice_changes_nothing(self):
+        with pytest.raises(IndexingError, match="twice"):
+            MetadataIndex.build([("a", {}), ("a", {})], 1)
+        index = built()
+        with pytest.raises(IndexingError, match="twice"):
+            index.update([("a", {"area": 1}), ("a", {"area": 2})], ["n1"], version=9)
+        assert (len(index), index.version) == (4, 1)
+        index.add([("b", {"area": 1})])
+        assert found(index, "area", 1) == ["b"]
+
+    def test_replacing_forgets_the_old_values(self):
+        index = built()
+        index.add([("n2", {"province": "Lampang"})])
+        assert len(index) == 4
+        assert found(index, "province", "Bangkok") == ["n3"]
+        assert found(index, "area", 7.5) == found(index, "sold", "false") == []
+        assert found(index, "province", "Lampang") == ["n2"]
+
+    def test_removing_and_adding_in_one_change(self):
+        index = built()
+        index.update([("n9", {"province": "Bangkok"})], ["n2", "n3", "unknown"], version=5)
+        assert found(index, "province", "Bangkok") == ["n9"]
+        assert (index.version, len(index)) == (5, 3)
+
+    def test_versions(self):
+        index = built()
+        index.add([("n9", {})])
+        index.delete(["n9"])
+        assert index.version == 1
+        index.delete([], version=2)
+        assert index.version == 2
+
+    def test_from_nothing_to_nothing(self):
+        index = built({})
+        index.add(ROWS.items())
+        assert found(index, "area", 6, ">") == ["n2", "n3"]
+        index.delete(ROWS)
+        assert len(index) == 0
+        assert found(index, "area", 6, ">") == []
+        index.add(ROWS.items())
+        assert found(index, "area", 6, ">") == ["n2", "n3"]
+
+    def test_rows_that_are_gone_are_given_up(self):
+        index = built()
+        for number in range(12):
+            index.add((f"n{i}", {"turn": number, "i": i}) for i in range(1_000))
+        assert len(index) == 1_000
+        assert len(index._snapshot.numbers) < 8_000
+        assert index.candidates(where("turn", 11)).count == 1_000
+        assert found(index, "i", 3) == ["n3"]
+
+
+@pytest.fixture
+def clustered(monkeypatch):
+    monkeypatch.setattr(metadata_clustering, "MIN_ROWS", 1)
+
+
+def many_rows():
+    rng = np.random.default_rng(4)
+    return {
+        f"n{i}": {
+            "kind": "abc"[rng.integers(3)], "year": int(rng.integers(2000, 2010)), "price": float(rng.random()),
+            "tags": ["x", "y", "z"][: rng.integers(4)], **({"flag": bool(rng.integers(2))} if i % 3 else {}),
+        }
+        for i in range(600)
+    }  # fmt: skip
+
+
+CLUSTERED = [
+    where("kind", "b"), where("year", 2004, ">="), where("price", 0.3, "<"), where("tags", "z"), where("flag", "true"),
+    where("flag", None, "is_empty"), both(where("kind", "a"), where("year", 2003)),
+]  # fmt: skip
+
+
+def runs(index, field):
+    """How many runs of rows the values of a field make up."""
+    codes = np.zeros(len(index), dtype=int)
+    for value, rows in enumerate(index._snapshot.fields[field].words.postings.values(), start=1):
+        codes[list(rows)] = value
+    return 1 + (codes[1:] != codes[:-1]).sum()
+
+
+def test_clustering_changes_nothing_but_the_order(clustered):
+    rows = many_rows()
+    index = built(rows)
+    assert runs(index, "flag") == 3
+    assert runs(index, "kind") <= 9
+    for filters in CLUSTERED:
+        assert index.candidates(filters) == expected(rows, filters) != set()
+
+
+def test_what_is_saved_is_clustered_again(clustered, tmp_path):
+    rows = many_rows()
+    items = list(rows.items())
+    index = built(dict(items[:100]))
+    index.add(items[100:])
+    index.delete(["n7", "n300"])
+    rows = {node_id: row for node_id, row in rows.items() if node_id not in {"n7", "n300"}}
+    index.save(tmp_path / "m")
+    loaded = MetadataIndex.load(tmp_path / "m", 1)
+    assert runs(loaded, "flag") == 3
+    assert runs(loaded, "kind") <= 9
+    for filters in CLUSTERED:
+        assert loaded.candidates(filters) == index.candidates(filters) == expected(rows, filters)
+
+
+def test_rows_in_one_container_keep_their_order():
+    assert built(many_rows()).candidates(None).node_ids() == list(many_rows())

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import datetime as dt
+import math
+
+import pytest
+from question_filters_material import DEEDS, GOODS, PAPERS, dictionary, said
+
+from agentic_retriever.errors import ConfigError
+from agentic_retriever.retrievers.question_filters import FieldDictionary, FieldKind, understand
+
+
+def test_kinds_ranges_and_units_come_from_the_metadata():
+    fields = dictionary(GOODS).fields
+    kinds = {name: info.kind for name, info in fields.items()}
+    assert kinds["issued"] is FieldKind.DATE
+    assert kinds["irrigated"] is FieldKind.BOOL
+    assert kinds["code"] is FieldKind.KEYWORD
+    assert (fields["price_eur"].kind, fields["price_eur"].unit) == (FieldKind.NUMBER, "eur")
+    assert (fields["price_eur"].low, fields["price_eur"].high) == (10.5, 5000.5)
+    assert (fields["issued"].low, fields["issued"].high) == (2019, 2023)
+    assert fields["pages"].unit is None
+    assert "ไร่" not in fields
+
+
+def test_originals_are_kept_whatever_their_case():
+    fields = dictionary([{"city": "Lima"}, {"city": "LIMA"}, {"city": "lima"}, {"city": "LIMA"}])
+    assert fields.fields["city"].values["lima"][0] == "LIMA"  # the commonest first
+    assert sorted(fields.fields["city"].values["lima"]) == ["LIMA", "Lima", "lima"]
+
+
+def test_people_and_topics_are_told_apart():
+    many = [
+        {"tags": [f"word {at}", f"other {at}"], "who": f"Last{'abcdefghij'[at % 10]}, A.", "few": at % 3}
+        for at in range(60)
+    ]
+    fields = dictionary([*PAPERS, *many]).fields
+    assert fields["authors"].person
+    assert not fields["authors"].topical
+    assert fields["who"].person  # by the form of its values
+    assert fields["keywords"].topical
+    assert fields["tags"].topical
+    assert fields["year"].year
+
+
+def test_fields_that_ingestion_sets_are_left_out():
+    assert set(dictionary([{"title": "x", "page": 3, "kind": "y"}]).fields) == {"kind"}
+    assert set(dictionary([{"title": "x", "kind": "y"}], exclude=()).fields) == {"title", "kind"}
+
+
+def test_values_are_capped_and_it_is_told():
+    fields = dictionary([{"a": f"v{at:03}"} for at in range(10)], max_values=4).fields
+    assert len(fields["a"].values) == 4
+    assert not fields["a"].complete
+
+
+def test_odd_metadata_is_no_trouble():
+    rows = [
+        {"": "x", " ": "y", "k" * 300: "z", "bad\ud800": "w", "v": "\ud800", "n": math.nan, "i": 10**400, "l": []},
+        {"n": math.inf, "d": dt.date(2020, 1, 1), "o": object(), "m": {"a": 1}, "mixed": [1, "one", 2], "none": None},
+    ]
+    fields = dictionary(rows).fields
+    assert fields["d"].kind is FieldKind.DATE
+    assert fields["mixed"].kind is FieldKind.NUMBER
+    assert set(fields) <= {"v", "d", "mixed"}
+
+
+def test_units_and_names_can_be_configured():
+    rows = [{"size": 3.0}, {"size": 30.0}]
+    assert understand("more than 5 ha", dictionary(rows)).clauses == ()
+    assert said(understand("more than 5 ha", dictionary(rows, units_of={"size": "ha"}))) == ["size is above 5"]
+    assert said(understand("girth over 5", dictionary(rows, words_of={"size": ["girth"]}))) == ["size is above 5"]
+    with pytest.raises(ConfigError, match="did you mean"):
+        dictionary(rows, units_of={"size": "raii"})
+    with pytest.raises(ConfigError, match="max_values"):
+        dictionary(rows, max_values=0)
+
+
+def test_an_index_without_metadata_understands_nothing():
+    assert understand("deeds in Lima since 2019", FieldDictionary.build([])).clauses == ()
+
+
+def test_fields_cannot_be_changed():
+    with pytest.raises(TypeError):
+        dictionary(DEEDS).fields["x"] = None

@@ -1,0 +1,447 @@
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from llama_index.core.schema import IndexNode, NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
+
+from agentic_retriever.embeddings import EmbeddingModel
+from agentic_retriever.errors import EmbeddingError, StoreError
+from agentic_retriever.indices import Indexer, IndexStorage
+from agentic_retriever.indices.hierarchy import LeafHit
+from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.retrievers import (
+    SPAN_KEY,
+    ChunkDecouplingRetriever,
+    RecursiveRetriever,
+    RetrievalRequest,
+    SummaryRetriever,
+    VectorRetriever,
+    build_adapter,
+    source_scores,
+)
+from agentic_retriever.retrievers.recursive import LEAF, MERGED, REFERRED, merged
+from agentic_retriever.schema import Strategy
+from agentic_retriever.testing import FakeEmbedding
+from agentic_retriever.testing.retriever_contract import RetrieverContract
+
+STRATEGIES = (Strategy.RECURSIVE, Strategy.CHUNK_DECOUPLING, Strategy.SUMMARY)
+CLASSES = (RecursiveRetriever, ChunkDecouplingRetriever, SummaryRetriever)
+
+
+def ids(result):
+    return [n.node_id for n in result.nodes]
+
+
+def ask(adapter, query, top_k=5, filters=None, **more):
+    return adapter.search(RetrievalRequest(query, top_k, filters, **more))
+
+
+def where(key, value, operator=FilterOperator.EQ):
+    return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory):
+    opened = IndexStorage(tmp_path_factory.mktemp("views"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def make_whole_index(storage):
+    """Make an index with everything, on disk; those of equal nodes are shared, as tests only read them."""
+    known = {}
+
+    def make(nodes, embedding=None, **sizes):
+        model = embedding or FakeEmbedding()
+        key = (*(node.to_json() for node in nodes), *sizes.items())
+        if key in known and embedding is None:
+            return known[key]
+        chunks = ChunkSettings(**{"chunk_size": 256, "chunk_overlap": 0, "leaf_size": 12, **sizes})
+        index = storage.create(
+            f"index{len(storage.names())}", EmbeddingModel(model, name="fake"), description="", chunks=chunks
+        )
+        # The contract speaks of texts; with their metadata, these vectors would mean something else.
+        plain = [n.model_copy(update={"excluded_embed_metadata_keys": list(n.metadata)}) for n in nodes]
+        if plain:
+            Indexer(index).add_nodes(plain)
+        model.calls.clear()
+        return known.setdefault(key, index)
+
+    return make
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+class TestOverAWholeIndex(RetrieverContract):
+    @pytest.fixture(autouse=True)
+    def _given(self, strategy, make_whole_index, workers, make_settings):
+        self.strategy, self.make_index, self.make_settings = strategy, make_whole_index, make_settings
+
+    def make_adapter(self, nodes, *, embedding, top_k=10, filters=None):
+        index = self.make_index(nodes, embedding)
+        return build_adapter(self.strategy, index, self.make_settings(top_k=top_k, filters=filters))
+
+    def make_failing_adapter(self, nodes, *, embedding):
+        index = self.make_index(nodes, embedding)
+        return build_adapter(self.strategy, _WithoutViews(index), self.make_settings(top_k=10))
+
+
+class _WithoutViews:
+    """An index whose views are gone."""
+
+    def __init__(self, index):
+        self._index = index
+
+    def __getattr__(self, name):
+        return getattr(self._index, name)
+
+    def hierarchy(self, *, timeout_s=None):
+        raise StoreError("the leaves are gone")
+
+    def summaries(self, *, timeout_s=None):
+        raise StoreError("the summaries are gone")
+
+
+@pytest.fixture
+def make_settings(workers):
+    from agentic_retriever.retrievers import AdapterSettings
+
+    return lambda **given: AdapterSettings(workers=workers, **given)
+
+
+def book(texts, **metadata):
+    return [
+        TextNode(
+            id_=f"c{i}",
+            text=text,
+            metadata={"title": "Book", "part": i, **metadata},
+            relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id="book")},
+        )
+        for i, text in enumerate(texts)
+    ]
+
+
+@pytest.mark.parametrize("adapter", CLASSES)
+def test_a_missing_view_degrades_to_dense_search(adapter, make_index, settings):
+    index = make_index(book(["red apple harvest", "blue sea", "green hills"]))
+    index.view_error = StoreError("the view is gone")
+    result = ask(adapter(index, settings), "red apple")
+    assert ids(result) == ids(ask(VectorRetriever(index, settings), "red apple"))
+    assert [d.step.split(".")[0] for d in result.degraded] == [adapter.strategy.value]
+    assert "the view is gone" in result.degraded[0].reason
+
+
+@pytest.mark.parametrize("adapter", CLASSES)
+def test_a_foreign_index_without_views_is_searched_densely(adapter, make_index, settings):
+    index = make_index(book(["red apple harvest", "blue sea"]))
+
+    class Foreign:
+        name, description, version = index.name, index.description, 1
+        vector_store, embedding = index.vector_store, index.embedding
+        keyword, count = index.keyword, index.count
+
+    result = ask(adapter(Foreign(), settings), "red apple")
+    assert ids(result)[0] == "c0"
+    assert "keeps no" in result.degraded[0].reason
+
+
+@pytest.mark.parametrize("adapter", CLASSES)
+def test_a_question_that_cannot_be_embedded_is_an_error(adapter, make_index, settings):
+    index = make_index(book(["red apple harvest"]))
+
+    def fail(text, *, timeout_s=None):
+        raise EmbeddingError("the model is down")
+
+    index.embedding.embed_query = fail
+    with pytest.raises(EmbeddingError, match="down"):
+        ask(adapter(index, settings), "red apple")
+    assert ids(ask(adapter(index, settings), "red", query_vector=tuple([1.0] * 32))) == ["c0"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_filters_are_exact_for_every_operator(strategy, make_whole_index, settings):
+    words = ("red", "green", "blue", "apple", "pear", "river")
+    nodes = [
+        TextNode(id_=f"n{i:02d}", text=f"{words[i % 6]} {words[i % 5]} story {i}. Another {words[i % 4]} line follows.",
+                 metadata={"year": 2000 + i % 7, "kind": "abc"[i % 3], "chunk_type": ["text", "table"][i % 2]},
+                 relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=f"doc{i % 8}")})
+        for i in range(40)
+    ]  # fmt: skip
+    adapter = build_adapter(strategy, make_whole_index(nodes), settings)
+    cases = [
+        where("kind", "a"),
+        where("chunk_type", "table"),
+        where("year", 2003, FilterOperator.GTE),
+        where("year", [2001, 2006], FilterOperator.IN),
+        where("doc_id", "doc3"),
+        where("kind", "a", FilterOperator.NE),
+        MetadataFilters(filters=[*where("kind", "b").filters, *where("year", 2002, FilterOperator.LT).filters]),
+        where("kind", "zzz"),
+        where("missing", None, FilterOperator.IS_EMPTY),
+    ]
+    from agentic_retriever.filters import matches, node_fields
+
+    for filters in cases:
+        allowed = {n.node_id for n in nodes if matches(node_fields(n), filters)}
+        result = ask(adapter, "red apple story", top_k=40, filters=filters)
+        assert set(ids(result)) == allowed, filters
+        assert result.degraded == ()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_as_many_nodes_as_asked_for(strategy, make_whole_index, settings):
+    long = " ".join(f"The apple tree number {i} stands in row {i} of the garden." for i in range(80))
+    nodes = [
+        TextNode(id_="long", text=long),
+        *(TextNode(id_=f"s{i:02d}", text=f"stone {i} lies there") for i in range(30)),
+    ]
+    adapter = build_adapter(strategy, make_whole_index(nodes), settings)
+    assert len(ask(adapter, "apple tree in the garden", top_k=20).nodes) == 20
+
+
+# recursive
+
+
+def hit(chunk, score, *, siblings=4, leaf=0):
+    return LeafHit(leaf_id=f"{chunk}/L{leaf:02d}", chunk_id=chunk, score=score, start=0, end=1, siblings=siblings)
+
+
+def test_leaves_are_merged_from_the_ratio_on():
+    hits = [hit("a", 0.8), hit("a", 0.7, leaf=1), hit("b", 0.82), hit("c", 0.81, siblings=1), hit("d", 0.5, siblings=9)]
+    hits += [hit("d", 0.4, siblings=9, leaf=1)]
+    chunks = {chunk.chunk_id: chunk for chunk in merged(hits, 0.5)}
+    assert chunks["a"].score > 0.8
+    assert set(chunks["a"].sources) == {LEAF, MERGED}
+    assert (chunks["b"].score, chunks["c"].score, chunks["d"].score) == (0.82, 0.81, 0.5)
+    assert MERGED not in chunks["c"].sources
+    assert [c.chunk_id for c in merged(hits, 1.0)] == ["b", "c", "a", "d"]
+    assert merged([], 0.5) == []
+
+
+def test_scores_of_merged_chunks_stay_below_one():
+    (chunk,) = merged([hit("a", 1.0, leaf=i) for i in range(4)])
+    assert chunk.score == 1.0
+    (chunk,) = merged([hit("a", -0.5, leaf=i) for i in range(4)])
+    assert -0.5 < chunk.score < 0
+
+
+def article(number, text, doc="law", **more):
+    return TextNode(
+        id_=f"{doc}-{number}",
+        text=text,
+        metadata={"title": "General Law" if doc == "law" else "Annex III. Lights", "article": number} | more,
+        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc)},
+    )
+
+
+LAW = [
+    article("1", "Speeding drivers of red lorries are punished under article 2."),
+    article("2", "Whoever breaks the rule pays; amounts stand in article 3."),
+    article("3", "The amount is ninety crowns. Article 1 says who pays, article 3 how much, article 77 nothing."),
+    article("4", "Holidays begin in August."),
+    article("5", "Lamps follow section 6.2 of Annex III."),
+    article("", "Dipped beams glow white.", doc="annex", section_number="6.2"),
+]
+
+
+def test_references_are_followed_to_their_depth(make_index, settings):
+    index = make_index(LAW)
+    query = "drivers of red lorries speeding"
+
+    def reached(depth):
+        result = ask(RecursiveRetriever(index, settings, depth=depth), query, top_k=6)
+        return {n.node_id for n in result.nodes if REFERRED in source_scores(n.node)}
+
+    assert reached(0) == set()
+    assert "law-2" in reached(1)
+    assert reached(1) <= reached(2)
+    only = MetadataFilters(filters=[*where("article", ["1", "2", "3"], FilterOperator.IN).filters])
+    result = ask(RecursiveRetriever(index, settings), query, top_k=6, filters=only)
+    assert set(ids(result)) == {"law-1", "law-2", "law-3"}
+
+
+def test_what_is_referred_to_scores_between_itself_and_its_referrer(make_index, settings):
+    nodes = [*LAW, *(article(f"9{i}", f"Matter number {i} of the archive.") for i in range(30))]
+    index = make_index(nodes)
+    query = "speeding drivers of red lorries are punished"
+    with_references = ask(RecursiveRetriever(index, settings), query, top_k=6)
+    without = ask(RecursiveRetriever(index, settings, depth=0), query, top_k=6)
+    assert ids(with_references)[0] == ids(without)[0] == "law-1"
+    assert "law-2" in ids(with_references)[:4]
+    scores = {n.node_id: n.score for n in with_references.nodes}
+    assert scores["law-2"] < scores["law-1"]
+
+
+def test_a_reference_into_another_document_is_followed(make_index, settings):
+    result = ask(RecursiveRetriever(make_index(LAW), settings), "Lamps follow what", top_k=2)
+    assert set(ids(result)) == {"law-5", "annex-"}
+
+
+def test_filters_hold_for_what_is_referred_to(make_index, settings):
+    filters = where("article", "1")
+    assert ids(ask(RecursiveRetriever(make_index(LAW), settings), "red lorries", filters=filters)) == ["law-1"]
+
+
+def linked(count, close=True):
+    nodes = [TextNode(id_=f"k{i:04d}", text=f"link {i} of the chain") for i in range(count)]
+    for i, node in enumerate(nodes):
+        following = nodes[(i + 1) % count] if close or i + 1 < count else None
+        if following is not None:
+            node.relationships[NodeRelationship.NEXT] = RelatedNodeInfo(node_id=following.node_id)
+        if i:
+            node.relationships[NodeRelationship.PREVIOUS] = RelatedNodeInfo(node_id=nodes[i - 1].node_id)
+    return nodes
+
+
+def test_circles_self_links_and_missing_targets_end(make_index, settings):
+    nodes = linked(2)
+    nodes[0].relationships[NodeRelationship.CHILD] = [
+        RelatedNodeInfo(node_id="k0000"),
+        RelatedNodeInfo(node_id="no such node"),
+    ]
+    nodes.append(IndexNode(id_="pointer", text="points to itself", index_id="pointer"))
+    nodes.append(IndexNode(id_="forward", text="points to a link", index_id="k0001"))
+    result = ask(RecursiveRetriever(make_index(nodes), settings, depth=1_000), "link 0 of the chain", top_k=4)
+    assert sorted(ids(result)) == ["forward", "k0000", "k0001", "pointer"]
+    assert result.degraded == ()
+
+
+def test_a_chain_of_a_thousand_is_followed_without_recursion(make_index, settings):
+    limit = sys.getrecursionlimit()
+    index = make_index(linked(1_000))
+    result = ask(RecursiveRetriever(index, settings, depth=1_000), "link 5 of the chain", top_k=50)
+    assert len(result.nodes) == 50
+    assert sys.getrecursionlimit() == limit
+    json.dumps([n.score for n in result.nodes])
+
+
+def test_a_deadline_while_following_gives_what_was_found(make_index, workers, make_settings):
+    now = [0.0]
+    adapter = RecursiveRetriever(make_index(LAW), make_settings(timer=lambda: now[0], timeout_s=5.0))
+    resolved = adapter._references
+
+    def slow(view):
+        now[0] += 10.0
+        return resolved(view)
+
+    adapter._references = slow
+    result = ask(adapter, "speeding drivers of red lorries", top_k=1)
+    assert ids(result) == ["law-1"]
+    assert [d.step for d in result.degraded] == ["recursive.references"]
+
+
+def test_a_store_that_fails_while_following_gives_what_was_found(make_index, settings, monkeypatch):
+    index = make_index(LAW)
+    adapter = RecursiveRetriever(index, settings)
+    query = type(index.vector_store).query
+
+    def failing(self, asked, **kwargs):
+        if asked.node_ids:
+            raise OSError("disk gone")
+        return query(self, asked, **kwargs)
+
+    monkeypatch.setattr(type(index.vector_store), "query", failing)
+    result = ask(adapter, "speeding drivers")
+    assert "law-1" in ids(result)
+    assert [d.step for d in result.degraded] == ["recursive.references"]
+    assert "disk gone" not in result.degraded[0].reason
+
+
+# chunk_decoupling
+
+
+def test_every_fine_hit_carries_its_window_and_its_place(make_whole_index, settings):
+    filler = " ".join(f"Filler line {i} says nothing new." for i in range(6))
+    nodes = book([f"{filler} The violet lantern hangs above door nine. {filler}", f"{filler} Nothing here."])
+    for node in nodes:
+        node.start_char_idx, node.end_char_idx = 1_000, 1_000 + len(node.text)
+    adapter = ChunkDecouplingRetriever(make_whole_index(nodes), settings)
+    best = ask(adapter, "violet lantern hangs above door nine").nodes[0]
+    assert best.node_id == "c0"
+    assert best.node.text == nodes[0].text
+    assert (best.node.start_char_idx, best.node.end_char_idx) == (1_000, 1_000 + len(nodes[0].text))
+    span = best.node.metadata[SPAN_KEY]
+    assert "violet lantern" in best.node.text[span["start"] : span["end"]]
+    assert len(best.node.text[span["start"] : span["end"]]) < len(best.node.text) / 2
+    scores = source_scores(best.node)
+    assert scores["leaf"] > scores["chunk"]
+    assert best.score == pytest.approx((scores["leaf"] + scores["chunk"]) / 2)
+    assert SPAN_KEY not in best.node.get_content("llm")
+    assert SPAN_KEY not in best.node.get_content("embed")
+    assert SPAN_KEY not in nodes[0].metadata
+
+
+def test_chunks_alone_when_the_leaves_fail_and_leaves_alone_when_the_chunks_do(make_index, settings, monkeypatch):
+    index = make_index(book(["red apple harvest", "blue sea", "green hills"]))
+    query = type(index.vector_store).query
+
+    def failing(self, asked, **kwargs):
+        if self is index.vector_store:
+            raise OSError("disk gone")
+        return query(self, asked, **kwargs)
+
+    monkeypatch.setattr(type(index.vector_store), "query", failing)
+    result = ask(ChunkDecouplingRetriever(index, settings), "red apple harvest")
+    assert ids(result)[0] == "c0"
+    assert [(d.step, d.fallback) for d in result.degraded] == [("chunk_decoupling.chunk", "leaves alone")]
+
+
+def test_leaves_of_chunks_that_are_gone_are_left_out(make_index, settings):
+    index = make_index(book(["red apple harvest", "red apple pie", "green hills"]))
+    view = index.hierarchy()
+    del index.vector_store.kept["c1"]
+    index.hierarchy = lambda *, timeout_s=None: view
+    for adapter in (ChunkDecouplingRetriever, RecursiveRetriever):
+        assert sorted(ids(ask(adapter(index, settings), "red apple"))) == ["c0", "c2"]
+
+
+# summary
+
+
+def library(count):
+    return [
+        TextNode(
+            id_=f"b{book:02d}-{part}",
+            text=f"topic{book} chapter {part} of the tale",
+            metadata={"book": book},
+            relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=f"b{book:02d}")},
+        )
+        for book in range(count)
+        for part in range(3)
+    ]
+
+
+def test_chunks_come_from_the_chosen_documents(make_index, settings):
+    result = ask(SummaryRetriever(make_index(library(40)), settings), "topic7", top_k=3)
+    assert ids(result)[0].startswith("b07")
+    assert all({"dense", "summary"} <= set(source_scores(n.node)) for n in result.nodes)
+
+
+def test_documents_far_down_are_reached_through_filters(make_index, settings):
+    filters = where("book", 33)
+    result = ask(SummaryRetriever(make_index(library(40)), settings), "topic7", top_k=3, filters=filters)
+    assert sorted(ids(result)) == ["b33-0", "b33-1", "b33-2"]
+
+
+def test_sparse_summaries_fall_back_to_dense_search(make_index, settings):
+    index = make_index(library(10))
+    view = index.summaries()
+    view.summarised = 4
+    index.summaries = lambda *, timeout_s=None: view
+    result = ask(SummaryRetriever(index, settings), "topic7")
+    assert ids(result) == ids(ask(VectorRetriever(index, settings), "topic7"))
+    assert "only 4 of 10 documents" in result.degraded[0].reason
+
+
+def test_no_document_chosen_is_not_every_document(make_index, settings):
+    index = make_index(library(3))
+    view = index.summaries()
+    view.search = lambda vector, top_k: []
+    index.summaries = lambda *, timeout_s=None: view
+    index.vector_store.queries.clear()
+    result = ask(SummaryRetriever(index, settings), "topic1", top_k=2, filters=where("book", 1))
+    assert {i[:3] for i in ids(result)} == {"b01"}
+    assert all(query.node_ids != [] for query in index.vector_store.queries)
