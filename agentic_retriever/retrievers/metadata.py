@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agentic_retriever.retrievers.question_filters import Clause, Understood
     from agentic_retriever.retrievers.search import Candidate, RetrievalRequest
 
-SURE = 0.9
+SURE = 0.7
 """A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value."""
 
 
