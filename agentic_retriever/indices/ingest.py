@@ -238,7 +238,8 @@ class Indexer:
         known = self._index.catalog.get(entry.doc_id)
         if known is not None and known.content_hash == entry.content_hash:
             if (known.source, known.root) != (entry.source, entry.root):
-                self._index.catalog.confirm([(entry, self._index.catalog.node_ids(entry.doc_id))])
+                with self._index.changing():
+                    self._index.catalog.confirm([(entry, self._index.catalog.node_ids(entry.doc_id))])
             self._report += IngestReport(unchanged=1)
             return
         nodes = make_nodes()
