@@ -15,9 +15,10 @@ from llama_index_instrumentation.dispatcher import DISPATCHER_SPAN_DECORATED_ATT
 
 from agentic_retriever.checks import check_query, check_top_k
 from agentic_retriever.errors import DeadlineExceededError, InvalidQueryError
-from agentic_retriever.filters import check_filters
+from agentic_retriever.filters import check_filters, is_empty
+from agentic_retriever.indices.metadata_plan import PlanKind
 from agentic_retriever.retrievers.promises import keep_promises
-from agentic_retriever.retrievers.search import RetrievalRequest, SearchResult
+from agentic_retriever.retrievers.search import HasMetadata, RetrievalRequest, SearchResult
 from agentic_retriever.retrievers.sides import guarded
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class RetrieverAdapter(BaseRetriever):
         timeout_s = self._settings.timeout_s if request.timeout_s is None else request.timeout_s
         deadline = None if timeout_s is None else self._settings.timer() + timeout_s
         self._check(request, timeout_s)
-        if guarded(f"index {self._index.name}", self._index.count) == 0:
+        if guarded(f"index {self._index.name}", self._index.count) == 0 or self._nothing_satisfies(request):
             return SearchResult([])
         found = self._search(request, deadline)
         return SearchResult(keep_promises(found.candidates, request), found.degraded, found.understood)
@@ -137,6 +138,14 @@ class RetrieverAdapter(BaseRetriever):
             raise InvalidQueryError("the query vector holds NaN or infinity; pass finite numbers, or none at all")
         if timeout_s is not None and not timeout_s > 0:
             raise DeadlineExceededError("the time budget ran out before the search began; allow more time")
+
+    def _nothing_satisfies(self, request: RetrievalRequest) -> bool:
+        """Tell whether the filters leave no node, so that nothing need be embedded or searched."""
+        index = self._index
+        if is_empty(request.filters) or not isinstance(index, HasMetadata):
+            return False
+        plan = guarded(f"index {index.name}", lambda: index.metadata().plan(request.filters, request.top_k))
+        return plan.kind is PlanKind.NONE
 
     def _logged(self, result: SearchResult) -> list[NodeWithScore]:
         # Plain LlamaIndex callers see nodes only, so the log is the one place where they can learn of it.

@@ -466,3 +466,23 @@ def test_reranking_by_a_model_and_its_failure(make):
     assert "postprocess.rerank" in {d.step for d in retrieval.degraded}
     with pytest.raises(ConfigError, match="reranker"):
         make(config={"reranker": "llm"})
+
+
+@pytest.mark.parametrize(
+    "strategy", ["vector", "hybrid", "metadata", "planner", "summary", "recursive", "chunk_decoupling"]
+)
+def test_a_filter_that_nothing_satisfies_makes_no_vector_query(router, strategy, monkeypatch):
+    index = router.index("animals")
+    router.retrieve("the cat", index="animals", strategy=strategy)
+    asked = []
+    monkeypatch.setattr(type(index.vector_store), "query", lambda _store, query, **_: asked.append(query))
+    nothing = MetadataFilters(filters=[MetadataFilter(key="kind", value="mineral")])
+    retrieval = router.retrieve("the cat", index="animals", strategy=strategy, filters=nothing)
+    assert retrieval.nodes == ()
+    assert asked == []
+
+
+def test_an_empty_filter_restricts_nothing(router):
+    plain = router.retrieve("the cat", index="animals", strategy="vector")
+    empty = router.retrieve("the cat", index="animals", strategy="vector", filters=MetadataFilters(filters=[]))
+    assert [n.node.node_id for n in plain.nodes] == [n.node.node_id for n in empty.nodes]
