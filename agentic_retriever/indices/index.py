@@ -22,6 +22,7 @@ from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.indices.manifest import Manifest, damaged
 from agentic_retriever.indices.metadata_view import MetadataView
 from agentic_retriever.indices.profile import IndexProfile, ProfiledNode, make_profile, sample_ids
+from agentic_retriever.indices.vector_rows import VectorRowsView
 from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
 from agentic_retriever.indices.view_set import ViewSet
 from agentic_retriever.ingestion import ChunkSettings
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from agentic_retriever.indices.metadata import MetadataIndex
     from agentic_retriever.indices.metadata_candidates import CandidateSet
     from agentic_retriever.indices.summaries import SummaryView, SummaryWriter
+    from agentic_retriever.indices.vector_rows import VectorRows
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +102,7 @@ class Index:
             self.vector_store.close()
             raise
         self._metadata = MetadataView(self.vector_store, folder / METADATA, self.catalog.version)
+        self._vector_rows = VectorRowsView(self.vector_store, self.catalog.version)
 
     @property
     def name(self) -> str:
@@ -164,6 +167,10 @@ class Index:
     def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
         """Return the ids of the nodes that satisfy filters, exactly; with ``known_only`` a field must be known."""
         return self._metadata.candidates(filters, known_only=known_only)
+
+    def vector_rows(self) -> VectorRows | None:
+        """Return the vectors of the current version if they are in memory; else they are read in the background."""
+        return self._vector_rows.current(self.count())
 
     def changing(
         self, *, written: Sequence[BaseNode] = (), removed: Sequence[str] = ()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agentic_retriever.indices.keyword import KeywordIndex
     from agentic_retriever.indices.metadata import MetadataIndex
     from agentic_retriever.indices.metadata_candidates import CandidateSet
+    from agentic_retriever.indices.vector_rows import VectorRows
     from agentic_retriever.llm import ModelClient
     from agentic_retriever.schema import Degradation, View
 
@@ -82,6 +83,14 @@ class HasMetadata(Protocol):
 
     def candidates(self, filters: MetadataFilters | None) -> CandidateSet:
         """Return the ids of the nodes that satisfy filters, exactly."""
+
+
+@runtime_checkable
+class HasVectorRows(HasMetadata, Protocol):
+    """An index that may have its vectors in memory."""
+
+    def vector_rows(self) -> VectorRows | None:
+        """Return the vectors of the current version, or ``None`` while they are not in memory."""
 
 
 @dataclass(frozen=True, slots=True)

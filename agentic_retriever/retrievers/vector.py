@@ -9,12 +9,18 @@ from llama_index.core.vector_stores.types import VectorStoreQuery
 from agentic_retriever.errors import DeadlineExceededError
 from agentic_retriever.filters import is_empty
 from agentic_retriever.indices.metadata_plan import PlanKind
+from agentic_retriever.indices.vector_rows import MAX_CANDIDATES
 from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
-from agentic_retriever.retrievers.search import Candidate, Found, HasMetadata
+from agentic_retriever.retrievers.search import Candidate, Found, HasMetadata, HasVectorRows
 from agentic_retriever.retrievers.sides import guarded
 from agentic_retriever.schema import Strategy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from llama_index.core.vector_stores.types import MetadataFilters
+
+    from agentic_retriever.indices.metadata_plan import FilterPlan
     from agentic_retriever.retrievers.search import RetrievalRequest, SearchableIndex
 
 DENSE = "dense"
@@ -51,12 +57,10 @@ def nearest(
         StoreError: If the store failed.
         DeadlineExceededError: If the time ran out.
     """
-    filters, node_ids = request.filters, None
-    if not is_empty(filters) and isinstance(index, HasMetadata):
-        plan = index.metadata().plan(filters, depth)
-        if plan.kind is PlanKind.NONE:
-            return []  # nothing satisfies the filters, so there is nothing to search
-        node_ids = plan.node_ids
+    filters, plan = request.filters, _plan(index, request.filters, depth)
+    if plan is not None and plan.kind is PlanKind.NONE:
+        return []  # nothing satisfies the filters, so there is nothing to search
+    node_ids = None if plan is None else plan.node_ids
     vector = request.query_vector
     if vector is None:
         if timeout_s is not None and timeout_s <= 0:
@@ -65,6 +69,10 @@ def nearest(
             "the embedding model", lambda: index.embedding.embed_query(request.query, timeout_s=timeout_s)
         )
         vector = tuple(float(x) for x in embedded)
+    if plan is not None and plan.high <= MAX_CANDIDATES:
+        among = _among_candidates(index, filters, vector, depth)
+        if among is not None:
+            return among
     query = VectorStoreQuery(
         query_embedding=list(vector),
         # Beside ids a text would tell some stores that an empty list of them means no restriction.
@@ -83,3 +91,24 @@ def nearest(
         pairs = zip(result.ids, scores, strict=False)
         return [Candidate(known[i], score, {DENSE: score}) for i, score in pairs if i in known]
     return [Candidate(node, score, {DENSE: score}) for node, score in zip(nodes, scores, strict=False)]
+
+
+def _plan(index: SearchableIndex, filters: MetadataFilters | None, depth: int) -> FilterPlan | None:
+    """Ask the prefilter, if the index has one, how a filtered search is best run."""
+    if is_empty(filters) or not isinstance(index, HasMetadata):
+        return None
+    return guarded(f"the prefilter of index {index.name}", lambda: index.metadata().plan(filters, depth))
+
+
+def _among_candidates(
+    index: SearchableIndex, filters: MetadataFilters | None, vector: Sequence[float], depth: int
+) -> list[Candidate] | None:
+    """Search exactly among the nodes that satisfy the filters, where their vectors are in memory."""
+    rows = index.vector_rows() if isinstance(index, HasVectorRows) else None
+    if rows is None or not isinstance(index, HasMetadata):
+        return None
+    found = rows.nearest(vector, index.candidates(filters), depth)
+    if found is None:
+        return None
+    nodes = fetch_nodes(index, [node_id for node_id, _cosine in found])
+    return [Candidate(nodes[i], cosine, {DENSE: cosine}) for i, cosine in found if i in nodes]

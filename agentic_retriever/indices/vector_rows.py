@@ -1,0 +1,125 @@
+"""The vectors of an index in memory, for exact search among the nodes that satisfy a filter.
+
+The engine checks a filter node by node while it scores, which takes 2 to 5 ms for a three-clause filter that leaves 3 %
+of 50,000 nodes. The prefilter knows those nodes in 0.05 ms, and their cosines are one small matrix product: 0.4 ms.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from agentic_retriever.errors import AgenticRetrieverError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy.typing as npt
+
+    from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+
+logger = logging.getLogger(__name__)
+
+#: Smaller indexes are as fast without; larger ones would take more than about 150 MB at 384 dimensions.
+MIN_NODES: Final = 2_000
+MAX_NODES: Final = 100_000
+#: Above so many candidates the engine is as fast.
+MAX_CANDIDATES: Final = 5_000
+
+
+class VectorRows:
+    """Unit vectors by node id, for one version of an index; immutable.
+
+    Args:
+        node_ids: The ids.
+        matrix: Their vectors, ``(n, dimension)`` float32 of unit length.
+        version: Version of the index that they are from.
+    """
+
+    def __init__(self, node_ids: Sequence[str], matrix: npt.NDArray[np.float32], version: int) -> None:
+        self.version = version
+        self._rows = {node_id: row for row, node_id in enumerate(node_ids)}
+        self._matrix = matrix
+
+    def nearest(self, vector: Sequence[float], among: Iterable[str], top_k: int) -> list[tuple[str, float]] | None:
+        """Find the nearest of some nodes.
+
+        Args:
+            vector: The question's vector, ``(dimension,)``, of any length but zero.
+            among: Ids of the nodes; those that are not known are passed over.
+            top_k: How many at most, from 1.
+
+        Returns:
+            Ids and cosines by falling cosine and then by id; ``None`` for a vector that cannot be compared.
+        """
+        query = np.asarray(vector, dtype=np.float32)
+        norm = float(np.linalg.norm(query))
+        if query.shape != self._matrix.shape[1:] or not np.isfinite(norm) or norm == 0:
+            return None
+        known = [node_id for node_id in among if node_id in self._rows]
+        if not known:
+            return []
+        cosines = self._matrix[[self._rows[node_id] for node_id in known]] @ (query / norm)
+        at_least = np.partition(cosines, -top_k)[-top_k] if top_k < len(known) else -np.inf
+        # All that tie with the last one are looked at, so that the id decides between them.
+        best = [(known[i], float(cosines[i])) for i in np.flatnonzero(cosines >= at_least)]
+        return sorted(best, key=lambda pair: (-pair[1], pair[0]))[:top_k]
+
+
+class VectorRowsView:
+    """Keeps the rows of the current version, read in the background when a search could use them.
+
+    Args:
+        store: Holds the vectors.
+        version: Tells the version of the index, which grows with every change.
+    """
+
+    def __init__(self, store: QdrantEdgeVectorStore, version: Callable[[], int]) -> None:
+        self._store = store
+        self._version = version
+        self._lock = threading.Lock()
+        self._rows: VectorRows | None = None
+        self._reader: threading.Thread | None = None
+
+    def current(self, nodes: int) -> VectorRows | None:
+        """Return the rows of the current version, or ``None`` and begin to read them if that is worth it.
+
+        Args:
+            nodes: How many nodes the index has.
+        """
+        version = self._version()
+        rows = self._rows
+        if rows is not None and rows.version == version:
+            return rows
+        with self._lock:
+            reading = self._reader is not None and self._reader.is_alive()
+            if not reading and MIN_NODES <= nodes <= MAX_NODES:
+                self._rows = None  # the old ones are of no use, and need not lie beside the new ones
+                self._reader = threading.Thread(target=self._read, args=(version,), name="vector-rows", daemon=True)
+                self._reader.start()
+        return None
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until what is being read has been read, at most so many seconds."""
+        reader = self._reader
+        if reader is not None:
+            reader.join(timeout_s)
+
+    def _read(self, version: int) -> None:
+        try:
+            node_ids, matrix = self._store.vectors(self._store.node_ids())
+        except AgenticRetrieverError as err:
+            logger.debug("vectors were not read into memory: %s", err)
+            return
+        # Vectors read while the index changed may be of either version, so they are not used.
+        if self._version_or(-1) == version:
+            self._rows = VectorRows(node_ids, matrix, version)
+
+    def _version_or(self, default: int) -> int:
+        try:
+            return self._version()
+        except AgenticRetrieverError:
+            return default  # the index was closed meanwhile
