@@ -102,7 +102,7 @@ class Index:
             self.vector_store.close()
             raise
         self._metadata = MetadataView(self.vector_store, folder / METADATA, self.catalog.version)
-        self._vector_rows = VectorRowsView(self.vector_store, self.catalog.version)
+        self._vector_rows = VectorRowsView(self.vector_store, self.catalog.version, lambda: self.metadata().numbering)
 
     @property
     def name(self) -> str:

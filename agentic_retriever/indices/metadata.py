@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from agentic_retriever.indices.metadata_clauses import Test
     from agentic_retriever.indices.metadata_fields import FieldIndex, FieldInfo
+    from agentic_retriever.indices.metadata_numbers import NodeNumbers
     from agentic_retriever.indices.metadata_snapshot import Item
 
 
@@ -102,6 +103,11 @@ class MetadataIndex:
 
     def __len__(self) -> int:
         return len(self._snapshot.alive)
+
+    @property
+    def numbering(self) -> NodeNumbers:
+        """The node ids by number: an object that only grows, until the prefilter is built or compacted anew."""
+        return self._snapshot.numbers
 
     def fields(self) -> list[FieldInfo]:
         """Describe the fields, in order of their names."""

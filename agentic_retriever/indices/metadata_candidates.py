@@ -6,9 +6,12 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pyroaring import BitMap
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from agentic_retriever.indices.metadata_numbers import NodeNumbers
 
 
@@ -44,6 +47,15 @@ class CandidateSet(AbstractSet[str]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(count={self.count}, exact={self.exact})"
+
+    @property
+    def numbering(self) -> NodeNumbers:
+        """What the numbers stand for: an object that only grows, until the prefilter is built or compacted anew."""
+        return self._numbers
+
+    def numbers(self) -> npt.NDArray[np.uint32]:
+        """List the nodes' numbers, rising, ``(count,)``."""
+        return np.frombuffer(self._rows.to_array(), dtype=np.uint32)
 
     def contains(self, node_id: str) -> bool:
         """Tell whether a node is one of them."""

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from agentic_retriever.errors import AgenticRetrieverError
+from agentic_retriever.indices.metadata_candidates import CandidateSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
+    from agentic_retriever.indices.metadata_numbers import NodeNumbers
     from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
 
 logger = logging.getLogger(__name__)
@@ -37,12 +39,23 @@ class VectorRows:
         node_ids: The ids.
         matrix: Their vectors, ``(n, dimension)`` float32 of unit length.
         version: Version of the index that they are from.
+        numbering: The prefilter's numbers, so that candidates need not be spelled out.
     """
 
-    def __init__(self, node_ids: Sequence[str], matrix: npt.NDArray[np.float32], version: int) -> None:
+    def __init__(
+        self,
+        node_ids: Sequence[str],
+        matrix: npt.NDArray[np.float32],
+        version: int,
+        numbering: NodeNumbers | None = None,
+    ) -> None:
         self.version = version
-        self._rows = {node_id: row for row, node_id in enumerate(node_ids)}
+        self._ids = list(node_ids)
+        self._rows = {node_id: row for row, node_id in enumerate(self._ids)}
         self._matrix = matrix
+        self._numbering = numbering
+        known = () if numbering is None else (self._rows.get(numbering[i], -1) for i in range(len(numbering)))
+        self._row_of_number = np.fromiter(known, dtype=np.int64)
 
     def nearest(self, vector: Sequence[float], among: Iterable[str], top_k: int) -> list[tuple[str, float]] | None:
         """Find the nearest of some nodes.
@@ -59,14 +72,23 @@ class VectorRows:
         norm = float(np.linalg.norm(query))
         if query.shape != self._matrix.shape[1:] or not np.isfinite(norm) or norm == 0:
             return None
-        known = [node_id for node_id in among if node_id in self._rows]
-        if not known:
+        rows = self._rows_of(among)
+        if not len(rows):
             return []
-        cosines = self._matrix[[self._rows[node_id] for node_id in known]] @ (query / norm)
-        at_least = np.partition(cosines, -top_k)[-top_k] if top_k < len(known) else -np.inf
+        cosines = self._matrix[rows] @ (query / norm)
+        at_least = np.partition(cosines, -top_k)[-top_k] if top_k < len(rows) else -np.inf
         # All that tie with the last one are looked at, so that the id decides between them.
-        best = [(known[i], float(cosines[i])) for i in np.flatnonzero(cosines >= at_least)]
+        best = [(self._ids[rows[i]], float(cosines[i])) for i in np.flatnonzero(cosines >= at_least)]
         return sorted(best, key=lambda pair: (-pair[1], pair[0]))[:top_k]
+
+    def _rows_of(self, among: Iterable[str]) -> npt.NDArray[np.int64]:
+        if isinstance(among, CandidateSet) and among.numbering is self._numbering:
+            numbers = among.numbers()
+            # Numbers that were given since belong to a later version of the index.
+            rows = self._row_of_number[numbers[numbers < len(self._row_of_number)]]
+            return rows[rows >= 0]
+        known = (self._rows[node_id] for node_id in among if node_id in self._rows)
+        return np.fromiter(known, dtype=np.int64)
 
 
 class VectorRowsView:
@@ -75,11 +97,15 @@ class VectorRowsView:
     Args:
         store: Holds the vectors.
         version: Tells the version of the index, which grows with every change.
+        numbering: Gives the prefilter's numbers for the current version.
     """
 
-    def __init__(self, store: QdrantEdgeVectorStore, version: Callable[[], int]) -> None:
+    def __init__(
+        self, store: QdrantEdgeVectorStore, version: Callable[[], int], numbering: Callable[[], NodeNumbers]
+    ) -> None:
         self._store = store
         self._version = version
+        self._numbering = numbering
         self._lock = threading.Lock()
         self._rows: VectorRows | None = None
         self._reader: threading.Thread | None = None
@@ -110,13 +136,14 @@ class VectorRowsView:
 
     def _read(self, version: int) -> None:
         try:
+            numbering = self._numbering()
             node_ids, matrix = self._store.vectors(self._store.node_ids())
         except AgenticRetrieverError as err:
             logger.debug("vectors were not read into memory: %s", err)
             return
         # Vectors read while the index changed may be of either version, so they are not used.
         if self._version_or(-1) == version:
-            self._rows = VectorRows(node_ids, matrix, version)
+            self._rows = VectorRows(node_ids, matrix, version, numbering)
 
     def _version_or(self, default: int) -> int:
         try:
