@@ -117,10 +117,8 @@ def index_facts(router: AgenticRouter, name: str) -> dict[str, Any]:
 def run_build(console: Console, data_dir: Path | None, name: str) -> None:
     """Build the views of an index that are not built while indexing."""
     with opened_router(load_config(data_dir)) as router, shown_progress(console) as progress:
-        index = router.index(name)
-        index.keyword()
-        index.build_views(progress)
-        views = ", ".join(sorted(view.value for view in index.views))
+        router.build_views(name, progress=progress)
+        views = ", ".join(sorted(view.value for view in router.index(name).views))
     console.line(f"{name}: {views} ready")
 
 

@@ -7,7 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentic_retriever.retrievers.base import RetrieverAdapter
-from agentic_retriever.retrievers.question_filters import FieldDictionary, RelaxationLadder, understand
+from agentic_retriever.retrievers.question_filters import (
+    FieldDictionary,
+    RelaxationLadder,
+    extract_with_llm,
+    understand,
+)
 from agentic_retriever.retrievers.search import Found
 from agentic_retriever.retrievers.sides import guarded
 from agentic_retriever.retrievers.vector import nearest
@@ -49,24 +54,34 @@ class MetadataRetriever(RetrieverAdapter):
         self._lock = threading.Lock()
         self._fields: tuple[int, FieldDictionary] | None = None
 
-    def understood(self, query: str) -> Understood:
-        """Tell which conditions on metadata a question names in this index.
+    def understood(self, query: str, *, timeout_s: float | None = None) -> Understood:
+        """Tell which conditions on metadata a question names in this index, by the model where there is one.
+
+        Args:
+            query: The question.
+            timeout_s: Seconds for the model, or ``None`` for its own limit.
 
         Raises:
             StoreError: If the index cannot be read.
         """
-        return understand(query, self._dictionary())
+        fields, model = self._dictionary(), self._settings.model
+        if model is None:
+            return understand(query, fields)
+        return extract_with_llm(model, query, fields, timeout_s=timeout_s)
 
     def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
-        clauses = applicable(self.understood(request.query))
+        left = None if deadline is None else deadline - self._settings.timer()
+        # Half of the time at most, so that the search can still follow.
+        read = self.understood(request.query, timeout_s=None if left is None else left / 2)
+        clauses = applicable(read)
         found: Sequence[Candidate] = ()
         for rung in RelaxationLadder(clauses, request.filters):
             timeout_s = None if deadline is None else deadline - self._settings.timer()
             found = nearest(self._index, replace(request, filters=rung.filters), request.top_k, timeout_s=timeout_s)
             if found or not rung.kept:
-                lost = tuple(_dropped(said) for said in rung.dropped)
+                lost = (*read.degraded, *(_dropped(said) for said in rung.dropped))
                 return Found(tuple(found), lost, tuple(clause.say for clause in rung.kept))
-        return Found(tuple(found))
+        return Found(tuple(found), read.degraded)
 
     def _dictionary(self) -> FieldDictionary:
         """Return the values of the index's current version, read once for each version."""

@@ -88,6 +88,22 @@ class IndexLibrary:
             raise IndexingError(f"nothing could be indexed, so index {name!r} was not made ({reasons})")
         return report
 
+    def build_views(self, name: str, *, progress: Progress | None = None) -> None:
+        """Build what some strategies need of an index: leaves, and summaries written by the model where there is one.
+
+        Args:
+            name: The index.
+            progress: Hears how far it is.
+
+        Raises:
+            UnknownIndexError: If there is no such index.
+            EmbeddingError: If something could not be embedded; run again to go on.
+            StoreError: If the disk failed.
+        """
+        index, model = self.resources.index(name), self.resources.model
+        index.keyword()
+        index.build_views(progress, write_summary=None if model is None else lambda text: model.complete(text).text)
+
     def remove_documents(self, name: str, doc_ids: Sequence[str]) -> IngestReport:
         """Drop documents from an index.
 

@@ -41,7 +41,7 @@ class Resources:
         config: The settings.
         embedding: A LlamaIndex embedding to use instead of the one that the settings name.
         packed: Vectors that came with the indexes' sources.
-        model: The language model that strategies may ask.
+        model: The language model that strategies may ask, kept as an attribute.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Resources:
         self.config = config
         self.storage = IndexStorage(config.data_dir)
         self._given = embedding
-        self._model = model
+        self.model = model
         self._packed = tuple(packed)
         self._lock = threading.RLock()
         self._embedding: EmbeddingModel | None = None
@@ -131,7 +131,7 @@ class Resources:
             if adapter is None:
                 if self._workers is None:
                     self._workers = Workers(self.config.workers, "agentic-retrieval")
-                settings = AdapterSettings.from_config(self.config, self._workers, model=self._model)
+                settings = AdapterSettings.from_config(self.config, self._workers, model=self.model)
                 adapter = self._adapters[key] = build_adapter(strategy, index, settings)
             return adapter
 

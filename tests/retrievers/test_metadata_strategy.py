@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from llama_index.core.schema import Document
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 
 from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.testing import FakeEmbedding
+from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
 LANDS = [
     ("a", "เชียงใหม่", "โฉนด", 7.25, 2561),
@@ -78,3 +80,39 @@ def test_new_values_are_known_at_once(router):
 def test_the_answer_says_what_was_understood(router):
     answer = router.query("ที่ดินในเชียงใหม่ โฉนด พื้นที่ 5 ถึง 10 ไร่", strategy="metadata")
     assert len(answer.to_dict()["understood"]) == 3
+
+
+def with_model(tmp_path, reply):
+    made = AgenticRouter(
+        RouterConfig(data_dir=tmp_path / "m"), embedding=FakeEmbedding(dimension=32), llm=FakeLLM(reply)
+    )
+    documents = [
+        Document(text=f"Land {name}", doc_id=name, metadata={"province": province, "year": year})
+        for name, province, _kind, _area, year in LANDS
+    ]
+    made.add_index("lands", documents)
+    return made
+
+
+def test_a_failing_model_leaves_the_filters_that_words_give(tmp_path):
+    with with_model(tmp_path, [ConnectionError("down")]) as router:
+        retrieval = router.retrieve("ที่ดินในลำพูน หลังปี 2550", strategy="metadata")
+        assert ids(retrieval) == ["d"]
+        assert "filters.llm" in {d.step for d in retrieval.degraded}
+
+
+def test_the_model_is_asked_and_cannot_filter_on_what_is_not_there(tmp_path):
+    wrong = {"field": "secret", "operator": "==", "value": "x"}
+    reply = json.dumps([wrong, {"field": "province", "operator": "==", "value": "ลำพูน"}])
+    with with_model(tmp_path, [reply]) as router:
+        retrieval = router.retrieve("where is d", strategy="metadata")
+        assert "secret" not in " ".join(retrieval.understood)
+        assert "filters.llm" in {d.step for d in retrieval.degraded}
+
+
+def test_summaries_are_written_by_the_model_where_there_is_one(tmp_path):
+    with with_model(tmp_path, ["A summary that the model wrote."]) as router:
+        router.build_views("lands")
+        assert "summary" in {view.value for view in router.index("lands").views}
+        assert router.resources.model is not None
+        assert any("Land" in prompt for prompt in router.resources.model._llm.prompts)
