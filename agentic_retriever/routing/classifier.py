@@ -15,7 +15,7 @@ from agentic_retriever.routing.evidence import (
     unit_vector,
     weigh,
 )
-from agentic_retriever.schema import Selection
+from agentic_retriever.schema import NO_LIMITS, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from agentic_retriever.indices.profile import IndexProfile
+    from agentic_retriever.schema import Allowance
 
 DEFAULT_INDEX_MARGIN: Final = 0.1
 """Lead in probability below which the second index is chosen too."""
@@ -41,7 +42,12 @@ class IndexClassifier(Protocol):
         """How it decides, as it is recorded in ``Selection.mode``."""
 
     def classify(
-        self, query: str, profiles: Sequence[IndexProfile], *, query_vector: npt.NDArray[np.float32] | None
+        self,
+        query: str,
+        profiles: Sequence[IndexProfile],
+        *,
+        query_vector: npt.NDArray[np.float32] | None,
+        allowance: Allowance = NO_LIMITS,
     ) -> Selection:
         """Pick an index.
 
@@ -49,6 +55,7 @@ class IndexClassifier(Protocol):
             query: The question; any text.
             profiles: The indexes to choose from, in order of registration, which decides between equals.
             query_vector: The embedded question, ``(dimension,)``; ``None`` when there is none.
+            allowance: What may be spent on a model, by a classifier that asks one.
 
         Returns:
             Probabilities for every index, and the second index too when the first leads by little.
@@ -78,7 +85,12 @@ class ProfileClassifier:
         self.index_margin = _checked_margin(index_margin)
 
     def classify(
-        self, query: str, profiles: Sequence[IndexProfile], *, query_vector: npt.NDArray[np.float32] | None
+        self,
+        query: str,
+        profiles: Sequence[IndexProfile],
+        *,
+        query_vector: npt.NDArray[np.float32] | None,
+        allowance: Allowance = NO_LIMITS,  # noqa: ARG002 - of the protocol
     ) -> Selection:
         """Pick an index; see :class:`IndexClassifier`.
 
@@ -116,7 +128,12 @@ class EmbeddingClassifier:
         self.index_margin = _checked_margin(index_margin)
 
     def classify(
-        self, query: str, profiles: Sequence[IndexProfile], *, query_vector: npt.NDArray[np.float32] | None
+        self,
+        query: str,
+        profiles: Sequence[IndexProfile],
+        *,
+        query_vector: npt.NDArray[np.float32] | None,
+        allowance: Allowance = NO_LIMITS,  # noqa: ARG002 - of the protocol
     ) -> Selection:
         """Pick an index; see :class:`IndexClassifier`.
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from agentic_retriever.errors import ConfigError, NoEligibleStrategyError
 from agentic_retriever.routing.classifier import softmax
 from agentic_retriever.routing.features import FEATURES
-from agentic_retriever.schema import Selection, Strategy
+from agentic_retriever.schema import NO_LIMITS, Selection, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agentic_retriever.schema import StrategyCard
+    from agentic_retriever.schema import Allowance, StrategyCard
 
 WEIGHTS_FILE: Final = "strategy_weights.json"
 
@@ -34,13 +34,21 @@ class StrategySelector(Protocol):
     def mode(self) -> str:
         """How it decides, as it is recorded in ``Selection.mode``."""
 
-    def select(self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float]) -> Selection:
+    def select(
+        self,
+        query: str,
+        cards: Sequence[StrategyCard],
+        *,
+        features: Mapping[str, float],
+        allowance: Allowance = NO_LIMITS,
+    ) -> Selection:
         """Pick a strategy.
 
         Args:
             query: The question; any text.
             cards: The strategies to choose from.
             features: Signals of the query, from ``query_features``.
+            allowance: What may be spent on a model, by a selector that asks one.
 
         Returns:
             Probabilities for every strategy offered, best first; equals in declared order of reliability.
@@ -78,7 +86,14 @@ class HeuristicSelector:
     def __init__(self, weights: StrategyWeights | None = None) -> None:
         self._weights = weights or packaged_weights()
 
-    def select(self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float]) -> Selection:  # noqa: ARG002 - of the protocol
+    def select(
+        self,
+        query: str,  # noqa: ARG002 - of the protocol
+        cards: Sequence[StrategyCard],
+        *,
+        features: Mapping[str, float],
+        allowance: Allowance = NO_LIMITS,  # noqa: ARG002 - of the protocol
+    ) -> Selection:
         """Pick a strategy; see :class:`StrategySelector`.
 
         Raises:
@@ -126,7 +141,14 @@ class RoundRobinSelector:
         self._lock = threading.Lock()
         self._turns: dict[tuple[Strategy, ...], int] = {}
 
-    def select(self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float]) -> Selection:  # noqa: ARG002 - of the protocol
+    def select(
+        self,
+        query: str,  # noqa: ARG002 - of the protocol
+        cards: Sequence[StrategyCard],
+        *,
+        features: Mapping[str, float],  # noqa: ARG002 - of the protocol
+        allowance: Allowance = NO_LIMITS,  # noqa: ARG002 - of the protocol
+    ) -> Selection:
         """Pick the next strategy; see :class:`StrategySelector`.
 
         Raises:

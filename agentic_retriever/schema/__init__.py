@@ -7,14 +7,10 @@ read-only, every sequence a tuple, and every value turns into plain JSON types w
 
 from agentic_retriever.schema.answers import (
     Answer,
-    Budget,
     Citation,
     Confidence,
     ConfidenceLevel,
     Retrieval,
-    Tier,
-    TierUsage,
-    Usage,
 )
 from agentic_retriever.schema.routing import (
     Complexity,
@@ -26,8 +22,11 @@ from agentic_retriever.schema.routing import (
     View,
     frozen,
 )
+from agentic_retriever.schema.usage import NO_LIMITS, Allowance, Budget, Tier, TierUsage, Usage
 
 __all__ = [
+    "NO_LIMITS",
+    "Allowance",
     "Answer",
     "Budget",
     "Citation",

@@ -14,15 +14,7 @@ if TYPE_CHECKING:
 
     from llama_index.core.schema import NodeWithScore
 
-
-class Tier(str, Enum):
-    """Who wrote an answer: a model tier by its role, the extractor, or nobody since nothing was found."""
-
-    PRIMARY = "primary"
-    CLOUD = "cloud"
-    SMALL = "small"
-    EXTRACTIVE = "extractive"
-    NONE = "none"
+    from agentic_retriever.schema.usage import Tier, Usage
 
 
 class ConfidenceLevel(str, Enum):
@@ -113,48 +105,6 @@ class Confidence:
         if clipped >= 0.75:
             return cls(clipped, ConfidenceLevel.HIGH)
         return cls(clipped, ConfidenceLevel.NEEDS_REVIEW if clipped >= 0.5 else ConfidenceLevel.NOT_FOUND)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierUsage:
-    """What one model tier was asked for one answer; tokens are counts, money is USD."""
-
-    tier: Tier
-    model: str
-    calls: int
-    prompt_tokens: int
-    completion_tokens: int
-    usd: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens and money of one answer, per tier."""
-
-    tiers: tuple[TierUsage, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return totals, and the tiers below ``tiers``."""
-        return {
-            "llm_calls": sum(t.calls for t in self.tiers),
-            "prompt_tokens": sum(t.prompt_tokens for t in self.tiers),
-            "completion_tokens": sum(t.completion_tokens for t in self.tiers),
-            "usd": sum(t.usd for t in self.tiers),
-            "tiers": {t.tier.value: {n: getattr(t, n) for n in t.__slots__ if n != "tier"} for t in self.tiers},
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """What one query may spend.
-
-    Attributes:
-        max_ms: Milliseconds for the whole query, or ``None`` for the configured deadline.
-        max_llm_calls: Model calls; 0 means the extractive answer.
-    """
-
-    max_ms: float | None = None
-    max_llm_calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

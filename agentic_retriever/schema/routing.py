@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agentic_retriever.schema.usage import TierUsage
+
 V = TypeVar("V")
 
 
@@ -48,66 +50,6 @@ class Complexity(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """What one routing stage chose, and how sure it is.
-
-    Attributes:
-        name: The first choice.
-        names: All that were chosen, best first; several when the margin was small. Starts with ``name``.
-        confidence: Probability of the first choice, in [0, 1].
-        scores: A score for every candidate, best first; probabilities that sum to 1 unless the mode says otherwise.
-        margin: Score of the first choice less that of the second, in [0, 1]; 1 with a single candidate.
-        reason: One line for a person.
-        mode: How it was chosen, such as ``"profile"``, ``"heuristic"``, ``"pinned"`` or ``"only"``.
-    """
-
-    name: str
-    confidence: float
-    scores: Mapping[str, float]
-    margin: float
-    reason: str
-    mode: str
-    names: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "scores", frozen(self.scores))
-        object.__setattr__(self, "names", self.names or (self.name,))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        return {
-            "name": self.name,
-            "names": list(self.names),
-            "confidence": self.confidence,
-            "scores": dict(self.scores),
-            "margin": self.margin,
-            "reason": self.reason,
-            "mode": self.mode,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyCard:
-    """What stage two knows about one strategy that an index can serve.
-
-    Attributes:
-        strategy: Which one.
-        description: When to use it, one line.
-        needs: The views of the index that it reads.
-        cost: Relative work of one query; ``vector`` is 1.
-        typical_ms: Typical latency in milliseconds on a small index.
-        quality: Measured nDCG@10 on this index in [0, 1], or ``None`` when nothing was measured yet.
-    """
-
-    strategy: Strategy
-    description: str
-    needs: tuple[View, ...]
-    cost: float
-    typical_ms: float
-    quality: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Degradation:
     """One step that fell back to something lesser, and why.
 
@@ -124,6 +66,84 @@ class Degradation:
     def to_dict(self) -> dict[str, str]:
         """Return plain JSON types."""
         return {"step": self.step, "reason": self.reason, "fallback": self.fallback}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What one routing stage chose, and how sure it is.
+
+    Attributes:
+        name: The first choice.
+        names: All that were chosen, best first; several when the margin was small. Starts with ``name``.
+        confidence: Probability of the first choice, in [0, 1].
+        scores: A score for every candidate, best first; probabilities that sum to 1 unless the mode says otherwise.
+        margin: Score of the first choice less that of the second, in [0, 1]; 1 with a single candidate.
+        reason: One line for a person.
+        mode: How it was chosen in the end, such as ``"profile"``, ``"heuristic"``, ``"llm"`` or ``"pinned"``.
+        abstained: Whether no candidate is probable enough; ``name`` is then the nearest one all the same.
+        escalated: Whether a model was asked because the evidence alone was not clear.
+        evidence: What spoke for each candidate, by candidate and kind of evidence.
+        degraded: What fell back on the way to the choice.
+        spent: Model calls that it took.
+    """
+
+    name: str
+    confidence: float
+    scores: Mapping[str, float]
+    margin: float
+    reason: str
+    mode: str
+    names: tuple[str, ...] = ()
+    abstained: bool = False
+    escalated: bool = False
+    evidence: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    degraded: tuple[Degradation, ...] = ()
+    spent: tuple[TierUsage, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scores", frozen(self.scores))
+        object.__setattr__(self, "evidence", frozen({name: frozen(kinds) for name, kinds in self.evidence.items()}))
+        object.__setattr__(self, "names", self.names or (self.name,))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {
+            "name": self.name,
+            "names": list(self.names),
+            "confidence": self.confidence,
+            "scores": dict(self.scores),
+            "margin": self.margin,
+            "reason": self.reason,
+            "mode": self.mode,
+            "abstained": self.abstained,
+            "escalated": self.escalated,
+            "evidence": {name: dict(kinds) for name, kinds in self.evidence.items()},
+            "degraded": [lost.to_dict() for lost in self.degraded],
+            "spent": [usage.to_dict() for usage in self.spent],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyCard:
+    """What stage two knows about one strategy that an index can serve.
+
+    Attributes:
+        strategy: Which one.
+        description: When to use it, one line.
+        needs: The views of the index that it reads.
+        cost: Relative work of one query; ``vector`` is 1.
+        typical_ms: Typical latency in milliseconds: measured on this index, else on a small one.
+        quality: Measured mean nDCG@10 on this index in [0, 1], or ``None`` when nothing was measured yet.
+        measured: Whether ``typical_ms`` was measured on this index.
+    """
+
+    strategy: Strategy
+    description: str
+    needs: tuple[View, ...]
+    cost: float
+    typical_ms: float
+    quality: float | None = None
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
