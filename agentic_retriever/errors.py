@@ -11,19 +11,27 @@
     ├── IndexingError                    6   files could not be turned into an index
     │   ├── SourceError                  6   a file or folder cannot be read
     │   └── IndexExistsError             6   the name is taken
+    ├── EvaluationError                  6   a data set or its vectors cannot be measured with
     ├── StoreError                       6   the index on disk cannot be used
     │   ├── StoreBusyError               7   another process holds the data directory
     │   ├── StoreClosedError             6   used after close(), or in a forked child
     │   ├── StoreDamagedError            6   files are missing, truncated or disagree
-    │   └── EmbeddingMismatchError       6   built with another embedding model or dimension
+    │   ├── EmbeddingMismatchError       6   built with another embedding model or dimension
+    │   └── QueryLogError                6   the query history cannot be read or written
     ├── EmbeddingError                   8   the embedding model failed or returned unusable vectors
     ├── LLMError                         8   a model could not be reached or failed
-    │   └── LLMOutputError               8   a model answered with something unusable
+    │   ├── LLMOutputError               8   a model answered with something unusable
+    │   ├── BudgetExceededError          8   the budget allows no further model call
+    │   ├── ModelPausedError             8   a model is left alone for a while since it failed just before
+    │   ├── AllModelsFailedError         8   no tier answered; ``attempts`` lists what was tried
+    │   └── StreamBrokenError            8   an answer broke off while it was shown; ``text`` is what came
     ├── RoutingError                     9   no index or strategy can take the question
-    │   └── NoEligibleStrategyError      9   the index serves none of the allowed strategies
+    │   ├── NoEligibleStrategyError      9   the index serves none of the allowed strategies
+    │   └── OutOfScopeError              9   the question is about nothing in the indexes
     ├── RetrievalError                   9   every way to retrieve failed; ``causes`` lists them
     ├── SynthesisError                   9   nodes were found but no answer could be written
     └── DeadlineExceededError            10  the time budget ran out
+        └── OverloadedError              10  too many calls under way or waiting
 
 Each message says what was got, what is allowed and what to do. The original exception, where there is one, is the
 ``__cause__``. No message carries a key, a prompt or a document's text.
@@ -32,10 +40,10 @@ Each message says what was got, what is allowed and what to do. The original exc
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class AgenticRetrieverError(Exception):
@@ -88,6 +96,12 @@ class IndexExistsError(IndexingError):
     """An index of that name exists already."""
 
 
+class EvaluationError(AgenticRetrieverError):
+    """A data set, its judgments or its vectors cannot be used to measure anything."""
+
+    exit_code = 6
+
+
 class StoreError(AgenticRetrieverError):
     """The index on disk cannot be used."""
 
@@ -112,6 +126,10 @@ class EmbeddingMismatchError(StoreError):
     """The index was built with another embedding model or dimension."""
 
 
+class QueryLogError(StoreError):
+    """The query history cannot be reached, is damaged, or was written by a newer version."""
+
+
 class EmbeddingError(AgenticRetrieverError):
     """The embedding model failed, or returned vectors that cannot be used."""
 
@@ -128,6 +146,40 @@ class LLMOutputError(LLMError):
     """A language model answered with something that cannot be used."""
 
 
+class BudgetExceededError(LLMError):
+    """The budget of the query allows no further model call."""
+
+
+class ModelPausedError(LLMError):
+    """A model is left alone until its cooldown ends, since it failed several times in a row."""
+
+
+class AllModelsFailedError(LLMError):
+    """No model tier answered.
+
+    Attributes:
+        attempts: What was tried, in order: ``agentic_retriever.llm.Attempt`` values.
+    """
+
+    def __init__(self, message: str, attempts: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.attempts: tuple[Any, ...] = tuple(attempts)
+
+
+class StreamBrokenError(LLMError):
+    """An answer broke off after its first words were shown.
+
+    Attributes:
+        text: What was shown.
+        attempts: What was tried, in order: ``agentic_retriever.llm.Attempt`` values.
+    """
+
+    def __init__(self, message: str, text: str = "", attempts: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.text = text
+        self.attempts: tuple[Any, ...] = tuple(attempts)
+
+
 class RoutingError(AgenticRetrieverError):
     """No index or strategy can take the question."""
 
@@ -136,6 +188,10 @@ class RoutingError(AgenticRetrieverError):
 
 class NoEligibleStrategyError(RoutingError):
     """The index serves none of the strategies that were allowed."""
+
+
+class OutOfScopeError(RoutingError):
+    """The question is about nothing in the indexes, and the settings ask for an error then."""
 
 
 class RetrievalError(AgenticRetrieverError):
@@ -162,6 +218,10 @@ class DeadlineExceededError(AgenticRetrieverError):
     """The time budget of the query ran out."""
 
     exit_code = 10
+
+
+class OverloadedError(DeadlineExceededError):
+    """Too many calls of one kind are under way or waiting."""
 
 
 def unknown_name(kind: str, got: str, known: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ from agentic_retriever.retrievers.search import (
     SearchableIndex,
     SearchResult,
 )
+from agentic_retriever.retrievers.sides import run_sides
 from agentic_retriever.retrievers.summary import SummaryRetriever
 from agentic_retriever.retrievers.vector import VectorRetriever
 
@@ -50,6 +51,7 @@ __all__ = [
     "fetch_nodes",
     "fuse",
     "reciprocal_rank",
+    "run_sides",
     "source_scores",
     "spec_of",
     "weighted_sum",

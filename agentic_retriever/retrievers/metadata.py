@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from llama_index.core.schema import BaseNode
 
+    from agentic_retriever.llm import ModelClient
     from agentic_retriever.retrievers.question_filters import Clause, Understood
     from agentic_retriever.retrievers.search import Candidate, RetrievalRequest
 
@@ -54,17 +55,18 @@ class MetadataRetriever(RetrieverAdapter):
         self._lock = threading.Lock()
         self._fields: tuple[int, FieldDictionary] | None = None
 
-    def understood(self, query: str, *, timeout_s: float | None = None) -> Understood:
+    def understood(self, query: str, *, timeout_s: float | None = None, model: ModelClient | None = None) -> Understood:
         """Tell which conditions on metadata a question names in this index, by the model where there is one.
 
         Args:
             query: The question.
             timeout_s: Seconds for the model, or ``None`` for its own limit.
+            model: The model to ask, instead of that of the settings.
 
         Raises:
             StoreError: If the index cannot be read.
         """
-        fields, model = self._dictionary(), self._settings.model
+        fields, model = self._dictionary(), model or self._settings.model
         if model is None:
             return understand(query, fields)
         return extract_with_llm(model, query, fields, timeout_s=timeout_s)
@@ -72,7 +74,7 @@ class MetadataRetriever(RetrieverAdapter):
     def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
         left = None if deadline is None else deadline - self._settings.timer()
         # Half of the time at most, so that the search can still follow.
-        read = self.understood(request.query, timeout_s=None if left is None else left / 2)
+        read = self.understood(request.query, timeout_s=None if left is None else left / 2, model=request.model)
         clauses = applicable(read)
         found: Sequence[Candidate] = ()
         for rung in RelaxationLadder(clauses, request.filters):

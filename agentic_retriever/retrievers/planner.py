@@ -65,7 +65,7 @@ class PlannerRetriever(RetrieverAdapter):
         def left() -> float | None:
             return None if deadline is None else deadline - self._settings.timer()
 
-        parts, degraded = self._plan(request.query, left())
+        parts, degraded = self._plan(request, left())
         if len(parts) < MIN_PARTS:
             return _as_found(self._one(request, left), degraded)
         depth = max(DEPTH_FACTOR * request.top_k, MIN_DEPTH)
@@ -90,9 +90,9 @@ class PlannerRetriever(RetrieverAdapter):
         )
         return Found(candidates, tuple(dict.fromkeys(degraded)))
 
-    def _plan(self, query: str, left_s: float | None) -> tuple[tuple[str, ...], list[Degradation]]:
-        limit = self._settings.planner_parts
-        client = self._settings.model
+    def _plan(self, request: RetrievalRequest, left_s: float | None) -> tuple[tuple[str, ...], list[Degradation]]:
+        query, limit = request.query, self._settings.planner_parts
+        client = request.model or self._settings.model
         if client is None:
             return split_question(query, max_parts=limit), []
         try:

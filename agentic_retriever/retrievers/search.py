@@ -103,6 +103,7 @@ class RetrievalRequest:
         filters: Only nodes that satisfy them.
         query_vector: The question's vector where it is known already; then it is not embedded again.
         timeout_s: Seconds for the whole search, or ``None`` for the adapter's own limit.
+        model: The model to ask, instead of that of the adapter's settings.
     """
 
     query: str
@@ -110,6 +111,7 @@ class RetrievalRequest:
     filters: MetadataFilters | None = None
     query_vector: tuple[float, ...] | None = None
     timeout_s: float | None = None
+    model: ModelClient | None = None
 
 
 @dataclass(frozen=True, slots=True)

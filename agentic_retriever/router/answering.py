@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from agentic_retriever.cache import cache_key
 from agentic_retriever.filters import normalise
 from agentic_retriever.prompts import VERSION
-from agentic_retriever.retrievers import source_scores
-from agentic_retriever.schema import Answer, Degradation, Retrieval, Tier
+from agentic_retriever.router.judging import relevance
+from agentic_retriever.schema import Answer, Degradation, Retrieval, Tier, Usage
 from agentic_retriever.synthesis import Evidence, Limits
 from agentic_retriever.text import detect_language, normalise_query
 
@@ -17,20 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agentic_retriever.embeddings.model import Vector
-    from agentic_retriever.indices import Index, IndexProfile
+    from agentic_retriever.indices import Index
+    from agentic_retriever.router.questions import Question
     from agentic_retriever.router.resources import Resources
-    from agentic_retriever.router.stages import Question
-    from agentic_retriever.router.timing import QueryClock
+    from agentic_retriever.router.spending import Spending
     from agentic_retriever.schema import Budget
     from agentic_retriever.synthesis import Synthesizer
-
-# The sources of strategies whose scores are cosines with a node of the index.
-_COSINES = frozenset({"dense", "leaf", "chunk"})
-
-# Fixed on the sample questions against questions of other collections asked of the sample: 95 % of the answerable ones
-# stand above a z of 0, 95 % of the others below 0.4.
-_STEEPNESS = 2.0
-_TURN = -0.3
 
 
 class AnswerStage:
@@ -44,14 +35,14 @@ class AnswerStage:
         self,
         retrieval: Retrieval,
         origin: Mapping[str, str],
-        clock: QueryClock,
+        spending: Spending,
         *,
         query_vector: Vector | None,
-        budget: Budget | None,
         force_cloud: bool,
     ) -> Answer:
         """Answer; never raises for want of a model."""
-        decision = retrieval.route
+        decision, clock = retrieval.route, spending.clock
+        allowance = spending.allowance("writing the answer")
         with clock.step("synthesis"):
             done = self._synthesizer.synthesize(
                 decision.query,
@@ -61,8 +52,8 @@ class AnswerStage:
                 evidence=Evidence(relevance=self._relevance(retrieval), query_vector=query_vector),
                 limits=Limits(
                     max_chars=self._resources.config.llm_context_chars,
-                    max_llm_calls=None if budget is None else budget.max_llm_calls,
-                    timeout_s=clock.left_s("writing the answer"),
+                    max_llm_calls=allowance.llm_calls,
+                    timeout_s=allowance.timeout_s,
                 ),
                 index_of=origin,
             )
@@ -81,28 +72,18 @@ class AnswerStage:
             confidence=done.confidence,
             route=decision,
             nodes=retrieval.nodes,
-            usage=done.usage,
+            usage=Usage.of((*retrieval.usage.tiers, *done.usage.tiers)),
             timings_ms={"embedding": 0.0, "rerank": 0.0, **clock.timings_ms()},
             tier=done.tier,
             cached=False,
             degraded=degraded,
             query_id="",
             understood=retrieval.understood,
+            tried=retrieval.tried,
         )
 
     def _relevance(self, retrieval: Retrieval) -> float | None:
-        """Turn the best cosine into [0, 1] by how far it stands above what unrelated texts of the index reach."""
-        profile: IndexProfile = self._resources.index(retrieval.indexes[0]).profile()
-        cosines = [
-            score
-            for node in retrieval.nodes
-            for source, score in source_scores(node.node).items()
-            if source in _COSINES
-        ]
-        if not cosines:
-            return None
-        z = (max(cosines) - profile.background_mean) / profile.background_std
-        return 1 / (1 + math.exp(-_STEEPNESS * (z - _TURN)))
+        return relevance(retrieval.nodes, self._resources.index(retrieval.indexes[0]).profile())
 
 
 def answer_key(resources: Resources, question: Question, *, llm: str, budget: Budget | None, force_cloud: bool) -> str:
@@ -118,7 +99,7 @@ def answer_key(resources: Resources, question: Question, *, llm: str, budget: Bu
         llm=llm,
         prompts=VERSION,
         config=resources.config.to_dict(),
-        max_llm_calls=None if budget is None else budget.max_llm_calls,
+        budget=None if budget is None else [budget.max_llm_calls, budget.max_usd],
         force_cloud=force_cloud,
     )
 

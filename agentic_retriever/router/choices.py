@@ -14,20 +14,43 @@ if TYPE_CHECKING:
 
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.embeddings.model import Matrix
+    from agentic_retriever.indices import Index
+    from agentic_retriever.llm import ModelClient
     from agentic_retriever.router.resources import Resources
     from agentic_retriever.routing import IndexClassifier, StrategySelector
 
 
-def make_classifier(config: RouterConfig) -> IndexClassifier:
+def make_classifier(config: RouterConfig, client: ModelClient | None) -> IndexClassifier:  # noqa: ARG001 - to come
     """Return stage one."""
     if config.classifier == "embedding":
         return EmbeddingClassifier(index_margin=config.index_margin)
     return ProfileClassifier(index_margin=config.index_margin)
 
 
-def make_selector(config: RouterConfig) -> StrategySelector:
-    """Return stage two."""
-    return RoundRobinSelector() if config.selector == "round_robin" else HeuristicSelector()
+class Selectors:
+    """Stage two, by index: what was learned on an index serves that index only.
+
+    Args:
+        resources: Settings and indexes.
+        client: The model that may be asked, or ``None``.
+        given: A selector for all indexes, instead of what the settings name.
+    """
+
+    def __init__(self, resources: Resources, client: ModelClient | None, *, given: StrategySelector | None) -> None:
+        self._resources = resources
+        self._client = client
+        self._shared = given or (
+            RoundRobinSelector() if resources.config.selector == "round_robin" else HeuristicSelector()
+        )
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the same question gets the same strategy."""
+        return self._shared.mode != "round_robin"
+
+    def of(self, index: Index) -> StrategySelector:  # noqa: ARG002 - to come
+        """Return the selector for an index."""
+        return self._shared
 
 
 def make_client(config: RouterConfig, llm: LLM | None) -> LLMClient | None:

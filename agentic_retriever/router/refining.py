@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from agentic_retriever.retrievers.postprocess import (
     EXPANDED_KEY,
+    LLMReranker,
     PostprocessSettings,
     PostprocessTools,
     make_reranker,
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
     from agentic_retriever.llm import ModelClient
     from agentic_retriever.retrievers.postprocess.expand import Neighbours
+    from agentic_retriever.router.questions import Question
     from agentic_retriever.router.resources import Resources
-    from agentic_retriever.router.stages import Question
     from agentic_retriever.router.timing import QueryClock
     from agentic_retriever.schema import Degradation
 
@@ -43,6 +44,7 @@ class Refiner:
         self._resources = resources
         self._settings = PostprocessSettings.from_config(resources.config)
         self._reranker = make_reranker(resources.config, client)
+        self._asks_model = resources.config.reranker == "llm"
 
     def kept(self, question: Question, complexity_score: float) -> int:
         """Return how many nodes the answer gets; a number that the caller gave is never changed."""
@@ -55,7 +57,13 @@ class Refiner:
         return self._settings.candidates(kept, reranks=self._reranker is not None)
 
     def run(
-        self, question: Question, nodes: Sequence[NodeWithScore], origin: dict[str, str], kept: int, clock: QueryClock
+        self,
+        question: Question,
+        nodes: Sequence[NodeWithScore],
+        origin: dict[str, str],
+        kept: int,
+        clock: QueryClock,
+        model: ModelClient | None = None,
     ) -> tuple[list[NodeWithScore], tuple[Degradation, ...]]:
         """Refine the nodes; ``origin`` learns the index of those that are added.
 
@@ -65,6 +73,7 @@ class Refiner:
             origin: Name of the index by node id.
             kept: How many to keep.
             clock: The time of the query.
+            model: The model for the reranker ``llm``, its calls counted for this query.
 
         Returns:
             The nodes in order, and the steps that failed.
@@ -84,7 +93,7 @@ class Refiner:
                 nodes,
                 self._settings,
                 PostprocessTools(
-                    reranker=self._reranker,
+                    reranker=LLMReranker(model) if self._asks_model and model is not None else self._reranker,
                     vectors=lambda node_ids: self._vectors(node_ids, origin),
                     neighbours=neighbours,
                 ),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.embeddings import VectorSource
     from agentic_retriever.indices import Index
+    from agentic_retriever.indices.measured import MeasuredStrategies
     from agentic_retriever.llm import ModelClient
     from agentic_retriever.retrievers import RetrieverAdapter
     from agentic_retriever.schema import Strategy
@@ -129,11 +130,20 @@ class Resources:
         with self._lock:
             adapter = self._adapters.get(key)
             if adapter is None:
-                if self._workers is None:
-                    self._workers = Workers(self.config.workers, "agentic-retrieval")
-                settings = AdapterSettings.from_config(self.config, self._workers, model=self.model)
+                settings = AdapterSettings.from_config(self.config, self.workers(), model=self.model)
                 adapter = self._adapters[key] = build_adapter(strategy, index, settings)
             return adapter
+
+    def workers(self) -> Workers:
+        """Return the threads for searches side by side."""
+        with self._lock:
+            if self._workers is None:
+                self._workers = Workers(self.config.workers, "agentic-retrieval")
+            return self._workers
+
+    def measured(self, name: str) -> MeasuredStrategies | None:  # noqa: ARG002 - to come
+        """Return what a benchmark measured of the strategies on an index, or ``None``."""
+        return None
 
     def forget(self, name: str) -> None:
         """Drop the adapters of an index that goes away."""

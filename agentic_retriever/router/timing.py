@@ -44,13 +44,21 @@ class QueryClock:
         Raises:
             DeadlineExceededError: If none are left before ``doing``.
         """
-        left = self._limit_s - (self._timer() - self._start)
+        left = self.remaining_s()
         if left <= 0:
             raise DeadlineExceededError(
                 f"the time for this query ({self._limit_s:.1f} s) ran out before {doing}; allow more or ask less"
             )
         return left
 
+    def remaining_s(self) -> float:
+        """Return the seconds that are left; 0 or less when the time is up."""
+        return self._limit_s - (self._timer() - self._start)
+
+    def elapsed_ms(self) -> float:
+        """Return the milliseconds since the query began."""
+        return (self._timer() - self._start) * 1000
+
     def timings_ms(self) -> dict[str, float]:
         """Return milliseconds by step, with ``total``."""
-        return {**self._steps, "total": (self._timer() - self._start) * 1000}
+        return {**self._steps, "total": self.elapsed_ms()}

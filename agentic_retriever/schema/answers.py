@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from agentic_retriever.schema.routing import Degradation, RouteDecision, Strategy, frozen
+from agentic_retriever.schema.routing import Degradation, Strategy, frozen
+from agentic_retriever.schema.usage import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from llama_index.core.schema import NodeWithScore
 
-    from agentic_retriever.schema.usage import Tier, Usage
+    from agentic_retriever.schema.decision import RouteDecision
+    from agentic_retriever.schema.usage import Tier
 
 
 class ConfidenceLevel(str, Enum):
@@ -23,6 +25,27 @@ class ConfidenceLevel(str, Enum):
     HIGH = "high"
     NEEDS_REVIEW = "needs_review"
     NOT_FOUND = "not_found"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One strategy that was run for a query.
+
+    Attributes:
+        strategy: Which one.
+        confidence: How well its nodes fit the question, in [0, 1]; ``None`` when no node was found by its vector.
+        nodes: How many it found.
+        ms: How long it took, in milliseconds.
+    """
+
+    strategy: Strategy
+    confidence: float | None
+    nodes: int
+    ms: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {"strategy": self.strategy.value, "confidence": self.confidence, "nodes": self.nodes, "ms": self.ms}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +60,8 @@ class Retrieval:
         degraded: Steps that fell back.
         understood: What the strategy read in the question, one line each, such as a filter.
         timings_ms: Milliseconds by step (``routing``, ``embedding``, ``retrieval``, ``total``).
+        tried: The strategies that were run, in order: more than one where the first found nothing near.
+        usage: What routing and retrieval spent on models.
     """
 
     nodes: tuple[NodeWithScore, ...]
@@ -46,6 +71,8 @@ class Retrieval:
     degraded: tuple[Degradation, ...] = ()
     understood: tuple[str, ...] = ()
     timings_ms: Mapping[str, float] = field(default_factory=dict)
+    tried: tuple[Tried, ...] = ()
+    usage: Usage = field(default_factory=Usage)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timings_ms", frozen(self.timings_ms))
@@ -125,6 +152,7 @@ class Answer:
         degraded: What fell back, and why.
         query_id: Unique for this call.
         understood: What the strategy read in the question, one line each, such as a filter.
+        tried: The strategies that were run, in order: more than one where the first found nothing near.
     """
 
     text: str
@@ -139,6 +167,7 @@ class Answer:
     degraded: tuple[Degradation, ...]
     query_id: str
     understood: tuple[str, ...] = ()
+    tried: tuple[Tried, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timings_ms", frozen(self.timings_ms))
@@ -161,6 +190,7 @@ class Answer:
             "degraded": [d.to_dict() for d in self.degraded],
             "query_id": self.query_id,
             "understood": list(self.understood),
+            "tried": [one.to_dict() for one in self.tried],
         }
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,4 @@
-"""What routing decides: the strategies, one selection a stage, and the decision record."""
+"""What routing chooses among and what each of its stages chose."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agentic_retriever.schema.usage import TierUsage
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from agentic_retriever.schema.usage import TierUsage
 
 V = TypeVar("V")
 
@@ -63,6 +63,11 @@ class Degradation:
     reason: str
     fallback: str
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Degradation:
+        """Read what :meth:`to_dict` wrote; ``KeyError`` if a key is missing."""
+        return cls(step=str(data["step"]), reason=str(data["reason"]), fallback=str(data["fallback"]))
+
     def to_dict(self) -> dict[str, str]:
         """Return plain JSON types."""
         return {"step": self.step, "reason": self.reason, "fallback": self.fallback}
@@ -105,6 +110,30 @@ class Selection:
         object.__setattr__(self, "evidence", frozen({name: frozen(kinds) for name, kinds in self.evidence.items()}))
         object.__setattr__(self, "names", self.names or (self.name,))
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Selection:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            KeyError: If a key is missing.
+            TypeError: If a value has another type.
+            ValueError: If a value is out of range.
+        """
+        return cls(
+            name=str(data["name"]),
+            names=tuple(str(name) for name in data["names"]),
+            confidence=float(data["confidence"]),
+            scores={str(name): float(score) for name, score in data["scores"].items()},
+            margin=float(data["margin"]),
+            reason=str(data["reason"]),
+            mode=str(data["mode"]),
+            abstained=bool(data["abstained"]),
+            escalated=bool(data["escalated"]),
+            evidence={name: {k: float(v) for k, v in kinds.items()} for name, kinds in data["evidence"].items()},
+            degraded=tuple(Degradation.from_dict(lost) for lost in data["degraded"]),
+            spent=tuple(TierUsage.from_dict(usage) for usage in data["spent"]),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
         return {
@@ -144,51 +173,3 @@ class StrategyCard:
     typical_ms: float
     quality: float | None = None
     measured: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteDecision:
-    """Which index and strategy a query goes to, with everything that was weighed.
-
-    Attributes:
-        query: The question as it was asked.
-        index: Stage one.
-        strategy: Stage two.
-        complexity: Simple or complex.
-        complexity_score: In [0, 1].
-        features: The signals that stage two saw, by name.
-        timings_ms: Milliseconds by step (``embedding``, ``stage_one``, ``stage_two``).
-        degraded: Steps of routing that fell back.
-    """
-
-    query: str
-    index: Selection
-    strategy: Selection
-    complexity: Complexity
-    complexity_score: float
-    features: Mapping[str, float] = field(default_factory=dict)
-    timings_ms: Mapping[str, float] = field(default_factory=dict)
-    degraded: tuple[Degradation, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "features", frozen(self.features))
-        object.__setattr__(self, "timings_ms", frozen(self.timings_ms))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types: the choices flat, the whole of both stages below ``stages``."""
-        return {
-            "query": self.query,
-            "index": self.index.name,
-            "indexes": list(self.index.names),
-            "index_scores": dict(self.index.scores),
-            "index_confidence": self.index.confidence,
-            "strategy": self.strategy.name,
-            "strategy_scores": dict(self.strategy.scores),
-            "strategy_confidence": self.strategy.confidence,
-            "complexity": self.complexity.value,
-            "complexity_score": self.complexity_score,
-            "stages": {"index": self.index.to_dict(), "strategy": self.strategy.to_dict()},
-            "features": dict(self.features),
-            "timings_ms": dict(self.timings_ms),
-            "degraded": [d.to_dict() for d in self.degraded],
-        }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentic_retriever.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class Tier(str, Enum):
@@ -31,6 +34,34 @@ class TierUsage:
     completion_tokens: int
     usd: float = 0.0
 
+    def plus(self, other: TierUsage) -> TierUsage:
+        """Add the counts of another usage of the same tier and model."""
+        return replace(
+            self,
+            calls=self.calls + other.calls,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            usd=self.usd + other.usd,
+        )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TierUsage:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            KeyError: If a key is missing.
+            TypeError: If a value has another type.
+            ValueError: If the tier is none.
+        """
+        return cls(
+            tier=Tier(data["tier"]),
+            model=str(data["model"]),
+            calls=int(data["calls"]),
+            prompt_tokens=int(data["prompt_tokens"]),
+            completion_tokens=int(data["completion_tokens"]),
+            usd=float(data["usd"]),
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
         return {**{name: getattr(self, name) for name in self.__slots__}, "tier": self.tier.value}
@@ -42,14 +73,33 @@ class Usage:
 
     tiers: tuple[TierUsage, ...] = ()
 
+    @classmethod
+    def of(cls, spent: Sequence[TierUsage]) -> Usage:
+        """Add up several usages, those of one tier and model together, in order of first use."""
+        sums: dict[tuple[Tier, str], TierUsage] = {}
+        for one in spent:
+            known = sums.get((one.tier, one.model))
+            sums[one.tier, one.model] = one if known is None else known.plus(one)
+        return cls(tuple(sums.values()))
+
+    @property
+    def llm_calls(self) -> int:
+        """Model calls in all."""
+        return sum(one.calls for one in self.tiers)
+
+    @property
+    def usd(self) -> float:
+        """Money in all, in USD."""
+        return sum(one.usd for one in self.tiers)
+
     def to_dict(self) -> dict[str, Any]:
         """Return totals, and the tiers below ``tiers``."""
         return {
-            "llm_calls": sum(t.calls for t in self.tiers),
+            "llm_calls": self.llm_calls,
             "prompt_tokens": sum(t.prompt_tokens for t in self.tiers),
             "completion_tokens": sum(t.completion_tokens for t in self.tiers),
-            "usd": sum(t.usd for t in self.tiers),
-            "tiers": {t.tier.value: {n: getattr(t, n) for n in t.__slots__ if n != "tier"} for t in self.tiers},
+            "usd": self.usd,
+            "tiers": {one.tier.value: one.to_dict() for one in self.tiers},
         }
 
 

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_retriever.errors import ConfigError, RoutingError
+from agentic_retriever.schema import (
+    Allowance,
+    Budget,
+    Complexity,
+    Degradation,
+    RouteDecision,
+    Selection,
+    Tier,
+    TierUsage,
+    Usage,
+)
+
+finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
+names = st.text(min_size=1, max_size=12)
+lost = st.builds(Degradation, step=names, reason=names, fallback=names)
+spent = st.builds(
+    TierUsage,
+    tier=st.sampled_from(Tier),
+    model=names,
+    calls=st.integers(0, 9),
+    prompt_tokens=st.integers(0, 9_999),
+    completion_tokens=st.integers(0, 9_999),
+    usd=st.floats(0, 1),
+)
+selections = st.builds(
+    Selection,
+    name=names,
+    names=st.lists(names, max_size=3).map(tuple),
+    confidence=st.floats(0, 1),
+    scores=st.dictionaries(names, finite, max_size=4),
+    margin=st.floats(0, 1),
+    reason=names,
+    mode=names,
+    abstained=st.booleans(),
+    escalated=st.booleans(),
+    evidence=st.dictionaries(names, st.dictionaries(names, finite, max_size=3), max_size=3),
+    degraded=st.lists(lost, max_size=2).map(tuple),
+    spent=st.lists(spent, max_size=2).map(tuple),
+)
+decisions = st.builds(
+    RouteDecision,
+    query=st.text(max_size=40),
+    index=selections,
+    strategy=selections,
+    complexity=st.sampled_from(Complexity),
+    complexity_score=st.floats(0, 1),
+    complexity_reasons=st.lists(names, max_size=2).map(tuple),
+    features=st.dictionaries(names, finite, max_size=3),
+    timings_ms=st.dictionaries(names, finite, max_size=3),
+    degraded=st.lists(lost, max_size=2).map(tuple),
+    withheld=st.dictionaries(names, names, max_size=2),
+    versions=st.dictionaries(names, st.integers(0, 99), max_size=2),
+)
+
+
+@given(decisions)
+def test_a_record_survives_json(decision):
+    read = RouteDecision.from_dict(json.loads(json.dumps(decision.to_dict())))
+    assert read.to_dict() == decision.to_dict()
+    assert not decision.diff(read)
+    assert str(decision.diff(read)) == "no difference"
+
+
+@given(decisions, decisions)
+def test_a_diff_is_empty_exactly_for_equal_records(one, other):
+    diff = one.diff(other)
+    assert bool(diff) == bool(other.diff(one))
+    for difference in diff.differences:
+        assert difference.before != difference.after
+        assert "spent" not in difference.path
+        assert "timings" not in difference.path
+    if one.index.names != other.index.names or one.strategy.name != other.strategy.name:
+        assert not diff.same_choice
+
+
+def simple(**changes):
+    stage = Selection(name="a", confidence=0.9, scores={"a": 0.9, "b": 0.1}, margin=0.8, reason="r", mode="profile")
+    given_values = {
+        "query": "q",
+        "index": stage,
+        "strategy": stage,
+        "complexity": Complexity.SIMPLE,
+        "complexity_score": 0.1,
+    }
+    return RouteDecision(**{**given_values, **changes})
+
+
+def test_a_diff_names_what_changed():
+    other = Selection(name="b", confidence=0.6, scores={"b": 0.6, "a": 0.4}, margin=0.2, reason="r", mode="profile")
+    diff = simple().diff(simple(index=other, timings_ms={"total": 9.0}))
+    paths = {one.path: (one.before, one.after) for one in diff.differences}
+    assert paths["index.name"] == ("a", "b")
+    assert paths["index.scores.a"] == (0.9, 0.4)
+    assert not any(path.startswith("timings") for path in paths)
+    assert not diff.same_choice
+    assert "index.name: a -> b" in str(diff)
+    assert diff.to_dict()[0]["path"] == "index.name"
+    assert simple().diff(simple(complexity_score=0.2)).same_choice
+
+
+@pytest.mark.parametrize(
+    "damage", [{}, {"format": 99}, {"format": 1}, {"format": 1, "stages": 3}, {"format": 1, "query": "q"}]
+)
+def test_what_is_no_record_is_refused(damage):
+    with pytest.raises(RoutingError, match="decision record"):
+        RouteDecision.from_dict(damage)
+
+
+def test_usage_adds_up_by_tier_and_model():
+    one = TierUsage(tier=Tier.CLOUD, model="m", calls=1, prompt_tokens=10, completion_tokens=2, usd=0.5)
+    other = TierUsage(tier=Tier.PRIMARY, model="n", calls=1, prompt_tokens=1, completion_tokens=1)
+    usage = Usage.of([one, other, one])
+    assert [(u.model, u.calls, u.prompt_tokens, u.usd) for u in usage.tiers] == [("m", 2, 20, 1.0), ("n", 1, 1, 0.0)]
+    assert (usage.llm_calls, usage.usd) == (3, 1.0)
+    assert usage.to_dict()["tiers"]["cloud"]["completion_tokens"] == 4
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_ms": 0}, {"max_ms": -1}, {"max_ms": float("nan")}, {"max_ms": "5"}, {"max_ms": True}, {"max_usd": -0.1},
+        {"max_usd": float("inf")}, {"max_llm_calls": -1}, {"max_llm_calls": 1.5}, {"max_llm_calls": True},
+    ],
+)  # fmt: skip
+def test_a_budget_out_of_range_is_refused(limits):
+    with pytest.raises(ConfigError, match=f"budget {next(iter(limits))}"):
+        Budget(**limits)
+
+
+def test_an_allowance_of_nothing_forbids_models():
+    assert Allowance().may_ask
+    assert not Allowance(llm_calls=0).may_ask
+    assert not Allowance(timeout_s=0).may_ask
