@@ -75,11 +75,19 @@ def query(
     top_k: Annotated[int | None, typer.Option("--top-k", help="Most nodes to retrieve.")] = None,
     as_json: AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show what was weighed and how long it took.")] = False,
+    max_ms: Annotated[float | None, typer.Option("--max-ms", help="Most milliseconds for the whole query.")] = None,
+    max_usd: Annotated[float | None, typer.Option("--max-usd", help="Most money for model calls, in USD.")] = None,
+    max_llm_calls: Annotated[int | None, typer.Option("--max-llm-calls", help="Most model calls; 0 asks none.")] = None,
 ) -> None:
     """Answer a question with citations."""
     from agentic_retriever.cli.queries import run_query
+    from agentic_retriever.schema import Budget
 
-    run_query(Console(), ctx.obj, text, index=index, strategy=strategy, top_k=top_k, as_json=as_json, explain=explain)
+    budget = Budget(max_ms=max_ms, max_usd=max_usd, max_llm_calls=max_llm_calls)
+    run_query(
+        Console(), ctx.obj, text, index=index, strategy=strategy, top_k=top_k, as_json=as_json, explain=explain,
+        budget=budget,
+    )  # fmt: skip
 
 
 @app.command()
@@ -104,6 +112,19 @@ def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
     from agentic_retriever.cli.doctor import run_doctor
 
     run_doctor(Console(), ctx.obj, as_json=as_json)
+
+
+@app.command()
+@reported
+def stats(
+    ctx: typer.Context,
+    days: Annotated[float, typer.Option("--days", min=0.0, help="Length of the period; 0 takes all there is.")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show what was asked lately: routes, latency, cache hits, cost, fallbacks and errors."""
+    from agentic_retriever.cli.stats import run_stats
+
+    run_stats(Console(), ctx.obj, days=days, as_json=as_json)
 
 
 @index_app.command("add")

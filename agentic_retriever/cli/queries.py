@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agentic_retriever.cli.console import Console
-    from agentic_retriever.schema import Answer, Citation, RouteDecision
+    from agentic_retriever.schema import Answer, Budget, Citation
 
 _QUOTE_CHARS = 160
 
@@ -26,18 +26,22 @@ def run_query(
     top_k: int | None,
     as_json: bool,
     explain: bool,
+    budget: Budget | None = None,
 ) -> None:
     """Answer a question."""
     with opened_router(load_config(data_dir)) as router:
-        answer = router.query(_question(text), index=index, strategy=strategy, top_k=top_k)
+        answer = router.query(_question(text), index=index, strategy=strategy, top_k=top_k, budget=budget)
+        explanation = router.explanation(answer.route) if explain else None
     if as_json:
         console.json(answer.to_dict())
         return
     show_answer(console, answer)
-    if explain:
+    if explanation is not None:
         console.line()
-        show_route(console, answer.route)
-        console.table(["step", "ms"], [(name, f"{ms:.1f}") for name, ms in answer.timings_ms.items()], title="timings")
+        for line in explanation.lines():
+            console.line(line)
+        steps = [(name, f"{ms:.1f}") for name, ms in answer.timings_ms.items()]
+        console.table(["step", "ms"], steps, title="the whole query")
 
 
 def run_route(
@@ -45,11 +49,12 @@ def run_route(
 ) -> None:
     """Show a decision."""
     with opened_router(load_config(data_dir)) as router:
-        decision = router.route(_question(text), index=index, strategy=strategy)
+        explanation = router.explain(_question(text), index=index, strategy=strategy)
     if as_json:
-        console.json(decision.to_dict())
-    else:
-        show_route(console, decision)
+        console.json(explanation.decision.to_dict())
+        return
+    for line in explanation.lines():
+        console.line(line)
 
 
 def show_answer(console: Console, answer: Answer) -> None:
@@ -69,10 +74,19 @@ def show_answer(console: Console, answer: Answer) -> None:
         f"{answer.timings_ms.get('total', 0.0):.0f} ms",
     ]
     console.line(" · ".join(facts), style="dim")
+    if len(answer.tried) > 1:
+        tries = (f"{one.strategy.value} ({_grade(one.confidence)})" for one in answer.tried)
+        console.line(f"little found at first, so tried {', '.join(tries)}", style="dim")
+    if answer.usage.llm_calls:
+        console.line(f"{answer.usage.llm_calls} model calls, {answer.usage.usd:.5f} USD", style="dim")
     if answer.understood:
         console.line("understood: " + "; ".join(answer.understood), style="dim")
     for lost in answer.degraded:
         console.warn(f"{lost.step} fell back to {lost.fallback}: {lost.reason}")
+
+
+def _grade(confidence: float | None) -> str:
+    return "by words alone" if confidence is None else f"fits {confidence:.2f}"
 
 
 def reference(citation: Citation) -> str:
@@ -82,19 +96,6 @@ def reference(citation: Citation) -> str:
     quote = " ".join(citation.quote.split())
     short = quote if len(quote) <= _QUOTE_CHARS else quote[: _QUOTE_CHARS - 1].rstrip() + "…"
     return f"[{citation.number}] {where}{page} ({citation.doc_id}:{citation.start}-{citation.end}) “{short}”"
-
-
-def show_route(console: Console, decision: RouteDecision) -> None:
-    """Write both stages with the scores of every candidate."""
-    for title, stage in (("index", decision.index), ("strategy", decision.strategy)):
-        console.line(f"{title}: {stage.name} ({stage.mode}, confidence {stage.confidence:.2f}): {stage.reason}")
-        console.table([title, "score"], [(name, f"{score:.3f}") for name, score in stage.scores.items()])
-    console.line(f"complexity: {decision.complexity.value} ({decision.complexity_score:.2f})")
-    signals = [(name, f"{value:.2f}") for name, value in decision.features.items() if value]
-    if signals:
-        console.table(["signal", "value"], signals)
-    for lost in decision.degraded:
-        console.warn(f"{lost.step} fell back to {lost.fallback}: {lost.reason}")
 
 
 def _question(text: str) -> str:

@@ -86,14 +86,21 @@ def test_question_from_standard_input_and_explanation(home):
     done = cli(home, "query", "-", "--explain", stdin="How many days of annual leave?\n")
     assert done.returncode == 0
     assert "28 days" in done.stdout
-    for word in ("index\tscore", "strategy\tscore", "complexity:", "total"):
+    for word in ("Index: handbook (only", "Strategy: ", "Complexity: simple", "Milliseconds: ", "step\tms"):
         assert word in done.stdout
 
 
 def test_route(home):
-    assert "complexity: simple" in cli(home, "route", "annual leave days").stdout
+    assert "Complexity: simple" in cli(home, "route", "annual leave days").stdout
     decision = json.loads(cli(home, "route", "annual leave days", "--json").stdout)
     assert decision["index"] == "handbook"
+
+
+def test_a_budget_of_no_model_calls_and_one_that_is_no_budget(home):
+    assert "28 days" in cli(home, "query", "How many days of annual leave?", "--max-llm-calls", "0").stdout
+    refused = cli(home, "query", "How many days of annual leave?", "--max-ms", "-1")
+    assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
+    assert "max_ms" in refused.stderr
 
 
 def test_control_characters_never_reach_the_output(home):
