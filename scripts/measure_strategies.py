@@ -1,6 +1,6 @@
 """Measure every strategy on public collections in BEIR form, and print the table of docs/strategies.md.
 
-Usage: python scripts/measure_strategies.py DATA_FOLDER [NAME ...] [--queries N] [--keep FOLDER]
+Usage: python scripts/measure_strategies.py DATA_FOLDER [NAME ...] [--queries N] [--keep FOLDER] [--scores FOLDER]
 
 DATA_FOLDER holds ``collections/NAME`` and ``embeddings/multilingual-e5-small/NAME.npz`` with vectors by id. What these
 do not cover (parts of long documents, leaves, summaries, parts of questions) is embedded by the packaged model.
@@ -54,7 +54,9 @@ def unit(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(wide / np.linalg.norm(wide, axis=1, keepdims=True), dtype=np.float32)
 
 
-def measure(data: Path, name: str, keep: Path, limit: int) -> dict[str, tuple[float, float, float]]:
+def measure(
+    data: Path, name: str, keep: Path, limit: int, scores: Path | None = None
+) -> dict[str, tuple[float, float, float]]:
     """Return nDCG@10, R@10 and median milliseconds of each strategy on one collection."""
     folder = data / "collections" / name
     with np.load(data / "embeddings" / "multilingual-e5-small" / f"{name}.npz") as packed:
@@ -74,11 +76,16 @@ def measure(data: Path, name: str, keep: Path, limit: int) -> dict[str, tuple[fl
         sys.stderr.write(f"{name}: {index.count()} nodes, {report.embedded} computed\n")
         queries = read_lines(folder / "queries.jsonl")
         random.Random(0).shuffle(queries)  # noqa: S311 - a sample, not a secret
-        return run(router, name, queries[:limit], by_query, folder / "qrels" / "test.tsv")
+        return run(router, name, queries[:limit], by_query, folder / "qrels" / "test.tsv", scores)
 
 
 def run(
-    router: AgenticRouter, name: str, queries: list[dict[str, Any]], vectors: dict[str, Any], judged: Path
+    router: AgenticRouter,
+    name: str,
+    queries: list[dict[str, Any]],
+    vectors: dict[str, Any],
+    judged: Path,
+    scores: Path | None,
 ) -> dict[str, tuple[float, float, float]]:
     """Search with every strategy; a document counts by its best node."""
     wanted = {q["_id"] for q in queries}
@@ -88,6 +95,7 @@ def run(
             if row["query-id"] in wanted:
                 qrels.setdefault(row["query-id"], {})[row["corpus-id"]] = int(float(row["score"]))
     results = {}
+    by_query: dict[str, dict[str, dict[str, float]]] = {q["_id"]: {"ndcg": {}, "ms": {}} for q in queries}
     for strategy in REGISTRY:
         adapter = router.resources.adapter(router.index(name), strategy)
         ranking: dict[str, dict[str, float]] = {}
@@ -97,14 +105,22 @@ def run(
             start = time.perf_counter()
             nodes = adapter.search(request).nodes
             spent.append((time.perf_counter() - start) * 1000)
+            by_query[q["_id"]]["ms"][strategy.value] = spent[-1]
             best: dict[str, float] = {}
             for node in nodes:
                 doc_id = str(node.node.ref_doc_id)
                 best[doc_id] = max(best.get(doc_id, float("-inf")), node.score or 0.0)
             ranking[q["_id"]] = best
         means = ir_measures.calc_aggregate([NDCG, RECALL], qrels, ranking)
+        for found in ir_measures.iter_calc([NDCG], qrels, ranking):
+            by_query[found.query_id]["ndcg"][strategy.value] = found.value
         results[strategy.value] = (means[NDCG], means[RECALL], float(np.median(spent)))
         sys.stderr.write(f"  {strategy.value}: {means[NDCG]:.3f} {means[RECALL]:.3f}\n")
+    if scores is not None:
+        scores.mkdir(parents=True, exist_ok=True)
+        rows = ({"query_id": q["_id"], "query": q["text"], **by_query[q["_id"]]} for q in queries if q["_id"] in qrels)
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (scores / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     return results
 
 
@@ -115,9 +131,10 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--queries", type=int, default=300, help="most questions of one collection, drawn by a seed")
     parser.add_argument("--keep", type=Path, default=Path("build/strategies"), help="folder of the indexes")
+    parser.add_argument("--scores", type=Path, help="folder for NAME.jsonl: nDCG@10 and milliseconds by question")
     options = parser.parse_args()
     names = options.names or sorted(path.name for path in (options.data / "collections").iterdir())
-    table = {name: measure(options.data, name, options.keep, options.queries) for name in names}
+    table = {name: measure(options.data, name, options.keep, options.queries, options.scores) for name in names}
     strategies = [strategy.value for strategy in REGISTRY]
     lines = ["| collection | " + " | ".join(strategies) + " |", "|---|" + "---|" * len(strategies)]
     for name, row in table.items():

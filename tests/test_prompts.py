@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import SynthesisError
-from agentic_retriever.prompts import NO_ANSWER, NOT_FOUND, VERSION, answer_prompt, not_found, occurs
+from agentic_retriever.prompts import (
+    NO_ANSWER,
+    NOT_FOUND,
+    VERSION,
+    answer_prompt,
+    index_choice_prompt,
+    not_found,
+    occurs,
+    strategy_choice_prompt,
+    strategy_word_prompt,
+)
 
 MARK = "k3v9q2xz7w1p"
 
@@ -78,3 +88,41 @@ def test_not_found_messages():
     assert not_found("es-MX") == NOT_FOUND["es"]
     assert not_found("sw") == NOT_FOUND["en"]
     assert VERSION
+
+
+CHOICE_PROMPTS = [index_choice_prompt, strategy_choice_prompt, strategy_word_prompt]
+LINES = st.lists(st.text(max_size=60) | st.sampled_from(ATTACKS), max_size=3)
+
+
+@pytest.mark.parametrize("prompt", CHOICE_PROMPTS)
+@given(
+    query=st.text(max_size=60) | st.sampled_from(ATTACKS),
+    options=st.lists(st.tuples(st.text(max_size=20), LINES), max_size=4),
+)
+def test_no_description_can_forge_the_frame_of_a_choice(prompt, query, options):
+    text = prompt(query, options, MARK)
+    assert text.count(f"<<{MARK}") == 2 * len(options) + 2
+    framed = re.findall(rf"^<<{MARK} (?:index|strategy)>>\n(.*?)\n<<{MARK} end of", text, re.DOTALL | re.MULTILINE)
+    flat = [["Name: " + " ".join(name.split()), *(" ".join(line.split()) for line in lines)] for name, lines in options]
+    expected = ["\n".join(lines) for lines in flat]
+    assert framed == expected
+    assert f"<<{MARK} question>>\n{query}\n<<{MARK} end of question>>" in text
+    assert text.rindex(f"<<{MARK} end of question>>") < text.rindex("Reply with")
+
+
+@pytest.mark.parametrize("prompt", CHOICE_PROMPTS)
+@pytest.mark.parametrize("where", ["query", "name", "line"])
+def test_a_boundary_in_a_choice_is_refused(prompt, where):
+    texts = {"query": "q", "name": "n", "line": "l"} | {where: MARK.upper()}
+    with pytest.raises(SynthesisError, match="draw another"):
+        prompt(texts["query"], [(texts["name"], [texts["line"]])], MARK)
+
+
+def test_choices_are_asked_for_by_name():
+    options = [("vector", ["Description: plain"]), ("hybrid", [])]
+    structured, word = strategy_choice_prompt("q", options, MARK), strategy_word_prompt("q", options, MARK)
+    for label in ("STRATEGY:", "CONFIDENCE:", "REASONING:"):
+        assert label in structured
+        assert label not in word
+    assert "INDEX:" in index_choice_prompt("q", options, MARK)
+    assert not re.search(r"\d", structured.replace(MARK, "").replace("from 0 to 1", "")), "options have no numbers"

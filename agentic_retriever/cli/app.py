@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,6 +33,18 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the index.")]
 Question = Annotated[str, typer.Argument(metavar="TEXT", help="The question; - reads it from standard input.")]
 PinnedIndex = Annotated[str | None, typer.Option("--index", help="Search this index whatever the router thinks.")]
 PinnedStrategy = Annotated[str | None, typer.Option("--strategy", help="Use this strategy whatever the router thinks.")]
+Datasets = Annotated[
+    list[str],
+    typer.Argument(metavar="DATASET...", help="BEIR folders or .jsonl files of questions; sample for those shipped."),
+]
+Vectors = Annotated[
+    Path | None, typer.Option("--vectors", help="Folder with NAME.npz, or one such file; else texts are embedded.")
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the whole result into this file.")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Most questions of each data set, drawn by the seed.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="For whatever is drawn by chance.")]
 
 
 def _show_version(value: bool) -> None:
@@ -125,6 +137,63 @@ def stats(
     from agentic_retriever.cli.stats import run_stats
 
     run_stats(Console(), ctx.obj, days=days, as_json=as_json)
+
+
+@app.command("bench-routing")
+@reported
+def bench_routing(
+    ctx: typer.Context,
+    datasets: Datasets,
+    vectors: Vectors = None,
+    json_file: JsonFile = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw reliability diagrams into this .svg or .png.")
+    ] = None,
+    descriptions: Annotated[
+        Path | None, typer.Option("--descriptions", help="JSON object from the names of data sets to descriptions.")
+    ] = None,
+    index: Annotated[
+        list[str] | None, typer.Option("--index", help="Offer this index of the data directory too; may be repeated.")
+    ] = None,
+    complexity: Annotated[
+        list[str] | None,
+        typer.Option("--complexity", help="DATASET=simple or DATASET=complex, for questions that do not say."),
+    ] = None,
+    documents: Annotated[
+        int, typer.Option("--documents", min=1, help="Most documents of a data set to embed without --vectors.")
+    ] = 256,
+    limit: Limit = None,
+    seed: Seed = 0,
+) -> None:
+    """Measure how well questions are routed, beside LlamaIndex's selector and nearest utterances."""
+    from agentic_retriever.cli.evaluation import RoutingArguments, run_bench_routing
+
+    asked = RoutingArguments(
+        datasets=tuple(datasets), vectors=vectors, descriptions=descriptions, also=tuple(index or ()),
+        complexity=tuple(complexity or ()), documents=documents, limit=limit, seed=seed, json_file=json_file, plot=plot,
+    )  # fmt: skip
+    run_bench_routing(Console(), ctx.obj, asked)
+
+
+@app.command()
+@reported
+def train(
+    ctx: typer.Context,
+    datasets: Datasets,
+    index: Annotated[str, typer.Option("--index", help="The index to train.")],
+    vectors: Vectors = None,
+    limit: Limit = None,
+    seed: Seed = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, but install nothing.")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Run every strategy of an index over judged questions, and install a learned selector if it helps."""
+    from agentic_retriever.cli.training import run_train
+
+    run_train(
+        Console(), ctx.obj, datasets, index=index, vectors=vectors, limit=limit, seed=seed, dry_run=dry_run,
+        json_file=json_file,
+    )  # fmt: skip
 
 
 @index_app.command("add")

@@ -50,3 +50,29 @@ def shown_progress(console: Console) -> Iterator[Bars]:
         *columns, console=console.rich_err, transient=True, disable=not console.rich_err.is_terminal
     ) as progress:
         yield Bars(progress)
+
+
+class Steps:
+    """One bar, for one step after the other."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", total=None)
+
+    def begin(self, what: str, total: int) -> None:
+        """A step of so many parts begins."""
+        self._progress.reset(self._task, description=what, total=total)
+
+    def advance(self, done: int) -> None:
+        """So many more parts are done."""
+        self._progress.advance(self._task, done)
+
+
+@contextmanager
+def shown_steps(console: Console) -> Iterator[Steps]:
+    """Show one bar on standard error while the block runs, if that is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(
+        *columns, console=console.rich_err, transient=True, disable=not console.rich_err.is_terminal
+    ) as progress:
+        yield Steps(progress)

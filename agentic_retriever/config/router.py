@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dotenv import dotenv_values
 
-from agentic_retriever.config.values import Secret, checked, plain, range_text, setting, spec_of
+from agentic_retriever.config.values import Secret, SecretUrl, checked, plain, range_text, setting, spec_of
 from agentic_retriever.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
@@ -52,10 +52,33 @@ class RouterConfig:
     ollama_base_url: str = setting("http://localhost:11434", "where Ollama listens", alias="OLLAMA_BASE_URL")
 
     llm: str = setting(
-        "none", "model that writes answers: none, ollama:MODEL or openrouter:MODEL; none answers by extraction"
+        "none",
+        "model that writes answers: none, ollama, ollama:MODEL, openrouter or openrouter:MODEL; none in all tiers "
+        "answers by extraction",
     )
-    llm_timeout_s: float = setting(60.0, "total time for one call to the model", unit="seconds", minimum=0.1)
+    llm_cloud: str = setting(
+        "none", "model for complex questions and long contexts, and when llm fails; values as for llm"
+    )
+    llm_small: str = setting("none", "model for when llm and llm_cloud fail; values as for llm")
+    llm_timeout_s: float = setting(60.0, "total time for one answer, all tiers together", unit="seconds", minimum=0.1)
     llm_context_chars: int = setting(8_000, "most source text in one prompt", unit="characters", minimum=500)
+    llm_long_context_chars: int = setting(
+        8_000, "with more source text the cloud tier is asked first", unit="characters", minimum=0
+    )
+    llm_retries: int = setting(
+        2, "requests that one call may send after a failed one, per tier", unit="requests", minimum=0, maximum=2
+    )
+    llm_workers: int = setting(
+        8, "calls to one model under way at once; four times as many may wait", unit="calls", minimum=1, maximum=256
+    )
+    breaker_failures: int = setting(
+        3, "failures in a row after which a model is left alone", unit="failures", minimum=1, maximum=100
+    )
+    breaker_cooldown_s: float = setting(
+        30.0, "how long it is left alone before it is tried again", unit="seconds", minimum=0.1
+    )
+    openrouter_base_url: str = setting("https://openrouter.ai/api/v1", "where OpenRouter listens")
+    prices_file: str = setting("", "JSON file with prices of models that go before those of the package")
     openrouter_api_key: Secret = setting(Secret(""), "key for OpenRouter; never shown", alias="OPENROUTER_API_KEY")
 
     chunk_size: int = setting(512, "largest chunk", unit="tokens", minimum=32, maximum=8192)
@@ -71,11 +94,43 @@ class RouterConfig:
         8, "threads that serve the async methods and parallel searches", unit="threads", minimum=1, maximum=256
     )
 
-    classifier: str = setting("profile", "how the index is chosen", choices=("profile", "embedding"))
-    selector: str = setting("heuristic", "how the strategy is chosen", choices=("heuristic", "round_robin"))
+    classifier: str = setting(
+        "auto",
+        "how the index is chosen; auto: by its content, and by a model where that is not clear and there is one",
+        choices=("auto", "profile", "embedding", "llm"),
+    )
+    selector: str = setting(
+        "auto",
+        "how the strategy is chosen; auto: as learned on the index, else by signals, and by a model where that is not "
+        "clear and there is one",
+        choices=("auto", "heuristic", "learned", "llm", "llm_word", "round_robin"),
+    )
+    escalation_margin: float = setting(
+        0.2, "ask a model about the index when the first leads by less; classifier auto", minimum=0, maximum=1
+    )
+    escalation_confidence: float = setting(
+        0.35, "ask a model about the strategy when the first has less; selector auto", minimum=0, maximum=1
+    )
+    domain_terms: str = setting(
+        "", "terms of the field with aliases, which speak for hybrid, such as: homologation | type approval; ABS"
+    )
     index_margin: float = setting(
         0.1,
         "search two indexes side by side when their probabilities differ by less; 0 always takes one",
+        minimum=0,
+        maximum=1,
+    )
+
+    on_abstain: str = setting(
+        "decline",
+        "what a question gets that seems to be about nothing in the indexes: a word to say so (decline), an answer "
+        "from the nearest index (answer), all of them (all) or the default one (default), or an error (raise)",
+        choices=("decline", "answer", "all", "default", "raise"),
+    )
+    default_index: str = setting("", "index that takes questions about nothing in the indexes; on_abstain = default")
+    retry_below: float = setting(
+        0.5,
+        "try the next strategy, at most twice, when what was found fits the question less than this; 0 never does",
         minimum=0,
         maximum=1,
     )
@@ -123,6 +178,28 @@ class RouterConfig:
         1_800.0, "how long an answer stays cached; 0 turns the answer cache off", unit="seconds", minimum=0
     )
     cache_max_entries: int = setting(500, "answers kept; 0 turns the answer cache off", unit="answers", minimum=0)
+    redis_url: Secret = setting(
+        Secret(""), "Redis that shares answers and vectors with other processes; empty for memory only; never shown",
+        alias="REDIS_URL",
+    )  # fmt: skip
+    redis_timeout_ms: float = setting(
+        50.0, "total time for one call to Redis", unit="milliseconds", minimum=1, maximum=10_000
+    )
+
+    query_log: SecretUrl = setting(
+        SecretUrl("sqlite"),
+        "history of queries: none, sqlite for DATA_DIR/queries.sqlite, or postgresql://USER:PASSWORD@HOST/DATABASE, "
+        "extra postgres; never shown",
+    )
+    query_log_text: str = setting(
+        "plain", "what the history keeps of questions: text, keyed hash or nothing", choices=("plain", "hashed", "none")
+    )
+    query_log_retention_days: float = setting(
+        90.0, "age from which queries leave the history; 0 keeps them", unit="days", minimum=0, maximum=36_500
+    )
+    query_log_max_rows: int = setting(
+        1_000_000, "most queries in the history; 0 sets no limit", unit="queries", minimum=0
+    )
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -131,6 +208,8 @@ class RouterConfig:
             raise ConfigError(f"chunk_overlap {self.chunk_overlap} must be below chunk_size {self.chunk_size} (tokens)")
         if self.leaf_size > self.chunk_size:
             raise ConfigError(f"leaf_size {self.leaf_size} must not exceed chunk_size {self.chunk_size} (tokens)")
+        if self.on_abstain == "default" and not self.default_index:
+            raise ConfigError("on_abstain is default, so default_index must name an index")
         if self.top_k > self.max_top_k:
             raise ConfigError(f"top_k {self.top_k} must not exceed max_top_k {self.max_top_k} (nodes)")
 

@@ -34,6 +34,19 @@ class Secret:
         return "********" if self._text else ""
 
 
+class SecretUrl(Secret):
+    """A URL that may hold a password, or one of the words that stand for a place of our own; only these words show."""
+
+    __slots__ = ()
+    WORDS = ("none", "sqlite")
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text.lower() if text.lower() in self.WORDS else text)
+
+    def __repr__(self) -> str:
+        return self._text if self._text in self.WORDS else super().__repr__()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What is known of one setting.
@@ -87,6 +100,7 @@ _PARSERS: dict[str, tuple[type, str]] = {
     "str": (str, "text"),
     "Path": (Path, "a path"),
     "Secret": (Secret, "text"),
+    "SecretUrl": (SecretUrl, "none, sqlite or a database URL"),
 }
 
 
@@ -97,6 +111,7 @@ _ACCEPTED: dict[type, tuple[type, ...]] = {
     str: (),
     Path: (str,),
     Secret: (str,),
+    SecretUrl: (str,),
 }
 
 
@@ -127,7 +142,7 @@ def checked(name: str, type_name: str, spec: Setting, value: object) -> object:
         ConfigError: If it has another type or is not allowed; the message says what is.
     """
     kind, words = _PARSERS[type_name]
-    shown = "a secret" if kind is Secret else repr(value)[:80]
+    shown = "a secret" if issubclass(kind, Secret) else repr(value)[:80]
     wanted = _allowed(spec) if spec.choices else words + _allowed(spec)
     wrong = ConfigError(f"setting {name} must be {wanted}, got {shown}")
     if (isinstance(value, bool) and kind is not bool) or not isinstance(value, (*_ACCEPTED[kind], kind)):

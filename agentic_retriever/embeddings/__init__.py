@@ -1,8 +1,9 @@
 """Embedding models by name, with batches, a deadline and caches."""
 
-from agentic_retriever.embeddings.cache import DiskVectorCache, PackedVectors, VectorSource, text_hash
+from agentic_retriever.embeddings.cache import DiskVectorCache, PackedVectors, VectorCache, VectorSource, text_hash
 from agentic_retriever.embeddings.local import LocalE5Embedding
 from agentic_retriever.embeddings.model import EmbeddingModel
+from agentic_retriever.embeddings.redis_cache import RedisVectorCache
 from agentic_retriever.embeddings.resolve import embedding_name, ollama_models, resolve_embedding
 
 __all__ = [
@@ -10,6 +11,8 @@ __all__ = [
     "EmbeddingModel",
     "LocalE5Embedding",
     "PackedVectors",
+    "RedisVectorCache",
+    "VectorCache",
     "VectorSource",
     "embedding_name",
     "ollama_models",

@@ -40,6 +40,18 @@ class VectorSource(Protocol):
         ...
 
 
+class VectorCache(VectorSource, Protocol):
+    """A source that also keeps vectors, beyond the life of the process."""
+
+    def put_many(self, model: str, vectors: Mapping[bytes, Vector]) -> None:
+        """Keep vectors for later."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections; a later call opens them again."""
+        ...
+
+
 class DiskVectorCache:
     """Vectors by model and text hash in one SQLite file, shared safely by threads and processes.
 

@@ -10,7 +10,7 @@ import numpy as np
 from cachetools import TTLCache
 
 from agentic_retriever.deadlines import DeadlineCaller
-from agentic_retriever.embeddings.cache import DiskVectorCache, VectorSource, text_hash
+from agentic_retriever.embeddings.cache import DiskVectorCache, VectorCache, VectorSource, text_hash
 from agentic_retriever.errors import AgenticRetrieverError, EmbeddingError
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class EmbeddingModel:
         memory_ttl_s: float = 86_400.0,
         disk: DiskVectorCache | None = None,
         packed: Sequence[VectorSource] = (),
+        shared: VectorCache | None = None,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -54,7 +55,8 @@ class EmbeddingModel:
         self.batch_size = batch_size
         self.timeout_s = timeout_s
         self._disk = disk
-        self._sources: tuple[VectorSource, ...] = (*packed, *((disk,) if disk else ()))
+        self._shared = shared
+        self._sources: tuple[VectorSource, ...] = (*packed, *(level for level in (disk, shared) if level is not None))
         self._memory: TTLCache[str, Vector] = TTLCache(memory_size, memory_ttl_s, timer=timer)
         self._lock = threading.Lock()
         self._dimension: int | None = None
@@ -90,7 +92,11 @@ class EmbeddingModel:
         if cached is not None:
             return cached
         limit = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
-        vector: Vector = self._checked(self._call(lambda: [self.base.get_query_embedding(text)], limit), 1)[0]
+        vector = self._shared_query(text)
+        if vector is None:
+            vector = self._checked(self._call(lambda: [self.base.get_query_embedding(text)], limit), 1)[0]
+            if self._shared is not None:
+                self._shared.put_many(self.name, {_query_hash(text): vector})
         with self._lock:
             if self._memory.maxsize >= 1:
                 self._memory[text] = vector
@@ -123,8 +129,9 @@ class EmbeddingModel:
             batch = [missing[key] for key in part]
             matrix = self._checked(self._call(lambda b=batch: self._embed_batch(b), self.timeout_s), len(part))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
             fresh = dict(zip(part, matrix, strict=True))
-            if self._disk is not None:
-                self._disk.put_many(self.name, fresh)
+            for level in (self._disk, self._shared):
+                if level is not None:
+                    level.put_many(self.name, fresh)
             known.update(fresh)
             report(len(part))
         dimension = self._dimension or 0
@@ -159,9 +166,20 @@ class EmbeddingModel:
         return np.stack([known[key] for key in keys]) if keys else np.empty((0, self._dimension or 0), np.float32)
 
     def close(self) -> None:
-        """Close the cache file."""
-        if self._disk is not None:
-            self._disk.close()
+        """Close the caches that outlive the process."""
+        for level in (self._disk, self._shared):
+            if level is not None:
+                level.close()
+
+    def _shared_query(self, text: str) -> Vector | None:
+        if self._shared is None:
+            return None
+        key = _query_hash(text)
+        vector = self._shared.get_many(self.name, [key]).get(key)
+        if vector is None or not self._is_usable(vector):
+            return None
+        vector.setflags(write=False)
+        return vector
 
     def _embed_batch(self, batch: list[str]) -> list[list[float]]:
         # One call per batch: LlamaIndex would cut it again by its own batch size, so that is what it is set to.
@@ -222,3 +240,8 @@ class EmbeddingModel:
         unit: Matrix = matrix / norms
         unit.setflags(write=False)
         return unit
+
+
+def _query_hash(text: str) -> bytes:
+    """Return the key of a question, which has another vector than the passage of the same text."""
+    return text_hash("\0query " + text)

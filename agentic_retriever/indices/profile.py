@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agentic_retriever.indices.manifest import write_atomically
+from agentic_retriever.indices.people import collect_people
+from agentic_retriever.indices.specimens import Specimen, collect_identifiers, draw_specimens, neighbour_mean
 from agentic_retriever.text import Tokenizer, detect_language
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     Matrix = npt.NDArray[np.float32]
 
 PROFILE_FILE = "profile.npz"
-PROFILE_FORMAT = 2
+PROFILE_FORMAT = 4
 SAMPLE_SIZE = 1024
 MAX_TERMS = 20_000
 MAX_FIELD_VALUES = 200
@@ -55,6 +57,11 @@ class IndexProfile:
         background_mean: Mean cosine between unrelated nodes of the index.
         background_std: Standard deviation of the same, at least 1e-3.
         terms_total: Sum of all document frequencies, rare terms included.
+        people: Words of the names of people, by the field that holds them, without letter case and accents.
+        neighbour_mean: Mean cosine of sampled nodes to those nearest to them; 0 when it was not measured.
+        identifiers: Codes and numbered things by kind (see ``agentic_retriever.text.identifiers``), of kinds that have
+            few enough to know them all.
+        specimens: Sentences of sampled nodes, which stand in for questions.
     """
 
     name: str
@@ -70,6 +77,10 @@ class IndexProfile:
     background_mean: float = 0.0
     background_std: float = 1.0
     terms_total: int = 0
+    people: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    neighbour_mean: float = 0.0
+    identifiers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    specimens: tuple[Specimen, ...] = ()
 
     def save(self, folder: Path) -> None:
         """Write the profile in one file, without pickle.
@@ -90,6 +101,10 @@ class IndexProfile:
             "background_mean": self.background_mean,
             "background_std": self.background_std,
             "terms_total": self.terms_total,
+            "people": {name: sorted(words) for name, words in self.people.items()},
+            "neighbour_mean": self.neighbour_mean,
+            "identifiers": {kind: sorted(names) for kind, names in self.identifiers.items()},
+            "specimens": [[specimen.row, specimen.text] for specimen in self.specimens],
         }
         buffer = io.BytesIO()
         encoded = np.frombuffer(json.dumps(facts, ensure_ascii=False).encode("utf-8", "surrogatepass"), dtype=np.uint8)
@@ -111,6 +126,9 @@ class IndexProfile:
             if stale or facts["description"] != description:
                 return None
             facts["field_values"] = {name: frozenset(values) for name, values in facts["field_values"].items()}
+            facts["people"] = {name: frozenset(words) for name, words in facts["people"].items()}
+            facts["identifiers"] = {kind: frozenset(names) for kind, names in facts["identifiers"].items()}
+            facts["specimens"] = tuple(Specimen(row, text) for row, text in facts["specimens"])
             facts["number_ranges"] = {name: (low, high) for name, (low, high) in facts["number_ranges"].items()}
             return cls(**facts, sample=sample, description_vector=vector)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
@@ -200,7 +218,16 @@ def make_profile(
     description_vector: npt.NDArray[np.float32],
     version: int,
 ) -> IndexProfile:
-    """Make the profile of an index from its nodes and the vectors of its sample."""
+    """Make the profile of an index from its nodes and the vectors of its sample.
+
+    Args:
+        nodes: All nodes.
+        sample: Their vectors in the order of ``sample_ids``, ``(n, dimension)``; no rows when there are no vectors.
+        name: Name of the index.
+        description: Its description.
+        description_vector: Unit vector of the description; empty without one.
+        version: Version of the index.
+    """
     language = dominant_language(nodes)
     frequency = count_terms(nodes, Tokenizer(language=language))
     mean, std = background(sample)
@@ -218,4 +245,8 @@ def make_profile(
         background_mean=mean,
         background_std=std,
         terms_total=frequency.total(),
+        people=collect_people(nodes),
+        neighbour_mean=neighbour_mean(sample),
+        identifiers=collect_identifiers(nodes),
+        specimens=draw_specimens(nodes, sample_ids([node.node_id for node in nodes]), rows=len(sample)),
     )

@@ -23,7 +23,7 @@ _SETTLED_NS = 2_000_000_000
 
 
 def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
 
 
 class IndexStorage:

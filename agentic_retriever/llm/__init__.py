@@ -1,16 +1,43 @@
-"""The seam to language models: one call with a total deadline, typed errors and token counts."""
+"""The seam to language models: tiers, one retry loop, breakers, total deadlines, costs and typed errors."""
 
+from agentic_retriever.llm.breaker import Breaker, BreakerState
 from agentic_retriever.llm.build import build_client, build_llm
-from agentic_retriever.llm.client import LLMClient, LLMReply, ModelClient, estimate_tokens
+from agentic_retriever.llm.calls import Attempt, LLMReply, ModelClient, TierNeeds, estimate_tokens, spent_on
+from agentic_retriever.llm.choices import Choice, read_choice, read_choices
+from agentic_retriever.llm.client import LLMClient
+from agentic_retriever.llm.endpoint import Endpoint
 from agentic_retriever.llm.failures import FailureKind, failure_kind
+from agentic_retriever.llm.health import TierHealth
+from agentic_retriever.llm.prices import FREE, CostReport, Price, PriceTable
+from agentic_retriever.llm.retry import RetryPolicy
+from agentic_retriever.llm.streaming import AsyncReplyStream, ReplyStream
+from agentic_retriever.llm.tiers import TieredClient
 
 __all__ = [
+    "FREE",
+    "AsyncReplyStream",
+    "Attempt",
+    "Breaker",
+    "BreakerState",
+    "Choice",
+    "CostReport",
+    "Endpoint",
     "FailureKind",
     "LLMClient",
     "LLMReply",
     "ModelClient",
+    "Price",
+    "PriceTable",
+    "ReplyStream",
+    "RetryPolicy",
+    "TierHealth",
+    "TierNeeds",
+    "TieredClient",
     "build_client",
     "build_llm",
     "estimate_tokens",
     "failure_kind",
+    "read_choice",
+    "read_choices",
+    "spent_on",
 ]

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, LLMError, LLMOutputError
+from agentic_retriever.errors import (
+    AgenticRetrieverError,
+    BudgetExceededError,
+    DeadlineExceededError,
+    LLMError,
+    LLMOutputError,
+    ModelPausedError,
+    OverloadedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class FailureKind(str, Enum):
@@ -19,6 +31,10 @@ class FailureKind(str, Enum):
     RATE_LIMITED = "too many requests"
     SERVER = "the server failed"
     OUTPUT = "the reply cannot be used"
+    OVERLOADED = "too many calls under way"
+    PAUSED = "left alone after failures"
+    BUDGET = "not within the budget"
+    TOO_LONG = "the prompt is too long for it"
     OTHER = "the call failed"
 
 
@@ -32,6 +48,10 @@ _HINTS = {
     FailureKind.RATE_LIMITED: "wait, or take another model",
     FailureKind.SERVER: "try again, or take another model",
     FailureKind.OUTPUT: "try again, or take another model",
+    FailureKind.OVERLOADED: "ask less at once, or allow more llm_workers",
+    FailureKind.PAUSED: "wait for the cooldown to end",
+    FailureKind.BUDGET: "allow more",
+    FailureKind.TOO_LONG: "send less, or take a model with a larger context",
     FailureKind.OTHER: "see the cause",
 }
 
@@ -48,9 +68,45 @@ _BY_STATUS = {
     504: FailureKind.TIMEOUT,
 }
 
+_OWN: tuple[tuple[type[AgenticRetrieverError], FailureKind], ...] = (
+    (LLMOutputError, FailureKind.OUTPUT),
+    (ModelPausedError, FailureKind.PAUSED),
+    (BudgetExceededError, FailureKind.BUDGET),
+    (OverloadedError, FailureKind.OVERLOADED),
+    (DeadlineExceededError, FailureKind.TIMEOUT),
+)
 # A body that is HTML, empty, cut, an error object with status 200 or lacks its choices shows as one of these, raised
 # deep inside the provider's client.
 _UNUSABLE = (ValueError, TypeError, AttributeError, LookupError)
+
+
+class WithheldError(Exception):
+    """Stands for a foreign error whose text holds a secret.
+
+    Attributes:
+        kind: What went wrong.
+    """
+
+    def __init__(self, err: BaseException) -> None:
+        super().__init__(f"{type(err).__name__}, whose text is withheld since it holds a secret")
+        self.kind = failure_kind(err)
+
+
+def safe_cause(err: BaseException, secrets: Sequence[str]) -> BaseException:
+    """Return a foreign error as the cause of one of ours, or a stand-in when its text holds a secret.
+
+    Args:
+        err: What a model's client raised.
+        secrets: Texts that must never be shown, such as a key.
+    """
+    seen: BaseException | None = err
+    for _ in range(8):
+        if seen is None:
+            return err
+        if any(secret and secret in f"{seen!s} {seen!r}" for secret in secrets):
+            return WithheldError(err)
+        seen = seen.__cause__ or seen.__context__
+    return err
 
 
 def failure_kind(err: BaseException) -> FailureKind:
@@ -65,10 +121,11 @@ def failure_kind(err: BaseException) -> FailureKind:
     Returns:
         The kind; ``OTHER`` for an error never seen before.
     """
-    if isinstance(err, LLMOutputError):
-        return FailureKind.OUTPUT
-    if isinstance(err, DeadlineExceededError):
-        return FailureKind.TIMEOUT
+    own = next((kind for cls, kind in _OWN if isinstance(err, cls)), None)
+    if own is not None:
+        return own
+    if isinstance(err, WithheldError):
+        return err.kind
     if isinstance(err, LLMError) and err.__cause__ is not None:
         return failure_kind(err.__cause__)
     status = getattr(err, "status_code", None)

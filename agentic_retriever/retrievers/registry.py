@@ -24,6 +24,7 @@ from agentic_retriever.schema import Strategy, StrategyCard, View
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
     from agentic_retriever.retrievers.base import RetrieverAdapter
     from agentic_retriever.retrievers.search import AdapterSettings, SearchableIndex
 
@@ -48,15 +49,16 @@ class StrategySpec:
     typical_ms: float
     build: Callable[[SearchableIndex, AdapterSettings], RetrieverAdapter]
 
-    def card(self, quality: float | None = None) -> StrategyCard:
-        """Return what stage two knows of the strategy, with its measured nDCG@10 in [0, 1] if there is one."""
+    def card(self, measure: StrategyMeasure | None = None) -> StrategyCard:
+        """Return what stage two knows of the strategy, with quality and latency as measured if they were."""
         return StrategyCard(
             strategy=self.strategy,
             description=self.description,
             needs=self.needs,
             cost=self.cost,
-            typical_ms=self.typical_ms,
-            quality=quality,
+            typical_ms=self.typical_ms if measure is None else measure.p50_ms,
+            quality=None if measure is None else measure.quality,
+            measured=measure is not None,
         )
 
 
@@ -126,19 +128,16 @@ ALWAYS_THERE: Final = (View.CHUNKS, View.KEYWORD)
 """The views that any index has or builds when first asked."""
 
 
-def cards(
-    index: SearchableIndex, *, quality: Mapping[Strategy, float] = MappingProxyType({})
-) -> tuple[StrategyCard, ...]:
+def cards(index: SearchableIndex, *, measured: MeasuredStrategies | None = None) -> tuple[StrategyCard, ...]:
     """Return a card for each strategy that the index can serve, in declared order.
 
     Args:
         index: The index; if it has ``views``, those count beside the ones that every index has.
-        quality: Measured nDCG@10 by strategy, in [0, 1], as far as it is known.
+        measured: What a benchmark measured on this index, or ``None``.
     """
     views = {*ALWAYS_THERE, *(index.views if isinstance(index, HasViews) else ())}
-    return tuple(
-        spec.card(quality.get(strategy)) for strategy, spec in REGISTRY.items() if views.issuperset(spec.needs)
-    )
+    known = {} if measured is None else measured.strategies
+    return tuple(spec.card(known.get(strategy)) for strategy, spec in REGISTRY.items() if views.issuperset(spec.needs))
 
 
 def build_adapter(strategy: Strategy | str, index: SearchableIndex, settings: AdapterSettings) -> RetrieverAdapter:

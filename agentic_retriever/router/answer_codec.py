@@ -15,8 +15,10 @@ from agentic_retriever.schema import (
     ConfidenceLevel,
     Degradation,
     RouteDecision,
+    Strategy,
     Tier,
     TierUsage,
+    Tried,
     Usage,
 )
 
@@ -56,6 +58,7 @@ class AnswerCodec:
             "degraded": [lost.to_dict() for lost in value.degraded],
             "query_id": value.query_id,
             "understood": list(value.understood),
+            "tried": [one.to_dict() for one in value.tried],
         }
         try:
             text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -101,6 +104,17 @@ def _answer(row: Mapping[str, Any]) -> Answer:
         degraded=tuple(Degradation.from_dict(lost) for lost in row["degraded"]),
         query_id=_text(row["query_id"]),
         understood=tuple(_text(line) for line in row["understood"]),
+        tried=tuple(_tried(one) for one in row["tried"]),
+    )
+
+
+def _tried(row: Mapping[str, Any]) -> Tried:
+    confidence = row["confidence"]
+    return Tried(
+        strategy=Strategy(row["strategy"]),
+        confidence=None if confidence is None else float(confidence),
+        nodes=int(row["nodes"]),
+        ms=float(row["ms"]),
     )
 
 

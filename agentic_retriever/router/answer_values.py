@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.schema import NodeWithScore
 
 from agentic_retriever.cache import WarmOutcome
 from agentic_retriever.schema import Answer, Tier
 
+M = TypeVar("M", bound=BaseModel)
+
 MAX_CHARS: Final = 2_000_000
 """Answers with more text than this in their nodes are not kept, so that 500 of them cannot fill the memory."""
+
+_UNCHANGING: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def worth_keeping(answer: Answer) -> bool:
@@ -34,19 +40,25 @@ def warm_outcome(answer: Answer) -> WarmOutcome:
 
 
 def _copied(scored: NodeWithScore) -> NodeWithScore:
-    """Copy a node: what it holds in lists and mappings is copied to the bottom, texts and numbers are shared."""
-    node = scored.node.model_copy()
-    for name, value in list(node.__dict__.items()):
-        if isinstance(value, (dict, list)):
-            node.__dict__[name] = _copied_value(value)
-        elif hasattr(value, "model_copy"):
-            node.__dict__[name] = value.model_copy(deep=True)
-    return NodeWithScore.model_construct(node=node, score=scored.score)
+    """Copy a node: lists, mappings and models in it are copied to the bottom, texts and numbers are shared."""
+    return NodeWithScore.model_construct(node=_copied_model(scored.node), score=scored.score)
+
+
+def _copied_model(model: M) -> M:
+    made = model.model_copy()
+    values = made.__dict__
+    for name, value in values.items():
+        if type(value) not in _UNCHANGING:
+            values[name] = _copied_value(value)  # the key is there already, so that the mapping keeps its size
+    return made
 
 
 def _copied_value(value: Any) -> Any:  # noqa: ANN401 - any value that metadata holds
-    if isinstance(value, dict):
+    kind = type(value)
+    if kind in _UNCHANGING:
+        return value
+    if kind is dict:
         return {key: _copied_value(inner) for key, inner in value.items()}
-    if isinstance(value, list):
+    if kind is list:
         return [_copied_value(inner) for inner in value]
-    return value.model_copy(deep=True) if hasattr(value, "model_copy") else value
+    return _copied_model(value) if isinstance(value, BaseModel) else copy.deepcopy(value)

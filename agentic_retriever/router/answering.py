@@ -94,7 +94,8 @@ def answer_key(resources: Resources, question: Question, *, llm: str, budget: Bu
         strategy=question.strategy.value if question.strategy else None,
         filters=normalise(question.filters),
         top_k=[question.top_k, question.top_k_given],
-        versions={index.name: index.version for index in _concerned(resources, question)},
+        # With the time of creation, as an index that is removed and made again counts its versions from the start.
+        versions={index.name: [index.manifest.created, index.version] for index in _concerned(resources, question)},
         embedding=resources.embedding().name,
         llm=llm,
         prompts=VERSION,

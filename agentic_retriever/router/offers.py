@@ -33,7 +33,7 @@ def offer(
     Returns:
         The cards in declared order, and why the other strategies are not among them.
     """
-    served = cards(index)
+    served = cards(index, measured=measured)
     names = {card.strategy for card in served}
     withheld = {
         strategy.value: next((_MISSING[view] for view in spec.needs if view in _MISSING), "the index cannot serve it")

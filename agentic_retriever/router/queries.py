@@ -92,7 +92,8 @@ class Queries(IndexLibrary):
         name = decision.index.name
         if name not in self.index_names():
             return Explanation(decision=decision)
-        cards, _ = offer(self.resources.index(name), self.resources.measured(name), left_ms=None)
+        index = self.resources.index(name)
+        cards, _ = offer(index, self.resources.trained(index).measured, left_ms=None)
         return Explanation(decision=decision, cards=cards)
 
     def replay(self, decision: RouteDecision | Mapping[str, Any]) -> RouteDecision:

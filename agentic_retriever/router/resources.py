@@ -11,6 +11,7 @@ from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel, embedd
 from agentic_retriever.errors import ConfigError, StoreError
 from agentic_retriever.indices import IndexStorage
 from agentic_retriever.retrievers import AdapterSettings, build_adapter
+from agentic_retriever.router.trained import TrainedFiles
 from agentic_retriever.schema import Degradation
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.embeddings import VectorSource
     from agentic_retriever.indices import Index
-    from agentic_retriever.indices.measured import MeasuredStrategies
     from agentic_retriever.llm import ModelClient
     from agentic_retriever.retrievers import RetrieverAdapter
+    from agentic_retriever.router.trained import Trained
     from agentic_retriever.schema import Strategy
 
 EMBEDDING_CACHE_FILE = "embeddings.sqlite"
@@ -62,6 +63,7 @@ class Resources:
         self._embedding: EmbeddingModel | None = None
         self._adapters: dict[_AdapterKey, RetrieverAdapter] = {}
         self._workers: Workers | None = None
+        self._trained = TrainedFiles()
 
     def embedding(self) -> EmbeddingModel:
         """Return the embedding model, choosing it now if the settings leave that open.
@@ -141,9 +143,9 @@ class Resources:
                 self._workers = Workers(self.config.workers, "agentic-retrieval")
             return self._workers
 
-    def measured(self, name: str) -> MeasuredStrategies | None:  # noqa: ARG002 - to come
-        """Return what a benchmark measured of the strategies on an index, or ``None``."""
-        return None
+    def trained(self, index: Index) -> Trained:
+        """Return what benchmark and training left beside an index."""
+        return self._trained.of(index)
 
     def forget(self, name: str) -> None:
         """Drop the adapters of an index that goes away."""

@@ -15,7 +15,7 @@ from agentic_retriever.errors import (
 )
 from agentic_retriever.router.offers import offer
 from agentic_retriever.router.questions import Routed
-from agentic_retriever.routing import assess_complexity, query_features
+from agentic_retriever.routing import assess_complexity, complexity_reasons
 from agentic_retriever.schema import Degradation, RouteDecision, Selection, Strategy
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class RouteStage:
             index, versions = self._stage_one(question, names, vector, degraded, spending, recorded)
             chosen = self._resources.index(index.name)
             complexity, score = assess_complexity(question.query)
-            features = query_features(question.query, chosen.profile(), score)
+            features = self._selectors.features(question.query, chosen, score, vector)
             strategy, withheld = self._stage_two(question, chosen, features, spending, recorded)
         decision = RouteDecision(
             query=question.query,
@@ -74,6 +74,7 @@ class RouteStage:
             strategy=strategy,
             complexity=complexity,
             complexity_score=score,
+            complexity_reasons=complexity_reasons(question.query),
             features=features,
             timings_ms=clock.timings_ms(),
             degraded=(*degraded, *index.degraded, *strategy.degraded),
@@ -164,7 +165,8 @@ class RouteStage:
     ) -> tuple[Selection, dict[str, str]]:
         if question.strategy is not None:
             return _settled(question.strategy.value, "pinned", "the caller named it"), {}
-        offered, withheld = offer(index, self._resources.measured(index.name), left_ms=spending.left_ms())
+        trained = self._resources.trained(index)
+        offered, withheld = offer(index, trained.measured, left_ms=spending.left_ms())
         if not offered:
             raise NoEligibleStrategyError(f"index {index.name!r} serves no registered strategy")
         names = {card.strategy.value for card in offered}
@@ -174,7 +176,7 @@ class RouteStage:
             question.query, offered, features=features, allowance=spending.allowance("choosing the strategy")
         )
         spending.add(selection.spent)
-        return selection, withheld
+        return replace(selection, degraded=(*trained.degraded, *selection.degraded)), withheld
 
     def _versions(self, names: Sequence[str]) -> dict[str, int]:
         return {name: self._resources.index(name).version for name in names}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agentic_retriever.errors import BudgetExceededError
+from agentic_retriever.errors import AllModelsFailedError, BudgetExceededError
+from agentic_retriever.llm import TierNeeds, spent_on
 from agentic_retriever.schema import Allowance, TierUsage, Usage
 
 if TYPE_CHECKING:
@@ -101,7 +103,12 @@ class MeteredModel:
         """Name of the model that is asked first."""
         return self._client.model
 
-    def complete(self, prompt: str, *, timeout_s: float | None = None) -> LLMReply:
+    @property
+    def context_tokens(self) -> int:
+        """Tokens of prompt and answer together that the model holds."""
+        return self._client.context_tokens
+
+    def complete(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> LLMReply:
         """Answer a prompt within a total time.
 
         Raises:
@@ -114,18 +121,14 @@ class MeteredModel:
             raise self._spending.refuse()
         left = allowance.timeout_s
         limit = left if timeout_s is None else timeout_s if left is None else min(left, timeout_s)
-        reply = self._client.complete(prompt, timeout_s=limit)
-        self._spending.add([usage_of(reply)])
+        needs = needs or TierNeeds()
+        if allowance.usd is not None:
+            most = allowance.usd if needs.max_usd is None else min(allowance.usd, needs.max_usd)
+            needs = replace(needs, max_usd=most)
+        try:
+            reply = self._client.complete(prompt, timeout_s=limit, needs=needs)
+        except AllModelsFailedError as err:
+            self._spending.add(spent_on(err.attempts))
+            raise
+        self._spending.add(spent_on(reply.attempts))
         return reply
-
-
-def usage_of(reply: LLMReply) -> TierUsage:
-    """Return the accounts of one reply."""
-    return TierUsage(
-        tier=reply.tier,
-        model=reply.model,
-        calls=1,
-        prompt_tokens=reply.prompt_tokens,
-        completion_tokens=reply.completion_tokens,
-        usd=getattr(reply, "usd", 0.0),
-    )

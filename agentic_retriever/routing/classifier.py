@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
 
-from agentic_retriever.errors import ConfigError, RoutingError
+from agentic_retriever.routing.abstention import DEFAULT_ABSTAIN_BELOW, Scope, scope_of
+from agentic_retriever.routing.calibration import Calibration
 from agentic_retriever.routing.evidence import (
     COSINE_WEIGHT,
     Evidence,
@@ -15,10 +16,12 @@ from agentic_retriever.routing.evidence import (
     unit_vector,
     weigh,
 )
+from agentic_retriever.routing.picking import check_names, only_choice, pick, softmax
+from agentic_retriever.routing.thresholds import checked_share
 from agentic_retriever.schema import NO_LIMITS, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -26,9 +29,14 @@ if TYPE_CHECKING:
     from agentic_retriever.indices.profile import IndexProfile
     from agentic_retriever.schema import Allowance
 
+    Vector = npt.NDArray[np.float32]
+
+__all__ = ["DEFAULT_INDEX_MARGIN", "EmbeddingClassifier", "IndexClassifier", "ProfileClassifier", "softmax"]
+
 DEFAULT_INDEX_MARGIN: Final = 0.1
 """Lead in probability below which the second index is chosen too."""
 
+_UNCALIBRATED: Final = Calibration()
 _MAX_NAMED_VALUES: Final = 3
 _MAX_VALUE_CHARS: Final = 40
 
@@ -58,31 +66,29 @@ class IndexClassifier(Protocol):
             allowance: What may be spent on a model, by a classifier that asks one.
 
         Returns:
-            Probabilities for every index, and the second index too when the first leads by little.
+            Probabilities for every index, and the second index too when the first leads by little; marked as abstained
+            when the question seems to be about none of them.
 
         Raises:
             RoutingError: If there is no index, or two have the same name.
         """
 
 
-class ProfileClassifier:
-    """Picks by the content of the indexes: nearest sampled nodes, vocabulary and metadata values.
+class _EvidenceClassifier:
+    """What both classifiers by evidence share: from logits to a selection, with its doubts."""
 
-    Safe to share between threads; keeps nothing of the queries. A vector that is missing, not finite, zero or of
-    another dimension than the samples leaves vocabulary and values to decide. An index without nodes only wins when
-    all are empty.
+    mode: ClassVar[str]
 
-    Args:
-        index_margin: Lead in probability, in [0, 1], below which the second index is chosen too.
-
-    Raises:
-        ConfigError: If the margin is not in [0, 1].
-    """
-
-    mode = "profile"
-
-    def __init__(self, index_margin: float = DEFAULT_INDEX_MARGIN) -> None:
-        self.index_margin = _checked_margin(index_margin)
+    def __init__(
+        self,
+        index_margin: float = DEFAULT_INDEX_MARGIN,
+        *,
+        abstain_below: float = DEFAULT_ABSTAIN_BELOW,
+        calibration: Calibration = _UNCALIBRATED,
+    ) -> None:
+        self.index_margin = checked_share("index_margin", index_margin)
+        self.abstain_below = checked_share("abstain_below", abstain_below)
+        self.calibration = calibration
 
     def classify(
         self,
@@ -97,19 +103,79 @@ class ProfileClassifier:
         Raises:
             RoutingError: If there is no index, or two have the same name.
         """
-        only = _only_choice(profiles)
-        if only is not None:
-            return only
-        filled = [profile for profile in profiles if profile.nodes > 0]
+        check_names(profiles)
         vector = unit_vector(query_vector)
+        filled = [profile for profile in profiles if profile.nodes > 0]
+        if len(profiles) == 1:
+            return self._doubted(only_choice(profiles[0]), query, filled, vector)
+        weighed = self._weighed(query, filled, vector, given=query_vector is not None)
+        shares = softmax([self._logit(weighed.totals.get(profile.name)) for profile in profiles])
+        selection = replace(
+            pick(profiles, shares, mode=self.mode, index_margin=self.index_margin), evidence=weighed.evidence
+        )
+        reason = weighed.why(selection) if filled else _ALL_EMPTY
+        return self._doubted(replace(selection, reason=reason), query, filled, vector)
+
+    def _weighed(self, query: str, filled: Sequence[IndexProfile], vector: Vector | None, *, given: bool) -> _Weighed:
+        """Collect the evidence for the indexes that have nodes."""
+        raise NotImplementedError
+
+    def _logit(self, total: float | None) -> float:
+        return -math.inf if total is None else total / self.calibration.temperature
+
+    def _doubted(
+        self, selection: Selection, query: str, filled: Sequence[IndexProfile], vector: Vector | None
+    ) -> Selection:
+        """Say how probable it is that the question is about the first choice at all, and abstain if it is not."""
+        first = next((profile for profile in filled if profile.name == selection.name), None)
+        if first is None:
+            return selection
+        scope = scope_of(query, first, query_vector=vector)
+        known = dict(selection.evidence)
+        known[first.name] = {**known.get(first.name, {}), "scope": scope.probability}
+        if scope.probability >= self.abstain_below:
+            return replace(selection, evidence=known)
+        return replace(
+            selection,
+            names=(selection.name,),
+            abstained=True,
+            evidence=known,
+            reason=f"{selection.reason}; {_doubt(scope)}",
+        )
+
+
+class ProfileClassifier(_EvidenceClassifier):
+    """Picks by the content of the indexes: nearest sampled nodes, vocabulary and metadata values.
+
+    Safe to share between threads; keeps nothing of the queries. A vector that is missing, not finite, zero or of
+    another dimension than the samples leaves vocabulary and values to decide. An index without nodes only wins when
+    all are empty. ``Selection.evidence`` has ``cosine``, ``vocabulary`` and ``values`` for every index with nodes, as
+    logarithms of odds before the temperature, and for the first choice ``scope``, the probability that the question is
+    about it at all.
+
+    Args:
+        index_margin: Lead in probability, in [0, 1], below which the second index is chosen too.
+        abstain_below: Probability, in [0, 1], that the question is about the first choice at all, below which the
+            selection is marked as abstained; 0 never does.
+        calibration: Temperature of the probabilities, see ``calibrate``.
+
+    Raises:
+        ConfigError: If a threshold is not in [0, 1].
+    """
+
+    mode = "profile"
+
+    def _weighed(self, query: str, filled: Sequence[IndexProfile], vector: Vector | None, *, given: bool) -> _Weighed:
         cosines = sample_cosines(vector, filled) if vector is not None else None
         evidence = dict(zip((p.name for p in filled), weigh(query, filled, cosines), strict=True))
-        logits = [evidence[p.name].total if p.name in evidence else -math.inf for p in profiles]
-        selection = _selection(profiles, logits, self)
-        return replace(selection, reason=_why(selection, evidence, query_vector, compared=cosines is not None))
+        return _Weighed(
+            totals={name: found.total for name, found in evidence.items()},
+            evidence={name: found.to_dict() for name, found in evidence.items()},
+            why=lambda selection: _why(selection, evidence, given=given, compared=cosines is not None),
+        )
 
 
-class EmbeddingClassifier:
+class EmbeddingClassifier(_EvidenceClassifier):
     """Picks by the cosine between the query and the descriptions of the indexes.
 
     When the query has no usable vector, or one of the descriptions has none, vocabulary and metadata values of the
@@ -117,114 +183,66 @@ class EmbeddingClassifier:
 
     Args:
         index_margin: Lead in probability, in [0, 1], below which the second index is chosen too.
+        abstain_below: As for :class:`ProfileClassifier`.
+        calibration: Temperature of the probabilities; ``calibrate`` fits that of :class:`ProfileClassifier`.
 
     Raises:
-        ConfigError: If the margin is not in [0, 1].
+        ConfigError: If a threshold is not in [0, 1].
     """
 
     mode = "embedding"
 
-    def __init__(self, index_margin: float = DEFAULT_INDEX_MARGIN) -> None:
-        self.index_margin = _checked_margin(index_margin)
-
-    def classify(
+    def _weighed(
         self,
         query: str,
-        profiles: Sequence[IndexProfile],
+        filled: Sequence[IndexProfile],
+        vector: Vector | None,
         *,
-        query_vector: npt.NDArray[np.float32] | None,
-        allowance: Allowance = NO_LIMITS,  # noqa: ARG002 - of the protocol
-    ) -> Selection:
-        """Pick an index; see :class:`IndexClassifier`.
-
-        Raises:
-            RoutingError: If there is no index, or two have the same name.
-        """
-        only = _only_choice(profiles)
-        if only is not None:
-            return only
-        filled = [profile for profile in profiles if profile.nodes > 0]
-        cosines = _description_cosines(query_vector, filled)
+        given: bool,  # noqa: ARG002 - of the base
+    ) -> _Weighed:
+        cosines = _description_cosines(vector, filled)
         if cosines is None:
-            scored = {p.name: e.total for p, e in zip(filled, weigh(query, filled, None), strict=True)}
+            found = dict(zip((p.name for p in filled), weigh(query, filled, None), strict=True))
+            totals = {name: evidence.total for name, evidence in found.items()}
+            kinds = {name: evidence.to_dict() for name, evidence in found.items()}
         else:
             unit = cosine_spread(filled)
-            scored = {p.name: COSINE_WEIGHT * c / unit for p, c in zip(filled, cosines, strict=True)}
-        selection = _selection(profiles, [scored.get(p.name, -math.inf) for p in profiles], self)
+            totals = {p.name: COSINE_WEIGHT * c / unit for p, c in zip(filled, cosines, strict=True)}
+            kinds = {name: {"description": total} for name, total in totals.items()}
         what = "description nearest to the query" if cosines is not None else "no usable vector: vocabulary alone"
-        return replace(selection, reason=f"{what}; {_runner_up(selection)}" if filled else _ALL_EMPTY)
+        return _Weighed(
+            totals=totals,
+            evidence=kinds,
+            why=lambda selection: f"{what}; {_runner_up(selection)}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """Logits, what they are made of, and how to tell it, for the indexes that have nodes."""
+
+    totals: dict[str, float]
+    evidence: dict[str, dict[str, float]]
+    why: Callable[[Selection], str]
 
 
 _ALL_EMPTY: Final = "every index is empty: the first one"
 
 
-def _checked_margin(margin: object) -> float:
-    if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not 0 <= margin <= 1:
-        raise ConfigError(f"index_margin must be a number from 0 to 1, got {str(margin)[:40]!r}")
-    return float(margin)
+def _doubt(scope: Scope) -> str:
+    """Say why a question seems to be about nothing in the nearest index."""
+    parts = []
+    if scope.absent:
+        parts.append("it has no " + ", ".join(name[:_MAX_VALUE_CHARS] for name in scope.absent[:_MAX_NAMED_VALUES]))
+    if scope.coverage is not None:
+        parts.append(f"it knows {scope.coverage:.0%} of the terms")
+    if scope.relevance is not None:
+        parts.append(f"relevance {scope.relevance:.2f} of a neighbour")
+    return f"about it only with probability {scope.probability:.2f} ({', '.join(parts)})"
 
 
-def _only_choice(profiles: Sequence[IndexProfile]) -> Selection | None:
-    """Settle what needs no classifier: no index, one index, two of one name."""
-    names = [profile.name for profile in profiles]
-    if not names:
-        raise RoutingError("there is no index to choose from; add one first")
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise RoutingError(f"several indexes have the same name: {', '.join(twice)}; give each its own")
-    if len(names) > 1:
-        return None
-    return Selection(
-        name=names[0], confidence=1.0, scores={names[0]: 1.0}, margin=1.0, reason="the only index", mode="only"
-    )
-
-
-def _selection(profiles: Sequence[IndexProfile], logits: Sequence[float], by: _Classifier) -> Selection:
-    """Turn evidence into probabilities and pick; equals in order of registration."""
-    shares = softmax(logits)
-    order = sorted(range(len(profiles)), key=lambda at: (-shares[at], at))
-    first, second = order[0], order[1]
-    margin = shares[first] - shares[second]
-    # An index without nodes has nothing to add, so it never comes along as the second.
-    close = margin < by.index_margin and profiles[second].nodes > 0
-    return Selection(
-        name=profiles[first].name,
-        names=tuple(profiles[at].name for at in order[: 2 if close else 1]),
-        confidence=shares[first],
-        scores={profiles[at].name: shares[at] for at in order},
-        margin=margin,
-        reason="",
-        mode=by.mode,
-    )
-
-
-class _Classifier(Protocol):
-    mode: str
-    index_margin: float
-
-
-def softmax(logits: Sequence[float]) -> list[float]:
-    """Turn logarithms of odds into probabilities.
-
-    Args:
-        logits: Finite numbers, or minus infinity for what cannot be.
-
-    Returns:
-        Shares that sum to 1, in the order given; equal ones when every logit is minus infinity.
-    """
-    top = max(logits)
-    if top == -math.inf:
-        return [1.0 / len(logits)] * len(logits)
-    powers = [math.exp(logit - top) for logit in logits]
-    total = math.fsum(powers)
-    return [power / total for power in powers]
-
-
-def _description_cosines(
-    query_vector: npt.NDArray[np.float32] | None, profiles: Sequence[IndexProfile]
-) -> list[float] | None:
+def _description_cosines(vector: Vector | None, profiles: Sequence[IndexProfile]) -> list[float] | None:
     """Cosine of the query to each description; ``None`` when one of them cannot be compared."""
-    vector = unit_vector(query_vector)
     if vector is None:
         return None
     units = [unit_vector(profile.description_vector) for profile in profiles]
@@ -236,13 +254,11 @@ def _description_cosines(
 def _why(
     selection: Selection,
     evidence: dict[str, Evidence],
-    query_vector: npt.NDArray[np.float32] | None,
     *,
+    given: bool,
     compared: bool,
 ) -> str:
     """Say in one line what spoke for the first choice, against the second."""
-    if not evidence:
-        return _ALL_EMPTY
     first = evidence[selection.name]
     second = next((evidence[name] for name in list(selection.scores)[1:] if name in evidence), None)
     if second is None:
@@ -254,7 +270,7 @@ def _why(
         parts.append(f"metadata values {first.values - second.values:+.1f}{_named(first)}")
     note = ""
     if not compared:
-        note = "no query vector, " if query_vector is None else "query vector not usable, "
+        note = "query vector not usable, " if given else "no query vector, "
     return f"{note}{', '.join(parts)}; {_runner_up(selection)}"
 
 

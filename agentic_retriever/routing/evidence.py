@@ -73,6 +73,10 @@ class Evidence:
     values: float
     hits: tuple[ValueHit, ...]
 
+    def to_dict(self) -> dict[str, float]:
+        """Return the three by name."""
+        return {"cosine": self.cosine, "vocabulary": self.vocabulary, "values": self.values}
+
     @property
     def total(self) -> float:
         """Sum of the three."""

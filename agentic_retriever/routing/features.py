@@ -6,15 +6,18 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, Final
 
+from agentic_retriever.routing.authorship import names_people
 from agentic_retriever.routing.complexity import question_count
 from agentic_retriever.routing.tables import SignalTable, read_query
+from agentic_retriever.routing.terms import query_terms
 from agentic_retriever.routing.values import examined, value_hits
-from agentic_retriever.text import Tokenizer
+from agentic_retriever.text import detect_language
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from agentic_retriever.indices.profile import IndexProfile
+    from agentic_retriever.routing.domain_terms import DomainTerms
 
 FEATURES: Final = (
     "metadata_values",
@@ -32,6 +35,8 @@ FEATURES: Final = (
     "whole",
     "detail",
     "listing",
+    "people",
+    "domain_terms",
     "length",
     "complexity",
 )
@@ -60,13 +65,20 @@ _YEAR: Final = re.compile(r"(?<![\w.,])[12][0-9]{3}(?![\w]|[.,][0-9])")
 _FIRST_YEAR, _LAST_YEAR = 1000, 2999
 
 
-def query_features(query: str, profile: IndexProfile | None, complexity_score: float) -> Mapping[str, float]:
+def query_features(
+    query: str,
+    profile: IndexProfile | None,
+    complexity_score: float,
+    *,
+    domain_terms: DomainTerms | None = None,
+) -> Mapping[str, float]:
     """Find the signals in a query.
 
     Args:
         query: Any text; of a long one, the first and last 1,000 characters are examined.
         profile: The index it goes to, for the metadata values and terms that this one has; ``None`` for none.
         complexity_score: In [0, 1], from ``assess_complexity``.
+        domain_terms: Terms of the field to look for; ``None`` for none.
 
     Returns:
         Every name of ``FEATURES`` with its strength in [0, 1], 0.0 when absent.
@@ -76,7 +88,8 @@ def query_features(query: str, profile: IndexProfile | None, complexity_score: f
     signals = {name: float(any(table.matches(name, text) for table in tables)) for name in _WORDED}
     bounds = list(_ranges(text, tables))
     codes = {token for token in _tokens(raw) if _is_code(token)}
-    terms = Tokenizer(language=profile.language).query_tokens(examined(query)) if profile else []
+    language = profile.language if profile else detect_language(query)
+    terms = query_terms(query, language) if profile or domain_terms else ()
     signals |= {
         "metadata_values": _graded(_BY_FIELDS, _fields_named(profile, terms, raw, bounds) if profile else 0),
         "codes": _graded(_BY_CODES, len(codes)),
@@ -84,6 +97,8 @@ def query_features(query: str, profile: IndexProfile | None, complexity_score: f
         "acronyms": float(not raw.isupper() and _ACRONYM.search(raw) is not None),
         "rare_terms": _rare_share(profile, terms) if profile else 0.0,
         "range": float(bool(bounds)),
+        "people": float(profile is not None and names_people(query, profile)),
+        "domain_terms": domain_terms.strength(terms, language) if domain_terms else 0.0,
         "several_questions": _graded(_BY_QUESTIONS, question_count(text, tables)),
         "length": min(1.0, len(query.strip()) / _FULL_LENGTH),
         "complexity": min(1.0, max(0.0, complexity_score)),

@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 
 WEIGHTS_FILE: Final = "strategy_weights.json"
 
+QUALITY_WEIGHT: Final = 40.0
+"""How much one unit of measured nDCG@10 above the mean of the strategies offered counts, as logarithm of odds.
+
+A quality of 0.025 above the mean speaks in full; half a hundredth, which a hundred questions cannot tell from chance, a
+fifth of that. Chosen on two collections; docs/routing.md says how, and what two others gave.
+"""
+MAX_QUALITY_SHIFT: Final = 1.0
+"""The most that measured quality may speak for or against a strategy; a clear signal in the query speaks louder."""
+
 _RELIABILITY: Final = {strategy: at for at, strategy in enumerate(Strategy)}
 _MAX_REASONS: Final = 3
 
@@ -74,6 +83,9 @@ class StrategyWeights:
 class HeuristicSelector:
     """Picks by a table of weights from signals to strategies; safe to share between threads.
 
+    Where the cards carry measured qualities, a strategy's odds shift with the distance of its quality to the mean over
+    the cards that have one, within ``MAX_QUALITY_SHIFT``; a card without a measured quality stays where it is.
+
     Args:
         weights: The table; the packaged one by default.
 
@@ -99,9 +111,10 @@ class HeuristicSelector:
         Raises:
             NoEligibleStrategyError: If no strategy is offered.
         """
-        offered = _offered(cards)
+        offered = offered_strategies(cards)
         strengths = {name: _strength(features.get(name, 0.0)) for name in self._weights.signals}
-        shares = softmax([self._logit(strategy, strengths) for strategy in offered])
+        shifts = quality_shifts(cards)
+        shares = softmax([self._logit(strategy, strengths) + shifts.get(strategy, 0.0) for strategy in offered])
         # A stable sort keeps the order of reliability between equals.
         ranked = sorted(zip(shares, offered, strict=True), key=lambda pair: -pair[0])
         share, best = ranked[0]
@@ -111,7 +124,7 @@ class HeuristicSelector:
             confidence=share,
             scores={strategy.value: part for part, strategy in ranked},
             margin=1.0 if only else share - ranked[1][0],
-            reason="the only strategy that the index serves" if only else self._why(best, strengths),
+            reason="the only strategy that the index serves" if only else self._why(best, strengths, shifts),
             mode="only" if only else self.mode,
         )
 
@@ -119,9 +132,10 @@ class HeuristicSelector:
         spoken = (strength * self._weights.signals[name].get(strategy, 0.0) for name, strength in strengths.items())
         return self._weights.base.get(strategy, 0.0) + math.fsum(spoken)
 
-    def _why(self, best: Strategy, strengths: Mapping[str, float]) -> str:
+    def _why(self, best: Strategy, strengths: Mapping[str, float], shifts: Mapping[Strategy, float]) -> str:
         """Name the signals that spoke most for the winner."""
         spoken = {name: strength * self._weights.signals[name].get(best, 0.0) for name, strength in strengths.items()}
+        spoken["measured quality"] = shifts.get(best, 0.0)
         leading = sorted((name for name in spoken if spoken[name] > 0), key=lambda name: (-spoken[name], name))
         if not leading:
             return "no signal for another strategy; first in order of reliability"
@@ -154,7 +168,7 @@ class RoundRobinSelector:
         Raises:
             NoEligibleStrategyError: If no strategy is offered.
         """
-        offered = _offered(cards)
+        offered = offered_strategies(cards)
         with self._lock:
             turn = self._turns.get(offered, 0)
             self._turns[offered] = (turn + 1) % len(offered)
@@ -169,7 +183,30 @@ class RoundRobinSelector:
         )
 
 
-def _offered(cards: Sequence[StrategyCard]) -> tuple[Strategy, ...]:
+def quality_shifts(cards: Sequence[StrategyCard]) -> dict[Strategy, float]:
+    """Turn measured qualities into logarithms of odds.
+
+    Args:
+        cards: The strategies offered, with or without a measured quality.
+
+    Returns:
+        A shift within ``MAX_QUALITY_SHIFT`` of 0 for each strategy with a measured quality; their own mean is the zero.
+    """
+    known = {
+        card.strategy: min(1.0, max(0.0, card.quality))
+        for card in cards
+        if card.quality is not None and math.isfinite(card.quality)
+    }
+    if not known:
+        return {}
+    mean = math.fsum(known.values()) / len(known)
+    return {
+        strategy: max(-MAX_QUALITY_SHIFT, min(MAX_QUALITY_SHIFT, QUALITY_WEIGHT * (quality - mean)))
+        for strategy, quality in known.items()
+    }
+
+
+def offered_strategies(cards: Sequence[StrategyCard]) -> tuple[Strategy, ...]:
     """Return the strategies on the cards, once each, in declared order of reliability."""
     if not cards:
         raise NoEligibleStrategyError("no strategy is offered; allow one that the index serves, such as 'vector'")

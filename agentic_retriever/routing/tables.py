@@ -33,6 +33,7 @@ SIGNALS: Final = (
     "listing",
     "references",
     "range",
+    "authorship",
 )
 """Signals that every language describes."""
 
@@ -46,8 +47,26 @@ COMPLEXITY_LISTS: Final = (
 )
 """Lists about complexity that every language has."""
 
+HOPS: Final = "hops"
+"""Key of the cues about questions in several steps, beside the lists about complexity."""
+
 _ACCENTS: Final = re.compile("[\u0300-\u036f]+")
 _NEVER: Final = re.compile(r"(?!)")
+
+
+@dataclass(frozen=True, slots=True)
+class HopCue:
+    """A trait of wording that questions in several steps have more often than others.
+
+    Attributes:
+        name: Short name, for explanations.
+        weight: What each of its patterns adds when it occurs, in (0, 1].
+        patterns: Patterns over ``matching_form``.
+    """
+
+    name: str
+    weight: float
+    patterns: tuple[re.Pattern[str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +78,14 @@ class SignalTable:
         spaced: Whether words stand between spaces.
         words: Patterns of words, by name of the list or signal.
         patterns: Further patterns, by the same names.
+        hops: Cues of questions in several steps.
     """
 
     language: str
     spaced: bool
     words: Mapping[str, re.Pattern[str]]
     patterns: Mapping[str, tuple[re.Pattern[str], ...]]
+    hops: tuple[HopCue, ...]
 
     def matches(self, name: str, text: str) -> bool:
         """Tell whether a word or pattern of a list or signal occurs in a text in ``matching_form``."""
@@ -113,6 +134,18 @@ def matching_form(query: str) -> str:
     return " ".join(_unaccented(examined(query)).casefold().split())
 
 
+def shown_form(query: str) -> str:
+    """Bring a query to matching form with its capitals kept; of the same length unless a capital has two small letters.
+
+    Args:
+        query: Any text.
+
+    Returns:
+        The text, whose characters stand where those of ``matching_form`` do when both are equally long.
+    """
+    return " ".join(_unaccented(examined(query)).split())
+
+
 @lru_cache(1)
 def table_languages() -> tuple[str, ...]:
     """Return the codes of the languages that have a table, sorted."""
@@ -151,12 +184,12 @@ def parse_table(text: str, *, file: str) -> SignalTable:
     _check_keys(data, ("language", "spaced", "complexity", "signals"), file=file, key="the table")
     if not isinstance(data["language"], str) or not isinstance(data["spaced"], bool):
         raise ConfigError(f"{file}: language must be a string and spaced true or false")
-    _check_keys(data["complexity"], COMPLEXITY_LISTS, file=file, key="complexity")
+    _check_keys(data["complexity"], (*COMPLEXITY_LISTS, HOPS), file=file, key="complexity")
     _check_keys(data["signals"], SIGNALS, file=file, key="signals")
     words: dict[str, re.Pattern[str]] = {}
     patterns: dict[str, tuple[re.Pattern[str], ...]] = {}
-    for name, entries in data["complexity"].items():
-        key = f"complexity.{name}"
+    for name in COMPLEXITY_LISTS:
+        key, entries = f"complexity.{name}", data["complexity"][name]
         if name.endswith("_patterns"):
             patterns[name] = _compiled(entries, file=file, key=key)
         else:
@@ -165,7 +198,23 @@ def parse_table(text: str, *, file: str) -> SignalTable:
         _check_keys(entry, ("words", "patterns"), file=file, key=f"signals.{name}")
         words[name] = _word_pattern(entry["words"], spaced=data["spaced"], file=file, key=f"signals.{name}.words")
         patterns[name] = _compiled(entry["patterns"], file=file, key=f"signals.{name}.patterns")
-    return SignalTable(data["language"], data["spaced"], words, patterns)
+    hops = _hop_cues(data["complexity"][HOPS], file=file)
+    return SignalTable(data["language"], data["spaced"], words, patterns, hops)
+
+
+def _hop_cues(data: object, *, file: str) -> tuple[HopCue, ...]:
+    """Compile the cues; a language may name its own."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file}: complexity.{HOPS} must be an object of cues by their names")
+    cues = []
+    for name, entry in data.items():
+        key = f"complexity.{HOPS}.{name}"
+        _check_keys(entry, ("weight", "patterns"), file=file, key=key)
+        weight = entry["weight"]
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0.0 < weight <= 1.0:
+            raise ConfigError(f"{file}: {key}.weight must be a number above 0 and at most 1, not {weight!r}")
+        cues.append(HopCue(name, float(weight), _compiled(entry["patterns"], file=file, key=f"{key}.patterns")))
+    return tuple(cues)
 
 
 def _check_keys(data: object, wanted: Iterable[str], *, file: str, key: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentic_retriever.errors import LLMOutputError, SynthesisError
+from agentic_retriever.llm.replies import without_thoughts
 from agentic_retriever.prompts import NO_ANSWER, answer_prompt, occurs
 from agentic_retriever.synthesis.citations import PassageMatcher, Support, cite
 from agentic_retriever.synthesis.markers import Mark, read_markers
@@ -21,11 +22,9 @@ if TYPE_CHECKING:
     from agentic_retriever.synthesis.context import ContextPassage
 
 _ATTACH_FROM = 0.7
-_MAX_ANSWER_CHARS = 20_000
 _MAX_CHECKED = 60
 _DRAWS = 4
 
-_THINKING = re.compile(r"<(think|thinking)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _LINE_END = re.compile(r"[ \t]+$", re.MULTILINE)
 _NO_ANSWER = re.compile(rf"[\W_]*{NO_ANSWER.replace('_', '[ _]')}\b", re.IGNORECASE)
 
@@ -98,7 +97,7 @@ class LLMSynthesizer:
         """
         prompt = self._prompt(query, passages, language)
         reply = self.client.complete(prompt, timeout_s=timeout_s)
-        text = _THINKING.sub("", reply.text)[:_MAX_ANSWER_CHARS].strip()
+        text = without_thoughts(reply.text)
         if not text:
             raise LLMOutputError(f"{reply.tier.value} model {reply.model}: the reply is blank; take another model")
         if _NO_ANSWER.match(text):

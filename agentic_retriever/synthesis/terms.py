@@ -7,18 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentic_retriever.text.asking import without_asking
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from agentic_retriever.text import Tokenizer
 
-# Words that ask, in scripts written without spaces: their n-grams would count as content. Words of alphabets need no
-# list here, since the tokenizer drops stop words.
-_ASKING = re.compile(
-    "คืออะไร|อะไร|เท่าไหร่|เท่าไร|เท่าใด|ที่ไหน|ที่ใด|แห่งใด|ไหน|อย่างไร|ยังไง|เมื่อไหร่|เมื่อไร|เมื่อใด|หรือไม่|หรือเปล่า|ใช่ไหม|ไหม$|(?<!เ)กี่|ใคร|ทำไม"
-    "|เพราะเหตุใด|ใดบ้าง|ใด|บ้าง|ครับ|ค่ะ|请问|什么|甚麼|什麼|多少|哪里|哪裡|哪个|哪個|哪些|怎么|怎麼|如何|为什么|為什麼|吗|嗎"
-    "|何ですか|ですか|ますか|どこ|いつ|いくら|いくつ|どの|なぜ|だれ|誰|무엇|얼마|언제|어디|누구|어떤|인가요|입니까"
-)
 _ASKS_NUMBER = re.compile(
     r"\bhow (?:many|much|long|far|old|often|high|large|big|fast|deep|wide)\b|\bwhen\b|\b(?:what|which) (?:year|date|"
     r"day|month|percentage|percent|number|rate|price|amount|time|age|size)\b"
@@ -51,7 +46,7 @@ class Question:
             query: The question, in any language.
             tokenizer: The one that cuts the texts, too.
         """
-        terms = tokenizer.query_tokens(_ASKING.sub(" ", query)) or tokenizer.query_tokens(query)
+        terms = tokenizer.query_tokens(without_asking(query)) or tokenizer.query_tokens(query)
         return cls(tuple(dict.fromkeys(terms)), _ASKS_NUMBER.search(query) is not None)
 
     def weights(self, texts: Sequence[Collection[str]]) -> dict[str, float]:

@@ -9,9 +9,10 @@ import pytest
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.llm import build_client, build_llm
+from agentic_retriever.llm import TierNeeds, build_client, build_llm
 from agentic_retriever.llm.build import context_window
 from agentic_retriever.schema import Tier
+from agentic_retriever.testing.fakes import FakeLLM
 
 CANARY = "sk-or-canary-4711"
 
@@ -21,9 +22,7 @@ def test_none_gives_no_model():
     assert build_client(RouterConfig()) is None
 
 
-@pytest.mark.parametrize(
-    "value", ["", "gpt-4", "ollama", "ollama:", "ollama:  ", "openrouter:", "none:x", "openai:gpt-4o", ":"]
-)
+@pytest.mark.parametrize("value", ["", "gpt-4", "ollama:", "ollama:  ", "openrouter:", "none:x", "openai:gpt-4o", ":"])
 def test_unknown_model_setting_lists_what_is_allowed(value):
     with pytest.raises(ConfigError, match=r"none, ollama:MODEL .* openrouter:MODEL"):
         build_llm(RouterConfig(llm=value, openrouter_api_key=CANARY))
@@ -59,6 +58,61 @@ def test_openrouter_is_built_without_network_and_without_retries(no_network):
     assert (client.tier, client.model, client.timeout_s) == (Tier.CLOUD, "openai/gpt-4o-mini", 9)
     assert CANARY not in repr(client)
     assert build_client(RouterConfig(llm="ollama:x")).tier is Tier.PRIMARY
+
+
+def tiers(client):
+    return {tier: entry["model"] for tier, entry in client.to_dict().items()}
+
+
+def test_three_tiers_by_their_providers_names_are_built_without_network(no_network):
+    config = RouterConfig(llm="ollama", llm_cloud="openrouter", llm_small="ollama", openrouter_api_key=CANARY)
+    client = build_client(config)
+    assert tiers(client) == {"primary": "llama3:8b", "cloud": "openai/gpt-4o-mini", "small": "qwen2.5:3b"}
+    assert client.context_tokens == 8_192
+    assert client.context_tokens_for(TierNeeds(force_cloud=True)) == 128_000
+    assert [c.price.free for c in client.order()] == [True, False, True]
+    assert CANARY not in f"{client!r} {client.to_dict()} {[vars(c) for c in client.order()]}"
+
+
+def test_openrouter_as_llm_is_primary_beside_another_cloud_model():
+    both = RouterConfig(llm="openrouter:a/b", llm_cloud="openrouter:c/d", openrouter_api_key=CANARY)
+    assert tiers(build_client(both)) == {"primary": "a/b", "cloud": "c/d"}
+
+
+def test_cloud_tier_without_a_key_is_left_out_with_one_warning(caplog):
+    client = build_client(RouterConfig(llm="ollama", llm_cloud="openrouter"))
+    assert tiers(client) == {"primary": "llama3:8b"}
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "OPENROUTER_API_KEY" in caplog.text
+    assert build_client(RouterConfig(llm_cloud="openrouter")) is None
+
+
+def test_openrouter_alone_without_a_key_is_an_error():
+    with pytest.raises(ConfigError, match="OPENROUTER_API_KEY"):
+        build_client(RouterConfig(llm="openrouter"))
+
+
+@pytest.mark.parametrize("setting", ["llm_cloud", "llm_small"])
+def test_wrong_value_names_its_setting(setting):
+    with pytest.raises(ConfigError, match=setting):
+        build_client(RouterConfig(**{setting: "gpt-4"}))
+
+
+def test_any_llamaindex_model_stands_in_for_a_tier():
+    client = build_client(
+        RouterConfig(llm="ollama"), models={Tier.PRIMARY: FakeLLM(["hi"]), Tier.SMALL: FakeLLM(["x"])}
+    )
+    assert tiers(client) == {"primary": "fake-llm", "small": "fake-llm"}
+    reply = client.complete("q")
+    assert (reply.text, reply.priced, reply.attempts[0].usd) == ("hi", False, None)
+
+
+def test_own_prices_are_used(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text('{"models": {"a/b": {"in": 1, "out": 2, "context": 50000}}}')
+    config = RouterConfig(llm="openrouter:a/b", prices_file=str(path), openrouter_api_key=CANARY)
+    (only,) = build_client(config).order()
+    assert (only.price.in_usd, only.context_tokens, only.estimate_usd(10**6)) == (1.0, 50_000, 1 + 2 * 1024 / 1e6)
 
 
 def test_context_window_is_bounded_and_grows_with_the_context():

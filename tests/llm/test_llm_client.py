@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 import time
 
 import pytest
 
 from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError
-from agentic_retriever.llm import FailureKind, LLMClient, estimate_tokens, failure_kind
+from agentic_retriever.llm import Endpoint, FailureKind, LLMClient, estimate_tokens, failure_kind
 from agentic_retriever.schema import Tier
 from agentic_retriever.testing.fakes import FakeLLM
 
@@ -17,7 +18,7 @@ def client(replies, **kwargs) -> LLMClient:
 
 
 def test_reply_carries_text_tier_model_and_estimated_tokens():
-    ticks = iter([10.0, 12.5])
+    ticks = itertools.chain([10.0, 10.0], itertools.repeat(12.5))
     reply = client(["Paris [1]."], clock=lambda: next(ticks)).complete("Where? " * 10)
     assert (reply.text, reply.model, reply.tier, reply.truncated) == ("Paris [1].", "fake-llm", Tier.PRIMARY, False)
     assert reply.prompt_tokens == estimate_tokens("Where? " * 10) == 18
@@ -109,6 +110,28 @@ def test_a_client_whose_calls_all_hang_still_answers_in_time():
         with pytest.raises(DeadlineExceededError):
             hung.complete("q", timeout_s=0.05)
     assert time.monotonic() - started < 2.0
+    release.set()
+
+
+def test_more_callers_than_may_wait_are_told_at_once_that_it_is_overloaded():
+    release = threading.Event()
+    hung = client(lambda _p: str(release.wait(20)), max_calls=2, endpoint=Endpoint(max_waiting=1))
+    kinds: list[FailureKind] = []
+
+    def ask() -> None:
+        try:
+            hung.complete("q", timeout_s=0.6)
+        except DeadlineExceededError as err:
+            kinds.append(failure_kind(err))
+
+    threads = [threading.Thread(target=ask) for _ in range(20)]
+    started = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - started < 0.6 + 0.5
+    assert (kinds.count(FailureKind.TIMEOUT), kinds.count(FailureKind.OVERLOADED)) == (2, 18)
     release.set()
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, UnknownStrategyError
+from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers import (
     REGISTRY,
     AdapterSettings,
@@ -37,14 +38,14 @@ def test_strategies_stand_in_declared_order():
 
 def test_cards_are_of_what_the_index_can_serve(make_index):
     index = make_index([])
-    offered = cards(index, quality={Strategy.HYBRID: 0.8})
+    offered = cards(index)
     assert [card.strategy for card in offered] == [
         Strategy.VECTOR,
         Strategy.HYBRID,
         Strategy.PLANNER,
         Strategy.METADATA,
     ]
-    assert [card.quality for card in offered][:2] == [None, 0.8]
+    assert not any(card.measured or card.quality is not None for card in offered)
     assert offered[1].needs == (View.CHUNKS, View.KEYWORD)
     index.views = (View.SUMMARY,)
     assert {card.strategy for card in cards(index)} - {card.strategy for card in offered} == {Strategy.SUMMARY}
@@ -53,6 +54,25 @@ def test_cards_are_of_what_the_index_can_serve(make_index):
         Strategy.RECURSIVE,
         Strategy.CHUNK_DECOUPLING,
     }
+
+
+def test_measured_cards_carry_quality_and_latency(make_index):
+    found = MeasuredStrategies(
+        strategies={
+            Strategy.HYBRID: StrategyMeasure(quality=0.8, p50_ms=7.5),
+            Strategy.SUMMARY: StrategyMeasure(quality=0.9, p50_ms=1.0),
+        },
+        dataset="d",
+        index="i",
+        index_version=1,
+        queries=10,
+        measured_on="2026-01-01",
+    )
+    offered = {card.strategy: card for card in cards(make_index([]), measured=found)}
+    assert Strategy.SUMMARY not in offered  # measured once, but the index cannot serve it now
+    hybrid, vector = offered[Strategy.HYBRID], offered[Strategy.VECTOR]
+    assert (hybrid.quality, hybrid.typical_ms, hybrid.measured) == (0.8, 7.5, True)
+    assert (vector.quality, vector.typical_ms, vector.measured) == (None, REGISTRY[Strategy.VECTOR].typical_ms, False)
 
 
 @pytest.mark.parametrize("name", ["hybird", "", "planner_", "VECTOR"])

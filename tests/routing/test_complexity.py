@@ -4,10 +4,84 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentic_retriever.routing import assess_complexity
+from agentic_retriever.routing import assess_complexity, complexity_reasons
 from agentic_retriever.routing.complexity import question_count
-from agentic_retriever.routing.tables import load_table, matching_form
+from agentic_retriever.routing.hops import hop_cues
+from agentic_retriever.routing.tables import load_table, matching_form, read_query
 from agentic_retriever.schema import Complexity
+
+# Written before the cues of their languages, and not used to choose any of them.
+SPANISH_TWO_STEPS = (
+    "¿De qué nacionalidad es el director de la película que protagonizó Penélope Cruz en 2006?",
+    "¿En qué ciudad nació el arquitecto que diseñó el puente más largo de Portugal?",
+    "¿Son Sevilla y Cádiz capitales de la misma comunidad?",
+    "¿Qué revista se fundó antes, Hola o Semana?",
+    "¿Quién es el autor de la novela en la que se basa la serie rodada en Lekeitio?",
+    "¿Qué río atraviesa la ciudad donde murió el pintor del cuadro Las Meninas?",
+    "¿Cuántos habitantes tiene la capital del país cuya selección ganó el Mundial de 1950?",
+    "¿Fueron Rosalía de Castro y Emilia Pardo Bazán ambas gallegas?",
+    "¿En qué universidad estudió la fundadora de la empresa que fabrica los motores del tren Avril?",
+    "¿Quién interpreta al hermano del protagonista en la película dirigida por Víctor Erice?",
+    "¿Qué montaña es más alta, el Aneto o el Mulhacén?",
+    "¿Cómo se llama el club, fundado en 1905, en el que jugó el padre del entrenador del Betis?",
+    "¿A qué partido pertenecía el alcalde que inauguró el museo situado junto a la ría de Bilbao?",
+    'El batería del grupo que grabó el disco "Agua dulce" tocó antes, ¿en qué orquesta?',
+    "¿Cuál de las dos hermanas de Manuel Alcántara escribió la letra del himno de Rincón?",
+)
+
+SPANISH_ONE_STEP = (
+    "¿Cuándo se inauguró el tranvía de Zaragoza?",
+    "¿Qué altura tiene la torre del reloj?",
+    "¿Cuántas personas caben en el teatro?",
+    "¿Quién escribió la primera gramática del euskera?",
+    "¿Qué come el lince ibérico?",
+    "¿Por qué calle pasa la cabalgata?",
+    "¿Qué se necesita para renovar el pasaporte?",
+    "¿Dónde se guardan las llaves del almacén de pinturas?",
+    "¿Cuánto tarda en hervir un litro de agua?",
+    "¿Qué documentos pide el banco para abrir una cuenta?",
+    "¿Qué edad tenía la reina Isabel cuando subió al trono?",
+    "¿Cómo se llama el lago más profundo de Nicaragua?",
+    "el seguro cubre la rotura de lunas",
+    "¿Qué temperatura soporta el vidrio antes de romperse?",
+    "¿Quién ganó la liga femenina en 2019?",
+)
+
+THAI_TWO_STEPS = (
+    "ผู้กำกับภาพยนตร์ที่ณเดชน์แสดงนำเกิดที่จังหวัดใด",
+    "นักเขียนซึ่งแต่งนวนิยายที่ถูกสร้างเป็นละครเรื่องสายลับสลับใจเรียนจบจากมหาวิทยาลัยไหน",
+    "เชียงรายกับน่านอยู่ติดชายแดนประเทศเดียวกันหรือไม่",
+    "ระหว่างนิตยสารแพรวกับนิตยสารพลอยแกมเพชร ฉบับใดก่อตั้งก่อน",
+    "นายกเทศมนตรีของเมืองที่มีสะพานยาวที่สุดในภาคใต้สังกัดพรรคใด",
+    "วงดนตรีที่นักร้องนำเคยเป็นครูสอนภาษาไทยก่อตั้งขึ้นเมื่อปีใด",
+    "ทั้งวัดอรุณและวัดโพธิ์สร้างในสมัยเดียวกันหรือเปล่า",
+    "แม่น้ำสายใดไหลผ่านจังหวัดซึ่งเป็นบ้านเกิดของผู้แต่งเพลงลาวดวงเดือน",
+    "บริษัทที่ผลิตเครื่องยนต์ให้รถไฟซึ่งวิ่งสายใต้มีสำนักงานใหญ่อยู่ที่ประเทศอะไร",
+    "โค้ชของทีมที่ชนะเลิศฟุตบอลถ้วยพระราชทานปี 2560 เคยเล่นให้สโมสรใด",
+    "ใครเป็นพี่ชายของนักแสดงผู้รับบทพระเอกในละครที่ออกอากาศทางช่อง 7",
+    "สมชายกับสมศักดิ์ใครเกิดก่อน",
+    "พิพิธภัณฑ์ที่ตั้งอยู่ในเมืองหลวงของประเทศซึ่งเป็นเจ้าภาพโอลิมปิกปี 1988 มีชื่อว่าอะไร",
+    "ภรรยาของผู้ก่อตั้งธนาคารที่มีสาขามากที่สุดในภาคเหนือชื่ออะไร",
+    "ดอยอินทนนท์หรือดอยผ้าห่มปก ยอดใดสูงกว่ากัน",
+)
+
+THAI_ONE_STEP = (
+    "ร้านเปิดกี่โมง",
+    "วัดพระแก้วสร้างขึ้นเมื่อใด",
+    "น้ำเดือดที่อุณหภูมิเท่าไร",
+    "ใครเป็นผู้แต่งพระอภัยมณี",
+    "ช้างกินอะไรเป็นอาหาร",
+    "จังหวัดที่ใหญ่ที่สุดของไทยคือจังหวัดอะไร",
+    "ต้องใช้เอกสารอะไรในการต่ออายุหนังสือเดินทาง",
+    "ที่จอดรถอยู่ชั้นไหน",
+    "สะพานพระรามแปดยาวกี่เมตร",
+    "ทำไมท้องฟ้าเป็นสีฟ้า",
+    "ค่าโดยสารรถไฟฟ้าสำหรับนักเรียนเท่าไหร่",
+    "นกเงือกทำรังที่ไหน",
+    "ปลากัดมีอายุกี่ปี",
+    "ตลาดน้ำอัมพวาเปิดวันไหนบ้าง",
+    "ยาที่หมดอายุแล้วทิ้งอย่างไร",
+)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +93,9 @@ from agentic_retriever.schema import Complexity
         "Walk me through the licence application step by step",
         "Where is the office? And when does it open?",
         "Who signs the form, what does it cost, and how long does it take?",
+        "What nationality is the director of the film starring Tilda Swinton?",
+        "Which magazine was published first, Time or Life?",
+        "Do the olive and the ash belong to the same family?",
         "Compara el precio del billete sencillo con el del abono",
         "¿Quién firma, cuánto cuesta y qué papeles hacen falta?",
         "¿Por qué sube el alquiler mientras que bajan los salarios?",
@@ -70,6 +147,34 @@ def test_a_complex_pattern_goes_before_a_simple_one():
     assert assess_complexity("What is the difference between them?")[0] is Complexity.COMPLEX
 
 
+@pytest.mark.parametrize(
+    ("questions", "verdict", "least"),
+    [
+        (SPANISH_TWO_STEPS, Complexity.COMPLEX, 12),
+        (SPANISH_ONE_STEP, Complexity.SIMPLE, 14),
+        (THAI_TWO_STEPS, Complexity.COMPLEX, 13),
+        (THAI_ONE_STEP, Complexity.SIMPLE, 14),
+    ],
+)
+def test_questions_in_several_steps_are_told_by_their_wording(questions, verdict, least):
+    assert sum(assess_complexity(query)[0] is verdict for query in questions) >= least
+
+
+def test_cues_of_several_steps_decide_from_the_weight_of_a_complex_pattern_on():
+    weak = "who is the owner of the yacht"
+    assert 0.0 < sum(cue_weights(weak)) < 0.3
+    assert assess_complexity(weak)[0] is Complexity.SIMPLE
+    strong = "who is the owner of the yacht painted by Ada or the sloop sailed by Charles"
+    assert sum(cue_weights(strong)) >= 0.3
+    assert assess_complexity(strong)[0] is Complexity.COMPLEX
+
+
+def test_cues_of_several_steps_go_before_a_simple_pattern():
+    query = "Are Ada Lovelace and Mary Miller both painters?"
+    assert "simple_pattern" in complexity_reasons(query)
+    assert assess_complexity(query)[0] is Complexity.COMPLEX
+
+
 def test_a_simple_pattern_goes_before_the_count_of_conjunctions():
     assert assess_complexity("What is the rule of salt and oil and flour or bran?")[0] is Complexity.SIMPLE
 
@@ -81,6 +186,8 @@ def test_the_score_adds_up():
     assert assess_complexity("boiler trend")[1] == pytest.approx(0.08 + 0.2 * 12 / 300)
     # A strong keyword.
     assert assess_complexity("evaluate boilers")[1] == pytest.approx(0.15 + 0.2 * 16 / 300)
+    # Names, that is a cue of several steps.
+    assert assess_complexity("when did Ada meet Charles")[1] == pytest.approx(0.17 + 0.2 * 25 / 300)
     # A simple pattern takes off, and the score never falls below zero.
     assert assess_complexity("What is salt?")[1] == 0.0
 
@@ -91,6 +198,27 @@ def test_the_score_is_clipped():
         "root cause, versus each other step by step: what is the difference between them? Why? And how do they differ?"
     )
     assert assess_complexity(query)[1] == 1.0
+
+
+def test_cues_of_several_steps_add_no_more_than_a_complex_pattern():
+    query = "who is the owner of the yacht painted by Ada or the sloop sailed by Charles"
+    assert assess_complexity(query)[1] == pytest.approx(0.3 + 0.05 + 0.2 * len(query) / 300)
+
+
+def test_reasons_name_what_was_found():
+    assert complexity_reasons("") == ()
+    assert complexity_reasons("Is it true?") == ("simple_pattern",)
+    assert complexity_reasons("evaluate the trend and compare") == (
+        "strong_keyword: evaluate",
+        "strong_keyword: compare",
+        "medium_keyword: trend",
+        "conjunctions: 1",
+    )
+    assert complexity_reasons("when did Ada meet Charles") == ("several_names",)
+    reasons = complexity_reasons(f"Why? When? {'salt ' * 60} compare {'pepper ' * 10} with oil")
+    assert "several_questions: 2" in reasons
+    assert "more_than_150_characters" in reasons
+    assert any(reason.startswith("complex_pattern: compare pepper") and len(reason) <= 60 for reason in reasons)
 
 
 def test_relative_clauses_are_no_questions():
@@ -106,3 +234,8 @@ def test_any_text_has_a_complexity(query):
     verdict, score = assess_complexity(query)
     assert isinstance(verdict, Complexity)
     assert 0.0 <= score <= 1.0
+    assert all(isinstance(reason, str) and reason for reason in complexity_reasons(query))
+
+
+def cue_weights(query):
+    return hop_cues(query, read_query(query)).values()

@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +23,7 @@ from agentic_retriever.routing import (
     parse_weights,
     query_features,
 )
+from agentic_retriever.routing.selector import MAX_QUALITY_SHIFT, quality_shifts
 from agentic_retriever.schema import Strategy
 
 SELECTOR = HeuristicSelector()
@@ -83,6 +85,32 @@ def test_without_weights_the_declared_order_decides(all_cards):
         assert list(selection.scores) == [strategy.value for strategy in Strategy]
         assert selection.margin == 0.0
     assert even.select("x", all_cards[:2:-1], features={}).name == "chunk_decoupling"
+
+
+def test_measured_quality_shifts_the_odds_soberly(all_cards):
+    def measured(**quality: float | None) -> list:
+        return [replace(card, quality=quality.get(card.strategy.value)) for card in all_cards]
+
+    plain = SELECTOR.select("x", all_cards, features={})
+    even = SELECTOR.select("x", measured(**{card.strategy.value: 0.4 for card in all_cards}), features={})
+    assert even.scores == pytest.approx(plain.scores)
+    better = SELECTOR.select("x", measured(vector=0.36, hybrid=0.44), features={})
+    assert (plain.name, better.name) == ("vector", "hybrid")
+    assert "measured quality" in better.reason
+    close = SELECTOR.select("x", measured(vector=0.40, hybrid=0.41), features={})
+    assert close.name == "vector"
+    # However bad a strategy was on the average, a clear signal leads to it.
+    bad = measured(vector=0.9, hybrid=0.9, summary=0.0)
+    assert SELECTOR.select("x", bad, features={"overview": 1.0}).name == "summary"
+
+
+@given(st.dictionaries(st.sampled_from(Strategy), st.none() | st.floats()))
+def test_quality_shifts_are_finite_and_bounded(qualities):
+    cards = [replace(make_card(strategy), quality=quality) for strategy, quality in qualities.items()]
+    shifts = quality_shifts(cards)
+    assert all(-MAX_QUALITY_SHIFT <= shift <= MAX_QUALITY_SHIFT for shift in shifts.values())
+    if cards:
+        assert math.isclose(sum(SELECTOR.select("x", cards, features={}).scores.values()), 1.0, abs_tol=1e-9)
 
 
 def test_one_card_is_the_only_choice():

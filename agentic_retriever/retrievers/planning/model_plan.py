@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import LLMOutputError
+from agentic_retriever.llm.asking import ask, random_boundary
+from agentic_retriever.llm.replies import containers, json_values, without_thoughts
 from agentic_retriever.prompts import plan_prompt
-from agentic_retriever.retrievers.asking import ask, random_boundary
 from agentic_retriever.retrievers.planning.splitting import MOST_PARTS, distinct
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 MAX_PART_CHARS: Final = 400
 """Longer parts are no questions, and are dropped."""
 
-_MAX_STARTS: Final = 20
 _QUESTION_KEYS: Final = ("question", "sub_question", "query", "text")
 _ITEM: Final = re.compile(r"^\s{0,8}(?:[-*•]|\(?\d{1,2}[.):])\s+(\S.{0,2000})$", re.MULTILINE)
 
@@ -51,7 +50,7 @@ def plan_by_model(
     """
     limit = min(max_parts, MOST_PARTS)
     reply = ask(client, lambda mark: plan_prompt(query, limit, mark), timeout_s=timeout_s, boundary=boundary)
-    return distinct((part for part in parse_plan(reply) if len(part) <= MAX_PART_CHARS), query)[:limit]
+    return distinct((part for part in parse_plan(reply.text) if len(part) <= MAX_PART_CHARS), query)[:limit]
 
 
 def parse_plan(reply: str) -> list[str]:
@@ -59,7 +58,7 @@ def parse_plan(reply: str) -> list[str]:
 
     Args:
         reply: Any text: a JSON list of strings or of objects with a ``question``, alone, fenced or among words; else
-            lines that begin with a number or a bullet.
+            lines that begin with a number or a bullet. What the model thought aloud does not count.
 
     Returns:
         The questions in order; ``[]`` for an empty list.
@@ -67,27 +66,23 @@ def parse_plan(reply: str) -> list[str]:
     Raises:
         LLMOutputError: If there is no list.
     """
-    listed = _json_list(reply)
+    text = without_thoughts(reply)
+    listed = _json_list(text)
     if listed is not None:
         return listed
-    lines = [match[1].strip() for match in _ITEM.finditer(reply)]
+    lines = [match[1].strip() for match in _ITEM.finditer(text)]
     if lines:
         return lines
     raise LLMOutputError(f"the plan is no list of questions ({len(reply):,} characters); take another model")
 
 
-def _json_list(reply: str) -> list[str] | None:
+def _json_list(text: str) -> list[str] | None:
     """Find the first JSON list that is empty or holds questions; other lists may belong to the words around it."""
-    decoder = json.JSONDecoder()
-    starts = [match.start() for match in re.finditer(r"\[", reply)]
-    for start in starts[:_MAX_STARTS]:
-        try:
-            value, _ = decoder.raw_decode(reply, start)
-        except (ValueError, RecursionError):
-            continue
-        questions = [text for text in map(_question, value) if text]
-        if questions or not value:
-            return questions
+    for container in containers(json_values(text)):
+        if isinstance(container, list):
+            questions = [question for question in map(_question, container) if question]
+            if questions or not container:
+                return questions
     return None
 
 

@@ -9,8 +9,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import LLMOutputError
+from agentic_retriever.llm.asking import ask, random_boundary
+from agentic_retriever.llm.replies import containers, json_values, without_thoughts
 from agentic_retriever.prompts import rerank_prompt
-from agentic_retriever.retrievers.asking import ask, random_boundary
 from agentic_retriever.retrievers.postprocess.rerank import by_scores, passage_text
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ MAX_PROMPT_CHARS: Final = 16_000
 MIN_PASSAGE_CHARS: Final = 200
 
 _NUMBER: Final = re.compile(r"(?<![\w.])\d{1,3}(?!\w|\.\d)")
+_WHOLE: Final = re.compile(r"-?\d{1,3}")
 # A line of numbers and signs only, such as "[3] > [1] > [2]" or "3, 1, 2".
 _ORDER_LINE: Final = re.compile(r"^[\s\d\[\](){}<>,;:.|=→\"'`*-]*\d[\s\d\[\](){}<>,;:.|=→\"'`*-]*$")
 
@@ -64,7 +66,7 @@ class LLMReranker:
             timeout_s=timeout_s,
             boundary=self._boundary,
         )
-        named = [number - 1 for number in parse_order(reply, judged)]
+        named = [number - 1 for number in parse_order(reply.text, judged)]
         order = [*named, *(i for i in range(len(nodes)) if i not in set(named))]
         places = {i: place for place, i in enumerate(order)}
         return by_scores(nodes, [1 - places[i] / len(nodes) for i in range(len(nodes))], top_k)
@@ -74,7 +76,8 @@ def parse_order(reply: str, count: int) -> list[int]:
     """Read an order of passages out of a reply.
 
     Args:
-        reply: Any text; its first line of numbers alone counts, else every number in it.
+        reply: Any text: a JSON list of two numbers or more, else its first line of numbers alone, else every number in
+            it. What the model thought aloud does not count.
         count: How many passages there are.
 
     Returns:
@@ -83,12 +86,26 @@ def parse_order(reply: str, count: int) -> list[int]:
     Raises:
         LLMOutputError: If there is none.
     """
-    lines = [line for line in reply.splitlines() if _ORDER_LINE.match(line)]
-    # A list down the page has one number a line; a list across it has several.
-    across = [line for line in lines if len(_NUMBER.findall(line)) > 1]
-    text = across[0] if across else "\n".join(lines) or reply
-    numbers = dict.fromkeys(int(match) for match in _NUMBER.findall(text))
+    text = without_thoughts(reply)
+    numbers = dict.fromkeys(_listed_numbers(text) or _written_numbers(text))
     order = [number for number in numbers if 1 <= number <= count]
     if not order:
         raise LLMOutputError(f"the reply names none of the {count} passages ({len(reply):,} characters)")
     return order
+
+
+def _listed_numbers(text: str) -> list[int]:
+    for container in containers(json_values(text)):
+        if isinstance(container, list):
+            found = [int(str(item)) for item in container if _WHOLE.fullmatch(str(item))]
+            if len(found) > 1 and len(found) == len(container):
+                return found
+    return []
+
+
+def _written_numbers(text: str) -> list[int]:
+    lines = [line for line in text.splitlines() if _ORDER_LINE.match(line)]
+    # A list down the page has one number a line; a list across it has several.
+    across = [line for line in lines if len(_NUMBER.findall(line)) > 1]
+    chosen = across[0] if across else "\n".join(lines) or text
+    return [int(match) for match in _NUMBER.findall(chosen)]

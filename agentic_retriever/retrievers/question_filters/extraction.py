@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import secrets
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rapidfuzz import process
 
-from agentic_retriever.errors import DeadlineExceededError, FilterError, LLMError, SynthesisError, unknown_name
+from agentic_retriever.errors import DeadlineExceededError, FilterError, LLMError, unknown_name
 from agentic_retriever.filters.values import parse_moment
-from agentic_retriever.prompts import filter_prompt, occurs
+from agentic_retriever.llm.asking import ask, random_boundary
+from agentic_retriever.prompts import filter_prompt
 from agentic_retriever.retrievers.question_filters.clauses import Clause, Understood
 from agentic_retriever.retrievers.question_filters.compiler import Bound, Part, make_clause, range_part, values_part
 from agentic_retriever.retrievers.question_filters.fields import FieldInfo, FieldKind
@@ -38,7 +38,6 @@ STEP: Final = "filters.llm"
 _SHOWN_VALUES: Final = 30
 _SHOWN_FIELDS: Final = 60
 _SHOWN_NAMES: Final = 20
-_DRAWS: Final = 4
 _MAX_NUMBER: Final = 1e15
 _CLOSE: Final = 70.0
 
@@ -53,7 +52,7 @@ def extract_with_llm(
     language: str | None = None,
     aliases: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     timeout_s: float | None = None,
-    boundary: Callable[[], str] = lambda: secrets.token_hex(8),
+    boundary: Callable[[], str] = random_boundary,
 ) -> Understood:
     """Ask a model for the restrictions in a question; one call.
 
@@ -73,10 +72,10 @@ def extract_with_llm(
     Returns:
         The clauses and the text that is left.
     """
+    examined, lines = query[:MAX_EXAMINED], [_line(info) for info in list(fields.fields.values())[:_SHOWN_FIELDS]]
     try:
-        prompt = _prompt(query[:MAX_EXAMINED], fields, boundary)
-        reply = client.complete(prompt, timeout_s=timeout_s)
-    except (LLMError, DeadlineExceededError, SynthesisError) as err:
+        reply = ask(client, lambda mark: filter_prompt(examined, lines, mark), timeout_s=timeout_s, boundary=boundary)
+    except (LLMError, DeadlineExceededError) as err:
         return _without(query, fields, language, aliases, (_degraded(str(err)),))
     asked = read_reply(reply.text)
     if asked is None:
@@ -103,13 +102,6 @@ def _without(
 
 def _degraded(reason: str, fallback: str = "filters from the words of the question") -> Degradation:
     return Degradation(step=STEP, reason=reason, fallback=fallback)
-
-
-def _prompt(query: str, fields: FieldDictionary, boundary: Callable[[], str]) -> str:
-    lines = [_line(info) for info in list(fields.fields.values())[:_SHOWN_FIELDS]]
-    drawn = [boundary() for _ in range(_DRAWS)]
-    free = next((mark for mark in drawn if not occurs(mark, query, [(0, line, "") for line in lines])), drawn[-1])
-    return filter_prompt(query, lines, free)
 
 
 def _line(info: FieldInfo) -> str:

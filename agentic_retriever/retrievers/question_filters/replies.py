@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-MAX_REPLY_CHARS: Final = 20_000
+from agentic_retriever.llm.replies import containers, json_values, without_thoughts
+
 MAX_CLAUSES: Final = 20
 MAX_LISTED: Final = 100
 
@@ -17,9 +16,6 @@ _SPELLINGS: Final = {
     "=": "eq", "==": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte", "equals": "eq", "is": "eq",
     "not_in": "nin", "not in": "nin", "any": "in", "range": "between",
 }  # fmt: skip
-_THINKING: Final = re.compile(r"<(think|thinking)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_OPENINGS: Final = re.compile(r"[{\[]")
-_MAX_TRIES: Final = 20
 _MAX_TEXT: Final = 500
 
 
@@ -44,21 +40,13 @@ def read_reply(text: str) -> list[Asked] | None:
     """Read the restrictions in a model's reply.
 
     Args:
-        text: The reply; its first 20,000 characters are looked at.
+        text: The reply; its first 20,000 characters without what the model thought aloud are looked at.
 
     Returns:
         At most 20 restrictions, without what has not the form of one; ``None`` when there is no JSON with clauses or
         none of them has that form.
     """
-    text = _THINKING.sub("", text[:MAX_REPLY_CHARS])
-    decoder = json.JSONDecoder()
-    for tried, opening in enumerate(_OPENINGS.finditer(text)):
-        if tried >= _MAX_TRIES:
-            break
-        try:
-            found, _ = decoder.raw_decode(text, opening.start())
-        except (ValueError, RecursionError):
-            continue
+    for found in containers(json_values(without_thoughts(text))):
         listed = _listed(found)
         if listed is not None:
             asked = [one for one in map(_asked, listed[:MAX_CLAUSES]) if one is not None]

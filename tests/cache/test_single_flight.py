@@ -4,10 +4,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from agentic_retriever.cache import CacheStats, SingleFlightCache, cache_key
+from agentic_retriever.cache import CacheStats, SingleFlightCache
 from agentic_retriever.errors import DeadlineExceededError
 
 
@@ -149,20 +147,3 @@ def test_threads_may_do_anything_at_once():
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(work, range(16)))
     assert cache.stats().entries <= 5
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(st.sampled_from("abcd"), json_values, max_size=4))
-def test_order_of_names_does_not_matter(parts):
-    assert cache_key(**parts) == cache_key(**dict(reversed(parts.items())))
-
-
-def test_types_and_values_make_different_keys():
-    keys = [cache_key(v=v) for v in (1, True, "1", None, [1], {"1": 1}, 0, False, "")] + [cache_key(w=1), cache_key()]
-    assert len(set(keys)) == len(keys)

@@ -1,0 +1,91 @@
+"""``train``: every strategy over judged questions, and a selector learned from that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentic_retriever.cli.evaluation import number, show_problems, write_json
+from agentic_retriever.cli.progress import shown_steps
+from agentic_retriever.cli.setup import load_config, opened_router
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from agentic_retriever.cli.console import Console
+    from agentic_retriever.evaluation.strategies import StrategyRun
+    from agentic_retriever.evaluation.training import TrainingResult
+    from agentic_retriever.routing import CrossValidation
+
+
+def run_train(
+    console: Console,
+    data_dir: Path | None,
+    names: Sequence[str],
+    *,
+    index: str,
+    vectors: Path | None,
+    limit: int | None,
+    seed: int,
+    dry_run: bool,
+    json_file: Path | None,
+) -> None:
+    """Measure the strategies of an index, and install a selector if it helps."""
+    from agentic_retriever.evaluation.loading import load_dataset
+    from agentic_retriever.evaluation.training import TrainingOptions, train_strategies
+
+    datasets = [load_dataset(name, with_corpus=False) for name in names]
+    options = TrainingOptions(vectors=vectors, limit=limit, seed=seed, dry_run=dry_run)
+    with opened_router(load_config(data_dir)) as router, shown_steps(console) as steps:
+        result = train_strategies(datasets, router, index, options, watcher=steps)
+    if json_file is not None:
+        write_json(json_file, result.to_dict())
+    show_training(console, result)
+
+
+def show_training(console: Console, result: TrainingResult) -> None:
+    """Write what was measured, what the selector gains, and what became of it."""
+    show_problems(console, result.problems)
+    console.line(f"index {result.index}, {result.queries:,} judged questions", style="bold")
+    console.table(
+        ["strategy", "nDCG@10", "p50 ms", "p95 ms", "failed", "fell back"], [_row(run) for run in result.runs]
+    )
+    if result.validation is not None:
+        console.line()
+        _show_validation(console, result.validation)
+    for run in result.runs:
+        if run.failures:
+            console.warn(
+                f"{run.strategy.value} failed on {len(run.failures)} questions, first: {run.failures[0].error}"
+            )
+    console.line()
+    console.line(result.verdict, style="bold")
+
+
+def _row(run: StrategyRun) -> tuple[object, ...]:
+    fell = ", ".join(f"{step} {count}" for step, count in run.degraded.items()) or "-"
+    return (
+        run.strategy.value,
+        number(run.mean_quality),
+        number(run.percentile_ms(50), 1),
+        number(run.percentile_ms(95), 1),
+        len(run.failures),
+        fell,
+    )
+
+
+def _show_validation(console: Console, found: CrossValidation) -> None:
+    console.line(f"choosing the strategy, {found.folds}-fold cross-validation, {found.repeats} times")
+    gain = f"{found.gain:+.3f} [{found.gain_low:+.3f}, {found.gain_high:+.3f}]"
+    over = found.over_heuristic
+    ruled = "-" if over is None else f"{over[0]:+.3f} [{over[1]:+.3f}, {over[2]:+.3f}]"
+    rows = [
+        ("learned", number(found.learned), number(found.learned_ms, 1), ""),
+        ("best fixed strategy", number(found.best_fixed), number(found.best_fixed_ms, 1), gain),
+        ("heuristic", number(found.heuristic), "-", ruled),
+        ("best of each question (oracle)", number(found.oracle), "-", ""),
+    ]
+    console.table(["choice", "nDCG@10", "mean ms", "learned gains (95 % interval)"], rows)
+    picked = ((strategy.value, share) for strategy, share in found.picked.items() if share > 0)
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in picked)
+    console.line(f"it picks {shares}; share of the gap to the oracle closed: {number(found.gap_closed)}")

@@ -1,0 +1,208 @@
+"""Vectors of documents and questions that are known already, in ``.npz`` files, or computed for a data set."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from agentic_retriever.errors import EvaluationError
+from agentic_retriever.evaluation.problems import ProblemKind, ProblemLog, ProblemReport
+from agentic_retriever.indices.profile import sample_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from agentic_retriever.evaluation.datasets import Dataset
+    from agentic_retriever.ingestion import SourceDocument
+
+    Vector = npt.NDArray[np.float32]
+    Matrix = npt.NDArray[np.float32]
+
+ARRAYS: Final = ("doc_ids", "doc_vectors", "query_ids", "query_vectors")
+SAME_MODEL: Final = 0.95
+"""Cosine of two vectors of one text above which they come from the same model."""
+
+_MIN_NORM: Final = 1e-6
+
+
+class Embedder(Protocol):
+    """An embedding model, as ``agentic_retriever.embeddings.EmbeddingModel`` is one."""
+
+    def embed_query(self, text: str) -> Vector:
+        """Embed a question into a unit vector."""
+
+    def embed_passages(
+        self, texts: Sequence[str], *, on_progress: Callable[[int], None] | None = None
+    ) -> tuple[Matrix, int]:
+        """Embed passages into unit vectors; returns how many had to be computed, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownVectors:
+    """Unit vectors of a data set.
+
+    Attributes:
+        documents: By document id, ``(dimension,)`` float32 each.
+        queries: By query id, ``(dimension,)`` float32 each.
+        dimension: Their common length.
+        origin: Where they come from, in words.
+        problems: What was wrong with them.
+    """
+
+    documents: Mapping[str, Vector]
+    queries: Mapping[str, Vector]
+    dimension: int
+    origin: str
+    problems: ProblemReport = field(default_factory=ProblemReport)
+
+
+def vectors_file(place: Path, name: str) -> Path:
+    """Return the file with the vectors of a data set: the place itself, or ``NAME.npz`` in it.
+
+    Args:
+        place: A file or a folder.
+        name: Name of the data set.
+
+    Returns:
+        The path, which need not exist below a folder.
+
+    Raises:
+        EvaluationError: If the place does not exist.
+    """
+    if place.is_dir():
+        return place / f"{name}.npz"
+    if place.is_file():
+        return place
+    raise EvaluationError(f"{place} does not exist; name a folder with NAME.npz files, or one such file")
+
+
+def load_vectors(path: Path, dataset: Dataset) -> KnownVectors:
+    """Read the vectors of a data set.
+
+    Args:
+        path: A ``.npz`` file with ``doc_ids`` ``(n,)``, ``doc_vectors`` ``(n, dimension)``, ``query_ids`` ``(m,)`` and
+            ``query_vectors`` ``(m, dimension)``; it holds no pickled objects.
+        dataset: Whose documents and questions should be in it.
+
+    Returns:
+        Unit vectors, and in ``problems`` every id of the data set that has none.
+
+    Raises:
+        EvaluationError: If the file cannot be read, an array is missing or does not fit the others.
+    """
+    arrays = _arrays(path)
+    problems = ProblemLog()
+    documents = _by_id(arrays["doc_ids"], arrays["doc_vectors"], path, problems)
+    queries = _by_id(arrays["query_ids"], arrays["query_vectors"], path, problems)
+    for document in dataset.documents:
+        if document.doc_id not in documents and passage(document):
+            problems.add(ProblemKind.MISSING_DOCUMENT_VECTOR, path, f"no vector of document {document.doc_id!r}")
+    for query in dataset.queries:
+        if query.query_id not in queries:
+            problems.add(ProblemKind.MISSING_QUERY_VECTOR, path, f"no vector of query {query.query_id!r}")
+    dimension = int(arrays["query_vectors"].shape[1])
+    return KnownVectors(
+        documents=documents, queries=queries, dimension=dimension, origin=path.name, problems=problems.report()
+    )
+
+
+def embed_dataset(
+    dataset: Dataset, embedder: Embedder, *, most_documents: int, on_progress: Callable[[int], None] | None = None
+) -> KnownVectors:
+    """Compute the vectors that a profile of a data set needs: of a sample of its documents, and of its questions.
+
+    Args:
+        dataset: The data set.
+        embedder: The model.
+        most_documents: Largest sample of documents; which they are depends on their ids alone.
+        on_progress: Hears how many texts were finished since the last call.
+
+    Returns:
+        Unit vectors.
+
+    Raises:
+        EmbeddingError: If the model failed.
+        DeadlineExceededError: If it took too long.
+    """
+    report = on_progress or (lambda _done: None)
+    texts = {document.doc_id: passage(document) for document in dataset.documents}
+    chosen = sample_ids([doc_id for doc_id, text in texts.items() if text], size=most_documents)
+    matrix, _ = embedder.embed_passages([texts[doc_id] for doc_id in chosen], on_progress=report)
+    queries: dict[str, Vector] = {}
+    for query in dataset.queries:
+        queries[query.query_id] = embedder.embed_query(query.text)
+        report(1)
+    dimension = len(next(iter(queries.values())))
+    return KnownVectors(
+        documents=dict(zip(chosen, matrix, strict=True)),
+        queries=queries,
+        dimension=dimension,
+        origin=f"computed, {len(chosen):,} of {len(texts):,} documents",
+    )
+
+
+def passage(document: SourceDocument) -> str:
+    """Return the text of a document that is embedded: title and text."""
+    return f"{document.title}\n{document.text}".strip()
+
+
+def check_dimensions(known: Mapping[str, KnownVectors]) -> None:
+    """See that vectors can be compared with each other.
+
+    Args:
+        known: Vectors by the name of their data set.
+
+    Raises:
+        EvaluationError: If they have different dimensions.
+    """
+    dimensions = {name: vectors.dimension for name, vectors in known.items()}
+    if len(set(dimensions.values())) > 1:
+        told = ", ".join(f"{name} {dimension}" for name, dimension in dimensions.items())
+        raise EvaluationError(f"the vectors have different dimensions ({told}); take vectors of one embedding model")
+
+
+def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as packed:
+            missing = [name for name in ARRAYS if name not in packed.files]
+            arrays = {name: packed[name] for name in ARRAYS if name not in missing}
+    except FileNotFoundError as err:
+        raise EvaluationError(f"{path} is missing; it holds the vectors of that data set") from err
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as err:
+        raise EvaluationError(f"{path} cannot be read as .npz without pickled objects: {type(err).__name__}") from err
+    if missing:
+        raise EvaluationError(f"{path} lacks the arrays {', '.join(missing)}; it needs {', '.join(ARRAYS)}")
+    for ids, vectors in (ARRAYS[:2], ARRAYS[2:]):
+        if arrays[ids].ndim != 1 or arrays[vectors].ndim != 2 or len(arrays[ids]) != len(arrays[vectors]):
+            shapes = f"{arrays[ids].shape} and {arrays[vectors].shape}"
+            raise EvaluationError(f"{path}: {ids} and {vectors} must be (n,) and (n, dimension), got {shapes}")
+        if arrays[vectors].dtype.kind not in "fiu":
+            raise EvaluationError(f"{path}: {vectors} must hold numbers, got {arrays[vectors].dtype}")
+    wide, long = arrays["doc_vectors"].shape[1], arrays["query_vectors"].shape[1]
+    if wide != long and len(arrays["doc_vectors"]):
+        raise EvaluationError(f"{path}: documents have {wide} dimensions, questions {long}; take one embedding model")
+    return arrays
+
+
+def _by_id(ids: npt.NDArray[Any], vectors: npt.NDArray[Any], path: Path, problems: ProblemLog) -> dict[str, Vector]:
+    """Unit vectors by id; what is not finite or has no length is left out."""
+    wide = vectors.astype(np.float32)
+    norms = np.linalg.norm(wide.astype(np.float64), axis=1)
+    usable = np.isfinite(norms) & (norms > _MIN_NORM)
+    found: dict[str, Vector] = {}
+    for at, raw in enumerate(ids.tolist()):
+        name = raw.decode("utf-8", errors="replace") if isinstance(raw, bytes) else str(raw)
+        if not usable[at]:
+            problems.add(ProblemKind.UNUSABLE_VECTOR, path, f"the vector of {name!r} is zero or not finite")
+        elif name in found:
+            problems.add(ProblemKind.DUPLICATE_VECTOR, path, f"{name!r} has a vector already")
+        else:
+            found[name] = (wide[at] / norms[at]).astype(np.float32)
+    return found

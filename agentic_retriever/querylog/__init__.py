@@ -1,0 +1,24 @@
+"""Query history and analytics.
+
+:class:`LogEntry` is what is kept of one query, :func:`entry_of` makes it from an answer, :class:`QueryLog` writes it in
+the background to SQLite or PostgreSQL and reads it back, :class:`Analytics` is what it shows over a period. SQLAlchemy
+is loaded when the first entry is written or read.
+"""
+
+from agentic_retriever.querylog.analytics import Analytics, Latency, RouteCount
+from agentic_retriever.querylog.entry import LogEntry, entry_of
+from agentic_retriever.querylog.log import FILE_NAME, TEXT_MODES, QueryLog, open_query_log
+from agentic_retriever.querylog.writer import LogStats
+
+__all__ = [
+    "FILE_NAME",
+    "TEXT_MODES",
+    "Analytics",
+    "Latency",
+    "LogEntry",
+    "LogStats",
+    "QueryLog",
+    "RouteCount",
+    "entry_of",
+    "open_query_log",
+]

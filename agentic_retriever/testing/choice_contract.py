@@ -1,0 +1,131 @@
+"""The contract of everything that reads what a model replied, as test classes to inherit from.
+
+::
+
+    class TestMySelector(ChoiceReaderContract):
+        options = ("vector", "hybrid", "summary")
+
+        def read(self, reply):
+            return my_selector_with(FakeLLM([reply])).choose(self.options) or None
+
+Run it with pytest or any runner that calls methods named ``test_...``; it needs no plug-in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import tracemalloc
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from agentic_retriever.errors import LLMOutputError
+from agentic_retriever.testing.malformed_replies import HEAVY_REPLIES, MALFORMED_REPLIES, ReplyCase
+
+__all__ = ["HEAVY_REPLIES", "MALFORMED_REPLIES", "ChoiceReaderContract", "ReplyCase", "ReplyReaderContract"]
+
+MAX_CPU_S = 0.1
+MAX_BYTES = 50_000_000
+MAX_MESSAGE_CHARS = 200
+
+
+class ReplyReaderContract(ABC):
+    """What every reader of model output must do: return something sound or raise ``LLMOutputError``, within bounds."""
+
+    options: ClassVar[tuple[str, ...]] = ("alpha", "beta", "gamma")
+
+    @abstractmethod
+    def read(self, reply: str) -> object:
+        """Read a reply, or raise ``LLMOutputError``."""
+
+    @abstractmethod
+    def check(self, found: object) -> None:
+        """Assert that what was read can be used, such as that it is in range."""
+
+    def test_no_reply_breaks_the_reader(self) -> None:
+        """Whatever the reply, the result can be used or the error is typed, short and without the reply."""
+        for case in MALFORMED_REPLIES:
+            self._survive(case.name, case.text(self.options))
+        for name, reply in HEAVY_REPLIES.items():
+            self._survive(name, reply)
+
+    def test_heavy_replies_take_little_time(self) -> None:
+        """A megabyte of anything takes at most 0.1 s of processor time, best of three."""
+        for name, reply in HEAVY_REPLIES.items():
+            spent = self._timed(reply)
+            if spent > MAX_CPU_S:  # on a busy machine
+                spent = min(self._timed(reply) for _ in range(3))
+            assert spent <= MAX_CPU_S, f"{name} took {spent:.3f} s of processor time"
+
+    def test_heavy_replies_take_little_memory(self) -> None:
+        """A megabyte of anything takes at most 50 MB beside itself."""
+        for name, reply in HEAVY_REPLIES.items():
+            tracemalloc.start()
+            try:
+                self._survive(name, reply)
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            assert peak <= MAX_BYTES, f"{name} took {peak:,} bytes"
+
+    def _survive(self, name: str, reply: str) -> None:
+        try:
+            found = self.read(reply)
+        except LLMOutputError as err:
+            message = str(err)
+            assert len(message) <= MAX_MESSAGE_CHARS, f"{name}: the message has {len(message)} characters"
+            return
+        except Exception as err:
+            raise AssertionError(f"{name}: {type(err).__name__} instead of an LLMOutputError") from err
+        self.check(found)
+
+    def _timed(self, reply: str) -> float:
+        started = time.thread_time()
+        with contextlib.suppress(LLMOutputError):
+            self.read(reply)
+        return time.thread_time() - started
+
+
+class ChoiceReaderContract(ReplyReaderContract):
+    """What every reader of a choice must do; ``options`` are three or more names of letters."""
+
+    @abstractmethod
+    def read(self, reply: str) -> str | None:
+        """Return the option that a reply chooses; ``None`` or ``LLMOutputError`` when it is refused."""
+
+    def check(self, found: object) -> None:
+        """Only an option can be chosen."""
+        assert found is None or found in self.options, f"{str(found)[:80]!r} is none of the options"
+
+    def test_every_case(self) -> None:
+        """Each reply chooses what it must, or is refused."""
+        wrong = []
+        for case in MALFORMED_REPLIES:
+            found = self._read_or_none(case.text(self.options))
+            if found != case.chosen(self.options):
+                wrong.append(f"{case.name}: {found!r} instead of {case.chosen(self.options)!r}")
+        assert not wrong, "; ".join(wrong)
+
+    def test_heavy_replies_choose_nothing(self) -> None:
+        """Junk is refused, however much of it there is."""
+        for name, reply in HEAVY_REPLIES.items():
+            assert self._read_or_none(reply) is None, f"{name} was taken for a choice"
+
+    def test_every_option_can_be_chosen_whatever_its_case(self) -> None:
+        """In JSON, in a labelled line and alone."""
+        for option in self.options:
+            for name in (option, option.upper(), option.title()):
+                for reply in (f'{{"choice": "{name}"}}', f"CHOICE: {name}", name):
+                    found = self._read_or_none(reply)
+                    assert found == option, f"{reply!r} was read as {found!r}"
+
+    def test_a_choice_among_many_words_is_found(self) -> None:
+        """Thoughts of any length come before it."""
+        reply = f"<think>{'hm, ' * 20_000}</think>" + f'{{"choice": "{self.options[1]}"}}'
+        assert self._read_or_none(reply) == self.options[1]
+
+    def _read_or_none(self, reply: str) -> str | None:
+        try:
+            return self.read(reply)
+        except LLMOutputError:
+            return None

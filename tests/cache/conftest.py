@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import threading
+import uuid
+
+import pytest
+from redis_servers import OwnServer
+
+from agentic_retriever.redis_link import Breaker, RedisLink
+
+REDIS = "redis://127.0.0.1:6379/13"
+
+
+@pytest.fixture
+def links():
+    """Make links that are closed after the test."""
+    pytest.importorskip("redis", reason="the extra 'redis' is not installed")
+    made = []
+
+    def make(url, **settings):
+        made.append(RedisLink(url, **settings))
+        return made[-1]
+
+    yield make
+    for link in made:
+        link.close()
+
+
+@pytest.fixture
+def link(links):
+    """A link to the server of this machine, with patience for a busy one."""
+    import redis
+
+    client = redis.Redis.from_url(REDIS, socket_connect_timeout=1)
+    try:
+        client.ping()
+    except redis.RedisError as err:
+        pytest.skip(f"no Redis at {REDIS}: {type(err).__name__}")
+    finally:
+        client.close()
+    return links(REDIS, timeout_s=5.0)
+
+
+@pytest.fixture
+def namespace(link, monkeypatch):
+    """A namespace of this test alone, whose keys are deleted when nobody writes any more."""
+    monkeypatch.setattr("agentic_retriever.redis_link.writer._IDLE_S", 0.02)
+    name = f"test-{uuid.uuid4().hex}"
+    yield name
+    for thread in threading.enumerate():
+        if thread.name.startswith("Redis writer"):
+            thread.join(5)
+    link.call(lambda client: [client.delete(key) for key in client.scan_iter(f"{name}*")], default=None)
+
+
+@pytest.fixture
+def own_server(tmp_path):
+    """A Redis server of this test alone."""
+    made = []
+
+    def make(*options):
+        made.append(OwnServer(tmp_path, *options))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.thaw() if server.process.poll() is None else None
+        server.kill()
+
+
+@pytest.fixture
+def clock():
+    """Time that stands still until it is told to move: ``clock.now += 5``."""
+
+    class Clock:
+        now = 1_000.0
+
+        def __call__(self):
+            return self.now
+
+    return Clock()
+
+
+@pytest.fixture
+def breaker(clock):
+    return Breaker(cooldown_s=1.0, max_cooldown_s=8.0, timer=clock)

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import json
+from itertools import count
+
+import numpy as np
+import pytest
+from evaluation_material import BOAT_QUERIES, BOATS, BREAD, embed, write_lines, write_vectors
+
+from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
+from agentic_retriever.evaluation.bench import bench_routing, material_key
+from agentic_retriever.evaluation.choices import Choice, choose
+from agentic_retriever.evaluation.contenders import stage_one_field, stage_two_field
+from agentic_retriever.evaluation.journal import Journal, fingerprint
+from agentic_retriever.evaluation.loading import load_dataset
+from agentic_retriever.evaluation.material import RoutingOptions, prepare
+from agentic_retriever.evaluation.peers import LlamaIndexEmbeddingSelector, NearestUtteranceRouter
+from agentic_retriever.evaluation.routing import (
+    FAILED,
+    Contender,
+    RoutedQuery,
+    evaluate_complexity,
+    evaluate_stage_one,
+    evaluate_stage_two,
+)
+from agentic_retriever.indices.profile import ProfiledNode, make_profile
+from agentic_retriever.schema import Complexity, Selection, Strategy, StrategyCard, Tier, TierUsage
+
+
+def make(name, texts, description="text"):
+    nodes = [ProfiledNode(f"{name}-{at}", text, {}) for at, text in enumerate(texts)]
+    return make_profile(
+        nodes, np.stack([embed(text) for text in texts]), name=name, description=description,
+        description_vector=embed(description), version=1,
+    )  # fmt: skip
+
+
+PROFILES = [make("boats", BOATS.values(), "ferry harbour sail"), make("bread", BREAD.values(), "dough oven flour")]
+
+
+class Scripted:
+    """Answers by the first word of a question."""
+
+    mode = "scripted"
+
+    def __init__(self):
+        self.asked = []
+
+    def classify(self, query, profiles, *, query_vector, allowance=None):
+        self.asked.append(query)
+        name, *said = query.split()
+        if name == "broken":
+            raise RuntimeError("secret text")
+        if name == "typed":
+            raise EvaluationError("told to all")
+        spent = (TierUsage(tier=Tier.PRIMARY, model="m", calls=2, prompt_tokens=1, completion_tokens=1),)
+        return Selection(
+            name=name, confidence=float(said[0]), scores={name: float(said[0])}, margin=0.0, reason="", mode="scripted",
+            names=("boats", "bread") if "both" in said else (), abstained="abstain" in said,
+            escalated="escalate" in said, spent=spent if "escalate" in said else (),
+        )  # fmt: skip
+
+
+def query(text, index, at=[0], **more):  # noqa: B006 - counts on
+    at[0] += 1
+    return RoutedQuery(query_id=f"q{at[0]}", text=text, dataset="d", vector=None, index=index, **more)
+
+
+def test_measures_of_stage_one():
+    ticks = count()
+    queries = [
+        query("boats 0.9", "boats"),
+        query("boats 0.9 escalate", "boats"),
+        query("bread 0.6 both", "boats"),
+        query("bread 0.8 abstain", "bread"),
+        query("broken", "bread"),
+        query("boats 0.5 abstain", None),
+        query("boats 0.5", None),
+        query("typed", None),
+    ]
+    done = []
+    found = evaluate_stage_one(
+        queries, PROFILES, Contender(classifier=Scripted()), timer=lambda: next(ticks) / 1000, on_progress=done.append
+    )
+    told = found.to_dict()
+    assert told["queries"] == 5
+    assert told["accuracy"] == pytest.approx(3 / 5)
+    assert told["macro_accuracy"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert told["confusion"] == {"boats": {"boats": 2, "bread": 1}, "bread": {"bread": 1, FAILED: 1}}
+    assert told["reached"] == pytest.approx(4 / 5)
+    assert told["searched"] == pytest.approx((1 + 1 + 2 + 1 + 0) / 5)
+    assert told["abstention"] == {
+        "out_of_scope": 3, "abstained": 2, "right": 1, "precision": 0.5, "recall": 1 / 3, "false_rate": 1 / 5,
+    }  # fmt: skip
+    assert told["escalation_rate"] == pytest.approx(1 / 8)
+    assert told["llm_calls"] == 2
+    assert told["latency_ms"] == {"p50": pytest.approx(1.0), "p95": pytest.approx(1.0)}
+    assert [f["error"] for f in told["failures"]] == ["RuntimeError", "EvaluationError: told to all"]
+    # Two at 0.9 are right, one at 0.6 is wrong, one at 0.8 is right.
+    assert told["ece"] == pytest.approx((2 * 0.1 + 0.6 + 0.2) / 4)
+    # boats: two of three right; bread: the one that was answered.
+    assert told["macro_ece"] == pytest.approx((2 * 0.1 / 3 + 0.6 / 3 + 0.2) / 2)
+    assert sum(done) == len(queries)
+    assert sum(one["count"] for one in told["reliability"]) == 4
+    json.dumps(told, allow_nan=False)
+
+
+def test_scores_that_are_no_probabilities_have_no_calibration():
+    found = evaluate_stage_one(
+        [query("boats 0.9", "boats")], PROFILES, Contender(classifier=Scripted(), probabilities=False, peer=True)
+    )
+    assert (found.ece, found.macro_ece, found.reliability, found.peer) == (None, None, None, True)
+    assert found.abstention.recall is None
+
+
+def test_questions_that_cannot_be_right():
+    with pytest.raises(EvaluationError, match="no question"):
+        evaluate_stage_one([], PROFILES, Contender(classifier=Scripted()))
+    with pytest.raises(EvaluationError, match=r"'cars'.*boats, bread"):
+        evaluate_stage_one([query("boats 1", "cars")], PROFILES, Contender(classifier=Scripted()))
+
+
+def test_an_interrupted_run_goes_on(tmp_path):
+    queries = [query(f"boats 0.{at}", "boats") for at in range(1, 6)]
+
+    class Stopping(Scripted):
+        def classify(self, query, profiles, *, query_vector, allowance=None):
+            if query == "boats 0.4":
+                raise KeyboardInterrupt
+            return super().classify(query, profiles, query_vector=query_vector)
+
+    journal = Journal(tmp_path / "j", fingerprint("run"))
+    keep = lambda choices: journal.keep("x", {"choices": [c.to_dict() for c in choices]})  # noqa: E731
+    with pytest.raises(KeyboardInterrupt):
+        choose(queries, PROFILES, Stopping(), keep=keep)
+    again = Journal(tmp_path / "j", fingerprint("run"))
+    known = {c["query_id"]: Choice.from_dict(c) for c in again.parts["x"]["choices"]}
+    assert list(known) == [q.query_id for q in queries[:3]]
+    second = Scripted()
+    made = choose(queries, PROFILES, second, known=known)
+    assert second.asked == ["boats 0.1", "boats 0.4", "boats 0.5"]  # the first one warms up
+    assert [c.confidence for c in made] == [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert Journal(tmp_path / "j", fingerprint("another")).parts == {}
+    again.remove()
+    again.remove()
+    assert not (tmp_path / "j").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"format": 1, "key": "k", "parts": 3}', b"\xff\xfe"])
+def test_damaged_journal_counts_as_none(tmp_path, content):
+    (tmp_path / "j").write_bytes(content)
+    assert Journal(tmp_path / "j", "k").parts == {}
+
+
+def test_llamaindex_selector_takes_the_nearest_description():
+    peer = LlamaIndexEmbeddingSelector({p.name: p.description_vector for p in PROFILES})
+    for text in ("the ferry in the harbour", "dough in the oven", "flour and a sail"):
+        vector = embed(text)
+        nearest = max(PROFILES, key=lambda p: float(p.description_vector @ vector))
+        assert peer.classify(text, PROFILES, query_vector=vector).name == nearest.name
+    with pytest.raises(EvaluationError, match="question has no vector"):
+        peer.classify("x", PROFILES, query_vector=None)
+    with pytest.raises(EvaluationError, match="bread have no vector"):
+        LlamaIndexEmbeddingSelector({"boats": embed("x")}).classify("x", PROFILES, query_vector=embed("x"))
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "sum"])
+def test_nearest_utterances_vote(aggregation):
+    peer = NearestUtteranceRouter(aggregation, top_k=5)
+    for text in ("ferry harbour", "dough oven", "water in the boat", "wind"):
+        vector = embed(text)
+        cosines = sorted(
+            ((float(row @ vector), p.name) for p in PROFILES for row in p.sample), key=lambda pair: -pair[0]
+        )[:5]
+        votes = {}
+        for cosine, name in cosines:
+            votes.setdefault(name, []).append(cosine)
+        totals = {name: sum(v) / (len(v) if aggregation == "mean" else 1) for name, v in votes.items()}
+        found = peer.classify(text, PROFILES, query_vector=vector)
+        assert found.name == max(totals, key=totals.__getitem__)
+        assert dict(found.scores) == pytest.approx(totals)
+    with pytest.raises(EvaluationError, match="no vector"):
+        peer.classify("x", PROFILES, query_vector=None)
+
+
+def test_nearest_utterances_refuse_nonsense():
+    for bad in ({"aggregation": "max"}, {"top_k": 0}):
+        with pytest.raises(EvaluationError, match="must be mean or sum"):
+            NearestUtteranceRouter(**bad)
+
+
+class LastCard:
+    mode = "last"
+
+    def select(self, query, cards, *, features, allowance=None):
+        if "fail" in query:
+            raise RuntimeError
+        assert "length" in features
+        return Selection(name=cards[-1].strategy.value, confidence=1.0, scores={}, margin=0.0, reason="", mode="last")
+
+
+def test_stage_two():
+    cards = {
+        "boats": [StrategyCard(strategy=s, description="", needs=(), cost=1, typical_ms=1) for s in Strategy][:2],
+    }
+    queries = [
+        query("a", "boats", strategy=Strategy.HYBRID),
+        query("b", "boats", strategy=Strategy.VECTOR),
+        query("fail", "boats", strategy=Strategy.VECTOR),
+        query("no label", "boats"),
+        query("no index", None, strategy=Strategy.VECTOR),
+    ]
+    found = evaluate_stage_two(queries, {"boats": PROFILES[0]}, cards, LastCard())
+    assert found.outcomes.confusion() == {"hybrid": {"hybrid": 1}, "vector": {"hybrid": 1, FAILED: 1}}
+    assert found.to_dict()["accuracy"] == pytest.approx(1 / 3)
+    assert len(found.failures) == 1
+    assert evaluate_stage_two(queries[3:], {"boats": PROFILES[0]}, cards, LastCard()) is None
+
+
+def test_complexity():
+    queries = [
+        query("complex a", None, complexity=Complexity.COMPLEX),
+        query("simple b", None, complexity=Complexity.COMPLEX),
+        query("simple c", None, complexity=Complexity.SIMPLE),
+        query("simple d", None),
+    ]
+    found = evaluate_complexity(queries, assess=lambda text: (Complexity(text.split()[0]), 0.5))
+    assert found.to_dict()["balanced_accuracy"] == pytest.approx(0.75)
+    assert found.to_dict()["by_dataset"] == {"d": pytest.approx(2 / 3)}
+    assert evaluate_complexity(queries[3:]) is None
+
+
+def without_times(result):
+    if isinstance(result, dict):
+        return {key: without_times(value) for key, value in result.items() if key != "latency_ms"}
+    return [without_times(item) for item in result] if isinstance(result, list) else result
+
+
+def run(router, datasets, tmp_path=None, **options):
+    material = prepare(datasets, router, RoutingOptions(**options))
+    journal = None if tmp_path is None else Journal(tmp_path / "j", material_key(material, router.config.to_dict()))
+    return bench_routing(material, stage_one_field(router, material), stage_two_field(), journal=journal)
+
+
+def test_two_folders_with_vectors(router, boats, bread, vectors):
+    datasets = [load_dataset(boats), load_dataset(bread)]
+    result = run(router, datasets, vectors=vectors).to_dict()
+    assert {"profile", "embedding", "llamaindex_embedding_selector", "nearest_utterance_mean"} <= set(
+        result["stage_one"]
+    )
+    for measures in result["stage_one"].values():
+        assert {"accuracy", "macro_accuracy", "macro_f1", "ece", "confusion", "abstention", "latency_ms",
+                "escalation_rate"} <= set(measures)  # fmt: skip
+        assert measures["queries"] == 4
+    assert result["stage_one"]["profile"]["accuracy"] == 1.0
+    assert result["indexes"]["boats"] == {
+        "nodes": 5, "sampled": 5, "language": "en", "description": "boats and the harbour",
+        "description_from": "dataset.json",
+    }  # fmt: skip
+    assert not any("llm" in mode or "auto" in mode for mode in result["stage_one"])
+    json.dumps(result, allow_nan=False)
+    again = run(router, datasets, vectors=vectors).to_dict()
+    assert without_times(again) == without_times(result)
+
+
+def test_without_vectors_the_router_embeds_and_finds_the_same(router, boats, bread, vectors):
+    datasets = [load_dataset(boats), load_dataset(bread)]
+    given = without_times(run(router, datasets, vectors=vectors).to_dict())
+    made = without_times(run(router, datasets).to_dict())
+    assert made["stage_one"]["profile"]["confusion"] == given["stage_one"]["profile"]["confusion"]
+    assert made["datasets"][0]["vectors"] == "computed, 5 of 5 documents"
+
+
+def test_vectors_of_another_model_leave_the_descriptions_out(router, boats, bread, tmp_path):
+    generator = np.random.default_rng(0)
+    for name, documents in (("boats", BOATS), ("bread", BREAD)):
+        rows = generator.standard_normal((2, 32))
+        write_vectors(tmp_path / "v" / f"{name}.npz", documents, BOAT_QUERIES, query_vectors=rows)
+    result = run(router, [load_dataset(boats), load_dataset(bread)], vectors=tmp_path / "v").to_dict()
+    assert set(result["left_out"]) >= {"embedding", "llamaindex_embedding_selector"}
+    assert "do not come from the embedding model" in result["notes"][0]
+    assert "profile" in result["stage_one"]
+
+
+def test_questions_without_a_vector_are_counted_and_not_asked(router, boats, bread, vectors):
+    write_vectors(vectors / "boats.npz", BOATS, BOAT_QUERIES, query_ids=np.array(["q1", "x"]))
+    result = run(router, [load_dataset(boats), load_dataset(bread)], vectors=vectors)
+    assert result.problems.counts == {"missing_query_vector": 1}
+    assert result.stage_one["profile"].outcomes.total == 3
+
+
+def test_vectors_of_other_dimensions_are_refused(router, boats, bread, vectors):
+    write_vectors(
+        vectors / "boats.npz", BOATS, BOAT_QUERIES, doc_vectors=np.ones((5, 8)), query_vectors=np.ones((2, 8))
+    )
+    with pytest.raises(EvaluationError, match="boats 8, bread 32"):
+        prepare([load_dataset(boats), load_dataset(bread)], router, RoutingOptions(vectors=vectors))
+
+
+def test_questions_file_is_asked_of_existing_indexes(router, boats, bread, tmp_path):
+    for folder in (boats, bread):
+        router.add_index(folder.name, folder / "corpus.jsonl", description=f"all about {folder.name}")
+    path = write_lines(
+        tmp_path / "mine.jsonl",
+        [
+            {"query": "when does the ferry leave", "index": "boats", "strategy": "vector", "complexity": "simple"},
+            {"query": "how long to knead dough", "index": "bread"},
+            {"query": "who won the election", "answerable": False},
+            {"query": "not labelled"},
+        ],
+    )
+    result = run(router, [load_dataset(path)]).to_dict()
+    assert result["stage_one"]["profile"]["confusion"] == {"boats": {"boats": 1}, "bread": {"bread": 1}}
+    assert result["stage_one"]["profile"]["abstention"]["out_of_scope"] == 1
+    assert result["indexes"]["boats"]["description_from"] == "index"
+    assert result["stage_two"]["heuristic"]["count"] == 1
+    assert result["complexity"]["count"] == 1
+    assert result["problems"]["counts"] == {"unlabelled_query": 1}
+    given = run(router, [load_dataset(path)], complexity={"mine": Complexity.SIMPLE}).to_dict()
+    assert given["complexity"]["count"] == 4
+
+
+def test_unknown_index_of_a_question(router, tmp_path):
+    path = write_lines(tmp_path / "mine.jsonl", [{"query": "x", "index": "cars"}])
+    with pytest.raises(UnknownIndexError, match="'cars'"):
+        prepare([load_dataset(path)], router, RoutingOptions())
+
+
+def test_sample_needs_the_model_of_its_vectors(router):
+    with pytest.raises(EvaluationError, match="EMBEDDING_MODEL=local"):
+        prepare([load_dataset("sample")], router, RoutingOptions())
+
+
+def test_nothing_that_can_be_asked(router, tmp_path):
+    path = write_lines(tmp_path / "mine.jsonl", [{"query": "x"}])
+    with pytest.raises(EvaluationError, match="none has both a label and a vector"):
+        prepare([load_dataset(path)], router, RoutingOptions())
+
+
+def test_finished_ways_are_not_run_again(router, boats, bread, vectors, tmp_path, monkeypatch):
+    datasets = [load_dataset(boats), load_dataset(bread)]
+    first = run(router, datasets, tmp_path, vectors=vectors).to_dict()
+
+    def refuse(*_, **__):
+        raise ConfigError("asked again")
+
+    monkeypatch.setattr(NearestUtteranceRouter, "classify", refuse)
+    second = run(router, datasets, tmp_path, vectors=vectors).to_dict()
+    assert second == first

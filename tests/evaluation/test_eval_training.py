@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import pytest
+from evaluation_material import DIMENSION, write_beir, write_lines, write_vectors
+
+from agentic_retriever.errors import EvaluationError, RetrievalError, UnknownIndexError
+from agentic_retriever.evaluation import training
+from agentic_retriever.evaluation.journal import Journal
+from agentic_retriever.evaluation.judged import judged_queries
+from agentic_retriever.evaluation.loading import load_dataset
+from agentic_retriever.evaluation.strategies import run_strategies
+from agentic_retriever.evaluation.training import JOURNAL_FILE, TrainingOptions, train_strategies
+from agentic_retriever.indices.measured import MeasuredStrategies
+from agentic_retriever.retrievers import REGISTRY
+from agentic_retriever.routing import MODEL_FILE, StrategyModel
+from agentic_retriever.schema import Strategy
+
+THINGS = ["anchor", "ferry", "sail", "oven", "dough", "crust", "harbour", "rye", "chain", "vest", "bowl", "loaf",
+          "mast", "keel", "yeast", "rope", "buoy", "salt", "flour", "tray", "deck", "hull", "crumb", "tin"]  # fmt: skip
+DOCUMENTS = {f"d{at}": f"The {thing} is number {at} on the list of the {thing}." for at, thing in enumerate(THINGS)}
+QUERIES = {f"q{at}": (f"what number is the {thing}", f"d{at}") for at, thing in enumerate(THINGS)}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_beir(tmp_path / "things", DOCUMENTS, QUERIES)
+
+
+@pytest.fixture
+def indexed(router, folder):
+    router.add_index("mine", folder / "corpus.jsonl", description="things")
+    return router
+
+
+def ticking():
+    ticks = count()
+    return lambda: next(ticks) / 1000
+
+
+def options(**changes):
+    return TrainingOptions(**changes)
+
+
+def train(router, datasets, given=None, **more):
+    return train_strategies(datasets, router, "mine", given or options(), timer=ticking(), today=lambda: "2026-01-02",
+                            **more)  # fmt: skip
+
+
+def test_every_strategy_is_measured_and_kept(indexed, folder):
+    result = train(indexed, [load_dataset(folder, with_corpus=False)])
+    assert {run.strategy for run in result.runs} == set(REGISTRY)
+    assert all(set(run.quality) == {f"things/{i}" for i in QUERIES} for run in result.runs)
+    found = {run.strategy: run.mean_quality for run in result.runs}
+    assert found[Strategy.HYBRID] > 0.9
+    kept = MeasuredStrategies.load(indexed.index("mine").folder)
+    assert {s: m.quality for s, m in kept.strategies.items()} == pytest.approx(found)
+    assert all(m.p50_ms == pytest.approx(1.0) for m in kept.strategies.values())
+    assert (kept.dataset, kept.index, kept.queries, kept.measured_on) == ("things", "mine", 24, "2026-01-02")
+    told = result.to_dict()
+    assert {"index", "datasets", "strategies", "validation", "installed", "verdict", "problems", "seed"} <= set(told)
+    assert {"ndcg@10", "p50_ms", "p95_ms", "quality", "latency_ms"} <= set(told["strategies"]["vector"])
+    json.dumps(told, allow_nan=False)
+    assert not (indexed.index("mine").folder / JOURNAL_FILE).exists()
+
+
+def test_same_seed_same_figures(indexed, folder):
+    datasets = [load_dataset(folder)]
+    first, second = (train(indexed, datasets, options(seed=3, dry_run=True)).to_dict() for _ in range(2))
+    assert second == first
+
+
+@pytest.mark.parametrize("helps", [True, False])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_only_what_helps_is_installed(indexed, folder, monkeypatch, helps, dry_run):
+    real = training.cross_validate
+
+    def decided(rows, **settings):
+        sign = 1 if helps else -1
+        return replace(real(rows, **settings), gain=sign * 0.1, gain_low=sign * 0.05, gain_high=sign * 0.2,
+                       over_heuristic=(sign * 0.1, sign * 0.05, sign * 0.2))  # fmt: skip
+
+    monkeypatch.setattr(training, "cross_validate", decided)
+    result = train(indexed, [load_dataset(folder)], options(dry_run=dry_run))
+    path = indexed.index("mine").folder / MODEL_FILE
+    assert result.installed is (helps and not dry_run)
+    assert path.exists() is result.installed
+    assert (MeasuredStrategies.load(indexed.index("mine").folder) is None) is dry_run
+    if result.installed:
+        model = StrategyModel.load(path)
+        assert model == result.model
+        assert (model.trained_on.dataset, model.trained_on.index, model.trained_on.rows) == ("things", "mine", 24)
+        assert result.verdict.startswith("installed: +0.100 nDCG@10 [+0.050, +0.200]")
+    elif helps:
+        assert "dry run" in result.verdict
+    else:
+        assert result.verdict.startswith("not installed, since it does not help: -0.100")
+
+
+def test_too_few_questions_are_measured_but_not_trained_on(indexed, folder):
+    result = train(indexed, [load_dataset(folder)], options(limit=7))
+    assert (result.queries, result.validation, result.model, result.installed) == (7, None, None, False)
+    assert "too few" in result.verdict
+    assert MeasuredStrategies.load(indexed.index("mine").folder).queries == 7
+
+
+def test_judgments_of_unknown_documents_are_counted(indexed, tmp_path):
+    folder = write_beir(
+        tmp_path / "other", DOCUMENTS, {**QUERIES, "q99": ("lost", "gone")}, extra_judgments=["q1\talso-gone\t1"]
+    )
+    result = train(indexed, [load_dataset(folder, with_corpus=False)])
+    assert result.queries == 24
+    assert result.problems.counts == {"unjudged_query": 1, "unknown_document": 2}
+
+
+def test_nothing_matches_the_index(indexed, tmp_path):
+    folder = write_beir(tmp_path / "other", {"x1": "Nothing."}, {"q": ("nothing", "x1")})
+    with pytest.raises(EvaluationError, match="no judgment is about a document"):
+        train(indexed, [load_dataset(folder)])
+    with pytest.raises(UnknownIndexError):
+        train_strategies([load_dataset(folder)], indexed, "none", options())
+
+
+def test_questions_file(indexed, tmp_path):
+    records = [{"id": i, "query": text, "index": "mine", "doc_ids": [doc_id]} for i, (text, doc_id) in QUERIES.items()]
+    others = [
+        {"id": "elsewhere", "query": "x", "index": "other", "doc_ids": ["d1"]},
+        {"id": "out", "query": "x", "answerable": False},
+        {"id": "bare", "query": "x", "index": "mine"},
+    ]
+    path = write_lines(tmp_path / "asked.jsonl", [*records, *others])
+    queries, problems = judged_queries([load_dataset(path)], indexed, indexed.index("mine"))
+    assert [q.query_id for q in queries] == [f"asked/{i}" for i in QUERIES]
+    assert problems.counts == {"unjudged_query": 1}
+
+
+def test_given_vectors_must_be_of_the_index(indexed, folder, tmp_path):
+    given = write_vectors(tmp_path / "v" / "things.npz", DOCUMENTS, QUERIES)
+    dataset = load_dataset(folder)
+    queries, _ = judged_queries([dataset], indexed, indexed.index("mine"), vectors=given)
+    embedded, _ = judged_queries([dataset], indexed, indexed.index("mine"))
+    for one, other in zip(queries, embedded, strict=True):
+        assert float(one.vector @ other.vector) > 0.999
+    wrong = np.random.default_rng(0).standard_normal((len(QUERIES), DIMENSION))
+    write_vectors(given, DOCUMENTS, QUERIES, query_vectors=wrong)
+    with pytest.raises(EvaluationError, match="do not come from"):
+        judged_queries([dataset], indexed, indexed.index("mine"), vectors=tmp_path / "v")
+    write_vectors(given, DOCUMENTS, QUERIES, query_ids=np.array([f"x{at}" for at in range(len(QUERIES))]))
+    with pytest.raises(EvaluationError, match="vector of no question"):
+        judged_queries([dataset], indexed, indexed.index("mine"), vectors=given)
+
+
+def test_a_failing_question_counts_as_found_nothing(indexed, folder, monkeypatch):
+    queries, _ = judged_queries([load_dataset(folder)], indexed, indexed.index("mine"))
+    adapter = indexed.resources.adapter(indexed.index("mine"), Strategy.HYBRID)
+    real = adapter.search
+
+    def failing(request):
+        if "oven" in request.query:
+            raise RetrievalError("both sides failed")
+        return real(request)
+
+    monkeypatch.setattr(type(adapter), "search", lambda self, request: failing(request))
+    runs = {run.strategy: run for run in run_strategies(indexed, "mine", queries, timer=ticking())}
+    hybrid = runs[Strategy.HYBRID]
+    assert [f.to_dict() for f in hybrid.failures] == [
+        {"query_id": "things/q3", "error": "RetrievalError: both sides failed"}
+    ]
+    assert hybrid.quality["things/q3"] == 0.0
+    assert len(hybrid.quality) == len(queries)
+
+
+def test_an_interrupted_training_goes_on(indexed, folder, monkeypatch):
+    dataset = load_dataset(folder)
+    index = indexed.index("mine")
+    real = training.run_strategies
+    adapter = indexed.resources.adapter(index, Strategy.PLANNER)
+
+    def interrupted(self, request):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(adapter), "search", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(indexed, [dataset])
+    kept = json.loads((index.folder / JOURNAL_FILE).read_text())["parts"]
+    assert Strategy.VECTOR.value in kept
+    assert Strategy.PLANNER.value not in kept
+
+    def watched(*args, journal, **more):
+        assert set(journal.parts) == set(kept)
+        return real(*args, journal=journal, **more)
+
+    monkeypatch.setattr(training, "run_strategies", watched)
+    vector = indexed.resources.adapter(index, Strategy.VECTOR)
+    monkeypatch.setattr(type(vector), "search", interrupted)  # would stop the run if it were asked again
+    result = train(indexed, [dataset])
+    assert result.runs[0].to_dict() == kept["vector"]
+    assert len(result.runs) == len(REGISTRY)
+
+
+def test_a_damaged_journal_is_measured_again(indexed, folder, tmp_path):
+    queries, _ = judged_queries([load_dataset(folder)], indexed, indexed.index("mine"))
+    journal = Journal(tmp_path / "j", "k")
+    journal.keep("vector", {"quality": {"things/q0": 1.0}, "latency_ms": {}, "degraded": {}, "failures": []})
+    journal.keep("hybrid", {"odd": 1})
+    runs = run_strategies(indexed, "mine", queries, journal=journal, timer=ticking())
+    assert all(len(run.quality) == len(queries) for run in runs)
+
+
+def test_nothing_to_run(indexed):
+    with pytest.raises(EvaluationError, match="no judged question"):
+        run_strategies(indexed, "mine", [])

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+
+from agentic_retriever.llm import Breaker, BreakerState
+
+FAILURES, COOLDOWN = 3, 30.0
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class BreakerMachine(RuleBasedStateMachine):
+    """The breaker against a model that keeps an explicit list of what happened."""
+
+    tickets = Bundle("tickets")
+
+    def __init__(self):
+        super().__init__()
+        self.clock = Clock()
+        self.breaker = Breaker(failures=FAILURES, cooldown_s=COOLDOWN, clock=self.clock)
+        self.row = 0  # failures in a row
+        self.opened_at = None  # when it opened, or None
+        self.probe = None  # the ticket that probes
+        self.epoch = 0  # tickets from before the last change of state are stale
+
+    def refresh(self):
+        if self.opened_at is not None and self.opened_at != "half" and self.clock.now - self.opened_at >= COOLDOWN:
+            self.opened_at, self.probe, self.epoch = "half", None, self.epoch + 1
+
+    @rule(target=tickets)
+    def enter(self):
+        self.refresh()
+        ticket = self.breaker.enter()
+        allowed = self.opened_at is None or (self.opened_at == "half" and self.probe is None)
+        assert (ticket is not None) == allowed
+        entry = (ticket, self.epoch)
+        if allowed and self.opened_at == "half":
+            self.probe = entry
+        return entry
+
+    @rule(entry=consumes(tickets), ok=st.sampled_from([True, False, None]))
+    def leave(self, entry, ok):
+        ticket, epoch = entry
+        if ticket is None:
+            return
+        self.refresh()
+        self.breaker.leave(ticket, ok=ok)
+        if epoch != self.epoch:
+            return
+        was_half = self.opened_at == "half"
+        self.probe = None
+        if ok:
+            self.row = 0
+            if was_half:
+                self.opened_at, self.epoch = None, self.epoch + 1
+        elif ok is False:
+            self.row += 1
+            if was_half or self.row >= FAILURES:
+                self.opened_at, self.epoch = self.clock.now, self.epoch + 1
+
+    @rule(seconds=st.sampled_from([0.5, 10.0, COOLDOWN - 0.5, COOLDOWN]))
+    def wait(self, seconds):
+        self.clock.now += seconds
+
+    @precondition(lambda self: self.opened_at is not None)
+    @rule()
+    def cool_down(self):
+        self.clock.now += COOLDOWN
+
+    @invariant()
+    def same_state(self):
+        self.refresh()
+        expected = {None: BreakerState.CLOSED, "half": BreakerState.HALF_OPEN}.get(self.opened_at, BreakerState.OPEN)
+        assert self.breaker.state is expected
+        assert (self.breaker.retry_in_s > 0) == (expected is BreakerState.OPEN)
+
+
+TestBreaker = BreakerMachine.TestCase
+TestBreaker.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_opens_after_three_failures_stays_shut_and_recovers_by_one_probe():
+    clock = Clock()
+    breaker = Breaker(failures=3, cooldown_s=30, clock=clock)
+    for _ in range(3):
+        breaker.leave(breaker.enter(), ok=False)
+    assert breaker.state is BreakerState.OPEN
+    assert [breaker.enter() for _ in range(100)] == [None] * 100
+    clock.now = 29.9
+    assert breaker.enter() is None
+    clock.now = 30.0
+    probe = breaker.enter()
+    assert probe is not None
+    assert breaker.enter() is None
+    breaker.leave(probe, ok=True)
+    assert breaker.state is BreakerState.CLOSED
+    assert breaker.enter() is not None
+
+
+def test_late_failure_of_an_old_call_does_not_count_as_the_probes():
+    clock = Clock()
+    breaker = Breaker(failures=1, cooldown_s=30, clock=clock)
+    old = breaker.enter()
+    breaker.leave(breaker.enter(), ok=False)
+    clock.now = 31
+    probe = breaker.enter()
+    breaker.leave(old, ok=False)
+    assert breaker.state is BreakerState.HALF_OPEN
+    breaker.leave(probe, ok=True)
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_many_threads_get_one_probe():
+    clock = Clock()
+    breaker = Breaker(failures=1, cooldown_s=1, clock=clock)
+    breaker.leave(breaker.enter(), ok=False)
+    clock.now = 2
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(breaker.enter())) for _ in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(ticket is not None for ticket in got) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"failures": 0}, {"cooldown_s": 0}, {"cooldown_s": float("nan")}])
+def test_wrong_numbers_are_refused(wrong):
+    with pytest.raises(ValueError, match="at least 1"):
+        Breaker(**wrong)
+
+
+def test_to_dict_is_json_and_tells_when_it_is_tried_again():
+    clock = Clock()
+    breaker = Breaker(failures=1, cooldown_s=30, clock=clock)
+    breaker.leave(breaker.enter(), ok=False)
+    clock.now = 10
+    assert json.loads(json.dumps(breaker.to_dict())) == {"state": "open", "failed": 1, "retry_in_s": 20.0}
+    assert repr(breaker) == "Breaker('open', failures=1, cooldown_s=30)"

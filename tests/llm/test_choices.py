@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentic_retriever.errors import LLMOutputError
+from agentic_retriever.llm import Choice, read_choice, read_choices
+from agentic_retriever.testing.malformed_replies import MALFORMED_REPLIES
+
+NAMES = ("cacm", "cisi", "xquad-en", "xquad")
+
+
+def named(reply, names=NAMES, **options):
+    try:
+        return read_choice(reply, names, **options).name
+    except LLMOutputError:
+        return None
+
+
+def refusal(read):
+    try:
+        read()
+    except LLMOutputError as err:
+        return str(err)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("said", "confidence"),
+    [
+        ("0.8", 0.8), ('"0.8"', 0.8), ('"80%"', 0.8), ("80", 0.8), ('"8/10"', 0.8), ('"80/100"', 0.8), ('"0,8"', 0.8),
+        ("1", 1.0), ("1.0", 1.0), ("0", 0.0), ("100", 1.0), ("101", None), ("1e999", None), ("NaN", None),
+        ("-0.5", None), ("true", None), ("null", None), ('"high"', None), ("[0.8]", None), ('"11/10"', None),
+        ('""', None),
+    ],
+)  # fmt: skip
+def test_confidence_is_read_or_left_out(said, confidence):
+    choice = read_choice(f'{{"choice": "cisi", "confidence": {said}}}', NAMES)
+    assert choice.confidence == (None if confidence is None else pytest.approx(confidence))
+
+
+def test_a_reason_is_one_short_line():
+    reply = json.dumps({"choice": "cisi", "reason": "  many\n\nlines \x1b[31m " + "x" * 5_000})
+    reason = read_choice(reply, NAMES).reason
+    assert reason.startswith("many lines [31m x")
+    assert len(reason) == 200
+    assert read_choice("INDEX: cisi\nREASONING: **because** it is", NAMES).reason == "because** it is"
+
+
+def test_labelled_lines_keep_what_belongs_to_the_choice():
+    reply = "INDEX: nowhere\nCONFIDENCE: 0.1\n\nINDEX: cisi\nCONFIDENCE: 0.6\nREASONING: fits"
+    assert read_choice(reply, NAMES) == Choice(name="cisi", confidence=0.6, reason="fits")
+
+
+@pytest.mark.parametrize(
+    ("reply", "name"),
+    [
+        ("XQuAD-EN", "xquad-en"), ("xquad en", "xquad-en"), ("XQuAD_EN", "xquad-en"), ("xquaden", "xquad-en"),
+        ("xquad", "xquad"), ("the XQuAD collection", "xquad"), ("the xquad en collection", "xquad-en"),
+        ("xquad-en or xquad", None), ("xquad-es", None), ("cis", None), ("cisis", None), ("ｃｉｓｉ", "cisi"),
+    ],
+)  # fmt: skip
+def test_names_are_matched_whole(reply, name):
+    assert named(reply) == name
+
+
+def test_only_one_option_may_match():
+    assert named("Data", ("Data", "data")) == "Data"
+    assert named("DATA", ("Data", "data")) is None
+    assert named("a b", ("a-b", "a_b")) is None
+    assert named("a_b", ("a-b", "a_b")) == "a_b"
+    assert named("resume", ("résumé", "other")) == "résumé"
+    assert named("resume", ("résumé", "resume")) == "resume"
+    assert named("The Data it is.", ("Data", "data")) is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "name"),
+    [
+        ("2", "2"), ("[2]", "2"), ('{"choice": 2}', "2"), ('{"choice": "2"}', "2"), ('{"choice": 2.0}', None),
+        ("-2", None), ('{"choice": -2}', None), ('{"choice": "-2"}', None), (".2", None), ("2.", "2"), ("²", None),
+        ("I would take 2 of them", None), ("1. 2", "2"), ("INDEX: 2", "2"), ("INDEX: 3", None), ("02", None),
+        ('{"choice": 0}', None), ('{"choice": true}', None), ("1", "1"),
+    ],
+)  # fmt: skip
+def test_a_number_names_only_an_option_that_is_called_so(reply, name):
+    assert named(reply, ("2", "1", "cisi")) == name
+
+
+def test_aliases_mean_their_option():
+    aliases = {"keyword search": "hybrid", "graph": "nowhere", "vector": "hybrid"}
+    assert named("Keyword Search", ("vector", "hybrid"), aliases=aliases) == "hybrid"
+    assert named("I take keyword search.", ("vector", "hybrid"), aliases=aliases) == "hybrid"
+    assert named("graph", ("vector", "hybrid"), aliases=aliases) is None
+    assert named("vector", ("vector", "hybrid"), aliases=aliases) == "vector", "an option is not an alias of another"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "It is not cisi.", "I can't use cisi.", "cisi is wrong here.", "Anything except cisi", "no cisi", "¿cisi o no?",
+        "No uses cisi.", "ไม่ใช่ cisi", "Without cisi nothing works.", "Is it cisi, I wonder?", "Nicht cisi.",
+    ],
+)  # fmt: skip
+def test_prose_that_denies_or_asks_is_no_choice(reply):
+    assert named(reply) is None
+
+
+def test_a_denial_elsewhere_does_no_harm():
+    assert named("The question is not about code. I choose cisi.") == "cisi"
+
+
+def test_several_choices_are_read_once_each_and_capped():
+    reply = json.dumps([{"choice": n} for n in ("cisi", "cisi", "nowhere", "cacm", "xquad")])
+    assert [c.name for c in read_choices(reply, NAMES)] == ["cisi", "cacm", "xquad"]
+    assert [c.name for c in read_choices(reply, NAMES, most=2)] == ["cisi", "cacm"]
+    for listed in (
+        "cisi, cacm",
+        "1. cisi\n2. cacm",
+        "INDEXES: cisi, cacm",
+        '["cisi", "cacm"]',
+        "- cisi\n- cacm\nDone.",
+    ):
+        assert [c.name for c in read_choices(listed, NAMES)] == ["cisi", "cacm"], listed
+    assert [c.name for c in read_choices("I choose cisi.", NAMES)] == ["cisi"]
+    first = read_choices('[{"choice": "cisi", "confidence": 0.9}, {"choice": "cisi", "confidence": 0.1}]', NAMES)
+    assert first == [Choice(name="cisi", confidence=0.9)]
+    with pytest.raises(LLMOutputError):
+        read_choices('{"choices": [1, 2]}', NAMES)
+
+
+def test_errors_are_short_and_do_not_repeat_the_reply(caplog):
+    caplog.set_level(logging.DEBUG)
+    said = [refusal(lambda c=case: read_choice(c.text(NAMES) + "canary", NAMES)) for case in MALFORMED_REPLIES]
+    assert sum(message is not None for message in said) > 40
+    assert not [message for message in said if message and (len(message) > 200 or "canary" in message)]
+    assert caplog.text == ""
+
+
+def test_no_options_means_no_choice():
+    assert named("cisi", ()) is None
+    assert named("", ("",)) is None
+
+
+def test_many_options_are_read_quickly_enough():
+    names = [f"index-{i}" for i in range(2_000)]
+    assert named("I would search index-1999 first.", names) == "index-1999"
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        [*NAMES, "{", "}", "[", "]", '"', "'", ":", ",", "\n", " ", "choice", '"choice": ', "INDEX: ",
+         "CONFIDENCE: 0.5", "not ", "<think>", "</think>", "```", "1", "-1", "?", "or ", "null", "\\", "cisi2"]
+    ),
+    max_size=25,
+).map("".join)  # fmt: skip
+
+
+@settings(max_examples=500)
+@given(st.text(max_size=300) | PIECES, st.lists(st.text(max_size=12), max_size=5, unique=True) | st.just(list(NAMES)))
+def test_what_is_read_is_always_an_option(reply, names):
+    for read in (lambda: [read_choice(reply, names)], lambda: read_choices(reply, names, most=2)):
+        if refusal(read) is not None:
+            continue
+        choices = read()
+        assert {choice.name for choice in choices} <= set(names)
+        assert 0 < len({choice.name for choice in choices}) == len(choices) <= 2
+        assert all(choice.confidence is None or 0 <= choice.confidence <= 1 for choice in choices)
+        assert all(len(choice.reason) <= 200 and "\n" not in choice.reason for choice in choices)
+
+
+SANE = st.from_regex(r"[a-z][a-z0-9]{2,10}([_-][a-z0-9]{1,6})?", fullmatch=True)
+
+
+@settings(max_examples=200)
+@given(st.lists(SANE, min_size=2, max_size=6, unique_by=lambda name: name.replace("-", "").replace("_", "")), st.data())
+def test_every_option_can_be_said_in_every_usual_form(names, data):
+    name = data.draw(st.sampled_from(names))
+    forms = [name, name.upper(), f"**{name}**", f"STRATEGY: {name}", json.dumps([{"choice": name, "reason": names[0]}])]
+    reply = data.draw(st.sampled_from(forms))
+    assert named(reply, names) == name

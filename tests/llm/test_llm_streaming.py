@@ -1,0 +1,400 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+
+import pytest
+
+from agentic_retriever.config import RouterConfig
+from agentic_retriever.errors import AllModelsFailedError, LLMOutputError, StreamBrokenError
+from agentic_retriever.llm import (
+    Breaker,
+    Endpoint,
+    FailureKind,
+    LLMClient,
+    Price,
+    RetryPolicy,
+    TieredClient,
+    TierNeeds,
+    build_client,
+    failure_kind,
+)
+from agentic_retriever.schema import Tier
+from agentic_retriever.testing.fakes import FakeLLM
+
+KEY = "sk-or-canary-4711"
+DEAD = "http://127.0.0.1:9"
+
+
+def wait_until(condition, seconds: float = 5.0) -> None:
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+class PieceLLM(FakeLLM):
+    """Streams the pieces that a function yields; an exception among them is raised."""
+
+    def stream_complete(self, prompt, formatted=False, **kwargs):
+        from llama_index.core.base.llms.types import CompletionResponse
+
+        self.prompts.append(prompt)
+        so_far = ""
+        for piece in self._reply(prompt):
+            if isinstance(piece, Exception):
+                raise piece
+            so_far += piece
+            yield CompletionResponse(text=so_far, delta=piece)
+
+
+def client_of(pieces, tier=Tier.PRIMARY, timeout_s=5, **endpoint):
+    llm = PieceLLM(pieces if callable(pieces) else lambda _p: iter(pieces))
+    return LLMClient(llm, tier=tier, timeout_s=timeout_s, endpoint=Endpoint(**endpoint))
+
+
+def hang(release, first=()):
+    def pieces(_prompt):
+        yield from first
+        release.wait(20)
+        yield "late"
+
+    return pieces
+
+
+def test_pieces_come_one_by_one_then_the_reply():
+    release = threading.Event()
+
+    def pieces(_prompt):
+        yield "Par"
+        release.wait(20)
+        yield "is [1]."
+
+    stream = client_of(pieces, price=Price(in_usd=1, out_usd=1)).stream("Where?")
+    assert next(stream) == "Par"
+    assert (stream.text, stream.reply) == ("Par", None)
+    release.set()
+    assert list(stream) == ["is [1]."]
+    assert (stream.reply.text, stream.text) == ("Paris [1].", "Paris [1].")
+    assert stream.reply.usd > 0
+    assert [a.failure for a in stream.reply.attempts] == [None]
+    assert list(stream) == []
+
+
+def test_nothing_is_asked_before_the_first_piece_is_wanted():
+    one = client_of(["x"])
+    one.stream("q")
+    with one.stream("q"):
+        pass
+    assert one._unshown.llm.prompts == []
+
+
+def test_models_that_give_the_whole_text_each_time_are_understood():
+    from llama_index.core.base.llms.types import CompletionResponse
+
+    class Cumulative(FakeLLM):
+        def stream_complete(self, prompt, formatted=False, **kwargs):
+            for text in ("a", "ab", "ab c"):
+                yield CompletionResponse(text=text)
+
+    stream = LLMClient(Cumulative(["x"]), tier=Tier.PRIMARY, timeout_s=5).stream("q")
+    assert list(stream) == ["a", "b", " c"]
+
+
+@pytest.mark.parametrize("pieces", [[], ["", " ", "\n"]])
+def test_blank_stream_is_a_failure_and_shows_nothing(pieces):
+    stream = client_of(pieces).stream("q")
+    with pytest.raises(LLMOutputError, match="blank"):
+        next(stream)
+    assert stream.text == ""
+
+
+def test_tier_changes_before_the_first_piece():
+    tiers = TieredClient([client_of([ConnectionError("x")]), client_of(["  ", "ok ", "now"], Tier.CLOUD)], timeout_s=5)
+    stream = tiers.stream("q")
+    assert list(stream) == ["  ok ", "now"]
+    assert stream.reply.tier is Tier.CLOUD
+    assert [a.failure for a in stream.reply.attempts] == [FailureKind.UNREACHABLE, None]
+
+
+def test_failure_after_the_first_piece_is_told_with_what_came_and_never_spliced():
+    other = client_of(["other answer"], Tier.CLOUD)
+    tiers = TieredClient([client_of(["half ", "an ", ConnectionError("SECRET")]), other], timeout_s=5)
+    stream = tiers.stream("q")
+    shown = []
+    with pytest.raises(StreamBrokenError) as caught:
+        shown.extend(stream)
+    assert stream.text == caught.value.text == "half an "
+    assert other._unshown.llm.prompts == []
+    (attempt,) = caught.value.attempts
+    assert (attempt.failure, attempt.completion_tokens) == (FailureKind.UNREACHABLE, 2)
+    assert failure_kind(caught.value) is FailureKind.UNREACHABLE
+    assert "half" not in str(caught.value)
+    assert "SECRET" not in str(caught.value)
+    assert stream.reply is None
+
+
+def test_all_tiers_down_before_the_first_piece():
+    tiers = TieredClient([client_of([ConnectionError("x")]), client_of([], Tier.SMALL)], timeout_s=5)
+    with pytest.raises(AllModelsFailedError) as caught:
+        next(tiers.stream("q"))
+    assert [a.failure for a in caught.value.attempts] == [FailureKind.UNREACHABLE, FailureKind.OUTPUT]
+
+
+def test_stall_before_the_first_piece_leaves_time_for_the_next_tier():
+    release = threading.Event()
+    tiers = TieredClient([client_of(hang(release)), client_of(["ok"], Tier.CLOUD)], timeout_s=1.0)
+    started = time.monotonic()
+    assert list(tiers.stream("q")) == ["ok"]
+    assert time.monotonic() - started < 1.0 + 0.5
+    release.set()
+
+
+def test_stall_between_pieces_ends_at_the_total_deadline():
+    release = threading.Event()
+    tiers = TieredClient([client_of(hang(release, ["half "])), client_of(["ok"], Tier.CLOUD)], timeout_s=0.6)
+    started = time.monotonic()
+    with pytest.raises(StreamBrokenError) as caught:
+        list(tiers.stream("q"))
+    assert time.monotonic() - started < 0.6 + 0.5
+    assert failure_kind(caught.value) is FailureKind.TIMEOUT
+    release.set()
+
+
+def test_slow_pieces_do_not_stretch_the_deadline():
+    stop = threading.Event()
+
+    def pieces(_prompt):
+        while not stop.wait(0.05):
+            yield "x"
+
+    started = time.monotonic()
+    with pytest.raises(StreamBrokenError):
+        list(client_of(pieces).stream("q", timeout_s=0.4))
+    assert time.monotonic() - started < 0.4 + 0.5
+    stop.set()
+
+
+def test_failure_that_passes_is_retried_before_the_first_piece(fake_clock):
+    script = [[ConnectionError("x")], [ConnectionError("x")], ["ok"]]
+    one = client_of(lambda _p: iter(script.pop(0)), retry=RetryPolicy(base_s=0.01, draw=lambda: 0.5))
+    stream = one.stream("q")
+    assert list(stream) == ["ok"]
+    assert stream.reply.attempts[0].requests == 3
+
+
+def test_breaker_counts_streams_and_forgives_readers_who_leave():
+    breaker = Breaker(failures=1, cooldown_s=600)
+    one = client_of(["a", "b", "c"], breaker=breaker)
+    stream = one.stream("q")
+    next(stream)
+    stream.close()
+    assert list(stream) == []
+    assert breaker.to_dict() == {"state": "closed", "failed": 0, "retry_in_s": 0.0}
+    assert list(one.stream("q")) == ["a", "b", "c"]
+    broken = client_of(["a", ConnectionError("x")], breaker=breaker)
+    with pytest.raises(StreamBrokenError):
+        list(broken.stream("q"))
+    assert breaker.state.value == "open"
+
+
+def test_a_waiting_reader_is_woken_by_close_from_another_thread():
+    release = threading.Event()
+    stream = client_of(hang(release, ["a"])).stream("q")
+    got = []
+    reader = threading.Thread(target=lambda: got.extend(stream))
+    reader.start()
+    wait_until(lambda: stream.text == "a")
+    stream.close()
+    reader.join(2)
+    assert not reader.is_alive()
+    assert got == ["a"]
+    release.set()
+
+
+# Against servers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["ollama", "openrouter"])
+def provider(request):
+    return request.param
+
+
+@pytest.fixture
+def tiers_on(server, provider):
+    made = []
+
+    def make(**changes):
+        config = RouterConfig(
+            llm=f"{provider}:some/model:1b",
+            ollama_base_url=server.url,
+            openrouter_base_url=f"{server.url}/api/v1",
+            openrouter_api_key=KEY,
+            llm_retries=0,
+        )
+        made.append(build_client(config.with_changes(**changes)))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def test_streamed_reply_of_each_provider(server, provider, tiers_on, stream_body):
+    server.reply(stream_body(provider, ["ไร่", " [1]"]))
+    stream = tiers_on().stream("¿Cuántos?")
+    assert list(stream) == ["ไร่", " [1]"]
+    reply = stream.reply
+    assert (reply.text, reply.prompt_tokens, reply.completion_tokens, reply.truncated) == ("ไร่ [1]", 11, 3, False)
+    assert server.requests[0][1]["stream"] is True
+
+
+@pytest.mark.parametrize("finish", [None, "length"])
+def test_stream_that_ends_without_done_or_by_length_is_marked(server, provider, tiers_on, stream_body, finish):
+    server.reply(stream_body(provider, ["half an ", "ans"], finish=finish))
+    stream = tiers_on().stream("q")
+    assert "".join(stream) == "half an ans"
+    assert stream.reply.truncated
+
+
+@pytest.mark.parametrize("fault", ["cut", "error"])
+def test_stream_that_breaks_off_is_a_typed_error(server, provider, tiers_on, stream_body, fault):
+    server.reply(stream_body(provider, ["half ", "an"], finish=None, error="overloaded" if fault == "error" else None))
+    if fault == "cut":
+        server.mode = "cut"
+    with pytest.raises(StreamBrokenError) as caught:
+        list(tiers_on().stream("q"))
+    assert caught.value.text == "half an"
+    assert caught.value.attempts[0].failure in {FailureKind.UNREACHABLE, FailureKind.SERVER}
+
+
+@pytest.mark.parametrize("pieces", [[], ["half "]])
+def test_stalled_stream_ends_at_the_deadline_and_frees_its_connection(server, provider, tiers_on, stream_body, pieces):
+    server.reply(stream_body(provider, pieces, finish=None))
+    server.mode = "stall"
+    client = tiers_on()
+    before = threading.active_count()
+    started = time.monotonic()
+    with pytest.raises((StreamBrokenError, AllModelsFailedError)):
+        list(client.stream("q", timeout_s=0.4))
+    assert time.monotonic() - started < 0.4 + 0.5
+    server.released.set()
+    wait_until(lambda: server.open_connections == 0)
+    wait_until(lambda: threading.active_count() <= before)
+
+
+@pytest.mark.parametrize("status", [401, 500, 200])
+def test_stream_that_does_not_begin_goes_to_the_next_tier(make_server, provider, stream_body, status):
+    bad, good = make_server(), make_server()
+    bad.reply({"error": "x"} if status != 200 else stream_body(provider, [], finish="stop"), status)
+    other = "openrouter" if provider == "ollama" else "ollama"
+    good.reply(stream_body(other, ["ok"]))
+    urls = {provider: bad.url, other: good.url}
+    config = RouterConfig(
+        llm="ollama:a",
+        llm_cloud="openrouter:b/c",
+        ollama_base_url=urls["ollama"],
+        openrouter_base_url=urls["openrouter"] + "/api/v1",
+        openrouter_api_key=KEY,
+    )
+    client = build_client(config)
+    stream = client.stream("q", needs=TierNeeds(force_cloud=provider == "openrouter"))
+    assert list(stream) == ["ok"]
+    assert len(stream.reply.attempts) == 2
+    client.close()
+
+
+def test_abandoned_streams_leave_no_thread_and_no_connection(server, provider, tiers_on, stream_body):
+    server.reply(stream_body(provider, ["a ", "b "], finish=None))
+    server.mode = "stall"
+    client = tiers_on(llm_workers=4)
+    before = threading.active_count()
+    for i in range(20):
+        stream = client.stream("q", timeout_s=10)
+        next(stream)
+        if i % 2:
+            stream.close()
+        del stream
+    gc.collect()
+    assert client.to_dict()[client.tier.value]["breaker"]["failed"] == 0
+    server.released.set()
+    wait_until(lambda: server.open_connections == 0)
+    wait_until(lambda: threading.active_count() <= before)
+
+
+# Async ---------------------------------------------------------------------------------------------------------------
+
+
+def test_async_twin_does_not_block_the_loop():
+    def pieces(_prompt):
+        for i in range(10):
+            time.sleep(0.03)
+            yield str(i)
+
+    tiers = TieredClient([client_of(pieces)], timeout_s=5)
+
+    async def run():
+        gaps, last, done = [], time.monotonic(), False
+
+        async def beat():
+            nonlocal last
+            while not done:
+                await asyncio.sleep(0.005)
+                now = time.monotonic()
+                gaps.append(now - last)
+                last = now
+
+        beating = asyncio.create_task(beat())
+        stream = tiers.astream("q")
+        got = [piece async for piece in stream]
+        done = True
+        await beating
+        return got, stream.reply, stream.text, max(gaps)
+
+    for _ in range(2):  # in two loops in turn
+        got, reply, text, gap = asyncio.run(run())
+        assert "".join(got) == reply.text == text == "0123456789"
+        assert gap < 0.1
+
+
+def test_async_errors_arrive():
+    tiers = TieredClient([client_of(["a", ConnectionError("x")])], timeout_s=5)
+
+    async def run():
+        async for _piece in tiers.astream("q"):
+            pass
+
+    with pytest.raises(StreamBrokenError) as caught:
+        asyncio.run(run())
+    assert caught.value.text == "a"
+
+
+def test_hundred_abandoned_async_streams_leave_nothing(server, provider, tiers_on, stream_body):
+    server.reply(stream_body(provider, ["a ", "b "], finish=None))
+    server.mode = "stall"
+    client = tiers_on(llm_workers=32)
+    before = threading.active_count()
+
+    async def one(i):
+        stream = client.astream("q", timeout_s=10)
+        await stream.__anext__()
+        if i % 3 == 0:
+            await stream.aclose()
+        elif i % 3 == 1:
+            await stream.__anext__()
+            with pytest.raises(asyncio.TimeoutError):  # it waits for a piece that never comes
+                await asyncio.wait_for(stream.__anext__(), 0.02)
+
+    async def run():
+        for start in range(0, 100, 20):
+            await asyncio.gather(*(one(i) for i in range(start, start + 20)))
+            gc.collect()
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(run()) == 1
+    assert client.to_dict()[client.tier.value]["breaker"]["failed"] == 0
+    server.released.set()  # the server's own threads may end
+    wait_until(lambda: threading.active_count() <= before)
+    wait_until(lambda: server.open_connections == 0)

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import TYPE_CHECKING
+
+import pytest
+from log_material import EPOCH, answer, entry, opened, route
+
+from agentic_retriever.config import RouterConfig
+from agentic_retriever.errors import AgenticRetrieverError, ConfigError
+from agentic_retriever.querylog import QueryLog, open_query_log
+from agentic_retriever.querylog.address import address_of
+from agentic_retriever.querylog.tables import hash_of
+from agentic_retriever.schema import Degradation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CANARY = "canary-7f3a"
+WAIT_S = 20
+
+
+def everything_in(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def asked(text):
+    lost = Degradation(step="metadata.filter", reason=f"nothing satisfies: {text}", fallback=f"without {text}")
+    return answer(route=route(text), degraded=(lost,), understood=(text,))
+
+
+@pytest.mark.parametrize("mode", ["hashed", "none"])
+def test_a_question_is_nowhere_in_the_files(tmp_path, mode):
+    with QueryLog(tmp_path / "q.sqlite", text=mode) as log:
+        log.record_answer(asked(f"who is {CANARY}"))
+        log.record_answer(None, error=ValueError(CANARY), query=CANARY)
+        assert log.flush(WAIT_S)
+        assert CANARY.encode() not in everything_in(tmp_path)
+        found = log.recent()
+        assert CANARY not in str([e.to_dict() for e in found])
+        assert [bool(e.query_hash) for e in found] == [mode == "hashed"] * 2
+        assert log.analytics().fallbacks == {"metadata.filter": 1}
+    assert CANARY.encode() not in everything_in(tmp_path)
+
+
+def test_a_question_is_nowhere_in_postgresql(postgres_url):
+    import psycopg
+
+    with QueryLog(postgres_url, text="hashed") as log:
+        log.record_answer(asked(CANARY))
+        assert log.flush(WAIT_S)
+    with psycopg.connect(postgres_url) as connection:
+        kept = str(connection.execute("SELECT * FROM agentic_retriever_queries").fetchall())
+    assert "metadata.filter" in kept
+    assert CANARY not in kept
+
+
+def test_plain_text_is_kept_where_it_is_asked_for(tmp_path):
+    with QueryLog(tmp_path / "q.sqlite") as log:
+        log.record_answer(asked(CANARY))
+        [found] = log.recent()
+    assert found.query == CANARY
+    assert CANARY in found.degraded[0].reason
+
+
+def test_hashes_tell_equal_questions_within_one_database_only(tmp_path):
+    hashes = []
+    for name in ("a", "b"):
+        with QueryLog(tmp_path / name, text="hashed") as log:
+            for number, text in enumerate(["What is NEW?", " what  is new? ", "What is old?"]):
+                log.record(entry(number, query=text, recorded_at=None))
+            hashes.append([e.query_hash for e in log.recent()])
+    for old, same, new in hashes:
+        assert same == new != old
+        assert len(new) == 64
+    assert not set(hashes[0]) & set(hashes[1])
+
+
+def test_the_hash_is_the_standard_one():
+    import hashlib
+    import hmac
+
+    assert hash_of("Ａb  C", b"key") == hmac.new(b"key", b"ab c", hashlib.sha256).hexdigest()
+    assert len(hash_of("\ud800", b"key")) == 64
+
+
+def test_what_retention_removed_is_not_left_in_the_file(tmp_path):
+    now = [EPOCH]
+    with opened(tmp_path / "q.sqlite", retention_days=1, clock=lambda: now[0]) as log:
+        log.record(entry(1, query=CANARY * 50, recorded_at=EPOCH))
+        assert log.flush(WAIT_S)
+    assert CANARY.encode() in everything_in(tmp_path)
+    now[0] = EPOCH.replace(month=6)
+    with opened(tmp_path / "q.sqlite", retention_days=1, clock=lambda: now[0]) as log:
+        log.record(entry(2, recorded_at=now[0]))
+    assert CANARY.encode() not in everything_in(tmp_path)
+
+
+def test_only_the_owner_may_read_the_file(tmp_path):
+    with opened(tmp_path / "q.sqlite") as log:
+        log.record(entry(1))
+    assert (tmp_path / "q.sqlite").stat().st_mode & 0o077 == 0
+
+
+def test_no_question_in_the_log_output(tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    (tmp_path / "file").write_text("x")
+    for place in (tmp_path / "q.sqlite", tmp_path / "file" / "q"):
+        with QueryLog(place) as log:
+            log.record_answer(asked(CANARY))
+            log.record(entry(1, query=CANARY, citations=10**40))
+            log.flush(WAIT_S)
+    assert CANARY not in caplog.text
+
+
+UNREADABLE = [
+    f"postgresql://u:{CANARY}/x@h/db",
+    f"postgresql://u:1{CANARY}@x@h/db",
+    f"postgresql://u:5/{CANARY}@h/db",
+    f"postgresql://u:5?{CANARY}@h/db",
+    f"postgresql://u:x#{CANARY}@h/db",
+    f"postgresql://u:[{CANARY}@h/db",
+    f"postgresql://h:{CANARY}/db",
+    f"mysql://u:{CANARY}@h/db",
+    f"sqlite:///x?key={CANARY}",
+    f"u:{CANARY}@h/db",
+    f"postgresql:u:{CANARY}@h/db",
+    f"{CANARY}://u@h/db",
+]
+
+
+def told(err):
+    return "".join(traceback.format_exception(type(err), err, err.__traceback__)) + repr(err)
+
+
+@pytest.mark.parametrize("url", UNREADABLE)
+def test_an_unreadable_url_is_a_config_error_without_its_password(url):
+    with pytest.raises(ConfigError) as caught:
+        address_of(url)
+    # The test's own source lines are in a traceback, its values are not.
+    assert CANARY not in told(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        open_query_log(RouterConfig(query_log=url))
+    assert CANARY not in told(caught.value)
+
+
+@pytest.mark.parametrize(
+    "place", ["", "  ", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://x", "oracle://h/x"]
+)
+def test_places_that_cannot_be_one(place):
+    with pytest.raises(ConfigError):
+        address_of(place)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://u:{CANARY}@127.0.0.1:1/db",
+        f"postgres://u:{CANARY}@no.such.host.invalid/db",
+        f"postgresql://u@127.0.0.1:1/db?password={CANARY}",
+        f"postgresql://u:{CANARY}@127.0.0.1:1/db?{CANARY}=1",
+        f"postgresql://u:a%40{CANARY}:b%2F@127.0.0.1:1/db",
+    ],
+)
+def test_a_password_shows_nowhere(url, caplog):
+    pytest.importorskip("psycopg")
+    caplog.set_level(logging.DEBUG)
+    config = RouterConfig(query_log=url)
+    log = open_query_log(config)
+    shown = [repr(log), str(log), repr(config), str(config.to_dict()), repr(address_of(url)), str(address_of(url))]
+    for call in (log.check, log.analytics, log.recent):
+        with pytest.raises(AgenticRetrieverError) as caught:
+            call()
+        shown.append(told(caught.value))
+    log.record(entry(1))
+    assert not log.flush(WAIT_S)
+    log.close(WAIT_S)
+    shown.append(caplog.text)
+    assert len([r for r in caplog.records if r.levelno >= logging.WARNING]) == 1
+    assert not [text for text in shown if CANARY in text]
+
+
+def test_what_a_driver_says_of_the_password_is_starred_out():
+    address = address_of("postgresql://u:p%40ss@h:5/db?sslpassword=second&sslmode=require")
+    assert str(address) == "postgresql://h:5/db"
+    assert address.redacted("p@ss p%40ss second require") == "******** ******** ******** require"
+
+
+def test_settings_lead_to_a_history(tmp_path):
+    assert open_query_log(RouterConfig(data_dir=tmp_path, query_log="none")) is None
+    log = open_query_log(RouterConfig(data_dir=tmp_path))
+    assert str(tmp_path / "queries.sqlite") in repr(log)
+    assert not list(tmp_path.iterdir())
+    free = open_query_log(
+        RouterConfig(data_dir=tmp_path, query_log_retention_days=0, query_log_max_rows=0, query_log="SQLite")
+    )
+    free.record(entry(1))
+    assert free.flush(WAIT_S)
+    assert len(free.recent()) == 1
+    free.close()
+
+
+def test_the_default_shows_and_a_url_does_not():
+    assert str(RouterConfig().query_log) == "sqlite"
+    assert str(RouterConfig(query_log=f"postgresql://u:{CANARY}@h/d").query_log) == "********"
+    with pytest.raises(ConfigError) as caught:
+        RouterConfig(query_log=51_423)
+    assert "51" not in str(caught.value)
+    assert "none, sqlite or a database URL" in str(caught.value)
