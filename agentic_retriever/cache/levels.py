@@ -41,6 +41,10 @@ class CacheStore(Protocol):
         """Return the statistics."""
         ...
 
+    def close(self) -> None:
+        """Write what was set but not yet written."""
+        ...
+
 
 class Codec(Protocol[V]):
     """Turns values into bytes and back; never with pickle, since a store may be written by others."""

@@ -62,6 +62,14 @@ class SecondLevel(Generic[V]):
             return False
         return True
 
+    def close(self) -> None:
+        """Let the store write what is still in line."""
+        if self._pair is not None:
+            try:
+                self._pair[0].close()
+            except Exception as err:  # noqa: BLE001 - as above
+                self._note("close", err)
+
     def drop(self, key: str) -> None:
         """Drop a value."""
         if self._pair is not None:

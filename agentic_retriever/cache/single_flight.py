@@ -158,6 +158,10 @@ class SingleFlightCache(Generic[V]):
             self._epoch += 1
         return max(count, self._second.clear())
 
+    def close(self) -> None:
+        """Let the second level write what is still in line; the cache can be used further."""
+        self._second.close()
+
     def stats(self) -> CacheStats:
         """Return the counts."""
         with self._lock:

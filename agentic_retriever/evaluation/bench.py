@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agentic_retriever.evaluation.material import RoutingMaterial
     from agentic_retriever.evaluation.results import ComplexityMeasures, StageOneMeasures, StageTwoMeasures
     from agentic_retriever.evaluation.watching import Watcher
-    from agentic_retriever.routing import StrategySelector
+    from agentic_retriever.routing import DomainTerms, StrategySelector
 
 FORMAT: Final = 1
 """Version of the JSON."""
@@ -91,7 +91,7 @@ def bench_routing(
     runners: Field,
     selectors: Mapping[str, StrategySelector],
     *,
-    seed: int = 0,
+    domain_terms: DomainTerms | None = None,
     journal: Journal | None = None,
     timer: Callable[[], float] = time.perf_counter,
     watcher: Watcher | None = None,
@@ -102,7 +102,7 @@ def bench_routing(
         material: Profiles and questions.
         runners: The ways to choose the index.
         selectors: The ways to choose the strategy, by name.
-        seed: That the material was drawn with; kept in the result.
+        domain_terms: Terms of the field, as they are set.
         journal: Keeps what is done, and what it has is not done again.
         timer: Seconds, for latencies.
         watcher: Hears how far it is.
@@ -132,7 +132,9 @@ def bench_routing(
         stage_one[name] = measure_choices(material.queries, choices, contender)
     stage_two = {}
     for name, selector in selectors.items():
-        measured = evaluate_stage_two(material.queries, material.profiles, material.cards, selector, timer=timer)
+        measured = evaluate_stage_two(
+            material.queries, material.profiles, material.cards, selector, domain_terms=domain_terms, timer=timer
+        )
         if measured is not None:
             stage_two[name] = measured
     return RoutingBenchmark(
@@ -145,7 +147,7 @@ def bench_routing(
         left_out=runners.left_out,
         problems=material.problems,
         notes=material.notes,
-        seed=seed,
+        seed=material.seed,
     )
 
 

@@ -9,7 +9,7 @@ from agentic_retriever.config.values import spec_of
 from agentic_retriever.evaluation.peers import LlamaIndexEmbeddingSelector, NearestUtteranceRouter
 from agentic_retriever.evaluation.routing import Contender
 from agentic_retriever.router.choices import make_classifier
-from agentic_retriever.routing import HeuristicSelector
+from agentic_retriever.routing import AutoSelector, HeuristicSelector, LLMSelector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,9 +72,22 @@ def stage_one_field(router: AgenticRouter, material: RoutingMaterial) -> Field:
     return Field(contenders=contenders, left_out=left_out)
 
 
-def stage_two_field() -> dict[str, StrategySelector]:
-    """Gather the ways to choose the strategy that are the same for every index."""
-    return {HeuristicSelector.mode: HeuristicSelector()}
+def stage_two_field(router: AgenticRouter) -> dict[str, StrategySelector]:
+    """Gather the ways to choose the strategy that are the same for every index.
+
+    Args:
+        router: Its model takes part, if it has one.
+
+    Returns:
+        The heuristic, and with a model the model alone and both together, by name.
+    """
+    heuristic = HeuristicSelector()
+    client = router.resources.model
+    if client is None:
+        return {heuristic.mode: heuristic}
+    model = LLMSelector(client, heuristic)
+    both = AutoSelector(heuristic, model, min_confidence=router.config.escalation_confidence)
+    return {"heuristic": heuristic, "llm": model, "auto": both}
 
 
 def _modes(config: RouterConfig) -> tuple[str, ...]:

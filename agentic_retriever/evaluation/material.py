@@ -74,6 +74,7 @@ class RoutingMaterial:
         datasets: Facts of each data set.
         problems: What was wrong with the data sets and their vectors.
         notes: What a reader of the result must know.
+        seed: Of whatever was drawn.
     """
 
     profiles: Mapping[str, IndexProfile]
@@ -85,6 +86,7 @@ class RoutingMaterial:
     datasets: tuple[dict[str, Any], ...]
     problems: ProblemReport
     notes: tuple[str, ...]
+    seed: int
 
 
 def sample_indexes_of(datasets: Sequence[Dataset], existing: Sequence[str]) -> set[str]:
@@ -182,6 +184,7 @@ class _Preparation:
             datasets=tuple({**d.facts(), "vectors": known[d.name].origin} for d in self._datasets),
             problems=ProblemReport.merged([r for d in self._datasets for r in (d.problems, known[d.name].problems)]),
             notes=tuple(self._notes),
+            seed=self._options.seed,
         )
 
     def _embedder(self) -> EmbeddingModel:

@@ -13,6 +13,7 @@ import numpy as np
 from agentic_retriever.errors import ConfigError, EvaluationError
 from agentic_retriever.evaluation.measures import BENCH_HINT
 from agentic_retriever.indices.manifest import write_atomically
+from agentic_retriever.routing.calibration import expected_calibration_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,8 +32,8 @@ class ReliabilityBin:
     """The choices whose confidence lies in one stretch.
 
     Attributes:
-        low: Where it begins; only the first bin holds its lower end.
-        high: Where it ends.
+        low: Where it begins, which belongs to it.
+        high: Where it ends, which belongs to the next one; 1.0 to this.
         count: How many choices.
         weight: Their share of all, in [0, 1].
         confidence: Their mean confidence, or ``None`` without any.
@@ -92,8 +93,7 @@ def measure_reliability(
         raise ValueError(f"{len(sure)} confidences, {len(hits)} outcomes, {len(load)} weights; they must be as many")
     if not ((sure >= 0) & (sure <= 1)).all():
         raise ValueError("a confidence must be in [0, 1]")
-    # (low, high], and 0 in the first one.
-    place = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
+    place = np.minimum((sure * bins).astype(np.int64), bins - 1)
     mass = np.bincount(place, weights=load, minlength=bins)
     counts = np.bincount(place, minlength=bins)
     mean_sure = np.bincount(place, weights=load * sure, minlength=bins)
@@ -110,7 +110,7 @@ def measure_reliability(
         )
         for at in range(bins)
     )
-    ece = math.fsum(abs(mean_right - mean_sure) / total) if total else None
+    ece = expected_calibration_error(confidences, right, bins=bins, weights=weights) if total else None
     return Reliability(bins=made, ece=ece)
 
 

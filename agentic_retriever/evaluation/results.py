@@ -152,16 +152,25 @@ class StageOneMeasures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTwoMeasures:
-    """How well one way to choose the strategy agrees with the labels of questions."""
+    """How well one way to choose the strategy agrees with the labels of questions.
+
+    Attributes:
+        outcomes: Right strategy against chosen one.
+        latency: Of signals and choice.
+        escalation_rate: Share of the questions for which a model was asked.
+        failures: Questions on which it raised.
+    """
 
     outcomes: Outcomes
     latency: Latency
+    escalation_rate: float = 0.0
     failures: tuple[Failure, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
         return {
             **self.outcomes.to_dict(),
+            "escalation_rate": self.escalation_rate,
             "latency_ms": self.latency.to_dict(),
             "failures": [failure.to_dict() for failure in self.failures],
         }

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from agentic_retriever.evaluation.reliability import Reliability
     from agentic_retriever.evaluation.vectors import Vector
     from agentic_retriever.indices import IndexProfile
-    from agentic_retriever.routing import IndexClassifier, StrategySelector
+    from agentic_retriever.routing import DomainTerms, IndexClassifier, StrategySelector
     from agentic_retriever.schema import Complexity, Strategy, StrategyCard
 
 FAILED: Final = "(failed)"
@@ -159,6 +159,7 @@ def evaluate_stage_two(
     cards: Mapping[str, Sequence[StrategyCard]],
     selector: StrategySelector,
     *,
+    domain_terms: DomainTerms | None = None,
     timer: Callable[[], float] = time.perf_counter,
 ) -> StageTwoMeasures | None:
     """Let one way to choose the strategy answer every question that says which strategy suits it.
@@ -170,6 +171,7 @@ def evaluate_stage_two(
         profiles: The indexes by name.
         cards: The strategies that each index offers, by its name.
         selector: The way.
+        domain_terms: Terms of the field, as they are set.
         timer: Seconds, for latencies: signals of the question and choice together.
 
     Returns:
@@ -179,14 +181,16 @@ def evaluate_stage_two(
     chosen: list[str] = []
     failures: list[Failure] = []
     spent: list[float] = []
+    escalated = 0
     for query in queries:
         if query.strategy is None or query.index is None:
             continue
         start = timer()
         try:
             _, score = assess_complexity(query.text)
-            features = query_features(query.text, profiles[query.index], score)
-            picked = selector.select(query.text, cards[query.index], features=features).name
+            features = query_features(query.text, profiles[query.index], score, domain_terms=domain_terms)
+            selection = selector.select(query.text, cards[query.index], features=features)
+            picked, escalated = selection.name, escalated + selection.escalated
         except Exception as err:  # noqa: BLE001 - the seam to any selector; one question must not end the run
             picked = FAILED
             failures.append(Failure(query_id=query.query_id, error=told(err)))
@@ -195,7 +199,12 @@ def evaluate_stage_two(
         chosen.append(picked)
     if not gold:
         return None
-    return StageTwoMeasures(outcomes=compare(gold, chosen), latency=_latency(spent), failures=tuple(failures))
+    return StageTwoMeasures(
+        outcomes=compare(gold, chosen),
+        latency=_latency(spent),
+        escalation_rate=escalated / len(gold),
+        failures=tuple(failures),
+    )
 
 
 def evaluate_complexity(

@@ -17,6 +17,7 @@ from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasu
 from agentic_retriever.retrievers import cards
 from agentic_retriever.routing import (
     MODEL_FILE,
+    DomainTerms,
     HeuristicSelector,
     TrainedOn,
     TrainingRow,
@@ -155,7 +156,8 @@ def train_strategies(
     queries, problems = judged_queries(chosen, router, index, vectors=options.vectors, watcher=watch)
     journal = Journal(index.folder / JOURNAL_FILE, _key(router, index, queries))
     runs = run_strategies(router, name, queries, journal=journal, timer=timer, watcher=watch)
-    rows = training_rows(index, queries, runs)
+    terms = DomainTerms.parse(router.config.domain_terms)
+    rows = training_rows(index, queries, runs, domain_terms=terms)
     label = " + ".join(dataset.name for dataset in chosen)
     validation, model = _fit(index, rows, label, options.seed, today)
     installed = validation is not None and model is not None and validation.helps and not options.dry_run
@@ -179,13 +181,20 @@ def train_strategies(
     )
 
 
-def training_rows(index: Index, queries: Sequence[JudgedQuery], runs: Sequence[StrategyRun]) -> list[TrainingRow]:
+def training_rows(
+    index: Index,
+    queries: Sequence[JudgedQuery],
+    runs: Sequence[StrategyRun],
+    *,
+    domain_terms: DomainTerms | None = None,
+) -> list[TrainingRow]:
     """Put the signals of every question beside what the strategies did on it.
 
     Args:
         index: The index that was searched.
         queries: The questions.
         runs: What every strategy did on them.
+        domain_terms: Terms of the field, as they are set.
 
     Returns:
         One row per question, in their order.
@@ -198,7 +207,7 @@ def training_rows(index: Index, queries: Sequence[JudgedQuery], runs: Sequence[S
             TrainingRow(
                 query_id=query.query_id,
                 features={
-                    **query_features(query.text, profile, score),
+                    **query_features(query.text, profile, score, domain_terms=domain_terms),
                     **probe_features(query.text, profile, query.vector),
                 },
                 quality={run.strategy: run.quality[query.query_id] for run in runs},

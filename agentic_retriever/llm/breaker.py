@@ -47,7 +47,8 @@ class Breaker:
         self.failures = failures
         self.cooldown_s = cooldown_s
         self._clock = clock
-        self._lock = threading.Lock()
+        # Reentrant, since the finalizer of a forgotten stream may hand its ticket back in the middle of anything.
+        self._lock = threading.RLock()
         self._state = BreakerState.CLOSED
         self._failed = 0
         self._opened_at = 0.0

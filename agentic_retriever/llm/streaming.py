@@ -111,6 +111,7 @@ class TokenFeed:
                     return
                 self._queue.put(chunk)
         finally:
+            self._watch.finish()
             close = getattr(chunks, "close", None)
             if close is not None:
                 close()

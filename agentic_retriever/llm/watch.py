@@ -42,6 +42,7 @@ class CallWatch:
         self._deadline = time.monotonic() + limit_s
         self._lock = threading.RLock()
         self._connection: Any = None
+        self._responses: list[httpx.Response] = []
         self._over = False
         self._cancelled = False
 
@@ -52,8 +53,19 @@ class CallWatch:
             return function()
         finally:
             _CURRENT.reset(token)
-            with self._lock:
-                self._over, self._connection = True, None
+            self.finish()
+
+    def finish(self) -> None:
+        """Close the responses, in the thread that reads them and before their iterators are dropped.
+
+        A stream of the ``openai`` package that is dropped half read is part of a reference cycle. The collector would
+        close its response in whatever thread it runs, which waits for ever if that thread holds the connection pool's
+        lock.
+        """
+        with self._lock:
+            self._over, self._connection = True, None
+        for response in self._responses:
+            response.close()
 
     def cancel(self) -> None:
         """Give the call up: its connection is cut, and it sends no further request. Does nothing once it is over."""
@@ -80,6 +92,7 @@ class CallWatch:
     def answered(self, response: httpx.Response) -> None:
         """Note what a response's head says."""
         self.retry_after_s = retry_after_s(response.headers)
+        self._responses.append(response)
         with self._lock:
             self._connection = response.extensions.get("network_stream")
             if self._cancelled and self._connection is not None:

@@ -7,10 +7,13 @@ import time
 import uuid
 from typing import TYPE_CHECKING, TypeVar
 
-from agentic_retriever.cache import SingleFlightCache
+from agentic_retriever.cache import answer_cache, warm
 from agentic_retriever.concurrency import Workers
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.errors import DeadlineExceededError
+from agentic_retriever.errors import ConfigError, DeadlineExceededError, StoreError
+from agentic_retriever.querylog import open_query_log
+from agentic_retriever.router.answer_codec import AnswerCodec
+from agentic_retriever.router.answer_values import copied_answer, warm_outcome
 from agentic_retriever.router.answering import AnswerStage
 from agentic_retriever.router.choices import (
     Selectors,
@@ -18,15 +21,17 @@ from agentic_retriever.router.choices import (
     make_client,
     make_synthesizer,
 )
-from agentic_retriever.router.pipeline import Pipeline, Stages
+from agentic_retriever.router.pipeline import Pipeline, Services, Stages
 from agentic_retriever.router.queries import Queries
+from agentic_retriever.router.recording import Recorder
 from agentic_retriever.router.refining import Refiner
 from agentic_retriever.router.resources import Resources
 from agentic_retriever.router.retrieve_stage import RetrieveStage
 from agentic_retriever.router.route_stage import RouteStage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from datetime import datetime
     from types import TracebackType
 
     from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -34,7 +39,9 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
     from typing_extensions import Self
 
+    from agentic_retriever.cache import SingleFlightCache, WarmReport
     from agentic_retriever.embeddings import VectorSource
+    from agentic_retriever.querylog import Analytics
     from agentic_retriever.routing import IndexClassifier, StrategySelector
     from agentic_retriever.schema import Answer, Budget, Retrieval, RouteDecision, Strategy
     from agentic_retriever.synthesis import Synthesizer
@@ -91,18 +98,19 @@ class AgenticRouter(Queries):
             AnswerStage(resources, synthesizer or make_synthesizer(resources, client)),
         )
         #: The answer cache: ``cache.clear()`` and ``cache.stats()``.
-        self.cache: SingleFlightCache[Answer] = SingleFlightCache(
-            max_entries=config.cache_max_entries, ttl_s=config.cache_ttl_s
+        self.cache: SingleFlightCache[Answer] = answer_cache(
+            config, AnswerCodec(), link=resources.redis, copy=copied_answer
         )
-        pipeline = Pipeline(
-            resources,
-            stages,
-            self.cache,
-            repeatable=selectors.repeatable,
-            llm="none" if client is None else client.model,
+        self._client = client
+        self._log = open_query_log(config)
+        services = Services(
+            cache=self.cache,
+            recorder=Recorder(self._log, client),
+            llm="none" if client is None else repr(client),
             timer=timer,
             new_id=new_id,
         )
+        pipeline = Pipeline(resources, stages, services, repeatable=selectors.repeatable)
         super().__init__(resources, pipeline)
         self._workers = Workers(config.workers, "agentic-router")
 
@@ -144,18 +152,47 @@ class AgenticRouter(Queries):
         budget: Budget | None = None,
         force_cloud: bool = False,
     ) -> Answer:
-        """Do as :meth:`query`, off the event loop."""
-        return await self._off_loop(
-            budget,
-            lambda: self.query(
-                query, index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget,
-                force_cloud=force_cloud,
-            ),
-        )  # fmt: skip
+        """Do as :meth:`query`, off the event loop; whoever waits for the same answer as another holds no thread."""
+        question = self._question(query, index, strategy, filters, top_k)
+        answering = self._pipeline.aanswer(question, budget, force_cloud=force_cloud, workers=self._workers)
+        return await self._in_time(budget, answering)
+
+    def analytics(self, since: datetime | None = None, until: datetime | None = None) -> Analytics:
+        """Sum up the query history: totals, routes, tiers, times, cost and savings, fallbacks.
+
+        Args:
+            since: Begin of the period, with a time zone; ``None`` for the first query.
+            until: End of the period, with a time zone; ``None`` for now.
+
+        Raises:
+            ConfigError: If there is no history by the setting ``query_log``, or a time has no zone.
+            QueryLogError: If the history cannot be read.
+        """
+        if self._log is None:
+            raise ConfigError("query_log is none, so there is no history; set it to sqlite or the URL of a database")
+        return self._log.analytics(since, until)
+
+    def warm(
+        self, questions: Iterable[str], *, progress: Callable[[int, int], None] = lambda _done, _total: None
+    ) -> WarmReport:
+        """Ask questions beforehand, so that their answers are in the cache; one that fails never stops the rest.
+
+        Args:
+            questions: The questions, such as those that ``cache.read_questions(path)`` finds in a file.
+            progress: Hears how many are done, and of how many.
+        """
+        return warm(
+            lambda one: warm_outcome(self.query(one)), tuple(questions), progress=progress, stop_on=(StoreError,)
+        )
 
     def close(self) -> None:
         """Close every index; a second call does nothing."""
         self._workers.close()
+        self.cache.close()
+        if self._log is not None:
+            self._log.close()
+        if self._client is not None:
+            self._client.close()
         self.resources.close()
 
     def __enter__(self) -> Self:
@@ -167,8 +204,11 @@ class AgenticRouter(Queries):
         self.close()
 
     async def _off_loop(self, budget: Budget | None, call: Callable[[], T]) -> T:
+        return await self._in_time(budget, self._workers.run(call))
+
+    async def _in_time(self, budget: Budget | None, call: Awaitable[T]) -> T:
         limit = self._pipeline.limit_s(budget)
         try:
-            return await asyncio.wait_for(self._workers.run(call), limit + _GRACE_S)
+            return await asyncio.wait_for(call, limit + _GRACE_S)
         except asyncio.TimeoutError as err:
             raise DeadlineExceededError(f"the query took longer than {limit:.1f} s; allow more or ask less") from err

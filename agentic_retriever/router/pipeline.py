@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from llama_index.core.schema import NodeWithScore
-
+from agentic_retriever.router.answer_values import worth_keeping
 from agentic_retriever.router.answering import answer_key
 from agentic_retriever.router.spending import Spending
 from agentic_retriever.router.timing import QueryClock
-from agentic_retriever.schema import Answer, Retrieval, RouteDecision, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from agentic_retriever.cache import SingleFlightCache
+    from agentic_retriever.concurrency import Workers
     from agentic_retriever.router.answering import AnswerStage
     from agentic_retriever.router.questions import Question
+    from agentic_retriever.router.recording import Recorder
     from agentic_retriever.router.resources import Resources
     from agentic_retriever.router.retrieve_stage import RetrieveStage
     from agentic_retriever.router.route_stage import RouteStage
-    from agentic_retriever.schema import Budget
+    from agentic_retriever.schema import Answer, Budget, Retrieval, RouteDecision
+
+_WAITING = "waiting for the answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,37 +36,51 @@ class Stages:
     answer: AnswerStage
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One question under way."""
+
+    question: Question
+    budget: Budget | None
+    force_cloud: bool
+    spending: Spending
+    compute: Callable[[], Answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What every query uses besides the stages.
+
+    Attributes:
+        cache: The answer cache.
+        recorder: The way into the history.
+        llm: Names of the models that write answers, for the cache key.
+        timer: Monotonic time in seconds.
+        new_id: Makes query ids.
+    """
+
+    cache: SingleFlightCache[Answer]
+    recorder: Recorder
+    llm: str
+    timer: Callable[[], float]
+    new_id: Callable[[], str]
+
+
 class Pipeline:
     """Takes questions through the stages; safe to use from many threads.
 
     Args:
         resources: Settings and indexes.
         stages: The hops.
-        cache: The answer cache.
+        services: Cache, history, time and ids.
         repeatable: Whether the same question gets the same strategy; answers are cached only then.
-        llm: Name of the model that writes answers, for the cache key.
-        timer: Monotonic time in seconds.
-        new_id: Makes query ids.
     """
 
-    def __init__(
-        self,
-        resources: Resources,
-        stages: Stages,
-        cache: SingleFlightCache[Answer],
-        *,
-        repeatable: bool,
-        llm: str,
-        timer: Callable[[], float],
-        new_id: Callable[[], str],
-    ) -> None:
+    def __init__(self, resources: Resources, stages: Stages, services: Services, *, repeatable: bool) -> None:
         self._resources = resources
         self._stages = stages
-        self._cache = cache
+        self._services = services
         self._repeatable = repeatable
-        self._llm = llm
-        self._timer = timer
-        self._new_id = new_id
 
     def limit_s(self, budget: Budget | None) -> float:
         """Return the seconds that a query may take."""
@@ -84,20 +101,64 @@ class Pipeline:
 
     def answer(self, question: Question, budget: Budget | None, *, force_cloud: bool) -> Answer:
         """Decide, fetch and answer, or return the answer from the cache."""
+        call = self._call(question, budget, force_cloud=force_cloud)
+        with self._failures(call):
+            if not self._caches(question):
+                return self._handed_out(call, call.compute(), cached=False)
+            answer, cached = self._services.cache.get_or_compute(
+                self._key(call), call.compute, keep=worth_keeping, timeout_s=call.spending.clock.left_s(_WAITING)
+            )
+            return self._handed_out(call, answer, cached=cached)
+
+    async def aanswer(
+        self, question: Question, budget: Budget | None, *, force_cloud: bool, workers: Workers
+    ) -> Answer:
+        """Do as :meth:`answer`; whoever waits for an answer that is being made holds no thread."""
+        call = self._call(question, budget, force_cloud=force_cloud)
+        with self._failures(call):
+            if not self._caches(question):
+                return self._handed_out(call, await workers.run(call.compute), cached=False)
+            answer, cached = await self._services.cache.aget_or_compute(
+                await workers.run(self._key, call),
+                call.compute,
+                submit=workers.submit,
+                keep=worth_keeping,
+                timeout_s=call.spending.clock.left_s(_WAITING),
+            )
+            return self._handed_out(call, answer, cached=cached)
+
+    @contextmanager
+    def _failures(self, call: _Call) -> Iterator[None]:
+        """Record what ends the query early."""
+        try:
+            yield
+        except Exception as err:
+            self._services.recorder.failed(call.question.query, err, call.spending.clock, self._services.new_id())
+            raise
+
+    def _call(self, question: Question, budget: Budget | None, *, force_cloud: bool) -> _Call:
         spending = self._spending(budget)
-
-        def compute() -> Answer:
-            return self._computed(question, spending, force_cloud=force_cloud)
-
-        if not self._repeatable and question.strategy is None:
-            return replace(compute(), query_id=self._new_id())
-        key = answer_key(self._resources, question, llm=self._llm, budget=budget, force_cloud=force_cloud)
-        answer, cached = self._cache.get_or_compute(
-            key, compute, keep=worth_keeping, timeout_s=spending.clock.left_s("waiting for the answer")
+        return _Call(
+            question=question,
+            budget=budget,
+            force_cloud=force_cloud,
+            spending=spending,
+            compute=lambda: self._computed(question, spending, force_cloud=force_cloud),
         )
-        timings = spending.clock.timings_ms() if cached else answer.timings_ms
-        nodes = tuple(_copied(node) for node in answer.nodes)
-        return replace(answer, nodes=nodes, cached=cached, timings_ms=timings, query_id=self._new_id())
+
+    def _caches(self, question: Question) -> bool:
+        return self._repeatable or question.strategy is not None
+
+    def _key(self, call: _Call) -> str:
+        return answer_key(
+            self._resources, call.question, llm=self._services.llm, budget=call.budget, force_cloud=call.force_cloud
+        )
+
+    def _handed_out(self, call: _Call, answer: Answer, *, cached: bool) -> Answer:
+        timings = call.spending.clock.timings_ms() if cached else answer.timings_ms
+        done = replace(answer, cached=cached, timings_ms=timings, query_id=self._services.new_id())
+        self._services.recorder.answered(done)
+        return done
 
     def _computed(self, question: Question, spending: Spending, *, force_cloud: bool) -> Answer:
         routed = self._stages.route.run(question, spending)
@@ -107,16 +168,4 @@ class Pipeline:
         )
 
     def _spending(self, budget: Budget | None) -> Spending:
-        return Spending(budget, QueryClock(self.limit_s(budget), self._timer))
-
-
-def worth_keeping(answer: Answer) -> bool:
-    """Keep what would be answered alike next time: nothing degraded, and no failure to find anything."""
-    return not answer.degraded and answer.tier is not Tier.NONE
-
-
-def _copied(node: NodeWithScore) -> NodeWithScore:
-    """Copy a node as far as callers may change it, so that the cached one stays as it was."""
-    inner = node.node.model_copy()
-    inner.metadata = dict(inner.metadata)
-    return NodeWithScore(node=inner, score=node.score)
+        return Spending(budget, QueryClock(self.limit_s(budget), self._services.timer))

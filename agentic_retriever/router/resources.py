@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentic_retriever.concurrency import Workers
-from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel, embedding_name, resolve_embedding
+from agentic_retriever.embeddings import (
+    DiskVectorCache,
+    EmbeddingModel,
+    RedisVectorCache,
+    embedding_name,
+    resolve_embedding,
+)
 from agentic_retriever.errors import ConfigError, StoreError
 from agentic_retriever.indices import IndexStorage
+from agentic_retriever.redis_link import open_link
 from agentic_retriever.retrievers import AdapterSettings, build_adapter
 from agentic_retriever.router.trained import TrainedFiles
 from agentic_retriever.schema import Degradation
@@ -64,6 +71,8 @@ class Resources:
         self._adapters: dict[_AdapterKey, RetrieverAdapter] = {}
         self._workers: Workers | None = None
         self._trained = TrainedFiles()
+        #: The Redis server that answers and vectors are shared through, or ``None``.
+        self.redis = open_link(config)
 
     def embedding(self) -> EmbeddingModel:
         """Return the embedding model, choosing it now if the settings leave that open.
@@ -83,6 +92,9 @@ class Resources:
                     memory_ttl_s=self.config.embedding_cache_ttl_s,
                     disk=DiskVectorCache(self.config.data_dir / EMBEDDING_CACHE_FILE),
                     packed=self._packed,
+                    shared=None
+                    if self.redis is None
+                    else RedisVectorCache(self.redis, ttl_s=self.config.embedding_cache_ttl_s),
                 )
             return self._embedding
 
@@ -163,6 +175,8 @@ class Resources:
             self.storage.close()
             if self._embedding is not None:
                 self._embedding.close()
+            if self.redis is not None:
+                self.redis.close()
 
     def _opened(self, name: str) -> tuple[Index | None, StoreError | None]:
         try:

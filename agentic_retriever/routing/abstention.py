@@ -45,6 +45,7 @@ MIN_NODES: Final = 32
 
 _MAX_TERMS: Final = 128
 _MIN_SPREADS: Final = 1.0
+_SURELY_KNOWN: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,7 @@ class _Weights:
 _WITH_ALL: Final = _Weights(5.01, relevance=-1.63, contrast=-0.55, coverage=-3.91, absent=3.93)
 _WITH_VECTOR: Final = _Weights(2.47, relevance=-3.66, contrast=-1.08, absent=3.93)
 _WITH_WORDS: Final = _Weights(4.41, coverage=-5.78, absent=4.0)
-_SUPPORT: Final = _Weights(1.28, relevance=-1.37, coverage=-7.37, absent=4.83, brevity=6.38)
+_SUPPORT: Final = _Weights(1.28, relevance=-1.37, coverage=-7.37, brevity=4.83, absent=6.38)
 
 
 def scope_of(query: str, profile: IndexProfile, *, query_vector: Vector | None) -> Scope:
@@ -201,10 +202,12 @@ def _content_terms(text: str, profile: IndexProfile) -> tuple[str, ...]:
 
 
 def _known_share(text: str, profile: IndexProfile) -> float | None:
-    if not _same_language(text, profile):
-        return None
     terms = _content_terms(text, profile)
-    return _share(terms, profile.document_frequency, profile) if terms else None
+    if not terms:
+        return None
+    share = _share(terms, profile.document_frequency, profile)
+    # An index does not know most words of another language, so there is no need to find out which one it is.
+    return share if share >= _SURELY_KNOWN or _same_language(text, profile) else None
 
 
 def _share(terms: Sequence[str], among: Collection[str], profile: IndexProfile) -> float:

@@ -107,14 +107,12 @@ class _EvidenceClassifier:
         vector = unit_vector(query_vector)
         filled = [profile for profile in profiles if profile.nodes > 0]
         if len(profiles) == 1:
-            return self._doubted(only_choice(profiles[0]), query, filled, vector)
+            return self._doubted(only_choice(profiles[0]), {}, query, filled, vector)
         weighed = self._weighed(query, filled, vector, given=query_vector is not None)
         shares = softmax([self._logit(weighed.totals.get(profile.name)) for profile in profiles])
-        selection = replace(
-            pick(profiles, shares, mode=self.mode, index_margin=self.index_margin), evidence=weighed.evidence
-        )
-        reason = weighed.why(selection) if filled else _ALL_EMPTY
-        return self._doubted(replace(selection, reason=reason), query, filled, vector)
+        selection = pick(profiles, shares, mode=self.mode, index_margin=self.index_margin)
+        selection = replace(selection, reason=weighed.why(selection) if filled else _ALL_EMPTY)
+        return self._doubted(selection, weighed.evidence, query, filled, vector)
 
     def _weighed(self, query: str, filled: Sequence[IndexProfile], vector: Vector | None, *, given: bool) -> _Weighed:
         """Collect the evidence for the indexes that have nodes."""
@@ -124,24 +122,23 @@ class _EvidenceClassifier:
         return -math.inf if total is None else total / self.calibration.temperature
 
     def _doubted(
-        self, selection: Selection, query: str, filled: Sequence[IndexProfile], vector: Vector | None
+        self,
+        selection: Selection,
+        evidence: dict[str, dict[str, float]],
+        query: str,
+        filled: Sequence[IndexProfile],
+        vector: Vector | None,
     ) -> Selection:
         """Say how probable it is that the question is about the first choice at all, and abstain if it is not."""
         first = next((profile for profile in filled if profile.name == selection.name), None)
         if first is None:
             return selection
         scope = scope_of(query, first, query_vector=vector)
-        known = dict(selection.evidence)
-        known[first.name] = {**known.get(first.name, {}), "scope": scope.probability}
+        known = {**evidence, first.name: {**evidence.get(first.name, {}), "scope": scope.probability}}
         if scope.probability >= self.abstain_below:
             return replace(selection, evidence=known)
-        return replace(
-            selection,
-            names=(selection.name,),
-            abstained=True,
-            evidence=known,
-            reason=f"{selection.reason}; {_doubt(scope)}",
-        )
+        reason = f"{selection.reason}; {_doubt(scope)}"
+        return replace(selection, names=(selection.name,), abstained=True, evidence=known, reason=reason)
 
 
 class ProfileClassifier(_EvidenceClassifier):

@@ -14,6 +14,7 @@ import numpy as np
 
 from agentic_retriever.routing.calibration import (
     LABELS,
+    MAX_TEMPERATURE,
     MIN_TEMPERATURE,
     PSEUDO_QUERIES,
     Calibration,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 MIN_QUERIES: Final = 30
 """Questions below which a temperature is not fitted, but left at 1."""
 MAX_PSEUDO_QUERIES: Final = 512
+MOST_CAUTIOUS: Final = 1.5
+"""Greatest temperature from pseudo-queries, which make more of near duplicates in two indexes than questions do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +58,9 @@ class LabelledQuery:
 def calibrate(profiles: Sequence[IndexProfile], labelled: Sequence[LabelledQuery] = ()) -> Calibration:
     """Fit the temperature of :class:`~agentic_retriever.routing.ProfileClassifier` to some indexes.
 
-    Labels are used when there are at least 30 of them for these indexes, pseudo-queries otherwise. A pseudo-query is
-    nearer to its index than a real question is, so a temperature from them is never below 1: they may make the
-    probabilities more cautious, not bolder.
+    Labels are used when there are at least 30 of them for these indexes, pseudo-queries otherwise. Pseudo-queries are
+    no real questions, so a temperature from them stays from 1 to 1.5: they may make the probabilities somewhat more
+    cautious, never bolder.
 
     Args:
         profiles: The indexes; those without nodes are left out.
@@ -73,11 +76,11 @@ def calibrate(profiles: Sequence[IndexProfile], labelled: Sequence[LabelledQuery
         return Calibration(indexes=len(filled))
     if len(known) >= MIN_QUERIES:
         logits = [_logits(question.query, filled, unit_vector(question.vector)) for question in known]
-        return _fitted(logits, [names.index(question.index) for question in known], LABELS, least=MIN_TEMPERATURE)
+        return _fitted(logits, [names.index(question.index) for question in known], LABELS)
     held_out, labels = _pseudo_logits(filled)
     if len(labels) < MIN_QUERIES:
         return Calibration(indexes=len(filled))
-    return _fitted(held_out, labels, PSEUDO_QUERIES, least=1.0)
+    return _fitted(held_out, labels, PSEUDO_QUERIES, least=1.0, most=MOST_CAUTIOUS)
 
 
 def pseudo_queries(profiles: Sequence[IndexProfile]) -> list[LabelledQuery]:
@@ -135,12 +138,19 @@ def _logits(query: str, profiles: Sequence[IndexProfile], vector: Vector | None)
     return [evidence.total for evidence in weigh(query, profiles, cosines)]
 
 
-def _fitted(logits: list[list[float]], labels: list[int], source: str, *, least: float) -> Calibration:
+def _fitted(
+    logits: list[list[float]],
+    labels: list[int],
+    source: str,
+    *,
+    least: float = MIN_TEMPERATURE,
+    most: float = MAX_TEMPERATURE,
+) -> Calibration:
     """Fit so that every index counts the same, however many questions it has."""
     table, right = np.array(logits), np.array(labels)
     sizes = np.bincount(right, minlength=table.shape[1])
     weights = 1.0 / sizes[right]
-    temperature = max(least, fit_temperature(table, right, weights=weights))
+    temperature = min(most, max(least, fit_temperature(table, right, weights=weights)))
     before, after = (_error(table / by, right, weights) for by in (1.0, temperature))
     return Calibration(
         temperature=temperature,

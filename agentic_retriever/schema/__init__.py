@@ -13,6 +13,7 @@ from agentic_retriever.schema.answers import (
     Retrieval,
     Tried,
 )
+from agentic_retriever.schema.checks_made import SentenceCheck
 from agentic_retriever.schema.decision import Difference, RouteDecision, RouteDiff
 from agentic_retriever.schema.routing import (
     Complexity,
@@ -40,6 +41,7 @@ __all__ = [
     "RouteDecision",
     "RouteDiff",
     "Selection",
+    "SentenceCheck",
     "Strategy",
     "StrategyCard",
     "Tier",

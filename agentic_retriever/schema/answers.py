@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from llama_index.core.schema import NodeWithScore
 
+    from agentic_retriever.schema.checks_made import SentenceCheck
     from agentic_retriever.schema.decision import RouteDecision
     from agentic_retriever.schema.usage import Tier
 
@@ -153,6 +154,7 @@ class Answer:
         query_id: Unique for this call.
         understood: What the strategy read in the question, one line each, such as a filter.
         tried: The strategies that were run, in order: more than one where the first found nothing near.
+        checks: How each sentence stands against what it cites; empty when nothing was found.
     """
 
     text: str
@@ -168,6 +170,7 @@ class Answer:
     query_id: str
     understood: tuple[str, ...] = ()
     tried: tuple[Tried, ...] = ()
+    checks: tuple[SentenceCheck, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timings_ms", frozen(self.timings_ms))
@@ -191,6 +194,7 @@ class Answer:
             "query_id": self.query_id,
             "understood": list(self.understood),
             "tried": [one.to_dict() for one in self.tried],
+            "checks": [check.to_dict() for check in self.checks],
         }
 
     def _repr_html_(self) -> str:

@@ -4,7 +4,8 @@ from agentic_retriever.synthesis.citations import PassageMatcher, Support, cite
 from agentic_retriever.synthesis.confidence import confidence_score
 from agentic_retriever.synthesis.context import ContextPassage, assemble
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
-from agentic_retriever.synthesis.llm_answer import CitedText, LLMAnswer, LLMSynthesizer, check_citations
+from agentic_retriever.synthesis.checking import CitedText, Unsupported, check_citations
+from agentic_retriever.synthesis.llm_answer import LLMAnswer, LLMSynthesizer
 from agentic_retriever.synthesis.synthesizer import Evidence, Limits, Synthesis, Synthesizer
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Support",
     "Synthesis",
     "Synthesizer",
+    "Unsupported",
     "assemble",
     "check_citations",
     "cite",

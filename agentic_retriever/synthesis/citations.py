@@ -7,7 +7,6 @@ by shared terms. Either way the quote is whole sentences of the source.
 from __future__ import annotations
 
 import re
-import unicodedata
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,6 +14,9 @@ from typing import TYPE_CHECKING
 from rapidfuzz import fuzz
 
 from agentic_retriever.schema import Citation
+from agentic_retriever.synthesis.numbers import numbers_in
+from agentic_retriever.synthesis.polarity import negated_before
+from agentic_retriever.synthesis.segment_facts import Facts
 from agentic_retriever.synthesis.segments import segments
 
 if TYPE_CHECKING:
@@ -35,8 +37,6 @@ _MIN_OPENING_CHARS = 40
 _DECORATION = re.compile(r"^[\s>#*+•–-]+|[*`]+|(?<!\w)_+|_+(?!\w)|\s*[.!?。！？…]+\s*$")
 # Between two words of a passage may stand emphasis that a model leaves out.
 _GAP = r"[\s*_`]+"
-_NUMBER = re.compile("(?<!\\d)\\d{1,3}(?:[.,'\u2019\u00a0\u202f]\\d{3})+(?!\\d)(?:[.,]\\d+)?|\\d+(?:[.,]\\d+)?")
-_THOUSANDS = re.compile("[.,'\u2019\u00a0\u202f](?=\\d{3}(?!\\d))")
 _ENUMERATION = re.compile(r"^\s*(?:[-*•]\s*)?\d{1,2}[.)]\s+")
 
 
@@ -83,24 +83,6 @@ def cite(passage: ContextPassage, support: Support, number: int, index_of: Calla
     )
 
 
-def numbers_in(text: str) -> frozenset[str]:
-    """Read the numbers of a text in one form, whatever their digits and separators.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        ASCII digits with ``.`` before decimals and without separators of thousands: ``1.250,50`` is ``1250.50``. Three
-        digits behind one separator are taken as thousands.
-    """
-    return frozenset(_canonical(found[0]) for found in _NUMBER.finditer(text))
-
-
-def _canonical(number: str) -> str:
-    ascii_form = "".join(str(unicodedata.decimal(char)) if char.isdecimal() else char for char in number)
-    return _THOUSANDS.sub("", ascii_form).replace(",", ".")
-
-
 class PassageMatcher:
     """Finds sentences in one passage; splits and folds its text once.
 
@@ -114,6 +96,20 @@ class PassageMatcher:
         self._tokenizer = tokenizer
         self._folded = _folded(passage.text)
         self._spans = segments(passage.text)
+
+    @cached_property
+    def facts(self) -> list[Facts]:
+        """What each of its segments says."""
+        text, number = self.passage.text, self.passage.number
+        return [
+            Facts(text[start:end], self._tokenizer, number, position)
+            for position, (start, end) in enumerate(self._spans)
+        ]
+
+    @cached_property
+    def header(self) -> Facts:
+        """What its title and section say."""
+        return Facts(f"{self.passage.title}\n{self.passage.section}", self._tokenizer)
 
     @cached_property
     def _terms(self) -> list[frozenset[str]]:
@@ -150,15 +146,28 @@ class PassageMatcher:
         wanted = numbers_in(_ENUMERATION.sub("", sentence)) - self._header_numbers
         return max((self._judged(window, needle, terms, wanted) for window in windows), key=lambda found: found.score)
 
+    def is_verbatim(self, sentence: str) -> bool:
+        """Tell whether the passage has a sentence as it is, and not just behind a negation that it leaves out.
+
+        Args:
+            sentence: One sentence without markers.
+        """
+        needle = _needle(sentence)
+        found = self._found(needle) if needle and len(needle) <= _MAX_NEEDLE_CHARS else None
+        return found is not None and not negated_before(self._folded, found.start())
+
     def _exact(self, needle: str) -> Support | None:
+        found = self._found(needle)
+        window = self._snapped(found.start(), found.end(), least=0.0) if found else None
+        return self._support(window, 1.0) if window else None
+
+    def _found(self, needle: str) -> re.Match[str] | None:
         pattern = _GAP.join(re.escape(word) for word in needle.split())
         if _spaced(needle[0]):
             pattern = r"(?<![^\W_])" + pattern
         if _spaced(needle[-1]):
             pattern += r"(?![^\W_])"
-        found = re.search(pattern, self._folded)
-        window = self._snapped(found.start(), found.end(), least=0.0) if found else None
-        return self._support(window, 1.0) if window else None
+        return re.search(pattern, self._folded)
 
     def _fuzzy_window(self, needle: str) -> tuple[int, int] | None:
         found = fuzz.partial_ratio_alignment(needle, self._folded, score_cutoff=_LEAST_RATIO)

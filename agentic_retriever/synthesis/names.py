@@ -10,7 +10,7 @@ from agentic_retriever.text import stopwords
 from agentic_retriever.text.words import fold
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator, Sequence
 
 _WORD: Final = re.compile(r"[^\W_]+(?:[-'’./&+][^\W_]+)*")
 _OPENS: Final = re.compile(r"(?:^|[.!?:;…\n|«“\"¿¡(]|^\s*[-*•]|\d[.)])[\s*_>#«“\"'(¿¡]*$")
@@ -134,7 +134,7 @@ def _behind(kinds: str, text: str) -> list[str]:
 def _same(name: str, other: str) -> bool:
     shorter = min(len(name), len(other))
     common = next((i for i in range(shorter) if name[i] != other[i]), shorter)
-    return common >= max(_MIN_PREFIX if shorter >= _MIN_PREFIX else shorter, _SAME_SHARE * shorter)
+    return common >= max(min(_MIN_PREFIX, shorter), _SAME_SHARE * shorter)
 
 
 def _kind(word: str, *, shouted: bool) -> str:
@@ -152,10 +152,9 @@ def _beside(text: str, word: re.Match[str], other: re.Match[str]) -> bool:
     return text[word.end() : other.start()] == " " and _kind(other[0], shouted=False) == "capital"
 
 
-def _in_run(text: str, words: Collection[re.Match[str]], at: int) -> bool:
-    every = list(words)
-    before = at > 0 and every[at - 1][0][0].isupper() and text[every[at - 1].end() : every[at].start()] == " "
-    return before or (at + 1 < len(every) and _beside(text, every[at], every[at + 1]))
+def _in_run(text: str, words: Sequence[re.Match[str]], at: int) -> bool:
+    before = at > 0 and words[at - 1][0][0].isupper() and text[words[at - 1].end() : words[at].start()] == " "
+    return before or (at + 1 < len(words) and _beside(text, words[at], words[at + 1]))
 
 
 def _keys(word: str) -> Iterator[str]:

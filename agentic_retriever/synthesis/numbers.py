@@ -40,14 +40,8 @@ _PERCENT_BEHIND: Final = re.compile(
 )
 _PERCENT_BEFORE: Final = re.compile(r"(?:ร้อยละ|百分之)[ \u00a0]?$")
 
-_ENGLISH: Final = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_SPANISH: Final = (
-    "cero uno dos tres cuatro cinco seis siete ocho nueve diez once doce trece catorce quince dieciséis diecisiete "
-    "dieciocho diecinueve"
-).split()
+_ENGLISH: Final = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
+_SPANISH: Final = ["cero", "uno", "dos", "tres", "cuatro", "cinco", "seis", "siete", "ocho", "nueve", "diez", "once", "doce", "trece", "catorce", "quince", "dieciséis", "diecisiete", "dieciocho", "diecinueve"]
 _TENS: Final = {
     word: 10 * at
     for words in (
@@ -61,7 +55,7 @@ _UNITS: Final = {word: at for words in (_ENGLISH, _SPANISH) for at, word in enum
     "veinticuatro": 24, "veinticinco": 25, "veintiséis": 26, "veintisiete": 27, "veintiocho": 28, "veintinueve": 29,
 }  # fmt: skip
 _WORD: Final = re.compile(
-    rf"\b(?:({'|'.join(_TENS)})(?:(?:-| | y )({'|'.join([*_ENGLISH[1:10], *_SPANISH[1:10]])}))?|({'|'.join(_UNITS)}))\b",
+    rf"(?<!por )(?<!per )\b(?:({'|'.join(_TENS)})(?:(?:-| | y )({'|'.join([*_ENGLISH[1:10], *_SPANISH[1:10]])}))?|({'|'.join(_UNITS)}))\b",
     re.IGNORECASE,
 )
 # Letters that would make another word of it follow none of these: ห้าม, สามารถ, เก้าอี้, หกล้ม.
@@ -77,7 +71,7 @@ _AROUND: Final = 12
 _LOOSE: Final = (
     (re.compile(r"\b(?:twice|double[ds]?|both|pair|dos veces|doble|ambos|ambas)\b|ทั้งสอง", re.IGNORECASE), ("2",)),
     (re.compile(r"\b(?:half|halves|mitad|medi[oa]s?)\b|ครึ่ง", re.IGNORECASE), ("0.5", "50", "2")),
-    (re.compile(r"\b(?:once|single|an?|only|sol[oa]|únic[oa]|una vez)\b|เดียว", re.IGNORECASE), ("1",)),
+    (re.compile(r"\b(?:once|single|sol[oa]|únic[oa]|una vez)\b|เดียว", re.IGNORECASE), ("1",)),
     (re.compile(r"\b(?:dozen|docena)\b|โหล", re.IGNORECASE), ("12",)),
     (re.compile(r"\b(?:quarterly|quarters?|cuart[oa]s?)\b", re.IGNORECASE), ("4", "0.25", "25")),
 )

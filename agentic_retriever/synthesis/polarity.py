@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 _SCOPE_WORDS: Final = 4
 _SCOPE_CHARS: Final = 12
 _IN_SCOPE: Final = 0.6
+_BEFORE_CHARS: Final = 30
+_AROUND_CHARS: Final = 50
+_SHORT_CLAUSE: Final = 4
 
 _WORDS: Final = (
     r"\b(?:not|never|no|nor|neither|none|nobody|nothing|cannot|\w+n['’]t"
@@ -42,6 +45,8 @@ _BOUND: Final = re.compile(
     r"|\bnot just\b|ไม่(?:เกิน|น้อยกว่า|ต่ำกว่า|มากกว่า|ถึง|เพียง|ครบ|ใช่เพียง)",
     re.IGNORECASE,
 )
+# What follows these is said of the rest.
+_EXCEPT: Final = re.compile(r"\b(?:except|unless|only if|salvo|excepto|a menos que|sino)\b|เว้นแต่|ยกเว้น", re.IGNORECASE)
 _LIMIT: Final = re.compile(
     r"\b(?:at (?:most|least)|up to|maximum|minimum|max|min|within|limit\w*|cap(?:ped|s)?|until|or (?:more|less|fewer)"
     r"|como (?:máximo|mínimo)|hasta|máxim[oa]s?|mínim[oa]s?|límite\w*|dentro|o (?:más|menos)|al menos|inferior|superior"
@@ -87,27 +92,58 @@ def opposed(sentence: str, source: str, words_of: Callable[[str], frozenset[str]
     Returns:
         Whether one of both is negated, or has the antonym of a word of the other, and not both.
     """
-    return _negated(sentence, source, words_of) is not _antonym(sentence, source)
-
-
-def _negated(sentence: str, source: str, words_of: Callable[[str], frozenset[str]]) -> bool:
-    """Tell whether just one of both is negated, within what they have in common."""
+    if _antonym(sentence, source):
+        return (_STRONG.search(sentence) is None) is (_STRONG.search(source) is None)
     return _lacks(sentence, source, words_of) or _lacks(source, sentence, words_of)
 
 
+def negated_before(text: str, start: int) -> bool:
+    """Tell whether a negation stands shortly before a place, in the same clause."""
+    before = re.split(r"[.!?,;:\n|]", text[max(0, start - _BEFORE_CHARS) : start])[-1]
+    return _STRONG.search(before) is not None
+
+
 def _lacks(negated: str, other: str, words_of: Callable[[str], frozenset[str]]) -> bool:
-    """Tell whether a text is negated where another one says the same without a negation."""
-    if _STRONG.search(other) or _LEXICAL.search(other):
+    """Tell whether a text is negated where another one says the same without a negation.
+
+    Each negation needs one in the other text: one with words of its scope, or else one that is left over nearby.
+    """
+    if _EXCEPT.search(negated):
         return False
     said = words_of(other)
-    bounded = _LIMIT.search(other) is not None
+    # What both have excuses nothing.
+    bounded = _new(_LIMIT, other, negated)
+    partners = [(cue, _scope(other, cue, words_of)) for cue in _STRONG.finditer(other)]
+    alone: list[frozenset[str]] = []
     for cue in _STRONG.finditer(negated):
-        if bounded and _BOUND.search(negated, max(0, cue.start() - 12), cue.end() + 24):
-            continue
         scope = _scope(negated, cue, words_of)
-        if scope and len(scope & said) >= _IN_SCOPE * len(scope):
-            return True
-    return False
+        partner = next((pair for pair in partners if scope & pair[1]), None)
+        if partner is not None:
+            partners.remove(partner)
+        elif not (bounded and _BOUND.search(negated, max(0, cue.start() - 12), cue.end() + 24)):
+            alone.append(_demanded(negated, cue, scope, said, words_of))
+    excuses = [cue.span() for cue, _ in partners] + _new(_LEXICAL, other, negated)
+    around = [words_of(other[max(0, start - _AROUND_CHARS) : end + _AROUND_CHARS]) for start, end in excuses]
+    return any(
+        scope and not any(2 * len(scope & words) >= len(scope & said) for words in around) for scope in alone
+    )
+
+
+def _demanded(
+    text: str, cue: re.Match[str], scope: frozenset[str], said: frozenset[str], words_of: Callable[[str], frozenset[str]]
+) -> frozenset[str]:
+    """The terms that a negation is about if another text speaks of them, or else nothing."""
+    if scope and len(scope & said) >= _IN_SCOPE * len(scope):
+        return scope
+    clause = words_of(re.split(r"[,;:.()]", text[: cue.start()])[-1]) | scope
+    short = 2 <= len(clause) <= _SHORT_CLAUSE and len(clause & said) >= _IN_SCOPE * len(clause)
+    return clause if short else frozenset()
+
+
+def _new(pattern: re.Pattern[str], text: str, other: str) -> list[tuple[int, int]]:
+    """Where a pattern matches in a text with words that it does not match in another one."""
+    old = {found[0].casefold() for found in pattern.finditer(other)}
+    return [found.span() for found in pattern.finditer(text) if found[0].casefold() not in old]
 
 
 def _scope(text: str, cue: re.Match[str], words_of: Callable[[str], frozenset[str]]) -> frozenset[str]:

@@ -49,7 +49,7 @@ def _code_re() -> re.Pattern[str]:
 @lru_cache(1)
 def _numbered_re() -> re.Pattern[str]:
     words = "|".join(lexical_form(word) for word in sorted(_NUMBERED, key=len, reverse=True))
-    return re.compile(rf"(?<![a-zà-ɏ])({words})\s{{0,2}}([0-9]{{1,18}}(?:\.[0-9]{{1,9}}){{0,6}})(?![0-9,])")
+    return re.compile(rf"(?<![a-zà-ɏ])({words})\s{{0,2}}([0-9]{{1,18}}(?:\.[0-9]{{1,9}}){{0,6}})(?![0-9]|[.,][0-9])")
 
 
 _LONG_NUMBER: Final = re.compile(r"(?<![0-9.,])(?:[0-9]{4,18}|[0-9]{1,4}(?:\.[0-9]{1,4}){2,6})(?![0-9])")

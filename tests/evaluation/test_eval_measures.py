@@ -68,7 +68,7 @@ def test_calibration_error_equals_brute_force(rows, bins):
     )
     total, expected = sum(w for _, _, w in rows), 0.0
     for at in range(bins):
-        inside = [row for row in rows if min(bins - 1, max(0, math.ceil(row[0] * bins) - 1)) == at]
+        inside = [row for row in rows if min(bins - 1, math.floor(row[0] * bins)) == at]
         assert found.bins[at].count == len(inside)
         if not inside:
             assert found.bins[at].confidence is found.bins[at].accuracy is None

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from evaluation_material import BOAT_QUERIES, BOATS, BREAD, embed, write_lines, write_vectors
 
+from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
 from agentic_retriever.evaluation.bench import bench_routing, material_key
 from agentic_retriever.evaluation.choices import Choice, choose
@@ -24,7 +25,9 @@ from agentic_retriever.evaluation.routing import (
     evaluate_stage_two,
 )
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
+from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Complexity, Selection, Strategy, StrategyCard, Tier, TierUsage
+from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
 
 def make(name, texts, description="text"):
@@ -239,7 +242,7 @@ def without_times(result):
 def run(router, datasets, tmp_path=None, **options):
     material = prepare(datasets, router, RoutingOptions(**options))
     journal = None if tmp_path is None else Journal(tmp_path / "j", material_key(material, router.config.to_dict()))
-    return bench_routing(material, stage_one_field(router, material), stage_two_field(), journal=journal)
+    return bench_routing(material, stage_one_field(router, material), stage_two_field(router), journal=journal)
 
 
 def test_two_folders_with_vectors(router, boats, bread, vectors):
@@ -347,3 +350,17 @@ def test_finished_ways_are_not_run_again(router, boats, bread, vectors, tmp_path
     monkeypatch.setattr(NearestUtteranceRouter, "classify", refuse)
     second = run(router, datasets, tmp_path, vectors=vectors).to_dict()
     assert second == first
+
+
+def test_with_a_model_its_ways_are_measured_too(boats, bread, vectors, tmp_path):
+    # A model that answers with nothing usable: the ways that ask it must go on by evidence.
+    with AgenticRouter(
+        RouterConfig(data_dir=tmp_path / "data"), embedding=FakeEmbedding(dimension=32), llm=FakeLLM(["no idea"])
+    ) as router:
+        result = run(router, [load_dataset(boats), load_dataset(bread)], vectors=vectors).to_dict()
+    assert {"auto", "llm", "profile"} <= set(result["stage_one"])
+    for mode in ("auto", "llm"):
+        assert result["stage_one"][mode]["failures"] == []
+        assert result["stage_one"][mode]["accuracy"] == result["stage_one"]["profile"]["accuracy"]
+    assert result["stage_one"]["llm"]["llm_calls"] >= 4
+    assert result["left_out"] == {}
