@@ -50,7 +50,7 @@ def test_variables_of_other_programs_are_left_alone():
         ("HYBRID_ALPHA", "1.5", "0 to 1"),
         ("HYBRID_ALPHA", "nan", "0 to 1"),
         ("DEADLINE_S", "inf", "seconds"),
-        ("FUSION", "sum", "one of weighted, rrf, borda"),
+        ("FUSION", "sum", "one of calibrated, weighted, rrf, borda"),
         ("CHUNK_OVERLAP", "512", "below chunk_size"),
         ("LEAF_SIZE", "4096", "must not exceed chunk_size"),
         ("MAX_TOP_K", "2", "must not exceed max_top_k"),

@@ -146,6 +146,37 @@ class SingleFlightCache(Generic[V]):
                 return self._late(flight, timeout_s, err), True
             return self._copy(landed.value), not (ticket.led and landed.computed)
 
+    def peek(self, key: str) -> V | None:
+        """Return the value of a key from either level, or ``None``; nobody is made to wait or to compute."""
+        with self._lock:
+            found = self._values.get(key)
+            self._hits += found is not None
+        if found is not None:
+            return self._copy(found[0])
+        stored = self._from_store(key, Flight(self.epoch))
+        return None if stored is None else self._copy(stored.value)
+
+    def put(self, key: str, value: V, *, epoch: int) -> None:
+        """Keep a value that was made elsewhere, unless the cache was cleared since.
+
+        Args:
+            key: As in :meth:`get_or_compute`.
+            value: The value.
+            epoch: What :attr:`epoch` was before the value was made.
+        """
+        with self._lock:
+            if epoch != self._epoch:
+                return
+            self._misses += 1
+            self._values.put(key, value, self._ttl_s)
+        self._second.put(key, value, self._ttl_s)
+
+    @property
+    def epoch(self) -> int:
+        """Counts the times that the cache was cleared."""
+        with self._lock:
+            return self._epoch
+
     def clear(self) -> int:
         """Drop every value of both levels, those being computed included.
 

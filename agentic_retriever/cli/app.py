@@ -177,6 +177,48 @@ def bench_routing(
 
 @app.command()
 @reported
+def bench(
+    ctx: typer.Context,
+    datasets: Datasets,
+    strategies: Annotated[
+        str | None, typer.Option("--strategies", help="Names with commas between, auto included; all by default.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option("--mode", help="all, or round_robin: each question of one strategy, in turn.")
+    ] = "all",
+    vectors: Vectors = None,
+    views: Annotated[
+        bool, typer.Option("--views/--no-views", help="Build leaves and summaries, which some strategies need.")
+    ] = True,
+    limit: Limit = None,
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Nodes fetched for a question.")] = 100,
+    seed: Seed = 0,
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", help="The row that the others are tested against; vector by default.")
+    ] = None,
+    peers: Annotated[bool, typer.Option("--peers", help="Measure LlamaIndex's retrievers, too.")] = False,
+    answers: Annotated[bool, typer.Option("--answers", help="Answer the questions, too, and measure that.")] = False,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", help="Keep the indexes in this folder, for the next run.")
+    ] = None,
+    json_file: JsonFile = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report with plots into this file.")] = None,
+) -> None:
+    """Measure every strategy on labelled questions, beside the router's own choice and the best possible one."""
+    from agentic_retriever.cli.bench import BenchArguments, bench_options, run_bench
+
+    options = bench_options(
+        strategies=strategies, mode=mode, vectors=vectors, views=views, limit=limit, depth=depth, seed=seed,
+        baseline=baseline, peers=peers, answers=answers,
+    )  # fmt: skip
+    asked = BenchArguments(
+        datasets=tuple(datasets), options=options, keep=keep, json_file=json_file, html_file=html_file
+    )
+    run_bench(Console(), ctx.obj, asked)
+
+
+@app.command()
+@reported
 def train(
     ctx: typer.Context,
     datasets: Datasets,

@@ -60,6 +60,7 @@ def show_training(console: Console, result: TrainingResult) -> None:
             )
     console.line()
     console.line(result.verdict, style="bold")
+    console.line(result.fusion.verdict, style="bold")
 
 
 def _row(run: StrategyRun) -> tuple[object, ...]:

@@ -135,8 +135,17 @@ class RouterConfig:
         maximum=1,
     )
 
-    fusion: str = setting("weighted", "how hybrid merges dense and BM25", choices=("weighted", "rrf", "borda"))
-    hybrid_alpha: float = setting(0.7, "weight of the dense side; the BM25 side has the rest", minimum=0, maximum=1)
+    fusion: str = setting(
+        "calibrated",
+        "how hybrid merges dense and BM25; calibrated weighs them by question, or as trained on the index",
+        choices=("calibrated", "weighted", "rrf", "borda"),
+    )
+    hybrid_alpha: float = setting(
+        0.7,
+        "weight of the dense side, which calibrated finds by itself; the BM25 side has the rest",
+        minimum=0,
+        maximum=1,
+    )
     rrf_k: int = setting(60, "constant of reciprocal rank fusion", unit="ranks", minimum=1)
     planner_parts: int = setting(
         4, "most parts that the planner splits a question into", unit="questions", minimum=2, maximum=5
@@ -173,6 +182,15 @@ class RouterConfig:
     )
     answer_rescoring: bool = setting(
         True, "compare sentences of an extractive answer with the question by vectors, too, not by words alone"
+    )
+    unsupported_sentences: str = setting(
+        "flag",
+        "what becomes of sentences of a model that no passage supports: told in the answer's checks (flag), marked "
+        "with [?] as well (mark), or left out (drop)",
+        choices=("flag", "mark", "drop"),
+    )
+    context_passages: int = setting(
+        0, "most passages a model reads; 0 for 5, and 10 for a complex question", unit="passages", minimum=0
     )
     cache_ttl_s: float = setting(
         1_800.0, "how long an answer stays cached; 0 turns the answer cache off", unit="seconds", minimum=0

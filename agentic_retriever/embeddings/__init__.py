@@ -1,6 +1,7 @@
 """Embedding models by name, with batches, a deadline and caches."""
 
 from agentic_retriever.embeddings.cache import DiskVectorCache, PackedVectors, VectorCache, VectorSource, text_hash
+from agentic_retriever.embeddings.known import KnownQueryEmbedding
 from agentic_retriever.embeddings.local import LocalE5Embedding
 from agentic_retriever.embeddings.model import EmbeddingModel
 from agentic_retriever.embeddings.redis_cache import RedisVectorCache
@@ -9,6 +10,7 @@ from agentic_retriever.embeddings.resolve import embedding_name, ollama_models, 
 __all__ = [
     "DiskVectorCache",
     "EmbeddingModel",
+    "KnownQueryEmbedding",
     "LocalE5Embedding",
     "PackedVectors",
     "RedisVectorCache",

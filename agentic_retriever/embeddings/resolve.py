@@ -6,6 +6,7 @@ import json
 import urllib.request
 from typing import TYPE_CHECKING
 
+from agentic_retriever.embeddings.known import KnownQueryEmbedding
 from agentic_retriever.embeddings.local import LOCAL_MODEL, LocalE5Embedding
 from agentic_retriever.errors import ConfigError
 
@@ -23,6 +24,8 @@ _PROBE_TIMEOUT_S = 0.5
 
 def embedding_name(base: BaseEmbedding) -> str:
     """Return the identity of an embedding object: what an index remembers of it."""
+    if isinstance(base, KnownQueryEmbedding):
+        return embedding_name(base.base)
     if isinstance(base, LocalE5Embedding):
         return f"{LOCAL}:{LOCAL_MODEL}"
     if type(base).__name__ == "OllamaEmbedding":

@@ -1,11 +1,14 @@
 """Measuring on labelled questions: how well the router routes, and which strategy suits an index."""
 
 from agentic_retriever.evaluation.bench import RoutingBenchmark, bench_routing
+from agentic_retriever.evaluation.benchmark_result import Benchmark, TargetResult
 from agentic_retriever.evaluation.contenders import stage_one_field, stage_two_field
 from agentic_retriever.evaluation.datasets import Dataset, DatasetKind, LabelledQuery
+from agentic_retriever.evaluation.harness import benchmark
 from agentic_retriever.evaluation.loading import load_dataset
 from agentic_retriever.evaluation.material import RoutingMaterial, RoutingOptions, prepare
 from agentic_retriever.evaluation.measures import ndcg_by_query
+from agentic_retriever.evaluation.options import BenchOptions
 from agentic_retriever.evaluation.problems import Problem, ProblemKind, ProblemReport
 from agentic_retriever.evaluation.reliability import draw_reliability, measure_reliability
 from agentic_retriever.evaluation.results import ComplexityMeasures, StageOneMeasures, StageTwoMeasures
@@ -20,6 +23,8 @@ from agentic_retriever.evaluation.strategies import JudgedQuery, StrategyRun, ru
 from agentic_retriever.evaluation.training import TrainingOptions, TrainingResult, train_strategies
 
 __all__ = [
+    "BenchOptions",
+    "Benchmark",
     "ComplexityMeasures",
     "Contender",
     "Dataset",
@@ -36,9 +41,11 @@ __all__ = [
     "StageOneMeasures",
     "StageTwoMeasures",
     "StrategyRun",
+    "TargetResult",
     "TrainingOptions",
     "TrainingResult",
     "bench_routing",
+    "benchmark",
     "draw_reliability",
     "evaluate_complexity",
     "evaluate_stage_one",

@@ -6,6 +6,8 @@ A **BEIR folder** (N. Thakur et al., "BEIR", NeurIPS 2021) holds ``corpus.jsonl`
 A **questions file** is ``.jsonl`` with the fields ``query``, and as far as they are known ``id``, ``language``,
 ``index``, ``doc_ids``, ``strategy``, ``complexity``, ``answer`` and ``answerable``. The name ``sample`` stands for the
 questions that ship with the package.
+
+A ``.json`` file is what LlamaIndex's ``EmbeddingQAFinetuneDataset`` saves: ``queries``, ``corpus``, ``relevant_docs``.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class LabelledQuery:
         complexity: How hard it is, or ``None``.
         answer: A right answer, or ``None``.
         answerable: Whether anything in the indexes answers it.
+        pseudo: Whether it was made of the corpus itself, since there was no real question.
     """
 
     query_id: str
@@ -62,6 +65,7 @@ class LabelledQuery:
     complexity: Complexity | None = None
     answer: str | None = None
     answerable: bool = True
+    pseudo: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "relevance", frozen(self.relevance))
@@ -88,6 +92,11 @@ class Dataset:
     documents: tuple[SourceDocument, ...] = ()
     queries: tuple[LabelledQuery, ...] = ()
     problems: ProblemReport = field(default_factory=ProblemReport)
+
+    @property
+    def pseudo(self) -> bool:
+        """Whether its questions were made of its own documents."""
+        return any(query.pseudo for query in self.queries)
 
     def limited(self, most: int | None, seed: int) -> Dataset:
         """Return the data set with at most so many questions, drawn by a seed and in their order."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation.beir import load_beir
 from agentic_retriever.evaluation.datasets import SAMPLE, Dataset
+from agentic_retriever.evaluation.finetune_data import load_finetune_file
 from agentic_retriever.evaluation.questions import load_questions_file, load_sample
 
 
@@ -14,7 +15,8 @@ def load_dataset(path: str | Path, *, with_corpus: bool = True, split: str | Non
     """Read a data set.
 
     Args:
-        path: A BEIR folder, a ``.jsonl`` file of questions, or ``sample``.
+        path: A BEIR folder, a ``.jsonl`` file of questions, a ``.json`` file that LlamaIndex's
+            ``EmbeddingQAFinetuneDataset`` saved, or ``sample``.
         with_corpus: Whether the documents of a BEIR folder are read and its judgments held against them; without,
             ``corpus.jsonl`` need not be there.
         split: Read ``qrels/SPLIT.tsv`` only; all judgments by default.
@@ -32,8 +34,10 @@ def load_dataset(path: str | Path, *, with_corpus: bool = True, split: str | Non
         return load_beir(place, with_corpus=with_corpus, split=split)
     if place.suffix.lower() == ".jsonl":
         return load_questions_file(place)
-    what = "is neither a folder nor a .jsonl file" if place.exists() else "does not exist"
+    if place.suffix.lower() == ".json" and place.exists():
+        return load_finetune_file(place)
+    what = "is neither a folder nor a .jsonl or .json file" if place.exists() else "does not exist"
     raise EvaluationError(
         f"{place} {what}; a data set is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/*.tsv), a .jsonl file of "
-        f"questions, or the word {SAMPLE}"
+        f"questions, a .json file of an EmbeddingQAFinetuneDataset, or the word {SAMPLE}"
     )

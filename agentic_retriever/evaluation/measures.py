@@ -1,8 +1,9 @@
-"""Quality of rankings: nDCG@10 by ``ir_measures``, on documents."""
+"""Quality of rankings by ``ir_measures``, on documents."""
 
 from __future__ import annotations
 
 import importlib
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from agentic_retriever.errors import ConfigError
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 BENCH_HINT: Final = "needs the extra 'bench': pip install 'agentic-retriever[bench]'"
 """What to do when a library of the extra is missing."""
+
+MEASURES: Final = ("nDCG@10", "R@10", "R@100", "RR", "AP")
+"""The measures of a benchmark, as ``ir_measures`` writes them; the first one is what strategies are compared by."""
 
 
 def fold_to_documents(nodes: Iterable[NodeWithScore]) -> list[str]:
@@ -63,6 +67,39 @@ def ndcg_by_query(
     for metric in measures.iter_calc([wanted], judged, run):
         if metric.query_id in found:
             found[metric.query_id] = float(metric.value)
+    return found
+
+
+def measure_rankings(
+    qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]], *, names: Sequence[str] = MEASURES
+) -> dict[str, dict[str, float]]:
+    """Measure each ranking by several measures.
+
+    Args:
+        qrels: Grade of each judged document, from 0, by query.
+        rankings: Document ids, best first, by query; a query without one counts as one that found nothing.
+        names: The measures, as ``ir_measures`` writes them.
+
+    Returns:
+        For each query of ``qrels`` its value by each measure, all in [0, 1]; 0 where nothing was found, and where a
+        measure gave no finite number.
+
+    Raises:
+        ConfigError: If the extra ``bench`` is not installed.
+    """
+    library = _ir_measures()
+    wanted = {library.parse_measure(name): name for name in names}
+    judged = {query: dict(grades) for query, grades in qrels.items()}
+    run = {
+        query: {doc_id: float(len(ranking) - at) for at, doc_id in enumerate(ranking)}
+        for query, ranking in rankings.items()
+        if ranking
+    }
+    found = {query: dict.fromkeys(names, 0.0) for query in qrels}
+    for metric in library.iter_calc(list(wanted), judged, run) if run else ():
+        value = float(metric.value)
+        if metric.query_id in found and math.isfinite(value):
+            found[metric.query_id][wanted[metric.measure]] = value
     return found
 
 

@@ -34,6 +34,9 @@ class ProblemKind(str, Enum):
     UNUSABLE_VECTOR = "unusable_vector"
     MISSING_DOCUMENT_VECTOR = "missing_document_vector"
     MISSING_QUERY_VECTOR = "missing_query_vector"
+    COMPUTED_DOCUMENT_VECTOR = "computed_document_vector"
+    COMPUTED_QUERY_VECTOR = "computed_query_vector"
+    UNUSED_VECTOR = "unused_vector"
 
 
 CONSEQUENCE: Final[Mapping[ProblemKind, str]] = frozen(
@@ -51,6 +54,9 @@ CONSEQUENCE: Final[Mapping[ProblemKind, str]] = frozen(
         ProblemKind.UNUSABLE_VECTOR: "counts as missing",
         ProblemKind.MISSING_DOCUMENT_VECTOR: "the document counts by its words only",
         ProblemKind.MISSING_QUERY_VECTOR: "the query is not asked",
+        ProblemKind.COMPUTED_DOCUMENT_VECTOR: "the document was embedded",
+        ProblemKind.COMPUTED_QUERY_VECTOR: "the query was embedded",
+        ProblemKind.UNUSED_VECTOR: "it is not used",
     }
 )  # type: ignore[assignment]  # frozen() is typed for names, and every kind is one
 

@@ -1,4 +1,7 @@
-"""Training the strategy selector of an index on judged questions, and measuring its strategies on the way."""
+"""Training the strategy selector and the weights of hybrid search of an index on judged questions.
+
+Every strategy is measured on the way.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from agentic_retriever.evaluation.datasets import check_names
+from agentic_retriever.evaluation.fusion_training import FusionTraining, train_fusion
 from agentic_retriever.evaluation.journal import Journal, fingerprint
 from agentic_retriever.evaluation.judged import judged_queries
 from agentic_retriever.evaluation.strategies import DEPTH, StrategyRun, run_strategies
 from agentic_retriever.evaluation.watching import SilentWatcher
 from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
-from agentic_retriever.retrievers import cards
+from agentic_retriever.retrievers import FusionTrainedOn, cards
 from agentic_retriever.routing import (
     MODEL_FILE,
     DomainTerms,
@@ -82,6 +86,7 @@ class TrainingResult:
         validation: What the model reaches on questions that it was not trained on; ``None`` when there were too few.
         model: The model, trained on all questions; ``None`` when there were too few.
         installed: Whether the model is beside the index now.
+        fusion: The weights of hybrid search, and what became of them.
         verdict: One line: what was done and why.
         problems: What was wrong with the data sets.
         seed: Of everything that was drawn.
@@ -95,6 +100,7 @@ class TrainingResult:
     validation: CrossValidation | None
     model: StrategyModel | None
     installed: bool
+    fusion: FusionTraining
     verdict: str
     problems: ProblemReport
     seed: int
@@ -112,6 +118,7 @@ class TrainingResult:
             "validation": None if self.validation is None else self.validation.to_dict(),
             "model": None if self.model is None else self.model.to_dict(),
             "installed": self.installed,
+            "fusion": self.fusion.to_dict(),
             "verdict": self.verdict,
             "problems": self.problems.to_dict(),
         }
@@ -127,9 +134,10 @@ def train_strategies(
     today: Callable[[], str] = _today,
     watcher: Watcher | None = None,
 ) -> TrainingResult:
-    """Measure every strategy of an index, and install a selector trained on that if it helps.
+    """Measure every strategy of an index, and install a selector and weights of hybrid search if they help.
 
-    What is measured of each strategy is kept beside the index in any case, save in a dry run.
+    What is measured of each strategy is kept beside the index in any case, save in a dry run. The strategies are
+    measured with the weights that were there before.
 
     Args:
         datasets: BEIR folders whose documents are those of the index, or questions files with ``doc_ids``.
@@ -165,6 +173,7 @@ def train_strategies(
         _keep(index, runs, label, len(queries), today)
         if installed and model is not None:
             model.save(index.folder / MODEL_FILE)
+    fusion = _fit_fusion(chosen, router, index, queries, options, today, watch)
     journal.remove()
     return TrainingResult(
         index=name,
@@ -175,6 +184,7 @@ def train_strategies(
         validation=validation,
         model=model,
         installed=installed,
+        fusion=fusion,
         verdict=_verdict(validation, len(queries), options, had_one=(index.folder / MODEL_FILE).exists()),
         problems=problems,
         seed=options.seed,
@@ -230,6 +240,29 @@ def _fit(
     validation = cross_validate(rows, folds=folds, seed=seed, heuristic=HeuristicSelector())
     trained_on = TrainedOn(dataset=label, index=index.name, index_version=index.version, rows=0, date=today())
     return validation, fit_strategy_model(rows, trained_on=trained_on, seed=seed)
+
+
+def _fit_fusion(
+    datasets: Sequence[Dataset],
+    router: AgenticRouter,
+    index: Index,
+    queries: Sequence[JudgedQuery],
+    options: TrainingOptions,
+    today: Callable[[], str],
+    watcher: Watcher,
+) -> FusionTraining:
+    if any(dataset.pseudo for dataset in datasets):
+        return FusionTraining.left_out("questions made of the documents' own words ask for BM25 alone on any index")
+    label = " + ".join(dataset.name for dataset in datasets)
+    return train_fusion(
+        router,
+        index,
+        queries,
+        trained_on=FusionTrainedOn(dataset=label, index=index.name, index_version=index.version, rows=0, date=today()),
+        seed=options.seed,
+        install=not options.dry_run,
+        watcher=watcher,
+    )
 
 
 def _keep(index: Index, runs: Sequence[StrategyRun], label: str, queries: int, today: Callable[[], str]) -> None:

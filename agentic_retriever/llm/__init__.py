@@ -2,19 +2,21 @@
 
 from agentic_retriever.llm.breaker import Breaker, BreakerState
 from agentic_retriever.llm.build import build_client, build_llm
-from agentic_retriever.llm.calls import Attempt, LLMReply, ModelClient, TierNeeds, estimate_tokens, spent_on
+from agentic_retriever.llm.calls import LLMReply, ModelClient, StreamsReplies, TierNeeds, estimate_tokens, spent_on
 from agentic_retriever.llm.choices import Choice, read_choice, read_choices
 from agentic_retriever.llm.client import LLMClient
 from agentic_retriever.llm.endpoint import Endpoint
-from agentic_retriever.llm.failures import FailureKind, failure_kind
+from agentic_retriever.llm.failures import failure_kind
 from agentic_retriever.llm.health import TierHealth
 from agentic_retriever.llm.prices import FREE, CostReport, Price, PriceTable
 from agentic_retriever.llm.retry import RetryPolicy
-from agentic_retriever.llm.streaming import AsyncReplyStream, ReplyStream
+from agentic_retriever.llm.streaming import AsyncPieces, AsyncReplyStream, ReplyStream
 from agentic_retriever.llm.tiers import TieredClient
+from agentic_retriever.schema import Attempt, FailureKind
 
 __all__ = [
     "FREE",
+    "AsyncPieces",
     "AsyncReplyStream",
     "Attempt",
     "Breaker",
@@ -30,6 +32,7 @@ __all__ = [
     "PriceTable",
     "ReplyStream",
     "RetryPolicy",
+    "StreamsReplies",
     "TierHealth",
     "TierNeeds",
     "TieredClient",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from agentic_retriever.schema import Complexity, Tier, TierUsage, Usage
+from agentic_retriever.schema import Attempt, Complexity, Tier, TierUsage, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentic_retriever.llm.failures import FailureKind
+    from agentic_retriever.llm.streaming import ReplyStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,41 +29,6 @@ class TierNeeds:
     context_chars: int = 0
     force_cloud: bool = False
     max_usd: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One model that was tried for an answer.
-
-    Attributes:
-        tier: Its tier.
-        model: Its name.
-        failure: Why it gave no answer, or ``None`` if it gave one.
-        seconds: Wall-clock time, waits between requests included.
-        requests: Requests that were sent; 0 when it was left alone.
-        prompt_tokens: Tokens of the prompt; 0 when they are not known, as after a failure.
-        completion_tokens: Tokens of the answer, likewise.
-        usd: Cost in USD; ``None`` when the model's price is not known.
-    """
-
-    tier: Tier
-    model: str
-    failure: FailureKind | None = None
-    seconds: float = 0.0
-    requests: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    usd: float | None = 0.0
-
-    def __str__(self) -> str:
-        said = "answered" if self.failure is None else self.failure.value
-        asked = f"{self.seconds:.1f} s, {self.requests} request{'s' * (self.requests != 1)}"
-        return f"{self.tier.value} model {self.model}: {said} ({asked})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types; ``failure`` is a name such as ``"timeout"`` or ``None``."""
-        failure = None if self.failure is None else self.failure.name.lower()
-        return {**{name: getattr(self, name) for name in self.__slots__}, "tier": self.tier.value, "failure": failure}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +61,14 @@ class LLMReply:
     priced: bool = True
     prompt_cut: bool = False
     attempts: tuple[Attempt, ...] = ()
+
+
+@runtime_checkable
+class StreamsReplies(Protocol):
+    """A client that can also answer piece by piece."""
+
+    def stream(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> ReplyStream:
+        """Answer a prompt piece by piece."""
 
 
 class ModelClient(Protocol):

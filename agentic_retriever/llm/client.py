@@ -16,10 +16,11 @@ from agentic_retriever.errors import (
 )
 from agentic_retriever.llm.calls import LLMReply, ModelClient, TierNeeds, estimate_tokens
 from agentic_retriever.llm.endpoint import FAILURES, Endpoint, Trial
-from agentic_retriever.llm.failures import FailureKind, safe_cause, translated
+from agentic_retriever.llm.failures import safe_cause, translated
 from agentic_retriever.llm.reading import Ending, model_name, model_window
 from agentic_retriever.llm.streaming import Canceller, ReplyStream, StreamStopped, TokenFeed
 from agentic_retriever.llm.watch import CallWatch
+from agentic_retriever.schema import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -13,9 +13,9 @@ from agentic_retriever.errors import (
     ModelPausedError,
     OverloadedError,
 )
-from agentic_retriever.llm.calls import Attempt
-from agentic_retriever.llm.failures import FailureKind, failure_kind
+from agentic_retriever.llm.failures import failure_kind
 from agentic_retriever.llm.retry import RetryPolicy
+from agentic_retriever.schema import Attempt, FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from agentic_retriever.errors import (
@@ -14,28 +13,10 @@ from agentic_retriever.errors import (
     ModelPausedError,
     OverloadedError,
 )
+from agentic_retriever.schema.attempts import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-class FailureKind(str, Enum):
-    """Why a model call gave nothing usable; the value is what messages say."""
-
-    TIMEOUT = "no answer in time"
-    UNREACHABLE = "the server cannot be reached"
-    AUTHENTICATION = "the key was refused"
-    PAYMENT = "the account has no credit"
-    NOT_FOUND = "the server does not have this model"
-    BAD_REQUEST = "the request was refused"
-    RATE_LIMITED = "too many requests"
-    SERVER = "the server failed"
-    OUTPUT = "the reply cannot be used"
-    OVERLOADED = "too many calls under way"
-    PAUSED = "left alone after failures"
-    BUDGET = "not within the budget"
-    TOO_LONG = "the prompt is too long for it"
-    OTHER = "the call failed"
 
 
 _HINTS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentic_retriever.llm.watch import event_hooks
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from llama_index.core.llms import LLM
@@ -26,12 +28,20 @@ class Built:
     close: Callable[[], None]
 
 
+@functools.lru_cache(maxsize=1)
+def _tls() -> ssl.SSLContext:
+    """Make the TLS settings once: reading the certificates takes 30 ms for each client otherwise."""
+    import httpx  # noqa: PLC0415 - only who uses it pays for its import
+
+    return httpx.create_ssl_context()
+
+
 def ollama(config: RouterConfig, model: str, context_tokens: int) -> Built:
     """Make a model on the configured Ollama server."""
     from llama_index.llms.ollama import Ollama  # noqa: PLC0415 - only who uses it pays for its import
     from ollama import Client  # noqa: PLC0415
 
-    client = Client(host=config.ollama_base_url, timeout=config.llm_timeout_s, event_hooks=event_hooks())
+    client = Client(host=config.ollama_base_url, timeout=config.llm_timeout_s, verify=_tls(), event_hooks=event_hooks())
     llm = Ollama(
         model=model,
         base_url=config.ollama_base_url,
@@ -54,7 +64,7 @@ def openrouter(config: RouterConfig, model: str, context_tokens: int) -> Built:
     client_log = logging.getLogger("openai._base_client")
     if client_log.level == logging.NOTSET:
         client_log.setLevel(logging.INFO)
-    http = httpx.Client(timeout=config.llm_timeout_s, follow_redirects=True, event_hooks=event_hooks())
+    http = httpx.Client(timeout=config.llm_timeout_s, follow_redirects=True, verify=_tls(), event_hooks=event_hooks())
     options: dict[str, Any] = {"stream_options": {"include_usage": True}}
     llm = OpenRouter(
         model=model,

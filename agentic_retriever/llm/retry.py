@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentic_retriever.llm.failures import FailureKind
+from agentic_retriever.schema import FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import Self
 
@@ -216,26 +216,33 @@ class ReplyStream:
         self.close()
 
 
-class AsyncReplyStream:
-    """The twin of :class:`ReplyStream` for ``async for``; the event loop is never blocked.
+class Pieces(Protocol):
+    """Text that comes piece by piece and can be given up from another thread."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def close(self) -> None:
+        """Give the rest up."""
+
+
+class AsyncPieces:
+    """Reads pieces in a thread for ``async for``; the event loop is never blocked.
+
+    Args:
+        stream: The pieces.
+        caller: Starts the thread.
 
     Attributes:
         text: What came so far.
-        reply: The whole reply with its accounts, once the stream has ended by itself.
     """
 
-    def __init__(self, stream: ReplyStream, caller: DeadlineCaller) -> None:
+    def __init__(self, stream: Pieces, caller: DeadlineCaller) -> None:
         self._stream = stream
         self._caller = caller
         self._queue: asyncio.Queue[object] | None = None
         self._ended = False
         self.text = ""
         weakref.finalize(self, stream.close)
-
-    @property
-    def reply(self) -> LLMReply | None:
-        """The whole reply, once the stream has ended by itself."""
-        return self._stream.reply
 
     def __aiter__(self) -> Self:
         return self
@@ -271,7 +278,20 @@ class AsyncReplyStream:
         await self.aclose()
 
 
-def _pump(stream: ReplyStream, loop: asyncio.AbstractEventLoop, pieces: asyncio.Queue[object]) -> Callable[[], None]:
+class AsyncReplyStream(AsyncPieces):
+    """The twin of :class:`ReplyStream` for ``async for``."""
+
+    def __init__(self, stream: ReplyStream, caller: DeadlineCaller) -> None:
+        super().__init__(stream, caller)
+        self._replies = stream
+
+    @property
+    def reply(self) -> LLMReply | None:
+        """The whole reply with its accounts, once the stream has ended by itself."""
+        return self._replies.reply
+
+
+def _pump(stream: Pieces, loop: asyncio.AbstractEventLoop, pieces: asyncio.Queue[object]) -> Callable[[], None]:
     """Return what reads a stream in a thread and hands its pieces to an event loop."""
 
     def post(item: object) -> None:

@@ -2,8 +2,9 @@
 
 from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
 from agentic_retriever.retrievers.chunk_decoupling import SPAN_KEY, ChunkDecouplingRetriever
-from agentic_retriever.retrievers.fusion import Fusion, borda, fuse, reciprocal_rank, weighted_sum
-from agentic_retriever.retrievers.hybrid import HybridRetriever
+from agentic_retriever.retrievers.fusion import Fusion, borda, calibrated, fuse, reciprocal_rank, weighted_sum
+from agentic_retriever.retrievers.fusion_model import DEFAULT_FUSION, FUSION_FILE, FusionModel, FusionTrainedOn
+from agentic_retriever.retrievers.hybrid import HybridRetriever, SideLists
 from agentic_retriever.retrievers.planner import PlannerRetriever
 from agentic_retriever.retrievers.planning import PARTS_KEY
 from agentic_retriever.retrievers.promises import SCORES_KEY, source_scores
@@ -24,6 +25,8 @@ from agentic_retriever.retrievers.summary import SummaryRetriever
 from agentic_retriever.retrievers.vector import VectorRetriever
 
 __all__ = [
+    "DEFAULT_FUSION",
+    "FUSION_FILE",
     "PARTS_KEY",
     "REGISTRY",
     "SCORES_KEY",
@@ -33,6 +36,8 @@ __all__ = [
     "ChunkDecouplingRetriever",
     "Found",
     "Fusion",
+    "FusionModel",
+    "FusionTrainedOn",
     "HasViews",
     "HybridRetriever",
     "PlannerRetriever",
@@ -42,11 +47,13 @@ __all__ = [
     "RetrieverAdapter",
     "SearchResult",
     "SearchableIndex",
+    "SideLists",
     "StrategySpec",
     "SummaryRetriever",
     "VectorRetriever",
     "borda",
     "build_adapter",
+    "calibrated",
     "cards",
     "fetch_nodes",
     "fuse",

@@ -13,6 +13,7 @@ from agentic_retriever.retrievers.fusion import RRF_K, Fusion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
+    from pathlib import Path
 
     from llama_index.core.schema import BaseNode, NodeWithScore
     from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from agentic_retriever.indices.keyword import KeywordIndex
     from agentic_retriever.indices.metadata import MetadataIndex
     from agentic_retriever.indices.metadata_candidates import CandidateSet
+    from agentic_retriever.indices.profile import IndexProfile
     from agentic_retriever.indices.vector_rows import VectorRows
     from agentic_retriever.llm import ModelClient
     from agentic_retriever.schema import Degradation, View
@@ -91,6 +93,23 @@ class HasVectorRows(HasMetadata, Protocol):
 
     def vector_rows(self) -> VectorRows | None:
         """Return the vectors of the current version, or ``None`` while they are not in memory."""
+
+
+@runtime_checkable
+class HasProfile(Protocol):
+    """An index that knows what its content is like."""
+
+    def profile(self) -> IndexProfile:
+        """Return the profile of the current version."""
+
+
+@runtime_checkable
+class HasFolder(Protocol):
+    """An index with a folder of its own, beside whose views a fitted fusion may lie."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +184,8 @@ class AdapterSettings:
         filters: Filters that ``retrieve`` applies.
         timeout_s: Seconds for one search, or ``None`` for no limit beyond the models' own.
         fusion: How hybrid merges its two sides.
-        alpha: Weight of the dense side in [0, 1]; the BM25 side has the rest.
+        alpha: Weight of the dense side in [0, 1], for every fusion but ``calibrated``, which finds its own; the BM25
+            side has the rest.
         rrf_k: Constant of reciprocal rank fusion, from 1.
         planner_parts: Most parts that the planner splits a question into, from 2 to 5.
         model: The model that the planner asks; without one it splits by words.
@@ -181,7 +201,7 @@ class AdapterSettings:
     max_query_chars: int = MAX_QUERY_CHARS
     filters: MetadataFilters | None = None
     timeout_s: float | None = None
-    fusion: Fusion = Fusion.WEIGHTED
+    fusion: Fusion = Fusion.CALIBRATED
     alpha: float = 0.7
     rrf_k: int = RRF_K
     planner_parts: int = 4

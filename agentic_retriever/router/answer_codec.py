@@ -10,11 +10,13 @@ from llama_index.core.schema import ImageNode, IndexNode, NodeWithScore, TextNod
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.schema import (
     Answer,
+    Attempt,
     Citation,
     Confidence,
     ConfidenceLevel,
     Degradation,
     RouteDecision,
+    SentenceCheck,
     Strategy,
     Tier,
     TierUsage,
@@ -59,6 +61,9 @@ class AnswerCodec:
             "query_id": value.query_id,
             "understood": list(value.understood),
             "tried": [one.to_dict() for one in value.tried],
+            "attempts": [attempt.to_dict() for attempt in value.attempts],
+            "nodes_left_out": value.nodes_left_out,
+            "checks": [check.to_dict() for check in value.checks],
         }
         try:
             text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -105,6 +110,9 @@ def _answer(row: Mapping[str, Any]) -> Answer:
         query_id=_text(row["query_id"]),
         understood=tuple(_text(line) for line in row["understood"]),
         tried=tuple(_tried(one) for one in row["tried"]),
+        checks=tuple(SentenceCheck.from_dict(check) for check in row["checks"]),
+        attempts=tuple(Attempt.from_dict(attempt) for attempt in row["attempts"]),
+        nodes_left_out=int(row["nodes_left_out"]),
     )
 
 

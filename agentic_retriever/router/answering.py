@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from agentic_retriever.cache import cache_key
 from agentic_retriever.filters import normalise
@@ -13,7 +13,7 @@ from agentic_retriever.synthesis import Evidence, Limits
 from agentic_retriever.text import detect_language, normalise_query
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from agentic_retriever.embeddings.model import Vector
     from agentic_retriever.indices import Index
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from agentic_retriever.router.resources import Resources
     from agentic_retriever.router.spending import Spending
     from agentic_retriever.schema import Budget
-    from agentic_retriever.synthesis import Synthesizer
+    from agentic_retriever.synthesis import StreamControl, Synthesis, Synthesizer
+
+T = TypeVar("T")
 
 
 class AnswerStage:
@@ -41,49 +43,96 @@ class AnswerStage:
         force_cloud: bool,
     ) -> Answer:
         """Answer; never raises for want of a model."""
-        decision, clock = retrieval.route, spending.clock
-        allowance = spending.allowance("writing the answer")
-        with clock.step("synthesis"):
-            done = self._synthesizer.synthesize(
-                decision.query,
-                retrieval.nodes,
-                complexity=decision.complexity,
-                language=detect_language(decision.query),
-                evidence=Evidence(relevance=self._relevance(retrieval), query_vector=query_vector),
-                limits=Limits(
-                    max_chars=self._resources.config.llm_context_chars,
-                    max_llm_calls=allowance.llm_calls,
-                    timeout_s=allowance.timeout_s,
-                ),
-                index_of=origin,
-            )
-        clock.add("llm", done.llm_ms)
-        degraded = (*retrieval.degraded, *done.degraded)
-        if force_cloud and done.tier is not Tier.CLOUD:
-            missing = Degradation(
-                step="synthesis.cloud",
-                reason="no cloud model answered; set llm to openrouter:MODEL",
-                fallback=done.tier.value,
-            )
-            degraded = (*degraded, missing)
-        return Answer(
-            text=done.text,
-            citations=done.citations,
-            confidence=done.confidence,
-            route=decision,
-            nodes=retrieval.nodes,
-            usage=Usage.of((*retrieval.usage.tiers, *done.usage.tiers)),
-            timings_ms={"embedding": 0.0, "rerank": 0.0, **clock.timings_ms()},
-            tier=done.tier,
-            cached=False,
-            degraded=degraded,
-            query_id="",
-            understood=retrieval.understood,
-            tried=retrieval.tried,
+        limits = self._limits(spending, force_cloud=force_cloud)
+        with spending.clock.step("synthesis"):
+            done = self._ask(self._synthesizer.synthesize, retrieval, origin, query_vector, limits)
+        return _finished(retrieval, done, spending, force_cloud=force_cloud)
+
+    def stream(
+        self,
+        retrieval: Retrieval,
+        origin: Mapping[str, str],
+        spending: Spending,
+        *,
+        query_vector: Vector | None,
+        force_cloud: bool,
+        control: StreamControl,
+    ) -> Generator[str, None, Answer]:
+        """Answer piece by piece, otherwise as :meth:`run`.
+
+        Raises:
+            StreamBrokenError: If the model's reply broke off after its first words were shown.
+        """
+        limits = self._limits(spending, force_cloud=force_cloud, control=control)
+        with spending.clock.step("synthesis"):
+            done = yield from self._ask(self._synthesizer.stream, retrieval, origin, query_vector, limits)
+        return _finished(retrieval, done, spending, force_cloud=force_cloud)
+
+    def _ask(
+        self,
+        ask: Callable[..., T],
+        retrieval: Retrieval,
+        origin: Mapping[str, str],
+        query_vector: Vector | None,
+        limits: Limits,
+    ) -> T:
+        decision = retrieval.route
+        return ask(
+            decision.query,
+            retrieval.nodes,
+            complexity=decision.complexity,
+            language=detect_language(decision.query),
+            evidence=Evidence(relevance=self._relevance(retrieval), query_vector=query_vector),
+            limits=limits,
+            index_of=origin,
+        )
+
+    def _limits(self, spending: Spending, *, force_cloud: bool, control: StreamControl | None = None) -> Limits:
+        config, allowance = self._resources.config, spending.allowance("writing the answer")
+        return Limits(
+            max_chars=config.llm_context_chars,
+            max_passages=config.context_passages or None,
+            max_llm_calls=allowance.llm_calls,
+            max_usd=allowance.usd,
+            force_cloud=force_cloud,
+            timeout_s=allowance.timeout_s,
+            control=control,
         )
 
     def _relevance(self, retrieval: Retrieval) -> float | None:
         return relevance(retrieval.nodes, self._resources.index(retrieval.indexes[0]).profile())
+
+
+def _finished(retrieval: Retrieval, done: Synthesis, spending: Spending, *, force_cloud: bool) -> Answer:
+    """Put the record of the query around what was written."""
+    clock = spending.clock
+    clock.add("llm", done.llm_ms)
+    degraded = (*retrieval.degraded, *done.degraded)
+    if force_cloud and done.tier is not Tier.CLOUD:
+        missing = Degradation(
+            step="synthesis.cloud",
+            reason="no cloud model answered; set llm_cloud to openrouter:MODEL",
+            fallback=done.tier.value,
+        )
+        degraded = (*degraded, missing)
+    return Answer(
+        text=done.text,
+        citations=done.citations,
+        confidence=done.confidence,
+        route=retrieval.route,
+        nodes=retrieval.nodes,
+        usage=Usage.of((*retrieval.usage.tiers, *done.usage.tiers)),
+        timings_ms={"embedding": 0.0, "rerank": 0.0, **clock.timings_ms()},
+        tier=done.tier,
+        cached=False,
+        degraded=degraded,
+        query_id="",
+        understood=retrieval.understood,
+        tried=retrieval.tried,
+        checks=done.checks,
+        attempts=done.attempts,
+        nodes_left_out=done.nodes_left_out,
+    )
 
 
 def answer_key(resources: Resources, question: Question, *, llm: str, budget: Budget | None, force_cloud: bool) -> str:

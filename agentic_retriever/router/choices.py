@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.llm import build_client
@@ -147,4 +147,12 @@ def make_synthesizer(resources: Resources, client: ModelClient | None) -> Synthe
     extractive = ExtractiveSynthesizer(
         max_sentences=config.answer_sentences, embed=embed if config.answer_rescoring else None
     )
-    return Synthesizer(extractive, None if client is None else LLMSynthesizer(client))
+    model = None if client is None else LLMSynthesizer(client, unsupported=unsupported_policy(config))
+    return Synthesizer(extractive, model)
+
+
+def unsupported_policy(config: RouterConfig) -> Literal["flag", "mark", "drop"]:
+    """Return what becomes of sentences that no passage supports."""
+    if config.unsupported_sentences == "mark":
+        return "mark"
+    return "drop" if config.unsupported_sentences == "drop" else "flag"

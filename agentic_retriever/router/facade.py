@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from agentic_retriever.cache import answer_cache, warm
 from agentic_retriever.concurrency import Workers
 from agentic_retriever.config import RouterConfig
+from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, StoreError
 from agentic_retriever.querylog import open_query_log
 from agentic_retriever.router.answer_codec import AnswerCodec
@@ -28,6 +29,7 @@ from agentic_retriever.router.refining import Refiner
 from agentic_retriever.router.resources import Resources
 from agentic_retriever.router.retrieve_stage import RetrieveStage
 from agentic_retriever.router.route_stage import RouteStage
+from agentic_retriever.router.streams import AsyncAnswerStream
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -50,6 +52,9 @@ T = TypeVar("T")
 
 #: How much longer than its deadline an async call may take, in seconds: the sync side should end first and say more.
 _GRACE_S = 0.25
+
+#: Streamed answers under way at once, each read by a thread of its own.
+_MAX_STREAMS = 128
 
 
 class AgenticRouter(Queries):
@@ -113,6 +118,7 @@ class AgenticRouter(Queries):
         pipeline = Pipeline(resources, stages, services, repeatable=selectors.repeatable)
         super().__init__(resources, pipeline)
         self._workers = Workers(config.workers, "agentic-router")
+        self._streams = DeadlineCaller("streamed answers", max_calls=_MAX_STREAMS, max_waiting=0)
 
     async def aroute(
         self,
@@ -156,6 +162,23 @@ class AgenticRouter(Queries):
         question = self._question(query, index, strategy, filters, top_k)
         answering = self._pipeline.aanswer(question, budget, force_cloud=force_cloud, workers=self._workers)
         return await self._in_time(budget, answering)
+
+    def astream(
+        self,
+        query: str,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        filters: MetadataFilters | None = None,
+        top_k: int | None = None,
+        budget: Budget | None = None,
+        force_cloud: bool = False,
+    ) -> AsyncAnswerStream:
+        """Do as :meth:`stream`, for ``async for``, off the event loop."""
+        stream = self.stream(
+            query, index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget, force_cloud=force_cloud
+        )
+        return AsyncAnswerStream(stream, self._streams)
 
     def analytics(self, since: datetime | None = None, until: datetime | None = None) -> Analytics:
         """Sum up the query history: totals, routes, tiers, times, cost and savings, fallbacks.

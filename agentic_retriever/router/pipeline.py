@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from agentic_retriever.router.answer_values import worth_keeping
+from agentic_retriever.router.answer_values import copied_answer, worth_keeping
 from agentic_retriever.router.answering import answer_key
 from agentic_retriever.router.spending import Spending
 from agentic_retriever.router.timing import QueryClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from agentic_retriever.cache import SingleFlightCache
     from agentic_retriever.concurrency import Workers
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agentic_retriever.router.retrieve_stage import RetrieveStage
     from agentic_retriever.router.route_stage import RouteStage
     from agentic_retriever.schema import Answer, Budget, Retrieval, RouteDecision
+    from agentic_retriever.synthesis import StreamControl
 
 _WAITING = "waiting for the answer"
 
@@ -126,6 +127,33 @@ class Pipeline:
                 timeout_s=call.spending.clock.left_s(_WAITING),
             )
             return self._handed_out(call, answer, cached=cached)
+
+    def stream(
+        self, question: Question, budget: Budget | None, control: StreamControl, *, force_cloud: bool
+    ) -> Generator[str, None, Answer]:
+        """Do as :meth:`answer`, piece by piece; a cached answer is one piece."""
+        call = self._call(question, budget, force_cloud=force_cloud)
+        cache = self._services.cache
+        with self._failures(call):
+            key, epoch = self._key(call), cache.epoch
+            known = cache.peek(key) if self._caches(question) else None
+            if known is not None:
+                yield known.text
+                return self._handed_out(call, known, cached=True)
+            routed = self._stages.route.run(question, call.spending)
+            retrieval, origin = self._stages.retrieve.run(question, routed, call.spending)
+            answer = yield from self._stages.answer.stream(
+                retrieval,
+                origin,
+                call.spending,
+                query_vector=routed.query_vector,
+                force_cloud=force_cloud,
+                control=control,
+            )
+            if self._caches(question) and worth_keeping(answer):
+                cache.put(key, answer, epoch=epoch)
+                answer = copied_answer(answer)
+            return self._handed_out(call, answer, cached=False)
 
     @contextmanager
     def _failures(self, call: _Call) -> Iterator[None]:

@@ -10,6 +10,7 @@ from agentic_retriever.router.explaining import Explanation
 from agentic_retriever.router.library import IndexLibrary
 from agentic_retriever.router.offers import offer
 from agentic_retriever.router.questions import Question, pinned_strategy
+from agentic_retriever.router.streams import AnswerStream
 from agentic_retriever.schema import RouteDecision
 
 if TYPE_CHECKING:
@@ -187,6 +188,32 @@ class Queries(IndexLibrary):
         return self._pipeline.answer(
             self._question(query, index, strategy, filters, top_k), budget, force_cloud=force_cloud
         )
+
+    def stream(
+        self,
+        query: str,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        filters: MetadataFilters | None = None,
+        top_k: int | None = None,
+        budget: Budget | None = None,
+        force_cloud: bool = False,
+    ) -> AnswerStream:
+        """Answer a question piece by piece; arguments as :meth:`query`.
+
+        Returns:
+            The pieces, and the finished ``answer`` behind them. The model may change until the first piece is shown,
+            never after it: a reply that breaks off then raises a ``StreamBrokenError`` with what was shown. Iterating
+            raises as :meth:`query` does, otherwise.
+
+        Raises:
+            InvalidQueryError: If the question or ``top_k`` cannot be used.
+            FilterError: If the filters cannot be used.
+            UnknownStrategyError: If the pinned strategy is unknown.
+        """
+        question = self._question(query, index, strategy, filters, top_k)
+        return AnswerStream(lambda control: self._pipeline.stream(question, budget, control, force_cloud=force_cloud))
 
     def _question(
         self,

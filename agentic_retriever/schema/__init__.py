@@ -13,6 +13,7 @@ from agentic_retriever.schema.answers import (
     Retrieval,
     Tried,
 )
+from agentic_retriever.schema.attempts import Attempt, FailureKind
 from agentic_retriever.schema.checks_made import SentenceCheck
 from agentic_retriever.schema.decision import Difference, RouteDecision, RouteDiff
 from agentic_retriever.schema.routing import (
@@ -30,6 +31,7 @@ __all__ = [
     "NO_LIMITS",
     "Allowance",
     "Answer",
+    "Attempt",
     "Budget",
     "Citation",
     "Complexity",
@@ -37,6 +39,7 @@ __all__ = [
     "ConfidenceLevel",
     "Degradation",
     "Difference",
+    "FailureKind",
     "Retrieval",
     "RouteDecision",
     "RouteDiff",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from llama_index.core.schema import NodeWithScore
 
+    from agentic_retriever.schema.attempts import Attempt
     from agentic_retriever.schema.checks_made import SentenceCheck
     from agentic_retriever.schema.decision import RouteDecision
     from agentic_retriever.schema.usage import Tier
@@ -155,6 +156,8 @@ class Answer:
         understood: What the strategy read in the question, one line each, such as a filter.
         tried: The strategies that were run, in order: more than one where the first found nothing near.
         checks: How each sentence stands against what it cites; empty when nothing was found.
+        attempts: The models that were asked for the text, in order, with what became of each.
+        nodes_left_out: How many of the nodes a model did not get to read, for want of room in its prompt.
     """
 
     text: str
@@ -171,6 +174,8 @@ class Answer:
     understood: tuple[str, ...] = ()
     tried: tuple[Tried, ...] = ()
     checks: tuple[SentenceCheck, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    nodes_left_out: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timings_ms", frozen(self.timings_ms))
@@ -195,6 +200,8 @@ class Answer:
             "understood": list(self.understood),
             "tried": [one.to_dict() for one in self.tried],
             "checks": [check.to_dict() for check in self.checks],
+            "attempts": [attempt.to_dict() for attempt in self.attempts],
+            "nodes_left_out": self.nodes_left_out,
         }
 
     def _repr_html_(self) -> str:

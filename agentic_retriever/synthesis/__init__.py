@@ -1,23 +1,35 @@
 """From retrieved nodes to a cited answer: by a model, or by extraction when there is none."""
 
+from agentic_retriever.synthesis.checking import CitedText, Unsupported, check_citations
 from agentic_retriever.synthesis.citations import PassageMatcher, Support, cite
-from agentic_retriever.synthesis.confidence import confidence_score
+from agentic_retriever.synthesis.confidence import (
+    AnswerFeatures,
+    ConfidenceModel,
+    JudgedAnswer,
+    confidence_score,
+    fit_confidence,
+)
 from agentic_retriever.synthesis.context import ContextPassage, assemble
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
-from agentic_retriever.synthesis.checking import CitedText, Unsupported, check_citations
 from agentic_retriever.synthesis.llm_answer import LLMAnswer, LLMSynthesizer
-from agentic_retriever.synthesis.synthesizer import Evidence, Limits, Synthesis, Synthesizer
+from agentic_retriever.synthesis.synthesizer import Synthesizer
+from agentic_retriever.synthesis.terms import unknown_share
+from agentic_retriever.synthesis.values import Evidence, Limits, StreamControl, Synthesis
 
 __all__ = [
+    "AnswerFeatures",
     "CitedText",
+    "ConfidenceModel",
     "ContextPassage",
     "Evidence",
     "Extraction",
     "ExtractiveSynthesizer",
+    "JudgedAnswer",
     "LLMAnswer",
     "LLMSynthesizer",
     "Limits",
     "PassageMatcher",
+    "StreamControl",
     "Support",
     "Synthesis",
     "Synthesizer",
@@ -26,4 +38,6 @@ __all__ = [
     "check_citations",
     "cite",
     "confidence_score",
+    "fit_confidence",
+    "unknown_share",
 ]

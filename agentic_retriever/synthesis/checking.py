@@ -29,12 +29,14 @@ UNSUPPORTED_MARK: Final = "[?]"
 
 _ATTACH_FROM: Final = 0.7
 _MAX_TRIED: Final = 2
+# Least share of a sentence's terms in a passage that can be near enough.
+_LIKELY: Final = 0.55
 _MAX_CHECKED: Final = 60
 _MAX_LEAD_IN: Final = 80
 
 _LINE_END: Final = re.compile(r"[ \t]+$", re.MULTILINE)
 _NO_STOP: Final = re.compile(f"[{character_class(Script.THAI, Script.LAO)}][^.!?]*$")
-_OWN_MARK: Final = re.compile(r"[ \t]*\[\?\]")
+_OWN_MARK: Final = re.compile(r"[ \t]{0,3}\[\?\]")
 
 Found = tuple[PassageMatcher, Support]
 
@@ -112,24 +114,9 @@ def check_citations(
     )
 
 
-def verbatim_check(start: int, text: str, citation: int) -> SentenceCheck:
-    """Make the check of a sentence that was copied from its source.
-
-    Args:
-        start: Where it stands in the answer.
-        text: The sentence as it stands there.
-        citation: The number of its citation.
-    """
-    return SentenceCheck(
-        start=start, end=start + len(text), text=text, supported=True, score=1.0, citations=(citation,)
-    )
-
-
 def _without_own_marks(text: str) -> str:
-    """Take out what would read as our mark; taking one out may leave another."""
-    while UNSUPPORTED_MARK in text:
-        text = _OWN_MARK.sub("", text)
-    return text
+    """Take out what would read as our mark; where taking one out leaves another, only its question mark goes."""
+    return _OWN_MARK.sub("", text).replace(UNSUPPORTED_MARK, "[ ]")
 
 
 def _is_lead_in(sentence: str, named: Sequence[int]) -> bool:
@@ -181,7 +168,9 @@ class _Checker:
 
     def _elsewhere(self, sentence: str, cited: Sequence[PassageMatcher]) -> tuple[Verdict, Found | None]:
         """The best of the passages that are not cited, if it supports a sentence beyond doubt."""
-        tried = [(matcher, matcher.locate(sentence)) for matcher in self._matchers if matcher not in cited]
+        terms = frozenset(self._tokenizer.tokens(sentence))
+        likely = [m for m in self._matchers if m not in cited and len(terms & m.terms) >= _LIKELY * len(terms)]
+        tried = [(matcher, matcher.locate(sentence)) for matcher in likely]
         near = [(matcher, support) for matcher, support in tried if support and support.score >= _ATTACH_FROM]
         for matcher, support in sorted(near, key=lambda pair: -pair[1].score)[:_MAX_TRIED]:
             verdict = judge(sentence, [matcher], self._tokenizer)

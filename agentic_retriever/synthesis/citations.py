@@ -29,7 +29,7 @@ NUMBER_MISMATCH_CAP = 0.3
 """Highest score of a quote that lacks a number of the sentence."""
 
 _MAX_NEEDLE_CHARS = 400
-_MAX_REACH = 2
+_REACHES = sorted(((before, after) for before in range(3) for after in range(3)), key=sum)
 _MIN_SHARE = 0.3
 _LEAST_RATIO = 45.0
 _MIN_OPENING_CHARS = 40
@@ -112,8 +112,13 @@ class PassageMatcher:
         return Facts(f"{self.passage.title}\n{self.passage.section}", self._tokenizer)
 
     @cached_property
-    def _terms(self) -> list[frozenset[str]]:
-        return [frozenset(self._tokenizer.tokens(self.passage.text[start:end])) for start, end in self._spans]
+    def terms(self) -> frozenset[str]:
+        """All its distinct terms."""
+        return frozenset().union(*(segment.all_terms for segment in self.facts))
+
+    @cached_property
+    def _numbers(self) -> list[frozenset[str]]:
+        return [numbers_in(segment.text) for segment in self.facts]
 
     @cached_property
     def _header_numbers(self) -> frozenset[str]:
@@ -176,7 +181,7 @@ class PassageMatcher:
     def _term_window(self, terms: frozenset[str]) -> tuple[int, int] | None:
         if not terms:
             return None
-        shared = [len(terms & own) for own in self._terms]
+        shared = [len(terms & segment.all_terms) for segment in self.facts]
         best = max(range(len(shared)), key=lambda i: shared[i])
         return (best, best + 1) if shared[best] else None
 
@@ -202,7 +207,7 @@ class PassageMatcher:
     def _judged(self, window: tuple[int, int], needle: str, terms: frozenset[str], wanted: frozenset[str]) -> Support:
         found = self._support(window, 0.0)
         ratio = fuzz.partial_ratio(needle, self._folded[found.start : found.end]) / 100
-        inside = frozenset().union(*self._terms[window[0] : window[1]])
+        inside = frozenset().union(*(segment.all_terms for segment in self.facts[window[0] : window[1]]))
         shared = len(terms & inside) / len(terms) if terms else ratio
         # Below 1, which is kept for what is verbatim.
         score = min(0.99, (ratio + shared) / 2)
@@ -212,13 +217,9 @@ class PassageMatcher:
     def _with_numbers(self, window: tuple[int, int], wanted: frozenset[str]) -> tuple[int, int] | None:
         """The smallest stretch around a window, by up to two sentences on either side, that has all the numbers."""
         first, last = window
-        reaches = sorted(
-            ((before, after) for before in range(_MAX_REACH + 1) for after in range(_MAX_REACH + 1)), key=sum
-        )
-        for before, after in reaches:
+        for before, after in _REACHES:
             wider = max(0, first - before), min(len(self._spans), last + after)
-            span = self._support(wider, 0.0)
-            if wanted <= numbers_in(self.passage.text[span.start : span.end]):
+            if not wanted or wanted <= frozenset().union(*self._numbers[wider[0] : wider[1]]):
                 return wider
         return None
 

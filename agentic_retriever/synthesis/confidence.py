@@ -1,29 +1,290 @@
-"""How far an answer can be trusted, as one number."""
+"""How far an answer can be trusted: a probability from what is seen of the question, the passages and the citations.
+
+A logistic regression over a handful of features, whose weights stand in ``confidence_weights.json`` and are fitted by
+``scripts/fit_confidence.py``. What more of a feature can mean is fixed beforehand (``SIGNS``), so that no weight says
+that better evidence makes a worse answer.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from agentic_retriever.errors import ConfigError
+from agentic_retriever.schema import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SIGNS: Final[Mapping[str, int]] = frozen(
+    {
+        "coverage": 1,
+        "reachable": 1,
+        "absent": -1,
+        "missing_code": -1,
+        "unknown_share": -1,
+        "fit": 1,
+        "margin": 1,
+        "relevance": 1,
+        "relevance_odds": 1,
+        "relevance_unknown": 0,
+        "foreign": 0,
+        "relevance_of_foreign": 1,
+    }
+)
+"""The features, and whether more of each may only raise (1) or lower (-1) the probability, or either (0)."""
+
+_LOGIT_LIMIT: Final = 6.0
+_LEAST_SUPPORTED: Final = 0.4
+_ROUNDS: Final = 4_000
 
 
-def confidence_score(*, coverage: float, relevance: float | None, support: float) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFeatures:
+    """What is known of an answer; ``None`` for what is not.
+
+    Attributes:
+        coverage: Weighted share of the question's terms in the cited text, in [0, 1].
+        relevance: How near the dense retriever found the question to the nodes, in [0, 1].
+        reachable: Weighted share of the question's terms in the best single passage, in [0, 1].
+        absent: Weighted share of them in no passage at all, in [0, 1].
+        missing_code: 1 when the question names a code or number that is in no passage, else 0.
+        unknown_share: Share of the question's content words that occur nowhere in the index, in [0, 1].
+        fit: How far the cited text has the kind of answer that is asked for, in [0, 1].
+        margin: How far the best sentence is ahead of the average one, in [0, 1].
+        foreign: Whether the question is in another language than the passages, so that words tell nothing.
+    """
+
+    coverage: float
+    relevance: float | None = None
+    reachable: float | None = None
+    absent: float | None = None
+    missing_code: float | None = None
+    unknown_share: float | None = None
+    fit: float | None = None
+    margin: float | None = None
+    foreign: bool = False
+
+    def values(self) -> dict[str, float | None]:
+        """Return the model's features by name, clipped; those that are not finite count as 0.
+
+        Without ``reachable`` the cited text stands for the passage, and without ``absent`` the best passage for all.
+        What is ``None`` is filled by the model.
+        """
+        coverage = _unit(self.coverage)
+        reachable = coverage if self.reachable is None else _unit(self.reachable)
+        absent = 1.0 - max(coverage, reachable) if self.absent is None else _unit(self.absent)
+        by_words = {
+            "coverage": coverage,
+            "reachable": reachable,
+            "absent": absent,
+            "missing_code": _known(self.missing_code),
+            "unknown_share": _known(self.unknown_share),
+        }
+        # In another language neither words nor vectors speak for an answer whose relevance is not known.
+        near = 0.0 if self.foreign and self.relevance is None else _known(self.relevance)
+        odds = None if near is None else 0.0 if self.relevance is None else _logit(near)
+        return {
+            **(dict.fromkeys(by_words, 0.0) if self.foreign else by_words),
+            "fit": _known(self.fit),
+            "margin": _known(self.margin),
+            "relevance": near,
+            "relevance_odds": 0.0 if self.foreign else odds,
+            "relevance_unknown": float(self.relevance is None),
+            "foreign": float(self.foreign),
+            "relevance_of_foreign": odds if self.foreign else 0.0,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfidenceModel:
+    """Weights of the features; a value that turns into JSON and back.
+
+    Attributes:
+        intercept: Log-odds of an answer of which every feature is 0.
+        weights: Weight by feature, for those of ``SIGNS``.
+        neutral: What stands for a feature that is not known, by feature.
+    """
+
+    intercept: float
+    weights: Mapping[str, float]
+    neutral: Mapping[str, float]
+
+    def probability(self, features: AnswerFeatures) -> float:
+        """Return the probability that the answer is right, in [0, 1]."""
+        values = features.values()
+        log_odds = self.intercept + sum(
+            weight * _filled(values[name], self.neutral.get(name, 0.0)) for name, weight in self.weights.items()
+        )
+        return _sigmoid(log_odds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {"intercept": self.intercept, "weights": dict(self.weights), "neutral": dict(self.neutral)}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> ConfidenceModel:
+        """Read what ``to_dict`` wrote.
+
+        Raises:
+            ConfigError: If a key is missing, a feature is not known or a number is not finite.
+        """
+        try:
+            model = cls(
+                intercept=float(given["intercept"]),
+                weights=frozen({str(name): float(value) for name, value in given["weights"].items()}),
+                neutral=frozen({str(name): float(value) for name, value in given["neutral"].items()}),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as err:
+            raise ConfigError(
+                "a confidence model needs a number as intercept, and weights and neutral as numbers by feature"
+            ) from err
+        unknown = sorted((model.weights.keys() | model.neutral.keys()) - SIGNS.keys())
+        if unknown:
+            raise ConfigError(f"unknown features of confidence: {', '.join(unknown)}; known are {', '.join(SIGNS)}")
+        if not all(map(math.isfinite, (model.intercept, *model.weights.values(), *model.neutral.values()))):
+            raise ConfigError("the weights of a confidence model must be finite numbers")
+        return model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedAnswer:
+    """An answer of which it is known whether it was right.
+
+    Attributes:
+        features: What was known of it.
+        right: Whether it was.
+        weight: How much it counts, above 0.
+    """
+
+    features: AnswerFeatures
+    right: bool
+    weight: float = 1.0
+
+
+@lru_cache(1)
+def default_model() -> ConfidenceModel:
+    """Return the weights that come with the package."""
+    text = (files("agentic_retriever.synthesis") / "confidence_weights.json").read_text("utf-8")
+    return ConfidenceModel.from_dict(json.loads(text)["model"])
+
+
+def fit_confidence(rows: Sequence[JudgedAnswer], *, l2: float = 0.002) -> ConfidenceModel:
+    """Fit the weights by maximum likelihood with a quadratic penalty, under the signs that are fixed.
+
+    The same rows always give the same weights.
+
+    Args:
+        rows: Judged answers, right ones and wrong ones.
+        l2: The penalty, above 0.
+
+    Returns:
+        The model; a feature that is not known is filled with its weighted mean over the rows where it is.
+
+    Raises:
+        ValueError: If the rows do not hold both right and wrong answers.
+    """
+    if len({row.right for row in rows}) < 2:
+        raise ValueError(f"got {len(rows)} judged answers; right and wrong ones are needed to fit a confidence")
+    names = list(SIGNS)
+    mass = np.array([row.weight for row in rows])
+    mass = mass / mass.sum()
+    raw = np.array(
+        [
+            [math.nan if (v := values[name]) is None else v for name in names]
+            for values in (r.features.values() for r in rows)
+        ]
+    )
+    neutral = {name: _mean(raw[:, at], mass) for at, name in enumerate(names)}
+    filled = np.where(np.isnan(raw), [neutral[name] for name in names], raw)
+    weights, intercept = _fitted(filled, np.array([row.right for row in rows], dtype=float), mass, l2)
+    return ConfidenceModel(
+        intercept=round(intercept, 4),
+        weights=frozen({name: round(float(weights[at]), 4) for at, name in enumerate(names)}),
+        neutral=frozen({name: round(value, 4) for name, value in neutral.items()}),
+    )
+
+
+def confidence_score(
+    *,
+    coverage: float,
+    relevance: float | None,
+    support: float,
+    features: AnswerFeatures | None = None,
+    model: ConfidenceModel | None = None,
+) -> float:
     """Combine what speaks for an answer.
 
-    ``evidence = sqrt((coverage² + relevance²) / 2)``, or ``coverage`` alone without a relevance, and
-    ``score = evidence * (0.4 + 0.6 * support)``. The quadratic mean lies between the mean and the larger of both: a
-    question in another language than the documents shares no words with them, and a question of rare names is far from
-    everything in vector space; either evidence can carry most of the weight, but not all of it.
+    The score is the model's probability times ``0.4 + 0.6 * support``: nothing raises an answer that its citations do
+    not support.
 
     Args:
         coverage: Weighted share of the question's terms found in the cited text, in [0, 1].
         relevance: How near the dense retriever found the question to the nodes, in [0, 1], or ``None`` if unknown.
         support: Mean score of the citations over the sentences of the answer, in [0, 1].
+        features: What else is known; its coverage and relevance are replaced by those given here.
+        model: The weights; those of the package by default.
 
     Returns:
         A score in [0, 1]. Arguments outside their range are clipped, those that are not finite count as 0.
     """
-    share = _unit(coverage)
-    evidence = share if relevance is None else math.sqrt((share**2 + _unit(relevance) ** 2) / 2)
-    return min(1.0, evidence * (0.4 + 0.6 * _unit(support)))
+    given = features or AnswerFeatures(coverage=coverage)
+    known = {name: getattr(given, name) for name in AnswerFeatures.__slots__}
+    evidence = AnswerFeatures(**(known | {"coverage": coverage, "relevance": relevance}))
+    probability = (model or default_model()).probability(evidence)
+    return min(1.0, probability * (_LEAST_SUPPORTED + (1 - _LEAST_SUPPORTED) * _unit(support)))
+
+
+def _fitted(
+    filled: np.ndarray[Any, np.dtype[np.float64]],
+    right: np.ndarray[Any, np.dtype[np.float64]],
+    mass: np.ndarray[Any, np.dtype[np.float64]],
+    l2: float,
+) -> tuple[np.ndarray[Any, np.dtype[np.float64]], float]:
+    """Projected gradient ascent; the step is one over a bound of the curvature, so it converges."""
+    design = np.hstack([filled, np.ones((len(filled), 1))])
+    penalty = np.array([l2] * filled.shape[1] + [0.0])
+    signs = np.array([*SIGNS.values(), 0])
+    step = 1 / (0.25 * float(np.linalg.eigvalsh((design * mass[:, None]).T @ design).max()) + l2)
+    weights = np.zeros(design.shape[1])
+    ahead, momentum = weights.copy(), 1.0
+    for _ in range(_ROUNDS):
+        odds = 1 / (1 + np.exp(-np.clip(design @ ahead, -30, 30)))
+        moved = ahead + step * (design.T @ (mass * (right - odds)) - penalty * ahead)
+        moved = np.where(signs * moved < 0, 0.0, moved)
+        following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = moved + (momentum - 1) / following * (moved - weights)
+        weights, momentum = moved, following
+    return weights[:-1], float(weights[-1])
+
+
+def _mean(column: np.ndarray[Any, np.dtype[np.float64]], mass: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    known = ~np.isnan(column)
+    return float((column[known] * mass[known]).sum() / mass[known].sum()) if known.any() else 0.0
+
+
+def _filled(value: float | None, neutral: float) -> float:
+    return neutral if value is None else value
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None else _unit(value)
+
+
+def _logit(share: float) -> float:
+    if share <= 0 or share >= 1:
+        return math.copysign(_LOGIT_LIMIT, share - 0.5)
+    return min(_LOGIT_LIMIT, max(-_LOGIT_LIMIT, math.log(share / (1 - share))))
+
+
+def _sigmoid(log_odds: float) -> float:
+    return 1 / (1 + math.exp(-min(60.0, max(-60.0, log_odds))))
 
 
 def _unit(value: float) -> float:

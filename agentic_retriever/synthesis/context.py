@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from llama_index.core.schema import MetadataMode
+from rapidfuzz import fuzz
 
+from agentic_retriever.schema import Complexity
+from agentic_retriever.synthesis.numbers import numbers_in
 from agentic_retriever.text import split_sentences
 
 if TYPE_CHECKING:
@@ -14,7 +17,12 @@ if TYPE_CHECKING:
 
     from llama_index.core.schema import BaseNode, NodeWithScore
 
+MAX_PASSAGES: Final = {Complexity.SIMPLE: 5, Complexity.COMPLEX: 10}
+"""Most passages that a model reads, by how hard the question is."""
+
 _MIN_CUT_CHARS = 200
+_NEAR_DUPLICATE = 92
+_MAX_COMPARED = 50
 
 _TITLE_KEYS = ("title", "file_name", "filename")
 _SECTION_KEYS = ("section", "section_path", "header_path", "heading")
@@ -58,16 +66,20 @@ class ContextPassage:
         return self.node.node.node_id
 
 
-def assemble(nodes: Sequence[NodeWithScore], *, max_chars: int) -> tuple[ContextPassage, ...]:
+def assemble(
+    nodes: Sequence[NodeWithScore], *, max_chars: int, max_passages: int | None = None
+) -> tuple[ContextPassage, ...]:
     """Turn nodes into passages, best first, as many as there is room for.
 
     A node that repeats another one's text or lies inside the span of another one of the same document is dropped; the
-    larger one takes the better rank of both. The last passage is cut at a sentence when it does not fit and 200
+    larger one takes the better rank of both. One that is nearly the same as a better one, with the same numbers, is
+    dropped, too. The last passage is cut at a sentence when it does not fit and 200
     characters or more of it do; what ranks lower is left out.
 
     Args:
         nodes: Best first. Blank ones are skipped.
         max_chars: Most characters of headers and texts together.
+        max_passages: Most passages, at least 1, or ``None`` for as many as there is room for.
 
     Returns:
         Passages numbered from 1; ``()`` when no node has text.
@@ -77,6 +89,7 @@ def assemble(nodes: Sequence[NodeWithScore], *, max_chars: int) -> tuple[Context
         passage = _passage(node)
         if passage is not None:
             _merge(kept, passage)
+    kept = _without_near_duplicates(kept)[: None if max_passages is None else max(1, max_passages)]
     fitting: list[ContextPassage] = []
     room = max_chars
     for passage in kept:
@@ -154,6 +167,22 @@ def _contains(outer: ContextPassage, inner: ContextPassage) -> bool:
     if outer.text.strip() == inner.text.strip():
         return True
     return outer.doc_id == inner.doc_id and len(inner.text) < len(outer.text) and inner.text.strip() in outer.text
+
+
+def _without_near_duplicates(passages: Sequence[ContextPassage]) -> list[ContextPassage]:
+    """Leave out what differs from a better passage in a few characters only, none of them a digit.
+
+    Two versions of a document that differ in a number are both kept: they contradict each other.
+    """
+    kept: list[ContextPassage] = []
+    seen: dict[frozenset[str], list[str]] = {}
+    for passage in passages:
+        same_numbers = seen.setdefault(numbers_in(passage.text), [])
+        if any(fuzz.ratio(passage.text, text, score_cutoff=_NEAR_DUPLICATE) for text in same_numbers[:_MAX_COMPARED]):
+            continue
+        kept.append(passage)
+        same_numbers.append(passage.text)
+    return kept
 
 
 def _fit(passage: ContextPassage, room: int, *, first: bool) -> ContextPassage | None:

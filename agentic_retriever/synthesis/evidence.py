@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.synthesis.segment_facts import Facts
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from agentic_retriever.synthesis.segment_facts import Facts
 
 _MAX_FURTHER: Final = 3
 _MAX_CITED: Final = 4
@@ -41,8 +41,8 @@ class Evidence:
 def gather(sentence: Facts, passages: Sequence[Sequence[Facts]], headers: Sequence[Facts]) -> Evidence | None:
     """Choose the segments that a sentence is held against.
 
-    Each passage gives the one that shares most of its terms. Another one is taken only for terms that are still missing: never for a
-    number alone, or a changed number would be found somewhere.
+    Each passage gives the one that shares most of its terms. Another one is taken only for terms that are still
+    missing: never for a number alone, or a changed number would be found somewhere.
 
     Args:
         sentence: The sentence.
@@ -77,7 +77,7 @@ def gather(sentence: Facts, passages: Sequence[Sequence[Facts]], headers: Sequen
 
 def _likeness(sentence: Facts, segment: Facts) -> float:
     shared = len(sentence.terms & segment.terms)
-    facts = len(sentence.values & segment.values) if sentence.values else 0
+    facts = len(sentence.values & segment.values) if shared and sentence.values else 0
     # Among segments with the same terms, the shorter one says less else.
     weight = max(_FACT_WEIGHT, _FACT_SHARE * len(sentence.terms))
     return shared + weight * facts + 0.1 * shared / (1 + len(segment.terms))

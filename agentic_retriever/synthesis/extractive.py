@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.schema import Complexity, Degradation, frozen
-from agentic_retriever.synthesis.candidates import Candidate, candidates
+from agentic_retriever.synthesis.candidates import candidates
+from agentic_retriever.synthesis.choosing import (
+    ChoiceRules,
+    choose,
+    choose_listed,
+    choose_overview,
+    covered_documents,
+)
+from agentic_retriever.synthesis.confidence import AnswerFeatures
+from agentic_retriever.synthesis.cues import LISTING, OVERVIEW, satisfaction
 from agentic_retriever.synthesis.quotes import quoted
+from agentic_retriever.synthesis.scoring import Scored, ScoringWeights, passage_terms, score
+from agentic_retriever.synthesis.sentence_vectors import rescored
 from agentic_retriever.synthesis.terms import Question, coverage
-from agentic_retriever.text import Tokenizer
+from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
+from agentic_retriever.text.identifiers import identifiers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,32 +31,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from agentic_retriever.schema import Citation
+    from agentic_retriever.synthesis.candidates import Candidate
     from agentic_retriever.synthesis.context import ContextPassage
+    from agentic_retriever.synthesis.scoring import Scores
+    from agentic_retriever.synthesis.sentence_vectors import Embed
 
-    Embed = Callable[[list[str]], NDArray[Any]]
-
-# What makes a sentence worth quoting, in units of "has every term of the question".
-_AROUND = 0.4
-_RANK = 0.12
-_NUMBER = 0.12
-_SUBJECT = 0.12
-_LEAD = 0.03
-_MIN_WIDTH = 12
-_LONG_WIDTH = 300
-# What is left of a score in a passage with none of the question's terms, and in one that lacks its numbers and codes.
-_POOR_PASSAGE = 0.5
-_WRONG_NUMBER = 0.5
-
-_EMBEDDED = 12
-_EMBEDDED_IN_ALL = 16
-_NEAR = 0.6
+_LEAST_OF_BEST = {Complexity.SIMPLE: 0.65, Complexity.COMPLEX: 0.45}
 # Scores that are mixed with spread cosines fall off faster.
 _NEAR_SLACK = 0.1
-_DIVERSITY = 0.3
-_LEAST_OF_BEST = {Complexity.SIMPLE: 0.7, Complexity.COMPLEX: 0.5}
-_MAX_LIST_CHARS = 800
 _BLIND_SENTENCES = 2
 _BLIND_SUPPORT = 0.2
+# Documents that have nearly all that the best one has of the question are listed if there are so many.
+_MANY_DOCUMENTS = 3
+_AS_GOOD = 0.9
+_LANGUAGE_CHARS = 600
+_QUERY_CHARS = 1_000
+# The number of a numbered thing, or one that is long enough to stand alone.
+_NUMBER = re.compile(r"(?<= )\d[\d.]*$|(?<!\d)\d{4,}(?!\d)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,12 @@ class Extraction:
         support: 1 when sentences were chosen for the question, 0.2 when only the order of retrieval spoke for them.
         weights: Weight of each of the question's terms, in [0.5, 1].
         degraded: ``synthesis.embed`` when sentences could not be embedded.
+        fit: How far the quoted sentences have the kind of answer that was asked for, such as a date, in [0, 1];
+            ``None`` when no such kind was asked for.
+        margin: How far the best sentence is ahead of the average one, as a share of its score, in [0, 1].
+        absent: Weighted share of the question's terms that are in no passage, in [0, 1].
+        missing_code: Whether a code or number of the question is in no passage.
+        foreign: Whether the question is in another language than the best passage.
     """
 
     text: str
@@ -69,24 +77,52 @@ class Extraction:
     support: float
     weights: Mapping[str, float]
     degraded: tuple[Degradation, ...] = ()
+    fit: float | None = None
+    margin: float = 0.0
+    absent: float = 0.0
+    missing_code: bool = False
+    foreign: bool = False
+
+    def features(self, *, relevance: float | None = None, unknown_share: float | None = None) -> AnswerFeatures:
+        """Return what the confidence in the answer rests on.
+
+        Args:
+            relevance: How near the dense retriever found the question to the nodes, in [0, 1], or ``None``.
+            unknown_share: Share of the question's terms that occur nowhere in the index, or ``None``.
+        """
+        return AnswerFeatures(
+            coverage=self.coverage,
+            relevance=relevance,
+            reachable=self.reachable,
+            absent=self.absent,
+            missing_code=float(self.missing_code),
+            unknown_share=unknown_share,
+            fit=self.fit,
+            margin=self.margin,
+            foreign=self.foreign,
+        )
 
 
 class ExtractiveSynthesizer:
-    """Chooses sentences by weighted term overlap, rank and surroundings, without saying the same thing twice.
+    """Chooses sentences by weighted term overlap, kind of answer, rank and surroundings, without repetition.
 
-    The choice is by maximal marginal relevance (J. Carbonell and J. Goldstein, "The Use of MMR, Diversity-Based
-    Reranking for Reordering Documents and Producing Summaries", SIGIR 1998). Reading order is: documents by their best
-    rank, sentences of a document by their place in it.
+    Reading order is: documents by their best rank, sentences of a document by their place in it.
 
     Args:
-        max_sentences: Most sentences in an answer, at least 1.
+        max_sentences: Most sentences in an answer, at least 1; the items of a list that is announced, the sentence that
+            a quoted one leans on and clauses of scripts without full stops come on top, and a list of documents may
+            have twice as many.
         embed: Embeds texts as rows of an ``(n, dim)`` array, to rescore the best 12 sentences by cosine when the
             question's vector is given, too.
+        weights: What counts how much in a score.
     """
 
-    def __init__(self, max_sentences: int = 4, embed: Embed | None = None) -> None:
+    def __init__(
+        self, max_sentences: int = 4, embed: Embed | None = None, *, weights: ScoringWeights | None = None
+    ) -> None:
         self.max_sentences = max(1, max_sentences)
         self._embed = embed
+        self._by = weights or ScoringWeights()
 
     def extract(
         self,
@@ -115,118 +151,106 @@ class ExtractiveSynthesizer:
         question = Question.of(query, tokenizer)
         found = candidates(passages, tokenizer)
         weights = question.weights([c.terms for c in found])
-        scores = _lexical_scores(found, question, weights)
+        scored = score(found, question, weights, self._by)
         blind = not any(c.terms & weights.keys() for c in found)
-        before = scores
-        scores, blind, degraded = self._by_vectors(found, scores, query_vector, blind=blind)
-        rescored = scores is not before
+        before = scored
+        scored, blind, degraded = self._by_vectors(found, scored, query_vector, blind=blind)
         if blind:
-            chosen = _first_sentences(found, min(self.max_sentences, _BLIND_SENTENCES))
+            picked = _first_sentences(found)[: min(self.max_sentences, _BLIND_SENTENCES)]
         else:
-            least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if rescored else 0.0)
-            chosen = _diverse(found, scores, self.max_sentences, least, weights)
-        picked = _with_lists(found, chosen)
+            least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if scored is not before else 0.0)
+            picked = self._choose(found, scored, before.whole, question, weights, least)
         text, citations = quoted(picked, index_of)
+        everywhere = frozenset().union(*(c.terms | c.around for c in found))
         return Extraction(
             text=text,
             citations=citations,
             coverage=coverage(weights, frozenset().union(*(c.terms | c.around for c in picked))),
-            reachable=_reachable(found, weights),
+            reachable=max((coverage(weights, terms) for terms in passage_terms(found).values()), default=0.0),
             support=_BLIND_SUPPORT if blind else 1.0,
             weights=frozen(weights),
             degraded=degraded,
+            fit=_fit(question, picked),
+            margin=_margin(before),
+            absent=1.0 - coverage(weights, everywhere) if weights else 0.0,
+            missing_code=_misses_code(query, passages, everywhere),
+            foreign=_is_foreign(language, passages),
         )
+
+    def _choose(
+        self,
+        found: Sequence[Candidate],
+        scored: Scored,
+        by_words: Scores,
+        question: Question,
+        weights: Mapping[str, float],
+        least: float,
+    ) -> list[Candidate]:
+        if OVERVIEW in question.kinds:
+            return choose_overview(found, scored.whole, most=self.max_sentences)
+        if _lists_documents(found, question, weights):
+            return choose_listed(found, by_words, weights, most=2 * self.max_sentences)
+        return choose(found, scored, weights, ChoiceRules(most=self.max_sentences, least=least))
 
     def _by_vectors(
         self,
         found: Sequence[Candidate],
-        scores: NDArray[np.float64],
+        scored: Scored,
         query_vector: Sequence[float] | NDArray[Any] | None,
         *,
         blind: bool,
-    ) -> tuple[NDArray[np.float64], bool, tuple[Degradation, ...]]:
+    ) -> tuple[Scored, bool, tuple[Degradation, ...]]:
         """Rescore by cosine if that can be done; afterwards the choice is blind no more."""
         if self._embed is None or query_vector is None or not found:
-            return scores, blind, ()
+            return scored, blind, ()
         try:
-            return _rescored(found, scores, self._embed, query_vector, blind=blind), False, ()
+            whole = rescored(found, scored.whole, self._embed, query_vector, blind=blind)
         except (AgenticRetrieverError, ValueError, TypeError) as err:
-            return scores, blind, (_not_embedded(err),)
+            return scored, blind, (_not_embedded(err),)
+        return replace(scored, whole=whole), False, ()
 
 
-def _lexical_scores(
-    found: Sequence[Candidate], question: Question, weights: Mapping[str, float]
-) -> NDArray[np.float64]:
-    factors = _passage_factors(found, weights)
-    return np.array([_lexical_score(c, question, weights) * factors[c.passage.number] for c in found], dtype=float)
+def _lists_documents(found: Sequence[Candidate], question: Question, weights: Mapping[str, float]) -> bool:
+    """Tell whether a question asks for all the documents that match, and several match alike."""
+    if question.kinds - {LISTING} and LISTING not in question.kinds:
+        return False
+    covered = covered_documents(found, weights)
+    best = max(covered.values(), default=0.0)
+    alike = sum(share >= _AS_GOOD * best for share in covered.values())
+    return best > 0 and alike >= (_MANY_DOCUMENTS if LISTING not in question.kinds else _MANY_DOCUMENTS - 1)
 
 
-def _lexical_score(c: Candidate, question: Question, weights: Mapping[str, float]) -> float:
-    own = coverage(weights, c.terms)
-    answers_number = question.asks_number and _new_number(c, weights)
-    score = own + _AROUND * coverage(weights, c.around - c.terms) + _RANK / c.passage.number
-    score += _SUBJECT * coverage(weights, c.lead)
-    score += (_NUMBER if answers_number else 0.0) + (_LEAD if c.position == 0 else 0.0)
-    if c.width < _MIN_WIDTH and own < 0.5 and not answers_number:
-        score *= 0.3
-    return score / (1 + max(0, c.width - _LONG_WIDTH) / (4 * _LONG_WIDTH))
+def _fit(question: Question, picked: Sequence[Candidate]) -> float | None:
+    kinds = question.kinds - {LISTING, OVERVIEW}
+    if not kinds:
+        return None
+    return max((satisfaction(kinds, c.text, question.text) for c in picked), default=0.0)
 
 
-def _passage_factors(found: Sequence[Candidate], weights: Mapping[str, float]) -> dict[int, float]:
-    """Tell how far each passage is about the question: many records differ only in a name or a number."""
-    terms = _passage_terms(found)
-    covered = {number: coverage(weights, own) for number, own in terms.items()}
-    best = max(covered.values(), default=0.0) or 1.0
-    codes = {term for term in weights if any(char.isdecimal() for char in term)}
-    most = max((len(codes & own) for own in terms.values()), default=0)
-    return {
-        number: (_POOR_PASSAGE + (1 - _POOR_PASSAGE) * covered[number] / best)
-        * (1.0 if len(codes & own) == most else _WRONG_NUMBER)
-        for number, own in terms.items()
-    }
+def _misses_code(query: str, passages: Sequence[ContextPassage], everywhere: frozenset[str]) -> bool:
+    """Tell whether the question names a code or a numbered thing that no passage has."""
+    wanted = identifiers(query[:_QUERY_CHARS])
+    if not wanted or not passages:
+        return False
+    there = frozenset(found for p in passages for found in identifiers(f"{p.header}\n{p.text}"))
+    # A numbered thing may be named by another word, a year may stand without "FY".
+    return any(
+        name not in there and not any(number in everywhere for number in _NUMBER.findall(name)) for name in wanted
+    )
 
 
-def _new_number(c: Candidate, weights: Mapping[str, float]) -> bool:
-    """Tell whether a sentence has a number that the question does not have."""
-    return any(term not in weights and any(char.isdecimal() for char in term) for term in c.terms)
+def _is_foreign(language: str, passages: Sequence[ContextPassage]) -> bool:
+    """Tell whether question and best passage are in different languages, both of them known."""
+    if not passages or language == UNDETERMINED:
+        return False
+    told = passages[0].node.node.metadata.get("language")
+    found = told if isinstance(told, str) and told else detect_language(passages[0].text[:_LANGUAGE_CHARS])
+    return found not in (UNDETERMINED, language)
 
 
-def _passage_terms(found: Sequence[Candidate]) -> dict[int, frozenset[str]]:
-    terms: dict[int, set[str]] = {}
-    for c in found:
-        terms.setdefault(c.passage.number, set()).update(c.terms, c.around)
-    return {number: frozenset(own) for number, own in terms.items()}
-
-
-def _reachable(found: Sequence[Candidate], weights: Mapping[str, float]) -> float:
-    return max((coverage(weights, terms) for terms in _passage_terms(found).values()), default=0.0)
-
-
-def _rescored(
-    found: Sequence[Candidate],
-    scores: NDArray[np.float64],
-    embed: Embed,
-    query_vector: Sequence[float] | NDArray[Any],
-    *,
-    blind: bool,
-) -> NDArray[np.float64]:
-    """Mix the scores of the best sentences with their cosine to the question; all others get 0."""
-    # A paraphrase shares no words with the question, so the sentences that come first are looked at in any case.
-    by_score = [] if blind else [int(i) for i in np.argsort(-scores, kind="stable")[:_EMBEDDED]]
-    best = list(dict.fromkeys([*by_score, *range(len(found))]))[: min(len(found), _EMBEDDED_IN_ALL)]
-    vectors = np.asarray(embed([found[i].in_context for i in best]), dtype=float)
-    query = np.asarray(query_vector, dtype=float).ravel()
-    if vectors.shape != (len(best), query.size) or not (np.isfinite(vectors).all() and np.isfinite(query).all()):
-        raise ValueError(f"expected finite vectors of shape {(len(best), query.size)}, got shape {vectors.shape}")
-    norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
-    cosines = vectors @ query / np.where(norms > 0, norms, 1.0)
-    # Cosines of one model crowd together, so they are spread over [0, 1] before they are mixed in.
-    spread = float(np.ptp(cosines))
-    near = (cosines - cosines.min()) / spread if spread > 0 else np.ones(len(best))
-    top = float(scores[best].max()) or 1.0
-    mixed = np.zeros(len(found))
-    mixed[best] = _NEAR * near + (0.0 if blind else (1 - _NEAR) * scores[best] / top)
-    return mixed
+def _margin(scored: Scored) -> float:
+    top = float(scored.whole.max()) if scored.whole.size else 0.0
+    return (top - float(scored.whole.mean())) / top if top > 0 else 0.0
 
 
 def _not_embedded(err: Exception) -> Degradation:
@@ -234,62 +258,5 @@ def _not_embedded(err: Exception) -> Degradation:
     return Degradation(step="synthesis.embed", reason=reason, fallback="term overlap")
 
 
-def _first_sentences(found: Sequence[Candidate], count: int) -> list[int]:
-    return [i for i, c in enumerate(found) if c.passage.number == found[0].passage.number][:count]
-
-
-def _diverse(
-    found: Sequence[Candidate],
-    scores: NDArray[np.float64],
-    most: int,
-    least_of_best: float,
-    weights: Mapping[str, float],
-) -> list[int]:
-    """Choose greedily: a sentence loses by what it has in common with those chosen before.
-
-    The neighbour of a chosen sentence gains by the question's terms that it adds: "A reserve exists. Only the CFO can
-    release it."
-    """
-    least = least_of_best * float(scores.max())
-    left = [int(i) for i in np.argsort(-scores, kind="stable")]
-    chosen: list[int] = []
-    missing = dict(weights)
-    total = sum(weights.values()) or 1.0
-    while left and len(chosen) < most:
-        gains = [
-            scores[i]
-            - _DIVERSITY * max((_overlap(found[i], found[j]) for j in chosen), default=0.0)
-            + (sum(missing.get(term, 0.0) for term in found[i].terms) / total if _is_near(i, chosen, found) else 0.0)
-            for i in left
-        ]
-        at = int(np.argmax(gains))
-        if gains[at] < least:
-            break
-        chosen.append(left.pop(at))
-        missing = {term: weight for term, weight in missing.items() if term not in found[chosen[-1]].terms}
-    return chosen
-
-
-def _is_near(i: int, chosen: Sequence[int], found: Sequence[Candidate]) -> bool:
-    return any(found[i].passage is found[j].passage and abs(found[i].position - found[j].position) == 1 for j in chosen)
-
-
-def _with_lists(found: Sequence[Candidate], chosen: Sequence[int]) -> list[Candidate]:
-    """Give a sentence that announces a list the items of the list: "Excluded are:" says nothing alone."""
-    picked = set(chosen)
-    for i in chosen:
-        if not found[i].text.endswith((":", "：")):
-            continue
-        room = _MAX_LIST_CHARS
-        for j in range(i + 1, len(found)):
-            follows = found[j].passage is found[i].passage and found[j].position == found[i].position + j - i
-            room -= found[j].end - found[j].start
-            if not follows or not found[j].item or found[j].item == found[i].item or room < 0:
-                break
-            picked.add(j)
-    return [found[i] for i in sorted(picked)]
-
-
-def _overlap(one: Candidate, other: Candidate) -> float:
-    smaller = min(len(one.terms), len(other.terms))
-    return len(one.terms & other.terms) / smaller if smaller else 0.0
+def _first_sentences(found: Sequence[Candidate]) -> list[Candidate]:
+    return [c for c in found if c.passage.number == found[0].passage.number]

@@ -45,6 +45,8 @@ def problems_of(said: Facts, evidence: Evidence) -> list[str]:
 
 
 def _foreign_dates(said: Facts, evidence: Evidence) -> Iterator[Date]:
+    if not said.dates:
+        return
     close = (*evidence.core, *evidence.headers)
     years = frozenset().union(*(part.values for part in (*close, *evidence.whole)))
     for date in said.dates:
@@ -118,13 +120,14 @@ def _unit(number: Number, facts: Facts) -> str:
 
 
 def _is_year(number: Number) -> bool:
-    return not number.percent and len(number.value) == 4 and number.value.isdecimal() and "1800" <= number.value <= "2700"
+    return (
+        not number.percent and len(number.value) == 4 and number.value.isdecimal() and "1800" <= number.value <= "2700"
+    )
 
 
 def _foreign_names(said: Facts, evidence: Evidence) -> Iterator[str]:
     close = (*evidence.core, *evidence.headers)
     near = frozenset().union(*(part.keys for part in close))
-    whole = near.union(*(part.keys for part in evidence.whole))
     terms = frozenset().union(*(part.terms for part in close))
     own = said.name_keys
     dated = [(date.start, date.end) for date in said.dates]
@@ -135,7 +138,7 @@ def _foreign_names(said: Facts, evidence: Evidence) -> Iterator[str]:
         if not name.code and stems and terms.issuperset(stems):
             continue
         rivals = [key for key in evidence.core[0].name_keys - own if key.startswith(str(name.code))]
-        if rivals or name.key not in whole:
+        if rivals or not any(name.key in part.keys for part in evidence.whole):
             yield name.text
     yield from _swapped_opening(said, evidence)
     joined = [part.text for part in evidence.whole] + [part.text for part in evidence.headers]
@@ -155,5 +158,3 @@ def _swapped_opening(said: Facts, evidence: Evidence) -> Iterator[str]:
         names = frozenset().union(*(part.name_keys for part in evidence.whole))
         if f"False{rivals[0].key}" in names:
             yield name.text
-
-

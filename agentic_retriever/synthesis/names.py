@@ -87,7 +87,12 @@ def find_names(text: str, language: str = "und") -> list[Name]:
             found.append(Name(word.start(), word.end(), word[0], code=True))
         elif kind == "capital" and word[0].casefold() not in common:
             opening = _OPENS.search(text[max(0, word.start() - 8) : word.start()]) is not None
-            if opening and at + 1 < len(words) and _beside(text, word, words[at + 1]) and language not in _CAPITAL_NOUNS:
+            if (
+                opening
+                and at + 1 < len(words)
+                and _beside(text, word, words[at + 1])
+                and language not in _CAPITAL_NOUNS
+            ):
                 opening = False
             if language not in _CAPITAL_NOUNS or opening or _in_run(text, words, at):
                 found.append(Name(word.start(), word.end(), word[0], code=False, opening=opening))

@@ -40,8 +40,50 @@ _PERCENT_BEHIND: Final = re.compile(
 )
 _PERCENT_BEFORE: Final = re.compile(r"(?:ร้อยละ|百分之)[ \u00a0]?$")
 
-_ENGLISH: Final = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
-_SPANISH: Final = ["cero", "uno", "dos", "tres", "cuatro", "cinco", "seis", "siete", "ocho", "nueve", "diez", "once", "doce", "trece", "catorce", "quince", "dieciséis", "diecisiete", "dieciocho", "diecinueve"]
+_ENGLISH: Final = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+_SPANISH: Final = [
+    "cero",
+    "uno",
+    "dos",
+    "tres",
+    "cuatro",
+    "cinco",
+    "seis",
+    "siete",
+    "ocho",
+    "nueve",
+    "diez",
+    "once",
+    "doce",
+    "trece",
+    "catorce",
+    "quince",
+    "dieciséis",
+    "diecisiete",
+    "dieciocho",
+    "diecinueve",
+]
 _TENS: Final = {
     word: 10 * at
     for words in (
@@ -54,8 +96,9 @@ _UNITS: Final = {word: at for words in (_ENGLISH, _SPANISH) for at, word in enum
     "un": 1, "una": 1, "hundred": 100, "cien": 100, "ciento": 100, "veintiuno": 21, "veintidós": 22, "veintitrés": 23,
     "veinticuatro": 24, "veinticinco": 25, "veintiséis": 26, "veintisiete": 27, "veintiocho": 28, "veintinueve": 29,
 }  # fmt: skip
+_DIGIT_WORDS: Final = "|".join([*_ENGLISH[1:10], *_SPANISH[1:10]])
 _WORD: Final = re.compile(
-    rf"(?<!por )(?<!per )\b(?:({'|'.join(_TENS)})(?:(?:-| | y )({'|'.join([*_ENGLISH[1:10], *_SPANISH[1:10]])}))?|({'|'.join(_UNITS)}))\b",
+    rf"(?<!por )(?<!per )\b(?:({'|'.join(_TENS)})(?:(?:-| | y )({_DIGIT_WORDS}))?|({'|'.join(_UNITS)}))\b",
     re.IGNORECASE,
 )
 # Letters that would make another word of it follow none of these: ห้าม, สามารถ, เก้าอี้, หกล้ม.
@@ -64,7 +107,8 @@ _THAI_UNITS: Final = {
     "เจ็ด": 7, "แปด": 8, "เก้า(?!อี้)": 9,
 }  # fmt: skip
 _THAI_UNIT: Final = "|".join(f"(?:{pattern})" for pattern in _THAI_UNITS)
-_THAI_WORD: Final = re.compile(f"({_THAI_UNIT})?(สิบ)?(?<=.)({_THAI_UNIT})?")
+_THAI_WORD: Final = re.compile(f"({_THAI_UNIT})?(สิบ)({_THAI_UNIT})?|({_THAI_UNIT})")
+_THAI: Final = re.compile("[\u0e01-\u0e3a]")
 _AROUND: Final = 12
 
 #: What a source may say instead of a number: accepted, never asked for.
@@ -130,8 +174,9 @@ def find_numbers(text: str) -> list[Number]:
     found = [_digits(text, match) for match in _DIGITS.finditer(text)]
     found += [_from(text, match.start(), match.end(), str(_word_value(match)), word=True)
               for match in _WORD.finditer(text)]  # fmt: skip
-    found += [_from(text, match.start(), match.end(), str(value), word=True)
-              for match in _THAI_WORD.finditer(text) if (value := _thai_value(match)) is not None]  # fmt: skip
+    if _THAI.search(text):
+        found += [_from(text, match.start(), match.end(), str(_thai_value(match)), word=True)
+                  for match in _THAI_WORD.finditer(text)]  # fmt: skip
     return sorted(found, key=lambda number: number.start)
 
 
@@ -176,11 +221,11 @@ def _word_value(match: re.Match[str]) -> int:
     return _UNITS[match[3].lower()]
 
 
-def _thai_value(match: re.Match[str]) -> int | None:
-    first, ten, last = match.groups()
+def _thai_value(match: re.Match[str]) -> int:
+    tens, ten, units, alone = match.groups()
     if not ten:
-        return _thai_unit(first) if first and not last else None
-    return 10 * (_thai_unit(first) if first else 1) + (_thai_unit(last) if last else 0)
+        return _thai_unit(alone)
+    return 10 * (_thai_unit(tens) if tens else 1) + (_thai_unit(units) if units else 0)
 
 
 def _thai_unit(word: str) -> int:

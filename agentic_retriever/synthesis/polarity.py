@@ -7,6 +7,7 @@ negation or by an antonym; by both at once it says the same again ("not below 10
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _IN_SCOPE: Final = 0.6
 _BEFORE_CHARS: Final = 30
 _AROUND_CHARS: Final = 50
 _SHORT_CLAUSE: Final = 4
+_MAX_CUES: Final = 12
 
 _WORDS: Final = (
     r"\b(?:not|never|no|nor|neither|none|nobody|nothing|cannot|\w+n['’]t"
@@ -41,7 +43,8 @@ _BOUND: Final = re.compile(
     r"\b(?:not?|never) (?:more|less|fewer|later|earlier|longer|higher|lower|only|exceed\w*|above|below|under|over)\b"
     r"|\b(?:must|may|can|does|do|should) (?:not|never) (?:exceed|be (?:more|less|lower|higher|longer|above|below))\b"
     r"|\bcannot (?:exceed|be (?:more|less|lower|higher))\b"
-    r"|\bno (?:más|menos|solo|sólo|supera\w*|supere\w*|excede\w*|exceda\w*|rebas\w+|pasa\w* de|(?:es|sea) (?:super|infer)ior)\b"
+    r"|\bno (?:más|menos|solo|sólo|supera\w*|supere\w*|excede\w*|exceda\w*|rebas\w+|pasa\w* de)\b"
+    r"|\bno (?:es|sea) (?:super|infer)ior\b"
     r"|\bnot just\b|ไม่(?:เกิน|น้อยกว่า|ต่ำกว่า|มากกว่า|ถึง|เพียง|ครบ|ใช่เพียง)",
     re.IGNORECASE,
 )
@@ -59,7 +62,10 @@ _PAIRS: Final = tuple(
     for one, other in (
         (
             r"\b(?:rose|rises?|rising|risen|increas\w+|gr[eo]w\w*|climb\w+|went up|go(?:es)? up|higher|improv\w+)\b",
-            r"\b(?:fell|falls?|falling|fallen|decreas\w+|declin\w+|shr[aiu]nk\w*|drop\w*|went down|go(?:es)? down|lower\w*)\b",
+            (
+                r"\b(?:fell|falls?|falling|fallen|decreas\w+|declin\w+|shr[aiu]nk\w*|drop\w*|went down|go(?:es)? down"
+                r"|lower\w*)\b"
+            ),
         ),
         (r"\b(?:above|over|more than|exceed\w*)\b", r"\b(?:below|under|less than|fewer than)\b"),
         (r"\b(?:minimum|at least|no less)\b", r"\b(?:maximum|at most|up to|no more)\b"),
@@ -113,9 +119,9 @@ def _lacks(negated: str, other: str, words_of: Callable[[str], frozenset[str]]) 
     said = words_of(other)
     # What both have excuses nothing.
     bounded = _new(_LIMIT, other, negated)
-    partners = [(cue, _scope(other, cue, words_of)) for cue in _STRONG.finditer(other)]
+    partners = [(cue, _scope(other, cue, words_of)) for cue in islice(_STRONG.finditer(other), _MAX_CUES)]
     alone: list[frozenset[str]] = []
-    for cue in _STRONG.finditer(negated):
+    for cue in islice(_STRONG.finditer(negated), _MAX_CUES):
         scope = _scope(negated, cue, words_of)
         partner = next((pair for pair in partners if scope & pair[1]), None)
         if partner is not None:
@@ -124,13 +130,15 @@ def _lacks(negated: str, other: str, words_of: Callable[[str], frozenset[str]]) 
             alone.append(_demanded(negated, cue, scope, said, words_of))
     excuses = [cue.span() for cue, _ in partners] + _new(_LEXICAL, other, negated)
     around = [words_of(other[max(0, start - _AROUND_CHARS) : end + _AROUND_CHARS]) for start, end in excuses]
-    return any(
-        scope and not any(2 * len(scope & words) >= len(scope & said) for words in around) for scope in alone
-    )
+    return any(scope and not any(2 * len(scope & words) >= len(scope & said) for words in around) for scope in alone)
 
 
 def _demanded(
-    text: str, cue: re.Match[str], scope: frozenset[str], said: frozenset[str], words_of: Callable[[str], frozenset[str]]
+    text: str,
+    cue: re.Match[str],
+    scope: frozenset[str],
+    said: frozenset[str],
+    words_of: Callable[[str], frozenset[str]],
 ) -> frozenset[str]:
     """The terms that a negation is about if another text speaks of them, or else nothing."""
     if scope and len(scope & said) >= _IN_SCOPE * len(scope):
@@ -143,7 +151,8 @@ def _demanded(
 def _new(pattern: re.Pattern[str], text: str, other: str) -> list[tuple[int, int]]:
     """Where a pattern matches in a text with words that it does not match in another one."""
     old = {found[0].casefold() for found in pattern.finditer(other)}
-    return [found.span() for found in pattern.finditer(text) if found[0].casefold() not in old]
+    spans = (found.span() for found in pattern.finditer(text) if found[0].casefold() not in old)
+    return list(islice(spans, _MAX_CUES))
 
 
 def _scope(text: str, cue: re.Match[str], words_of: Callable[[str], frozenset[str]]) -> frozenset[str]:

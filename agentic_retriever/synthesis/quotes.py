@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from agentic_retriever.schema import SentenceCheck
 from agentic_retriever.synthesis.citations import Support, cite
 from agentic_retriever.synthesis.markers import MARKER
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from agentic_retriever.schema import Citation
     from agentic_retriever.synthesis.candidates import Candidate
 
+_MARKER = re.compile(r"\[([0-9]{1,9})\]")
 _BRACKETS = re.compile(r"[\[\]【】［］〔〕]")
 
 
@@ -50,6 +52,45 @@ def quoted(picked: Sequence[Candidate], index_of: Callable[[str], str]) -> tuple
             text += f"{gap if text else ''}{line} [{number}]"
             before = line
     return text, citations
+
+
+def quoted_checks(text: str, citations: Sequence[Citation]) -> tuple[SentenceCheck, ...]:
+    """Check the text of an extractive answer: each sentence must stand in the quote behind its number.
+
+    Args:
+        text: As :func:`quoted` wrote it.
+        citations: One for each number.
+
+    Returns:
+        A check for each sentence, in order.
+    """
+    quotes = {citation.number: _bare(citation.quote) for citation in citations}
+    found: list[SentenceCheck] = []
+    at = 0
+    for marker in _MARKER.finditer(text):
+        piece = text[at : marker.start()]
+        start = at + len(piece) - len(piece.lstrip())
+        sentence = text[start : marker.start()].rstrip()
+        number = int(marker[1])
+        verbatim = _bare(sentence) in quotes.get(number, "")
+        found.append(
+            SentenceCheck(
+                start=start,
+                end=start + len(sentence),
+                text=sentence,
+                supported=verbatim,
+                score=1.0 if verbatim else 0.0,
+                citations=(number,),
+                problems=() if verbatim else ("not verbatim in its quote",),
+            )
+        )
+        at = marker.end()
+    return tuple(found)
+
+
+def _bare(text: str) -> str:
+    """Letters and digits alone: white space and brackets are shown otherwise than they stand in a source."""
+    return "".join(char for char in text if char.isalnum())
 
 
 def shown(sentence: str) -> str:

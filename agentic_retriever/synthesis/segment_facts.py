@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import filterfalse
+from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.synthesis.dates import Date, find_dates
 from agentic_retriever.synthesis.names import find_names, keys_in
 from agentic_retriever.synthesis.numbers import Number, find_numbers, loose_values, values_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from agentic_retriever.text import Tokenizer
+
+
+_DIGIT: Final = re.compile("[0-9]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +40,12 @@ class Facts:
     @cached_property
     def terms(self) -> frozenset[str]:
         """Its distinct terms without those that have digits."""
-        return words_only(self.tokenizer.tokens(self.text))
+        return words_only(self.all_terms)
+
+    @cached_property
+    def all_terms(self) -> frozenset[str]:
+        """Its distinct terms."""
+        return frozenset(self.tokenizer.tokens(self.text))
 
     @cached_property
     def dates(self) -> list[Date]:
@@ -67,6 +79,6 @@ class Facts:
         return frozenset(f"{name.code}{name.key}" for name in find_names(self.text, language) if not name.opening)
 
 
-def words_only(terms: list[str]) -> frozenset[str]:
+def words_only(terms: Iterable[str]) -> frozenset[str]:
     """Keep the terms without digits: numbers are compared as such."""
-    return frozenset(term for term in terms if not any(char.isdecimal() for char in term))
+    return frozenset(filterfalse(_DIGIT.search, terms))

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentic_retriever.synthesis.cues import NUMERIC, asked_kinds, split_parts
+from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.asking import without_asking
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from agentic_retriever.text import Tokenizer
-
-_ASKS_NUMBER = re.compile(
-    r"\bhow (?:many|much|long|far|old|often|high|large|big|fast|deep|wide)\b|\bwhen\b|\b(?:what|which) (?:year|date|"
-    r"day|month|percentage|percent|number|rate|price|amount|time|age|size)\b"
-    r"|\bcu[aá]nt[oa]s?\b|\bcu[aá]ndo\b|\bqu[eé] (?:año|fecha|d[ií]a|mes|porcentaje|n[uú]mero|edad|precio)\b"
-    r"|\bwie ?viele?\b|\bwie (?:lange|hoch|gro[sß]|oft)\b|\bwann\b|\bcombien\b|\bquand\b|\bquant[oiae]s?\b|\bquando\b"
-    "|(?<!เ)กี่|เท่าไหร่|เท่าไร|เท่าใด|เมื่อไหร่|เมื่อไร|เมื่อใด|ปีใด|ปีไหน|วันใด|วันไหน|多少|几|幾|何[年月日時人]|いつ|いくら|いくつ|몇|얼마|언제",
-    re.IGNORECASE,
-)
 
 _FLOOR = 0.5
+_MAX_PARTED = 1_000
+_MAX_PARTS = 6
+_CODE_CHARS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several things that a question asks.
+
+    Attributes:
+        terms: Its distinct terms.
+        kinds: What kinds of answers it asks for.
+    """
+
+    terms: tuple[str, ...]
+    kinds: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +38,21 @@ class Question:
     """A question as it is matched against text.
 
     Attributes:
+        text: The question as it was asked.
         terms: Its distinct terms without those that only ask, in order.
-        asks_number: Whether a quantity or a date is asked for.
+        kinds: What kinds of answers it asks for.
+        parts: What it asks one after the other; ``()`` when that is one thing.
     """
 
+    text: str
     terms: tuple[str, ...]
-    asks_number: bool
+    kinds: frozenset[str]
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def asks_number(self) -> bool:
+        """Whether a quantity or a date is asked for."""
+        return bool(self.kinds & NUMERIC)
 
     @classmethod
     def of(cls, query: str, tokenizer: Tokenizer) -> Question:
@@ -46,8 +62,8 @@ class Question:
             query: The question, in any language.
             tokenizer: The one that cuts the texts, too.
         """
-        terms = tokenizer.query_tokens(without_asking(query)) or tokenizer.query_tokens(query)
-        return cls(tuple(dict.fromkeys(terms)), _ASKS_NUMBER.search(query) is not None)
+        kinds = asked_kinds(query)
+        return cls(query, _terms_of(query, tokenizer), kinds, _parts_of(query, tokenizer))
 
     def weights(self, texts: Sequence[Collection[str]]) -> dict[str, float]:
         """Weigh the terms by inverse document frequency among some texts.
@@ -70,6 +86,23 @@ class Question:
         }
 
 
+def _terms_of(query: str, tokenizer: Tokenizer) -> tuple[str, ...]:
+    terms = tokenizer.query_tokens(without_asking(query)) or tokenizer.query_tokens(query)
+    return tuple(dict.fromkeys(terms))
+
+
+def _parts_of(query: str, tokenizer: Tokenizer) -> tuple[Part, ...]:
+    """Find the parts that say something of their own, each with its own terms only."""
+    parts: list[Part] = []
+    seen: set[str] = set()
+    for text in split_parts(query[:_MAX_PARTED]):
+        terms = tuple(term for term in _terms_of(text, tokenizer) if term not in seen)
+        seen.update(terms)
+        if terms:
+            parts.append(Part(terms, asked_kinds(text)))
+    return tuple(parts) if 1 < len(parts) <= _MAX_PARTS else ()
+
+
 def _without_parts(found: Mapping[str, int]) -> dict[str, int]:
     """Count a code such as ``fy2024`` once: as a whole where it occurs so, else by its parts."""
     kept = dict(found)
@@ -79,6 +112,26 @@ def _without_parts(found: Mapping[str, int]) -> dict[str, int]:
             for term in parts if found[whole] else [whole]:
                 kept.pop(term, None)
     return kept
+
+
+def is_code(term: str) -> bool:
+    """Tell whether a term has a digit and three characters or more: shorter numbers tell no record from another."""
+    return len(term) >= _CODE_CHARS and any(char.isdecimal() for char in term)
+
+
+def unknown_share(query: str, document_frequency: Mapping[str, int], *, language: str) -> float | None:
+    """Tell which share of a question's terms occurs nowhere in an index.
+
+    Args:
+        query: The question.
+        document_frequency: In how many nodes of the index each term occurs, for all of its terms.
+        language: ISO 639-1 code of the index, whose tokenizer counted them.
+
+    Returns:
+        A share in [0, 1]; ``None`` for a question without terms.
+    """
+    terms = _terms_of(query, Tokenizer(language))
+    return sum(term not in document_frequency for term in terms) / len(terms) if terms else None
 
 
 def coverage(weights: Mapping[str, float], terms: Collection[str]) -> float:

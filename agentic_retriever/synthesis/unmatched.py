@@ -63,7 +63,7 @@ def _spaced(said: Facts, known: frozenset[str]) -> str:
         else:
             run = []
         run = list(run)
-    return said.text[best[0].start() : best[-1].end()] if len(best) > MAX_STRAY_WORDS else ""
+    return said.text[best[0].start() : best[-1].end()].rstrip(".,;:!?") if len(best) > MAX_STRAY_WORDS else ""
 
 
 def _unspaced(sentence: str, source: str) -> str:

@@ -1,7 +1,7 @@
 """Names with numbers in them that stand for one thing: codes, and numbered things such as articles and deeds.
 
-A question for ``NS-7`` or ``article 57`` that is asked of an index with many identifiers of that kind, but not this one,
-asks for something that is not there.
+A question for ``NS-7`` or ``article 57`` that is asked of an index with many identifiers of that kind, but not this
+one, asks for something that is not there.
 """
 
 from __future__ import annotations
@@ -48,10 +48,13 @@ def _code_re() -> re.Pattern[str]:
 
 @lru_cache(1)
 def _numbered_re() -> re.Pattern[str]:
+    """Pattern of a word that numbers things, at the end of what stands before a number."""
     words = "|".join(lexical_form(word) for word in sorted(_NUMBERED, key=len, reverse=True))
-    return re.compile(rf"(?<![a-zà-ɏ])({words})\s{{0,2}}([0-9]{{1,18}}(?:\.[0-9]{{1,9}}){{0,6}})(?![0-9]|[.,][0-9])")
+    return re.compile(rf"(?<![a-zà-ɏ])({words})\s{{0,2}}$")
 
 
+_LONGEST_WORD: Final = max(map(len, _NUMBERED)) + 3
+_NUMBER: Final = re.compile(r"(?<![0-9.,])[0-9]{1,18}(?:\.[0-9]{1,9}){0,6}(?![0-9]|[.,][0-9])")
 _LONG_NUMBER: Final = re.compile(r"(?<![0-9.,])(?:[0-9]{4,18}|[0-9]{1,4}(?:\.[0-9]{1,4}){2,6})(?![0-9])")
 _JOINTS: Final = re.compile(r"[-./\s]")
 _DIGITS: Final = re.compile(r"[0-9]+")
@@ -69,12 +72,16 @@ def identifiers(text: str) -> list[str]:
         (``article 57``), each once, in no particular order.
     """
     plain = lexical_form(text).casefold()
-    found = dict.fromkeys(
-        _JOINTS.sub("", code)
-        for code in (match[0].rstrip(".-/") for match in _code_re().finditer(plain))
-        if len(code) <= MAX_IDENTIFIER
-    )
-    found.update(dict.fromkeys(f"{match[1]} {match[2]}" for match in _numbered_re().finditer(plain)))
+    found: dict[str, None] = {}
+    for word in plain.split():
+        for match in _code_re().finditer(word) if _DIGITS.search(word) else ():
+            code = match[0].rstrip(".-/")
+            if len(code) <= MAX_IDENTIFIER:
+                found.setdefault(_JOINTS.sub("", code))
+    for number in _NUMBER.finditer(plain):
+        before = _numbered_re().search(plain[max(0, number.start() - _LONGEST_WORD) : number.start()])
+        if before:
+            found.setdefault(f"{before[1]} {number[0]}")
     return list(found)
 
 

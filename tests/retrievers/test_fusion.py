@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.retrievers.fusion import Fusion, borda, fuse, ranked, reciprocal_rank, weighted_sum
+from agentic_retriever.retrievers.fusion import Fusion, borda, calibrated, fuse, ranked, reciprocal_rank, weighted_sum
 
 IDS = st.sampled_from([f"n{i}" for i in range(8)])
 SCORES = st.one_of(
@@ -44,7 +44,7 @@ def plain_points(method, order, node_id, n, k):
         return Fraction(sum(left_over), len(left_over) * n)
     if node_id not in ids:
         return 0
-    if method != "weighted":
+    if method not in {"weighted", "calibrated"}:
         rank = ids.index(node_id) + 1
         return Fraction(1, k + rank) if method == "rrf" else Fraction(n - rank + 1, n)
     score, finite = dict(order)[node_id], [Fraction(s) for _, s in order if s is not None]
@@ -160,3 +160,62 @@ def test_bad_weights_are_refused(method, weights):
 def test_a_bad_constant_is_refused():
     with pytest.raises(ConfigError, match="reciprocal rank fusion"):
         reciprocal_rank({}, {}, k=0)
+
+
+FINITE = st.lists(st.tuples(IDS, st.floats(-100, 100)), max_size=8)
+
+
+@settings(max_examples=200, deadline=None)
+@given(FINITE, FINITE, st.floats(0, 1), st.one_of(st.none(), st.floats(-200, 200)))
+def test_calibrated_scores_stay_in_the_unit_interval(dense, words, weight, floor):
+    floors = None if floor is None else {"bm25": floor}
+    fused = calibrated({"dense": dense, "bm25": words}, {"dense": weight, "bm25": 1 - weight}, floors=floors)
+    assert all(-1e-12 <= score <= 1 + 1e-12 for _, score in fused)
+    assert {i for i, _ in fused} == {i for i, _ in [*dense, *words]}
+    assert fused == fuse(
+        Fusion.CALIBRATED, {"bm25": words, "dense": dense}, {"bm25": 1 - weight, "dense": weight}, floors=floors
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(IDS, st.integers(0, 50).map(float), min_size=2),
+    st.dictionaries(IDS, st.integers(0, 50).map(float)),
+    st.floats(0.05, 0.95),
+    st.integers(1, 60),
+    st.booleans(),
+    st.data(),
+)
+def test_a_better_score_never_makes_a_node_fall_behind(dense, words, weight, more, whole, data):
+    node = data.draw(st.sampled_from(sorted(dense)))
+    weights, floors = {"dense": weight, "bm25": 1 - weight}, {"bm25": 0.0} if whole else None
+
+    def lead(cosines):
+        lists = {"dense": list(cosines.items()), "bm25": list(words.items())}
+        scores = dict(calibrated(lists, weights, floors=floors))
+        return {other for other in scores if scores[other] > scores[node] + 1e-9}
+
+    # Only the lowest of a list may lose by rising: it carries the foot of the scale with it.
+    raised = {**dense, node: dense[node] + more}
+    if min(dense.values()) < dense[node] or min(raised.values()) == dense[node]:
+        assert lead(raised) <= lead(dense)
+
+
+@settings(max_examples=200, deadline=None)
+@given(FINITE, st.floats(0.01, 1))
+def test_a_side_that_found_nothing_leaves_the_order_of_the_other(entries, weight):
+    alone = [i for i, _ in ranked(entries)]
+    unlike = {s: i for i, s in ranked(entries)}
+    fused = [i for i, _ in calibrated({"dense": entries, "bm25": []}, {"dense": weight, "bm25": 1 - weight})]
+    assert set(fused) == set(alone)
+    if len(unlike) == len(alone) and len({round(s, 6) for s in unlike}) == len(unlike):
+        assert fused == alone
+
+
+def test_a_whole_list_ends_above_what_it_does_not_hold():
+    lists = {"dense": [("x", 0.9), ("b", 0.8), ("c", 0.7)], "bm25": [("a", 10.0), ("b", 5.0)]}
+    weights = {"dense": 0.5, "bm25": 0.5}
+    cut, whole = dict(calibrated(lists, weights)), dict(calibrated(lists, weights, floors={"bm25": 0.0}))
+    assert (cut["b"], whole["b"]) == pytest.approx((0.25, 0.5))
+    assert calibrated(lists, weights, floors={"bm25": 7.0, "other": 1.0}) == calibrated(lists, weights)
+    assert calibrated(lists, weights, floors={"bm25": math.nan}) == calibrated(lists, weights)

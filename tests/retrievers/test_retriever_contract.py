@@ -24,7 +24,8 @@ class Contract(RetrieverContract):
 @pytest.mark.parametrize(
     ("strategy", "fusion"),
     [
-        *((strategy, Fusion.WEIGHTED) for strategy in REGISTRY),
+        *((strategy, Fusion.CALIBRATED) for strategy in REGISTRY),
+        (Strategy.HYBRID, Fusion.WEIGHTED),
         (Strategy.HYBRID, Fusion.RRF),
         (Strategy.HYBRID, Fusion.BORDA),
     ],
@@ -39,4 +40,4 @@ class TestInMemory(Contract):
 class TestOverTheRealStore(Contract):
     @pytest.fixture(autouse=True)
     def _given(self, strategy, make_edge_index, workers):
-        self.strategy, self.fusion, self.make_index, self.workers = strategy, Fusion.WEIGHTED, make_edge_index, workers
+        self.strategy, self.fusion, self.make_index, self.workers = strategy, Fusion.CALIBRATED, make_edge_index, workers

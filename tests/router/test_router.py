@@ -84,7 +84,7 @@ def test_answer_turns_into_the_documented_json(router):
     data = router.query("Which moons does Mars have?").to_dict()
     assert {
         "text", "citations", "route", "tier", "confidence", "usage", "timings_ms", "cached", "query_id", "degraded",
-        "nodes", "understood", "tried",
+        "nodes", "understood", "tried", "attempts", "nodes_left_out", "checks",
     } == set(data)  # fmt: skip
     assert {"index", "index_scores", "strategy", "strategy_scores", "complexity"} <= set(data["route"])
     assert set(data["route"]["index_scores"]) == {"animals", "planets"}

@@ -73,7 +73,7 @@ def test_no_temperature_on_a_grid_is_better(seed, count):
 
 
 def test_the_ends_are_bounded():
-    certain = np.array([[9.0, 0.0]] * 50)
+    certain = np.array([[1.0, 0.0]] * 50)
     assert fit_temperature(certain, [0] * 50) == pytest.approx(MIN_TEMPERATURE, rel=1e-3)
     assert fit_temperature(certain, [1] * 50) == pytest.approx(MAX_TEMPERATURE, rel=1e-3)
     assert fit_temperature(np.zeros((0, 2)), []) == 1.0

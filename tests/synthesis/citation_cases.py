@@ -10,11 +10,12 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from answer_nodes import make_node
-from citation_material import ADDED, FREE, INVENTED, OTHER_NAMES, PARAPHRASES
+from citation_changes import changed_date, changed_number, flipped, other_form, swapped_name
+from citation_material import ADDED, FREE, INVENTED, PARAPHRASES
 
 from agentic_retriever.sample import DATA
 from agentic_retriever.synthesis import assemble, check_citations
@@ -24,10 +25,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from agentic_retriever.synthesis import CitedText, ContextPassage
+    from agentic_retriever.text import Sentence
 
 LANGUAGES = ("en", "es", "th")
 PER_KIND = 12
-TRUE_KINDS = ("quote", "other form", "paraphrase", "free paraphrase", "two passages", "marker forgotten", "invented marker, true")
+TRUE_KINDS = (
+    "quote",
+    "other form",
+    "paraphrase",
+    "free paraphrase",
+    "two passages",
+    "marker forgotten",
+    "invented marker, true",
+)
 FALSE_KINDS = (
     "changed number",
     "changed number, paraphrase",
@@ -41,11 +51,6 @@ FALSE_KINDS = (
     "invented with its marker",
 )
 _CHUNK = 1_200
-_MONTHS = {
-    "en": "January February March April May June July August September October November December".split(),
-    "es": "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre".split(),
-    "th": "มกราคม กุมภาพันธ์ มีนาคม เมษายน พฤษภาคม มิถุนายน กรกฎาคม สิงหาคม กันยายน ตุลาคม พฤศจิกายน ธันวาคม".split(),
-}
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,9 @@ class Case:
     def passages(self) -> tuple[ContextPassage, ...]:
         """What the numbers of its markers stand for."""
         nodes = [
-            make_node(c.text, start=c.start, doc_id=c.doc, node_id=f"{c.doc}:{c.start}", title=c.title, section=c.section)
+            make_node(
+                c.text, start=c.start, doc_id=c.doc, node_id=f"{c.doc}:{c.start}", title=c.title, section=c.section
+            )
             for c in self.chunks
         ]
         return assemble(nodes, max_chars=10**6)
@@ -138,24 +145,31 @@ class _Maker:
 
     def all(self) -> Iterator[Case]:
         yield from self.made("quote", lambda s: s, supported=True)
-        yield from self.made("other form", self.other_form, supported=True)
+        yield from self.made("other form", partial(other_form, language=self.language), supported=True)
         yield from self.paraphrases()
         yield from self.two_passages()
         yield from self.made("marker forgotten", lambda s: s, supported=True, marker="")
         yield from self.made("invented marker, true", lambda s: s, supported=True, marker=" [97]")
-        yield from self.made("changed number", _changed_number, supported=False)
-        yield from self.made("changed date", self.changed_date, supported=False)
-        yield from self.made("swapped name", self.swapped_name, supported=False)
-        yield from self.made("flipped negation", self.flipped, supported=False)
+        yield from self.made("changed number", changed_number, supported=False)
+        yield from self.made("changed date", partial(changed_date, language=self.language), supported=False)
+        yield from self.made("swapped name", partial(swapped_name, language=self.language), supported=False)
+        yield from self.made("flipped negation", partial(flipped, language=self.language), supported=False)
         yield from self.elsewhere()
         yield from self.made("added clause", self.added, supported=False)
         yield from self.invented()
 
-    def case(self, kind: str, origin: str, at: int, sentence: str, *, supported: bool, marker: str | None = None) -> Case:
+    def origin(self, sentence: str) -> str:
+        """What the half of a case hangs on: the words by which a paraphrase names its sentence, or the sentence."""
+        named = [words for words, *_ in (*PARAPHRASES[self.language], *FREE[self.language])]
+        return next((words for words in named if words.casefold() in sentence.casefold()), sentence)
+
+    def case(
+        self, kind: str, origin: str, at: int, sentence: str, *, supported: bool, marker: str | None = None
+    ) -> Case:
         """A case with the cited chunk among three others."""
         self.turn += 1
         place = self.turn % 4
-        others = [c for c in self.others(at, 3)]
+        others = list(self.others(at, 3))
         others.insert(place, self.chunks[at])
         marker = f" [{place + 1}]" if marker is None else marker
         return Case(self.language, kind, origin, f"{sentence}{marker}", tuple(others), supported, (place + 1,))
@@ -175,7 +189,7 @@ class _Maker:
             changed = change(sentence)
             if changed and (supported or changed != sentence):
                 made += 1
-                yield self.case(kind, sentence, at, changed, supported=supported, marker=marker)
+                yield self.case(kind, self.origin(sentence), at, changed, supported=supported, marker=marker)
             if made == PER_KIND:
                 return
 
@@ -183,7 +197,7 @@ class _Maker:
         for words, said in PARAPHRASES[self.language]:
             at = next(i for i, chunk in enumerate(self.chunks) if words.casefold() in chunk.text.casefold())
             yield self.case("paraphrase", words, at, said, supported=True)
-            changed = _changed_number(said)
+            changed = changed_number(said)
             if changed:
                 yield self.case("changed number, paraphrase", words, at, changed, supported=False)
 
@@ -198,14 +212,29 @@ class _Maker:
         for (first, one), (second, other) in pairs[:PER_KIND]:
             joined = first.rstrip(".") + joint + second
             given = (self.chunks[one], *self.others(one, 1), self.chunks[other])
-            yield Case(self.language, "two passages", first, f"{joined} [1][3]", given, supported=True, cited=(1, 3))
+            yield Case(
+                self.language,
+                "two passages",
+                self.origin(first),
+                f"{joined} [1][3]",
+                given,
+                supported=True,
+                cited=(1, 3),
+            )
 
     def elsewhere(self) -> Iterator[Case]:
         """A sentence of a document that is not among the passages."""
         for sentence, at in self.sentences[::-1][:PER_KIND]:
             self.turn += 1
             given = tuple(self.others(at, 4))
-            yield Case(self.language, "another document", sentence, f"{sentence} [{self.turn % 4 + 1}]", given, False)
+            yield Case(
+                self.language,
+                "another document",
+                self.origin(sentence),
+                f"{sentence} [{self.turn % 4 + 1}]",
+                given,
+                False,
+            )
 
     def invented(self) -> Iterator[Case]:
         for at, sentence in enumerate(INVENTED[self.language]):
@@ -217,95 +246,18 @@ class _Maker:
         self.turn += 1
         return sentence.rstrip(".") + ADDED[self.language][self.turn % len(ADDED[self.language])]
 
-    def other_form(self, sentence: str) -> str | None:
-        """The same with dates, digits or separators written otherwise."""
-        changed = self.iso_date(sentence) or sentence
-        if self.language == "th" and changed == sentence:
-            return sentence.translate(str.maketrans("0123456789", "๐๑๒๓๔๕๖๗๘๙")) if re.search(r"\d", sentence) else None
-        changed = re.sub(r"(?<=\d),(?=\d{3}\b)", "\u202f", changed)
-        changed = re.sub(r"\bper ?cent\b|\bpor ciento\b", "%", changed)
-        changed = re.sub(r"(?<=\d) %", " percent" if self.language == "en" else " por ciento", changed) if (
-            changed == sentence and self.language != "th"
-        ) else changed
-        return changed if changed != sentence else None
 
-    def iso_date(self, sentence: str) -> str | None:
-        months = _MONTHS[self.language]
-        found = re.search(rf"(\d{{1,2}}) (?:de )?({'|'.join(months)}) (?:de )?(\d{{4}})", sentence)
-        if not found:
-            return None
-        year = int(found[3]) - (543 if self.language == "th" else 0)
-        iso = f"{year}-{months.index(found[2]) + 1:02}-{int(found[1]):02}"
-        return sentence[: found.start()] + iso + sentence[found.end() :]
-
-    def changed_date(self, sentence: str) -> str | None:
-        """Another month, day or year, in turn."""
-        months = _MONTHS[self.language]
-        found = re.search(rf"(\d{{1,2}}) (?:de )?({'|'.join(months)})(?: (?:de )?(\d{{4}}))?", sentence)
-        if not found:
-            found = re.search(rf"()\b({'|'.join(months)})\b()", sentence)
-            if not found or found[2] == "May":
-                return None
-        turn = len(sentence) % 3
-        if turn == 1 and found[1]:
-            start, end, new = found.start(1), found.end(1), str(int(found[1]) % 27 + 2)
-        elif turn == 2 and found[3]:
-            start, end, new = found.start(3), found.end(3), str(int(found[3]) + 3)
-        else:
-            start, end, new = found.start(2), found.end(2), months[(months.index(found[2]) + 4) % 12]
-        return sentence[:start] + new + sentence[end:]
-
-    def swapped_name(self, sentence: str) -> str | None:
-        names = OTHER_NAMES[self.language]
-        name = names[len(sentence) % len(names)]
-        if self.language == "th":
-            found = re.search(r"(?:นางสาว|นาง|นาย)([\u0e00-\u0e7f]{3,12}(?: [\u0e00-\u0e7f]{4,})?)", sentence)
-            people, places = names[:2], names[2:]
-            if found:
-                return sentence[: found.start(1)] + people[len(sentence) % 2] + sentence[found.end(1) :]
-            found = re.search(r"จังหวัด([\u0e00-\u0e7f]{3,})", sentence)
-            new = places[len(sentence) % 3]
-            return sentence[: found.start(1)] + new + sentence[found.end(1) :] if found else None
-        words = [w for w in re.finditer(r"(?<=[a-záéíóúñ,] )[A-ZÁÉ][\wáéíóúñ]+(?:-\d+)?", sentence) if w[0] not in sum(_MONTHS.values(), [])]
-        if not words:
-            return None
-        word = words[len(sentence) % len(words)]
-        code = {"en": "CTO", "es": "ZTO"}[self.language] if word[0].isupper() else name
-        new = re.sub(r"\d+", lambda d: str(int(d[0]) + 6), word[0]) if re.search(r"\d", word[0]) else code
-        return sentence[: word.start()] + new + sentence[word.end() :]
-
-    def flipped(self, sentence: str) -> str | None:
-        rules = {
-            "en": [(r" (?:must|may|can) (?!not|never|be)", r"\g<0>not "), (r" (is|are) not ", r" \1 "), (r" (?:is|are) (?!not|never)", r"\g<0>not "),
-                   (r" (?:must|may|can)(not)? (not |never )", lambda m: m[0].replace(m[2], "")), (r" never ", " always ")],
-            "es": [(r" no ", " "), (r" (?=(?:puede|se|lleva|tiene|es|son|debe|resuelve|conserva)n? )", " no ")],
-            "th": [("ไม่(?=ต้อง|ได้|มี|เคย|ใช่|ผูก)", ""), ("(?<!ไม่)(?=ต้อง|ได้รับ|มีสิทธิ|มีชื่อ|เป็นของ|เป็นเจ้าของ|ติดถนน)", "ไม่")],
-        }[self.language]  # fmt: skip
-        for pattern, new in rules[len(sentence) % 2 :] + rules[: len(sentence) % 2]:
-            changed = re.sub(pattern, new, sentence, count=1)
-            if changed != sentence:
-                return changed
-        return None
-
-
-def _prose(text: str) -> list:
+def _prose(text: str) -> list[Sentence]:
     """Sentences of running text, neither headings nor tables, that stand alone."""
     found = []
     for s in split_sentences(text):
         bare = s.text
-        plain = not re.match(r"[#|>*-]|\d+[.)]|[a-z]\)|\*\*", bare) and "|" not in bare and "\n" not in bare and ":" not in bare
+        plain = (
+            not re.match(r"[#|>*-]|\d+[.)]|[a-z]\)|\*\*", bare)
+            and "|" not in bare
+            and "\n" not in bare
+            and ":" not in bare
+        )
         if plain and 35 <= len(bare) <= 240:
             found.append(s)
     return found
-
-
-def _changed_number(sentence: str) -> str | None:
-    """One of the numbers, the first or the last in turn, made another one of the same form."""
-    found = [m for m in re.finditer(r"(?<![\w.,-])\d+(?:[.,]\d+)*(?![\w-])", sentence)]
-    if not found:
-        return None
-    number = found[len(sentence) % len(found)]
-    digits = number[0]
-    first = str(int(digits[0]) % 9 + 1)
-    new = first + digits[1:] if len(digits) > 1 else str((int(digits) + 3) % 10 or 4)
-    return sentence[: number.start()] + new + sentence[number.end() :]

@@ -1,39 +1,151 @@
 from __future__ import annotations
 
-import math
+import json
+import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.synthesis import confidence_score
+from agentic_retriever.errors import ConfigError
+from agentic_retriever.synthesis import (
+    AnswerFeatures,
+    ConfidenceModel,
+    JudgedAnswer,
+    confidence_score,
+    fit_confidence,
+    unknown_share,
+)
+from agentic_retriever.synthesis.confidence import SIGNS, default_model
 
 UNIT = st.floats(0, 1)
+MAYBE = st.none() | UNIT
+FEATURES = st.builds(
+    AnswerFeatures,
+    coverage=UNIT,
+    relevance=MAYBE,
+    reachable=MAYBE,
+    absent=MAYBE,
+    missing_code=MAYBE,
+    unknown_share=MAYBE,
+    fit=MAYBE,
+    margin=MAYBE,
+    foreign=st.booleans(),
+)
+
+
+def test_good_evidence_is_high_and_none_is_not_found():
+    good = AnswerFeatures(coverage=1, reachable=1, absent=0, missing_code=0, unknown_share=0, fit=1, margin=0.8)
+    assert confidence_score(coverage=1, relevance=0.98, support=1, features=good) >= 0.75
+    none = AnswerFeatures(coverage=0, reachable=0, absent=1, missing_code=1, unknown_share=1, fit=0, margin=0)
+    assert confidence_score(coverage=0, relevance=0.02, support=1, features=none) < 0.1
+    assert confidence_score(coverage=1, relevance=None, support=1) > 0.75
+    assert confidence_score(coverage=0, relevance=None, support=1) < 0.5
+
+
+def test_support_scales_the_score():
+    full = confidence_score(coverage=1, relevance=0.9, support=1)
+    assert confidence_score(coverage=1, relevance=0.9, support=0) == pytest.approx(0.4 * full)
+
+
+@given(st.floats(), st.none() | st.floats(), st.floats(), FEATURES)
+def test_any_numbers_give_a_score_in_range(coverage, relevance, support, features):
+    score = confidence_score(coverage=coverage, relevance=relevance, support=support, features=features)
+    assert 0.0 <= score <= 1.0
+
+
+@given(FEATURES, UNIT, UNIT)
+def test_better_evidence_never_lowers_it(features, support, value):
+    def score(changed: AnswerFeatures, support: float) -> float:
+        return confidence_score(
+            coverage=changed.coverage, relevance=changed.relevance, support=support, features=changed
+        )
+
+    base = score(features, support)
+    assert score(features, max(support, value)) >= base - 1e-9
+    for name in ("coverage", "relevance", "reachable", "absent", "missing_code", "unknown_share", "fit", "margin"):
+        old = getattr(features, name)
+        if old is None:
+            continue
+        better = min(old, value) if SIGNS[name] < 0 else max(old, value)
+        assert score(replace(features, **{name: better}), support) >= base - 1e-9
+
+
+def _rows(count: int = 400) -> list[JudgedAnswer]:
+    """Answers that are right with a probability that coverage and relevance decide."""
+    rng = random.Random(5)
+    rows = []
+    for _ in range(count):
+        coverage, relevance = rng.random(), rng.random()
+        right = rng.random() < 1 / (1 + 2.718 ** -(5 * coverage + 3 * relevance - 4))
+        features = AnswerFeatures(
+            coverage=coverage, relevance=relevance, fit=rng.random(), absent=rng.choice([None, 0.0, 1.0])
+        )
+        rows.append(JudgedAnswer(features=features, right=right))
+    return rows
+
+
+def test_a_fit_is_calibrated_and_finds_what_matters():
+    rows = _rows()
+    model = fit_confidence(rows)
+    given = [model.probability(row.features) for row in rows]
+    assert sum(given) / len(given) == pytest.approx(sum(row.right for row in rows) / len(rows), abs=0.02)
+    assert model.weights["coverage"] > 1.5
+    assert model.weights["coverage"] > abs(model.weights["fit"])
+    assert all(weight * SIGNS[name] >= 0 for name, weight in model.weights.items())
+
+
+def test_a_fit_is_the_same_every_time_and_needs_both_kinds():
+    rows = _rows(60)
+    assert fit_confidence(rows) == fit_confidence(rows)
+    with pytest.raises(ValueError, match="right and wrong"):
+        fit_confidence([row for row in rows if row.right])
+    with pytest.raises(ValueError, match="got 0"):
+        fit_confidence([])
+
+
+def test_wrong_evidence_gets_no_weight_rather_than_a_wrong_sign():
+    rows = [
+        JudgedAnswer(features=replace(row.features, coverage=1 - row.features.coverage), right=row.right)
+        for row in _rows()
+    ]
+    assert fit_confidence(rows).weights["coverage"] == 0.0
+
+
+def test_a_model_turns_into_json_and_back():
+    model = fit_confidence(_rows(60))
+    assert ConfidenceModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
 
 
 @pytest.mark.parametrize(
-    ("coverage", "relevance", "support", "expected"),
+    "given",
     [
-        (1, None, 1, 1.0),
-        (1, 1, 1, 1.0),
-        (0, None, 1, 0.0),
-        (0.8, None, 0, 0.32),
-        (0, 1, 1, math.sqrt(0.5)),
-        (0.6, 0.8, 1, math.sqrt(0.5)),
+        {},
+        {"intercept": "x", "weights": {}, "neutral": {}},
+        {"intercept": 0, "weights": {"nonsense": 1}, "neutral": {}},
+        {"intercept": 0, "weights": {"coverage": float("nan")}, "neutral": {}},
+        {"intercept": 0, "weights": [1], "neutral": {}},
     ],
 )
-def test_formula(coverage, relevance, support, expected):
-    assert confidence_score(coverage=coverage, relevance=relevance, support=support) == pytest.approx(expected)
+def test_a_model_that_cannot_be_read_is_refused(given):
+    with pytest.raises(ConfigError):
+        ConfidenceModel.from_dict(given)
 
 
-@given(st.floats(), st.none() | st.floats(), st.floats())
-def test_any_numbers_give_a_score_in_range(coverage, relevance, support):
-    assert 0.0 <= confidence_score(coverage=coverage, relevance=relevance, support=support) <= 1.0
+def test_the_shipped_weights_have_the_signs_that_are_fixed():
+    model = default_model()
+    assert model.weights.keys() == SIGNS.keys()
+    assert all(weight * SIGNS[name] >= 0 for name, weight in model.weights.items() if SIGNS[name])
 
 
-@given(UNIT, UNIT, UNIT, UNIT)
-def test_more_of_anything_never_lowers_it(coverage, relevance, support, more):
-    base = confidence_score(coverage=coverage, relevance=relevance, support=support)
-    for name, value in (("coverage", coverage), ("relevance", relevance), ("support", support)):
-        raised = {"coverage": coverage, "relevance": relevance, "support": support} | {name: max(value, more)}
-        assert confidence_score(**raised) >= base - 1e-12
+def test_another_model_may_judge():
+    lenient = ConfidenceModel(intercept=5.0, weights={}, neutral={})
+    assert confidence_score(coverage=0, relevance=0, support=1, model=lenient) > 0.99
+
+
+def test_the_share_of_unknown_terms():
+    known = {"pump": 3, "oil": 1}
+    assert unknown_share("pump oil", known, language="en") == 0.0
+    assert unknown_share("pump giraffe", known, language="en") == 0.5
+    assert unknown_share("???", known, language="en") is None

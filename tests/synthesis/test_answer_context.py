@@ -87,3 +87,20 @@ def test_any_nodes_give_prefixes_of_their_texts_in_rank_order(given_nodes, max_c
 def test_index_nodes_and_nodes_without_score_are_taken():
     nodes = [NodeWithScore(node=IndexNode(text="t", index_id="i")), NodeWithScore(node=TextNode(text="u"), score=None)]
     assert [p.text for p in assemble(nodes, max_chars=100)] == ["t", "u"]
+
+
+def test_a_near_duplicate_is_left_out_unless_its_numbers_differ():
+    text = "The daily allowance for meals is EUR 48 in Germany, and receipts are not needed for any of them."
+    nodes = [
+        make_node(text, doc_id="a"),
+        make_node(text.replace("any of them", "any of those"), doc_id="b"),
+        make_node(text.replace("48", "52"), doc_id="c"),
+        make_node("Hotels are booked by the travel desk for EUR 48.", doc_id="d"),
+    ]
+    assert [p.doc_id for p in assemble(nodes, max_chars=10_000)] == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize(("most", "expected"), [(None, 6), (4, 4), (1, 1), (0, 1)])
+def test_the_number_of_passages_can_be_limited(most, expected):
+    nodes = [make_node(f"Fact number {i}.", doc_id=str(i)) for i in range(6)]
+    assert len(assemble(nodes, max_chars=10_000, max_passages=most)) == expected

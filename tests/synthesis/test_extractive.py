@@ -44,8 +44,9 @@ def test_the_sentence_that_answers_is_quoted(handbook):
 
 def test_a_neighbour_that_adds_a_term_of_the_question_shares_the_number(handbook):
     found = extract("Who can approve a hotel night above EUR 140?", handbook)
-    assert found.text == "A night may cost up to EUR 140. [1] Only the CFO can approve more. [1]"
-    assert found.citations[0].quote == "A night may cost up to EUR 140. Only the CFO can approve more."
+    assert "A night may cost up to EUR 140. [1] Only the CFO can approve more. [1]" in found.text
+    (citation,) = found.citations
+    assert citation.quote.endswith("A night may cost up to EUR 140. Only the CFO can approve more.")
 
 
 def test_a_table_row_is_found_by_its_own_words_and_counts_from_the_document(handbook):
@@ -79,6 +80,117 @@ def test_records_that_lack_the_number_asked_for_are_not_mixed_in():
     found = extract("โฉนดเลขที่ 10234 มีเนื้อที่กี่ไร่", nodes, "th")
     assert {c.doc_id for c in found.citations} == {"10234"}
     assert "เนื้อที่ 0 ไร่" in found.text
+
+
+def test_who_is_asked_for_by_another_word_is_found_by_its_title():
+    owner = "ผู้ถือกรรมสิทธิ์คือนางสาวกานดา แก้วไพรสณฑ์"
+    mine = f"เนื้อที่ 7 ไร่ 1 งาน 0 ตารางวา ทางเข้าเป็นถนนลาดยาง\n{owner}\nไม่เคยมีประวัติน้ำท่วมในบริเวณนี้เลย"
+    other = "นายปรีดา บุญร่มเย็น เป็นเจ้าของที่ดินตามโฉนดเลขที่ 34364"
+    nodes = [make_node(mine, start=0, doc_id="a", title="โฉนดเลขที่ 10234"), make_node(other, start=0, doc_id="b")]
+    found = extract("โฉนดเลขที่ 10234 ใครเป็นเจ้าของ", nodes, "th")
+    assert "ผู้ถือกรรมสิทธิ์คือนางสาวกานดา แก้วไพรสณฑ์ [1]" in found.text
+
+
+@pytest.mark.parametrize(
+    ("query", "answer", "noise"),
+    [
+        ("How long is the warranty?", "The warranty lasts 24 months.", "The warranty covers all parts of the pump."),
+        (
+            "When was the pump warranty changed?",
+            "The pump warranty was changed in March 2021.",
+            "The warranty for the pump was much changed.",
+        ),
+        ("¿Cuánto cuesta la garantía?", "La garantía cuesta 120 coronas.", "La garantía cubre todas las piezas."),
+        ("¿Quién firma la garantía?", "La garantía la firma Ana Torres.", "La garantía cubre las piezas del equipo."),
+        (
+            "Why did the warranty end?",
+            "The warranty ended because it was old.",
+            "The warranty end was announced early.",
+        ),
+    ],
+)
+def test_the_kind_of_answer_counts(query, answer, noise):
+    found = extract(query, [make_node(f"{noise} {answer}", start=0)], max_sentences=1)
+    assert answer in found.text
+    assert found.fit == 1.0
+
+
+@pytest.mark.parametrize(
+    ("language", "query", "source", "answer"),
+    [
+        ("th", "ปั๊มน้ำรับประกันกี่เดือน", "ปั๊มน้ำทำจากเหล็กกล้าไร้สนิมทั้งตัวเครื่อง\nปั๊มน้ำรับประกัน 24 เดือนนับจากวันซื้อ", "24 เดือน"),
+        ("zh", "水泵保修多少个月", "水泵由不锈钢制成。水泵保修期为24个月。天气很好。", "24个月"),
+        ("ja", "ポンプの保証は何年ですか", "ポンプは鉄でできています。ポンプの保証は3年です。", "3年"),
+        ("ar", "ما هي مدة ضمان المضخة؟", "المضخة مصنوعة من الفولاذ. مدة ضمان المضخة 24 شهرا. الطقس جميل.", "24 شهرا"),
+        ("hi", "पंप की वारंटी कितने महीने की है?", "पंप स्टील का बना है। पंप की वारंटी 24 महीने की है। मौसम अच्छा है।", "24 महीने"),
+        (
+            "ru",
+            "Какова гарантия на насос?",
+            "Насос сделан из стали. Гарантия на насос 24 месяца. Погода хорошая.",
+            "24 месяца",
+        ),
+    ],
+)
+def test_every_script_is_quoted_exactly(language, query, source, answer):
+    found = extract(query, [make_node(source, start=0)], language)
+    assert answer in found.text
+    assert all(source[c.start : c.end] == c.quote for c in found.citations)
+
+
+def test_each_part_of_a_question_gets_its_sentence():
+    text = (
+        "The purchase request is signed by the department head. Invoices are kept in the archive. "
+        "The vendor security check comes before the signature. Cables are cheap. "
+        "An approval stays valid for 12 months."
+    )
+    query = "Who has to sign the request, which vendor check comes first, and how long does the approval stay valid?"
+    found = extract(query, [make_node(text, start=0)], complexity=Complexity.COMPLEX)
+    for said in ("signed by the department head", "vendor security check", "12 months"):
+        assert said in found.text
+    assert "Cables" not in found.text
+
+
+def test_a_list_of_documents_has_one_sentence_of_each_that_says_which_it_is():
+    nodes = [
+        make_node(
+            f"Plot {n} lies by a road. Deed number {n} is in Chonburi. A well was dug.",
+            start=0,
+            doc_id=str(n),
+            title=f"Deed number {n}",
+        )
+        for n in (13564, 92473, 31220, 23871, 23681)
+    ]
+    found = extract("Find plots in Chonburi", nodes)
+    assert [c.doc_id for c in found.citations] == ["13564", "92473", "31220", "23871", "23681"]
+    assert all(c.doc_id in c.quote for c in found.citations)
+
+
+def test_an_overview_takes_what_opens_the_sections_and_no_table_rows():
+    sections = [
+        "The handbook explains how trips are booked and paid. Keep the receipts. | a | 1 |",
+        "Hotels are booked by the travel desk for all trips. Breakfast may be eaten.",
+        "Trips abroad need a travel permit and a booking by the desk. Bring a hat.",
+    ]
+    nodes = [make_node(text, start=i * 1000, doc_id="d") for i, text in enumerate(sections)]
+    found = extract("Give me an overview of the travel handbook", nodes, max_sentences=3)
+    assert "The handbook explains" in found.text
+    assert len(parts(found)) == 3
+    assert not any(sentence.startswith("|") for sentence, _ in parts(found))
+
+
+def test_a_sentence_that_points_back_brings_the_one_before_it():
+    text = "The reserve is held by the treasury. This may be released by the CFO in an emergency. Oil is black."
+    found = extract("Who may release it in an emergency?", [make_node(text, start=0)], max_sentences=1)
+    assert found.text.startswith("The reserve is held by the treasury. [1] This may be released")
+
+
+def test_signs_of_an_answer_that_is_not_there(handbook):
+    found = extract("What does form Q-77 cost in Bolivia?", handbook)
+    assert found.missing_code
+    assert found.absent > 0.5
+    near = extract("How much is the daily allowance for meals in Germany?", handbook)
+    assert (near.missing_code, near.absent, near.foreign) == (False, 0.0, False)
+    assert extract("¿Cuánto es la dieta diaria para las comidas del viaje?", handbook, "es").foreign
 
 
 def test_reading_order_is_documents_by_rank_then_place():
@@ -128,6 +240,20 @@ def test_a_sources_own_reference_cannot_pass_for_a_citation():
     found = extract("Who wrote of pumps?", [make_node("Pumps were described by Smith [7] long ago.", start=0)])
     assert found.text == "Pumps were described by Smith (7) long ago. [1]"
     assert found.citations[0].quote == "Pumps were described by Smith [7] long ago."
+
+
+def test_the_number_of_embedded_sentences_is_bounded():
+    asked: list[int] = []
+
+    def embed(texts: list[str]) -> np.ndarray:
+        asked.append(len(texts))
+        return np.ones((len(texts), 2))
+
+    nodes = [
+        make_node(" ".join(f"Pump {i} of {j} needs oil." for i in range(30)), start=0, doc_id=str(j)) for j in range(8)
+    ]
+    extract("Which pump needs oil?", nodes, embed=embed, query_vector=[1.0, 0.0])
+    assert asked == [12]
 
 
 def _axis(texts: list[str]) -> np.ndarray:
@@ -189,7 +315,17 @@ TEXTS = st.one_of(
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(TEXTS, st.lists(st.integers(0, 400), max_size=3)), min_size=1, max_size=3),
-    st.sampled_from(["what does the pump need?", "ปั๊มใช้น้ำมันกี่ลิตร", "泵需要什么", "[1]", ""]),
+    st.sampled_from(
+        [
+            "what does the pump need?",
+            "list pumps and oil, then filters",
+            "overview",
+            "ปั๊มใช้น้ำมันกี่ลิตร",
+            "泵需要什么",
+            "[1]",
+            "",
+        ]
+    ),
     st.sampled_from(list(Complexity)),
 )
 def test_quotes_are_exact_and_every_sentence_stands_in_its_quote(sources, query, complexity):
@@ -205,12 +341,16 @@ def test_quotes_are_exact_and_every_sentence_stands_in_its_quote(sources, query,
         assert collapsed(sentence) in quotes[number]
     assert 0.0 <= found.coverage <= 1.0
     assert found.coverage <= 1.0 >= found.reachable >= 0.0
+    assert 0.0 <= found.margin <= 1.0
+    assert 0.0 <= found.absent <= 1.0
+    said = [sentence for sentence, _ in parts(found)]
+    assert len(said) == len(set(said))
 
 
-def test_five_nodes_of_512_tokens_are_fast():
+def test_eight_nodes_of_512_tokens_are_fast():
     sentence = "The pump number {} needs oil of kind {} and a filter every {} months of service. "
     nodes = [
-        make_node("".join(sentence.format(i, i * j, j) for i in range(30)), start=0, doc_id=str(j)) for j in range(5)
+        make_node("".join(sentence.format(i, i * j, j) for i in range(30)), start=0, doc_id=str(j)) for j in range(8)
     ]
     passages = assemble(nodes, max_chars=10**6)
     synthesizer = ExtractiveSynthesizer()
@@ -220,5 +360,5 @@ def test_five_nodes_of_512_tokens_are_fast():
         started = time.perf_counter()
         synthesizer.extract("Which oil does pump number 7 need?", passages, language="en")
         times.append(time.perf_counter() - started)
-    # The target is 0.03 s; the rest is room for a busy machine.
-    assert min(times) < 0.1
+    # The target is 0.06 s; the rest is room for a busy machine.
+    assert min(times) < 0.2

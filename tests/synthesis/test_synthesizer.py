@@ -45,7 +45,7 @@ def test_the_model_answers_with_its_usage(handbook):
     assert usage.prompt_tokens > 100
     assert usage.completion_tokens > 5
     assert got.citations[0].index == "of t1"
-    assert got.confidence.score == 1.0
+    assert got.confidence.level is ConfidenceLevel.HIGH
     assert got.degraded == ()
     assert len(llm.prompts) == 1
 
@@ -156,8 +156,9 @@ def test_the_model_may_say_that_the_passages_do_not_answer(handbook):
 class _CutShort:
     tier = Tier.CLOUD
     model = "m"
+    context_tokens = 8_192
 
-    def complete(self, prompt: str, *, timeout_s: float | None = None) -> LLMReply:
+    def complete(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> LLMReply:
         return LLMReply(
             text=f"{FACT} [1] And",
             model="m2",
@@ -174,6 +175,36 @@ def test_a_cut_answer_is_degraded_and_the_reply_names_who_wrote_it(handbook):
     assert got.degraded[0].fallback == "truncated answer"
     assert got.tier is Tier.SMALL
     assert (got.usage.tiers[0].model, got.usage.tiers[0].tier) == ("m2", Tier.SMALL)
+
+
+def test_every_answer_comes_with_its_checks(handbook):
+    extract = Synthesizer(ExtractiveSynthesizer()).synthesize(QUERY, handbook)
+    assert [(c.text, c.supported, c.citations) for c in extract.checks] == [(FACT, True, (1,))]
+    synthesizer, _ = with_model([f"{FACT} [1] Elephants never forget. [1]"])
+    assert [c.supported for c in synthesizer.synthesize(QUERY, handbook).checks] == [True, False]
+    assert Synthesizer(ExtractiveSynthesizer()).synthesize(QUERY, []).checks == ()
+
+
+def test_an_answer_of_unsupported_sentences_is_not_found_when_they_are_left_out(handbook):
+    client = LLMClient(FakeLLM(["Elephants never forget. [1]"] * 2), tier=Tier.PRIMARY, timeout_s=5)
+    writer = LLMSynthesizer(client, unsupported="drop")
+    got = Synthesizer(ExtractiveSynthesizer(), writer).synthesize(QUERY, handbook)
+    assert (got.text, got.tier, got.citations) == (NOT_FOUND["en"], Tier.NONE, ())
+    assert got.confidence.level is ConfidenceLevel.NOT_FOUND
+    assert [c.text for c in got.checks] == ["Elephants never forget."]
+    assert got.usage.to_dict()["llm_calls"] == 1
+
+
+@pytest.mark.parametrize(
+    ("complexity", "limit", "read"),
+    [(Complexity.SIMPLE, None, 5), (Complexity.COMPLEX, None, 10), (Complexity.COMPLEX, 3, 3)],
+)
+def test_a_complex_question_lets_the_model_read_more(complexity, limit, read):
+    nodes = [make_node(f"The daily allowance for meals in Germany is EUR {i}.", doc_id=str(i)) for i in range(14)]
+    synthesizer, llm = with_model(["The daily allowance is EUR 0 [1]."])
+    got = synthesizer.synthesize(QUERY, nodes, complexity=complexity, limits=Limits(max_passages=limit))
+    assert llm.prompts[0].count("Source: ") == read
+    assert got.nodes_left_out == 14 - read
 
 
 def test_fifty_long_nodes_make_one_bounded_call():

@@ -86,3 +86,10 @@ def test_requests_leave_what_they_are_about():
     assert without_requests("give me an overview of the hedging policy").split() == ["the", "hedging", "policy"]
     assert without_requests("Resume el régimen de sanciones").split() == ["el", "régimen", "de", "sanciones"]
     assert without_asking("น.ส.3ก คืออะไร").strip() == "น.ส.3ก"
+
+
+@pytest.mark.parametrize("piece", ["a", "a-", "1.", "ก", "ก.", "a1", "9", "article "])
+def test_long_runs_are_no_trap(piece):
+    text = piece * 100_000
+    assert identifiers(text) is not None
+    assert numbers(text) is not None

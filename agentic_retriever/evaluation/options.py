@@ -1,0 +1,74 @@
+"""How a benchmark is to be run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from agentic_retriever.errors import EvaluationError, unknown_name
+from agentic_retriever.schema import Strategy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AUTO: Final = "auto"
+"""Name of the row in which the router chooses the strategy itself."""
+ORACLE: Final = "oracle"
+"""Name of the row that takes for each question the strategy that did best on it."""
+ALL, ROUND_ROBIN = "all", "round_robin"
+MODES: Final = (ALL, ROUND_ROBIN)
+
+DEPTH: Final = 100
+"""Nodes fetched for a question, so that R@100 can be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """How to run a benchmark.
+
+    Attributes:
+        strategies: Names of strategies, and ``auto``; ``None`` takes all that an index serves, and ``auto``.
+        mode: ``all`` asks every strategy every question; ``round_robin`` asks each question of one strategy in turn.
+        vectors: Folder with ``NAME.npz``, or one such file; ``None`` embeds what is needed.
+        views: Whether leaves and summaries are built; without, strategies that need them are listed as not served.
+        limit: Most questions of each data set, drawn by the seed; ``None`` takes all.
+        depth: Nodes fetched for a question, from 1.
+        seed: Of everything that is drawn.
+        baseline: The row that the others are tested against; ``None`` takes ``vector``, else the first.
+        peers: Whether LlamaIndex's retrievers take part.
+        answers: Whether the questions are answered, too.
+
+    Raises:
+        EvaluationError: If a value is none of what is allowed.
+    """
+
+    strategies: tuple[str, ...] | None = None
+    mode: str = ALL
+    vectors: Path | None = None
+    views: bool = True
+    limit: int | None = None
+    depth: int = DEPTH
+    seed: int = 0
+    baseline: str | None = None
+    peers: bool = False
+    answers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise EvaluationError(f"mode must be {' or '.join(MODES)}, got {str(self.mode)[:40]!r}")
+        if self.depth < 1 or (self.limit is not None and self.limit < 1):
+            raise EvaluationError(f"depth and limit must be from 1, got {self.depth} and {self.limit}")
+        known = [strategy.value for strategy in Strategy] + [AUTO]
+        for name in self.strategies or ():
+            if name not in known:
+                raise EvaluationError(unknown_name("strategy", name, known))
+        if self.strategies is not None and not self.strategies:
+            raise EvaluationError("strategies names none; leave it out for all")
+        if self.mode == ROUND_ROBIN and (self.peers or AUTO in (self.strategies or ())):
+            raise EvaluationError("round_robin asks each question once, of one strategy; auto and peers need mode all")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        told = {name: getattr(self, name) for name in self.__slots__}
+        strategies = None if self.strategies is None else list(self.strategies)
+        return {**told, "strategies": strategies, "vectors": None if self.vectors is None else self.vectors.name}

@@ -1,0 +1,114 @@
+"""What synthesis is given besides the nodes, and what it gives back."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from agentic_retriever.schema import Attempt, Citation, Confidence, Degradation, SentenceCheck, Tier, Usage
+
+
+class Closable(Protocol):
+    """What can be ended from another thread, such as a stream of a model."""
+
+    def close(self) -> None:
+        """End it; harmless at any time."""
+
+
+class StreamControl:
+    """Lets another thread end a streamed answer while its reader waits for the next piece."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._open: Closable | None = None
+        self.cancelled = False
+
+    def watch(self, stream: Closable | None) -> None:
+        """Set what is to be closed; closed at once if the answer was given up already."""
+        with self._lock:
+            self._open = stream
+            if self.cancelled and stream is not None:
+                stream.close()
+
+    def cancel(self) -> None:
+        """Give the answer up."""
+        with self._lock:
+            self.cancelled = True
+            if self._open is not None:
+                self._open.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What retrieval knows about the question besides the nodes.
+
+    Attributes:
+        relevance: How near the dense retriever found the question to the nodes, in [0, 1], or ``None`` if unknown.
+        query_vector: The question's vector, shape ``(dim,)``, for rescoring sentences, or ``None``.
+        unknown_share: Share of the question's terms that occur nowhere in the index, in [0, 1], or ``None``; see
+            :func:`~agentic_retriever.synthesis.terms.unknown_share`.
+    """
+
+    relevance: float | None = None
+    query_vector: Sequence[float] | NDArray[Any] | None = None
+    unknown_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one answer may use.
+
+    Attributes:
+        max_chars: Most source text in a prompt, in characters.
+        max_passages: Most passages in a prompt, or ``None`` for 5, and 10 for a complex question.
+        max_llm_calls: Model calls, or ``None`` for as many as it takes; 0 means the extractive answer.
+        max_usd: Money for model calls in USD, or ``None`` for no limit.
+        force_cloud: Whether the cloud model is asked first.
+        timeout_s: Seconds left for the model, or ``None`` for its own limit.
+        control: Lets another thread end a streamed answer.
+    """
+
+    max_chars: int = 8_000
+    max_passages: int | None = None
+    max_llm_calls: int | None = None
+    max_usd: float | None = None
+    force_cloud: bool = False
+    timeout_s: float | None = None
+    control: StreamControl | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synthesis:
+    """An answer before the router puts its record around it.
+
+    Attributes:
+        text: The answer with its ``[n]`` markers, or a message that nothing was found.
+        citations: One for each number.
+        tier: Who wrote it; ``NONE`` for the message.
+        usage: Model calls made, failed ones included (their tokens are not known and count 0).
+        confidence: Score and level.
+        degraded: What fell back, and why.
+        llm_ms: Milliseconds spent on the model.
+        language: ISO 639-1 code of the question.
+        nodes_left_out: Nodes that the model did not get to read, for lack of room in its prompt; 0 for an extract.
+        checks: How each sentence stands against what it cites, with those that were left out.
+        attempts: The models that were asked, in order, with what became of each.
+    """
+
+    text: str
+    citations: tuple[Citation, ...]
+    tier: Tier
+    usage: Usage
+    confidence: Confidence
+    degraded: tuple[Degradation, ...]
+    llm_ms: float
+    language: str
+    nodes_left_out: int = 0
+    checks: tuple[SentenceCheck, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
