@@ -3,9 +3,9 @@
 Usage: python scripts/benchmark_tables.py DATA_FOLDER [NAME ...] [--limit N] [--keep FOLDER] [--json FILE] [--page FILE]
        python scripts/benchmark_tables.py --from FILE [--page FILE]
 
-DATA_FOLDER holds ``collections/NAME`` in BEIR form and ``embeddings/multilingual-e5-small/NAME.npz`` with vectors by id.
-Parts of documents that these do not cover are embedded by the packaged model; with ``--keep`` only once. What stands
-in the page outside the two markers is left as it is.
+DATA_FOLDER holds ``collections/NAME`` in BEIR form and ``embeddings/multilingual-e5-small/NAME.npz`` with vectors by
+id. Parts of documents that these do not cover are embedded by the packaged model; with ``--keep`` only once. What
+stands in the page outside the two markers is left as it is.
 """
 
 from __future__ import annotations

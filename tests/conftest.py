@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import getpass
+import itertools
 import os
 from pathlib import Path
 
 import pytest
+from model_servers import ModelServer
 
 from agentic_retriever.embeddings import LocalE5Embedding
+
+_numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +27,51 @@ def shared_data():
     if not (folder / "collections").is_dir():
         pytest.skip("no test collections; set RETRIEVAL_TEST_DATA to their folder")
     return folder
+
+
+@pytest.fixture
+def make_server(monkeypatch):
+    """Makes servers that play Ollama and OpenRouter, well or badly."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    made: list[ModelServer] = []
+
+    def make() -> ModelServer:
+        made.append(ModelServer())
+        return made[-1]
+
+    yield make
+    for model_server in made:
+        model_server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_database():
+    """A database of our own on the server that TEST_POSTGRES_URL names, else on the one of this machine."""
+    psycopg = pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
+    user, host, port = os.environ.get("PGUSER", getpass.getuser()), os.environ.get("PGHOST", "127.0.0.1"), 5432
+    server = os.environ.get(
+        "TEST_POSTGRES_URL", f"postgresql://{user}@{host}:{os.environ.get('PGPORT', port)}/postgres"
+    )
+    try:
+        connection = psycopg.connect(server, connect_timeout=2, autocommit=True)
+    except psycopg.OperationalError as err:
+        pytest.skip(f"no PostgreSQL answers ({type(err).__name__}); set TEST_POSTGRES_URL")
+    name = f"agentic_retriever_test_{os.getpid()}"
+    with connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        try:
+            yield server.rpartition("/")[0] + f"/{name}"
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def postgres_url(postgres_database):
+    """URL of an empty schema of that database."""
+    import psycopg
+
+    name = f"s{next(_numbers)}"
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {name}")
+    return f"{postgres_database}?options=-csearch_path%3D{name}"

@@ -87,6 +87,7 @@ def query(
     top_k: Annotated[int | None, typer.Option("--top-k", help="Most nodes to retrieve.")] = None,
     as_json: AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show what was weighed and how long it took.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print the answer as it is written.")] = False,
     max_ms: Annotated[float | None, typer.Option("--max-ms", help="Most milliseconds for the whole query.")] = None,
     max_usd: Annotated[float | None, typer.Option("--max-usd", help="Most money for model calls, in USD.")] = None,
     max_llm_calls: Annotated[int | None, typer.Option("--max-llm-calls", help="Most model calls; 0 asks none.")] = None,
@@ -98,7 +99,7 @@ def query(
     budget = Budget(max_ms=max_ms, max_usd=max_usd, max_llm_calls=max_llm_calls)
     run_query(
         Console(), ctx.obj, text, index=index, strategy=strategy, top_k=top_k, as_json=as_json, explain=explain,
-        budget=budget,
+        stream=stream and not as_json, budget=budget,
     )  # fmt: skip
 
 

@@ -153,7 +153,8 @@ def _show_routing(console: Console, result: TargetResult) -> None:
     closed = "-" if found.gap_closed is None else f"{found.gap_closed:.0%}"
     console.line(
         f"choice of the strategy: best fixed {found.best_fixed} {found.best_fixed_mean:.3f}, "
-        f"auto {found.auto_mean:.3f}, oracle {found.oracle_mean:.3f}; auto closes {closed} of the gap; regret {found.mean_regret:.3f} "
+        f"auto {found.auto_mean:.3f}, oracle {found.oracle_mean:.3f}; "
+        f"auto closes {closed} of the gap; regret {found.mean_regret:.3f} "
         f"[{low:.3f}, {high:.3f}]; none better {found.accuracy:.0%}; cheapest within 0.02: {found.cheapest_good}"
     )
 

@@ -43,6 +43,11 @@ class Console:
         else:
             self._out.write(clean + "\n")
 
+    def piece(self, text: str) -> None:
+        """Write a piece of a text that goes on, at once."""
+        self._out.write(safe_terminal(text))
+        self._out.flush()
+
     def json(self, data: Any) -> None:  # noqa: ANN401 - any JSON value
         """Write JSON; escapes keep control characters harmless."""
         self._out.write(

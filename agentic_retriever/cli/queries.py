@@ -6,11 +6,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from agentic_retriever.cli.setup import load_config, opened_router
+from agentic_retriever.errors import LLMError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from agentic_retriever.cli.console import Console
+    from agentic_retriever.router import AgenticRouter
     from agentic_retriever.schema import Answer, Budget, Citation
 
 _QUOTE_CHARS = 160
@@ -26,22 +28,53 @@ def run_query(
     top_k: int | None,
     as_json: bool,
     explain: bool,
+    stream: bool = False,
     budget: Budget | None = None,
 ) -> None:
     """Answer a question."""
     with opened_router(load_config(data_dir)) as router:
-        answer = router.query(_question(text), index=index, strategy=strategy, top_k=top_k, budget=budget)
+        if stream:
+            answer = _streamed(console, router, _question(text), index, strategy, top_k, budget)
+        else:
+            answer = router.query(_question(text), index=index, strategy=strategy, top_k=top_k, budget=budget)
         explanation = router.explanation(answer.route) if explain else None
     if as_json:
         console.json(answer.to_dict())
         return
-    show_answer(console, answer)
+    if not stream:
+        console.line(answer.text, style="bold")
+    show_facts(console, answer)
     if explanation is not None:
         console.line()
         for line in explanation.lines():
             console.line(line)
         steps = [(name, f"{ms:.1f}") for name, ms in answer.timings_ms.items()]
         console.table(["step", "ms"], steps, title="the whole query")
+
+
+def _streamed(
+    console: Console,
+    router: AgenticRouter,
+    text: str,
+    index: str | None,
+    strategy: str | None,
+    top_k: int | None,
+    budget: Budget | None,
+) -> Answer:
+    """Write the answer as it comes."""
+    with router.stream(text, index=index, strategy=strategy, top_k=top_k, budget=budget) as pieces:
+        try:
+            for piece in pieces:
+                console.piece(piece)
+        finally:
+            console.line()
+        answer = pieces.finish()
+    if answer is None:
+        raise LLMError("the answer was given up before its end; ask again")
+    if answer.text != pieces.text:
+        console.line()
+        console.line(answer.text, style="bold")
+    return answer
 
 
 def run_route(
@@ -60,6 +93,11 @@ def run_route(
 def show_answer(console: Console, answer: Answer) -> None:
     """Write the answer, its references, and one line on how it came about."""
     console.line(answer.text, style="bold")
+    show_facts(console, answer)
+
+
+def show_facts(console: Console, answer: Answer) -> None:
+    """Write the references, and one line on how the answer came about."""
     if answer.citations:
         console.line()
     for citation in answer.citations:
@@ -74,6 +112,19 @@ def show_answer(console: Console, answer: Answer) -> None:
         f"{answer.timings_ms.get('total', 0.0):.0f} ms",
     ]
     console.line(" · ".join(facts), style="dim")
+    _show_path(console, answer)
+    for attempt in answer.attempts:
+        if attempt.failure is not None:
+            console.warn(str(attempt))
+    unsupported = sum(not check.supported for check in answer.checks)
+    if unsupported:
+        console.warn(f"{unsupported} of {len(answer.checks)} sentences are not supported by what they cite")
+    for lost in answer.degraded:
+        console.warn(f"{lost.step} fell back to {lost.fallback}: {lost.reason}")
+
+
+def _show_path(console: Console, answer: Answer) -> None:
+    """Write what was tried, spent and understood."""
     if len(answer.tried) > 1:
         tries = (f"{one.strategy.value} ({_grade(one.confidence)})" for one in answer.tried)
         console.line(f"little found at first, so tried {', '.join(tries)}", style="dim")
@@ -81,8 +132,6 @@ def show_answer(console: Console, answer: Answer) -> None:
         console.line(f"{answer.usage.llm_calls} model calls, {answer.usage.usd:.5f} USD", style="dim")
     if answer.understood:
         console.line("understood: " + "; ".join(answer.understood), style="dim")
-    for lost in answer.degraded:
-        console.warn(f"{lost.step} fell back to {lost.fallback}: {lost.reason}")
 
 
 def _grade(confidence: float | None) -> str:

@@ -115,12 +115,19 @@ class RouterConfig:
         "", "terms of the field with aliases, which speak for hybrid, such as: homologation | type approval; ABS"
     )
     index_margin: float = setting(
-        0.1,
+        0.4,
         "search two indexes side by side when their probabilities differ by less; 0 always takes one",
         minimum=0,
         maximum=1,
     )
 
+    abstain_below: float = setting(
+        0.15,
+        "a question counts as out of scope when it is about the nearest index with less probability; 0 never",
+        minimum=0,
+        maximum=1,
+    )
+    calibration_file: str = setting("", "JSON file with a calibration of stage one")
     on_abstain: str = setting(
         "decline",
         "what a question gets that seems to be about nothing in the indexes: a word to say so (decline), an answer "

@@ -123,7 +123,6 @@ def _distributions(rows: Sequence[Row]) -> Any:  # noqa: ANN401 - of an optional
     values = [row.values(MEASURES[0]) for row in rows]
     axes.boxplot(
         values,
-        vert=False,
         showmeans=True,
         flierprops={"markersize": 2, "markeredgecolor": GREY},
         boxprops={"color": OURS},
@@ -132,9 +131,8 @@ def _distributions(rows: Sequence[Row]) -> Any:  # noqa: ANN401 - of an optional
         medianprops={"color": OURS},
         meanprops={"marker": "d", "markerfacecolor": FRONT, "markeredgecolor": FRONT, "markersize": 5},
     )
-    axes.set_yticks(range(1, len(rows) + 1), [row.name for row in rows])
-    axes.invert_yaxis()
-    axes.set(xlabel=f"{MEASURES[0]} of single questions (box: quartiles, diamond: mean)", xlim=(-0.02, 1.02))
+    axes.set_xticks(range(1, len(rows) + 1), [row.name for row in rows], rotation=40, ha="right", fontsize=7)
+    axes.set(ylabel=f"{MEASURES[0]} of single questions\n(box: quartiles, diamond: mean)", ylim=(-0.02, 1.02))
     return figure
 
 

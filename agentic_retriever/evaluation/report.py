@@ -134,23 +134,11 @@ def _costs(rows: Iterable[Row]) -> str:
         stages = ", ".join(f"{name} {ms['p50']:.1f}/{ms['p95']:.1f}" for name, ms in told["stages_ms"].items())
         cold = "-" if row.cold_ms is None else f"{row.cold_ms:.0f}"
         speed = told["queries_per_second"]
-        made.append(
-            [_named(row), f"{told['p50_ms']:.1f}", f"{told['p95_ms']:.1f}", cold,
-             "-" if speed is None else f"{speed:.1f}", stages or "-", told["failed"], told["llm_calls"], told["tokens"], f"{told['usd']:.4f}"]
-        )  # fmt: skip
-    head = [
-        "row",
-        "p50 ms",
-        "p95 ms",
-        "cold ms",
-        "per second",
-        "stages, p50/p95 ms",
-        "failed",
-        "model calls",
-        "tokens",
-        "USD",
-    ]
-    return _table(head, made)
+        times = [f"{told['p50_ms']:.1f}", f"{told['p95_ms']:.1f}", cold, "-" if speed is None else f"{speed:.1f}"]
+        spent = [told["failed"], told["llm_calls"], told["tokens"], f"{told['usd']:.4f}"]
+        made.append([_named(row), *times, stages or "-", *spent])
+    head = ["row", "p50 ms", "p95 ms", "cold ms", "per second", "stages, p50/p95 ms"]
+    return _table([*head, "failed", "model calls", "tokens", "USD"], made)
 
 
 def _routing(result: TargetResult) -> str:

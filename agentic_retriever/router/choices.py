@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from agentic_retriever.errors import ConfigError
@@ -10,6 +11,7 @@ from agentic_retriever.llm import build_client
 from agentic_retriever.routing import (
     AutoClassifier,
     AutoSelector,
+    Calibration,
     DomainTerms,
     EmbeddingClassifier,
     HeuristicSelector,
@@ -47,9 +49,11 @@ def make_classifier(config: RouterConfig, client: ModelClient | None) -> IndexCl
     Raises:
         ConfigError: If it is to be decided by a model and there is none.
     """
+    calibration = Calibration.load(Path(config.calibration_file)) if config.calibration_file else Calibration()
+    kind = EmbeddingClassifier if config.classifier == "embedding" else ProfileClassifier
+    profile = kind(config.index_margin, abstain_below=config.abstain_below, calibration=calibration)
     if config.classifier == "embedding":
-        return EmbeddingClassifier(index_margin=config.index_margin)
-    profile = ProfileClassifier(index_margin=config.index_margin)
+        return profile
     if config.classifier == "profile":
         return profile
     model = None if client is None else LLMClassifier(client, profile, index_margin=config.index_margin)

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 MAX_READ_CHARS: Final = 200_000
 """Most text that the extractor reads, in characters; lower-ranked nodes are left out."""
 
+# Share of the threshold from which a model is asked.
+_MODEL_FROM = 0.6
+
 _FAILURES: Final = (LLMError, DeadlineExceededError, SynthesisError)
 
 
@@ -43,7 +46,8 @@ class Synthesizer:
     Args:
         extractive: Writes the answer without a model, and judges what the nodes hold before one is asked.
         llm: Writes the answer by a model, or ``None``.
-        answer_threshold: Confidence in [0, 1] below which no model is asked and nothing is answered.
+        answer_threshold: Confidence in [0, 1] below which nothing is extracted; a model is asked from 0.6 of it on, since
+            it reads the passages itself and may say that they do not answer.
         clock: Seconds that only grow, for timings.
     """
 
@@ -192,7 +196,8 @@ class Synthesizer:
         score = confidence_score(
             coverage=reach, relevance=task.evidence.relevance, support=support, features=features_of(task)
         )
-        if not extraction.text or score < self._threshold:
+        least = self._threshold * (_MODEL_FROM if wants_model else 1.0)
+        if not extraction.text or score < least:
             return nothing_found(task, score if extraction.text else 0.0)
         return None if wants_model else extracted(task)
 

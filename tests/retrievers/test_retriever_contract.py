@@ -40,4 +40,9 @@ class TestInMemory(Contract):
 class TestOverTheRealStore(Contract):
     @pytest.fixture(autouse=True)
     def _given(self, strategy, make_edge_index, workers):
-        self.strategy, self.fusion, self.make_index, self.workers = strategy, Fusion.CALIBRATED, make_edge_index, workers
+        self.strategy, self.fusion, self.make_index, self.workers = (
+            strategy,
+            Fusion.CALIBRATED,
+            make_edge_index,
+            workers,
+        )

@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, write_beir, write_lines
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_retriever.config import RouterConfig
+from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
+from agentic_retriever.evaluation import BenchOptions, benchmark
+from agentic_retriever.evaluation.measures import MEASURES
+from agentic_retriever.evaluation.plots import pareto_front
+from agentic_retriever.evaluation.regret import cheapest_within, oracle_row, routing_quality
+from agentic_retriever.evaluation.rows import Against, Row
+from agentic_retriever.evaluation.run_log import RunLog
+from agentic_retriever.evaluation.runner import take_turns
+from agentic_retriever.schema import Strategy
+from agentic_retriever.testing import FakeEmbedding, FakeLLM
+
+SEVEN = [strategy.value for strategy in Strategy]
+QUERIES = {**BOAT_QUERIES, "q3": ("who keeps the mooring list", "b5"), "q4": ("wind and a sail", "b2")}
+PEERS = ["llamaindex_vector", "llamaindex_bm25", "llamaindex_fusion_rrf", "llamaindex_fusion_relative_score",
+         "llamaindex_router"]  # fmt: skip
+
+
+@pytest.fixture
+def harbour(tmp_path):
+    return write_beir(tmp_path / "harbour", BOATS, QUERIES, description="the harbour")
+
+
+def run(tmp_path, *sources, **settings):
+    config = RouterConfig(data_dir=tmp_path / "data")
+    return benchmark(config, *sources, embedding=FakeEmbedding(dimension=DIMENSION), **settings)
+
+
+def without_times(value):
+    """Leave out what may differ between two runs."""
+    if isinstance(value, dict):
+        return {key: without_times(one) for key, one in value.items()
+                if not (key.endswith("ms") or key in {"seconds", "memory_mb", "queries_per_second"})}  # fmt: skip
+    return [without_times(one) for one in value] if isinstance(value, list) else value
+
+
+def test_all_rows_and_keys(tmp_path, harbour):
+    pytest.importorskip("llama_index.retrievers.bm25")
+    result = run(tmp_path, harbour, peers=True)
+    told = json.loads(result.to_json(tmp_path / "out.json"))
+    assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == told
+    assert set(told) == {"format", "seed", "options", "machine", "versions", "settings", "datasets", "means"}
+    found = told["datasets"]["harbour"]
+    assert list(found["strategies"]) == [*SEVEN, "auto", "oracle", *PEERS]
+    for name, row in found["strategies"].items():
+        assert {*MEASURES, "p50_ms", "p95_ms", "failed", "cold_ms", "intervals"} <= set(row), name
+        assert set(row["intervals"]) == set(MEASURES)
+        assert row["failed"] == 0, row["failures"]
+        for measure in MEASURES:
+            low, high = row["intervals"][measure]
+            assert 0 <= low <= row[measure] <= high <= 1
+        assert set(row["per_query"]) == set(QUERIES)
+        assert row["peer"] == (name in PEERS)
+    assert found["strategies"]["vector"]["cold_ms"] > 0
+    assert {"routing", "retrieval", "total"} <= set(found["strategies"]["hybrid"]["stages_ms"])
+    assert found["against"]["baseline"] == "vector"
+    assert set(found["against"]["rows"]) == {*SEVEN, "auto", *PEERS} - {"vector"}
+    assert found["strategies"]["llamaindex_vector"]["nDCG@10"] == found["strategies"]["vector"]["nDCG@10"]
+    routing = found["routing"]
+    assert routing["oracle_mean"] == pytest.approx(found["strategies"]["oracle"]["nDCG@10"])
+    assert routing["oracle_mean"] >= max(found["strategies"][name]["nDCG@10"] for name in SEVEN) - 1e-12
+    assert sum(routing["picked"].values()) == len(QUERIES)
+
+
+def test_the_same_seed_gives_the_same_figures(tmp_path, harbour):
+    first, second = (without_times(run(tmp_path / name, harbour, seed=3, limit=3).to_dict()) for name in ("one", "two"))
+    for told in (first, second):
+        del told["machine"]
+    assert first == second
+    other = run(tmp_path / "three", harbour, seed=4, limit=2).to_dict()["datasets"]["harbour"]["queries"]
+    assert other == 2
+
+
+def test_an_interrupted_run_goes_on(tmp_path, harbour, monkeypatch):
+    from agentic_retriever.evaluation import runner
+
+    asked: list[tuple[str, str]] = []
+    original = runner.RouterContestant.ask
+
+    def ask(self, query, vector):
+        if len(asked) == 6:
+            raise KeyboardInterrupt
+        asked.append((self.name, query.query_id))
+        return original(self, query, vector)
+
+    monkeypatch.setattr(runner.RouterContestant, "ask", ask)
+    wanted = {"strategies": ["vector", "hybrid"], "folder": tmp_path / "keep"}
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, harbour, **wanted)
+    [log] = (tmp_path / "keep" / "runs").iterdir()
+    assert len(log.read_text(encoding="utf-8").splitlines()) == 1 + 6  # its head, one cold start, four and one question
+    with log.open("ab") as file:
+        file.write(b'{"kind": "warm", "row": "hyb')  # killed while writing
+    done = set(asked[1:5])
+    asked.clear()
+    monkeypatch.setattr(runner.RouterContestant, "ask", lambda self, query, vector: (
+        asked.append((self.name, query.query_id)), original(self, query, vector))[1])  # fmt: skip
+    result = run(tmp_path, harbour, **wanted)
+    assert not done & set(asked)
+    assert {name for name, _ in asked} == {"hybrid"}
+    assert len(result.results["harbour"].rows["hybrid"].quality) == len(QUERIES)
+    assert not list((tmp_path / "keep" / "runs").iterdir())
+    fresh = run(tmp_path / "fresh", harbour, strategies=["vector", "hybrid"])
+    assert without_times(result.to_dict()["datasets"]) == without_times(fresh.to_dict()["datasets"])
+
+
+def test_a_failing_question_is_counted_and_tried_again(tmp_path, harbour, monkeypatch):
+    from agentic_retriever.retrievers import VectorRetriever
+
+    original = VectorRetriever._search
+
+    def fail(self, request, deadline):
+        if "anchor" in request.query:
+            raise RuntimeError("no such secret")
+        return original(self, request, deadline)
+
+    monkeypatch.setattr(VectorRetriever, "_search", fail)
+    row = run(tmp_path, harbour, strategies=["vector"]).results["harbour"].rows["vector"]
+    assert [failure.query_id for failure in row.failures] == ["q2"]
+    assert "no such secret" not in row.failures[0].error
+    assert row.quality["q2"] == dict.fromkeys(MEASURES, 0.0)
+    assert row.mean() == pytest.approx(0.75)
+
+
+def test_round_robin_asks_every_question_once(tmp_path, harbour):
+    found = run(tmp_path, harbour, mode="round_robin", strategies=["vector", "hybrid", "planner"]).results["harbour"]
+    assert {name: list(row.quality) for name, row in found.rows.items()} == {
+        "vector": ["q1", "q4"], "hybrid": ["q2"], "planner": ["q3"],
+    }  # fmt: skip
+    assert found.routing is None
+    assert found.against is None
+
+
+@given(st.lists(st.integers(), max_size=20, unique=True), st.integers(1, 7))
+def test_turns_share_out_everything(questions, strategies):
+    shares = take_turns([str(at) for at in range(strategies)], questions)
+    assert sorted(one for share in shares.values() for one in share) == sorted(questions)
+    sizes = [len(share) for share in shares.values()]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_without_views_what_needs_them_is_listed(tmp_path, harbour):
+    found = run(tmp_path, harbour, views=False).results["harbour"]
+    assert set(found.not_served) == {"recursive", "chunk_decoupling", "summary", "auto"}
+    assert set(found.rows) == {"vector", "hybrid", "planner", "metadata", "oracle"}
+
+
+def test_questions_are_asked_of_existing_indexes(tmp_path, harbour, router):
+    router.add_index("mine", harbour / "corpus.jsonl")
+    path = write_lines(
+        tmp_path / "asked.jsonl",
+        [
+            {"id": "a", "query": "when does the ferry leave", "index": "mine", "doc_ids": ["b1"], "answer": "at nine"},
+            {"id": "b", "query": "what is lost", "index": "mine", "doc_ids": ["b99"]},
+            {"id": "c", "query": "colour of the moon", "answerable": False},
+        ],
+    )
+    result = benchmark(router, path, answers=True, strategies=["vector", "auto"])
+    found = result.results["asked"]
+    assert found.problems.counts == {"unjudged_query": 1, "unknown_document": 1}
+    assert list(found.rows) == ["vector", "auto"]
+    told = found.answers.to_dict()
+    assert told["asked"] == 2
+    assert told["counts"]["citation_recall"] == told["counts"]["answer_f1"] == 1
+    assert told["judged_by"]["citation_recall"] == "gold documents"
+    assert "faithfulness" not in told
+    assert "no language model" in told["notes"][0]
+    assert told["abstention"]["out_of_scope"] == 1
+    assert "mine" in router.index_names()
+
+
+def test_a_model_judges_when_there_is_one(tmp_path, harbour):
+    model = FakeLLM(lambda prompt: "YES" if "YES" in prompt else "The ferry leaves the harbour at nine. [1]")
+    found = run(tmp_path, harbour, answers=True, strategies=["vector"], limit=2, llm=model).results["harbour"].answers
+    assert found.means["faithfulness"] == 1.0
+    assert found.means["context_precision"] == 1.0
+    assert found.judged_by["faithfulness"].startswith("model ")
+    assert found.notes == ()
+
+
+def test_unknown_index_and_wrong_options(tmp_path, harbour):
+    path = write_lines(tmp_path / "asked.jsonl", [{"query": "x", "index": "nowhere", "doc_ids": ["a"]}])
+    with pytest.raises(UnknownIndexError, match="nowhere"):
+        run(tmp_path, path)
+    for wrong, told in (
+        ({"mode": "some"}, "mode must be"),
+        ({"strategies": ["vectro"]}, "did you mean 'vector'"),
+        ({"strategies": []}, "names none"),
+        ({"depth": 0}, "from 1"),
+        ({"mode": "round_robin", "peers": True}, "mode all"),
+        ({"modes": 1}, "modes"),
+    ):
+        with pytest.raises(EvaluationError, match=told):
+            run(tmp_path, harbour, **wrong)
+    with pytest.raises(EvaluationError, match="baseline"):
+        run(tmp_path, harbour, strategies=["vector", "hybrid"], baseline="summary")
+    with pytest.raises(EvaluationError, match="not both"):
+        run(tmp_path, harbour, options=BenchOptions(), seed=1)
+    with pytest.raises(EvaluationError, match="name a data set"):
+        run(tmp_path)
+
+
+def test_frame_needs_pandas(tmp_path, harbour, monkeypatch):
+    result = run(tmp_path, harbour, strategies=["vector"])
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="pandas"):
+        result.to_frame()
+
+
+def test_the_page_holds_everything_and_runs_nothing(tmp_path, harbour):
+    pytest.importorskip("matplotlib")
+    evil = "<script>alert('x')</script> & when does the ferry leave"
+    folder = write_beir(tmp_path / "a<b>", BOATS, {"q<1>": (evil, "b1"), "q2": QUERIES["q2"]})
+    result = run(tmp_path, folder, answers=True)
+    page = result.to_html(tmp_path / "out.html")
+    assert (tmp_path / "out.html").read_text(encoding="utf-8") == page
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "q&lt;1&gt;" in page
+    assert "a<b>" not in page + result._repr_html_()
+    for address in re.findall(r'(?:src|href)="([^"]*)"', page):
+        assert address.startswith("#"), address
+    for address in re.findall(r"https?://[^\s\"'<)]+", page):
+        assert address.startswith("http://www.w3.org/"), address
+    assert "default-src 'none'" in page
+    assert page.count("<svg") >= 4
+    assert "color-scheme: light dark" in page
+    for title in ("Quality against latency", "Distribution over the questions", "Regret by question",
+                  "Confidence in the chosen strategy", "worst questions of auto"):  # fmt: skip
+        assert title in page
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert result.plot() is not None
+
+
+def row(name, values):
+    quality = {str(at): dict.fromkeys(MEASURES, value) for at, value in enumerate(values)}
+    records = {query: {"ms": 1.0, "docs": ["d"], "strategy": "vector", "confidence": 0.5} for query in quality}
+    return Row(name=name, quality=quality, records=records)
+
+
+grades = st.floats(0, 1, width=16)
+
+
+@given(st.lists(st.tuples(grades, grades, grades), min_size=1, max_size=12))
+def test_oracle_and_regret_are_what_they_say(table):
+    rows = [row(name, [one[at] for one in table]) for at, name in enumerate(("vector", "hybrid", "summary"))]
+    oracle = oracle_row(rows, seed=0)
+    assert oracle.values("nDCG@10") == [max(one) for one in table]
+    auto = rows[0]
+    found = routing_quality(rows, auto, seed=0)
+    assert found.accuracy == pytest.approx(np.mean([one[0] == max(one) for one in table]))
+    assert found.mean_regret == pytest.approx(np.mean([max(one) - one[0] for one in table]))
+    means = {one.name: one.mean() for one in rows}
+    assert found.best_fixed_mean == max(means.values())
+    assert found.gap == pytest.approx(oracle.mean() - max(means.values()))
+    assert means[found.cheapest_good] >= max(means.values()) - 0.02 - 1e-9
+
+
+def test_cheapest_within_takes_the_cheap_one_only_if_it_is_good():
+    assert cheapest_within({"vector": 0.39, "planner": 0.40}) == "vector"
+    assert cheapest_within({"vector": 0.37, "planner": 0.40}) == "planner"
+
+
+def test_against_leaves_the_oracle_out():
+    rows = {name: row(name, [0.1, 0.2]) for name in ("hybrid", "oracle", "planner")}
+    found = Against.of(rows, None, seed=0)
+    assert found.baseline == "hybrid"
+    assert set(found.rows) == {"planner"}
+
+
+@given(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.tuples(st.floats(1, 9), st.floats(0, 1)), min_size=1))
+def test_pareto_front_is_what_nothing_beats(points):
+    front = pareto_front(points)
+    for name, (ms, quality) in points.items():
+        beaten = any((m <= ms and q > quality) or (m < ms and q >= quality) for m, q in points.values())
+        assert not (name in front and beaten)
+        assert beaten or name in front or any(points[one] == points[name] for one in front)
+
+
+def test_a_log_of_another_measurement_counts_as_none(tmp_path):
+    for key, before in (("one", []), ("one", [{"a": 1}]), ("two", [])):
+        with RunLog(tmp_path / "x.jsonl", key) as log:
+            assert log.records == before
+            log.append({"a": 1})

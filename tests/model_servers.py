@@ -1,0 +1,177 @@
+"""A model server on the loopback interface that answers well or misbehaves on demand."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+KEY = "sk-or-canary-4711"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 256  # with the default of 5, connections at the same moment wait a second or are refused
+
+
+class ModelServer:
+    """Speaks Ollama's ``/api/chat`` and the chat completions of OpenRouter; ``mode`` says how.
+
+    A model in ``healthy`` is answered with its text there, streamed if asked for, whatever the mode.
+    """
+
+    def __init__(self) -> None:
+        self.mode = "good"
+        self.status = 200
+        self.body = b""
+        self.rest = b""
+        self.headers: dict[str, str] = {}
+        self.first: list[tuple[int, bytes]] = []
+        self.healthy: dict[str, str] = {}
+        self.listing = b"{}"
+        self.requests: list[tuple[str, dict]] = []
+        self.released = threading.Event()
+        self.open_connections = 0
+        self._lock = threading.Lock()
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def setup(self) -> None:
+                super().setup()
+                with server._lock:
+                    server.open_connections += 1
+
+            def finish(self) -> None:
+                with contextlib.suppress(OSError):
+                    super().finish()
+                with server._lock:
+                    server.open_connections -= 1
+
+            def do_POST(self) -> None:
+                length = int(self.headers.get("content-length", 0))
+                body = json.loads(self.rfile.read(length) or b"{}")
+                server.requests.append((self.path, body))
+                with contextlib.suppress(OSError):  # the client went away
+                    server._answer(self, body)
+
+            def do_GET(self) -> None:
+                with contextlib.suppress(OSError):
+                    if server.mode == "hang":
+                        server.released.wait(20)
+                        return
+                    server._send(self, server.status, server.listing)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._http = _Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+
+    def _head(self, handler: BaseHTTPRequestHandler, status: int, body: bytes, length: int) -> None:
+        handler.send_response(status)
+        handler.send_header("content-type", "text/event-stream" if body.startswith(b"data:") else "application/json")
+        for name, value in self.headers.items():
+            handler.send_header(name, value)
+        handler.send_header("content-length", str(length))
+        handler.end_headers()
+
+    def _send(self, handler: BaseHTTPRequestHandler, status: int, body: bytes, length: int | None = None) -> None:
+        self._head(handler, status, body, len(body) if length is None else length)
+        if self.mode == "drip":
+            for byte in body:
+                handler.wfile.write(bytes([byte]))
+                handler.wfile.flush()
+                if self.released.wait(0.05):
+                    return
+        else:
+            handler.wfile.write(body)
+            handler.wfile.flush()
+
+    def _answer(self, handler: BaseHTTPRequestHandler, asked: dict) -> None:
+        if asked.get("model") in self.healthy:
+            provider = "ollama" if handler.path == "/api/chat" else "openrouter"
+            text = self.healthy[asked["model"]]
+            pieces = [word + " " for word in text.split(" ")]
+            body = stream_body(provider, pieces) if asked.get("stream") else json.dumps(chat(provider, text)).encode()
+            self._head(handler, 200, body, len(body))
+            handler.wfile.write(body)
+        elif self.first:
+            self._send(handler, *self.first.pop(0))
+        elif self.mode == "hang":
+            self.released.wait(20)
+        elif self.mode == "close":
+            handler.connection.close()
+        elif self.mode == "cut":  # the connection ends in the middle of the body
+            self._send(handler, self.status, self.body, len(self.body) + 1_000)
+        elif self.mode == "stall":  # the connection stays, and nothing more comes
+            self._send(handler, self.status, self.body, len(self.body) + 1_000)
+            self.released.wait(20)
+        elif self.mode == "hold":  # the rest comes when it is released
+            self._send(handler, self.status, self.body, len(self.body) + len(self.rest))
+            self.released.wait(20)
+            handler.wfile.write(self.rest)
+        else:
+            self._send(handler, self.status, self.body)
+
+    def reply(self, value: object, status: int = 200) -> None:
+        """Answer every request with this, as JSON unless it is bytes."""
+        self.mode, self.status = "good", status
+        self.body = value if isinstance(value, bytes) else json.dumps(value).encode()
+
+    def close(self) -> None:
+        """Let go of every connection and end."""
+        self.released.set()
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+def chat(provider: str, content: str | None, *, finish: str = "stop", tokens: tuple[int, int] = (11, 3)) -> dict:
+    """The body of a whole reply."""
+    if provider == "ollama":
+        return {
+            "model": "some/model:1b",
+            "created_at": "2025-01-01T00:00:00Z",
+            "message": {"role": "assistant", "content": content},
+            "done": True,
+            "done_reason": finish,
+            "prompt_eval_count": tokens[0],
+            "eval_count": tokens[1],
+        }
+    return {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "some/model:1b",
+        "choices": [{"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": content}}],
+        "usage": {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)},
+    }
+
+
+def stream_body(provider: str, pieces: list[str], *, finish: str | None = "stop", error: str | None = None) -> bytes:
+    """The body of a streamed reply; without ``finish`` it ends as if it were not done."""
+    if provider == "ollama":
+        base = {"model": "some/model:1b", "created_at": "2025-01-01T00:00:00Z"}
+        lines = [base | {"message": {"role": "assistant", "content": piece}, "done": False} for piece in pieces]
+        if error:
+            lines.append({"error": error})
+        elif finish:
+            lines.append(chat("ollama", "", finish=finish))
+        return "".join(json.dumps(line) + "\n" for line in lines).encode()
+    chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "some/model:1b"}
+    events = [
+        chunk | {"choices": [{"index": 0, "delta": {"role": "assistant", "content": piece}, "finish_reason": None}]}
+        for piece in pieces
+    ]
+    if error:
+        events.append(chunk | {"error": {"message": error, "code": 502}, "choices": []})
+    elif finish:
+        events.append(chunk | {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+        usage = {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14}
+        events.append(chunk | {"choices": [], "usage": usage})
+    text = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    return (text + ("data: [DONE]\n\n" if finish and not error else "")).encode()
