@@ -78,7 +78,7 @@ def enter(target: Target, options: BenchOptions, watcher: Watcher) -> Entrants:
         for name in (*names, *([None] if with_auto else []))
     ]
     if options.peers:
-        contestants += peer_contestants(target.router, target.index, depth=options.depth)
+        contestants += peer_contestants(target.router, target.index, served, depth=options.depth)
     order = [contestant.name for contestant in contestants]
     shares = (
         {name: list(target.queries) for name in order} if options.mode == ALL else take_turns(order, target.queries)

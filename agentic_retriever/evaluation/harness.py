@@ -188,7 +188,8 @@ def _run(bench: Bench, datasets: Sequence[Dataset]) -> Benchmark:
         with opened_targets(bench, dataset) as targets:
             for target in targets:
                 entrants = enter(target, bench.options, bench.watcher)
-                log = RunLog(bench.folder / _RUNS / f"{len(results)}.jsonl", _key(bench, target))
+                key = _key(bench, target)
+                log = RunLog(bench.folder / _RUNS / f"{key}.jsonl", key)
                 with log:
                     results[target.name] = _measured(bench, target, entrants, log)
                 logs.append(log)

@@ -21,7 +21,7 @@ from agentic_retriever.evaluation.runner import Found
 from agentic_retriever.retrievers import AdapterSettings, build_adapter, cards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.schema import BaseNode
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from agentic_retriever.evaluation.vectors import Vector
     from agentic_retriever.indices import Index
     from agentic_retriever.router import AgenticRouter
+    from agentic_retriever.schema import Strategy
 
 VECTOR: Final = "llamaindex_vector"
 BM25: Final = "llamaindex_bm25"
@@ -86,12 +87,15 @@ class PeerContestant:
         return False
 
 
-def peer_contestants(router: AgenticRouter, index_name: str, *, depth: int) -> list[PeerContestant]:
+def peer_contestants(
+    router: AgenticRouter, index_name: str, strategies: Sequence[Strategy], *, depth: int
+) -> list[PeerContestant]:
     """Make the peers over the nodes and vectors of an index.
 
     Args:
         router: Holds the index; its embedding model embeds the descriptions for the selector.
         index_name: Name of the index.
+        strategies: Those that LlamaIndex's router chooses among; without any it does not take part.
         depth: Nodes to fetch.
 
     Returns:
@@ -116,18 +120,22 @@ def peer_contestants(router: AgenticRouter, index_name: str, *, depth: int) -> l
         )
 
     selector = _RememberingSelector(embedding)
-    return [
+    peers = [
         PeerContestant(VECTOR, lambda: vector, embedding),
         PeerContestant(BM25, lambda: bm25, embedding),
         PeerContestant(FUSION_RRF, lambda: fusion(FUSION_MODES.RECIPROCAL_RANK), embedding),
         PeerContestant(FUSION_RELATIVE, lambda: fusion(FUSION_MODES.RELATIVE_SCORE), embedding),
-        PeerContestant(
-            ROUTER,
-            lambda: RouterRetriever(selector, _tools(router, index_name, embedding, depth), llm=model),
-            embedding,
-            lambda: selector.last,
-        ),
     ]
+    if strategies:
+        peers.append(
+            PeerContestant(
+                ROUTER,
+                lambda: RouterRetriever(selector, _tools(router, index_name, strategies, embedding, depth), llm=model),
+                embedding,
+                lambda: selector.last,
+            )
+        )
+    return peers
 
 
 class _RememberingSelector(EmbeddingSingleSelector):
@@ -161,12 +169,14 @@ def _bm25(nodes: list[BaseNode], depth: int) -> BaseRetriever:
     return made
 
 
-def _tools(router: AgenticRouter, index_name: str, embedding: GivenEmbedding, depth: int) -> list[RetrieverTool]:
-    """One tool per strategy that the index serves; the selector knows the vectors of their descriptions."""
+def _tools(
+    router: AgenticRouter, index_name: str, strategies: Sequence[Strategy], embedding: GivenEmbedding, depth: int
+) -> list[RetrieverTool]:
+    """One tool per strategy; the selector knows the vectors of their descriptions."""
     resources, index = router.resources, router.index(index_name)
     config = router.config.with_changes(top_k=depth, max_top_k=max(depth, router.config.max_top_k))
     settings = AdapterSettings.from_config(config, resources.workers(), model=resources.model)
-    served = cards(index)
+    served = [card for card in cards(index) if card.strategy in strategies]
     described = resources.embedding().embed_sentences([card.description for card in served])
     embedding.learn({card.description: row for card, row in zip(served, described, strict=True)})
     return [

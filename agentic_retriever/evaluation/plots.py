@@ -106,14 +106,17 @@ def _tradeoff(result: TargetResult) -> Any:  # noqa: ANN401 - of an optional lib
         axes.errorbar(
             [at], [mean], yerr=[[max(0.0, mean - low)], [max(0.0, high - mean)]], fmt="o", color=colour, capsize=2
         )
-        axes.annotate(name, (at, mean), textcoords="offset points", xytext=(5, 4), fontsize=7)
+        axes.annotate(name, (at, mean), textcoords="offset points", xytext=(4, 4), fontsize=7, rotation=25)
     front = pareto_front(points)
     axes.step(
         [points[n][0] for n in front], [points[n][1] for n in front], where="post", color=FRONT, label="Pareto front"
     )
     if ORACLE in result.rows:
         axes.axhline(result.rows[ORACLE].mean(), linestyle="--", color=GREY, linewidth=1, label="oracle")
-    axes.set(xscale="log", xlabel="median milliseconds of one question", ylabel=f"mean {MEASURES[0]}, 95 % interval")
+    axes.set_xscale("log")
+    for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        axis("{x:g}")
+    axes.set(xlabel="median milliseconds of one question", ylabel=f"mean {MEASURES[0]}, 95 % interval")
     axes.legend(fontsize=7)
     return figure
 

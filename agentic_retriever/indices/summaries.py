@@ -14,6 +14,7 @@ from llama_index.core.vector_stores.types import VectorStoreQuery
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.indices.view_update import BATCH_NODES, Derivation, Derived
 from agentic_retriever.ingestion.tokens import count_tokens
+from agentic_retriever.llm.replies import without_thoughts
 from agentic_retriever.prompts import summary_prompt
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.centrality import central_sentences
@@ -175,7 +176,7 @@ class _Author:
         boundary = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         title = str(chunks[0].metadata.get("title", ""))
         try:
-            written = self._write(summary_prompt(title, text, boundary)).strip()
+            written = without_thoughts(self._write(summary_prompt(title, text, boundary)))
         except AgenticRetrieverError as err:
             self._failures += 1
             logger.warning("a summary could not be written (%s); using central sentences", err)

@@ -23,12 +23,14 @@ class TierNeeds:
         force_cloud: Whether the caller wants the cloud tier first.
         max_usd: Most that the call may cost in USD, prompt and longest answer; ``None`` for no limit. A model whose
             price is not known is not asked under a limit.
+        max_calls: Most models that may be asked one after another; ``None`` for no limit.
     """
 
     complexity: Complexity = Complexity.SIMPLE
     context_chars: int = 0
     force_cloud: bool = False
     max_usd: float | None = None
+    max_calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

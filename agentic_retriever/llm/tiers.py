@@ -240,8 +240,18 @@ class TieredClient:
             if left <= 0:
                 attempts.append(Attempt(tier=client.tier, model=client.model, failure=FailureKind.TIMEOUT))
                 continue
-            followers = sum(1 for later in able[i + 1 :] if later.available)
+            spare = _spare_calls(attempts, needs)
+            if spare < 0:
+                attempts.append(Attempt(tier=client.tier, model=client.model, failure=FailureKind.BUDGET))
+                continue
+            followers = min(spare, sum(1 for later in able[i + 1 :] if later.available))
             yield _Turn(client, share_s(left, followers))
+
+
+def _spare_calls(attempts: Sequence[Attempt], needs: TierNeeds) -> int:
+    """How many models may be asked besides the next one; below 0 when not even that one may."""
+    most = len(Tier) if needs.max_calls is None else needs.max_calls
+    return most - 1 - sum(1 for attempt in attempts if attempt.requests)
 
 
 def _broken(attempt: Attempt, prompt: str, err: StreamBrokenError, client: LLMClient) -> Attempt:

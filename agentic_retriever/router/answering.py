@@ -8,6 +8,7 @@ from agentic_retriever.cache import cache_key
 from agentic_retriever.filters import normalise
 from agentic_retriever.prompts import VERSION
 from agentic_retriever.router.judging import relevance
+from agentic_retriever.router.trained import training_stamp
 from agentic_retriever.schema import Answer, Degradation, Retrieval, Tier, Usage
 from agentic_retriever.synthesis import Evidence, Limits
 from agentic_retriever.text import detect_language, normalise_query
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from agentic_retriever.synthesis import StreamControl, Synthesis, Synthesizer
 
 T = TypeVar("T")
+
+#: What a model leaves of the time, as a share and at most in seconds: when all fail, the extract has to come in time,
+#: also for those who wait for the same answer.
+_RESERVE_SHARE, _RESERVE_S = 0.1, 0.25
 
 
 class AnswerStage:
@@ -95,12 +100,16 @@ class AnswerStage:
             max_llm_calls=allowance.llm_calls,
             max_usd=allowance.usd,
             force_cloud=force_cloud,
-            timeout_s=allowance.timeout_s,
+            timeout_s=_less_reserve(allowance.timeout_s),
             control=control,
         )
 
     def _relevance(self, retrieval: Retrieval) -> float | None:
         return relevance(retrieval.nodes, self._resources.index(retrieval.indexes[0]).profile())
+
+
+def _less_reserve(left_s: float | None) -> float | None:
+    return None if left_s is None else left_s - min(_RESERVE_S, _RESERVE_SHARE * left_s)
 
 
 def _finished(retrieval: Retrieval, done: Synthesis, spending: Spending, *, force_cloud: bool) -> Answer:
@@ -144,7 +153,10 @@ def answer_key(resources: Resources, question: Question, *, llm: str, budget: Bu
         filters=normalise(question.filters),
         top_k=[question.top_k, question.top_k_given],
         # With the time of creation, as an index that is removed and made again counts its versions from the start.
-        versions={index.name: [index.manifest.created, index.version] for index in _concerned(resources, question)},
+        versions={
+            index.name: [index.manifest.created, index.version, *training_stamp(index)]
+            for index in _concerned(resources, question)
+        },
         embedding=resources.embedding().name,
         llm=llm,
         prompts=VERSION,

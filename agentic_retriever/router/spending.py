@@ -125,6 +125,8 @@ class MeteredModel:
         if allowance.usd is not None:
             most = allowance.usd if needs.max_usd is None else min(allowance.usd, needs.max_usd)
             needs = replace(needs, max_usd=most)
+        if allowance.llm_calls is not None:
+            needs = replace(needs, max_calls=allowance.llm_calls)
         try:
             reply = self._client.complete(prompt, timeout_s=limit, needs=needs)
         except AllModelsFailedError as err:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from agentic_retriever.errors import StoreDamagedError
 from agentic_retriever.indices.measured import MEASURED_FILE, MeasuredStrategies
+from agentic_retriever.retrievers import FUSION_FILE
 from agentic_retriever.routing import MODEL_FILE, StrategyModel
 from agentic_retriever.schema import Degradation
 
@@ -55,6 +56,11 @@ class TrainedFiles:
                 model, no_model = _read("learned", lambda: StrategyModel.load(folder / MODEL_FILE))
                 known = self._known[index.name] = changed, Trained(measured, model, (*no_measured, *no_model))
             return known[1]
+
+
+def training_stamp(index: Index) -> list[int]:
+    """Return what changes whenever training changes how an index is searched."""
+    return [_changed(index.folder / name) for name in (MEASURED_FILE, MODEL_FILE, FUSION_FILE)]
 
 
 def _changed(path: Path) -> int:

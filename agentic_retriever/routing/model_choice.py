@@ -71,7 +71,8 @@ def consult(
     """
     if not allowance.may_ask:
         return Consultation(failure="the budget forbids a model call; allow one, or more time")
-    needs = None if allowance.usd is None else TierNeeds(max_usd=allowance.usd)
+    limited = allowance.usd is not None or allowance.llm_calls is not None
+    needs = TierNeeds(max_usd=allowance.usd, max_calls=allowance.llm_calls) if limited else None
     try:
         asked = ask(client, prompt, timeout_s=allowance.timeout_s, needs=needs, boundary=boundary)
     except (LLMError, DeadlineExceededError) as err:

@@ -42,6 +42,7 @@ SIGNS: Final[Mapping[str, int]] = frozen(
 
 _LOGIT_LIMIT: Final = 6.0
 _LEAST_SUPPORTED: Final = 0.4
+_FAR: Final = 0.1
 _ROUNDS: Final = 4_000
 
 
@@ -74,7 +75,8 @@ class AnswerFeatures:
     def values(self) -> dict[str, float | None]:
         """Return the model's features by name, clipped; those that are not finite count as 0.
 
-        Without ``reachable`` the cited text stands for the passage, and without ``absent`` the best passage for all.
+        Without ``reachable`` the cited text stands for the passage, without ``absent`` the best passage for all, and
+        without ``relevance`` the words for the vectors.
         What is ``None`` is filled by the model.
         """
         coverage = _unit(self.coverage)
@@ -87,16 +89,16 @@ class AnswerFeatures:
             "missing_code": _known(self.missing_code),
             "unknown_share": _known(self.unknown_share),
         }
-        # In another language neither words nor vectors speak for an answer whose relevance is not known.
-        near = 0.0 if self.foreign and self.relevance is None else _known(self.relevance)
-        odds = None if near is None else 0.0 if self.relevance is None else _logit(near)
+        # Words stand for a relevance that is not known; in another language nothing does.
+        near = _unit(self.relevance) if self.relevance is not None else _FAR if self.foreign else reachable
+        odds = _logit(near) if self.foreign or self.relevance is not None else 0.0
         return {
             **(dict.fromkeys(by_words, 0.0) if self.foreign else by_words),
             "fit": _known(self.fit),
             "margin": _known(self.margin),
             "relevance": near,
-            "relevance_odds": 0.0 if self.foreign else odds,
-            "relevance_unknown": float(self.relevance is None),
+            "relevance_odds": odds,
+            "relevance_unknown": float(self.relevance is None and not self.foreign),
             "foreign": float(self.foreign),
             "relevance_of_foreign": odds if self.foreign else 0.0,
         }

@@ -46,8 +46,8 @@ class Synthesizer:
     Args:
         extractive: Writes the answer without a model, and judges what the nodes hold before one is asked.
         llm: Writes the answer by a model, or ``None``.
-        answer_threshold: Confidence in [0, 1] below which nothing is extracted; a model is asked from 0.6 of it on, since
-            it reads the passages itself and may say that they do not answer.
+        answer_threshold: Confidence in [0, 1] below which nothing is extracted; a model is asked from 0.6 of it on,
+            since it reads the passages itself and may say that they do not answer.
         clock: Seconds that only grow, for timings.
     """
 
@@ -216,4 +216,5 @@ def _needs(task: Task, passages: Sequence[ContextPassage], limits: Limits) -> Ti
         context_chars=sum(len(passage.text) for passage in passages),
         force_cloud=limits.force_cloud,
         max_usd=limits.max_usd,
+        max_calls=limits.max_llm_calls,
     )

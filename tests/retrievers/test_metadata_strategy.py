@@ -83,9 +83,8 @@ def test_the_answer_says_what_was_understood(router):
 
 
 def with_model(tmp_path, reply):
-    made = AgenticRouter(
-        RouterConfig(data_dir=tmp_path / "m"), embedding=FakeEmbedding(dimension=32), llm=FakeLLM(reply)
-    )
+    llm = reply if isinstance(reply, FakeLLM) else FakeLLM(reply)
+    made = AgenticRouter(RouterConfig(data_dir=tmp_path / "m"), embedding=FakeEmbedding(dimension=32), llm=llm)
     documents = [
         Document(text=f"Land {name}", doc_id=name, metadata={"province": province, "year": year})
         for name, province, _kind, _area, year in LANDS
@@ -111,8 +110,8 @@ def test_the_model_is_asked_and_cannot_filter_on_what_is_not_there(tmp_path):
 
 
 def test_summaries_are_written_by_the_model_where_there_is_one(tmp_path):
-    with with_model(tmp_path, ["A summary that the model wrote."]) as router:
+    model = FakeLLM(["<think>Hm.</think>A summary that the model wrote."])
+    with with_model(tmp_path, model) as router:
         router.build_views("lands")
         assert "summary" in {view.value for view in router.index("lands").views}
-        assert router.resources.model is not None
-        assert any("Land" in prompt for prompt in router.resources.model._llm.prompts)
+        assert any("Land" in prompt for prompt in model.prompts)

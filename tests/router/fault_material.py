@@ -1,0 +1,98 @@
+"""What the tests of faults and load share: texts, a question, and the faults of model servers."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from llama_index.core.schema import Document
+from model_servers import chat
+
+ANIMALS = {
+    "cats": "The cat sleeps sixteen hours a day. A cat purrs when it is content.",
+    "dogs": "The dog barks at the postman. A dog walks twice a day.",
+    "owls": "The owl hunts at night. An owl turns its head far round.",
+}
+PLANETS = {
+    "venus": "Venus spins backwards. A day on Venus is longer than its year.",
+    "mars": "Mars has two moons named Phobos and Deimos.",
+}
+QUESTION = "How many hours does the cat sleep?"
+GOOD = "The cat sleeps sixteen hours a day. [1]"
+COMPLEX = (
+    "Compare in detail how the cat, the dog and the owl differ in when they sleep, hunt and walk, and explain why the "
+    "one that hunts at night turns its head, while the others do not?"
+)
+
+
+def documents(texts):
+    """One document for each text."""
+    return [Document(text=text, doc_id=name, metadata={"title": name}) for name, text in texts.items()]
+
+
+def wait_until(condition, seconds: float = 5.0) -> None:
+    """Wait for something that comes about in the background."""
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "it did not come about in time"
+        time.sleep(0.01)
+
+
+def threads() -> int:
+    """Threads that live now."""
+    return threading.active_count()
+
+
+def status(code):
+    return lambda server: server.reply({"error": "x"}, code)
+
+
+def body(value):
+    return lambda server: server.reply(value)
+
+
+def mode(name, value=b"", of="ollama"):
+    def set_up(server):
+        server.reply(value or chat(of, GOOD))
+        server.mode = name
+
+    return set_up
+
+
+#: Faults of the first tier, each with the name of the failure that the answer lists.
+OLLAMA_FAULTS = {
+    "hang": (mode("hang"), "timeout"),
+    "drip": (mode("drip", chat("ollama", GOOD * 50)), "timeout"),
+    "stall": (mode("stall", b'{"message": {"ro'), "timeout"),
+    "closed": (mode("close"), "unreachable"),
+    "cut connection": (mode("cut", b'{"message": {"ro'), "unreachable"),
+    "400": (status(400), "bad_request"),
+    "401": (status(401), "authentication"),
+    "402": (status(402), "payment"),
+    "404": (status(404), "not_found"),
+    "429": (status(429), "rate_limited"),
+    "500": (status(500), "server"),
+    "503": (status(503), "server"),
+    "html": (body(b"<html>Bad gateway</html>"), "output"),
+    "empty body": (body(b""), "output"),
+    "cut json": (body(b'{"message": {"role": "assi'), "output"),
+    "not utf-8": (body(b"\xff\xfe{}"), "output"),
+    "200 with error": (body({"error": "overloaded"}), "output"),
+    "null content": (body(chat("ollama", None)), "output"),
+    "blank content": (body(chat("ollama", " \n")), "output"),
+}
+OPENROUTER_FAULTS = {
+    "hang": (mode("hang"), "timeout"),
+    "drip": (mode("drip", chat("openrouter", GOOD * 50)), "timeout"),
+    "401": (status(401), "authentication"),
+    "402": (status(402), "payment"),
+    "429": (status(429), "rate_limited"),
+    "500": (status(500), "server"),
+    "html": (body(b"<html>Bad gateway</html>"), "output"),
+    "cut json": (body(b'{"choices": [{"ind'), "output"),
+    "200 with error": (body({"error": {"message": "overloaded", "code": 502}}), "output"),
+    "no choices": (body(chat("openrouter", "x") | {"choices": []}), "output"),
+    "null choices": (body(chat("openrouter", "x") | {"choices": None}), "output"),
+    "null content": (body(chat("openrouter", None)), "output"),
+    "blank content": (body(chat("openrouter", "")), "output"),
+}
