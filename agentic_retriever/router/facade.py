@@ -118,6 +118,8 @@ class AgenticRouter(Queries):
         pipeline = Pipeline(resources, stages, services, repeatable=selectors.repeatable)
         super().__init__(resources, pipeline)
         self._workers = Workers(config.workers, "agentic-router")
+        # Threads of their own, so that retrieval goes on while answers wait for models that hang.
+        self._finders = Workers(config.workers, "agentic-finder")
         self._streams = DeadlineCaller("streamed answers", max_calls=_MAX_STREAMS, max_waiting=0)
 
     async def aroute(
@@ -211,6 +213,7 @@ class AgenticRouter(Queries):
     def close(self) -> None:
         """Close every index; a second call does nothing."""
         self._workers.close()
+        self._finders.close()
         self.cache.close()
         if self._log is not None:
             self._log.close()
@@ -227,7 +230,7 @@ class AgenticRouter(Queries):
         self.close()
 
     async def _off_loop(self, budget: Budget | None, call: Callable[[], T]) -> T:
-        return await self._in_time(budget, self._workers.run(call))
+        return await self._in_time(budget, self._finders.run(call))
 
     async def _in_time(self, budget: Budget | None, call: Awaitable[T]) -> T:
         limit = self._pipeline.limit_s(budget)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 ANSWER_TOKENS = 1_024
 """Tokens of a model's window that are kept for its answer."""
+
+MAX_ANSWER_CHARS = 10_000
+"""Longer answers are cut, and say so."""
 
 _DRAWS = 4
 
@@ -145,6 +148,8 @@ class LLMSynthesizer:
             raise LLMOutputError(f"{reply.tier.value} model {reply.model}: the reply is blank; take another model")
         if _NO_ANSWER.match(text):
             return LLMAnswer(cited=None, reply=reply, passages=passages)
+        if len(text) > MAX_ANSWER_CHARS:
+            text, reply = text[:MAX_ANSWER_CHARS], replace(reply, truncated=True)
         return LLMAnswer(cited=check(text), reply=reply, passages=passages)
 
     def _prompt(

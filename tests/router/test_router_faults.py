@@ -335,14 +335,16 @@ def test_routing_and_answer_share_the_calls(make_tiers, ollama):
 def test_many_long_nodes_take_one_call_and_what_was_left_out_is_told(make_tiers, ollama, tmp_path):
     ollama.reply(chat("ollama", "Rule 3 sets the limit to 3 metres. [1]"))
     router = make_tiers(top_k=50, deadline_s=20.0, data_dir=tmp_path / "data")
-    long = {f"rule{n}": f"Rule {n} sets the limit to {n} metres. " * 60 for n in range(50)}
+    long = {f"note{n}": f"Note {n} is of something else, number {n * 7}, altogether. " * 50 for n in range(49)}
+    long["rule3"] = "Rule 3 sets the limit to 3 metres. " * 70
     router.add_index("rules", documents(long), description="Rules on limits")
     answer = router.query("Which limit does rule 3 set?", index="rules", strategy="hybrid")
     assert answer.usage.llm_calls == 1
     [(_, asked)] = ollama.requests
     prompt = asked["messages"][-1]["content"]
-    assert answer.nodes_left_out >= 50 - 5
-    assert prompt.count("Source: ") == len(answer.nodes) - answer.nodes_left_out
+    assert len(answer.nodes) == 50
+    assert answer.nodes_left_out >= 10  # those that are near copies of better ones do not count
+    assert prompt.count("Source: ") <= 5
     assert len(prompt) < 12_000
     assert asked["options"]["num_ctx"] == 8_192
     assert answer.to_dict()["nodes_left_out"] == answer.nodes_left_out

@@ -25,11 +25,12 @@ class Scripted:
 
     tier = Tier.PRIMARY
     model = "scripted"
+    context_tokens = 8_192
 
     def __init__(self, reply: str) -> None:
         self.reply = reply
 
-    def complete(self, prompt, *, timeout_s=None):
+    def complete(self, prompt, *, timeout_s=None, needs=None):
         return LLMReply(
             text=self.reply, model="scripted", tier=self.tier, prompt_tokens=1, completion_tokens=1, truncated=False,
             seconds=0.0,

@@ -1,0 +1,110 @@
+"""``doctor`` on models, Redis and the history: each named, each within a second, each with what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from redis_servers import free_port, hang, misbehaving
+
+from agentic_retriever.config import PREFIX
+
+QUIET_S = 15.0
+"""What the command itself may take on a busy machine, in seconds, beside one for each service."""
+
+
+@pytest.fixture
+def doctor(tmp_path):
+    """Runs the command with some settings and returns its exit code and findings."""
+
+    def run(**settings):
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+        env = {**clean, "EMBEDDING_MODEL": "local", "AGENTIC_RETRIEVER_DATA_DIR": str(tmp_path / "data"), **settings}
+        started = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "agentic_retriever", "doctor", "--json"],
+            cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert time.monotonic() - started < QUIET_S
+        assert done.stderr == ""
+        found = {one["what"]: (one["state"], one["detail"]) for one in json.loads(done.stdout)}
+        return done.returncode, found
+
+    return run
+
+
+@pytest.fixture
+def up(make_server):
+    """A server that lists models both as Ollama and as OpenRouter do."""
+    server = make_server()
+    listing = {"models": [{"name": "llama3:8b"}, {"name": "small"}], "data": [{"id": "openai/gpt-4o-mini"}]}
+    server.listing = json.dumps(listing).encode()
+    return server
+
+
+def tiers(url):
+    return {
+        "AGENTIC_RETRIEVER_LLM": "ollama:llama3:8b",
+        "AGENTIC_RETRIEVER_LLM_CLOUD": "openrouter:openai/gpt-4o-mini",
+        "AGENTIC_RETRIEVER_LLM_SMALL": "ollama:small",
+        "OLLAMA_BASE_URL": url,
+        "AGENTIC_RETRIEVER_OPENROUTER_BASE_URL": f"{url}/api/v1",
+        "OPENROUTER_API_KEY": "sk-canary",
+    }
+
+
+ROLES = ("primary model", "cloud model", "small model")
+
+
+def test_everything_up(doctor, up):
+    code, found = doctor(**tiers(up.url))
+    assert code == 0
+    for role in ROLES:
+        assert found[role][0] == "ok"
+        assert found[role][1].endswith("it can be asked")
+    assert found["answer cache"][0] == "ok"
+    assert found["redis"] == ("note", "not configured; caches are in memory only")
+    assert found["query history"][0] == "ok"
+
+
+def test_models_that_are_missing_are_named_with_what_to_do(doctor, up):
+    up.listing = json.dumps({"models": [], "data": []}).encode()
+    code, found = doctor(**tiers(up.url))
+    assert code == 1
+    assert "get it with: ollama pull llama3:8b" in found["primary model"][1]
+    assert "check the model's name" in found["cloud model"][1]
+    assert "get it with: ollama pull small" in found["small model"][1]
+
+
+@pytest.mark.parametrize("fault", ["refused", "hang"])
+def test_everything_down(doctor, make_server, fault):
+    pytest.importorskip("redis", reason="the extra 'redis' is not installed")
+    pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
+    server = make_server()
+    server.mode = "hang"
+    with misbehaving(hang) as hanging:
+        where = hanging.rpartition("@")[2].split("/")[0] if fault == "hang" else f"127.0.0.1:{free_port()}"
+        code, found = doctor(
+            **tiers(server.url if fault == "hang" else f"http://127.0.0.1:{free_port()}"),
+            REDIS_URL=f"redis://:secret@{where}/0",
+            AGENTIC_RETRIEVER_QUERY_LOG=f"postgresql://me:secret@{where}/none",
+        )
+    assert code == 1
+    for role in ROLES:
+        state, detail = found[role]
+        assert state == "problem"
+        assert "start it with" in detail or "check" in detail
+    assert found["redis"][0] == found["query history"][0] == "problem"
+    assert "start it, or check redis_url" in found["redis"][1]
+    assert "secret" not in json.dumps(found)
+    assert found["answer cache"][0] == "ok"
+
+
+def test_key_that_is_missing_is_named(doctor, up):
+    code, found = doctor(**(tiers(up.url) | {"OPENROUTER_API_KEY": "", "AGENTIC_RETRIEVER_LLM": "openrouter:x"}))
+    assert code == 1
+    assert "OPENROUTER_API_KEY" in found["answering model"][1]

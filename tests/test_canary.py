@@ -1,0 +1,233 @@
+"""One secret in every place that takes one; it must come out nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+import traceback
+
+import pytest
+from llama_index.core.schema import Document
+from model_servers import chat
+from redis_servers import free_port
+
+from agentic_retriever import AgenticRouter, RouterConfig
+from agentic_retriever.config import PREFIX
+from agentic_retriever.config.router import env_example
+from agentic_retriever.errors import AgenticRetrieverError
+from agentic_retriever.testing import FakeEmbedding
+
+CANARY = "canary-4711-never-shown"
+QUESTION = "How many hours does the zebrafinch sleep?"
+QUESTION_WORD = "zebrafinch"
+ANSWER = "The zebrafinch sleeps ten hours. [1]"
+TEXT = "The zebrafinch sleeps ten hours. It sings at dawn."
+
+
+@pytest.fixture
+def records(caplog):
+    """Every log record from DEBUG on, of all loggers."""
+    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="agentic_retriever")
+    return caplog
+
+
+def secret_settings(**changes):
+    return {
+        "openrouter_api_key": CANARY,
+        "cohere_api_key": CANARY,
+        "redis_url": f"redis://user:{CANARY}@127.0.0.1:{free_port()}/0",
+        "query_log": f"postgresql://user:{CANARY}@127.0.0.1:{free_port()}/none",
+    } | changes
+
+
+@pytest.fixture
+def cloud(make_server):
+    """A stand-in for OpenRouter that answers well."""
+    server = make_server()
+    server.reply(chat("openrouter", ANSWER))
+    return server
+
+
+@pytest.fixture
+def make(tmp_path, cloud):
+    """Makes routers with the canary in every place, and one small index."""
+    made = []
+
+    def _make(**changes):
+        settings = secret_settings(llm="openrouter:some/model", openrouter_base_url=f"{cloud.url}/api/v1", **changes)
+        config = RouterConfig(data_dir=tmp_path / "data", deadline_s=5.0, **settings)
+        made.append(AgenticRouter(config, embedding=FakeEmbedding(dimension=64)))
+        if not made[-1].index_names():
+            made[-1].add_index("birds", [Document(text=TEXT, doc_id="zebrafinch")], description="Birds")
+        return made[-1]
+
+    yield _make
+    for router in made:
+        router.close()
+
+
+def everything(value):
+    """All that a value shows of itself."""
+    shown = [repr(value), str(value)]
+    if hasattr(value, "to_dict"):
+        shown.append(json.dumps(value.to_dict()))
+    return shown
+
+
+def raised(call):
+    """All that an error shows, its causes and contexts included."""
+    with pytest.raises(AgenticRetrieverError) as caught:
+        call()
+    return ["".join(traceback.format_exception(caught.value)), repr(caught.value), *map(repr, chain(caught.value))]
+
+
+def chain(err):
+    while err is not None:
+        yield err
+        yield err.args
+        if isinstance(err, AgenticRetrieverError):
+            yield vars(err)
+        err = err.__cause__ or err.__context__
+
+
+def logged(records):
+    form = logging.Formatter("%(name)s %(message)s")
+    return [form.format(record) for record in records.records]
+
+
+def without_canary(shown):
+    assert shown
+    for text in shown:
+        assert CANARY not in text
+
+
+def test_values_show_no_secret(make, records):
+    router = make()
+    answer = router.query(QUESTION)
+    assert answer.tier.value == "cloud"
+    stream = router.stream(QUESTION + " Really?")
+    stream.finish()
+    values = [
+        router.config, router, router._client, *router._client.order(), router._client.order()[0].endpoint,
+        router.cache,
+        router.cache.stats(), router.resources.redis, router.resources.redis.stats(), router._log, answer, answer.route,
+        router.explain(QUESTION), router.retrieve(QUESTION), stream, stream.answer, *router._client.health(),
+    ]  # fmt: skip
+    without_canary([text for value in values for text in everything(value)])
+    without_canary([answer._repr_html_(), json.dumps(router.config.to_dict()), *router.explain(QUESTION).lines()])
+    without_canary(logged(records))
+
+
+@pytest.mark.parametrize("code", [400, 401, 402, 404, 429, 500])
+def test_failures_show_no_secret_even_when_the_server_repeats_it(make, cloud, records, code):
+    cloud.reply({"error": {"message": f"the key {CANARY} is refused", "code": code}}, code)
+    router = make(llm_retries=0)
+    answer = router.query(QUESTION)
+    assert answer.tier.value == "extractive"
+    stream = router.stream(QUESTION + " Really?")
+    stream.finish()
+    without_canary([*everything(answer), *everything(stream.answer), *everything(router._client.health()[0])])
+    without_canary(raised(lambda: router._client.complete("q")))
+    without_canary(raised(lambda: router._client.order()[0].complete("q")))
+    without_canary(logged(records))
+
+
+def test_errors_of_settings_show_no_secret(tmp_path, records):
+    wrong = {
+        "openrouter_api_key": [CANARY],
+        "redis_url": f"http://user:{CANARY}@host",
+        "query_log": f"mysql://user:{CANARY}@host/db",
+        "cohere_api_key": 4711,
+        "top_k": -1,
+    }
+    for name, value in wrong.items():
+        settings = secret_settings(**{name: value})
+        without_canary(raised(lambda s=settings: AgenticRouter(RouterConfig(data_dir=tmp_path, **s))))
+    for url in (f"redis://user:{CANARY}@host:99999999/0", f"redis://user:{CANARY}@host/0?socket_timeout=x"):
+        settings = secret_settings(redis_url=url)
+        without_canary(raised(lambda s=settings: AgenticRouter(RouterConfig(data_dir=tmp_path, **s))))
+    without_canary(logged(records) or ["nothing logged"])
+
+
+def test_reranker_that_fails_shows_no_secret(make, records):
+    try:
+        router = make(reranker="cohere")
+        shown = everything(router.query(QUESTION))
+    except AgenticRetrieverError as err:  # without the package
+        shown = raised(lambda failed=err: raise_again(failed))
+    without_canary([*shown, *logged(records)])
+
+
+def raise_again(err):
+    raise err
+
+
+def test_history_that_cannot_be_read_shows_no_secret(make, records):
+    router = make()
+    router.query(QUESTION)
+    without_canary(raised(router.analytics))
+    asyncio.run(router.aquery(QUESTION))
+    router.close()
+    without_canary(logged(records))
+
+
+def test_files_hold_no_secret(make, tmp_path):
+    router = make(query_log="sqlite")
+    router.query(QUESTION)
+    assert router.analytics().queries == 1
+    without_canary(everything(router.analytics()))
+    router.close()
+    files = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+    assert "queries.sqlite" in [path.name for path in files]
+    for path in files:
+        assert CANARY.encode() not in path.read_bytes(), path.name
+
+
+def test_own_loggers_show_neither_question_nor_text(make, cloud, records):
+    cloud.reply({"error": "x"}, 500)
+    router = make(llm_retries=0, classifier="llm", selector="llm")
+    router.query(QUESTION)
+    router.retrieve(QUESTION, strategy="planner")
+    router.stream(QUESTION + " Really?").finish()
+    router.close()
+    own = [form for form in logged(records) if form.startswith("agentic_retriever")]
+    assert own  # the servers that are down are told
+    for text in own:
+        assert QUESTION_WORD not in text
+
+
+def test_example_of_settings_holds_no_secret(monkeypatch):
+    monkeypatch.setenv("OPENROUTER_API_KEY", CANARY)
+    monkeypatch.setenv("REDIS_URL", f"redis://:{CANARY}@host")
+    assert CANARY not in env_example()
+
+
+COMMANDS = {
+    "doctor": ["doctor"],
+    "doctor json": ["doctor", "--json"],
+    "query": ["query", QUESTION, "--explain"],
+    "query json": ["--traceback", "query", QUESTION, "--json"],
+    "query stream": ["query", QUESTION, "--stream"],
+    "stats": ["--traceback", "stats"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_line_shows_no_secret(tmp_path, cloud, command):
+    cloud.reply({"error": {"message": f"the key {CANARY} is refused"}}, 401)
+    settings = secret_settings(llm="openrouter:some/model", openrouter_base_url=f"{cloud.url}/api/v1")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    ours = {PREFIX + name.upper(): value for name, value in settings.items()}
+    ours |= {PREFIX + "DATA_DIR": str(tmp_path / "data"), "EMBEDDING_MODEL": "local"}
+    ours |= {"OLLAMA_BASE_URL": f"http://127.0.0.1:{free_port()}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "agentic_retriever", *COMMANDS[command]],
+        cwd=tmp_path, env=clean | ours, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout + done.stderr
+    assert CANARY not in done.stdout + done.stderr
