@@ -54,7 +54,7 @@ ACROSS = 40
 MASS = {"sample": 1.0, "other": 0.05, "wiki": 0.1, "across": 0.6}
 #: What a question that cannot be answered counts beside one that can: there are more of them here than are asked in
 #: use, where what is about nothing in the indexes is declined before retrieval.
-UNANSWERABLE = 0.25
+UNANSWERABLE = 0.1
 #: What an answer counts without what only the router knows, beside the same answer with it.
 ALONE = 0.2
 

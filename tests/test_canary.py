@@ -17,7 +17,7 @@ from redis_servers import free_port
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.config import PREFIX
-from agentic_retriever.config.router import env_example
+from agentic_retriever.config import env_example
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.testing import FakeEmbedding
 
@@ -209,10 +209,8 @@ def test_example_of_settings_holds_no_secret(monkeypatch):
 
 COMMANDS = {
     "doctor": ["doctor"],
-    "doctor json": ["doctor", "--json"],
     "query": ["query", QUESTION, "--explain"],
     "query json": ["--traceback", "query", QUESTION, "--json"],
-    "query stream": ["query", QUESTION, "--stream"],
     "stats": ["--traceback", "stats"],
 }
 

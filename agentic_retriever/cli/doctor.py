@@ -143,16 +143,23 @@ def _history(config: RouterConfig) -> Finding:
 
 
 def _indexes(config: RouterConfig) -> Iterator[Finding]:
-    with opened_router(config) as router:
-        try:
-            names = router.index_names()
-        except AgenticRetrieverError as err:
-            yield Finding("indexes", PROBLEM, str(err))
-            return
-        if not names:
-            yield Finding("indexes", NOTE, "none yet; add one with: agentic-retriever index add NAME PATH")
-        for name in names:
-            yield _index(router, name)
+    try:
+        with opened_router(config) as router:
+            yield from _indexes_of(router)
+    except ConfigError as err:  # settings that do not go together, such as a model without its key
+        yield Finding("settings", PROBLEM, str(err))
+
+
+def _indexes_of(router: AgenticRouter) -> Iterator[Finding]:
+    try:
+        names = router.index_names()
+    except AgenticRetrieverError as err:
+        yield Finding("indexes", PROBLEM, str(err))
+        return
+    if not names:
+        yield Finding("indexes", NOTE, "none yet; add one with: agentic-retriever index add NAME PATH")
+    for name in names:
+        yield _index(router, name)
 
 
 def _index(router: AgenticRouter, name: str) -> Finding:

@@ -21,6 +21,8 @@ def load_config(data_dir: Path | None) -> RouterConfig:
     Raises:
         ConfigError: If a setting is unknown or does not fit.
     """
+    # Warnings of our own reach a person through the command's output; those of libraries would only puzzle.
+    logging.getLogger("agentic_retriever").addHandler(logging.NullHandler())
     config = RouterConfig.load()
     return config.with_changes(data_dir=data_dir) if data_dir is not None else config
 
@@ -30,7 +32,5 @@ def opened_router(config: RouterConfig) -> Iterator[AgenticRouter]:
     """Make a router, and close it when the command is done."""
     from agentic_retriever.router import AgenticRouter
 
-    # Warnings of our own reach a person through the command's output; those of libraries would only puzzle.
-    logging.getLogger("agentic_retriever").addHandler(logging.NullHandler())
     with AgenticRouter(config) as router:
         yield router

@@ -1,6 +1,7 @@
 """The settings of a router, each with its default, unit and allowed range; the only reader of the environment."""
 
-from agentic_retriever.config.router import PREFIX, RouterConfig, env_example
+from agentic_retriever.config.example import env_example
+from agentic_retriever.config.router import PREFIX, RouterConfig
 from agentic_retriever.config.values import Secret, Setting
 
 __all__ = ["PREFIX", "RouterConfig", "Secret", "Setting", "env_example"]

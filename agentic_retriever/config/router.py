@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dotenv import dotenv_values
 
-from agentic_retriever.config.values import Secret, SecretUrl, checked, plain, range_text, setting, spec_of
+from agentic_retriever.config.values import Secret, SecretUrl, checked, plain, setting, spec_of
 from agentic_retriever.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
@@ -127,6 +127,12 @@ class RouterConfig:
         minimum=0,
         maximum=1,
     )
+    support_below: float = setting(
+        0.3,
+        "nothing is answered from passages that hold an answer with less probability; 0 always believes them",
+        minimum=0,
+        maximum=1,
+    )
     calibration_file: str = setting("", "JSON file with a calibration of stage one")
     on_abstain: str = setting(
         "decline",
@@ -187,6 +193,7 @@ class RouterConfig:
     answer_sentences: int = setting(
         4, "most sentences in an extractive answer", unit="sentences", minimum=1, maximum=50
     )
+    answer_threshold: float = setting(0.4, "confidence below which nothing is answered", minimum=0, maximum=1)
     answer_rescoring: bool = setting(
         True, "compare sentences of an extractive answer with the question by vectors, too, not by words alone"
     )
@@ -297,18 +304,3 @@ class RouterConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types, secrets as stars."""
         return {f.name: plain(getattr(self, f.name)) for f in fields(self)}
-
-
-def env_example() -> str:
-    """Write every setting as a commented line with its default, unit and range: the content of ``.env.example``."""
-    lines = ["# Settings of agentic-retriever. Copy to .env and uncomment what you change.", ""]
-    for f in fields(RouterConfig):
-        spec = spec_of(f)
-        allowed = " | ".join(spec.choices) or range_text(spec)
-        notes = "; ".join(
-            part for part in (spec.unit, allowed, f"also read from {spec.alias}" if spec.alias else "") if part
-        )
-        lines.append(f"# {spec.help[0].upper()}{spec.help[1:]}." + (f" ({notes})" if notes else ""))
-        lines.append(f"#{PREFIX}{f.name.upper()}={plain(f.default)}")
-        lines.append("")
-    return "\n".join(lines)

@@ -97,7 +97,9 @@ class BatchWriter(Generic[T]):
             taken = not self._stopping and len(self._queue) < self._capacity and self._running()
             if taken:
                 self._queue.append(entry)
-                self._changed.notify_all()
+                # The thread need not wake for each entry: the first begins a batch, and a full one ends the wait.
+                if len(self._queue) in {1, _BATCH}:
+                    self._changed.notify_all()
             else:
                 self._dropped += 1
             warn = not taken and not self._stopping

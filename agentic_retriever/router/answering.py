@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from agentic_retriever.cache import cache_key
 from agentic_retriever.filters import normalise
+from agentic_retriever.indices.index import embedded_text
+from agentic_retriever.indices.profile import MAX_TERMS
 from agentic_retriever.prompts import VERSION
 from agentic_retriever.router.judging import relevance
 from agentic_retriever.router.trained import training_stamp
+from agentic_retriever.routing import support_of
 from agentic_retriever.schema import Answer, Degradation, Retrieval, Tier, Usage
-from agentic_retriever.synthesis import Evidence, Limits
+from agentic_retriever.synthesis import Evidence, Limits, unknown_share
 from agentic_retriever.text import detect_language, normalise_query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from agentic_retriever.embeddings.model import Vector
-    from agentic_retriever.indices import Index
+    from agentic_retriever.indices import Index, IndexProfile
     from agentic_retriever.router.questions import Question
     from agentic_retriever.router.resources import Resources
     from agentic_retriever.router.spending import Spending
@@ -29,6 +33,9 @@ T = TypeVar("T")
 #: What a model leaves of the time, as a share and at most in seconds: when all fail, the extract has to come in time,
 #: also for those who wait for the same answer.
 _RESERVE_SHARE, _RESERVE_S = 0.1, 0.25
+
+
+_JUDGED: Final = 10
 
 
 class AnswerStage:
@@ -50,7 +57,9 @@ class AnswerStage:
         """Answer; never raises for want of a model."""
         limits = self._limits(spending, force_cloud=force_cloud)
         with spending.clock.step("synthesis"):
-            done = self._ask(self._synthesizer.synthesize, retrieval, origin, query_vector, limits)
+            retrieval, believed = self._judged(retrieval, query_vector)
+            write = self._synthesizer.synthesize
+            done = self._ask(write, retrieval, origin, query_vector, limits, believed=believed)
         return _finished(retrieval, done, spending, force_cloud=force_cloud)
 
     def stream(
@@ -70,7 +79,9 @@ class AnswerStage:
         """
         limits = self._limits(spending, force_cloud=force_cloud, control=control)
         with spending.clock.step("synthesis"):
-            done = yield from self._ask(self._synthesizer.stream, retrieval, origin, query_vector, limits)
+            retrieval, believed = self._judged(retrieval, query_vector)
+            write = self._synthesizer.stream
+            done = yield from self._ask(write, retrieval, origin, query_vector, limits, believed=believed)
         return _finished(retrieval, done, spending, force_cloud=force_cloud)
 
     def _ask(
@@ -80,14 +91,20 @@ class AnswerStage:
         origin: Mapping[str, str],
         query_vector: Vector | None,
         limits: Limits,
+        *,
+        believed: bool,
     ) -> T:
-        decision = retrieval.route
+        decision, profile = retrieval.route, self._profile(retrieval)
         return ask(
             decision.query,
-            retrieval.nodes,
+            retrieval.nodes if believed else (),
             complexity=decision.complexity,
             language=detect_language(decision.query),
-            evidence=Evidence(relevance=self._relevance(retrieval), query_vector=query_vector),
+            evidence=Evidence(
+                relevance=relevance(retrieval.nodes, profile),
+                query_vector=query_vector,
+                unknown_share=_unknown(decision.query, profile),
+            ),
             limits=limits,
             index_of=origin,
         )
@@ -104,12 +121,31 @@ class AnswerStage:
             control=control,
         )
 
-    def _relevance(self, retrieval: Retrieval) -> float | None:
-        return relevance(retrieval.nodes, self._resources.index(retrieval.indexes[0]).profile())
+    def _judged(self, retrieval: Retrieval, query_vector: Vector | None) -> tuple[Retrieval, bool]:
+        """Tell whether the passages seem to hold an answer, and say so where they do not."""
+        least = self._resources.config.support_below
+        if not retrieval.nodes or least <= 0:
+            return retrieval, True
+        texts = [embedded_text(found.node) for found in retrieval.nodes[:_JUDGED]]
+        support = support_of(retrieval.route.query, self._profile(retrieval), texts, query_vector=query_vector)
+        if support.probability >= least:
+            return retrieval, True
+        said = f"the passages found hardly answer this (probability {support.probability:.2f})"
+        return replace(retrieval, understood=(*retrieval.understood, said)), False
+
+    def _profile(self, retrieval: Retrieval) -> IndexProfile:
+        return self._resources.index(retrieval.indexes[0]).profile()
 
 
 def _less_reserve(left_s: float | None) -> float | None:
     return None if left_s is None else left_s - min(_RESERVE_S, _RESERVE_SHARE * left_s)
+
+
+def _unknown(query: str, profile: IndexProfile) -> float | None:
+    """Share of the question's words that the index lacks; unknown where the profile cannot hold all of its words."""
+    if len(profile.document_frequency) >= MAX_TERMS:
+        return None
+    return unknown_share(query, profile.document_frequency, language=profile.language)
 
 
 def _finished(retrieval: Retrieval, done: Synthesis, spending: Spending, *, force_cloud: bool) -> Answer:
@@ -160,7 +196,7 @@ def answer_key(resources: Resources, question: Question, *, llm: str, budget: Bu
         embedding=resources.embedding().name,
         llm=llm,
         prompts=VERSION,
-        config=resources.config.to_dict(),
+        config=resources.config_key,
         budget=None if budget is None else [budget.max_llm_calls, budget.max_usd],
         force_cloud=force_cloud,
     )

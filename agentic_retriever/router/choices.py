@@ -152,7 +152,7 @@ def make_synthesizer(resources: Resources, client: ModelClient | None) -> Synthe
         max_sentences=config.answer_sentences, embed=embed if config.answer_rescoring else None
     )
     model = None if client is None else LLMSynthesizer(client, unsupported=unsupported_policy(config))
-    return Synthesizer(extractive, model)
+    return Synthesizer(extractive, model, answer_threshold=config.answer_threshold)
 
 
 def unsupported_policy(config: RouterConfig) -> Literal["flag", "mark", "drop"]:

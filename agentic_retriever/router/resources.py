@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -62,6 +63,8 @@ class Resources:
         model: ModelClient | None = None,
     ) -> None:
         self.config = config
+        #: All settings as one text, for cache keys; secrets as stars.
+        self.config_key = json.dumps(config.to_dict(), sort_keys=True)
         self.storage = IndexStorage(config.data_dir)
         self._given = embedding
         self.model = model

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from agentic_retriever.errors import StoreDamagedError
@@ -14,7 +17,6 @@ from agentic_retriever.schema import Degradation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from agentic_retriever.indices import Index
 
@@ -36,6 +38,9 @@ class Trained:
     degraded: tuple[Degradation, ...] = ()
 
 
+_UNTRAINED = Trained()
+
+
 class TrainedFiles:
     """Reads the files beside each index again when they have changed; safe to use from several threads."""
 
@@ -46,9 +51,10 @@ class TrainedFiles:
     def of(self, index: Index) -> Trained:
         """Return what is known of an index; a file that cannot be read counts as missing and is told."""
         folder = index.folder
-        changed = _changed(folder / MEASURED_FILE), _changed(folder / MODEL_FILE)
+        paths = _paths(str(folder))
+        changed = _changed(paths[0]), _changed(paths[1])
         if changed == (0, 0):
-            return Trained()
+            return _UNTRAINED
         with self._lock:
             known = self._known.get(index.name)
             if known is None or known[0] != changed:
@@ -60,13 +66,20 @@ class TrainedFiles:
 
 def training_stamp(index: Index) -> list[int]:
     """Return what changes whenever training changes how an index is searched."""
-    return [_changed(index.folder / name) for name in (MEASURED_FILE, MODEL_FILE, FUSION_FILE)]
+    return [_changed(path) for path in _paths(str(index.folder))]
 
 
-def _changed(path: Path) -> int:
+@lru_cache(1_024)
+def _paths(folder: str) -> tuple[str, str, str]:
+    # As texts, made once: every query asks for them, and joining paths costs more than asking the file system.
+    measured, model, fusion = (str(Path(folder) / name) for name in (MEASURED_FILE, MODEL_FILE, FUSION_FILE))
+    return measured, model, fusion
+
+
+def _changed(path: str) -> int:
     """When a file was last changed, in nanoseconds; 0 when it is not there."""
     try:
-        return path.stat().st_mtime_ns
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - see _paths
     except OSError:
         return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.routing.hops import hop_cues
@@ -109,6 +110,7 @@ class _Found:
         return round(min(sum(self.hops.values()), MAX_HOPS), 6)
 
 
+@lru_cache(16)
 def _find(query: str) -> _Found:
     read = read_query(query)
     text, tables = read.text, read.tables

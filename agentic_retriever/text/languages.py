@@ -95,7 +95,12 @@ def detect_language(text: str) -> str:
         ISO 639-1 code; ``"und"`` when there are fewer than three letters of a script that several languages share, or
         no letter at all. Chinese without Japanese or Korean letters is ``"zh"``.
     """
-    sample = text.lstrip()[:_MAX_EXAMINED]
+    return _detected(text.lstrip()[:_MAX_EXAMINED])
+
+
+@lru_cache(64)
+def _detected(sample: str) -> str:
+    # Several steps of one query ask for the language of the same text.
     script, letters = _leading_script(sample)
     known = _BY_SCRIPT.get(script)
     if known is not None:

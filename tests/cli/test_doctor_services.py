@@ -10,7 +10,9 @@ import time
 
 import pytest
 from redis_servers import free_port, hang, misbehaving
+from typer.testing import CliRunner
 
+from agentic_retriever.cli.app import app
 from agentic_retriever.config import PREFIX
 
 QUIET_S = 15.0
@@ -18,23 +20,34 @@ QUIET_S = 15.0
 
 
 @pytest.fixture
-def doctor(tmp_path):
+def doctor(tmp_path, monkeypatch):
     """Runs the command with some settings and returns its exit code and findings."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(PREFIX)]:
+        monkeypatch.delenv(name)
 
-    def run(**settings):
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-        env = {**clean, "EMBEDDING_MODEL": "local", "AGENTIC_RETRIEVER_DATA_DIR": str(tmp_path / "data"), **settings}
+    def run(*, process=False, **settings):
+        ours = {"EMBEDDING_MODEL": "local", "AGENTIC_RETRIEVER_DATA_DIR": str(tmp_path / "data"), **settings}
         started = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-m", "agentic_retriever", "doctor", "--json"],
-            cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        code, out, err = (in_process if process else in_place)(ours)
         assert time.monotonic() - started < QUIET_S
-        assert done.stderr == ""
-        found = {one["what"]: (one["state"], one["detail"]) for one in json.loads(done.stdout)}
-        return done.returncode, found
+        assert err == ""
+        return code, {one["what"]: (one["state"], one["detail"]) for one in json.loads(out)}
 
     return run
+
+
+def in_process(settings):
+    done = subprocess.run(
+        [sys.executable, "-m", "agentic_retriever", "doctor", "--json"],
+        env={**os.environ, **settings}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def in_place(settings):
+    done = CliRunner().invoke(app, ["doctor", "--json"], env=settings)
+    return done.exit_code, done.stdout, done.stderr
 
 
 @pytest.fixture
@@ -89,6 +102,7 @@ def test_everything_down(doctor, make_server, fault):
     with misbehaving(hang) as hanging:
         where = hanging.rpartition("@")[2].split("/")[0] if fault == "hang" else f"127.0.0.1:{free_port()}"
         code, found = doctor(
+            process=fault == "refused",
             **tiers(server.url if fault == "hang" else f"http://127.0.0.1:{free_port()}"),
             REDIS_URL=f"redis://:secret@{where}/0",
             AGENTIC_RETRIEVER_QUERY_LOG=f"postgresql://me:secret@{where}/none",

@@ -297,8 +297,9 @@ def test_some_hundred_queries_leave_nothing_behind(make_tiers, ollama):
     threads, open_sockets, memory = live_threads(), sockets(), resident_kb()
     some(100, 250)
     gc.collect()
-    assert live_threads() <= threads
-    assert sockets() <= open_sockets
+    # The router may have started its pool for searches side by side, which stays as large as it is allowed to be.
+    wait_until(lambda: live_threads() <= threads + router.config.workers)
+    wait_until(lambda: sockets() <= open_sockets)
     assert resident_kb() - memory <= 20_000
 
 

@@ -114,7 +114,7 @@ def test_history_of_a_router(make_tiers, ollama, tmp_path, kind, request):
     with pytest.raises(AgenticRetrieverError):
         router.query("cat", index="nowhere")
     found = router.analytics()
-    assert (found.queries, found.errors) == (5, 1)
+    assert (found.queries, dict(found.errors)) == (5, {"UnknownIndexError": 1})
     assert found.to_dict()["queries"] == 5
     router.close()
     router.close()
