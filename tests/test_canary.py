@@ -16,8 +16,7 @@ from model_servers import chat
 from redis_servers import free_port
 
 from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.config import PREFIX
-from agentic_retriever.config import env_example
+from agentic_retriever.config import PREFIX, env_example
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.testing import FakeEmbedding
 
@@ -209,8 +208,7 @@ def test_example_of_settings_holds_no_secret(monkeypatch):
 
 COMMANDS = {
     "doctor": ["doctor"],
-    "query": ["query", QUESTION, "--explain"],
-    "query json": ["--traceback", "query", QUESTION, "--json"],
+    "query": ["--traceback", "query", QUESTION, "--explain"],
     "stats": ["--traceback", "stats"],
 }
 

@@ -9,7 +9,7 @@ from agentic_retriever.prompts.frame import occurs
 from agentic_retriever.prompts.retrieval import filter_prompt, plan_prompt, rerank_prompt, summary_prompt
 from agentic_retriever.prompts.routing import index_choice_prompt, strategy_choice_prompt, strategy_word_prompt
 
-VERSION: Final = "2"
+VERSION: Final = "3"
 
 __all__ = [
     "NOT_FOUND",

@@ -156,7 +156,7 @@ def _finished(retrieval: Retrieval, done: Synthesis, spending: Spending, *, forc
     if force_cloud and done.tier is not Tier.CLOUD:
         missing = Degradation(
             step="synthesis.cloud",
-            reason="no cloud model answered; set llm_cloud to openrouter:MODEL",
+            reason="no cloud model answered; see the attempts, or set llm_cloud to openrouter:MODEL if there is none",
             fallback=done.tier.value,
         )
         degraded = (*degraded, missing)

@@ -136,8 +136,13 @@ def make_client(config: RouterConfig, llm: LLM | None) -> TieredClient | None:
     """Return the models that write answers: the given one and the configured ones, or none.
 
     Raises:
-        ConfigError: If the settings name a model that cannot be built.
+        ConfigError: If the settings name a model that cannot be built, or the given one is none.
     """
+    if llm is not None and not hasattr(llm, "complete"):
+        raise ConfigError(
+            f"llm must be a LlamaIndex LLM, got {type(llm).__name__}; name a model by the setting llm, "
+            "as in RouterConfig(llm='ollama:llama3:8b')"
+        )
     return build_client(config, models=None if llm is None else {Tier.PRIMARY: llm})
 
 

@@ -149,6 +149,12 @@ def answered(task: Task, answer: LLMAnswer, llm_ms: float) -> Synthesis:
         features=features_of(task),
     )
     degraded = list(task.extraction.degraded)
+    failed = [attempt for attempt in reply.attempts if attempt.failure is not None]
+    if failed:
+        why = "; ".join(map(str, failed))
+        degraded.append(
+            Degradation(step="synthesis.tier", reason=why, fallback=f"{reply.tier.value} model {reply.model}")
+        )
     if reply.truncated:
         why = "the answer was cut off: output limit, filter, or a stream without an end"
         degraded.append(Degradation(step="synthesis.llm", reason=why, fallback="truncated answer"))

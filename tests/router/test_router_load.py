@@ -295,7 +295,7 @@ def test_some_hundred_queries_leave_nothing_behind(make_tiers, ollama):
     some(0, 100)
     gc.collect()
     threads, open_sockets, memory = live_threads(), sockets(), resident_kb()
-    some(100, 250)
+    some(100, 200)
     gc.collect()
     # The router may have started its pool for searches side by side, which stays as large as it is allowed to be.
     wait_until(lambda: live_threads() <= threads + router.config.workers)
