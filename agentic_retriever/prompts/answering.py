@@ -54,7 +54,7 @@ _CLOSING: Final = (
     "Answer the question that stands between the lines marked {mark} above, from the passages alone.",
     "Write in {language}.",
     "Be brief: one to five sentences, with names, numbers and units as the passages give them.",
-    "If the question compares things, give each a line that begins with its name, and then one line to how they differ.",
+    "If the question compares things, give each a line that begins with its name, then one line to how they differ.",
     "End every sentence with the number of the passage that supports it in square brackets, such as [1].",
     "Two passages are cited as [1][3]. Use no other numbers in brackets.",
     "If the passages do not answer the question, reply with " + NO_ANSWER + " and nothing else.",
