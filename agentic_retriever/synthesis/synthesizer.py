@@ -35,7 +35,7 @@ MAX_READ_CHARS: Final = 200_000
 """Most text that the extractor reads, in characters; lower-ranked nodes are left out."""
 
 # Share of the threshold from which a model is asked.
-_MODEL_FROM = 0.6
+_MODEL_FROM = 0.9
 
 _FAILURES: Final = (LLMError, DeadlineExceededError, SynthesisError)
 
