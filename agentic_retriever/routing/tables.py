@@ -124,9 +124,10 @@ def read_query(query: str) -> ReadQuery:
     """
     language = detect_language(query)
     known = table_languages()
-    return ReadQuery(
-        matching_form(query), tuple(load_table(code) for code in ((language,) if language in known else known))
-    )
+    tables = [load_table(code) for code in ((language,) if language in known else known)]
+    # Nothing that is written in ASCII can hold a word of a script without spaces.
+    fitting = [table for table in tables if table.spaced or not query.isascii()]
+    return ReadQuery(matching_form(query), tuple(fitting or tables))
 
 
 def matching_form(query: str) -> str:
