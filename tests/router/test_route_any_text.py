@@ -15,8 +15,8 @@ MODES = [("profile", "heuristic"), ("embedding", "round_robin"), ("llm", "llm"),
 
 texts = st.text(st.characters(exclude_categories=()), min_size=1, max_size=300)
 pieces = st.sampled_from(
-    ["<think>", "</think>", "{", "}", "[", "]", '"strategy"', '"choice": 0', "planets", "hybrid", "STRATEGY: planner", "-1",
-     "CONFIDENCE: 1e400", "```json", "\x00", "\ud800", "ราคา", "¿", "CONFIDENCE: NaN", ":", ",", "'", "nan"]
+    ["<think>", "</think>", "{", "}", "[", "]", '"strategy"', '"choice": 0', "planets", "hybrid", "STRATEGY: planner",
+     "-1", "CONFIDENCE: 1e400", "```json", "\x00", "\ud800", "ราคา", "¿", "CONFIDENCE: NaN", ":", ",", "'", "nan"]
 )  # fmt: skip
 replies = st.one_of(texts, st.lists(pieces, max_size=12).map(" ".join))
 

@@ -158,7 +158,7 @@ class _CutShort:
     model = "m"
     context_tokens = 8_192
 
-    def complete(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> LLMReply:
+    def complete(self, prompt: str, *, timeout_s: float | None = None, needs: object = None) -> LLMReply:
         return LLMReply(
             text=f"{FACT} [1] And",
             model="m2",
