@@ -51,7 +51,8 @@ VALUE_WEIGHT: Final = 0.5
 _MAX_SAMPLES: Final = 8_192
 _MIN_SAMPLES: Final = 512
 _MAX_THINNED: Final = 512
-_CLOSELY: Final = 7
+_FEW: Final = 7
+_CLOSELY: Final = 4
 _GLANCE: Final = 96
 _MAX_VALUE_FIELDS: Final = 3
 _MAX_TERMS: Final = 128
@@ -182,7 +183,7 @@ def _nearest_means(vector: Vector, profiles: Sequence[IndexProfile]) -> list[flo
     twenty indexes would take longer than all the rest of routing.
     """
     limit = max(_MIN_SAMPLES, _MAX_SAMPLES // max(1, len(profiles)))
-    if len(profiles) <= _CLOSELY:
+    if len(profiles) <= _FEW:
         return [_nearest_mean(vector, _THINNED.get(profile.sample, limit)) for profile in profiles]
     means = [_nearest_mean(vector, _THINNED.get(profile.sample, _GLANCE)) for profile in profiles]
     if any(mean is None for mean in means):
