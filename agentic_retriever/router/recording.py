@@ -27,8 +27,10 @@ class Recorder:
         """Record an answer."""
         if self._log is None:
             return
-        cloud = None if self._client is None else self._client.costs(answer.usage.tiers).cloud_only_usd
-        self._log.record_answer(answer, cloud_only_usd=None if answer.cached else cloud)
+        # A cached answer cost nothing, whoever might have written it.
+        asked = None if answer.cached else self._client
+        cloud_usd = None if asked is None else asked.costs(answer.usage.tiers).cloud_only_usd
+        self._log.record_answer(answer, cloud_only_usd=cloud_usd)
 
     def failed(self, query: str, err: BaseException, clock: QueryClock, query_id: str) -> None:
         """Record a query that ended in an error."""

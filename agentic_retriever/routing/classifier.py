@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
 
@@ -74,7 +75,7 @@ class IndexClassifier(Protocol):
         """
 
 
-class _EvidenceClassifier:
+class _EvidenceClassifier(ABC):
     """What both classifiers by evidence share: from logits to a selection, with its doubts."""
 
     mode: ClassVar[str]
@@ -114,9 +115,9 @@ class _EvidenceClassifier:
         selection = replace(selection, reason=weighed.why(selection) if filled else _ALL_EMPTY)
         return self._doubted(selection, weighed.evidence, query, filled, vector)
 
+    @abstractmethod
     def _weighed(self, query: str, filled: Sequence[IndexProfile], vector: Vector | None, *, given: bool) -> _Weighed:
         """Collect the evidence for the indexes that have nodes."""
-        raise NotImplementedError
 
     def _logit(self, total: float | None) -> float:
         return -math.inf if total is None else total / self.calibration.temperature
