@@ -4,6 +4,7 @@ from agentic_retriever.retrievers.postprocess.adaptive import adaptive_top_k, st
 from agentic_retriever.retrievers.postprocess.boost import Boost, boost, parse_boosts
 from agentic_retriever.retrievers.postprocess.expand import EXPANDED_KEY, expand, section_neighbours
 from agentic_retriever.retrievers.postprocess.mmr import mmr
+from agentic_retriever.retrievers.postprocess.node_postprocessors import NodePostprocessors
 from agentic_retriever.retrievers.postprocess.pipeline import (
     PostprocessSettings,
     PostprocessTools,
@@ -22,6 +23,7 @@ __all__ = [
     "CrossEncoderReranker",
     "LLMReranker",
     "NoReranker",
+    "NodePostprocessors",
     "PostprocessSettings",
     "PostprocessTools",
     "Reranker",

@@ -1,0 +1,336 @@
+"""The stages of a query as spans and events of LlamaIndex."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from bridge_material import CAT, GOOD, MARS, Broken, BrokenSpans, Spans, wait_until
+from llama_index.core.instrumentation.event_handlers import NullEventHandler
+from llama_index.core.instrumentation.span_handlers import NullSpanHandler, SimpleSpanHandler
+from llama_index.core.postprocessor import LongContextReorder
+from llama_index_instrumentation import get_dispatcher
+from llama_index_instrumentation.dispatcher import instrument_tags
+from llama_index_instrumentation.span import active_span_id
+
+from agentic_retriever import tracing
+from agentic_retriever.schema import RouteDecision
+from agentic_retriever.testing import FakeLLM
+
+PARENTS = {
+    "AgenticRouter.route": "AgenticRouter.query",
+    "AgenticRouter.search": "AgenticRouter.query",
+    "VectorRetriever.search": "AgenticRouter.search",
+    "AgenticRouter.refine": "AgenticRouter.search",
+    "AgenticRouter.synthesize": "AgenticRouter.query",
+}
+
+
+def ours(spans):
+    return {name for name in spans.names() if name in PARENTS or name == "AgenticRouter.query"}
+
+
+def parents(spans):
+    """The parent of each stage by name, whoever stands between."""
+    return {name: spans.above(spans.of(name)[0])[0] for name in PARENTS}
+
+
+def ask(router, way):
+    if way == "query":
+        return router.query(CAT).text
+    if way == "aquery":
+        return asyncio.run(router.aquery(CAT)).text
+    if way == "stream":
+        return router.stream(CAT).finish().text
+
+    async def read():
+        return "".join([piece async for piece in router.astream(CAT)])
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("way", ["query", "aquery", "stream", "astream"])
+def test_every_stage_is_a_span_below_its_query(make_router, watch, way):
+    router = make_router(model=FakeLLM([GOOD]))
+    assert ask(router, way) == GOOD
+    wait_until(lambda: not watch.spans.open())
+    spans = watch.spans
+    assert parents(spans) == PARENTS
+    assert all(len(spans.of(name)) == 1 for name in (*PARENTS, "AgenticRouter.query"))
+    [query] = spans.of("AgenticRouter.query")
+    assert spans.began[query] is None
+    assert spans.inputs[query] == {"query": CAT}
+    assert str(spans.ended[query]) == GOOD
+    assert not spans.errors
+    for span_id in spans.of("FakeLLM.complete"):
+        assert "AgenticRouter.query" in spans.above(span_id)
+        assert "AgenticRouter.synthesize" in spans.above(span_id)
+    # Each model call stands below its stage although it runs in a thread of its own.
+    [call, *_] = spans.of("FakeLLM.complete")
+    assert spans.threads[call] is not spans.threads[query]
+    assert active_span_id.get() is None
+
+
+@pytest.mark.parametrize("way", ["query", "aquery", "stream", "astream"])
+def test_events_tell_each_stage_in_order(make_router, watch, way):
+    router = make_router(model=FakeLLM([GOOD]))
+    ask(router, way)
+    wait_until(lambda: not watch.spans.open())
+    events = watch.events
+    told = [e.class_name() for e in events.seen if (e.span_id or "").startswith("AgenticRouter.")]
+    assert [name for name in told if not name.startswith("LLM")] == [
+        "QueryStartEvent", "RouteDecisionEvent", "RetrievalStartEvent", "RetrievalEndEvent",
+        "SynthesizeStartEvent", "SynthesizeEndEvent", "QueryEndEvent",
+    ]  # fmt: skip
+    [decided] = events.of("RouteDecisionEvent")
+    assert json.loads(json.dumps(decided.decision)) == decided.decision
+    assert RouteDecision.from_dict(decided.decision).index.name == "animals"
+    assert decided.span_id == watch.spans.of("AgenticRouter.route")[0]
+    assert decided.model_dump()["class_name"] == "RouteDecisionEvent"
+    [found] = events.of("RetrievalEndEvent")
+    assert [n.node.ref_doc_id for n in found.nodes][:1] == ["cats"]
+    [ended] = events.of("QueryEndEvent")
+    assert (ended.query, str(ended.response), ended.response.metadata["tier"]) == (CAT, GOOD, "primary")
+
+
+def test_a_cached_answer_is_one_span(make_router, watch):
+    router = make_router()
+    router.query(CAT)
+    watch.spans.began.clear()
+    assert router.query(CAT).cached
+    assert watch.spans.names() == ["AgenticRouter.query"]
+    assert router.stream(CAT).finish().cached
+    assert ours(watch.spans) == {"AgenticRouter.query"}
+
+
+def test_retrieval_and_routing_alone(router, watch):
+    router.route(CAT)
+    assert [n for n in watch.spans.names() if n.startswith("AgenticRouter.")] == ["AgenticRouter.route"]
+    watch.spans.began.clear()
+    asyncio.run(router.aretrieve(CAT, strategy="hybrid", top_k=2))
+    [whole] = watch.spans.of("AgenticRouter.retrieve")
+    assert watch.spans.inputs[whole] == {"query": CAT, "strategy": "hybrid", "top_k": 2}
+    assert watch.spans.above(watch.spans.of("HybridRetriever.search")[0]) == [
+        "AgenticRouter.search", "AgenticRouter.retrieve",
+    ]  # fmt: skip
+    assert [n.node.ref_doc_id for n in watch.spans.ended[whole]][:1] == ["cats"]
+
+
+def test_below_the_spans_of_llama_index_and_of_the_application(router, watch):
+    router.as_query_engine().query(CAT)
+    asyncio.run(router.as_query_engine().aquery(MARS))
+    for way, span_id in zip(("query", "aquery"), watch.spans.of("AgenticRouter.query"), strict=True):
+        assert watch.spans.above(span_id) == [f"RoutedQueryEngine._{way}", f"RoutedQueryEngine.{way}"]
+    watch.spans.began.clear()
+
+    @get_dispatcher("application").span
+    def application():
+        stream = router.stream(CAT + " Please.")
+        first = next(stream)
+        inside = active_span_id.get()
+        stream.finish()
+        return first, inside
+
+    _, inside = application()
+    assert "application" in inside
+    assert inside.rpartition("-")[0] != "AgenticRouter.query"
+    assert watch.spans.above(watch.spans.of("AgenticRouter.synthesize")[0])[-1].endswith("application")
+
+
+def test_two_indexes_searched_side_by_side(make_router, watch):
+    router = make_router(on_abstain="all", abstain_below=0.0, index_margin=1.0)
+    router.retrieve("How long does it sleep, and what are the moons?")
+    searches = [s for s in watch.spans.began if s.partition(".")[2].startswith("search-")]
+    below = [watch.spans.above(s)[0] for s in searches if not s.startswith("AgenticRouter")]
+    assert len(below) >= 2
+    assert set(below) == {"AgenticRouter.search"}
+    assert {watch.spans.inputs[s]["index"] for s in searches if not s.startswith("AgenticRouter")} == {
+        "animals", "planets",
+    }  # fmt: skip
+
+
+def test_reranking_and_postprocessors_are_seen(make_router, watch):
+    model = FakeLLM(lambda prompt: GOOD if "Source: " in prompt else "1: 9\n2: 1\n3: 1")
+    router = make_router(model=model, reranker="llm", postprocessors=[LongContextReorder()])
+    router.retrieve(CAT, index="animals")
+    [start], [end] = watch.events.of("ReRankStartEvent"), watch.events.of("ReRankEndEvent")
+    [refine] = watch.spans.of("AgenticRouter.refine")
+    assert (start.span_id, end.span_id, start.model_name) == (refine, refine, "llm")
+    assert len(start.nodes) == len(end.nodes) == 3
+    [reorder] = watch.spans.of("LongContextReorder._postprocess_nodes")
+    assert watch.spans.began[reorder] == refine
+
+
+def test_failures_drop_their_spans(make_router, watch, monkeypatch):
+    router = make_router()
+    with pytest.raises(LookupError):
+        router.query(CAT, index="nowhere")
+    with pytest.raises(LookupError):
+        list(router.stream(CAT, index="nowhere"))
+    with pytest.raises(LookupError):
+        router.retrieve(CAT, index="nowhere")
+    assert not watch.spans.open()
+    dropped = [span_id.partition("-")[0] for span_id in watch.spans.errors]
+    assert dropped == [f"AgenticRouter.{name}" for name in ("query", "query", "route", "retrieve")]
+    texts = {e.err_str for e in watch.events.of("SpanDropEvent")}
+    assert texts == {"UnknownIndexError"}
+
+
+def test_tags_of_the_application_reach_every_event(router, watch):
+    with instrument_tags({"customer": "7"}):
+        router.query(CAT)
+    assert {e.tags.get("customer") for e in watch.events.seen} == {"7"}
+
+
+def test_nothing_is_made_while_nobody_watches(router, monkeypatch, attach):
+    def refuse(*_args, **_kwargs):
+        raise AssertionError("a span was made")
+
+    monkeypatch.setattr(tracing.Span, "__init__", refuse)
+    monkeypatch.setattr(tracing, "emit", refuse)
+    attach(NullEventHandler(), NullSpanHandler())
+    router.query(CAT)
+    router.stream(MARS).finish()
+    asyncio.run(router.aretrieve(MARS))
+    attach(SimpleSpanHandler())
+    with pytest.raises(AssertionError, match="a span was made"):
+        router.query(CAT)
+
+
+def test_handlers_of_our_own_dispatcher_are_called_too(router):
+    spans, dispatcher = Spans(), get_dispatcher("agentic_retriever")
+    dispatcher.add_span_handler(spans)
+    try:
+        router.query(CAT)
+    finally:
+        dispatcher.span_handlers.remove(spans)
+    assert {"AgenticRouter.query", "AgenticRouter.route"} <= set(spans.names())
+    assert not spans.open()
+
+
+def test_broken_handlers_change_nothing_and_are_warned_of_once(make_router, attach, caplog, monkeypatch):
+    monkeypatch.setattr(tracing, "_told_of", set())
+    router = make_router(model=FakeLLM([GOOD]), cache_max_entries=0)
+    good = Spans()
+    attach(Broken(), BrokenSpans(), good)
+    with caplog.at_level(logging.WARNING):
+        for way in ("query", "aquery", "stream", "astream"):
+            assert ask(router, way) == GOOD
+        assert router.as_query_engine().query(CAT).metadata["degraded"] == []
+    assert sorted(r.message for r in caplog.records if r.name == tracing.__name__) == [
+        "the handler Broken of instrumentation raised RuntimeError; queries go on, and this is told once",
+        "the handler BrokenSpans of instrumentation raised RuntimeError; queries go on, and this is told once",
+    ]
+    assert len(good.of("AgenticRouter.query")) == 5
+    wait_until(lambda: not good.open())
+
+
+def test_many_queries_at_once_keep_their_own_trees(make_router, watch):
+    router = make_router(model=FakeLLM([GOOD]), llm_workers=16)
+
+    async def tasks():
+        return await asyncio.gather(*(router.aquery(f"{CAT} {n}") for n in range(20)))
+
+    with ThreadPoolExecutor(4) as pool:
+        in_threads = [pool.submit(router.query, f"{CAT} t{n}") for n in range(20)]
+        asyncio.run(tasks())
+        [one.result() for one in in_threads]
+    wait_until(lambda: not watch.spans.open())
+    spans = watch.spans
+    assert len(spans.of("AgenticRouter.query")) == 40
+    for name, parent in PARENTS.items():
+        for span_id in spans.of(name):
+            above = spans.began[span_id]
+            assert above.startswith(parent)
+            assert spans.inputs[above]["query"] == spans.inputs[span_id]["query"]
+
+
+def sockets():
+    return sum(target(entry).startswith("socket:") for entry in Path("/proc/self/fd").iterdir())
+
+
+def target(entry):
+    try:
+        return entry.readlink().as_posix()
+    except OSError:  # closed meanwhile
+        return ""
+
+
+async def cancel_hundred(router, watch):
+    tasks = [asyncio.create_task(router.aquery(f"{CAT} c{n}")) for n in range(100)]
+    await asyncio.sleep(0.1)
+    for task in tasks:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    assert len(asyncio.all_tasks()) == 1
+    # The query's own span has ended, whatever still runs below it in a thread.
+    assert not [s for s in watch.spans.open() if s.startswith("AgenticRouter.query")]
+
+
+async def abandon_fifty(router, engine):
+    for number in range(25):
+        async for _ in router.astream(f"{CAT} a{number}"):
+            break
+        async for _ in (await engine.aquery(f"{CAT} e{number}")).async_response_gen():
+            break
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts sockets as Linux shows them")
+def test_cancelled_queries_and_abandoned_streams_leave_no_span_open(make_router, watch):
+    released = threading.Event()
+
+    def reply(prompt):
+        if " c" in prompt.rpartition("sleep?")[2][:3]:  # those that will be cancelled
+            assert released.wait(20)
+        return GOOD
+
+    router = make_router(model=FakeLLM(reply), llm_workers=64, workers=8, cache_max_entries=0)
+    router.query(CAT)
+    engine = router.as_query_engine(streaming=True)
+    gc.collect()
+    threads, open_sockets = threading.active_count(), sockets()
+
+    asyncio.run(cancel_hundred(router, watch))
+    released.set()
+    for number in range(25):
+        assert next(router.stream(f"{CAT} s{number}"))
+        assert next(engine.query(f"{CAT} r{number}").response_gen)
+    asyncio.run(abandon_fifty(router, engine))
+    watch.events.seen.clear()  # events hold responses, and those their streams
+    gc.collect()
+    wait_until(lambda: not watch.spans.open(), 20)
+    assert len(watch.spans.of("AgenticRouter.query")) == 201
+    router.close()
+    wait_until(lambda: threading.active_count() <= threads, 10)
+    wait_until(lambda: sockets() <= open_sockets)
+
+
+def test_a_query_whose_loop_ended_drops_its_span(make_router, watch, monkeypatch):
+    router = make_router()
+    released = threading.Event()
+    monkeypatch.setattr(router._pipeline._stages.route, "run", lambda *a, **k: released.wait(20) and None)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(router._pipeline.aanswer(*asking(router), force_cloud=False, workers=router._workers))
+    loop.run_until_complete(asyncio.sleep(0.05))
+    assert watch.spans.of("AgenticRouter.query")
+    coroutine = task.get_coro()
+    loop.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        coroutine.close()  # as the garbage collector does, in a context of its own
+    assert not watch.spans.open()
+    assert [type(err) for err in watch.spans.errors.values()] == [GeneratorExit]
+    released.set()
+    task._log_destroy_pending = False
+
+
+def asking(router):
+    return router._question(CAT, None, None, None, None), None
