@@ -1,0 +1,193 @@
+"""The vector store of an attached index as strategies see it: one meaning of filters and ids, whatever is behind it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    VectorStoreQuery,
+    VectorStoreQueryMode,
+    VectorStoreQueryResult,
+)
+
+from agentic_retriever.errors import EmbeddingMismatchError, InvalidQueryError, StoreError
+from agentic_retriever.filters import is_empty, node_fields, predicate
+from agentic_retriever.indices.attached.sampling import stored_vectors
+from agentic_retriever.indices.attached.seam import asked
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+    from llama_index.core.vector_stores.types import MetadataFilters
+
+    from agentic_retriever.indices.attached.sources import NodeSource
+
+IDS_AT_MOST: Final = 500
+"""Up to so many nodes a store is asked for them alone; beyond, it is asked for more nodes than are wanted."""
+
+_MARGIN: Final = 2.0
+_GROWTH: Final = 4
+
+Hit = tuple[BaseNode, float | None]
+
+
+class _Searched(Protocol):
+    """What the store needs to know of its index."""
+
+    name: str
+    source: NodeSource
+
+    def candidates(self, filters: MetadataFilters | None) -> Collection[str]: ...
+    def count(self) -> int: ...
+    @property
+    def dimension(self) -> int | None: ...
+
+
+class AttachedVectorStore(BasePydanticVectorStore):
+    """Reads the nodes and vectors of an attached index; writes nothing.
+
+    Filters are answered by the index's own prefilter and never reach the foreign store, whose meaning of them may be
+    another one.
+
+    Args:
+        index: The index.
+        store: The foreign store, or ``None`` for an index that is not searched by vectors, which finds nothing.
+    """
+
+    stores_text: bool = True
+    _index: Any = PrivateAttr()
+    _store: BasePydanticVectorStore | None = PrivateAttr()
+
+    def __init__(self, index: _Searched, store: BasePydanticVectorStore | None) -> None:
+        super().__init__()  # type: ignore[call-arg]  # fields with defaults
+        self._index = index
+        self._store = store
+
+    @property
+    def client(self) -> None:
+        """No client: the foreign store has its own."""
+        return None
+
+    def add(self, nodes: Sequence[BaseNode], **kwargs: object) -> list[str]:  # noqa: ARG002 - LlamaIndex's signature
+        """Refuse.
+
+        Raises:
+            StoreError: Always.
+        """
+        raise self._read_only()
+
+    def delete(self, ref_doc_id: str, **delete_kwargs: object) -> None:  # noqa: ARG002 - LlamaIndex's signature
+        """Refuse.
+
+        Raises:
+            StoreError: Always.
+        """
+        raise self._read_only()
+
+    def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
+        """Read nodes by id, or all, that satisfy filters.
+
+        Raises:
+            StoreError: If they cannot be read.
+        """
+        satisfies = predicate(filters)
+        if node_ids is None:
+            node_ids = list(self._index.candidates(filters))
+        found = self._read(node_ids)
+        return [node for node in found if satisfies(node_fields(node))]
+
+    def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], npt.NDArray[np.float32]]:
+        """Read stored vectors at length 1; none where the store does not give them away."""
+        return stored_vectors(self._index.source, node_ids)
+
+    def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:  # noqa: ARG002 - as above
+        """Find the nodes nearest to an embedding.
+
+        Raises:
+            InvalidQueryError: If there is no embedding, or another mode than the default.
+            EmbeddingMismatchError: If the embedding is of another dimension than the vectors.
+            StoreError: If the foreign store failed.
+        """
+        allowed = self._allowed(query)
+        if self._store is None or (allowed is not None and not allowed):
+            return VectorStoreQueryResult([], [], [])
+        if query.mode is not VectorStoreQueryMode.DEFAULT or query.doc_ids is not None:
+            raise InvalidQueryError("an attached index is searched in the default mode, without doc_ids")
+        vector = self._checked(query.query_embedding)
+        hits = self._searched(vector, query, allowed)[: query.similarity_top_k]
+        return VectorStoreQueryResult(
+            [node for node, _ in hits], [_finite(score) for _, score in hits], [node.node_id for node, _ in hits]
+        )
+
+    def _allowed(self, query: VectorStoreQuery) -> Collection[str] | None:
+        """Return the only nodes that may be found, or ``None`` for any."""
+        allowed: Collection[str] | None = None if is_empty(query.filters) else self._index.candidates(query.filters)
+        if query.node_ids is None:
+            return allowed
+        wanted = dict.fromkeys(query.node_ids)
+        return list(wanted) if allowed is None else [i for i in wanted if i in allowed]
+
+    def _checked(self, embedding: Sequence[float] | None) -> list[float]:
+        if embedding is None:
+            raise InvalidQueryError("the question has no vector")
+        vector, expected = list(embedding), self._index.dimension
+        if expected is not None and len(vector) != expected:
+            raise EmbeddingMismatchError(
+                f"index {self._index.name!r} holds vectors of dimension {expected}, the question's has {len(vector)}; "
+                "the embedding model of the index is another one than its vectors come from"
+            )
+        return vector
+
+    def _searched(self, vector: list[float], query: VectorStoreQuery, allowed: Collection[str] | None) -> list[Hit]:
+        depth, total = query.similarity_top_k, self._index.count()
+        if allowed is None:
+            return self._asked(vector, depth, None)
+        if self._index.source.takes_ids and len(allowed) <= IDS_AT_MOST:
+            return [hit for hit in self._asked(vector, depth, list(allowed)) if hit[0].node_id in allowed]
+        wanted = min(depth, len(allowed))
+        fetched = math.ceil(_MARGIN * wanted * total / len(allowed))
+        while True:
+            hits = self._asked(vector, min(fetched, total), None)
+            kept = [hit for hit in hits if hit[0].node_id in allowed]
+            if len(kept) >= wanted or fetched >= total:
+                return kept
+            fetched *= _GROWTH
+
+    def _asked(self, vector: list[float], depth: int, node_ids: list[str] | None) -> list[Hit]:
+        """Ask the foreign store."""
+        store = self._store
+        if store is None:
+            return []
+        wanted = VectorStoreQuery(query_embedding=vector, similarity_top_k=depth, node_ids=node_ids)
+        result = asked(f"the vector store of index {self._index.name}", lambda: store.query(wanted))
+        nodes: list[BaseNode | None] = list(result.nodes or ())
+        if not nodes and result.ids:  # stores that keep no text answer with ids only
+            ids = [self._index.source.node_id(i) for i in result.ids]
+            known = {node.node_id: node for node in self._read(ids)}
+            nodes = [known.get(i) for i in ids]
+        scores: list[float | None] = [*(result.similarities or ())]
+        scores += [None] * (len(nodes) - len(scores))
+        return [(node, score) for node, score in zip(nodes, scores, strict=False) if node is not None]
+
+    def _read(self, node_ids: Iterable[str]) -> list[BaseNode]:
+        wanted = list(dict.fromkeys(node_ids))
+        if not wanted:
+            return []
+        found: list[BaseNode] = asked(
+            f"reading nodes of index {self._index.name}", lambda: self._index.source.get(wanted)
+        )
+        return found
+
+    def _read_only(self) -> StoreError:
+        return StoreError(f"index {self._index.name!r} is attached, so it is changed through LlamaIndex only")
+
+
+def _finite(score: float | None) -> float:
+    """Scores that are no numbers are left for the strategies to rank last."""
+    return math.nan if score is None else float(score)

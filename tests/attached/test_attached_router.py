@@ -1,0 +1,304 @@
+"""Attached indexes in a router: routed to, searched, merged, answered from, cached, measured."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+
+import pytest
+from attached_material import (
+    ScriptedRetriever,
+    contracts,
+    query_engine,
+    scored,
+    settings_state,
+    vector_index,
+)
+from llama_index.core.schema import Document, TextNode
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+
+from agentic_retriever import AgenticRouter, RouterConfig
+from agentic_retriever.errors import (
+    AgenticRetrieverError,
+    DeadlineExceededError,
+    IndexExistsError,
+    IndexingError,
+    NoEligibleStrategyError,
+    UnknownIndexError,
+)
+from agentic_retriever.evaluation.harness import benchmark
+from agentic_retriever.evaluation.judged import JudgedQuery
+from agentic_retriever.evaluation.strategies import run_strategies
+from agentic_retriever.testing import FakeEmbedding
+
+PLANETS = {
+    "venus": ("Venus spins backwards. A day on Venus is longer than its year.", "rock", 1),
+    "mars": ("Mars has two moons named Phobos and Deimos.", "rock", 2),
+    "saturn": ("Saturn has wide rings of ice and dust.", "gas", 3),
+}
+LEAVE = "How many days of paid leave do employees have?"
+
+
+def other_model():
+    return FakeEmbedding(dimension=24, model_name="another")
+
+
+@pytest.fixture
+def router(tmp_path):
+    config = RouterConfig(data_dir=tmp_path / "data", query_log="none", on_abstain="answer")
+    with AgenticRouter(config, embedding=FakeEmbedding(dimension=64)) as made:
+        yield made
+
+
+@pytest.fixture
+def filled(router):
+    """One index of another model, one of the router's, one stored."""
+    router.add_index("contracts", index=vector_index(contracts(), embedding=other_model()), description="Contracts")
+    router.add_index("planets", index=vector_index(contracts(texts=PLANETS)), description="Planets and their moons")
+    router.add_index("pets", [Document(text="The cat sleeps sixteen hours a day.", doc_id="cats")], description="Pets")
+    return router
+
+
+def files(router):
+    return {str(path) for path in router.config.data_dir.rglob("*")}
+
+
+def test_an_index_is_attached_in_one_line_and_leaves_no_trace(router):
+    index = vector_index(contracts())
+    before, settings = [node.to_json() for node in index.docstore.docs.values()], settings_state()
+    report = router.add_index("contracts", index=index, description="Contracts, loans and leave")
+    assert (report.added, report.nodes) == (4, 4)
+    assert router.index_names() == ["contracts"]
+    assert router.descriptions() == {"contracts": "Contracts, loans and leave"}
+    assert router.index("contracts").count() == 4
+    found = router.retrieve(LEAVE)
+    assert found.nodes[0].node_id == "staff"
+    found.nodes[0].node.metadata.clear()
+    router.remove_index("contracts")
+    assert router.index_names() == []
+    assert [node.to_json() for node in index.docstore.docs.values()] == before
+    assert index.as_retriever(similarity_top_k=1).retrieve(LEAVE)[0].node_id == "staff"
+    assert not any("indexes" in path for path in files(router))
+    assert settings_state() == settings
+    with pytest.raises(UnknownIndexError):
+        router.index("contracts")
+
+
+@pytest.mark.parametrize("strategy", ["vector", "hybrid", "metadata", "planner"])
+def test_strategies_search_by_the_model_of_the_index(filled, strategy):
+    """Vectors have 24 dimensions and the router's model 64, so its vector would be refused."""
+    found = filled.retrieve(LEAVE, index="contracts", strategy=strategy)
+    assert found.nodes[0].node_id == "staff"
+    assert not found.degraded
+
+
+def test_questions_go_where_their_answer_is(filled):
+    for question, index in (
+        (LEAVE, "contracts"),
+        ("Which planet has two moons named Phobos and Deimos?", "planets"),
+        ("How many hours does the cat sleep?", "pets"),
+    ):
+        decision = filled.route(question)
+        assert decision.index.name == index
+        assert set(decision.index.scores) == {"contracts", "pets", "planets"}
+    assert "not offered: summary: the index cannot serve it" in str(filled.explain(LEAVE))
+
+
+def test_a_description_alone_attracts_its_questions(filled):
+    retriever = ScriptedRetriever([scored("tide", 0.4, "The tide turns twice a day.")])
+    filled.add_index("sea", index=retriever, description="The sea, its tides and waves")
+    assert filled.route("When do the tides of the sea turn?").index.name == "sea"
+    assert filled.route(LEAVE).index.name == "contracts"
+
+
+def test_answers_cite_what_stands_in_the_nodes(filled):
+    answer = filled.query(LEAVE)
+    citation = answer.citations[0]
+    assert (citation.index, citation.node_id) == ("contracts", "staff")
+    source = filled.index("contracts").source_text(citation.doc_id)
+    assert citation.quote == source[citation.start : citation.end]
+    assert "thirty days" in answer.text
+
+
+def test_answers_come_from_a_query_engine_without_its_model(router):
+    engine = query_engine(vector_index(contracts()).as_retriever())
+    router.add_index("contracts", index=engine, description="Contracts, loans and paid leave of employees")
+    answer = router.query(LEAVE)
+    assert answer.citations[0].node_id == "staff"
+    assert answer.route.strategy.name == "vector"
+
+
+@pytest.mark.parametrize("strategy", ["vector", "hybrid"])
+@pytest.mark.parametrize("mmr", [1.0, 0.5])
+def test_results_of_indexes_with_different_models_are_merged(tmp_path, strategy, mmr):
+    """Cosines and vectors of two models do not compare, so each list counts by its own best."""
+    config = RouterConfig(data_dir=tmp_path, query_log="none", index_margin=1.0, mmr_trade_off=mmr)
+    with AgenticRouter(config, embedding=FakeEmbedding(dimension=64)) as both:
+        both.add_index("contracts", index=vector_index(contracts(), embedding=other_model()), description="Contracts")
+        both.add_index("planets", index=vector_index(contracts(texts=PLANETS)), description="Planets")
+        found = both.retrieve("the days of paid leave and the moons named Phobos", strategy=strategy, top_k=4)
+        assert set(found.indexes) == {"contracts", "planets"}
+        assert {"staff", "mars"} <= {n.node_id for n in found.nodes}
+        assert not found.degraded
+
+
+def test_filters_mean_the_same_everywhere(filled):
+    filled.add_index(
+        "asked", index=vector_index(contracts()).as_retriever(similarity_top_k=1), description="Contracts again"
+    )
+    late = MetadataFilters(filters=[MetadataFilter(key="year", operator=">=", value=2024)])
+    for index in ("contracts", "asked"):
+        found = filled.retrieve("rent and loan", index=index, strategy="vector", filters=late, top_k=4)
+        assert {n.node_id for n in found.nodes} == {"lease", "loan"}
+
+
+def test_a_cached_answer_ends_with_the_version(router):
+    index = vector_index(contracts())
+    router.add_index("contracts", index=index, description="Contracts")
+    assert not router.query(LEAVE).cached
+    assert router.query(LEAVE).cached
+    index.insert_nodes([TextNode(id_="new", text="Employees have forty days of paid leave from 2027 on.")])
+    answer = router.query(LEAVE)
+    assert not answer.cached
+    assert "new" in {n.node_id for n in answer.nodes}
+    router.refresh_index("contracts")
+    assert not router.query(LEAVE).cached
+    router.remove_index("contracts")
+    router.add_index("contracts", index=vector_index(contracts()), description="Contracts")
+    assert not router.query(LEAVE).cached, "another index of that name"
+
+
+def test_a_retriever_is_asked_again_after_a_refresh(router):
+    retriever = ScriptedRetriever([scored("a", 0.5, "Employees have thirty days of paid leave.")])
+    router.add_index("asked", index=retriever, description="Paid leave of employees")
+    router.query(LEAVE)
+    router.query(LEAVE)
+    assert retriever.asked == [LEAVE]
+    router.refresh_index("asked")
+    router.query(LEAVE)
+    assert retriever.asked == [LEAVE, LEAVE]
+
+
+def test_either_a_source_or_an_index(router, tmp_path):
+    for arguments in ({}, {"source": tmp_path, "index": vector_index(contracts())}):
+        with pytest.raises(IndexingError, match="needs either a source or index="):
+            router.add_index("contracts", **arguments)
+    with pytest.raises(IndexingError, match="cannot be used"):
+        router.add_index("../contracts", index=vector_index(contracts()))
+    assert router.index_names() == []
+
+
+def test_a_router_is_not_attached_to_itself(filled):
+    for given in (filled.as_retriever(), filled.as_query_engine(), query_engine(filled.as_retriever())):
+        with pytest.raises(IndexingError, match="would ask itself without end"):
+            filled.add_index("me", index=given, description="All")
+
+
+def test_a_name_is_taken_once(filled):
+    for name in ("contracts", "pets"):
+        with pytest.raises(IndexExistsError, match=f"index {name!r} exists already"):
+            filled.add_index(name, index=vector_index(contracts()))
+    with pytest.raises(IndexingError, match="change it through LlamaIndex"):
+        filled.add_index("contracts", [Document(text="more")])
+    assert filled.index_names() == ["contracts", "pets", "planets"]
+
+
+def test_two_threads_cannot_take_one_name(router):
+    failures = []
+
+    def register():
+        try:
+            router.add_index("contracts", index=vector_index(contracts()))
+        except IndexExistsError as err:
+            failures.append(err)
+
+    threads = [threading.Thread(target=register) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(failures) == 5
+    assert router.index_names() == ["contracts"]
+
+
+def test_what_needs_files_of_its_own_is_refused(filled):
+    for call in (
+        lambda: filled.build_views("contracts"),
+        lambda: filled.remove_documents("contracts", ["staff"]),
+        lambda: filled.stored_index("contracts"),
+    ):
+        with pytest.raises(IndexingError, match="attached LlamaIndex index"):
+            call()
+    assert filled.stored_index("pets").catalog.doc_ids() == ["cats"]
+    filled.refresh_index("pets")
+
+
+def test_a_strategy_that_cannot_be_served_is_named(filled):
+    with pytest.raises(NoEligibleStrategyError, match="it serves: vector, hybrid, planner, metadata"):
+        filled.route(LEAVE, index="contracts", strategy="summary")
+
+
+def test_a_retriever_that_fails_ends_in_a_typed_error(router):
+    router.add_index("asked", index=ScriptedRetriever(KeyError("secret")), description="Paid leave")
+    with pytest.raises(AgenticRetrieverError, match="failed with KeyError") as caught:
+        router.retrieve(LEAVE)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_retriever_that_hangs_keeps_nobody(tmp_path):
+    """Row 24: ``aquery`` ends with its time and the loop stays free; other indexes go on."""
+    free = threading.Event()
+    config = RouterConfig(data_dir=tmp_path, query_log="none", deadline_s=0.5)
+    with AgenticRouter(config, embedding=FakeEmbedding(dimension=64)) as router:
+        router.add_index("asked", index=ScriptedRetriever(lambda _q: free.wait(60) or []), description="Paid leave")
+        router.add_index("contracts", index=vector_index(contracts()), description="Contracts")
+
+        async def ask():
+            search = asyncio.ensure_future(router.aquery(LEAVE, index="asked"))
+            gap, last = 0.0, time.perf_counter()
+            while not search.done():
+                await asyncio.sleep(0.005)
+                now = time.perf_counter()
+                gap, last = max(gap, now - last), now
+            with pytest.raises(DeadlineExceededError):
+                await search
+            return gap
+
+        try:
+            start = time.perf_counter()
+            gap = asyncio.run(ask())
+            assert time.perf_counter() - start < 3
+            assert gap < 0.5
+            assert router.retrieve(LEAVE, index="contracts").nodes[0].node_id == "staff"
+        finally:
+            free.set()
+
+
+def test_decisions_of_attached_indexes_are_replayed(filled):
+    decision = filled.route(LEAVE)
+    assert not decision.diff(filled.replay(json.loads(json.dumps(decision.to_dict()))))
+
+
+def test_strategies_are_measured_on_an_attached_index(filled):
+    """Where the model is another one than the router's, the index embeds the questions itself."""
+    vector = filled.resources.embedding().embed_query(LEAVE)
+    judged = [JudgedQuery(query_id="q", text=LEAVE, vector=vector, relevance={"staff": 1})]
+    runs = {run.strategy.value: run for run in run_strategies(filled, "contracts", judged)}
+    assert set(runs) == {"vector", "hybrid", "planner", "metadata"}
+    assert all(run.quality == {"q": 1.0} and not run.failures and not run.degraded for run in runs.values())
+
+
+def test_a_benchmark_runs_over_an_attached_index(filled, tmp_path):
+    questions = tmp_path / "questions.jsonl"
+    lines = [
+        {"id": "1", "query": LEAVE, "index": "contracts", "doc_ids": ["staff"]},
+        {"id": "2", "query": "When does the lease end?", "index": "contracts", "doc_ids": ["lease"]},
+    ]
+    questions.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = benchmark(filled, str(questions), folder=tmp_path / "bench", peers=False, answers=False)
+    (result,) = result.results.values()
+    assert {"vector", "hybrid", "planner", "metadata", "auto"} <= set(result.rows)
+    assert result.not_served["summary"] == "the attached index cannot serve it"
+    assert result.rows["vector"].quality
