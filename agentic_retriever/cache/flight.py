@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 V = TypeVar("V")
 
@@ -34,14 +37,18 @@ class Flight(Generic[V]):
     Attributes:
         epoch: How often the cache had been cleared when it began.
         taken: Whether a caller computes already; guarded by the lock of the cache.
+        waiting: How many want its result, guarded likewise; when it is none, nobody need compute any more.
+        unwanted: Called then.
         future: Its end. It counts as running from the start, so that no task that waits for it can cancel it.
     """
 
-    __slots__ = ("epoch", "future", "taken")
+    __slots__ = ("epoch", "future", "taken", "unwanted", "waiting")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.taken = False
+        self.waiting = 1
+        self.unwanted: Callable[[], None] = lambda: None
         self.future: Future[Landed[V]] = Future()
         self.future.set_running_or_notify_cancel()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
+_ENCODE = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
+
 
 def cache_key(**parts: object) -> str:
     """Return a key for named plain values; the order of names and of mapping keys does not matter, types do.
@@ -15,5 +17,4 @@ def cache_key(**parts: object) -> str:
     Returns:
         64 hexadecimal characters.
     """
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(_ENCODE(parts).encode("utf-8", "surrogatepass")).hexdigest()

@@ -109,12 +109,14 @@ class SingleFlightCache(Generic[V]):
         submit: Callable[[Callable[[], None]], object],
         keep: Callable[[V], bool] = lambda _value: True,
         timeout_s: float | None = None,
+        unwanted: Callable[[], None] = lambda: None,
     ) -> tuple[V, bool]:
         """Do as :meth:`get_or_compute` without holding a thread while waiting.
 
         One thread serves all tasks and threads that want one key. A task that is cancelled takes nothing from the
-        others: the computation goes on, and its result is kept. A thread that comes while the computation still waits
-        for a worker makes it itself, so that a pool whose workers all wait for it cannot come to a standstill.
+        others: the computation goes on, and its result is kept. When all are cancelled, a computation that has not
+        begun never does, and one that has is told so by ``unwanted``. A thread that comes while the computation still
+        waits for a worker makes it itself, so that a pool whose workers all wait for it cannot come to a standstill.
 
         Args:
             key: As there.
@@ -122,6 +124,7 @@ class SingleFlightCache(Generic[V]):
             submit: Starts a function in a worker thread, such as :meth:`agentic_retriever.concurrency.Workers.submit`.
             keep: As there.
             timeout_s: Longest wait for the computation, one's own included, in seconds.
+            unwanted: Called when nobody waits any more for what ``compute`` makes; it may end early then.
 
         Returns:
             As there.
@@ -137,11 +140,15 @@ class SingleFlightCache(Generic[V]):
                 return self._copy(flight[0]), True
             ticket = Ticket()
             if leads:
+                flight.unwanted = unwanted
                 self._start(key, flight, partial(self._lead_once, ticket, key, flight, compute, keep), submit)
             try:
                 landed = await asyncio.wait_for(asyncio.wrap_future(flight.future), self._left(ends))
             except AbandonedError:
                 continue
+            except asyncio.CancelledError:
+                self._leave(key, flight)
+                raise
             except asyncio.TimeoutError as err:
                 return self._late(flight, timeout_s, err), True
             return self._copy(landed.value), not (ticket.led and landed.computed)
@@ -223,6 +230,7 @@ class SingleFlightCache(Generic[V]):
                 flight = self._flights[key] = Flight(self._epoch)
                 flight.taken = lead
                 return flight, True
+            flight.waiting += 1
             if lead and not flight.taken:
                 flight.taken = True
                 return flight, True
@@ -238,6 +246,19 @@ class SingleFlightCache(Generic[V]):
             if self._take(flight):
                 self._fail(key, flight, err)
             raise
+
+    def _leave(self, key: str, flight: Flight[V]) -> None:
+        """Note that a task was cancelled; the last one ends the flight, so that who comes then begins anew."""
+        with self._lock:
+            flight.waiting -= 1
+            if flight.waiting or flight.future.done():
+                return
+            free, flight.taken = not flight.taken, True
+            if self._flights.get(key) is flight:
+                del self._flights[key]
+        if free:
+            flight.future.set_exception(AbandonedError())
+        flight.unwanted()
 
     def _take(self, flight: Flight[V]) -> bool:
         """Take a flight that nobody computes yet; return whether it could be had."""

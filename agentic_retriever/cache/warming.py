@@ -6,12 +6,15 @@ import json
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from agentic_retriever.errors import AgenticRetrieverError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+MAX_FILE_BYTES: Final = 64_000_000
+"""Larger files of questions are refused."""
 
 _JSON_SUFFIXES = (".jsonl", ".ndjson")
 
@@ -78,13 +81,16 @@ def read_questions(path: str | Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
         The questions, each once, in order; and what is wrong with other lines, one line each.
 
     Raises:
-        SourceError: If the file cannot be read.
+        SourceError: If the file cannot be read, or is larger than 64 MB.
     """
     file = Path(path)
     try:
-        content = file.read_bytes()
+        with file.open("rb") as opened:
+            content = opened.read(MAX_FILE_BYTES + 1)
     except OSError as err:
         raise SourceError(f"cannot read {file}: {err.strerror or err}; pass a text file, one question a line") from err
+    if len(content) > MAX_FILE_BYTES:
+        raise SourceError(f"{file} is larger than {MAX_FILE_BYTES // 1_000_000} MB; split it into several files")
     read = _json_question if file.suffix.lower() in _JSON_SUFFIXES else str.strip
     questions: dict[str, None] = {}
     problems: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,8 @@ def openrouter(config: RouterConfig, model: str, context_tokens: int) -> Built:
     import httpx  # noqa: PLC0415 - only who uses it pays for its import
     from llama_index.llms.openrouter import OpenRouter  # noqa: PLC0415
 
+    # Otherwise the first call loads this, which takes half a second of its own deadline.
+    importlib.import_module("openai.resources.chat.completions")
     # At DEBUG this logger prints whole prompts.
     client_log = logging.getLogger("openai._base_client")
     if client_log.level == logging.NOTSET:

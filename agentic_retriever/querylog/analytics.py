@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agentic_retriever.schema import frozen
+from agentic_retriever.schema.markup import Html, bar, frame, short_text, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -222,15 +222,19 @@ class Analytics:
 
     def _repr_html_(self) -> str:
         """Draw the tables in Jupyter: escaped, no assets, colours inherited from the theme."""
-        parts = []
-        for title, headers, rows in self.tables():
-            head = "".join(f"<th>{html.escape(header)}</th>" for header in headers)
-            body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-            parts.append(
-                f"<table><caption>{html.escape(title)}</caption>"
-                f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-            )
-        return f"<div>{''.join(parts)}</div>"
+        return frame(*(self._table(*one) for one in self.tables()))
+
+    _repr_pretty_ = short_text
+
+    def _table(self, title: str, headers: list[str], rows: list[list[str]]) -> Html:
+        """Write one table; counts by name get a bar each."""
+        names = 2 if title == "routes" else 1
+        if title in {"queries", "latency"}:
+            return table(headers, rows, caption=title, names=names)
+        most = max(self.queries, 1)
+        shares = [int(row[-1].replace(",", "")) / most for row in rows]
+        barred = [[*row, bar(share, f"{share:.0%}")] for row, share in zip(rows, shares, strict=True)]
+        return table([*headers, ""], barred, caption=title, names=names)
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 import weakref
-from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from agentic_retriever.deadlines import DeadlineCaller
@@ -14,10 +13,11 @@ from agentic_retriever.querylog.address import address_of
 from agentic_retriever.querylog.analytics import Analytics
 from agentic_retriever.querylog.entry import LogEntry, entry_of
 from agentic_retriever.querylog.keeper import Keeper
+from agentic_retriever.querylog.waiting import EntryIds, Waiting
 from agentic_retriever.querylog.writer import BatchWriter, LogStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -81,9 +81,11 @@ class QueryLog:
         self._address = address_of(place)
         self._clock = clock
         self._keeper = Keeper(self._address, text=text, retention_days=retention_days, max_rows=max_rows, clock=clock)
-        self._writer = BatchWriter(
-            self._keeper.write, name=str(self._address), capacity=capacity, on_fork=self._keeper.after_fork
-        )
+        self._ids = EntryIds()
+        self._writer: BatchWriter[Waiting] = BatchWriter(
+            partial(_write, self._keeper), name=str(self._address), capacity=capacity,
+            on_fork=partial(_start_anew, self._keeper, self._ids),
+        )  # fmt: skip
         self._reads = DeadlineCaller(f"query history {self._address}")
         # The thread holds the writer, not this object; when this is forgotten unclosed, the thread finishes and ends.
         weakref.finalize(self, self._writer.stop).atexit = False
@@ -98,8 +100,7 @@ class QueryLog:
             entry: The entry; its time and its ``entry_id`` are set here unless it has them.
         """
         try:
-            recorded_at = entry.recorded_at or self._clock()
-            self._writer.put(replace(entry, recorded_at=recorded_at, entry_id=entry.entry_id or uuid.uuid4().hex))
+            self._writer.put(Waiting(entry, entry.recorded_at or self._clock(), entry.entry_id or self._ids.next()))
         except Exception:  # noqa: BLE001 - a clock of the caller may fail; the answer must go out all the same
             self._writer.drop()
 
@@ -227,6 +228,15 @@ def open_query_log(config: RouterConfig, *, clock: Callable[[], datetime] = _utc
         max_rows=config.query_log_max_rows or None,
         clock=clock,
     )
+
+
+def _write(keeper: Keeper, batch: Sequence[Waiting]) -> int:
+    return keeper.write([one.stamped() for one in batch])
+
+
+def _start_anew(keeper: Keeper, ids: EntryIds) -> None:
+    keeper.after_fork()
+    ids.after_fork()
 
 
 def _check_limits(text: str, retention_days: float | None, max_rows: int | None, capacity: int) -> None:

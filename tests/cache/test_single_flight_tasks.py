@@ -284,3 +284,29 @@ def test_statistics():
         "store_errors": 0, "store": None, "hit_rate": 0.25,
     }  # fmt: skip
     assert SingleFlightCache(max_entries=1, ttl_s=1).stats().hit_rate == 0
+
+
+async def test_what_nobody_wants_any_more_is_not_begun_and_told(cache):
+    with Workers(1, "small") as small:
+        gate, told, queued = Gate(), [], Gate()
+        running = asyncio.create_task(
+            cache.aget_or_compute("a", gate, submit=small.submit, unwanted=lambda: told.append("a"))
+        )
+        assert await asyncio.to_thread(gate.begun.wait, 5)
+        later = [
+            asyncio.create_task(
+                cache.aget_or_compute("b", queued, submit=small.submit, unwanted=lambda: told.append("b"))
+            )
+            for _ in range(2)
+        ]
+        await waiting(cache, 1)
+        later[0].cancel()
+        await asyncio.gather(later[0], return_exceptions=True)
+        assert not told  # the other one still waits
+        later[1].cancel()
+        running.cancel()
+        await asyncio.gather(*later, running, return_exceptions=True)
+        assert sorted(told) == ["a", "b"]
+        gate.go.set()
+    assert queued.calls == 0
+    assert cache.get_or_compute("b", lambda: "new") == ("new", False)

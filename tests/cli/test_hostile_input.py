@@ -1,0 +1,78 @@
+"""Settings files that are wrong, and texts that want to drive the terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from agentic_retriever.cli.console import Console
+from agentic_retriever.config import PREFIX, RouterConfig
+from agentic_retriever.errors import ConfigError
+
+EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202etxt\u2028 <script>x</script> [click](javascript:alert(1)) \x00\x08\r"
+
+
+def run(folder, *args):
+    env = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    return subprocess.run(
+        [sys.executable, "-m", "agentic_retriever", *args],
+        cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("TOP_K=many", "setting top_k must be a whole number"),
+        ("TOP_K=0", "setting top_k must be a whole number (1 to"),
+        ("DEADLINE_S=nan", "setting deadline_s must be a number"),
+        ("SELECTOR=magic", "setting selector must be one of"),
+        ("TOPK=3", "AGENTIC_RETRIEVER_TOP_K"),
+    ],
+)
+def test_a_wrong_line_of_a_settings_file_is_told_with_file_key_and_type(tmp_path, line, told):
+    file = tmp_path / ".env"
+    file.write_text(PREFIX + line + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        RouterConfig.load(file, env={})
+    assert told in str(caught.value)
+    assert str(caught.value).endswith(f"(in {file})")
+    with pytest.raises(ConfigError) as caught:
+        RouterConfig.load(file, env={f"{PREFIX}WORKERS": "x"})
+    assert "setting workers" in str(caught.value)
+    assert str(file) not in str(caught.value)
+
+
+def test_a_settings_file_that_is_a_folder_or_no_text_is_named(tmp_path):
+    (tmp_path / "bytes").write_bytes(b"A=\xff\xfe\n")
+    (tmp_path / "link").symlink_to(tmp_path / "bytes")
+    for name in ("bytes", "link"):
+        with pytest.raises(ConfigError, match=f"cannot read .*{name}"):
+            RouterConfig.load(tmp_path / name, env={})
+
+
+def test_the_command_line_tells_a_wrong_settings_file_in_one_line(tmp_path):
+    (tmp_path / ".env").write_text(f"{PREFIX}TOP_K=many\n", encoding="utf-8")
+    done = run(tmp_path, "index", "list")
+    assert done.returncode == 3
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert all(part in line for part in ("top_k", "a whole number", ".env"))
+
+
+@pytest.mark.parametrize("way", ["line", "piece", "note", "warn", "error", "table"])
+def test_nothing_that_drives_a_terminal_is_written(way):
+    out, err = io.StringIO(), io.StringIO()
+    console = Console(out, err)
+    if way == "table":
+        console.table(["a"], [[EVIL]])
+    else:
+        getattr(console, way)(EVIL)
+    written = out.getvalue() + err.getvalue()
+    assert "click" in written
+    assert not any(ord(char) < 32 and char not in "\n\t" for char in written)
+    assert not any(char in written for char in "\x7f\x9b\u202e\u2028")
