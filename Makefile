@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 NAME ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test check bench format docs clean
 
 help: ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -39,6 +39,10 @@ bench: $(VENV)/.dev ## measure against the peers in the same run; NAME=... runs 
 format: $(VENV)/.dev ## write the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev ## write docs/configuration.md and .env.example from the settings
+	$(BIN)/python -c "from agentic_retriever.config import configuration_markdown as c; print(c(), end='')" > docs/configuration.md
+	$(BIN)/python -c "from agentic_retriever.config import env_example as e; print(e(), end='')" > .env.example
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

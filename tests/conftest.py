@@ -3,6 +3,7 @@ from __future__ import annotations
 import getpass
 import itertools
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,27 @@ def postgres_url(postgres_database):
     with psycopg.connect(postgres_database, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {name}")
     return f"{postgres_database}?options=-csearch_path%3D{name}"
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say how many blocks of the documentation and how many notebooks ran.
+
+    Tests tell by ``record_property``: ``documentation run``, ``documentation checked`` and ``documentation not_run``
+    with the place of a block, ``notebook`` with the name of one; a test in ``tests/notebooks`` with the parameter
+    ``01_name`` counts as well.
+    """
+    told: dict[str, set[str]] = {}
+    for report in terminalreporter.stats.get("passed", ()):
+        of_notebook = re.match(r"tests/notebooks/.*\[(\d\d_\w+)", report.nodeid)
+        if of_notebook:
+            told.setdefault("notebook", set()).add(of_notebook[1])
+        for name, value in getattr(report, "user_properties", ()):
+            told.setdefault(name, set()).add(str(value))
+    kinds = {"run": "blocks run", "checked": "only parsed", "not_run": "not run"}
+    blocks = [f"{len(told.get(f'documentation {kind}', ()))} {words}" for kind, words in kinds.items()]
+    if any(name.startswith("documentation ") for name in told):
+        terminalreporter.write_line(f"documentation: {', '.join(blocks)}")
+        for place in sorted(told.get("documentation not_run", ())):
+            terminalreporter.write_line(f"  not run: {place}")
+    if "notebook" in told:
+        terminalreporter.write_line(f"notebooks: {len(told['notebook'])} run")

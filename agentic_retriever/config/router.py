@@ -218,6 +218,20 @@ class RouterConfig:
         50.0, "total time for one call to Redis", unit="milliseconds", minimum=1, maximum=10_000
     )
 
+    qdrant_url: Secret = setting(
+        Secret(""), "Qdrant server that holds new indexes, such as http://localhost:6333; empty for the data directory",
+        alias="QDRANT_URL",
+    )  # fmt: skip
+    qdrant_api_key: Secret = setting(Secret(""), "key for Qdrant; never shown", alias="QDRANT_API_KEY")
+    qdrant_prefix: str = setting("agentic-retriever-", "what the names of new collections begin with")
+    qdrant_timeout_s: float = setting(
+        10.0, "total time for one call to Qdrant, retries included", unit="seconds", minimum=0.1, maximum=600
+    )
+    qdrant_shards: int = setting(0, "shards of a new collection; 0 leaves that to the server", unit="shards", minimum=0)
+    qdrant_replicas: int = setting(
+        0, "copies of each shard of a new collection; 0 leaves that to the server", unit="copies", minimum=0
+    )
+
     query_log: SecretUrl = setting(
         SecretUrl("sqlite"),
         "history of queries: none, sqlite for DATA_DIR/queries.sqlite, or postgresql://USER:PASSWORD@HOST/DATABASE, "
@@ -287,7 +301,11 @@ class RouterConfig:
             raise ConfigError(
                 f"cannot read {dotenv}: {type(err).__name__}; make it a readable UTF-8 file or remove it"
             ) from err
-        return cls.from_env({**file, **env})
+        try:
+            return cls.from_env({**file, **env})
+        except ConfigError as err:
+            cls.from_env(env)  # says what is wrong with the environment alone, if something is
+            raise ConfigError(f"{err} (in {dotenv})") from err
 
     def with_changes(self, **changes: object) -> RouterConfig:
         """Return a copy with some settings changed.

@@ -1,0 +1,155 @@
+"""Every fenced block of README.md and docs/*.md: run where it can be, parsed where it cannot, and counted."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from doc_blocks import LANGUAGES, PAGES, ROOT, Block, BlockError, check_command, read_blocks
+from doc_pages import PageRun
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_blocks_of_a_page(path, page_folder, prepared_data, record_property):
+    run = PageRun(page_folder, prepared_data)
+    try:
+        for block in read_blocks(path):
+            run.take(block)
+    finally:
+        run.close()
+    for kind in ("run", "checked", "not_run"):
+        for place in getattr(run, kind):
+            record_property(f"documentation {kind}", place)
+
+
+def test_the_strategy_of_the_documentation_keeps_the_whole_contract(page_folder, prepared_data):
+    """What the page inherits in two lines, in full."""
+    run = PageRun(page_folder, prepared_data)
+    try:
+        for block in read_blocks(ROOT / "docs" / "extending.md")[:4]:
+            run.take(block)
+        contract = run.names["TestRecent"]
+        names = [name for name in dir(contract) if name.startswith("test_")]
+        for name in names:
+            getattr(contract(), name)()
+    finally:
+        run.close()
+    assert len(names) > 10
+
+
+def page(tmp_path, text):
+    path = tmp_path / "page.md"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def take(text, page_folder, prepared_data):
+    run = PageRun(page_folder, prepared_data)
+    for block in read_blocks(page(page_folder, text)):
+        run.take(block)
+    return run
+
+
+def test_blocks_and_their_markers_are_read(tmp_path):
+    text = "# A\n\n```python\nx = 1\n```\n\n<!-- output -->\n\n```text\n1\n```\n- item\n\n  ```sh\n  make test\n  ```\n"
+    assert read_blocks(page(tmp_path, text)) == [
+        Block("page.md", 4, "python", "x = 1\n"),
+        Block("page.md", 10, "text", "1\n", "output"),
+        Block("page.md", 15, "sh", "make test\n"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("```\nx\n```\n", "which language"),
+        ("```perl\nx\n```\n", "one of " + ", ".join(LANGUAGES)),
+        ("```python\nx\n", "not closed"),
+        ("<!-- not run -->\n```python\nx\n```\n", "reason"),
+        ("<!-- checked only -->\n```sh\nx\n```\n", "reason"),
+    ],
+)
+def test_blocks_that_cannot_be_read(tmp_path, text, said):
+    with pytest.raises(BlockError, match=said):
+        read_blocks(page(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "query 'x y' --explain --max-usd 0.01 --json",
+        "--data-dir somewhere index add name a b --description 'c d'",
+        "index remove name --document a --document b",
+        "bench-routing sample --index handbook",
+        "--version",
+        "query --help",
+    ],
+)
+def test_commands_that_exist(line):
+    check_command(["agentic-retriever", *shlex.split(line)], "here")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["agentic-retriever", "ask", "x"], "ask"),
+        (["agentic-retriever", "query"], "text"),
+        (["agentic-retriever", "query", "x", "--explained"], "--explained"),
+        (["agentic-retriever", "query", "x", "y"], "y"),
+        (["agentic-retriever", "query", "x", "--top-k", "many"], "many"),
+        (["agentic-retriever", "index", "drop", "x"], "drop"),
+        (["make", "tea"], "tea"),
+        (["pip", "install", "agentic-retriever[gold]"], "gold"),
+        (["export", "AGENTIC_RETRIEVER_TOPK=3"], "TOPK"),
+        (["python", "docs/examples/no.py"], "no.py"),
+        (["cp", "no-such-file", "."], "no-such-file"),
+        (["curl", "x"], "no test knows"),
+        (["docker", "compose", "up", "-d", "no-such-service"], "no-such-service"),
+        (["docker", "run", "x"], "no test knows"),
+    ],
+)
+def test_commands_that_do_not_exist(words, said):
+    with pytest.raises(BlockError, match=said):
+        check_command(words, "here")
+
+
+def test_outputs_are_compared(page_folder, prepared_data):
+    block = "```python\nfor i in range(5):\n    print(i)\n```\n\n<!-- output -->\n```text\n{}\n```\n"
+    take(block.format("0\n…\n4"), page_folder, prepared_data)
+    take(block.format("…\n2\n…"), page_folder, prepared_data)
+    take(block.format("0…\n…1\n…\n4"), page_folder, prepared_data)
+    for wrong in ("0\n1", "0\n…\n3", "1\n…\n4"):
+        with pytest.raises(BlockError, match="printed"):
+            take(block.format(wrong), page_folder, prepared_data)
+
+
+def test_what_is_run_checked_and_left_is_told_apart(page_folder, prepared_data):
+    run = take(
+        "```python\nx = 1\n```\n\n<!-- checked only: why -->\n```python\nno_such_name\n```\n\n"
+        "<!-- not run: needs a server -->\n```python\nno_such_name\n```\n\n"
+        "```sh\nagentic-retriever index list\n```\n\n```sh\nagentic-retriever doctor\n```\n\n"
+        '```json\n{"a": 1}\n```\n\n```text\nanything\n```\n',
+        page_folder,
+        prepared_data,
+    )
+    assert (len(run.run), len(run.checked)) == (3, 2)
+    assert run.not_run == ["page.md:12: needs a server"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nraise ValueError\n```\n",
+        "```python\n1 +\n```\n",
+        "<!-- not run: why -->\n```python\n1 +\n```\n",
+        '```json\n{"a": }\n```\n',
+        "```yaml\na: [\n```\n",
+        "```env\nAGENTIC_RETRIEVER_TOP_K=0\n```\n",
+        "```env\nAGENTIC_RETRIEVER_NO_SUCH=1\n```\n",
+        "```sh\nagentic-retriever query 'x' --index no-such-index\n```\n",
+        "```python\nimport socket\nsocket.create_connection(('192.0.2.1', 80), timeout=0.1)\n```\n",
+    ],
+)
+def test_a_wrong_block_fails(text, page_folder, prepared_data):
+    with pytest.raises((BlockError, ValueError, SyntaxError, AssertionError)):
+        take(text, page_folder, prepared_data)

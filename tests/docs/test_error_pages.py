@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+from doc_blocks import ROOT
+
+from agentic_retriever import errors
+from agentic_retriever.cli.app import EXIT_CODES
+from agentic_retriever.cli.reporting import INTERRUPTED, OUTPUT_CLOSED, UNEXPECTED
+
+PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+KINDS = inspect.getmembers(errors, inspect.isclass)
+CLASSES = {name: kind for name, kind in KINDS if kind.__module__ == errors.__name__}
+STEP = re.compile(r"(?:step=f?|STEP: Final = |_read\()\"([a-z_]+(?:\.[^\"]+)?)\"")
+
+
+def rows():
+    return re.findall(r"^\| (?:— )?`(\w+)` \| (\d+) \|", PAGE, re.MULTILINE)
+
+
+def test_every_error_has_a_row_with_its_exit_code():
+    assert dict(rows()) == {name: str(kind.exit_code) for name, kind in CLASSES.items()}
+
+
+def test_kinds_stand_below_what_they_are_kinds_of():
+    parents = dict.fromkeys(CLASSES, errors.AgenticRetrieverError)
+    above = errors.AgenticRetrieverError
+    for dash, name in re.findall(r"^\| (— )?`(\w+)` \| \d+ \|", PAGE, re.MULTILINE):
+        if dash:
+            parents[name] = above
+        else:
+            above = CLASSES[name]
+    for name, kind in CLASSES.items():
+        assert issubclass(kind, parents[name]), f"{name} is no {parents[name].__name__}"
+
+
+def test_the_tree_in_the_module_names_every_error_with_its_code():
+    tree = dict(re.findall(r"(\w+Error)(?: \(\w+\))? +(?:exit code )?(\d+)", errors.__doc__))
+    assert tree == {name: str(kind.exit_code) for name, kind in CLASSES.items()}
+
+
+def test_exit_codes_are_those_of_the_command_line():
+    table = PAGE.partition("## Exit codes")[2].partition("##")[0]
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    told = {int(code) for code in re.findall(r"(?:: |; )(\d+) ", EXIT_CODES)}
+    assert listed == told
+    assert {kind.exit_code for kind in CLASSES.values()} | {INTERRUPTED, OUTPUT_CLOSED, UNEXPECTED} <= listed
+
+
+def test_every_step_that_falls_back_is_listed():
+    table = PAGE.partition("## What falls back")[2]
+    listed = set(re.findall(r"`([a-z_]+(?:\.\w+)*)`", table))
+    kinds = {step.partition(".")[0] for step in listed if step.rpartition(".")[2].isupper()}
+    found = {}
+    for path in (ROOT / "agentic_retriever").rglob("*.py"):
+        for step in STEP.findall(path.read_text(encoding="utf-8")):
+            found[step] = path.name
+    assert len(found) > 15
+    missing = {s: at for s, at in found.items() if s not in listed and s.partition(".")[0] not in kinds}
+    # Named apart: a step whose end is a value belongs to a kind in capitals.
+    missing |= {s: at for s, at in found.items() if "{" not in s and "." in s and s not in listed}
+    assert not missing
+
+
+@pytest.mark.parametrize("kind", sorted(CLASSES))
+def test_every_error_says_what_it_means(kind):
+    assert CLASSES[kind].__doc__

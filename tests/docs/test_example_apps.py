@@ -1,0 +1,104 @@
+"""The plain LlamaIndex application of the documentation, and the same with our router: run, and compared."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+
+import pytest
+from doc_blocks import ROOT, read_blocks
+from llama_index.core import Settings
+from llama_index.core.base.response.schema import Response
+from llama_index.core.llms import MockLLM
+
+from agentic_retriever import AgenticRouter
+from agentic_retriever.testing import FakeEmbedding, FakeLLM
+
+FOLDER = ROOT / "docs" / "examples"
+QUESTION = "How many days of annual leave does every employee get?"
+
+
+def text(name):
+    return (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def difference():
+    lines = [text(name).splitlines(keepends=True) for name in ("plain_app", "routed_app")]
+    return list(difflib.unified_diff(*lines, "plain_app.py", "routed_app.py", n=0))
+
+
+@pytest.fixture
+def routers(monkeypatch):
+    """Closes the routers that an application leaves open until it ends."""
+    made = []
+
+    class Kept(AgenticRouter):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    monkeypatch.setattr("agentic_retriever.AgenticRouter", Kept, raising=False)
+    yield made
+    for router in made:
+        router.close()
+
+
+def test_the_plain_application_has_thirty_lines():
+    assert len(text("plain_app").splitlines()) == 30
+    assert "agentic_retriever" not in text("plain_app")
+
+
+def test_three_lines_differ():
+    changed = [line for line in difference()[2:] if line.startswith("+") and line[1:].strip()]
+    removed = [line for line in difference()[2:] if line.startswith("-")]
+    assert len(changed) == 3
+    assert len(removed) == 1
+
+
+def test_the_page_shows_the_files_as_they_are():
+    blocks = read_blocks(ROOT / "docs" / "llamaindex_app.md")
+    assert next(b.text for b in blocks if b.language == "python") == text("plain_app")
+    assert next(b.text for b in blocks if b.language == "diff") == "".join(difference())
+
+
+def test_the_plain_application_answers(page_folder, capsys):
+    app = load("plain_app")
+    response = app.make_engine("docs/handbook", FakeEmbedding(dimension=64), MockLLM()).query(QUESTION)
+    assert {node.node.metadata["file_name"] for node in response.source_nodes} == {"leave.md", "expenses.md"}
+    app.show(response)
+    assert "leave.md" in capsys.readouterr().out
+
+
+def test_the_routed_application_answers_with_citations(page_folder, capsys, routers):
+    app = load("routed_app")
+    model = FakeLLM(["Every employee gets 28 days of annual leave. [1]"])
+    response = app.make_engine("docs/handbook", FakeEmbedding(dimension=64), model).query(QUESTION)
+    assert isinstance(response, Response)
+    assert str(response) == "Every employee gets 28 days of annual leave. [1]"
+    assert response.source_nodes[0].node.metadata["file_name"] == "leave.md"
+    assert model.prompts
+    app.show(response)
+    assert "leave.md" in capsys.readouterr().out
+    assert len(routers) == 1
+
+
+def test_the_routed_application_answers_without_its_model(page_folder, routers):
+    app = load("routed_app")
+    broken = FakeLLM([ConnectionError("no route to the model")])
+    response = app.make_engine("docs/handbook", FakeEmbedding(dimension=64), broken).query(QUESTION)
+    assert "28 days" in str(response)
+    with pytest.raises(ConnectionError):
+        load("plain_app").make_engine("docs/handbook", FakeEmbedding(dimension=64), broken).query(QUESTION)
+
+
+def test_neither_touches_the_settings_of_the_process(page_folder, routers):
+    before = (Settings._llm, Settings._embed_model)
+    load("routed_app").make_engine("docs/handbook", FakeEmbedding(dimension=64), MockLLM()).query(QUESTION)
+    assert (Settings._llm, Settings._embed_model) == before
