@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from agentic_retriever.errors import AgenticRetrieverError
     from agentic_retriever.indices import IndexProfile, QdrantEdgeVectorStore
     from agentic_retriever.retrievers import RetrieverAdapter
-    from agentic_retriever.router import AgenticRouter
+    from agentic_retriever.router import AgenticRouter, register_strategy
+    from agentic_retriever.routing import register_language
     from agentic_retriever.schema import Answer, Budget, Citation, Retrieval, RouteDecision, Strategy
 
 __version__ = "0.1.0"
@@ -31,6 +32,8 @@ _HOME = {
     "RouteDecision": "schema",
     "RouterConfig": "config",
     "Strategy": "schema",
+    "register_language": "routing",
+    "register_strategy": "router",
 }
 
 __all__ = [
@@ -47,6 +50,8 @@ __all__ = [
     "RouterConfig",
     "Strategy",
     "__version__",
+    "register_language",
+    "register_strategy",
 ]
 
 

@@ -16,6 +16,7 @@
     │   ├── StoreBusyError               7   another process holds the data directory
     │   ├── StoreClosedError             6   used after close(), or in a forked child
     │   ├── StoreDamagedError            6   files are missing, truncated or disagree
+    │   ├── StoreUnreachableError        6   the vector server is down, too slow, or refuses the call
     │   ├── EmbeddingMismatchError       6   built with another embedding model or dimension
     │   └── QueryLogError                6   the query history cannot be read or written
     ├── EmbeddingError                   8   the embedding model failed or returned unusable vectors
@@ -120,6 +121,10 @@ class StoreClosedError(StoreError):
 
 class StoreDamagedError(StoreError):
     """Files of an index are missing, truncated or disagree with its manifest."""
+
+
+class StoreUnreachableError(StoreError):
+    """The server that holds an index does not answer in time, fails, or refuses the call."""
 
 
 class EmbeddingMismatchError(StoreError):

@@ -60,7 +60,7 @@ def tables(told: Mapping[str, Any]) -> str:
         ]
         mean = f"{told['means'][row]['nDCG@10']:.3f}" if row in told["means"] else "-"
         lines.append(_line([f"`{row}`", *cells, mean]))
-    lines += ["", "How `auto` chooses:", "", _head(["", *datasets]), *_choices(datasets)]
+    lines += ["", "How `auto` chooses:", "", _head(["", *datasets, "mean"]), *_choices(datasets, told["choice"])]
     for name, one in datasets.items():
         lines += ["", f"### {name}", "", _facts(one), "", *_detail(one)]
     return "\n".join(lines) + "\n"
@@ -83,20 +83,25 @@ def _machine(told: Mapping[str, Any]) -> str:
     )
 
 
-def _choices(datasets: Mapping[str, Any]) -> list[str]:
-    wanted = {
+def _choices(datasets: Mapping[str, Any], over_all: Mapping[str, Any] | None) -> list[str]:
+    shared = {
         "best fixed strategy": lambda one: f"{one['best_fixed']} {one['best_fixed_mean']:.3f}",
         "`auto`": lambda one: f"{one['auto_mean']:.3f}",
         "`oracle`": lambda one: f"{one['oracle_mean']:.3f}",
         "share of the gap closed": lambda one: "-" if one["gap_closed"] is None else f"{one['gap_closed']:.0%}",
+    }
+    own = {
         "mean regret": lambda one: f"{one['mean_regret']:.3f}",
         "none was better": lambda one: f"{one['accuracy']:.0%}",
         "cheapest within 0.02": lambda one: one["cheapest_good"],
+        "chosen": lambda one: ", ".join(f"{name} {count}" for name, count in one["picked"].items()),
     }
-    return [
-        _line([name, *(figure(one["routing"]) if one["routing"] else "-" for one in datasets.values())])
-        for name, figure in wanted.items()
-    ]
+    lines = []
+    for name, figure in {**shared, **own}.items():
+        cells = [figure(one["routing"]) if one["routing"] else "-" for one in datasets.values()]
+        last = figure(over_all) if over_all and name in shared else ""
+        lines.append(_line([name, *cells, last]))
+    return lines
 
 
 def _facts(one: Mapping[str, Any]) -> str:

@@ -34,7 +34,8 @@ from agentic_retriever.embeddings import EmbeddingModel, LocalE5Embedding, Packe
 from agentic_retriever.router.judging import relevance
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.synthesis import ExtractiveSynthesizer, assemble
-from agentic_retriever.synthesis.confidence import AnswerFeatures, JudgedAnswer, confidence_score, fit_confidence
+from agentic_retriever.synthesis.confidence import AnswerFeatures, confidence_score
+from agentic_retriever.synthesis.confidence_fit import JudgedAnswer, fit_confidence
 from agentic_retriever.synthesis.numbers import numbers_in
 from agentic_retriever.synthesis.terms import unknown_share
 from agentic_retriever.text import Tokenizer, detect_language

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from agentic_retriever.cli.console import Console
+from agentic_retriever.cli.index_commands import index_app
 from agentic_retriever.cli.reporting import SHOW_TRACEBACK, reported
 
 EXIT_CODES = (
@@ -25,11 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-index_app = typer.Typer(help="Make, list, show and remove indexes.", no_args_is_help=True)
 app.add_typer(index_app, name="index")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the index.")]
 Question = Annotated[str, typer.Argument(metavar="TEXT", help="The question; - reads it from standard input.")]
 PinnedIndex = Annotated[str | None, typer.Option("--index", help="Search this index whatever the router thinks.")]
 PinnedStrategy = Annotated[str | None, typer.Option("--strategy", help="Use this strategy whatever the router thinks.")]
@@ -222,21 +221,30 @@ def bench(
 @reported
 def train(
     ctx: typer.Context,
-    datasets: Datasets,
     index: Annotated[str, typer.Option("--index", help="The index to train.")],
+    datasets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DATASET...]", help="BEIR folders or .jsonl files of questions; none for --unlabelled."
+        ),
+    ] = None,
     vectors: Vectors = None,
     limit: Limit = None,
     seed: Seed = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, but install nothing.")] = False,
+    unlabelled: Annotated[
+        bool, typer.Option("--unlabelled", help="Fit only hybrid's weights, within bounds, on pseudo-queries.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Run every strategy of an index over judged questions, and install a learned selector if it helps."""
-    from agentic_retriever.cli.training import run_train
+    """Fit hybrid's weights, the choice of the strategy and the confidence of an index; install what helps."""
+    from agentic_retriever.cli.training import TrainArguments, run_train
 
-    run_train(
-        Console(), ctx.obj, datasets, index=index, vectors=vectors, limit=limit, seed=seed, dry_run=dry_run,
-        json_file=json_file,
+    asked = TrainArguments(
+        datasets=tuple(datasets or ()), index=index, vectors=vectors, limit=limit, seed=seed, dry_run=dry_run,
+        unlabelled=unlabelled, json_file=json_file,
     )  # fmt: skip
+    run_train(Console(), ctx.obj, asked)
 
 
 @app.command()
@@ -250,63 +258,6 @@ def warm(
     from agentic_retriever.cli.warming import run_warm
 
     run_warm(Console(), ctx.obj, file, as_json=as_json)
-
-
-@index_app.command("add")
-@reported
-def index_add(
-    ctx: typer.Context,
-    name: Name,
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders to index.")],
-    description: Annotated[str, typer.Option("--description", help="What the index holds; helps routing.")] = "",
-    as_json: AsJson = False,
-) -> None:
-    """Make an index from files, or bring it up to date with them."""
-    from agentic_retriever.cli.indexes import run_add
-
-    run_add(Console(), ctx.obj, name, paths, description=description, as_json=as_json)
-
-
-@index_app.command("list")
-@reported
-def index_list(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the indexes."""
-    from agentic_retriever.cli.indexes import run_list
-
-    run_list(Console(), ctx.obj, as_json=as_json)
-
-
-@index_app.command("show")
-@reported
-def index_show(ctx: typer.Context, name: Name, as_json: AsJson = False) -> None:
-    """Show an index: its pins, counts, documents and fields."""
-    from agentic_retriever.cli.indexes import run_show
-
-    run_show(Console(), ctx.obj, name, as_json=as_json)
-
-
-@index_app.command("build")
-@reported
-def index_build(ctx: typer.Context, name: Name) -> None:
-    """Build the leaves and summaries of an index, which some strategies need, however large it is."""
-    from agentic_retriever.cli.indexes import run_build
-
-    run_build(Console(), ctx.obj, name)
-
-
-@index_app.command("remove")
-@reported
-def index_remove(
-    ctx: typer.Context,
-    name: Name,
-    documents: Annotated[
-        list[str] | None, typer.Option("--document", help="Remove only this document; may be repeated.")
-    ] = None,
-) -> None:
-    """Remove an index, or documents of it."""
-    from agentic_retriever.cli.indexes import run_remove
-
-    run_remove(Console(), ctx.obj, name, documents or [])
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentic_retriever.cli.evaluation import number, show_problems
+from agentic_retriever.cli.evaluation import number, show_problems, show_stage_one
 from agentic_retriever.cli.progress import shown_steps
 from agentic_retriever.cli.setup import load_config
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.evaluation.benchmark_result import Benchmark, TargetResult
     from agentic_retriever.evaluation.options import BenchOptions
+    from agentic_retriever.evaluation.regret import MeanChoice
     from agentic_retriever.evaluation.rows import Row
     from agentic_retriever.router import AgenticRouter
 
@@ -101,6 +102,9 @@ def show_benchmark(console: Console, result: Benchmark) -> None:
         means = result.means()
         measures = list(next(iter(means.values()), {}))
         console.table(["row", *measures], [[name, *map(number, found.values())] for name, found in means.items()])
+        _show_choice(console, result.choice())
+    if result.stage_one is not None:
+        show_stage_one(console, result.stage_one)
 
 
 def _show_target(console: Console, result: TargetResult) -> None:
@@ -157,6 +161,15 @@ def _show_routing(console: Console, result: TargetResult) -> None:
         f"auto closes {closed} of the gap; regret {found.mean_regret:.3f} "
         f"[{low:.3f}, {high:.3f}]; none better {found.accuracy:.0%}; cheapest within 0.02: {found.cheapest_good}"
     )
+
+
+def _show_choice(console: Console, found: MeanChoice | None) -> None:
+    if found is not None:
+        closed = "-" if found.gap_closed is None else f"{found.gap_closed:.0%}"
+        console.line(
+            f"choice of the strategy: best fixed {found.best_fixed} {found.best_fixed_mean:.3f}, "
+            f"auto {found.auto_mean:.3f}, oracle {found.oracle_mean:.3f}; auto closes {closed} of the gap"
+        )
 
 
 def _show_answers(console: Console, result: TargetResult) -> None:

@@ -37,7 +37,14 @@ class Finding:
 def run_doctor(console: Console, data_dir: Path | None, *, as_json: bool) -> None:
     """Look at everything; exit code 1 if there is a problem."""
     config = load_config(data_dir)
-    findings = [_data_dir(config), *_models(config), *_caches(config), _history(config), *_indexes(config)]
+    findings = [
+        _data_dir(config),
+        *_models(config),
+        *_caches(config),
+        _server(config),
+        _history(config),
+        *_indexes(config),
+    ]
     if as_json:
         console.json([{"what": f.what, "state": f.state, "detail": f.detail} for f in findings])
     else:
@@ -128,6 +135,21 @@ def _caches(config: RouterConfig) -> Iterator[Finding]:
     link.close()
 
 
+def _server(config: RouterConfig) -> Finding:
+    from agentic_retriever.indices.qdrant_link import open_server
+
+    what = "qdrant"
+    try:
+        link = open_server(config)
+        if link is None:
+            return Finding(what, NOTE, "not configured; indexes are in the data directory")
+        version = link.check(timeout_s=0.9)
+    except AgenticRetrieverError as err:
+        return Finding(what, PROBLEM, str(err))
+    link.close()
+    return Finding(what, OK, f"{link.address}, version {version}")
+
+
 def _history(config: RouterConfig) -> Finding:
     from agentic_retriever.querylog import open_query_log
 
@@ -165,7 +187,7 @@ def _indexes_of(router: AgenticRouter) -> Iterator[Finding]:
 def _index(router: AgenticRouter, name: str) -> Finding:
     what = f"index {name}"
     try:
-        counts = router.index(name).catalog.counts()
+        counts = router.stored_index(name).catalog.counts()
     except StoreBusyError as err:
         return Finding(what, NOTE, str(err))
     except AgenticRetrieverError as err:

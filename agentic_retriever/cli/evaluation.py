@@ -110,7 +110,7 @@ def show_routing(console: Console, result: RoutingBenchmark) -> None:
     """Write all tables."""
     show_problems(console, result.problems)
     _show_indexes(console, result)
-    _show_stage_one(console, result)
+    show_stage_one(console, result)
     first = next(iter(result.stage_one), "")
     if first:
         _show_confusion(console, f"confusion, {first}", result.stage_one[first].outcomes)
@@ -192,7 +192,8 @@ def _show_indexes(console: Console, result: RoutingBenchmark) -> None:
     console.table(["index", "nodes", "sampled", "language", "description from", "description"], rows)
 
 
-def _show_stage_one(console: Console, result: RoutingBenchmark) -> None:
+def show_stage_one(console: Console, result: RoutingBenchmark) -> None:
+    """Write how well each way finds the right index."""
     asked = next((one.abstention.asked for one in result.stage_one.values()), 0)
     outside = next((one.abstention.out_of_scope for one in result.stage_one.values()), 0)
     _heading(console, f"stage one: {asked:,} questions, {outside:,} of them out of scope")

@@ -1,11 +1,11 @@
-"""``index add``, ``list``, ``show`` and ``remove``."""
+"""``index add``, ``list``, ``show``, ``build``, ``copy`` and ``remove``."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from agentic_retriever.cli.progress import shown_progress
+from agentic_retriever.cli.progress import shown_progress, shown_steps
 from agentic_retriever.cli.setup import load_config, opened_router
 from agentic_retriever.errors import StoreDamagedError
 
@@ -26,7 +26,7 @@ def run_add(
     """Make an index or bring it up to date."""
     with opened_router(load_config(data_dir)) as router, shown_progress(console) as progress:
         report = router.add_index(name, list(paths), description=description, progress=progress)
-        documents, nodes = router.index(name).catalog.counts().documents, router.index(name).count()
+        documents, nodes = router.stored_index(name).catalog.counts().documents, router.index(name).count()
     if as_json:
         skipped = [{"source": item.source, "reason": item.reason} for item in report.skipped]
         facts = {key: value for key, value in asdict(report).items() if key != "skipped"}
@@ -55,7 +55,7 @@ def run_list(console: Console, data_dir: Path | None, *, as_json: bool) -> None:
     if as_json:
         console.json(rows)
     elif rows:
-        console.table(["name", "description", "embedding", "created"], [list(row.values()) for row in rows])
+        console.table(["name", "description", "embedding", "store", "created"], [list(row.values()) for row in rows])
     else:
         console.note(f"no index in {storage.data_dir}; add one with: agentic-retriever index add NAME PATH")
 
@@ -64,8 +64,14 @@ def _listed(storage: IndexStorage, name: str) -> dict[str, str]:
     try:
         pins = storage.manifest(name)
     except StoreDamagedError as err:
-        return {"name": name, "description": str(err), "embedding": "", "created": ""}
-    return {"name": name, "description": pins.description, "embedding": pins.embedding, "created": pins.created}
+        return {"name": name, "description": str(err), "embedding": "", "store": "", "created": ""}
+    return {
+        "name": name,
+        "description": pins.description,
+        "embedding": pins.embedding,
+        "store": pins.store,
+        "created": pins.created,
+    }
 
 
 def run_show(console: Console, data_dir: Path | None, name: str, *, as_json: bool) -> None:
@@ -91,7 +97,7 @@ def run_show(console: Console, data_dir: Path | None, name: str, *, as_json: boo
 
 def index_facts(router: AgenticRouter, name: str) -> dict[str, Any]:
     """Return what is known of an index, as plain values."""
-    index = router.index(name)
+    index = router.stored_index(name)
     counts, profile = index.catalog.counts(), index.profile()
     return {
         **asdict(index.manifest),
@@ -122,6 +128,21 @@ def run_build(console: Console, data_dir: Path | None, name: str) -> None:
     console.line(f"{name}: {views} ready")
 
 
+def run_copy(
+    console: Console, data_dir: Path | None, name: str, *, to: str, new_name: str | None, as_json: bool
+) -> None:
+    """Move or copy an index between the data directory and the server."""
+    with opened_router(load_config(data_dir)) as router, shown_steps(console) as steps:
+        report = router.copy_index(name, to=to, new_name=new_name, progress=steps)
+    if as_json:
+        console.json(asdict(report))
+        return
+    counts = ", ".join(f"{nodes:,} {collection}" for collection, nodes in report.nodes.items())
+    resumed = f", {report.resumed:,} of them by an earlier run" if report.resumed else ""
+    what = "moved to" if report.moved else "copied to"
+    console.line(f"{report.name}: {counts or 'no nodes'} {what} {report.to}{resumed}")
+
+
 def run_remove(console: Console, data_dir: Path | None, name: str, documents: Sequence[str]) -> None:
     """Remove an index, or documents of it."""
     config = load_config(data_dir)
@@ -133,5 +154,5 @@ def run_remove(console: Console, data_dir: Path | None, name: str, documents: Se
     from agentic_retriever.indices import IndexStorage
 
     # Not through a router: a damaged index must be removable, whatever embedding model it was built with.
-    IndexStorage(config.data_dir).remove(name)
+    IndexStorage.from_config(config).remove(name)
     console.line(f"{name}: removed")

@@ -1,46 +1,76 @@
-"""``train``: every strategy over judged questions, and a selector learned from that."""
+"""``train``: what an index learns from judged questions, or within bounds from none."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentic_retriever.cli.evaluation import number, show_problems, write_json
 from agentic_retriever.cli.progress import shown_steps
 from agentic_retriever.cli.setup import load_config, opened_router
+from agentic_retriever.errors import EvaluationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from agentic_retriever.cli.console import Console
+    from agentic_retriever.evaluation.confidence_training import ConfidenceTraining
+    from agentic_retriever.evaluation.fusion_training import FusionTraining
     from agentic_retriever.evaluation.strategies import StrategyRun
-    from agentic_retriever.evaluation.training import TrainingResult
+    from agentic_retriever.evaluation.training_result import TrainingResult
+    from agentic_retriever.evaluation.unlabelled import UnlabelledTraining
     from agentic_retriever.routing import CrossValidation
 
 
-def run_train(
-    console: Console,
-    data_dir: Path | None,
-    names: Sequence[str],
-    *,
-    index: str,
-    vectors: Path | None,
-    limit: int | None,
-    seed: int,
-    dry_run: bool,
-    json_file: Path | None,
-) -> None:
-    """Measure the strategies of an index, and install a selector if it helps."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainArguments:
+    """What the command line asked for."""
+
+    datasets: tuple[str, ...]
+    index: str
+    vectors: Path | None
+    limit: int | None
+    seed: int
+    dry_run: bool
+    unlabelled: bool
+    json_file: Path | None
+
+
+def run_train(console: Console, data_dir: Path | None, asked: TrainArguments) -> None:
+    """Fit what an index can learn, and install what helps.
+
+    Raises:
+        EvaluationError: If neither a data set nor ``--unlabelled`` is given, or both are.
+    """
     from agentic_retriever.evaluation.loading import load_dataset
     from agentic_retriever.evaluation.training import TrainingOptions, train_strategies
+    from agentic_retriever.evaluation.unlabelled import train_unlabelled
 
-    datasets = [load_dataset(name, with_corpus=False) for name in names]
-    options = TrainingOptions(vectors=vectors, limit=limit, seed=seed, dry_run=dry_run)
+    if bool(asked.datasets) == asked.unlabelled:
+        raise EvaluationError(
+            "name a data set of judged questions, or give --unlabelled to fit hybrid search without; one of the two"
+        )
+    datasets = [load_dataset(name, with_corpus=False) for name in asked.datasets]
+    options = TrainingOptions(vectors=asked.vectors, limit=asked.limit, seed=asked.seed, dry_run=asked.dry_run)
     with opened_router(load_config(data_dir)) as router, shown_steps(console) as steps:
-        result = train_strategies(datasets, router, index, options, watcher=steps)
-    if json_file is not None:
-        write_json(json_file, result.to_dict())
-    show_training(console, result)
+        if asked.unlabelled:
+            fitted = train_unlabelled(router, asked.index, options, watcher=steps)
+        else:
+            trained = train_strategies(datasets, router, asked.index, options, watcher=steps)
+    if asked.json_file is not None:
+        write_json(asked.json_file, fitted.to_dict() if asked.unlabelled else trained.to_dict())
+    if asked.unlabelled:
+        show_unlabelled(console, fitted)
+    else:
+        show_training(console, trained)
+
+
+def show_unlabelled(console: Console, result: UnlabelledTraining) -> None:
+    """Write what a fit without judgments found, and what became of it."""
+    console.warn(result.note)
+    console.line(f"index {result.index}, {result.queries:,} pseudo-queries", style="bold")
+    _show_fusion(console, result.fusion)
+    console.line(result.fusion.verdict, style="bold")
 
 
 def show_training(console: Console, result: TrainingResult) -> None:
@@ -58,9 +88,48 @@ def show_training(console: Console, result: TrainingResult) -> None:
             console.warn(
                 f"{run.strategy.value} failed on {len(run.failures)} questions, first: {run.failures[0].error}"
             )
+    _show_fusion(console, result.fusion)
+    _show_confidence(console, result.confidence)
     console.line()
-    console.line(result.verdict, style="bold")
-    console.line(result.fusion.verdict, style="bold")
+    for verdict in (result.fusion.verdict, result.verdict, result.confidence.verdict):
+        console.line(verdict, style="bold")
+
+
+def _show_fusion(console: Console, found: FusionTraining) -> None:
+    if found.validation is None:
+        return
+    console.line()
+    seen = found.validation
+    console.line(f"weights of hybrid, {seen.folds}-fold cross-validation, {seen.repeats} times")
+    rows = [
+        ("fitted", number(seen.learned), ""),
+        ("default", number(seen.default), _interval(seen.gain)),
+        ("dense alone", number(seen.dense), _interval(seen.over_side) if seen.dense > seen.bm25 else ""),
+        ("BM25 alone", number(seen.bm25), _interval(seen.over_side) if seen.dense <= seen.bm25 else ""),
+    ]
+    console.table(["weights", "nDCG@10", "fitted gains (95 % interval)"], rows)
+
+
+def _show_confidence(console: Console, found: ConfidenceTraining) -> None:
+    if found.failures:
+        console.warn(f"{len(found.failures)} questions could not be answered, first: {found.failures[0].error}")
+    if found.validation is None:
+        return
+    console.line()
+    seen = found.validation
+    console.line(
+        f"confidence of {seen.rows:,} answers ({seen.unanswerable:,} without a right one to find), "
+        f"{seen.folds}-fold cross-validation, {seen.repeats} times"
+    )
+    before, after = seen.before.to_dict(), seen.after.to_dict()
+    gains = {"brier": _interval(seen.brier_gain), "log_loss": _interval(seen.log_loss_gain)}
+    rows = [(name.replace("_", " "), number(value), number(after[name]), gains.get(name, ""))
+            for name, value in before.items()]  # fmt: skip
+    console.table(["measure", "of the package", "fitted", "fitted gains (95 % interval)"], rows)
+
+
+def _interval(gain: tuple[float, float, float]) -> str:
+    return f"{gain[0]:+.3f} [{gain[1]:+.3f}, {gain[2]:+.3f}]"
 
 
 def _row(run: StrategyRun) -> tuple[object, ...]:

@@ -20,7 +20,9 @@ from agentic_retriever.evaluation.routing import (
     evaluate_stage_two,
 )
 from agentic_retriever.evaluation.strategies import JudgedQuery, StrategyRun, run_strategies
-from agentic_retriever.evaluation.training import TrainingOptions, TrainingResult, train_strategies
+from agentic_retriever.evaluation.training import TrainingOptions, train_strategies
+from agentic_retriever.evaluation.training_result import TrainingResult
+from agentic_retriever.evaluation.unlabelled import UnlabelledTraining, train_unlabelled
 
 __all__ = [
     "BenchOptions",
@@ -44,6 +46,7 @@ __all__ = [
     "TargetResult",
     "TrainingOptions",
     "TrainingResult",
+    "UnlabelledTraining",
     "bench_routing",
     "benchmark",
     "draw_reliability",
@@ -58,4 +61,5 @@ __all__ = [
     "stage_one_field",
     "stage_two_field",
     "train_strategies",
+    "train_unlabelled",
 ]

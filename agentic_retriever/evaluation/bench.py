@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentic_retriever import __version__
 from agentic_retriever.evaluation.choices import Choice, choose
+from agentic_retriever.evaluation.draw_benchmark import draw_routing_benchmark
 from agentic_retriever.evaluation.journal import fingerprint
 from agentic_retriever.evaluation.problems import ProblemReport
 from agentic_retriever.evaluation.routing import (
@@ -19,6 +20,7 @@ from agentic_retriever.evaluation.routing import (
     measure_choices,
 )
 from agentic_retriever.evaluation.watching import SilentWatcher
+from agentic_retriever.schema.markup import short_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +86,12 @@ class RoutingBenchmark:
             "problems": self.problems.to_dict(),
             "notes": list(self.notes),
         }
+
+    def _repr_html_(self) -> str:
+        """Draw the tables in Jupyter: escaped, no assets, colours of the theme."""
+        return draw_routing_benchmark(self)
+
+    _repr_pretty_ = short_text
 
 
 def bench_routing(

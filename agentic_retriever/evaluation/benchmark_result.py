@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import importlib
 import json
 from dataclasses import dataclass, field
@@ -11,19 +10,23 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from agentic_retriever.errors import ConfigError
+from agentic_retriever.evaluation.draw_benchmark import draw_benchmark
 from agentic_retriever.evaluation.measures import MEASURES
+from agentic_retriever.evaluation.regret import mean_choice
 from agentic_retriever.evaluation.rows import percentile
 from agentic_retriever.indices.manifest import write_atomically
+from agentic_retriever.schema.markup import short_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from agentic_retriever.evaluation.answers import AnswerMeasures
+    from agentic_retriever.evaluation.bench import RoutingBenchmark
     from agentic_retriever.evaluation.datasets import LabelledQuery
     from agentic_retriever.evaluation.options import BenchOptions
     from agentic_retriever.evaluation.problems import ProblemReport
-    from agentic_retriever.evaluation.regret import RoutingQuality
+    from agentic_retriever.evaluation.regret import MeanChoice, RoutingQuality
     from agentic_retriever.evaluation.rows import Against, Row
 
 FORMAT: Final = 1
@@ -102,6 +105,7 @@ class Benchmark:
         settings: Settings of the router, secrets as stars.
         machine: What it ran on.
         versions: Versions of the packages that matter.
+        stage_one: How well the right index is chosen; ``None`` with one index only.
     """
 
     results: Mapping[str, TargetResult]
@@ -109,6 +113,7 @@ class Benchmark:
     settings: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str | None] = field(default_factory=dict)
+    stage_one: RoutingBenchmark | None = None
 
     def means(self) -> dict[str, dict[str, float]]:
         """Return the mean over the targets of each measure, for rows that took part in all of them."""
@@ -121,6 +126,16 @@ class Benchmark:
             for name in names
         }
 
+    def choice(self) -> MeanChoice | None:
+        """Hold ``auto`` against the best fixed strategy and the oracle, by their means over the targets.
+
+        Returns:
+            ``None`` where one of them did not take part everywhere.
+        """
+        peers = {name for result in self.results.values() for name, row in result.rows.items() if row.peer}
+        means = {name: found[MEASURES[0]] for name, found in self.means().items() if name not in peers}
+        return mean_choice(means)
+
     def names(self) -> list[str]:
         """Return the names of all rows, in their order."""
         return list(dict.fromkeys(name for result in self.results.values() for name in result.rows))
@@ -131,6 +146,7 @@ class Benchmark:
         Without ``machine``, ``versions``, ``seconds``, ``memory_mb`` and whatever ends in ``ms`` or counts per second,
         the same questions, settings and seed give the same values.
         """
+        choice = self.choice()
         return {
             "format": FORMAT,
             "seed": self.options.seed,
@@ -140,6 +156,8 @@ class Benchmark:
             "settings": {name: value for name, value in self.settings.items() if name != "data_dir"},
             "datasets": {name: result.to_dict() for name, result in self.results.items()},
             "means": self.means(),
+            "choice": None if choice is None else choice.to_dict(),
+            "stage_one": None if self.stage_one is None else self.stage_one.to_dict(),
         }
 
     def to_json(self, path: Path | None = None) -> str:
@@ -226,13 +244,7 @@ class Benchmark:
         return text
 
     def _repr_html_(self) -> str:
-        """Draw the table in Jupyter: escaped, no assets, colours inherited from the theme."""
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in ("data set", "row", *MEASURES, "p50 ms", "p95 ms"))
-        body = "".join(
-            f"<tr><td>{html.escape(one['dataset'])}{' (pseudo-queries)' if one['pseudo'] else ''}</td>"
-            f"<td>{html.escape(one['strategy'])}{' (peer)' if one['peer'] else ''}</td>"
-            + "".join(f"<td>{one[measure]:.3f}</td>" for measure in MEASURES)
-            + f"<td>{one['p50_ms']:.1f}</td><td>{one['p95_ms']:.1f}</td></tr>"
-            for one in self.records()
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        """Draw the tables and intervals in Jupyter: escaped, no assets, colours of the theme."""
+        return draw_benchmark(self)
+
+    _repr_pretty_ = short_text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from agentic_retriever.config.values import spec_of
 from agentic_retriever.evaluation.peers import LlamaIndexEmbeddingSelector, NearestUtteranceRouter
 from agentic_retriever.evaluation.routing import Contender
-from agentic_retriever.router.choices import make_classifier
+from agentic_retriever.router.choices import heuristic_selector, make_classifier
 from agentic_retriever.routing import AutoSelector, HeuristicSelector, LLMSelector
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def stage_two_field(router: AgenticRouter) -> dict[str, StrategySelector]:
     if client is None:
         return {heuristic.mode: heuristic}
     model = LLMSelector(client, heuristic)
-    both = AutoSelector(heuristic, model, min_confidence=router.config.escalation_confidence)
+    base = heuristic_selector(router.config.with_changes(selector="auto"))
+    both = AutoSelector(base, LLMSelector(client, base), min_confidence=router.config.escalation_confidence)
     return {"heuristic": heuristic, "llm": model, "auto": both}
 
 

@@ -112,6 +112,7 @@ class Dataset:
             "kind": self.kind.value,
             "documents": len(self.documents),
             "queries": len(self.queries),
+            "pseudo_queries": self.pseudo,
             "problems": dict(self.problems.counts),
         }
 

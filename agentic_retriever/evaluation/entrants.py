@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from agentic_retriever.evaluation.options import ALL, AUTO
 from agentic_retriever.evaluation.peer_retrievers import peer_contestants
 from agentic_retriever.evaluation.runner import RouterContestant, take_turns
+from agentic_retriever.indices import Index
 from agentic_retriever.indices.views import BUILT_IN_QUERY
-from agentic_retriever.retrievers import REGISTRY
+from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.schema import View
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from agentic_retriever.evaluation.runner import Contestant
     from agentic_retriever.evaluation.targets import Target
     from agentic_retriever.evaluation.watching import Watcher
-    from agentic_retriever.indices import Index
+    from agentic_retriever.indices import RoutedIndex
     from agentic_retriever.schema import Strategy
 
 _BUILT: Final = frozenset({View.HIERARCHY, View.SUMMARY})
@@ -67,6 +68,7 @@ def enter(target: Target, options: BenchOptions, watcher: Watcher) -> Entrants:
     index = target.router.index(target.index)
     wanted = [s for s in REGISTRY if options.strategies is None or s.value in options.strategies]
     not_served = {s.value: _UNBUILT_WHY for s in wanted if not options.views and _BUILT & {*REGISTRY[s].needs}}
+    not_served |= _refused(index, wanted)
     served = [strategy for strategy in wanted if strategy.value not in not_served]
     with_auto = options.mode == ALL and (options.strategies is None or AUTO in options.strategies)
     if with_auto and not options.views and _BUILT & index.views:
@@ -88,20 +90,29 @@ def enter(target: Target, options: BenchOptions, watcher: Watcher) -> Entrants:
         shares=shares,
         not_served=not_served,
         facts={
-            "documents": len(index.catalog.doc_ids()),
+            "documents": len(index.doc_ids()),
             "nodes": index.count(),
             "language": index.language,
-            "embedding": index.manifest.embedding,
+            "embedding": index.embedding.name,
             "index_version": index.version,
             "views": sorted(view.value for view in views_ms),
         },
     )
 
 
-def _prepare(index: Index, strategies: Sequence[Strategy], watcher: Watcher) -> frozenset[View]:
+def _refused(index: RoutedIndex, wanted: Sequence[Strategy]) -> dict[str, str]:
+    """Say which strategies an attached index cannot serve."""
+    served = {card.strategy for card in cards(index)}
+    unserved = [] if isinstance(index, Index) else [strategy for strategy in wanted if strategy not in served]
+    return {strategy.value: "the attached index cannot serve it" for strategy in unserved}
+
+
+def _prepare(index: RoutedIndex, strategies: Sequence[Strategy], watcher: Watcher) -> frozenset[View]:
     """Build what strategies need, so that no question pays for it; summaries are never written by a model here."""
     needed = {view for strategy in strategies for view in REGISTRY[strategy].needs}
     index.profile()
+    if not isinstance(index, Index):
+        return frozenset(needed & index.views)  # what it has was read when it was attached
     if View.KEYWORD in needed:
         watcher.begin(f"words of {index.name}", 1)
         index.keyword()
@@ -117,10 +128,10 @@ def _prepare(index: Index, strategies: Sequence[Strategy], watcher: Watcher) -> 
 class _Documents:
     """Hears of views being built, document by document, and tells a watcher."""
 
-    def __init__(self, watcher: Watcher, index: Index) -> None:
+    def __init__(self, watcher: Watcher, index: RoutedIndex) -> None:
         self._watcher = watcher
         self._name = index.name
-        self._total = len(index.catalog.doc_ids())
+        self._total = len(index.doc_ids())
         self._done = 0
 
     def files(self, total: int) -> None:

@@ -1,7 +1,7 @@
 """Fitting how an index weighs the two sides of hybrid search, on questions that people have judged.
 
 Questions that were made of the documents' own words are of no use here: they ask for BM25 alone on any collection,
-where real questions ask for a mixture.
+where real questions ask for a mixture. What they may do is in ``unlabelled.py``.
 """
 
 from __future__ import annotations
@@ -110,18 +110,19 @@ def train_fusion(
         return FusionTraining.left_out(f"{type(hybrid).__name__} is registered for hybrid search")
     table = fusion_table(index, hybrid, queries, watcher=watcher)
     validation = validate_fusion(table, seed=seed)
-    model = None
+    path = index.folder / FUSION_FILE
+    had_one, model = path.exists(), None
     if validation.helps:
         model = fit_fusion(table, trained_on=trained_on)
     elif validation.side_helps:
         model = better_side(table, trained_on=trained_on)
     if model is not None and install:
-        model.save(index.folder / FUSION_FILE)
+        model.save(path)
     return FusionTraining(
         validation=validation,
         model=model,
         installed=model is not None and install,
-        verdict=_verdict(validation, model, install=install, used=router.config.fusion == Fusion.CALIBRATED.value),
+        verdict=_verdict(validation, model, install=install, used=is_used(router), had_one=had_one),
     )
 
 
@@ -148,23 +149,39 @@ def fusion_table(
         StoreError: If the index cannot be read.
         ConfigError: If the extra ``bench`` is not installed.
     """
-    quality = np.zeros((len(queries), len(CANDIDATES)))
-    rankings: list[dict[str, list[str]]] = [{} for _ in CANDIDATES]
+    sides: dict[str, SideLists] = {}
     documents: dict[str, str] = {}
     if watcher is not None:
         watcher.begin("weights of hybrid", len(queries))
     for query in queries:
         request = RetrievalRequest(query.text, CALIBRATED_DEPTH, None, tuple(query.vector.tolist()))
-        found = hybrid.search_sides(request)
-        _learn_documents(index, found, documents)
-        for at, model in enumerate(CANDIDATES):
-            rankings[at][query.query_id] = _document_ranking(found, model, documents)
+        sides[query.query_id] = hybrid.search_sides(request)
+        _learn_documents(index, sides[query.query_id], documents)
         if watcher is not None:
             watcher.advance(1)
-    grades = {query.query_id: query.relevance for query in queries}
-    for at, ranking in enumerate(rankings):
-        reached = ndcg_by_query(grades, ranking)
-        quality[:, at] = [reached[query.query_id] for query in queries]
+    return measured_table({query.query_id: query.relevance for query in queries}, sides, documents)
+
+
+def measured_table(
+    grades: Mapping[str, Mapping[str, int]], sides: Mapping[str, SideLists], documents: Mapping[str, str]
+) -> FusionTable:
+    """Merge what both sides found by every candidate, and measure that.
+
+    Args:
+        grades: Grade of each judged document, from 0, by question.
+        sides: What both sides found, by question.
+        documents: The document of each node; nodes without one are left out.
+
+    Returns:
+        nDCG@10 by question, in the order of ``grades``, and candidate.
+
+    Raises:
+        ConfigError: If the extra ``bench`` is not installed.
+    """
+    quality = np.zeros((len(grades), len(CANDIDATES)))
+    for at, model in enumerate(CANDIDATES):
+        reached = ndcg_by_query(grades, {i: _document_ranking(found, model, documents) for i, found in sides.items()})
+        quality[:, at] = [reached[query_id] for query_id in grades]
     return FusionTable(quality=quality)
 
 
@@ -183,11 +200,19 @@ def _document_ranking(found: SideLists, model: FusionModel, documents: Mapping[s
     return list(dict.fromkeys(documents[node_id] for node_id, _score in ranking if node_id in documents))
 
 
-def _verdict(validation: FusionValidation, model: FusionModel | None, *, install: bool, used: bool) -> str:
+def is_used(router: AgenticRouter) -> bool:
+    """Tell whether the settings let hybrid search use weights that were fitted."""
+    return router.config.fusion == Fusion.CALIBRATED.value
+
+
+def _verdict(
+    validation: FusionValidation, model: FusionModel | None, *, install: bool, used: bool, had_one: bool
+) -> str:
     side = _told(validation.over_side)
     if model is None:
         gain = f"{_told(validation.gain)} nDCG@10 over the default and {side} over the better side"
-        return f"weights of hybrid not installed, since they do not help: {gain}"
+        stays = "; the weights that were there stay" if had_one else ""
+        return f"weights of hybrid not installed, since they do not help: {gain}{stays}"
     if validation.helps:
         what = f"weights of hybrid (dense side {model.alpha:g})"
         gain = f"{_told(validation.gain)} nDCG@10 over the default and {side} over the better side"

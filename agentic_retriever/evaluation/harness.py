@@ -28,6 +28,7 @@ from agentic_retriever.evaluation.regret import oracle_row, routing_quality
 from agentic_retriever.evaluation.rows import Against, Row
 from agentic_retriever.evaluation.run_log import RunLog
 from agentic_retriever.evaluation.runner import COLD, latest, run_contestants
+from agentic_retriever.evaluation.stage_one import StageOne
 from agentic_retriever.evaluation.targets import Bench, Target, opened_targets
 from agentic_retriever.evaluation.watching import SilentWatcher
 from agentic_retriever.router import AgenticRouter
@@ -184,6 +185,7 @@ def _with_live(bench: Bench, datasets: Sequence[Dataset], stack: ExitStack) -> B
 def _run(bench: Bench, datasets: Sequence[Dataset]) -> Benchmark:
     results: dict[str, TargetResult] = {}
     logs: list[RunLog] = []
+    stage_one = StageOne()
     for dataset in datasets:
         with opened_targets(bench, dataset) as targets:
             for target in targets:
@@ -193,6 +195,8 @@ def _run(bench: Bench, datasets: Sequence[Dataset]) -> Benchmark:
                 with log:
                     results[target.name] = _measured(bench, target, entrants, log)
                 logs.append(log)
+                stage_one.add(target)
+    choosing = stage_one.measured(bench)
     for log in logs:
         log.remove()
     return Benchmark(
@@ -201,6 +205,7 @@ def _run(bench: Bench, datasets: Sequence[Dataset]) -> Benchmark:
         settings=bench.config.to_dict(),
         machine=machine(),
         versions=versions(),
+        stage_one=choosing,
     )
 
 
@@ -209,7 +214,7 @@ def _key(bench: Bench, target: Target) -> str:
     index, options = target.router.index(target.index), bench.options
     asked = [(q.query_id, q.text, dict(q.relevance)) for q in (*target.queries, *target.unanswerable)]
     how = [options.mode, options.depth, options.seed]
-    created = index.manifest.created
+    created = index.created
     return fingerprint([__version__, target.name, index.version, created, how, target.router.config.to_dict(), asked])
 
 

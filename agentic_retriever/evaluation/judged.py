@@ -49,7 +49,7 @@ def judged_queries(
         EmbeddingError: If the embedding model failed.
     """
     watch = watcher or SilentWatcher()
-    held = set(index.catalog.doc_ids())
+    held = set(index.doc_ids())
     log = ProblemLog()
     reports = [dataset.problems for dataset in datasets]
     judged: list[JudgedQuery] = []

@@ -15,7 +15,6 @@ from agentic_retriever.evaluation.profiles import SAMPLE_EMBEDDING, dataset_prof
 from agentic_retriever.evaluation.routing import RoutedQuery
 from agentic_retriever.evaluation.vectors import SAME_MODEL, check_dimensions, embed_dataset, load_vectors, vectors_file
 from agentic_retriever.evaluation.watching import SilentWatcher
-from agentic_retriever.indices.measured import MeasuredStrategies
 from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.sample import SAMPLE_INDEXES
 
@@ -226,7 +225,7 @@ class _Preparation:
             vector = self._embedder().embed_query(description)
             return sample_profile(name, description_vector=vector), tuple(spec.card() for spec in REGISTRY.values())
         index = self._router.index(name)
-        return index.profile(), cards(index, measured=MeasuredStrategies.load(index.folder))
+        return index.profile(), cards(index, measured=self._router.resources.trained(index).measured)
 
     def _described(
         self, descriptions: Mapping[str, Description], known: Mapping[str, KnownVectors]

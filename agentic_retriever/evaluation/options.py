@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from agentic_retriever.errors import EvaluationError, unknown_name
-from agentic_retriever.schema import Strategy
+from agentic_retriever.retrievers import REGISTRY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ class BenchOptions:
             raise EvaluationError(f"mode must be {' or '.join(MODES)}, got {str(self.mode)[:40]!r}")
         if self.depth < 1 or (self.limit is not None and self.limit < 1):
             raise EvaluationError(f"depth and limit must be from 1, got {self.depth} and {self.limit}")
-        known = [strategy.value for strategy in Strategy] + [AUTO]
+        known = [strategy.value for strategy in REGISTRY] + [AUTO]
         for name in self.strategies or ():
             if name not in known:
                 raise EvaluationError(unknown_name("strategy", name, known))

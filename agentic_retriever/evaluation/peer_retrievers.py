@@ -107,7 +107,7 @@ def peer_contestants(
         EmbeddingError: If the descriptions could not be embedded.
         StoreError: If the index cannot be read.
     """
-    index = router.index(index_name)
+    index = router.stored_index(index_name)
     nodes, embedding, model = _nodes(index), GivenEmbedding(), MockLLM()
     vector = VectorIndexRetriever(
         VectorStoreIndex(nodes, embed_model=embedding), similarity_top_k=depth, embed_model=embedding

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from agentic_retriever.indices import Index
+    from agentic_retriever.indices import RoutedIndex
 
 MOST_PSEUDO: Final = 200
 """Most questions that are made of one corpus."""
@@ -123,14 +123,14 @@ def documents_below(folder: Path) -> tuple[list[SourceDocument], ProblemReport]:
     return list(found.values()), problems.report()
 
 
-def documents_of(index: Index) -> list[SourceDocument]:
+def documents_of(index: RoutedIndex) -> list[SourceDocument]:
     """Return the documents of an index as their source texts, without metadata.
 
     Raises:
         EvaluationError: If the index knows the text of none.
     """
     found = []
-    for doc_id in index.catalog.doc_ids():
+    for doc_id in index.doc_ids():
         text = index.source_text(doc_id)
         if text:
             found.append(

@@ -9,7 +9,7 @@ import numpy as np
 
 from agentic_retriever.evaluation.classification import Outcomes, compare
 from agentic_retriever.evaluation.measures import MEASURES
-from agentic_retriever.evaluation.options import ORACLE
+from agentic_retriever.evaluation.options import AUTO, ORACLE
 from agentic_retriever.evaluation.reliability import Reliability, measure_reliability
 from agentic_retriever.evaluation.rows import Row
 from agentic_retriever.evaluation.statistics import bootstrap_interval
@@ -73,7 +73,7 @@ class RoutingQuality:
     @property
     def gap_closed(self) -> float | None:
         """Share of the gap that the router closes; below 0 when it is under the best fixed one; ``None`` without."""
-        return (self.auto_mean - self.best_fixed_mean) / self.gap if self.gap > _EQUAL else None
+        return share_closed(self.best_fixed_mean, self.auto_mean, self.oracle_mean)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -95,6 +95,63 @@ class RoutingQuality:
             "reliability": self.reliability.to_dict(),
             "regret": dict(self.regret),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanChoice:
+    """How the router's own choices did over several data sets, each of which counts the same.
+
+    Attributes:
+        best_fixed: The strategy of the best mean over the data sets: one for all of them.
+        best_fixed_mean: That mean of nDCG@10.
+        auto_mean: Mean of what the router chose itself.
+        oracle_mean: Mean of the best strategy of each question.
+    """
+
+    best_fixed: str
+    best_fixed_mean: float
+    auto_mean: float
+    oracle_mean: float
+
+    @property
+    def gap_closed(self) -> float | None:
+        """Share of the distance from the best fixed strategy to the oracle that the router closes."""
+        return share_closed(self.best_fixed_mean, self.auto_mean, self.oracle_mean)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {
+            "best_fixed": self.best_fixed,
+            "best_fixed_mean": self.best_fixed_mean,
+            "auto_mean": self.auto_mean,
+            "oracle_mean": self.oracle_mean,
+            "gap_closed": self.gap_closed,
+        }
+
+
+def mean_choice(means: Mapping[str, float]) -> MeanChoice | None:
+    """Hold the router's own choices against the strategies by their means over several data sets.
+
+    Args:
+        means: Mean nDCG@10 by the name of the row; ``auto``, ``oracle``, and any others are strategies.
+
+    Returns:
+        The comparison; ``None`` where ``auto`` or ``oracle`` or every strategy is missing.
+    """
+    fixed = {name: mean for name, mean in means.items() if name not in {AUTO, ORACLE}}
+    if not fixed or AUTO not in means or ORACLE not in means:
+        return None
+    best = max(fixed, key=fixed.__getitem__)
+    return MeanChoice(best_fixed=best, best_fixed_mean=fixed[best], auto_mean=means[AUTO], oracle_mean=means[ORACLE])
+
+
+def share_closed(best_fixed: float, auto: float, oracle: float) -> float | None:
+    """Return which share of the way from the best fixed strategy to the oracle is done; ``None`` where there is none.
+
+    It is below 0 where the choice falls behind the best fixed strategy.
+    """
+    gap = oracle - best_fixed
+    return (auto - best_fixed) / gap if gap > _EQUAL else None
 
 
 def oracle_row(rows: Sequence[Row], *, seed: int) -> Row | None:

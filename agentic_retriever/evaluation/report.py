@@ -13,6 +13,7 @@ from agentic_retriever.evaluation.plots import target_svgs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from agentic_retriever.evaluation.bench import RoutingBenchmark
     from agentic_retriever.evaluation.benchmark_result import Benchmark, TargetResult
     from agentic_retriever.evaluation.rows import Row
 
@@ -50,6 +51,8 @@ def report_html(result: Benchmark) -> str:
     parts = [f"<h1>{_text(title)}</h1>", _run(result)]
     if len(result.results) > 1:
         parts.append("<h2>Mean over the data sets</h2>" + _means(result))
+    if result.stage_one is not None:
+        parts.append("<h2>Choice of the index</h2>" + _stage_one(result.stage_one))
     for at, target in enumerate(result.results.values()):
         parts.append(_target(target, at))
     parts.append(
@@ -76,8 +79,52 @@ def _run(result: Benchmark) -> str:
 
 
 def _means(result: Benchmark) -> str:
-    return _table(
+    table = _table(
         ["row", *MEASURES], [[name, *(f"{v:.3f}" for v in means.values())] for name, means in result.means().items()]
+    )
+    found = result.choice()
+    if found is None:
+        return table
+    closed = "-" if found.gap_closed is None else f"{found.gap_closed:.0%}"
+    told = (
+        f"Best fixed strategy: {found.best_fixed} {found.best_fixed_mean:.3f}; auto {found.auto_mean:.3f}; oracle "
+        f"{found.oracle_mean:.3f}; share of the gap between them that auto closes: {closed}."
+    )
+    return f"{table}<p>{_text(told)}</p>"
+
+
+def _stage_one(found: RoutingBenchmark) -> str:
+    """Show how well each way finds the right index, over all questions and by index."""
+    rows = []
+    for name, one in found.stage_one.items():
+        ece = "-" if one.ece is None else f"{one.ece:.3f}"
+        reached = "-" if one.reached is None else f"{one.reached:.3f}"
+        scores = [
+            f"{value:.3f}" for value in (one.outcomes.accuracy, one.outcomes.macro_accuracy, one.outcomes.macro_f1)
+        ]
+        shown = f"{name} (peer)" if one.peer else name
+        rows.append([shown, *scores, reached, ece, f"{one.latency.p50_ms:.2f}", f"{one.latency.p95_ms:.2f}"])
+    head = [
+        "way",
+        "accuracy",
+        "macro accuracy",
+        "macro F1",
+        "among those searched",
+        "calibration error",
+        "p50 ms",
+        "p95 ms",
+    ]
+    notes = [*found.notes, *(f"{name} was left out: {why}" for name, why in found.left_out.items())]
+    by_index = {name: one.outcomes.by_label() for name, one in found.stage_one.items()}
+    shares = [
+        [index, *(f"{table[index]['recall']:.3f}" if index in table else "-" for table in by_index.values())]
+        for index in found.indexes
+    ]
+    return (
+        _table(head, rows)
+        + "<h3>Accuracy by index</h3>"
+        + _table(["index", *by_index], shares)
+        + "".join(f'<p class="note">{_text(note)}</p>' for note in notes)
     )
 
 

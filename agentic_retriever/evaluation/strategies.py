@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,7 +14,8 @@ from agentic_retriever.evaluation.choices import told
 from agentic_retriever.evaluation.measures import fold_to_documents, ndcg_by_query
 from agentic_retriever.evaluation.results import Failure
 from agentic_retriever.evaluation.watching import SilentWatcher
-from agentic_retriever.retrievers import RetrievalRequest, cards
+from agentic_retriever.indices import Index
+from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, build_adapter, cards
 from agentic_retriever.schema import Strategy, View, frozen
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from agentic_retriever.evaluation.journal import Journal
     from agentic_retriever.evaluation.vectors import Vector
     from agentic_retriever.evaluation.watching import Watcher
-    from agentic_retriever.indices import Index
-    from agentic_retriever.retrievers import RetrieverAdapter
+    from agentic_retriever.indices import RoutedIndex
+    from agentic_retriever.retrievers import FusionModel, RetrieverAdapter
     from agentic_retriever.router import AgenticRouter
 
 DEPTH: Final = 30
@@ -110,6 +111,7 @@ def run_strategies(
     name: str,
     queries: Sequence[JudgedQuery],
     *,
+    weights: FusionModel | None = None,
     journal: Journal | None = None,
     timer: Callable[[], float] = time.perf_counter,
     watcher: Watcher | None = None,
@@ -120,6 +122,7 @@ def run_strategies(
         router: Holds the index.
         name: Name of the index.
         queries: The questions, at least one.
+        weights: Weights of hybrid search to try, instead of those that are in force.
         journal: Keeps what is done, and what it has is not done again.
         timer: Seconds, for latencies.
         watcher: Hears how far it is.
@@ -148,14 +151,27 @@ def run_strategies(
             runs.append(known)
             watch.advance(len(queries))
             continue
-        run = _run(router.resources.adapter(index, card.strategy), card.strategy, queries, timer, watch)
+        adapter = _adapter(router, index, card.strategy, weights)
+        # An index with a model of its own embeds the questions itself.
+        embedded = router.resources.compares(index)
+        run = _run(adapter, card.strategy, queries, timer, watch, embedded=embedded)
         runs.append(run)
         if journal is not None:
             journal.keep(card.strategy.value, run.to_dict())
     return tuple(runs)
 
 
-def build_served_views(index: Index) -> None:
+def _adapter(
+    router: AgenticRouter, index: RoutedIndex, strategy: Strategy, weights: FusionModel | None
+) -> RetrieverAdapter:
+    """Return the router's adapter, or one that tries other weights."""
+    if weights is None:
+        return router.resources.adapter(index, strategy)
+    settings = AdapterSettings.from_config(router.config, router.resources.workers(), model=router.resources.model)
+    return build_adapter(strategy, index, replace(settings, weights=weights))
+
+
+def build_served_views(index: RoutedIndex) -> None:
     """Build what the strategies that are offered need, so that no first question pays for it or falls back.
 
     Summaries are never written by a model here.
@@ -164,8 +180,9 @@ def build_served_views(index: Index) -> None:
         EmbeddingError: If something could not be embedded.
         StoreError: If the disk failed.
     """
-    index.keyword()
-    if index.views & {View.HIERARCHY, View.SUMMARY}:
+    if View.KEYWORD in index.views:
+        index.keyword()
+    if isinstance(index, Index) and index.views & {View.HIERARCHY, View.SUMMARY}:
         index.build_views()
 
 
@@ -185,6 +202,8 @@ def _run(
     queries: Sequence[JudgedQuery],
     timer: Callable[[], float],
     watch: Watcher,
+    *,
+    embedded: bool = True,
 ) -> StrategyRun:
     rankings: dict[str, list[str]] = {}
     spent: dict[str, float] = {}
@@ -192,7 +211,7 @@ def _run(
     failures: list[Failure] = []
     # The first question is asked twice: once to fill what the first search fills.
     for at, query in enumerate((queries[0], *queries)):
-        request = RetrievalRequest(query.text, DEPTH, None, tuple(query.vector.tolist()))
+        request = RetrievalRequest(query.text, DEPTH, None, tuple(query.vector.tolist()) if embedded else None)
         start = timer()
         try:
             result = adapter.search(request)

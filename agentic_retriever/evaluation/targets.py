@@ -206,7 +206,7 @@ def _named(dataset: Dataset, router: AgenticRouter) -> list[str]:
 
 
 def _of_questions(bench: Bench, dataset: Dataset, router: AgenticRouter, name: str, *, owned: bool) -> Target:
-    held, log = set(router.index(name).catalog.doc_ids()), ProblemLog()
+    held, log = set(router.index(name).doc_ids()), ProblemLog()
     judged = []
     for query in dataset.queries:
         if query.index not in {None, name} or not query.answerable:

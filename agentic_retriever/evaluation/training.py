@@ -1,6 +1,7 @@
-"""Training the strategy selector and the weights of hybrid search of an index on judged questions.
+"""Training an index on judged questions: weights of hybrid search, strategy selector, confidence of answers.
 
-Every strategy is measured on the way.
+In this order, since each rests on the one before: the strategies are measured with the weights that will be in force,
+and questions are answered by the strategies that will be chosen.
 """
 
 from __future__ import annotations
@@ -9,50 +10,49 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from agentic_retriever.errors import StoreDamagedError
+from agentic_retriever.evaluation.confidence_training import (
+    BY_ANSWERS,
+    BY_DOCUMENTS,
+    AskedQuestion,
+    ConfidenceTraining,
+    answered_questions,
+    train_confidence,
+)
 from agentic_retriever.evaluation.datasets import check_names
 from agentic_retriever.evaluation.fusion_training import FusionTraining, train_fusion
 from agentic_retriever.evaluation.journal import Journal, fingerprint
 from agentic_retriever.evaluation.judged import judged_queries
+from agentic_retriever.evaluation.selector_training import fit_selector, selector_verdict, training_rows
 from agentic_retriever.evaluation.strategies import DEPTH, StrategyRun, run_strategies
+from agentic_retriever.evaluation.training_result import TrainingResult
 from agentic_retriever.evaluation.watching import SilentWatcher
 from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
-from agentic_retriever.retrievers import FusionTrainedOn, cards
-from agentic_retriever.routing import (
-    MODEL_FILE,
-    DomainTerms,
-    HeuristicSelector,
-    TrainedOn,
-    TrainingRow,
-    assess_complexity,
-    cross_validate,
-    fit_strategy_model,
-    probe_features,
-    query_features,
-)
-from agentic_retriever.routing.training import MIN_ROWS
+from agentic_retriever.retrievers import FUSION_FILE, FusionModel, FusionTrainedOn, cards
+from agentic_retriever.router.choices import heuristic_selector
+from agentic_retriever.routing import MODEL_FILE, DomainTerms
+from agentic_retriever.synthesis import ConfidenceTrainedOn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from agentic_retriever.evaluation.datasets import Dataset
-    from agentic_retriever.evaluation.problems import ProblemReport
     from agentic_retriever.evaluation.strategies import JudgedQuery
     from agentic_retriever.evaluation.watching import Watcher
     from agentic_retriever.indices import Index
     from agentic_retriever.router import AgenticRouter
-    from agentic_retriever.routing import CrossValidation, StrategyModel
 
 JOURNAL_FILE: Final = "strategy_runs.json"
 """Beside the index while a training runs."""
 
-_FOLDS: Final = 5
-_ROWS_PER_FOLD: Final = 5
+_OWN_WORDS: Final = "questions made of the documents' own words"
 
 
-def _today() -> str:
+def today_utc() -> str:
+    """Return the date, ISO 8601."""
     return datetime.now(timezone.utc).date().isoformat()
 
 
@@ -73,57 +73,6 @@ class TrainingOptions:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingResult:
-    """What a training found, and what became of it.
-
-    Attributes:
-        index: Name of the index.
-        index_version: Its version.
-        datasets: Facts of each data set.
-        queries: Judged questions that were asked.
-        runs: What every strategy did.
-        validation: What the model reaches on questions that it was not trained on; ``None`` when there were too few.
-        model: The model, trained on all questions; ``None`` when there were too few.
-        installed: Whether the model is beside the index now.
-        fusion: The weights of hybrid search, and what became of them.
-        verdict: One line: what was done and why.
-        problems: What was wrong with the data sets.
-        seed: Of everything that was drawn.
-    """
-
-    index: str
-    index_version: int
-    datasets: tuple[dict[str, Any], ...]
-    queries: int
-    runs: tuple[StrategyRun, ...]
-    validation: CrossValidation | None
-    model: StrategyModel | None
-    installed: bool
-    fusion: FusionTraining
-    verdict: str
-    problems: ProblemReport
-    seed: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        return {
-            "format": 1,
-            "index": self.index,
-            "index_version": self.index_version,
-            "datasets": [dict(facts) for facts in self.datasets],
-            "queries": self.queries,
-            "seed": self.seed,
-            "strategies": {run.strategy.value: run.to_dict() for run in self.runs},
-            "validation": None if self.validation is None else self.validation.to_dict(),
-            "model": None if self.model is None else self.model.to_dict(),
-            "installed": self.installed,
-            "fusion": self.fusion.to_dict(),
-            "verdict": self.verdict,
-            "problems": self.problems.to_dict(),
-        }
-
-
 def train_strategies(
     datasets: Sequence[Dataset],
     router: AgenticRouter,
@@ -131,13 +80,14 @@ def train_strategies(
     options: TrainingOptions,
     *,
     timer: Callable[[], float] = time.perf_counter,
-    today: Callable[[], str] = _today,
+    today: Callable[[], str] = today_utc,
     watcher: Watcher | None = None,
 ) -> TrainingResult:
-    """Measure every strategy of an index, and install a selector and weights of hybrid search if they help.
+    """Fit the weights of hybrid search, the strategy selector and the confidence of an index; install what helps.
 
     What is measured of each strategy is kept beside the index in any case, save in a dry run. The strategies are
-    measured with the weights that were there before.
+    measured with the weights that will be in force: fitted ones that help, else those that were there. A dry run tries
+    such weights, but answers questions by the selector that is there.
 
     Args:
         datasets: BEIR folders whose documents are those of the index, or questions files with ``doc_ids``.
@@ -154,26 +104,30 @@ def train_strategies(
     Raises:
         EvaluationError: If no judgment is about a document of the index, or the vectors do not fit it.
         UnknownIndexError: If there is no such index.
+        IndexingError: If it is an attached one, which has no folder to keep what was learned in.
         EmbeddingError: If the embedding model failed.
         StoreError: If the index cannot be read or written.
         ConfigError: If the extra ``bench`` is not installed.
     """
     check_names(datasets)
-    index, watch = router.index(name), watcher or SilentWatcher()
+    index, watch = router.stored_index(name), watcher or SilentWatcher()
     chosen = [dataset.limited(options.limit, options.seed) for dataset in datasets]
     queries, problems = judged_queries(chosen, router, index, vectors=options.vectors, watcher=watch)
-    journal = Journal(index.folder / JOURNAL_FILE, _key(router, index, queries))
-    runs = run_strategies(router, name, queries, journal=journal, timer=timer, watcher=watch)
-    terms = DomainTerms.parse(router.config.domain_terms)
-    rows = training_rows(index, queries, runs, domain_terms=terms)
-    label = " + ".join(dataset.name for dataset in chosen)
-    validation, model = _fit(index, rows, label, options.seed, today)
+    run = _Training(router, index, chosen, queries, options, today, watch)
+    fusion = run.fusion()
+    journal = Journal(index.folder / JOURNAL_FILE, run.key(fusion))
+    trial = None if fusion.installed else fusion.model
+    runs = run_strategies(router, name, queries, weights=trial, journal=journal, timer=timer, watcher=watch)
+    had_one = (index.folder / MODEL_FILE).exists()
+    rows = training_rows(index, queries, runs, domain_terms=DomainTerms.parse(router.config.domain_terms))
+    heuristic = heuristic_selector(router.config.with_changes(selector="auto"))
+    validation, model = fit_selector(index, rows, run.label, options.seed, today, heuristic=heuristic)
     installed = validation is not None and model is not None and validation.helps and not options.dry_run
     if not options.dry_run:
-        _keep(index, runs, label, len(queries), today)
+        run.keep(runs)
         if installed and model is not None:
             model.save(index.folder / MODEL_FILE)
-    fusion = _fit_fusion(chosen, router, index, queries, options, today, watch)
+    confidence = run.confidence(journal)
     journal.remove()
     return TrainingResult(
         index=name,
@@ -185,120 +139,126 @@ def train_strategies(
         model=model,
         installed=installed,
         fusion=fusion,
-        verdict=_verdict(validation, len(queries), options, had_one=(index.folder / MODEL_FILE).exists()),
+        confidence=confidence,
+        verdict=selector_verdict(validation, len(queries), dry_run=options.dry_run, had_one=had_one),
         problems=problems,
         seed=options.seed,
     )
 
 
-def training_rows(
-    index: Index,
-    queries: Sequence[JudgedQuery],
-    runs: Sequence[StrategyRun],
-    *,
-    domain_terms: DomainTerms | None = None,
-) -> list[TrainingRow]:
-    """Put the signals of every question beside what the strategies did on it.
+class _Training:
+    """The parts of one training that share what it is about."""
 
-    Args:
-        index: The index that was searched.
-        queries: The questions.
-        runs: What every strategy did on them.
-        domain_terms: Terms of the field, as they are set.
+    def __init__(
+        self,
+        router: AgenticRouter,
+        index: Index,
+        datasets: Sequence[Dataset],
+        queries: Sequence[JudgedQuery],
+        options: TrainingOptions,
+        today: Callable[[], str],
+        watcher: Watcher,
+    ) -> None:
+        self._router = router
+        self._index = index
+        self._datasets = datasets
+        self._queries = queries
+        self._options = options
+        self._today = today
+        self._watcher = watcher
+        self._pseudo = any(dataset.pseudo for dataset in datasets)
+        self.label = " + ".join(dataset.name for dataset in datasets)
 
-    Returns:
-        One row per question, in their order.
-    """
-    profile = index.profile()
-    rows = []
-    for query in queries:
-        _, score = assess_complexity(query.text)
-        rows.append(
-            TrainingRow(
-                query_id=query.query_id,
-                features={
-                    **query_features(query.text, profile, score, domain_terms=domain_terms),
-                    **probe_features(query.text, profile, query.vector),
-                },
-                quality={run.strategy: run.quality[query.query_id] for run in runs},
-                latency_ms={run.strategy: run.latency_ms[query.query_id] for run in runs},
-            )
+    def fusion(self) -> FusionTraining:
+        """Fit the weights of hybrid search."""
+        if self._pseudo:
+            return FusionTraining.left_out(f"{_OWN_WORDS} ask for BM25 alone on any index; see train_unlabelled")
+        index = self._index
+        return train_fusion(
+            self._router,
+            index,
+            self._queries,
+            trained_on=FusionTrainedOn(
+                dataset=self.label, index=index.name, index_version=index.version, rows=0, date=self._today()
+            ),
+            seed=self._options.seed,
+            install=not self._options.dry_run,
+            watcher=self._watcher,
         )
-    return rows
 
-
-def _fit(
-    index: Index,
-    rows: Sequence[TrainingRow],
-    label: str,
-    seed: int,
-    today: Callable[[], str],
-) -> tuple[CrossValidation | None, StrategyModel | None]:
-    if len(rows) < MIN_ROWS:
-        return None, None
-    folds = min(_FOLDS, len(rows) // _ROWS_PER_FOLD)
-    validation = cross_validate(rows, folds=folds, seed=seed, heuristic=HeuristicSelector())
-    trained_on = TrainedOn(dataset=label, index=index.name, index_version=index.version, rows=0, date=today())
-    return validation, fit_strategy_model(rows, trained_on=trained_on, seed=seed)
-
-
-def _fit_fusion(
-    datasets: Sequence[Dataset],
-    router: AgenticRouter,
-    index: Index,
-    queries: Sequence[JudgedQuery],
-    options: TrainingOptions,
-    today: Callable[[], str],
-    watcher: Watcher,
-) -> FusionTraining:
-    if any(dataset.pseudo for dataset in datasets):
-        return FusionTraining.left_out("questions made of the documents' own words ask for BM25 alone on any index")
-    label = " + ".join(dataset.name for dataset in datasets)
-    return train_fusion(
-        router,
-        index,
-        queries,
-        trained_on=FusionTrainedOn(dataset=label, index=index.name, index_version=index.version, rows=0, date=today()),
-        seed=options.seed,
-        install=not options.dry_run,
-        watcher=watcher,
-    )
-
-
-def _keep(index: Index, runs: Sequence[StrategyRun], label: str, queries: int, today: Callable[[], str]) -> None:
-    MeasuredStrategies(
-        strategies={
-            run.strategy: StrategyMeasure(quality=run.mean_quality, p50_ms=run.percentile_ms(50)) for run in runs
-        },
-        dataset=label,
-        index=index.name,
-        index_version=index.version,
-        queries=queries,
-        measured_on=today(),
-    ).save(index.folder)
-
-
-def _verdict(validation: CrossValidation | None, queries: int, options: TrainingOptions, *, had_one: bool) -> str:
-    if validation is None:
-        return (
-            f"not trained: {queries} judged questions are too few, {MIN_ROWS} are the least; the figures of the "
-            f"strategies were {'not kept (dry run)' if options.dry_run else 'kept'}"
+    def confidence(self, journal: Journal) -> ConfidenceTraining:
+        """Calibrate the confidence of answers."""
+        if self._pseudo:
+            return ConfidenceTraining.left_out(f"{_OWN_WORDS} are answered by them")
+        index, asked = self._index, _asked(self._datasets, self._queries)
+        rows, failures = answered_questions(self._router, index, asked, journal=journal, watcher=self._watcher)
+        return train_confidence(
+            index,
+            rows,
+            trained_on=ConfidenceTrainedOn(
+                dataset=self.label,
+                index=index.name,
+                index_version=index.version,
+                rows=0,
+                unanswerable=0,
+                judged_by=BY_ANSWERS if any(question.answer for question in asked) else BY_DOCUMENTS,
+                date=self._today(),
+            ),
+            seed=self._options.seed,
+            install=not self._options.dry_run,
+            failures=failures,
         )
-    gains = _gain("the best fixed strategy", validation.gain, validation.gain_low, validation.gain_high)
-    if validation.over_heuristic is not None:
-        gains += " and " + _gain("the heuristic", *validation.over_heuristic)
-    if not validation.helps:
-        stays = "; the model that was there stays" if had_one else ""
-        return f"not installed, since it does not help: {gains}{stays}"
-    return f"{'would be installed, but this is a dry run' if options.dry_run else 'installed'}: {gains}"
+
+    def keep(self, runs: Sequence[StrategyRun]) -> None:
+        """Put what was measured of the strategies beside the index."""
+        MeasuredStrategies(
+            strategies={
+                run.strategy: StrategyMeasure(quality=run.mean_quality, p50_ms=run.percentile_ms(50)) for run in runs
+            },
+            dataset=self.label,
+            index=self._index.name,
+            index_version=self._index.version,
+            queries=len(self._queries),
+            measured_on=self._today(),
+        ).save(self._index.folder)
+
+    def key(self, fusion: FusionTraining) -> str:
+        """Stand for all that the runs and the answers depend on."""
+        asked: list[tuple[str, str, Mapping[str, int]]] = [
+            (query.query_id, query.text, dict(query.relevance)) for query in self._queries
+        ]
+        others = [query.text for dataset in self._datasets for query in dataset.queries if not query.answerable]
+        index, settings = self._index, self._router.config.to_dict()
+        strategies = sorted(Counter(card.strategy.value for card in cards(index)))
+        weights = _in_force(index) if fusion.model is None else fusion.model
+        told = [weights.alpha, weights.slope, weights.pivot, weights.reach] if weights is not None else None
+        return fingerprint([index.name, index.version, DEPTH, strategies, settings, asked, others, told])
 
 
-def _gain(over: str, gain: float, low: float, high: float) -> str:
-    return f"{gain:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}] over {over}"
+def _in_force(index: Index) -> FusionModel | None:
+    try:
+        return FusionModel.load(index.folder / FUSION_FILE)
+    except StoreDamagedError:
+        return None
 
 
-def _key(router: AgenticRouter, index: Index, queries: Sequence[JudgedQuery]) -> str:
-    """Stand for all that the runs depend on."""
-    asked: list[tuple[str, str, Mapping[str, int]]] = [(q.query_id, q.text, dict(q.relevance)) for q in queries]
-    strategies = sorted(Counter(card.strategy.value for card in cards(index)))
-    return fingerprint([index.name, index.version, DEPTH, strategies, router.config.to_dict(), asked])
+def _asked(datasets: Sequence[Dataset], queries: Sequence[JudgedQuery]) -> list[AskedQuestion]:
+    """Gather the judged questions with their answers, and those that nothing answers."""
+    answers = {f"{dataset.name}/{query.query_id}": query.answer for dataset in datasets for query in dataset.queries}
+    asked = [
+        AskedQuestion(
+            query_id=query.query_id,
+            text=query.text,
+            vector=query.vector,
+            relevance=query.relevance,
+            answer=answers.get(query.query_id),
+        )
+        for query in queries
+    ]
+    others = [
+        AskedQuestion(query_id=f"{dataset.name}/{query.query_id}", text=query.text, vector=None, relevance={})
+        for dataset in datasets
+        for query in dataset.queries
+        if not query.answerable
+    ]
+    return [*asked, *others]

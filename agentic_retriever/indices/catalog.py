@@ -61,10 +61,17 @@ class CatalogCounts:
 
 
 class Catalog:
-    """The catalog of one index, in SQLite; usable from many threads."""
+    """The catalog of one index, in SQLite; usable from many threads.
 
-    def __init__(self, folder: Path, name: str) -> None:
+    Args:
+        folder: The index's folder.
+        name: Name of the index, for messages.
+        shared: Whether other processes of this machine may change it, so that the version is read each time.
+    """
+
+    def __init__(self, folder: Path, name: str, *, shared: bool = False) -> None:
         self._name = name
+        self._shared = shared
         self._path = folder / CATALOG_FILE
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
@@ -83,7 +90,7 @@ class Catalog:
 
     def version(self) -> int:
         """Return the version, which grows with every confirmed change."""
-        if self._version is None:
+        if self._version is None or self._shared:
             self._version = int(self._read("SELECT value FROM meta WHERE key = 'version'")[0][0])
         return self._version
 

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode, VectorStoreQueryResult
+from qdrant_edge import ScrollRequest
 
 from agentic_retriever.errors import InvalidQueryError
-from agentic_retriever.indices.edge_payload import point_id, stored_node_id, unit_vector
-from agentic_retriever.indices.edge_search import PAGE, read_nodes, read_page, scan, search, select
+from agentic_retriever.indices.edge_payload import point_id, stored_node, stored_node_id, unit_vector
+from agentic_retriever.indices.edge_search import PAGE, read_page, scan, search, select
+from agentic_retriever.indices.point_ranking import read_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
     from llama_index.core.vector_stores.types import MetadataFilters
 
-    from agentic_retriever.indices.edge_search import Hit, PointId
+    from agentic_retriever.indices.edge_search import PointId
     from agentic_retriever.indices.edge_shard import ShardLease
+    from agentic_retriever.indices.point_ranking import Hit
 
 
 def query(lease: ShardLease, query: VectorStoreQuery, unknown: Mapping[str, object]) -> VectorStoreQueryResult:
@@ -39,9 +42,9 @@ def query(lease: ShardLease, query: VectorStoreQuery, unknown: Mapping[str, obje
         EmbeddingMismatchError: It has another dimension than the collection.
         FilterError: The filters cannot be evaluated.
     """
-    top_k = _checked_top_k(query, unknown)
+    top_k = checked_top_k(query, unknown)
     vector = unit_vector(query.query_embedding or [], lease.dimension)
-    node_ids = None if _is_unrestricted(query) else query.node_ids
+    node_ids = None if is_unrestricted(query) else query.node_ids
     nothing_asked = top_k == 0 or node_ids == [] or query.doc_ids == []
     hits: list[Hit] = []
     with lease.reading("search") as edge:
@@ -162,13 +165,45 @@ def vectors(lease: ShardLease, wanted: Sequence[str]) -> tuple[list[str], npt.ND
     return found, matrix
 
 
-def _is_unrestricted(query: VectorStoreQuery) -> bool:
+def export(lease: ShardLease, after: str | None, size: int) -> tuple[list[BaseNode], str | None]:
+    """Read a page of nodes with their vectors.
+
+    Args:
+        lease: The collection.
+        after: The mark that the page before gave.
+        size: How many points to look at.
+
+    Returns:
+        The nodes, and the mark of the next page.
+    """
+    offset: PointId | None = int(after) if after is not None and after.isdigit() else after
+    with lease.reading("read nodes with their vectors") as edge:
+        if edge is None:
+            return [], None
+        request = ScrollRequest(offset=offset, limit=size, with_payload=True, with_vector=True)
+        records, following = edge.scroll(request)
+    nodes: list[BaseNode] = []
+    for record in records:
+        node = stored_node(record.payload)
+        if node is not None:
+            node.embedding = np.asarray(record.vector, dtype=np.float32).tolist()
+            nodes.append(node)
+    return nodes, None if following is None else str(following)
+
+
+def is_unrestricted(query: VectorStoreQuery) -> bool:
+    """Tell whether an empty list of node ids restricts nothing."""
     # VectorStoreIndex.as_retriever() sends an empty list when it restricts nothing, and always the query's text.
     # Taken at its word it would find nothing in any store that keeps the text itself.
     return query.node_ids == [] and query.query_str is not None
 
 
-def _checked_top_k(query: VectorStoreQuery, unknown: Mapping[str, object]) -> int:
+def checked_top_k(query: VectorStoreQuery, unknown: Mapping[str, object]) -> int:
+    """Return how many results a query wants.
+
+    Raises:
+        InvalidQueryError: A part of the query cannot be used.
+    """
     problem = None
     top_k = query.similarity_top_k
     if unknown:

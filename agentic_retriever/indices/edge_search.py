@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -23,7 +22,8 @@ from agentic_retriever.filters import predicate
 from agentic_retriever.filters.check import walk_clauses
 from agentic_retriever.indices.edge_fields import payload_path
 from agentic_retriever.indices.edge_filters import NO_SOURCE, nothing, push_down
-from agentic_retriever.indices.edge_payload import payload_fields, point_id, stored_node, stored_node_id
+from agentic_retriever.indices.edge_payload import payload_fields, point_id
+from agentic_retriever.indices.point_ranking import rank, read_hits, warn_of_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,15 +31,13 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
-    from llama_index.core.schema import BaseNode
     from llama_index.core.vector_stores.types import MetadataFilters
     from qdrant_edge import EdgeShard, Record, ScoredPoint
 
     from agentic_retriever.filters import Predicate
+    from agentic_retriever.indices.point_ranking import Hit
 
     PointId = int | UUID | str
-
-logger = logging.getLogger(__name__)
 
 PAGE: Final = 1_000
 _TIE_MARGIN: Final = 8
@@ -64,19 +62,6 @@ class Selection:
     exact: bool
     accepts: Predicate
     keys: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A node that was found.
-
-    Attributes:
-        node: The node.
-        score: Cosine with the query, in [-1, 1].
-    """
-
-    node: BaseNode
-    score: float
 
 
 def select(
@@ -143,10 +128,10 @@ def search(
         if exhausted and not exact:
             exact = True
             continue
-        ranked, foreign = _rank(points, wanted, whole=exhausted or limit > top_k + _MAX_TIES)
-        hits = _read(ranked, top_k)
+        ranked, foreign = rank(points, wanted.accepts, whole=exhausted or limit > top_k + _MAX_TIES)
+        hits = read_hits(ranked, top_k)
         if exhausted or len(hits) == top_k:
-            _warn_of_foreign(foreign)
+            warn_of_foreign(foreign)
             return hits
         limit *= _GROWTH
 
@@ -206,21 +191,6 @@ def count(edge: EdgeShard, wanted: Selection) -> int:
     return sum(1 for _ in scan(edge, wanted))
 
 
-def read_nodes(records: Sequence[Record]) -> list[BaseNode]:
-    """Read the nodes of points; those that are broken or not ours are left out with one warning.
-
-    Args:
-        records: Points with their payload.
-
-    Returns:
-        The nodes, in the same order.
-    """
-    found = [stored_node(record.payload) for record in records]
-    nodes = [node for node in found if node is not None]
-    _warn_of_foreign(len(found) - len(nodes))
-    return nodes
-
-
 def _resolve(edge: EdgeShard, wanted: Selection) -> Selection:
     ids = {record.id for record in scan(edge, wanted)}
     narrowed = Filter(must=[HasIdCondition(ids)])
@@ -245,43 +215,3 @@ def _nearest(
         with_payload=True,
     )
     return edge.query(request)
-
-
-def _rank(
-    points: list[ScoredPoint], wanted: Selection, *, whole: bool
-) -> tuple[list[tuple[float, str, dict[str, Any]]], int]:
-    # More points may have the score of the last one, so unless these are all, those cannot be put in order yet.
-    floor = float("-inf") if whole or not points else points[-1].score
-    ranked: list[tuple[float, str, dict[str, Any]]] = []
-    foreign = 0
-    for point in points:
-        if point.score <= floor:
-            break
-        payload = point.payload or {}
-        node_id = stored_node_id(payload)
-        if node_id is None:
-            foreign += 1
-        elif wanted.accepts(payload_fields(payload)):
-            ranked.append((point.score, node_id, payload))
-    ranked.sort(key=lambda item: (-item[0], item[1]))
-    return ranked, foreign
-
-
-def _read(ranked: list[tuple[float, str, dict[str, Any]]], top_k: int) -> list[Hit]:
-    hits: list[Hit] = []
-    broken = 0
-    for score, _, payload in ranked:
-        if len(hits) == top_k:
-            break
-        node = stored_node(payload)
-        if node is None:
-            broken += 1
-        else:
-            hits.append(Hit(node, score))
-    _warn_of_foreign(broken)
-    return hits
-
-
-def _warn_of_foreign(number: int) -> None:
-    if number:
-        logger.warning("skipped %d stored points that are broken or were not written by LlamaIndex", number)

@@ -5,63 +5,63 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
+from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING
 
-import numpy as np
-from llama_index.core.schema import MetadataMode
+from filelock import FileLock, Timeout
 
-from agentic_retriever.errors import (
-    DeadlineExceededError,
-    EmbeddingError,
-    EmbeddingMismatchError,
-    StoreDamagedError,
-    StoreError,
-)
+from agentic_retriever.errors import EmbeddingMismatchError, StoreBusyError, StoreError
 from agentic_retriever.indices.catalog import CATALOG_FILE, Catalog
-from agentic_retriever.indices.keyword import KeywordIndex
+from agentic_retriever.indices.keyword_view import index_keyword, index_words, revise_words
 from agentic_retriever.indices.manifest import Manifest, damaged
 from agentic_retriever.indices.metadata_view import MetadataView
-from agentic_retriever.indices.profile import IndexProfile, ProfiledNode, make_profile, sample_ids
+from agentic_retriever.indices.profile_view import index_profile
+from agentic_retriever.indices.stores import CHUNKS, stores_of
 from agentic_retriever.indices.vector_rows import VectorRowsView
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
 from agentic_retriever.indices.view_set import ViewSet
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.schema import View
-from agentic_retriever.text import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    import numpy.typing as npt
     from llama_index.core.schema import BaseNode
     from llama_index.core.vector_stores.types import MetadataFilters
 
     from agentic_retriever.embeddings import EmbeddingModel
     from agentic_retriever.indices.hierarchy import HierarchyView
     from agentic_retriever.indices.ingest import Progress
+    from agentic_retriever.indices.keyword_search import KeywordSearch
     from agentic_retriever.indices.metadata import MetadataIndex
     from agentic_retriever.indices.metadata_candidates import CandidateSet
+    from agentic_retriever.indices.profile import IndexProfile
+    from agentic_retriever.indices.server_words import ServerWords
+    from agentic_retriever.indices.stores import StoreServer
     from agentic_retriever.indices.summaries import SummaryView, SummaryWriter
     from agentic_retriever.indices.vector_rows import VectorRows
 
 logger = logging.getLogger(__name__)
 
-CHUNKS = "chunks"
-KEYWORD = "keyword"
 METADATA = "metadata"
+KNOWN_NODES = 100_000
+"""Most nodes of an index on a server that are read to learn what it is about."""
+_LOCK_PATIENCE_S = 60.0
 
 
 class Index:
     """A named collection of nodes with several views, each built on first use and again when the index changed.
 
-    Safe to use from many threads; one process at a time holds it. Made by :class:`IndexStorage`.
+    Safe to use from many threads; one process at a time holds it, unless its nodes are on a server: then processes of
+    this machine share it. Made by :class:`IndexStorage`.
 
     Attributes:
         folder: Where it lives.
         manifest: Its pins.
         embedding: The embedding model that it was built with.
+        stores: Where its collections are.
         vector_store: The chunks with their vectors; a LlamaIndex vector store.
         catalog: Documents, source texts and the version.
 
@@ -71,7 +71,7 @@ class Index:
         StoreBusyError: If another process holds the index.
     """
 
-    def __init__(self, folder: Path, embedding: EmbeddingModel) -> None:
+    def __init__(self, folder: Path, embedding: EmbeddingModel, *, server: StoreServer | None = None) -> None:
         self.folder = folder
         self.manifest = Manifest.read(folder)
         if embedding.name != self.manifest.embedding:
@@ -81,18 +81,20 @@ class Index:
             )
         self.embedding = embedding
         self._lock = threading.RLock()
-        self._keyword: KeywordIndex | None = None
+        self._keyword: KeywordSearch | None = None
         self._profile: IndexProfile | None = None
         self._counted = (-1, 0)
+        self._locks: dict[str, FileLock] = {}
         self._views = ViewSet(self)
-        store_is_new = not (folder / CHUNKS).exists()
+        self.stores = stores_of(folder, self.manifest, server)
+        store_is_new = not self.stores.exists(CHUNKS)
         catalog_is_new = not (folder / CATALOG_FILE).exists()
         if catalog_is_new and not store_is_new:
             raise damaged(self.name, f"{folder / CATALOG_FILE} is missing")
         # The store's lock is what keeps a second process out, so it is taken before anything is written.
-        self.vector_store = QdrantEdgeVectorStore(folder, collection_name=CHUNKS, dimension=self.manifest.dimension)
+        self.vector_store = self.stores.open(CHUNKS, self.manifest.dimension, must_exist=not store_is_new)
         try:
-            self.catalog = Catalog(folder, self.name)
+            self.catalog = Catalog(folder, self.name, shared=self.is_remote)
             try:
                 self._check_counts(store_is_new=store_is_new)
             except BaseException:
@@ -113,6 +115,11 @@ class Index:
     def description(self) -> str:
         """What the index holds."""
         return self.manifest.description
+
+    @property
+    def created(self) -> str:
+        """When it was made, which tells it from another index of that name."""
+        return self.manifest.created
 
     @property
     def version(self) -> int:
@@ -138,17 +145,35 @@ class Index:
             known = self._counted = (version, self.vector_store.count())
         return known[1]
 
+    def doc_ids(self) -> list[str]:
+        """Return the ids of the documents, in order."""
+        return self.catalog.doc_ids()
+
     def source_text(self, doc_id: str) -> str | None:
         """Return the source text that citations of a document point into, or ``None`` if it is not known."""
         entry = self.catalog.get(doc_id)
         return entry.text if entry and entry.text else None
 
-    def keyword(self) -> KeywordIndex:
+    @property
+    def is_remote(self) -> bool:
+        """Whether the nodes are on a server, which then checks filters and finds words, too."""
+        return self.stores.is_remote
+
+    @property
+    def may_hang(self) -> bool:
+        """Whether searches must be given up when their time is over; a call to a server has a limit of its own."""
+        return self.is_remote
+
+    def both_sides(self) -> ServerWords | None:
+        """Return the server's search by words and meaning, or ``None`` where the nodes are in this process."""
+        return index_words(self)
+
+    def keyword(self) -> KeywordSearch:
         """Return the BM25 view of the current version."""
         with self._lock:
             version = self.version
             if self._keyword is None or self._keyword.version != version:
-                self._keyword = self._load_keyword(version)
+                self._keyword = index_keyword(self, version)
             return self._keyword
 
     def profile(self) -> IndexProfile:
@@ -156,8 +181,7 @@ class Index:
         with self._lock:
             version = self.version
             if self._profile is None or self._profile.version != version:
-                saved = IndexProfile.load(self.folder, version=version, description=self.description)
-                self._profile = saved or self._make_profile(version)
+                self._profile = index_profile(self, version)
             return self._profile
 
     def metadata(self) -> MetadataIndex:
@@ -170,7 +194,7 @@ class Index:
 
     def vector_rows(self) -> VectorRows | None:
         """Return the vectors of the current version if they are in memory; else they are read in the background."""
-        return self._vector_rows.current(self.count())
+        return None if self.is_remote else self._vector_rows.current(self.count())
 
     def changing(
         self, *, written: Sequence[BaseNode] = (), removed: Sequence[str] = ()
@@ -212,11 +236,41 @@ class Index:
             EmbeddingError: If something could not be embedded; what was done stays, and a second run goes on.
             StoreError: If the disk failed.
         """
+        with self.exclusive("keyword"):
+            revise_words(self, progress)
         self._views.build(progress, write_summary)
 
     def nodes(self) -> Iterator[BaseNode]:
         """Yield every node of the store."""
         yield from self.vector_store.iter_nodes()
+
+    def known_nodes(self) -> Iterator[BaseNode]:
+        """Yield the nodes that tell what the index is about: all, or of many on a server 100,000 drawn by a hash."""
+        # A server lists nodes by the hash of their ids, so the first of them are a fair sample.
+        nodes = self.nodes()
+        return islice(nodes, KNOWN_NODES) if self.is_remote else nodes
+
+    @contextmanager
+    def exclusive(self, what: str) -> Iterator[None]:
+        """Keep other processes from changing a part of an index that they share; an embedded one has none.
+
+        Raises:
+            StoreBusyError: If another process is still changing it after a minute.
+        """
+        if not self.is_remote:
+            yield
+            return
+        lock = self._locks.setdefault(what, FileLock(self.folder / f"{what}.lock", thread_local=False))
+        try:
+            lock.acquire(timeout=_LOCK_PATIENCE_S)
+        except Timeout as err:
+            raise StoreBusyError(
+                f"another process is changing the {what} of index {self.name!r}; try again when it is done"
+            ) from err
+        try:
+            yield
+        finally:
+            lock.release()
 
     def close(self) -> None:
         """Close the files; a second call does nothing."""
@@ -228,7 +282,7 @@ class Index:
     def _check_counts(self, *, store_is_new: bool) -> None:
         counts, stored = self.catalog.counts(), self.vector_store.count()
         if store_is_new and counts.finished_nodes:
-            raise damaged(self.name, f"its {counts.finished_nodes:,} nodes are gone from {self.folder / CHUNKS}")
+            raise self.stores.gone(self.name, counts.finished_nodes)
         if counts.unfinished:
             logger.warning(
                 "index %r is incomplete: writing %d documents was cut off; add its sources again to finish",
@@ -239,62 +293,6 @@ class Index:
                 raise damaged(self.name, f"{stored:,} nodes stored, {counts.finished_nodes:,} expected")
         elif stored != counts.nodes:
             raise damaged(self.name, f"{stored:,} nodes stored, {counts.nodes:,} expected")
-
-    def _load_keyword(self, version: int) -> KeywordIndex:
-        tokenizer = Tokenizer(language=self.language)
-        folder = self.folder / KEYWORD
-        try:
-            saved = KeywordIndex.load(folder, tokenizer=tokenizer, version=version)
-        except StoreDamagedError as err:
-            logger.warning("%s; building the keyword index again", err)
-            saved = None
-        if saved is not None:
-            return saved
-        items = ((node.node_id, embedded_text(node)) for node in self.nodes())
-        built = KeywordIndex.build(items, tokenizer=tokenizer, version=version)
-        self._save(lambda: built.save(folder), "keyword index")
-        return built
-
-    def _make_profile(self, version: int) -> IndexProfile:
-        nodes = [ProfiledNode(node.node_id, embedded_text(node), node.metadata) for node in self.nodes()]
-        chosen = sample_ids([node.node_id for node in nodes])
-        sample = self.vector_store.vectors(chosen)[1] if chosen else np.empty((0, self.manifest.dimension))
-        described = self._embedded_description()
-        profile = make_profile(
-            nodes,
-            np.asarray(sample, dtype=np.float32),
-            name=self.name,
-            description=self.description,
-            description_vector=np.empty(0, dtype=np.float32) if described is None else described,
-            version=version,
-        )
-        if described is not None or not self.description:
-            self._save(lambda: profile.save(self.folder), "profile")
-        return profile
-
-    def _embedded_description(self) -> npt.NDArray[np.float32] | None:
-        """Embed the description; without it the rest of the profile still tells the indexes apart."""
-        if not self.description:
-            return None
-        try:
-            return self.embedding.embed_query(self.description)
-        except (EmbeddingError, DeadlineExceededError) as err:
-            logger.warning("index %r: its description could not be embedded: %s", self.name, err)
-            return None
-
-    def _save(self, save: Callable[[], None], what: str) -> None:
-        """Save a derived view; without it the index works just as well, only the next start is slower."""
-        try:
-            save()
-        except StoreError as err:
-            logger.warning(
-                "index %r: the %s could not be saved (%s); it is built again next time", self.name, what, err
-            )
-
-
-def embedded_text(node: BaseNode) -> str:
-    """Return what is embedded and searched of a node: its title, section and text."""
-    return node.get_content(metadata_mode=MetadataMode.EMBED)
 
 
 def delete_index_folder(folder: Path) -> None:

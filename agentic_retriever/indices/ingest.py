@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from agentic_retriever.errors import IndexingError
 from agentic_retriever.indices.catalog import CatalogEntry
-from agentic_retriever.indices.index import embedded_text
+from agentic_retriever.indices.ingest_report import IngestReport
+from agentic_retriever.indices.node_text import embedded_text
 from agentic_retriever.ingestion import (
     CHUNKING_VERSION,
     SkippedSource,
@@ -25,6 +26,8 @@ from agentic_retriever.ingestion import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
     from llama_index.core.schema import BaseNode, Document, TextNode
 
     from agentic_retriever.indices.index import Index
@@ -65,40 +68,6 @@ class SilentProgress:
 
     def nodes_done(self, done: int) -> None:
         """Ignore it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestReport:
-    """What one run of indexing did.
-
-    Attributes:
-        added: Documents that were new.
-        updated: Documents that had changed or whose writing had been cut off.
-        unchanged: Documents that were as before.
-        removed: Documents that are no longer at their source.
-        nodes: Nodes written.
-        embedded: Texts that the embedding model had to compute; the rest came from its cache.
-        skipped: Sources that could not be used, and why.
-    """
-
-    added: int = 0
-    updated: int = 0
-    unchanged: int = 0
-    removed: int = 0
-    nodes: int = 0
-    embedded: int = 0
-    skipped: tuple[SkippedSource, ...] = ()
-
-    def __add__(self, other: IngestReport) -> IngestReport:
-        return IngestReport(
-            added=self.added + other.added,
-            updated=self.updated + other.updated,
-            unchanged=self.unchanged + other.unchanged,
-            removed=self.removed + other.removed,
-            nodes=self.nodes + other.nodes,
-            embedded=self.embedded + other.embedded,
-            skipped=self.skipped + other.skipped,
-        )
 
 
 @dataclass(slots=True)
@@ -262,7 +231,17 @@ class Indexer:
         vectors, embedded = self._index.embedding.embed_passages(
             [embedded_text(node) for node in nodes], on_progress=self._progress.nodes_done
         )
-        ids = [(entry, [node.node_id for node in group]) for entry, group in pending.documents]
+        with self._index.exclusive("documents"):
+            self._write(pending.documents, nodes, vectors)
+        self._report += IngestReport(nodes=len(nodes), embedded=embedded)
+
+    def _write(
+        self,
+        documents: Sequence[tuple[CatalogEntry, list[TextNode]]],
+        nodes: Sequence[TextNode],
+        vectors: npt.NDArray[np.float32],
+    ) -> None:
+        ids = [(entry, [node.node_id for node in group]) for entry, group in documents]
         self._index.catalog.begin(ids)
         ready = [
             node.model_copy(update={"embedding": vector.tolist()}) for node, vector in zip(nodes, vectors, strict=True)
@@ -275,7 +254,6 @@ class Indexer:
             self._index.vector_store.delete_nodes(node_ids=stale)
         with self._index.changing(written=ready, removed=stale):
             self._index.catalog.confirm(ids)
-        self._report += IngestReport(nodes=len(nodes), embedded=embedded)
 
     def _remove_missing(self, root: str, seen: set[str], broken: set[str]) -> None:
         """Drop what is no longer found below a root; a file that cannot be read today keeps its nodes."""
@@ -288,12 +266,13 @@ class Indexer:
         if not doc_ids:
             return
         catalog = self._index.catalog
-        node_ids = [i for doc_id in doc_ids for i in catalog.node_ids(doc_id)]
-        catalog.begin_removal(doc_ids)
-        if node_ids:
-            self._index.vector_store.delete_nodes(node_ids=node_ids)
-        with self._index.changing(removed=node_ids):
-            catalog.confirm_removal(doc_ids)
+        with self._index.exclusive("documents"):
+            node_ids = [i for doc_id in doc_ids for i in catalog.node_ids(doc_id)]
+            catalog.begin_removal(doc_ids)
+            if node_ids:
+                self._index.vector_store.delete_nodes(node_ids=node_ids)
+            with self._index.changing(removed=node_ids):
+                catalog.confirm_removal(doc_ids)
         self._report += IngestReport(removed=len(doc_ids))
 
     def _finish(self) -> IngestReport:

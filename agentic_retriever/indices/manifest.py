@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.json"
+EMBEDDED = "embedded"
+SERVER = "server"
 _NAME = re.compile(r"[^\W_][\w.-]{0,63}", re.UNICODE)
 
 
@@ -35,6 +37,8 @@ class Manifest:
         leaf_size: Largest leaf, in tokens.
         created: When it was made, ISO 8601 in UTC.
         format: Version of this layout.
+        store: Where its nodes are: ``embedded``, in its folder, or ``server``, on a Qdrant server.
+        collection: What the names of its collections on the server begin with.
     """
 
     name: str
@@ -46,6 +50,8 @@ class Manifest:
     leaf_size: int
     created: str
     format: int = FORMAT
+    store: str = EMBEDDED
+    collection: str = ""
 
     def write(self, folder: Path) -> None:
         """Write the file in one step: readers see the old one or the new one.

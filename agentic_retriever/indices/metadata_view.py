@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
 
     from agentic_retriever.indices.metadata_candidates import CandidateSet
-    from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+    from agentic_retriever.indices.node_store import NodeStore
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class MetadataView:
         version: Tells the version of the index, which grows with every change.
     """
 
-    def __init__(self, store: QdrantEdgeVectorStore, folder: Path, version: Callable[[], int]) -> None:
+    def __init__(self, store: NodeStore, folder: Path, version: Callable[[], int]) -> None:
         self._store = store
         self._folder = folder
         self._version = version

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from agentic_retriever.indices.draw_index import draw_profile
 from agentic_retriever.indices.manifest import write_atomically
 from agentic_retriever.indices.people import collect_people
 from agentic_retriever.indices.specimens import Specimen, collect_identifiers, draw_specimens, neighbour_mean
+from agentic_retriever.schema.markup import short_text
 from agentic_retriever.text import Tokenizer, detect_language
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class IndexProfile:
         identifiers: Codes and numbered things by kind (see ``agentic_retriever.text.identifiers``), of kinds that have
             few enough to know them all.
         specimens: Sentences of sampled nodes, which stand in for questions.
+        whole: Whether it was made from all nodes, and not from a description alone; saved profiles always were.
     """
 
     name: str
@@ -81,6 +84,13 @@ class IndexProfile:
     neighbour_mean: float = 0.0
     identifiers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     specimens: tuple[Specimen, ...] = ()
+    whole: bool = True
+
+    def _repr_html_(self) -> str:
+        """Draw the evidence in Jupyter: escaped, no assets, colours of the theme."""
+        return draw_profile(self)
+
+    _repr_pretty_ = short_text
 
     def save(self, folder: Path) -> None:
         """Write the profile in one file, without pickle.

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentic_retriever.errors import IndexExistsError, SourceError, StoreDamagedError, UnknownIndexError, unknown_name
-from agentic_retriever.indices.index import CHUNKS, Index, delete_index_folder
-from agentic_retriever.indices.manifest import MANIFEST_FILE, Manifest, check_index_name, manifest_for
+from agentic_retriever.indices.index import Index, delete_index_folder
+from agentic_retriever.indices.manifest import MANIFEST_FILE, SERVER, Manifest, check_index_name, manifest_for
+from agentic_retriever.indices.stores import CHUNKS, COLLECTIONS, StoreServer, new_server_stores, stores_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agentic_retriever.config import RouterConfig
     from agentic_retriever.embeddings import EmbeddingModel
     from agentic_retriever.ingestion import ChunkSettings
 
@@ -32,14 +36,28 @@ class IndexStorage:
     Args:
         data_dir: The directory; made with the first index.
         clock: Gives the time of creation, ISO 8601.
+        server: Where the nodes of new indexes go, and of those that live on a server; else they are in their folders.
     """
 
-    def __init__(self, data_dir: str | Path, *, clock: Callable[[], str] = _now) -> None:
+    def __init__(
+        self, data_dir: str | Path, *, clock: Callable[[], str] = _now, server: StoreServer | None = None
+    ) -> None:
         self.data_dir = Path(data_dir)
+        self.server = server
+        self._indexes = str(self.data_dir / INDEXES)  # as text: joining paths costs more than asking the file system
         self._clock = clock
         self._lock = threading.RLock()
         self._open: dict[str, Index] = {}
         self._listed: tuple[int, list[str]] = (-1, [])
+
+    @classmethod
+    def from_config(cls, config: RouterConfig) -> IndexStorage:
+        """Take data directory and server from the settings; calls nobody.
+
+        Raises:
+            ConfigError: If the server's URL cannot be used.
+        """
+        return cls(config.data_dir, server=StoreServer.from_config(config))
 
     def names(self) -> list[str]:
         """Return the names of all indexes, in order; reads folder names only, and only when they have changed.
@@ -47,18 +65,21 @@ class IndexStorage:
         Raises:
             SourceError: If the data directory is a file or cannot be listed.
         """
-        folder = self.data_dir / INDEXES
         try:
-            changed, names = folder.stat().st_mtime_ns, self._listed[1]
+            changed, names = os.stat(self._indexes).st_mtime_ns, self._listed[1]  # noqa: PTH116 - see above
             if changed != self._listed[0]:
-                names = sorted(c.name for c in folder.iterdir() if c.is_dir() and not c.name.startswith("."))
+                names = sorted(
+                    c.name for c in Path(self._indexes).iterdir() if c.is_dir() and not c.name.startswith(".")
+                )
                 # A folder that changed a moment ago may change again within the clock's resolution.
                 self._listed = (changed if time.time_ns() - changed > _SETTLED_NS else -1, names)
             return list(names)
         except FileNotFoundError:
             return []
         except OSError as err:
-            raise SourceError(f"cannot list the data directory {folder}: {err.strerror}; check the path") from err
+            raise SourceError(
+                f"cannot list the data directory {self._indexes}: {err.strerror}; check the path"
+            ) from err
 
     def manifest(self, name: str) -> Manifest:
         """Return the pins of an index without opening it.
@@ -82,7 +103,7 @@ class IndexStorage:
         """
         with self._lock:
             if name not in self._open:
-                self._open[name] = Index(self._folder(name), embedding)
+                self._open[name] = Index(self._folder(name), embedding, server=self.server)
             return self._open[name]
 
     def opened(self, name: str) -> Index | None:
@@ -105,14 +126,18 @@ class IndexStorage:
                 raise IndexExistsError(
                     f"index {name!r} exists already in {self.data_dir}; add to it, or remove it first"
                 )
-            manifest_for(
+            manifest = manifest_for(
                 name,
                 description,
                 embedding=embedding.name,
                 dimension=embedding.dimension,
                 chunks=chunks,
                 created=self._clock(),
-            ).write(folder)
+            )
+            if self.server is not None:
+                stores = new_server_stores(folder, name, self.server)
+                manifest = replace(manifest, store=SERVER, collection=stores.base)
+            manifest.write(folder)
             return self.open(name, embedding)
 
     def remove(self, name: str) -> None:
@@ -120,14 +145,20 @@ class IndexStorage:
 
         Raises:
             UnknownIndexError: If there is none of that name.
-            StoreError: If a file cannot be removed.
+            StoreError: If a file cannot be removed, or the server that holds its nodes does not answer.
         """
         with self._lock:
             folder = self._folder(name)
+            self.shut(name)
+            self._remove_collections(folder)
+            delete_index_folder(folder)
+
+    def shut(self, name: str) -> None:
+        """Close an index if it is open; the next use opens it again."""
+        with self._lock:
             index = self._open.pop(name, None)
             if index is not None:
                 index.close()
-            delete_index_folder(folder)
 
     def close(self) -> None:
         """Close every open index; a later use opens it again."""
@@ -135,6 +166,18 @@ class IndexStorage:
             for index in self._open.values():
                 index.close()
             self._open.clear()
+            if self.server is not None:
+                self.server.link.close()
+
+    def _remove_collections(self, folder: Path) -> None:
+        try:
+            manifest = Manifest.read(folder)
+        except StoreDamagedError:
+            return  # what it had on a server, if anything, cannot be told
+        if manifest.store == SERVER:
+            stores = stores_of(folder, manifest, self.server)
+            for name in COLLECTIONS:
+                stores.discard(name)
 
     def _embedding_of(self, name: str) -> str:
         try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from agentic_retriever.indices.metadata_numbers import NodeNumbers
-    from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+    from agentic_retriever.indices.node_store import NodeStore
 
 logger = logging.getLogger(__name__)
 
@@ -100,9 +100,7 @@ class VectorRowsView:
         numbering: Gives the prefilter's numbers for the current version.
     """
 
-    def __init__(
-        self, store: QdrantEdgeVectorStore, version: Callable[[], int], numbering: Callable[[], NodeNumbers]
-    ) -> None:
+    def __init__(self, store: NodeStore, version: Callable[[], int], numbering: Callable[[], NodeNumbers]) -> None:
         self._store = store
         self._version = version
         self._numbering = numbering

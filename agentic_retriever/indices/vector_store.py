@@ -246,6 +246,10 @@ class QdrantEdgeVectorStore(LeasedVectorStore):
             wanted = edge_search.select(filters, kinds=self._lease.kinds)
             return edge_search.count(edge, wanted) if edge is not None else 0
 
+    def export(self, after: str | None, size: int) -> tuple[list[BaseNode], str | None]:
+        """Read a page of nodes together with their vectors; as every :class:`NodeStore`."""
+        return edge_read.export(self._lease, after, size)
+
     def create_payload_index(self, field: str, kind: FieldKind) -> None:
         """Index a metadata field for faster filters.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from agentic_retriever.indices.index import Index
     from agentic_retriever.indices.ingest import Progress
-    from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+    from agentic_retriever.indices.node_store import NodeStore
 
 BATCH_NODES: Final = 64
 """Nodes of a view that are embedded and written together."""
@@ -62,7 +62,7 @@ class ViewUpdate:
         self,
         index: Index,
         state: ViewState,
-        store: QdrantEdgeVectorStore,
+        store: NodeStore,
         derivation: Derivation,
         progress: Progress | None,
     ) -> None:

@@ -8,20 +8,19 @@ in the view's sealed state; so a process killed in between leaves a view that kn
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import DeadlineExceededError, StoreClosedError, StoreDamagedError, StoreError
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
 from agentic_retriever.indices.view_state import INCOMPLETE, ViewState, load_state, save_state, saved_version
 from agentic_retriever.indices.view_update import ViewUpdate
 
 if TYPE_CHECKING:
     from agentic_retriever.indices.index import Index
     from agentic_retriever.indices.ingest import Progress
+    from agentic_retriever.indices.node_store import NodeStore
     from agentic_retriever.indices.view_update import Derivation
 
 logger = logging.getLogger(__name__)
@@ -53,13 +52,13 @@ class DerivedCollection:
         self._building = threading.RLock()
         self._opening = threading.Lock()
         self._caller = DeadlineCaller(f"building the {name} of index {index.name}")
-        self._store: QdrantEdgeVectorStore | None = None
+        self._store: NodeStore | None = None
         self._state: ViewState | None = None
         self._saved_version: int | None = None
         self._closed = False
 
     @property
-    def store(self) -> QdrantEdgeVectorStore:
+    def store(self) -> NodeStore:
         """The collection, opened with its first use; one that is damaged is made anew.
 
         Raises:
@@ -73,7 +72,7 @@ class DerivedCollection:
                     self._store = self._opened()
                 except StoreDamagedError as err:
                     logger.warning("%s; making the %s of index %r again", err, self.name, self._index.name)
-                    shutil.rmtree(self._index.folder / self.name, ignore_errors=True)
+                    self._index.stores.discard(self.name)
                     self._store = self._opened()
             return self._store
 
@@ -123,10 +122,10 @@ class DerivedCollection:
             EmbeddingError: If it could not be embedded; what was done stays, and a second run goes on.
             StoreError: If the disk failed.
         """
-        with self._building:
+        with self._building, self._index.exclusive(self.name):
             try:
                 version = self._index.version
-                state = self._state or self._recovered()
+                state = self._recovered() if self._state is None or self._is_old(self._state) else self._state
                 if state.version != version or derivation is not None:
                     state = self._updated(state, version, progress, derivation or self._derivation)
                 self._state = state
@@ -144,9 +143,8 @@ class DerivedCollection:
             finally:
                 self._building.release()
 
-    def _opened(self) -> QdrantEdgeVectorStore:
-        dimension = self._index.manifest.dimension
-        return QdrantEdgeVectorStore(self._index.folder, collection_name=self.name, dimension=dimension)
+    def _opened(self) -> NodeStore:
+        return self._index.stores.open(self.name, self._index.manifest.dimension)
 
     def _close_store(self) -> None:
         with self._opening:
@@ -159,9 +157,9 @@ class DerivedCollection:
             raise StoreClosedError(f"index {self._index.name!r} is closed; open it again")
 
     def _built_version(self) -> int:
-        if self._state is not None:
+        if self._state is not None and not self._is_old(self._state):
             return self._state.version
-        if self._saved_version is None:
+        if self._saved_version is None or self._index.is_remote:
             try:
                 found = saved_version(self._folder, made_with=self._made_with)
             except StoreError as err:  # whoever uses the view will be told
@@ -169,6 +167,10 @@ class DerivedCollection:
                 found = None
             self._saved_version = INCOMPLETE if found is None else found
         return self._saved_version
+
+    def _is_old(self, state: ViewState) -> bool:
+        """Tell whether another process may have brought the view further than this one knows."""
+        return self._index.is_remote and state.version != self._index.version
 
     def _recovered(self) -> ViewState:
         """Read the saved state and hold it against what is stored; only what agrees counts as done."""

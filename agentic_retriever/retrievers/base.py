@@ -5,23 +5,24 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import NodeWithScore, QueryBundle
-from llama_index_instrumentation.dispatcher import DISPATCHER_SPAN_DECORATED_ATTR
 
+from agentic_retriever.callbacks import no_callbacks, spanned_by_base
 from agentic_retriever.checks import check_query, check_top_k
 from agentic_retriever.errors import DeadlineExceededError, InvalidQueryError
 from agentic_retriever.filters import check_filters, is_empty
 from agentic_retriever.indices.metadata_plan import PlanKind
 from agentic_retriever.retrievers.promises import keep_promises
-from agentic_retriever.retrievers.search import HasMetadata, RetrievalRequest, SearchResult
+from agentic_retriever.retrievers.search import RetrievalRequest, SearchResult, prefilter_of
 from agentic_retriever.retrievers.sides import guarded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from llama_index.core.callbacks.base import CallbackManager
     from llama_index.core.schema import BaseNode, QueryType
     from llama_index.core.vector_stores.types import MetadataFilters
 
@@ -29,14 +30,6 @@ if TYPE_CHECKING:
     from agentic_retriever.schema import Strategy
 
 logger = logging.getLogger(__name__)
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _spanned_by_base(method: F) -> F:
-    """Mark an override that calls the base's method, which opens the span, so that no second one is put around it."""
-    setattr(method, DISPATCHER_SPAN_DECORATED_ATTR, True)
-    return method
 
 
 class RetrieverAdapter(BaseRetriever):
@@ -58,7 +51,7 @@ class RetrieverAdapter(BaseRetriever):
     def __init__(
         self, index: SearchableIndex, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
     ) -> None:
-        super().__init__(callback_manager=callback_manager or _no_callbacks())
+        super().__init__(callback_manager=callback_manager or no_callbacks())
         self._index = index
         self._settings = settings
 
@@ -100,7 +93,7 @@ class RetrieverAdapter(BaseRetriever):
         """Search in a worker thread; the event loop stays free. As :meth:`search` otherwise."""
         return await self._settings.workers.run(self.search, request)
 
-    @_spanned_by_base
+    @spanned_by_base
     def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
         """Return the nodes for a question, as every LlamaIndex retriever does.
 
@@ -109,7 +102,7 @@ class RetrieverAdapter(BaseRetriever):
         """
         return super().retrieve(self._bundle(str_or_query_bundle))
 
-    @_spanned_by_base
+    @spanned_by_base
     async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
         """Return the nodes for a question without blocking the event loop; otherwise as :meth:`retrieve`."""
         return await super().aretrieve(self._bundle(str_or_query_bundle))
@@ -141,10 +134,10 @@ class RetrieverAdapter(BaseRetriever):
 
     def _nothing_satisfies(self, request: RetrievalRequest) -> bool:
         """Tell whether the filters leave no node, so that nothing need be embedded or searched."""
-        index = self._index
-        if is_empty(request.filters) or not isinstance(index, HasMetadata):
+        prefilter = prefilter_of(self._index)
+        if is_empty(request.filters) or prefilter is None:
             return False
-        plan = guarded(f"index {index.name}", lambda: index.metadata().plan(request.filters, request.top_k))
+        plan = guarded(f"index {self._index.name}", lambda: prefilter.metadata().plan(request.filters, request.top_k))
         return plan.kind is PlanKind.NONE
 
     def _logged(self, result: SearchResult) -> list[NodeWithScore]:
@@ -174,10 +167,3 @@ def fetch_nodes(
     store = index.vector_store
     nodes = guarded(f"the store of index {index.name}", lambda: store.get_nodes(node_ids=wanted, filters=filters))
     return {node.node_id: node for node in nodes}
-
-
-def _no_callbacks() -> CallbackManager:
-    """Make a manager of its own: a fresh one takes over the handlers of the whole process."""
-    manager = CallbackManager()
-    manager.handlers = []
-    return manager

@@ -42,6 +42,7 @@ class FusionTrainedOn:
         index_version: Its version at that time, from 0.
         rows: How many questions, from 0.
         date: When, ISO 8601.
+        pseudo: Whether the questions were made of the index itself, for want of judged ones.
 
     Raises:
         ValueError: If a part is ill-typed or out of range; it is named.
@@ -52,8 +53,10 @@ class FusionTrainedOn:
     index_version: int
     rows: int
     date: str
+    pseudo: bool = False
 
     def __post_init__(self) -> None:
+        _require(isinstance(self.pseudo, bool), "trained_on.pseudo", "true or false", self.pseudo)
         for name in ("dataset", "index", "date"):
             _require(isinstance(getattr(self, name), str), f"trained_on.{name}", "text", getattr(self, name))
         for name in ("index_version", "rows"):
@@ -126,7 +129,9 @@ class FusionModel:
         _require(table["format"] == FUSION_FORMAT, "format", str(FUSION_FORMAT), table["format"])
         trained = table["trained_on"]
         if trained is not None:
-            trained = FusionTrainedOn(**_object(trained, "trained_on", FusionTrainedOn.__dataclass_fields__))
+            # Files from before there was a fit without judgments do not say that they are none.
+            told = {"pseudo": False, **trained} if isinstance(trained, dict) else trained
+            trained = FusionTrainedOn(**_object(told, "trained_on", FusionTrainedOn.__dataclass_fields__))
         numbers = {name: table[name] for name in ("alpha", "slope", "pivot", "reach")}
         return cls(**numbers, trained_on=trained)
 

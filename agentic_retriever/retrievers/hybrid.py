@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from llama_index.core.vector_stores.types import FilterCondition, MetadataFilters
-
 from agentic_retriever.errors import AgenticRetrieverError, RetrievalError, StoreDamagedError
-from agentic_retriever.filters import is_empty, node_fields, predicate
+from agentic_retriever.filters import is_empty
+from agentic_retriever.indices.keyword_search import FilteredKeywordSearch
 from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
 from agentic_retriever.retrievers.fusion import Fusion, fuse, ranked
 from agentic_retriever.retrievers.fusion_model import (
@@ -19,17 +18,27 @@ from agentic_retriever.retrievers.fusion_model import (
     InstalledFusion,
     dense_excess,
 )
-from agentic_retriever.retrievers.search import Candidate, Found, HasFolder, HasMetadata, HasProfile
+from agentic_retriever.retrievers.id_filter import FilterTest
+from agentic_retriever.retrievers.search import (
+    Candidate,
+    Found,
+    HasFolder,
+    HasProfile,
+    HasSearchProfile,
+    prefilter_of,
+)
+from agentic_retriever.retrievers.server_sides import both_hits, fused_hits
 from agentic_retriever.retrievers.sides import guarded, run_sides
 from agentic_retriever.retrievers.vector import DENSE, nearest
 from agentic_retriever.schema import Degradation, Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from llama_index.core.callbacks.base import CallbackManager
     from llama_index.core.schema import BaseNode
 
+    from agentic_retriever.indices.point_ranking import Hit
     from agentic_retriever.retrievers.search import AdapterSettings, RetrievalRequest, SearchableIndex
 
 BM25 = "bm25"
@@ -41,14 +50,6 @@ MIN_DEPTH = 50
 MAX_DEPTH = 1_000
 CALIBRATED_DEPTH = 100
 """How deep each side is searched for calibrated fusion, so that scores are the same for every ``top_k`` up to it."""
-
-CHECKED_BY_ID = 500
-LISTED_AT_MOST = 1_000
-"""When, after 500 candidates, so few have satisfied the filters that the whole index may hold no more than 1,000 such
-nodes, the store is asked for all of them. Until then, and otherwise, candidates are read by id."""
-
-FULL_LIST = 9_999
-"""Some stores cut a list of nodes at this length, so one that long is not taken for complete."""
 
 _STEPS = {DENSE: "hybrid.dense", BM25: "hybrid.keyword"}
 _FALLBACKS = {DENSE: "BM25 search alone", BM25: "dense search alone"}
@@ -139,15 +140,11 @@ class HybridRetriever(RetrieverAdapter):
         is_calibrated = self._settings.fusion is Fusion.CALIBRATED
         depth = max(CALIBRATED_DEPTH, request.top_k) if is_calibrated else search_depth(request.top_k)
 
-        def words() -> _Side:
-            side = self._keyword_side(request, depth)
-            return self._with_background(side) if is_calibrated else side
-
-        sides, errors = run_sides(
-            self._settings.workers,
-            {DENSE: lambda: self._dense_side(request, depth, left()), BM25: words},
-            timeout_s=left,
-        )
+        if self._settings.fusion is Fusion.RRF:
+            hits = fused_hits(self._index, request, self._settings, depth, left)
+            if hits is not None:
+                return Found(tuple(Candidate(hit.node, hit.score, {FUSED: hit.score}) for hit in hits))
+        sides, errors = self._both_sides(request, depth, left, is_calibrated=is_calibrated)
         model, degraded = self._model() if is_calibrated else (None, ())
         try:
             candidates = self._merged(sides, request.top_k, depth, model)
@@ -162,7 +159,29 @@ class HybridRetriever(RetrieverAdapter):
         degraded += tuple(step for side in sides.values() for step in side.degraded)
         return Found(candidates, (*(_fallback(side, err) for side, err in errors.items()), *degraded))
 
+    def _both_sides(
+        self, request: RetrievalRequest, depth: int, left: Callable[[], float | None], *, is_calibrated: bool
+    ) -> tuple[dict[str, _Side], dict[str, AgenticRetrieverError]]:
+        """Search both sides, in one request where the index is on a server, else next to each other."""
+
+        def completed(side: _Side) -> _Side:
+            return self._with_background(side) if is_calibrated else side
+
+        both = both_hits(self._index, request, depth, left)
+        if both is not None:
+            return {DENSE: _side_of(both[0]), BM25: completed(_side_of(both[1]))}, {}
+        return run_sides(
+            self._settings.workers,
+            {
+                DENSE: lambda: self._dense_side(request, depth, left()),
+                BM25: lambda: completed(self._keyword_side(request, depth)),
+            },
+            timeout_s=left,
+        )
+
     def _model(self) -> tuple[FusionModel, tuple[Degradation, ...]]:
+        if self._settings.weights is not None:
+            return self._settings.weights, ()
         try:
             return self._fusion.current(), ()
         except StoreDamagedError as err:
@@ -175,7 +194,9 @@ class HybridRetriever(RetrieverAdapter):
         if not side.ranking or not isinstance(index, HasProfile):
             return side
         try:
-            profile = guarded(f"the profile of index {index.name}", index.profile)
+            # Cosines of a search are worth what the index's own model makes of them.
+            read = index.search_profile if isinstance(index, HasSearchProfile) else index.profile
+            profile = guarded(f"the profile of index {index.name}", read)
         except AgenticRetrieverError as err:
             lost = Degradation(step="hybrid.background", reason=str(err), fallback="weights that suit any question")
             return replace(side, degraded=(lost,))
@@ -188,11 +209,14 @@ class HybridRetriever(RetrieverAdapter):
 
     def _keyword_side(self, request: RetrievalRequest, depth: int) -> _Side:
         view = self._index.keyword()
+        if isinstance(view, FilteredKeywordSearch):
+            return _side_of(view.search_nodes(request.query, depth, request.filters))
         if request.filters is None or is_empty(request.filters):
             return _Side(view.search(request.query, depth))
-        if isinstance(self._index, HasMetadata):
-            return _Side(view.search(request.query, depth, allowed=self._index.candidates(request.filters)))
-        allowed = _FilterTest(self._index, request.filters, len(view))
+        prefilter = prefilter_of(self._index)
+        if prefilter is not None:
+            return _Side(view.search(request.query, depth, allowed=prefilter.candidates(request.filters)))
+        allowed = FilterTest(self._index, request.filters, len(view))
         return _Side(view.search(request.query, depth, allowed=allowed), allowed.nodes)
 
     def _merged(
@@ -217,60 +241,8 @@ class HybridRetriever(RetrieverAdapter):
         return fuse(settings.fusion, found.lists, weights, rrf_k=settings.rrf_k)
 
 
-class _FilterTest:
-    """Tells which ids of a batch satisfy the filters, exactly, by reading the nodes; keeps those that do."""
-
-    def __init__(self, index: SearchableIndex, filters: MetadataFilters, total: int) -> None:
-        self.nodes: dict[str, BaseNode] = {}
-        self._index = index
-        self._satisfies = predicate(filters)
-        # Some stores take ids as one more alternative of an "or", so that never stands at the top.
-        self._pushed: MetadataFilters | None = MetadataFilters(filters=[filters])
-        if filters.condition is FilterCondition.AND:
-            self._pushed = filters
-        self._total = total
-        self._asked = 0
-        self._has_listed = False
-        self._is_complete = False
-
-    def __call__(self, node_ids: Sequence[str]) -> Collection[str]:
-        if not self._has_listed and self._asked >= CHECKED_BY_ID and self._expected() <= LISTED_AT_MOST:
-            self._has_listed = True
-            self._is_complete = self._list()
-        if not self._is_complete:
-            self._read(node_ids)
-            self._asked += len(node_ids)
-        return self.nodes.keys()
-
-    def _expected(self) -> float:
-        """Estimate how many nodes of the index satisfy the filters."""
-        return (len(self.nodes) + 1) / self._asked * self._total
-
-    def _read(self, node_ids: Sequence[str]) -> None:
-        """Read these nodes, only those that satisfy the filters where the store can do so."""
-        if self._pushed is not None:
-            try:
-                self._keep(fetch_nodes(self._index, node_ids, self._pushed).values())
-            except AgenticRetrieverError:
-                self._pushed = None  # not every store takes both, or knows every operator
-            else:
-                return
-        self._keep(fetch_nodes(self._index, node_ids).values())
-
-    def _list(self) -> bool:
-        """Read all nodes that satisfy the filters, and tell whether the list is complete."""
-        if self._pushed is None:
-            return False
-        store, filters = self._index.vector_store, self._pushed
-        try:
-            found = guarded("listing nodes by filter", lambda: store.get_nodes(filters=filters))
-        except AgenticRetrieverError:
-            return False
-        self._keep(found)
-        return len(found) < FULL_LIST
-
-    def _keep(self, nodes: Collection[BaseNode]) -> None:
-        self.nodes.update((node.node_id, node) for node in nodes if self._satisfies(node_fields(node)))
+def _side_of(hits: Sequence[Hit]) -> _Side:
+    return _Side(ranked([(hit.node.node_id, hit.score) for hit in hits]), {hit.node.node_id: hit.node for hit in hits})
 
 
 def search_depth(top_k: int) -> int:

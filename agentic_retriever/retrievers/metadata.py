@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from agentic_retriever.llm import ModelClient
     from agentic_retriever.retrievers.question_filters import Clause, Understood
-    from agentic_retriever.retrievers.search import Candidate, RetrievalRequest
+    from agentic_retriever.retrievers.search import Candidate, RetrievalRequest, SearchableIndex
 
 SURE = 0.7
 """A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value."""
@@ -37,6 +37,14 @@ class HasNodes(Protocol):
 
     def nodes(self) -> Iterable[BaseNode]:
         """Go through every node."""
+
+
+@runtime_checkable
+class HasKnownNodes(Protocol):
+    """An index that may have too many nodes to go through them all."""
+
+    def known_nodes(self) -> Iterable[BaseNode]:
+        """Go through all nodes, or through a fair sample."""
 
 
 class MetadataRetriever(RetrieverAdapter):
@@ -91,11 +99,16 @@ class MetadataRetriever(RetrieverAdapter):
             version = self._index.version
             if self._fields is None or self._fields[0] != version:
                 index = self._index
-                items = index.nodes() if isinstance(index, HasNodes) else index.vector_store.get_nodes()
-                pairs = ((node.node_id, node.metadata) for node in items)
+                pairs = ((node.node_id, node.metadata) for node in _nodes_of(index))
                 built = guarded(f"index {index.name}", lambda: FieldDictionary.build(pairs))
                 self._fields = (version, built)
             return self._fields[1]
+
+
+def _nodes_of(index: SearchableIndex) -> Iterable[BaseNode]:
+    if isinstance(index, HasKnownNodes):
+        return index.known_nodes()
+    return index.nodes() if isinstance(index, HasNodes) else index.vector_store.get_nodes()
 
 
 def applicable(understood: Understood) -> tuple[Clause, ...]:

@@ -1,22 +1,24 @@
 """The strategies that can be used: what they need, what they cost, and how they are built.
 
-A new strategy is one file beside this one, one member of ``Strategy`` and one line in ``REGISTRY``; routing, the
-command line and the contract suite read it from here.
+A new strategy of the package is one file beside this one, one member of ``Strategy`` and one entry in ``_SPECS``;
+routing, the command line and the contract suite read it from here. A program adds its own with
+``agentic_retriever.register_strategy``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.errors import UnknownStrategyError, unknown_name
+from agentic_retriever.errors import ConfigError, NoEligibleStrategyError, UnknownStrategyError, unknown_name
+from agentic_retriever.retrievers.asked import AskedRetriever
 from agentic_retriever.retrievers.chunk_decoupling import ChunkDecouplingRetriever
 from agentic_retriever.retrievers.hybrid import HybridRetriever
 from agentic_retriever.retrievers.metadata import MetadataRetriever
 from agentic_retriever.retrievers.planner import PlannerRetriever
 from agentic_retriever.retrievers.recursive import RecursiveRetriever
-from agentic_retriever.retrievers.search import HasViews
+from agentic_retriever.retrievers.search import AnswersItself, HasViews, ServesSome
 from agentic_retriever.retrievers.summary import SummaryRetriever
 from agentic_retriever.retrievers.vector import VectorRetriever
 from agentic_retriever.schema import Strategy, StrategyCard, View
@@ -40,6 +42,8 @@ class StrategySpec:
         cost: Relative work of one query; ``vector`` is 1.
         typical_ms: Typical latency in milliseconds on a small index with a local embedding model.
         build: Makes the retriever for an index.
+        signals: How much each signal of a query speaks for it, as logarithm of odds; for strategies that the packaged
+            table of weights does not know.
     """
 
     strategy: Strategy
@@ -48,6 +52,7 @@ class StrategySpec:
     cost: float
     typical_ms: float
     build: Callable[[SearchableIndex, AdapterSettings], RetrieverAdapter]
+    signals: Mapping[str, float] = field(default_factory=dict)
 
     def card(self, measure: StrategyMeasure | None = None) -> StrategyCard:
         """Return what stage two knows of the strategy, with quality and latency as measured if they were."""
@@ -59,6 +64,7 @@ class StrategySpec:
             typical_ms=self.typical_ms if measure is None else measure.p50_ms,
             quality=None if measure is None else measure.quality,
             measured=measure is not None,
+            signals=self.signals,
         )
 
 
@@ -121,8 +127,10 @@ _SPECS: Final = (
     ),
 )
 
-REGISTRY: Final[Mapping[Strategy, StrategySpec]] = MappingProxyType({spec.strategy: spec for spec in _SPECS})
-"""Every strategy that can be built, in declared order of reliability."""
+_registered: Final[dict[Strategy, StrategySpec]] = {spec.strategy: spec for spec in _SPECS}
+
+REGISTRY: Final[Mapping[Strategy, StrategySpec]] = MappingProxyType(_registered)
+"""Every strategy that can be built, in declared order of reliability, then those that were added."""
 
 ALWAYS_THERE: Final = (View.CHUNKS, View.KEYWORD)
 """The views that any index has or builds when first asked."""
@@ -137,7 +145,25 @@ def cards(index: SearchableIndex, *, measured: MeasuredStrategies | None = None)
     """
     views = {*ALWAYS_THERE, *(index.views if isinstance(index, HasViews) else ())}
     known = {} if measured is None else measured.strategies
-    return tuple(spec.card(known.get(strategy)) for strategy, spec in REGISTRY.items() if views.issuperset(spec.needs))
+    # A copy, since another thread may be adding a strategy.
+    registered = tuple(REGISTRY.items())
+    if isinstance(index, ServesSome):
+        return tuple(spec.card(known.get(one)) for one, spec in registered if index.serves(one, spec.needs))
+    return tuple(spec.card(known.get(strategy)) for strategy, spec in registered if views.issuperset(spec.needs))
+
+
+def check_served(strategy: Strategy, index: SearchableIndex) -> None:
+    """See that an index can serve a strategy.
+
+    Raises:
+        NoEligibleStrategyError: If it says that it cannot; the message lists those that it can.
+        UnknownStrategyError: If there is no such strategy.
+    """
+    if isinstance(index, ServesSome) and not index.serves(strategy, spec_of(strategy).needs):
+        served = ", ".join(card.strategy.value for card in cards(index)) or "none"
+        raise NoEligibleStrategyError(
+            f"index {index.name!r} cannot serve the strategy {strategy.value!r}; it serves: {served}"
+        )
 
 
 def build_adapter(strategy: Strategy | str, index: SearchableIndex, settings: AdapterSettings) -> RetrieverAdapter:
@@ -150,8 +176,13 @@ def build_adapter(strategy: Strategy | str, index: SearchableIndex, settings: Ad
 
     Raises:
         UnknownStrategyError: If there is none of that name; the message lists those there are.
+        NoEligibleStrategyError: If the index cannot serve it.
     """
-    return spec_of(strategy).build(index, settings)
+    spec = spec_of(strategy)
+    check_served(spec.strategy, index)
+    if isinstance(index, AnswersItself):
+        return AskedRetriever(index, settings)
+    return spec.build(index, settings)
 
 
 def spec_of(strategy: Strategy | str) -> StrategySpec:
@@ -161,7 +192,30 @@ def spec_of(strategy: Strategy | str) -> StrategySpec:
         UnknownStrategyError: If there is none of that name; the message lists those there are.
     """
     name = strategy.value if isinstance(strategy, Strategy) else str(strategy)
-    for known, spec in REGISTRY.items():
+    for known, spec in tuple(REGISTRY.items()):
         if known.value == name:
             return spec
     raise UnknownStrategyError(unknown_name("strategy", name, (known.value for known in REGISTRY)))
+
+
+def add_spec(spec: StrategySpec) -> None:
+    """Add a strategy for the whole process, or replace one that was added before.
+
+    Raises:
+        ConfigError: If it is one of the seven, which stay as they are.
+    """
+    if spec.strategy in tuple(Strategy):
+        raise ConfigError(f"strategy {spec.strategy.value!r} is one of the package's own; give yours another name")
+    _registered[spec.strategy] = spec
+
+
+def remove_spec(strategy: Strategy | str) -> None:
+    """Take away a strategy that was added.
+
+    Raises:
+        UnknownStrategyError: If there is none of that name, or it is one of the seven.
+    """
+    spec = spec_of(strategy)
+    if spec.strategy in tuple(Strategy):
+        raise UnknownStrategyError(f"strategy {spec.strategy.value!r} is one of the package's own, which stay")
+    del _registered[spec.strategy]

@@ -12,20 +12,22 @@ from agentic_retriever.errors import ConfigError, unknown_name
 from agentic_retriever.retrievers.fusion import RRF_K, Fusion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from llama_index.core.schema import BaseNode, NodeWithScore
     from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
 
     from agentic_retriever.config import RouterConfig
-    from agentic_retriever.indices.keyword import KeywordIndex
+    from agentic_retriever.indices.keyword_search import KeywordSearch
     from agentic_retriever.indices.metadata import MetadataIndex
     from agentic_retriever.indices.metadata_candidates import CandidateSet
+    from agentic_retriever.indices.point_ranking import Hit
     from agentic_retriever.indices.profile import IndexProfile
     from agentic_retriever.indices.vector_rows import VectorRows
     from agentic_retriever.llm import ModelClient
-    from agentic_retriever.schema import Degradation, View
+    from agentic_retriever.retrievers.fusion_model import FusionModel
+    from agentic_retriever.schema import Degradation, Strategy, View
 
 DEFAULT_WORKERS = 8
 
@@ -60,7 +62,7 @@ class SearchableIndex(Protocol):
     def embedding(self) -> QueryEmbedder:
         """The embedding model that the vectors come from."""
 
-    def keyword(self) -> KeywordIndex:
+    def keyword(self) -> KeywordSearch:
         """Return the BM25 view of the current version."""
 
     def count(self) -> int:
@@ -88,6 +90,38 @@ class HasMetadata(Protocol):
 
 
 @runtime_checkable
+class HasRemoteNodes(Protocol):
+    """An index whose nodes may be on a server."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether they are; the server then checks filters, too."""
+
+
+class BothSides(Protocol):
+    """A server that searches by meaning and by words in one request."""
+
+    def search_both(
+        self, vector: Sequence[float], text: str, top_k: int, filters: MetadataFilters | None = None
+    ) -> tuple[Sequence[Hit], Sequence[Hit]]:
+        """Return the best by cosine, and the best by BM25."""
+
+    def search_fused(
+        self, vector: Sequence[float], text: str, top_k: int, *, depth: int, alpha: float, rrf_k: int,
+        filters: MetadataFilters | None = None,
+    ) -> Sequence[Hit] | None:  # fmt: skip
+        """Return the best of both by weighted reciprocal ranks, or ``None`` where the server cannot do it."""
+
+
+@runtime_checkable
+class HasServerHybrid(Protocol):
+    """An index that may be on such a server."""
+
+    def both_sides(self) -> BothSides | None:
+        """Return the server's search, or ``None``."""
+
+
+@runtime_checkable
 class HasVectorRows(HasMetadata, Protocol):
     """An index that may have its vectors in memory."""
 
@@ -104,12 +138,52 @@ class HasProfile(Protocol):
 
 
 @runtime_checkable
+class HasSearchProfile(Protocol):
+    """An index whose own embedding model is another one than that of its profile's sample."""
+
+    def search_profile(self) -> IndexProfile:
+        """Return the profile with the background of the cosines that searches give."""
+
+
+@runtime_checkable
+class ServesSome(Protocol):
+    """An index that cannot serve every strategy."""
+
+    def serves(self, strategy: Strategy, needs: Collection[View]) -> bool:
+        """Tell whether it can serve a strategy that needs these views."""
+
+
+@runtime_checkable
+class MayHang(Protocol):
+    """An index behind which somebody else's code may take any time."""
+
+    @property
+    def may_hang(self) -> bool:
+        """Whether searches must be given up when their time is over."""
+
+
+@runtime_checkable
+class AnswersItself(Protocol):
+    """An index that is asked in words and tells nothing else."""
+
+    def ask(self, query: str, depth: int) -> Sequence[NodeWithScore]:
+        """Ask for nodes, about so many."""
+
+
+@runtime_checkable
 class HasFolder(Protocol):
     """An index with a folder of its own, beside whose views a fitted fusion may lie."""
 
     @property
     def folder(self) -> Path:
         """The folder."""
+
+
+def prefilter_of(index: SearchableIndex) -> HasMetadata | None:
+    """Return an index as one with a prefilter, if it has one; nodes on a server have none, for it checks filters."""
+    if isinstance(index, HasRemoteNodes) and index.is_remote:
+        return None
+    return index if isinstance(index, HasMetadata) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +261,7 @@ class AdapterSettings:
         alpha: Weight of the dense side in [0, 1], for every fusion but ``calibrated``, which finds its own; the BM25
             side has the rest.
         rrf_k: Constant of reciprocal rank fusion, from 1.
+        weights: The weights of calibrated fusion, instead of those beside the index; for trying them out.
         planner_parts: Most parts that the planner splits a question into, from 2 to 5.
         model: The model that the planner asks; without one it splits by words.
         timer: Gives seconds that only grow.
@@ -204,6 +279,7 @@ class AdapterSettings:
     fusion: Fusion = Fusion.CALIBRATED
     alpha: float = 0.7
     rrf_k: int = RRF_K
+    weights: FusionModel | None = None
     planner_parts: int = 4
     model: ModelClient | None = None
     timer: Callable[[], float] = time.monotonic

@@ -11,7 +11,7 @@ from agentic_retriever.filters import is_empty
 from agentic_retriever.indices.metadata_plan import PlanKind
 from agentic_retriever.indices.vector_rows import MAX_CANDIDATES
 from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
-from agentic_retriever.retrievers.search import Candidate, Found, HasMetadata, HasVectorRows
+from agentic_retriever.retrievers.search import Candidate, Found, HasVectorRows, prefilter_of
 from agentic_retriever.retrievers.sides import guarded
 from agentic_retriever.schema import Strategy
 
@@ -95,9 +95,10 @@ def nearest(
 
 def _plan(index: SearchableIndex, filters: MetadataFilters | None, depth: int) -> FilterPlan | None:
     """Ask the prefilter, if the index has one, how a filtered search is best run."""
-    if is_empty(filters) or not isinstance(index, HasMetadata):
+    prefilter = prefilter_of(index)
+    if is_empty(filters) or prefilter is None:
         return None
-    return guarded(f"the prefilter of index {index.name}", lambda: index.metadata().plan(filters, depth))
+    return guarded(f"the prefilter of index {index.name}", lambda: prefilter.metadata().plan(filters, depth))
 
 
 def _among_candidates(
@@ -105,7 +106,7 @@ def _among_candidates(
 ) -> list[Candidate] | None:
     """Search exactly among the nodes that satisfy the filters, where their vectors are in memory."""
     rows = index.vector_rows() if isinstance(index, HasVectorRows) else None
-    if rows is None or not isinstance(index, HasMetadata):
+    if rows is None or not isinstance(index, HasVectorRows):
         return None
     found = rows.nearest(vector, index.candidates(filters), depth)
     if found is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llama_index.core.schema import ImageNode, IndexNode, NodeWithScore, TextNode
 
 from agentic_retriever.errors import AgenticRetrieverError
+from agentic_retriever.router.kept_nodes import kept
 from agentic_retriever.schema import (
     Answer,
     Attempt,
@@ -101,7 +102,7 @@ def _answer(row: Mapping[str, Any]) -> Answer:
         citations=tuple(Citation(**citation) for citation in row["citations"]),
         confidence=Confidence(float(score), ConfidenceLevel(level)),
         route=RouteDecision.from_dict(row["route"]),
-        nodes=tuple(_node(node) for node in row["nodes"]),
+        nodes=kept(_node(node) for node in row["nodes"]),
         usage=Usage(tuple(TierUsage.from_dict(usage) for usage in row["usage"])),
         timings_ms={str(name): float(value) for name, value in row["timings_ms"].items()},
         tier=Tier(row["tier"]),

@@ -7,26 +7,27 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from agentic_retriever.cache import cache_key
 from agentic_retriever.filters import normalise
-from agentic_retriever.indices.index import embedded_text
-from agentic_retriever.indices.profile import MAX_TERMS
+from agentic_retriever.indices.node_text import embedded_text
 from agentic_retriever.prompts import VERSION
-from agentic_retriever.router.judging import relevance
-from agentic_retriever.router.trained import training_stamp
+from agentic_retriever.router.judging import relevance, search_profile, unknown_words
+from agentic_retriever.router.spans import SYNTHESIZE, traced, traced_stream
 from agentic_retriever.routing import support_of
 from agentic_retriever.schema import Answer, Degradation, Retrieval, Tier, Usage
-from agentic_retriever.synthesis import Evidence, Limits, unknown_share
+from agentic_retriever.synthesis import Evidence, Limits
+from agentic_retriever.synthesis.confidence import default_model
 from agentic_retriever.text import detect_language, normalise_query
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from agentic_retriever.embeddings.model import Vector
-    from agentic_retriever.indices import Index, IndexProfile
+    from agentic_retriever.indices import IndexProfile, RoutedIndex
     from agentic_retriever.router.questions import Question
     from agentic_retriever.router.resources import Resources
     from agentic_retriever.router.spending import Spending
+    from agentic_retriever.router.trained import Trained
     from agentic_retriever.schema import Budget
-    from agentic_retriever.synthesis import StreamControl, Synthesis, Synthesizer
+    from agentic_retriever.synthesis import ConfidenceModel, StreamControl, Synthesis, Synthesizer
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ class AnswerStage:
         self._resources = resources
         self._synthesizer = synthesizer
 
+    @traced(SYNTHESIZE)
     def run(
         self,
         retrieval: Retrieval,
@@ -57,11 +59,12 @@ class AnswerStage:
         """Answer; never raises for want of a model."""
         limits = self._limits(spending, force_cloud=force_cloud)
         with spending.clock.step("synthesis"):
-            retrieval, believed = self._judged(retrieval, query_vector)
+            retrieval, believed = self._judged(self._told(retrieval, origin), query_vector)
             write = self._synthesizer.synthesize
             done = self._ask(write, retrieval, origin, query_vector, limits, believed=believed)
         return _finished(retrieval, done, spending, force_cloud=force_cloud)
 
+    @traced_stream(SYNTHESIZE)
     def stream(
         self,
         retrieval: Retrieval,
@@ -79,7 +82,7 @@ class AnswerStage:
         """
         limits = self._limits(spending, force_cloud=force_cloud, control=control)
         with spending.clock.step("synthesis"):
-            retrieval, believed = self._judged(retrieval, query_vector)
+            retrieval, believed = self._judged(self._told(retrieval, origin), query_vector)
             write = self._synthesizer.stream
             done = yield from self._ask(write, retrieval, origin, query_vector, limits, believed=believed)
         return _finished(retrieval, done, spending, force_cloud=force_cloud)
@@ -101,9 +104,10 @@ class AnswerStage:
             complexity=decision.complexity,
             language=detect_language(decision.query),
             evidence=Evidence(
-                relevance=relevance(retrieval.nodes, profile),
+                relevance=relevance(retrieval.nodes, search_profile(self._resources.index(retrieval.indexes[0]))),
                 query_vector=query_vector,
-                unknown_share=_unknown(decision.query, profile),
+                unknown_share=unknown_words(decision.query, profile),
+                confidences=_weights(self._trained(retrieval, origin)),
             ),
             limits=limits,
             index_of=origin,
@@ -133,19 +137,30 @@ class AnswerStage:
         said = f"the passages found hardly answer this (probability {support.probability:.2f})"
         return replace(retrieval, understood=(*retrieval.understood, said)), False
 
+    def _told(self, retrieval: Retrieval, origin: Mapping[str, str]) -> Retrieval:
+        """Say which calibration of confidence cannot be read."""
+        lost = [step for trained in self._trained(retrieval, origin) for step in trained.unsure]
+        return replace(retrieval, degraded=(*retrieval.degraded, *lost)) if lost else retrieval
+
+    def _trained(self, retrieval: Retrieval, origin: Mapping[str, str]) -> list[Trained]:
+        """Return what is known of each index that the nodes come from."""
+        first = retrieval.indexes[0]
+        names = dict.fromkeys(origin.get(found.node.node_id, first) for found in retrieval.nodes)
+        return [self._resources.trained(self._resources.index(name)) for name in names]
+
     def _profile(self, retrieval: Retrieval) -> IndexProfile:
         return self._resources.index(retrieval.indexes[0]).profile()
 
 
+def _weights(trained: Sequence[Trained]) -> tuple[ConfidenceModel, ...]:
+    """Return the weights of confidence of each index, those of the package where it has none of its own."""
+    if all(one.confidence is None for one in trained):
+        return ()
+    return tuple(default_model() if one.confidence is None else one.confidence.model for one in trained)
+
+
 def _less_reserve(left_s: float | None) -> float | None:
     return None if left_s is None else left_s - min(_RESERVE_S, _RESERVE_SHARE * left_s)
-
-
-def _unknown(query: str, profile: IndexProfile) -> float | None:
-    """Share of the question's words that the index lacks; unknown where the profile cannot hold all of its words."""
-    if len(profile.document_frequency) >= MAX_TERMS:
-        return None
-    return unknown_share(query, profile.document_frequency, language=profile.language)
 
 
 def _finished(retrieval: Retrieval, done: Synthesis, spending: Spending, *, force_cloud: bool) -> Answer:
@@ -190,7 +205,7 @@ def answer_key(resources: Resources, question: Question, *, llm: str, budget: Bu
         top_k=[question.top_k, question.top_k_given],
         # With the time of creation, as an index that is removed and made again counts its versions from the start.
         versions={
-            index.name: [index.manifest.created, index.version, *training_stamp(index)]
+            index.name: [index.created, index.version, *resources.stamps.of(index)]
             for index in _concerned(resources, question)
         },
         embedding=resources.embedding().name,
@@ -202,6 +217,6 @@ def answer_key(resources: Resources, question: Question, *, llm: str, budget: Bu
     )
 
 
-def _concerned(resources: Resources, question: Question) -> list[Index]:
+def _concerned(resources: Resources, question: Question) -> list[RoutedIndex]:
     """Return the indexes that the answer may come from."""
     return resources.usable()[0] if question.index is None else [resources.index(question.index)]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from llama_index.core.response_synthesizers import BaseSynthesizer
+
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.llm import build_client
+from agentic_retriever.retrievers.fusion import Fusion
 from agentic_retriever.routing import (
     AutoClassifier,
     AutoSelector,
@@ -22,20 +26,23 @@ from agentic_retriever.routing import (
     RoundRobinSelector,
     StrategyModel,
     StrategySelector,
+    fused_weights,
     probe_features,
     query_features,
 )
 from agentic_retriever.schema import Tier
-from agentic_retriever.synthesis import ExtractiveSynthesizer, LLMSynthesizer, Synthesizer
+from agentic_retriever.synthesis import ExtractiveSynthesizer, ForeignSynthesizer, LLMSynthesizer, Synthesizer
+from agentic_retriever.synthesis.foreign import ForeignModel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from llama_index.core.llms import LLM
+    from llama_index.core.postprocessor.types import BaseNodePostprocessor
 
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.embeddings.model import Matrix, Vector
-    from agentic_retriever.indices import Index
+    from agentic_retriever.indices import RoutedIndex
     from agentic_retriever.llm import ModelClient, TieredClient
     from agentic_retriever.router.resources import Resources
     from agentic_retriever.routing import IndexClassifier
@@ -91,7 +98,7 @@ class Selectors:
         """Whether the same question gets the same strategy."""
         return self._shared.mode != "round_robin"
 
-    def features(self, query: str, index: Index, complexity: float, vector: Vector | None) -> Mapping[str, float]:
+    def features(self, query: str, index: RoutedIndex, complexity: float, vector: Vector | None) -> Mapping[str, float]:
         """Return the signals of a question, with the probes of the index where a learned model reads them."""
         profile = index.profile()
         signals = query_features(query, profile, complexity, domain_terms=self._terms)
@@ -99,7 +106,7 @@ class Selectors:
             return signals
         return {**signals, **probe_features(query, profile, vector)}
 
-    def of(self, index: Index) -> StrategySelector:
+    def of(self, index: RoutedIndex) -> StrategySelector:
         """Return the selector for an index."""
         model = self._resources.trained(index).model if self._learns else None
         if model is None:
@@ -107,7 +114,7 @@ class Selectors:
         with self._lock:
             known = self._learned.get(index.name)
             if known is None or known[0] is not model:
-                learned = LearnedSelector(model, HeuristicSelector())
+                learned = LearnedSelector(model, self._heuristic())
                 known = self._learned[index.name] = model, self._escalating(learned)
             return known[1]
 
@@ -115,7 +122,7 @@ class Selectors:
         kind = self._config.selector
         if kind == "round_robin":
             return RoundRobinSelector()
-        heuristic = HeuristicSelector()
+        heuristic = self._heuristic()
         if kind in {"heuristic", "learned"}:
             return heuristic
         if kind == "auto":
@@ -124,12 +131,25 @@ class Selectors:
             raise ConfigError(_NEEDS_MODEL.format(setting="selector", value=kind))
         return LLMSelector(self._client, heuristic, form="word" if kind == "llm_word" else "structured")
 
+    def _heuristic(self) -> HeuristicSelector:
+        return heuristic_selector(self._config)
+
     def _escalating(self, base: StrategySelector) -> StrategySelector:
         """Add the model that is asked when the base is unsure."""
         if self._config.selector != "auto":
             return base
         model = None if self._client is None else LLMSelector(self._client, base)
         return AutoSelector(base, model, min_confidence=self._config.escalation_confidence)
+
+
+def heuristic_selector(config: RouterConfig) -> HeuristicSelector:
+    """Return what decides where no model of the index and no language model does.
+
+    Unless the settings ask for the wording alone (``selector=heuristic``), it starts from ``hybrid`` where that is
+    calibrated, since it then does no worse than dense search on any collection that was tried.
+    """
+    measured = config.selector != "heuristic" and config.fusion == Fusion.CALIBRATED.value
+    return HeuristicSelector(fused_weights() if measured else None)
 
 
 def make_client(config: RouterConfig, llm: LLM | None) -> TieredClient | None:
@@ -146,18 +166,62 @@ def make_client(config: RouterConfig, llm: LLM | None) -> TieredClient | None:
     return build_client(config, models=None if llm is None else {Tier.PRIMARY: llm})
 
 
-def make_synthesizer(resources: Resources, client: ModelClient | None) -> Synthesizer:
-    """Return what writes answers, by the model where there is one, else by extraction."""
+def make_synthesizer(
+    resources: Resources, client: ModelClient | None, given: Synthesizer | BaseSynthesizer | None = None
+) -> Synthesizer:
+    """Return what writes answers: the given one, else the model where there is one, else extraction.
+
+    Raises:
+        ConfigError: If the given one is no synthesizer, neither ours nor LlamaIndex's.
+    """
+    if given is not None and not isinstance(given, BaseSynthesizer):
+        if callable(getattr(given, "synthesize", None)) and callable(getattr(given, "stream", None)):
+            return given
+        raise ConfigError(
+            f"synthesizer must be a Synthesizer or a LlamaIndex response synthesizer, got {type(given).__name__}"
+        )
+    config = resources.config
+    model: LLMSynthesizer | ForeignSynthesizer | None = None
+    if given is not None:
+        model = ForeignSynthesizer(given, unsupported=unsupported_policy(config))
+    elif client is not None:
+        model = LLMSynthesizer(client, unsupported=unsupported_policy(config))
+    return Synthesizer(make_extractive(resources), model, answer_threshold=config.answer_threshold)
+
+
+def make_extractive(resources: Resources) -> ExtractiveSynthesizer:
+    """Return what writes answers without a model."""
     config = resources.config
 
     def embed(sentences: list[str]) -> Matrix:
         return resources.embedding().embed_sentences(sentences)
 
-    extractive = ExtractiveSynthesizer(
+    return ExtractiveSynthesizer(
         max_sentences=config.answer_sentences, embed=embed if config.answer_rescoring else None
     )
-    model = None if client is None else LLMSynthesizer(client, unsupported=unsupported_policy(config))
-    return Synthesizer(extractive, model, answer_threshold=config.answer_threshold)
+
+
+def writers_key(client: ModelClient | None, given: object, postprocessors: Sequence[BaseNodePostprocessor]) -> str:
+    """Name what answers depend on besides settings and indexes, for the key of the answer cache.
+
+    What somebody brought along is told apart by a digest of its settings, so that routers which share a cache do not
+    get each other's answers; where the settings have no stable form they share nothing.
+    """
+    names = ["none" if client is None else repr(client)]
+    if isinstance(given, BaseSynthesizer):
+        names.append(f"{ForeignModel(given).model} {_digest(given.get_prompts())}")
+    elif given is not None:
+        names.append(f"{type(given).__name__} {_digest(vars(given) if hasattr(given, '__dict__') else given)}")
+    names.extend(f"{type(one).__name__} {_digest(_settings(one))}" for one in postprocessors)
+    return ", ".join(names)
+
+
+def _settings(postprocessor: BaseNodePostprocessor) -> dict[str, object]:
+    return {name: value for name, value in postprocessor if name != "callback_manager"}
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def unsupported_policy(config: RouterConfig) -> Literal["flag", "mark", "drop"]:

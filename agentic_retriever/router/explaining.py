@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from agentic_retriever.schema.markup import element, frame, short_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +55,9 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """Draw the text in Jupyter: escaped, no assets, colours inherited from the theme."""
-        return f"<pre style='white-space:pre-wrap'>{html.escape(str(self))}</pre>"
+        return frame(element("pre", str(self), style="white-space:pre-wrap"))
+
+    _repr_pretty_ = short_text
 
     def _index(self) -> Iterator[str]:
         stage = self.decision.index

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-import uuid
 from typing import TYPE_CHECKING, TypeVar
 
+from agentic_retriever.bridge import Pluggable
 from agentic_retriever.cache import answer_cache, warm
 from agentic_retriever.concurrency import Workers
 from agentic_retriever.config import RouterConfig
@@ -21,6 +22,7 @@ from agentic_retriever.router.choices import (
     make_classifier,
     make_client,
     make_synthesizer,
+    writers_key,
 )
 from agentic_retriever.router.pipeline import Pipeline, Services, Stages
 from agentic_retriever.router.queries import Queries
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.llms import LLM
+    from llama_index.core.postprocessor.types import BaseNodePostprocessor
+    from llama_index.core.response_synthesizers import BaseSynthesizer
     from llama_index.core.vector_stores.types import MetadataFilters
     from typing_extensions import Self
 
@@ -57,7 +61,7 @@ _GRACE_S = 0.25
 _MAX_STREAMS = 128
 
 
-class AgenticRouter(Queries):
+class AgenticRouter(Queries, Pluggable):
     """Routes questions to indexes and strategies and answers them with citations.
 
     Making one reads no index and calls no server. All methods are safe to call from many threads, from a running event
@@ -69,7 +73,9 @@ class AgenticRouter(Queries):
         llm: Any LlamaIndex LLM that writes the answers, instead of the one that the settings name.
         classifier: Stage one, instead of the one that the settings name.
         selector: Stage two, instead of the one that the settings name.
-        synthesizer: Writes the answers, instead of the built-in one.
+        synthesizer: Writes the answers, instead of the built-in one; any LlamaIndex response synthesizer, too, whose
+            citations are then checked, and which extraction stands in for when it fails.
+        postprocessors: LlamaIndex node postprocessors, run last on what was retrieved; one that fails is left out.
         packed: Known vectors, such as those shipped with the sample.
         timer: Monotonic time in seconds.
         new_id: Makes query ids.
@@ -88,10 +94,11 @@ class AgenticRouter(Queries):
         llm: LLM | None = None,
         classifier: IndexClassifier | None = None,
         selector: StrategySelector | None = None,
-        synthesizer: Synthesizer | None = None,
+        synthesizer: Synthesizer | BaseSynthesizer | None = None,
+        postprocessors: Sequence[BaseNodePostprocessor] = (),
         packed: Sequence[VectorSource] = (),
         timer: Callable[[], float] = time.perf_counter,
-        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        new_id: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
         config = config or RouterConfig.load()
         client = make_client(config, llm)
@@ -99,8 +106,8 @@ class AgenticRouter(Queries):
         selectors = Selectors(resources, client, given=selector)
         stages = Stages(
             RouteStage(resources, classifier or make_classifier(config, client), selectors),
-            RetrieveStage(resources, Refiner(resources, client), client),
-            AnswerStage(resources, synthesizer or make_synthesizer(resources, client)),
+            RetrieveStage(resources, Refiner(resources, client, postprocessors), client),
+            AnswerStage(resources, make_synthesizer(resources, client, synthesizer)),
         )
         #: The answer cache: ``cache.clear()`` and ``cache.stats()``.
         self.cache: SingleFlightCache[Answer] = answer_cache(
@@ -111,7 +118,7 @@ class AgenticRouter(Queries):
         services = Services(
             cache=self.cache,
             recorder=Recorder(self._log, client),
-            llm="none" if client is None else repr(client),
+            llm=writers_key(client, synthesizer, postprocessors),
             timer=timer,
             new_id=new_id,
         )

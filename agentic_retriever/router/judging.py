@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from agentic_retriever.indices.profile import MAX_TERMS
 from agentic_retriever.retrievers import source_scores
 from agentic_retriever.retrievers.postprocess import store_vectors
+from agentic_retriever.retrievers.search import HasSearchProfile
+from agentic_retriever.synthesis import unknown_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from llama_index.core.schema import NodeWithScore
 
     from agentic_retriever.embeddings.model import Vector
-    from agentic_retriever.indices import IndexProfile
+    from agentic_retriever.indices import IndexProfile, RoutedIndex
     from agentic_retriever.router.resources import Resources
 
 # The sources of strategies whose scores are cosines with a node of the index.
@@ -45,6 +48,26 @@ def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile) -> float | 
     return 1 / (1 + math.exp(-_STEEPNESS * (z - _TURN)))
 
 
+def search_profile(index: RoutedIndex) -> IndexProfile:
+    """Return the profile of an index with the background of the cosines that its searches give."""
+    return index.search_profile() if isinstance(index, HasSearchProfile) else index.profile()
+
+
+def unknown_words(query: str, profile: IndexProfile) -> float | None:
+    """Return the share of a question's words that an index lacks, in [0, 1].
+
+    Args:
+        query: The question.
+        profile: Of the index.
+
+    Returns:
+        The share; ``None`` where the profile cannot hold all words of the index, or the question has none.
+    """
+    if not profile.whole or len(profile.document_frequency) >= MAX_TERMS:
+        return None
+    return unknown_share(query, profile.document_frequency, language=profile.language)
+
+
 def node_cosine(node: NodeWithScore) -> float | None:
     """Return the cosine by which a node was found, or ``None`` when it was found by words alone."""
     scores = source_scores(node.node)
@@ -62,13 +85,16 @@ def cosines(
         query_vector: Unit vector of the question, or ``None``.
 
     Returns:
-        By node id, as far as known: from the search itself, else from the stored vectors.
+        By node id, as far as known: from the search itself, else from the stored vectors. Nothing of an index with an
+        embedding model of its own, whose cosines do not compare with those of others.
 
     Raises:
         StoreError: If a store cannot be read.
     """
     known: dict[str, float] = {}
     for name, nodes in found.items():
+        if not resources.compares(resources.index(name)):
+            continue  # cosines of another model
         told = {node.node.node_id: node_cosine(node) for node in nodes}
         known |= {node_id: cosine for node_id, cosine in told.items() if cosine is not None}
         missing = [node_id for node_id, cosine in told.items() if cosine is None]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentic_retriever.retrievers import REGISTRY, cards
+from agentic_retriever.retrievers.search import ServesSome
 from agentic_retriever.schema import View
 
 if TYPE_CHECKING:
-    from agentic_retriever.indices import Index
+    from agentic_retriever.indices import RoutedIndex
     from agentic_retriever.indices.measured import MeasuredStrategies
     from agentic_retriever.schema import StrategyCard
 
@@ -19,7 +20,7 @@ _MISSING = {
 
 
 def offer(
-    index: Index, measured: MeasuredStrategies | None, *, left_ms: float | None
+    index: RoutedIndex, measured: MeasuredStrategies | None, *, left_ms: float | None
 ) -> tuple[tuple[StrategyCard, ...], dict[str, str]]:
     """List the strategies to choose from.
 
@@ -34,9 +35,10 @@ def offer(
         The cards in declared order, and why the other strategies are not among them.
     """
     served = cards(index, measured=measured)
+    missing = {} if isinstance(index, ServesSome) else _MISSING
     names = {card.strategy for card in served}
     withheld = {
-        strategy.value: next((_MISSING[view] for view in spec.needs if view in _MISSING), "the index cannot serve it")
+        strategy.value: next((missing[view] for view in spec.needs if view in missing), "the index cannot serve it")
         for strategy, spec in REGISTRY.items()
         if strategy not in names
     }

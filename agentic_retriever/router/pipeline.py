@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from agentic_retriever.router.answer_values import copied_answer, worth_keeping
+from agentic_retriever.router.answer_values import copied_answer, kept_answer, worth_keeping
 from agentic_retriever.router.answering import answer_key
+from agentic_retriever.router.spans import QUERY, RETRIEVE, traced, traced_stream, traced_task
 from agentic_retriever.router.spending import Spending
 from agentic_retriever.router.timing import QueryClock
 
@@ -46,6 +48,10 @@ class _Call:
     force_cloud: bool
     spending: Spending
     compute: Callable[[], Answer]
+
+    def compute_kept(self) -> Answer:
+        """Make the answer as the cache keeps it."""
+        return kept_answer(self.compute())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +100,14 @@ class Pipeline:
         """Decide; with ``recorded``, as then where chance or a model decided."""
         return self._stages.route.run(question, self._spending(budget), recorded=recorded).decision
 
+    @traced(RETRIEVE)
     def retrieve(self, question: Question, budget: Budget | None) -> Retrieval:
         """Decide and fetch."""
         spending = self._spending(budget)
         routed = self._stages.route.run(question, spending)
         return self._stages.retrieve.run(question, routed, spending)[0]
 
+    @traced(QUERY)
     def answer(self, question: Question, budget: Budget | None, *, force_cloud: bool) -> Answer:
         """Decide, fetch and answer, or return the answer from the cache."""
         call = self._call(question, budget, force_cloud=force_cloud)
@@ -107,10 +115,11 @@ class Pipeline:
             if not self._caches(question):
                 return self._handed_out(call, call.compute(), cached=False)
             answer, cached = self._services.cache.get_or_compute(
-                self._key(call), call.compute, keep=worth_keeping, timeout_s=call.spending.clock.left_s(_WAITING)
+                self._key(call), call.compute_kept, keep=worth_keeping, timeout_s=call.spending.clock.left_s(_WAITING)
             )
             return self._handed_out(call, answer, cached=cached)
 
+    @traced_task(QUERY)
     async def aanswer(
         self, question: Question, budget: Budget | None, *, force_cloud: bool, workers: Workers
     ) -> Answer:
@@ -118,16 +127,22 @@ class Pipeline:
         call = self._call(question, budget, force_cloud=force_cloud)
         with self._failures(call):
             if not self._caches(question):
-                return self._handed_out(call, await workers.run(call.compute), cached=False)
+                try:
+                    return self._handed_out(call, await workers.run(call.compute), cached=False)
+                except asyncio.CancelledError:
+                    call.spending.clock.stop()
+                    raise
             answer, cached = await self._services.cache.aget_or_compute(
                 await workers.run(self._key, call),
-                call.compute,
+                call.compute_kept,
                 submit=workers.submit,
                 keep=worth_keeping,
                 timeout_s=call.spending.clock.left_s(_WAITING),
+                unwanted=call.spending.clock.stop,
             )
             return self._handed_out(call, answer, cached=cached)
 
+    @traced_stream(QUERY)
     def stream(
         self, question: Question, budget: Budget | None, control: StreamControl, *, force_cloud: bool
     ) -> Generator[str, None, Answer]:
@@ -138,10 +153,12 @@ class Pipeline:
             key, epoch = self._key(call), cache.epoch
             known = cache.peek(key) if self._caches(question) else None
             if known is not None:
+                control.found(known.nodes, known.route)
                 yield known.text
                 return self._handed_out(call, known, cached=True)
             routed = self._stages.route.run(question, call.spending)
             retrieval, origin = self._stages.retrieve.run(question, routed, call.spending)
+            control.found(retrieval.nodes, retrieval.route)
             answer = yield from self._stages.answer.stream(
                 retrieval,
                 origin,
@@ -151,8 +168,8 @@ class Pipeline:
                 control=control,
             )
             if self._caches(question) and worth_keeping(answer):
-                cache.put(key, answer, epoch=epoch)
-                answer = copied_answer(answer)
+                # A copy, as the nodes of this one were shown when they were found.
+                cache.put(key, kept_answer(copied_answer(answer)), epoch=epoch)
             return self._handed_out(call, answer, cached=False)
 
     @contextmanager

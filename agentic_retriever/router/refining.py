@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from agentic_retriever.retrievers.postprocess import (
     EXPANDED_KEY,
     LLMReranker,
+    NodePostprocessors,
     PostprocessSettings,
     PostprocessTools,
     make_reranker,
@@ -14,11 +15,13 @@ from agentic_retriever.retrievers.postprocess import (
     section_neighbours,
     store_vectors,
 )
+from agentic_retriever.router.spans import REFINE, traced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
+    from llama_index.core.postprocessor.types import BaseNodePostprocessor
     from llama_index.core.schema import BaseNode, NodeWithScore
 
     from agentic_retriever.llm import ModelClient
@@ -35,16 +38,25 @@ class Refiner:
     Args:
         resources: Settings and indexes.
         client: The model for the reranker ``llm``.
+        postprocessors: LlamaIndex node postprocessors, run last.
 
     Raises:
-        ConfigError: If the settings name a reranker that cannot be made.
+        ConfigError: If the settings name a reranker that cannot be made, or a postprocessor is none.
     """
 
-    def __init__(self, resources: Resources, client: ModelClient | None) -> None:
+    def __init__(
+        self, resources: Resources, client: ModelClient | None, postprocessors: Sequence[BaseNodePostprocessor] = ()
+    ) -> None:
         self._resources = resources
         self._settings = PostprocessSettings.from_config(resources.config)
         self._reranker = make_reranker(resources.config, client)
         self._asks_model = resources.config.reranker == "llm"
+        self._postprocessors = NodePostprocessors(postprocessors)
+
+    @property
+    def reranker(self) -> str:
+        """The reranker as the settings name it; ``none`` for none."""
+        return self._resources.config.reranker
 
     def kept(self, question: Question, complexity_score: float) -> int:
         """Return how many nodes the answer gets; a number that the caller gave is never changed."""
@@ -56,6 +68,7 @@ class Refiner:
         """Return how many nodes to retrieve so that so many can be kept."""
         return self._settings.candidates(kept, reranks=self._reranker is not None)
 
+    @traced(REFINE)
     def run(
         self,
         question: Question,
@@ -100,6 +113,15 @@ class Refiner:
                 top_k=kept,
                 timeout_s=clock.left_s("refining what was found"),
             )
+            if self._postprocessors:
+                # Half of the time at most, so that an answer can still follow.
+                refined, failed = self._postprocessors.run(
+                    question.query,
+                    refined,
+                    filters=question.filters,
+                    timeout_s=clock.left_s("postprocessing what was found") / 2,
+                )
+                lost = (*lost, *failed)
         for entry in refined:
             hit = entry.node.metadata.get(EXPANDED_KEY)
             if hit in origin:
@@ -110,5 +132,7 @@ class Refiner:
         found: dict[str, npt.ArrayLike] = {}
         for name in dict.fromkeys(origin[node_id] for node_id in node_ids if node_id in origin):
             mine = [node_id for node_id in node_ids if origin.get(node_id) == name]
-            found.update(store_vectors(self._resources.index(name))(mine))
+            index = self._resources.index(name)
+            if len(mine) == len(node_ids) or self._resources.compares(index):  # else they are of different models
+                found.update(store_vectors(index)(mine))
         return found

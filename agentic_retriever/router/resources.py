@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentic_retriever.cache import cache_key
 from agentic_retriever.concurrency import Workers
 from agentic_retriever.embeddings import (
     DiskVectorCache,
@@ -15,11 +15,13 @@ from agentic_retriever.embeddings import (
     embedding_name,
     resolve_embedding,
 )
-from agentic_retriever.errors import ConfigError, StoreError
+from agentic_retriever.errors import ConfigError, StoreError, UnknownIndexError, unknown_name
 from agentic_retriever.indices import IndexStorage
+from agentic_retriever.indices.attached import AttachedIndex
 from agentic_retriever.redis_link import open_link
 from agentic_retriever.retrievers import AdapterSettings, build_adapter
-from agentic_retriever.router.trained import TrainedFiles
+from agentic_retriever.router.attached import AttachedIndexes
+from agentic_retriever.router.trained import TrainedFiles, TrainingStamps
 from agentic_retriever.schema import Degradation
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.embeddings import VectorSource
-    from agentic_retriever.indices import Index
+    from agentic_retriever.indices import Index, RoutedIndex
     from agentic_retriever.llm import ModelClient
     from agentic_retriever.retrievers import RetrieverAdapter
     from agentic_retriever.router.trained import Trained
@@ -63,9 +65,13 @@ class Resources:
         model: ModelClient | None = None,
     ) -> None:
         self.config = config
-        #: All settings as one text, for cache keys; secrets as stars.
-        self.config_key = json.dumps(config.to_dict(), sort_keys=True)
-        self.storage = IndexStorage(config.data_dir)
+        #: All settings in short, for cache keys; secrets as stars.
+        self.config_key = cache_key(**config.to_dict())
+        #: What changes with the training of an index.
+        self.stamps = TrainingStamps()
+        self.storage = IndexStorage.from_config(config)
+        #: Indexes of LlamaIndex that were registered; they live in this router only.
+        self.attached = AttachedIndexes()
         self._given = embedding
         self.model = model
         self._packed = tuple(packed)
@@ -73,7 +79,7 @@ class Resources:
         self._embedding: EmbeddingModel | None = None
         self._adapters: dict[_AdapterKey, RetrieverAdapter] = {}
         self._workers: Workers | None = None
-        self._trained = TrainedFiles()
+        self._trained = TrainedFiles(self.stamps)
         #: The Redis server that answers and vectors are shared through, or ``None``.
         self.redis = open_link(config)
 
@@ -101,13 +107,35 @@ class Resources:
                 )
             return self._embedding
 
-    def index(self, name: str) -> Index:
+    def names(self) -> list[str]:
+        """Return the names of all indexes, stored and attached, in order."""
+        attached = self.attached.names()
+        return sorted({*self.storage.names(), *attached}) if attached else self.storage.names()
+
+    def index(self, name: str) -> RoutedIndex:
         """Return an index, opening it with its first use.
 
         Raises:
             UnknownIndexError: If there is none of that name.
             StoreError: If it cannot be opened.
         """
+        attached = self.attached.get(name)
+        if attached is not None:
+            return attached
+        try:
+            return self.stored(name)
+        except UnknownIndexError as err:
+            raise UnknownIndexError(unknown_name("index", str(name), self.names())) from err
+
+    def stored(self, name: str) -> Index:
+        """Return an index of the data directory, opening it with its first use.
+
+        Raises:
+            IndexingError: If it is an attached one, which is changed through LlamaIndex.
+            UnknownIndexError: If there is none of that name.
+            StoreError: If it cannot be opened.
+        """
+        self.attached.refuse(name)
         index = self.storage.opened(name)
         if index is not None:
             return index
@@ -115,15 +143,15 @@ class Resources:
             self.storage.manifest(name)  # an unknown or damaged index is named before the embedding model is looked for
             return self.storage.open(name, self.embedding())
 
-    def usable(self) -> tuple[list[Index], tuple[Degradation, ...]]:
+    def usable(self) -> tuple[list[RoutedIndex], tuple[Degradation, ...]]:
         """Return the indexes that can be opened, in order of their names, and why the others cannot.
 
         Raises:
             StoreError: If there are indexes and none can be opened.
         """
-        found: list[Index] = []
+        found: list[RoutedIndex] = []
         problems: dict[str, StoreError] = {}
-        for name in self.storage.names():
+        for name in self.names():
             index, problem = self._opened(name)
             if index is not None:
                 found.append(index)
@@ -137,7 +165,11 @@ class Resources:
         )
         return found, tuple(lost)
 
-    def adapter(self, index: Index, strategy: Strategy) -> RetrieverAdapter:
+    def compares(self, index: RoutedIndex) -> bool:
+        """Tell whether an index's vectors are of the router's embedding model."""
+        return not isinstance(index, AttachedIndex) or index.embedding is self.embedding()
+
+    def adapter(self, index: RoutedIndex, strategy: Strategy) -> RetrieverAdapter:
         """Return the adapter of a strategy over an index, made once.
 
         Raises:
@@ -158,7 +190,7 @@ class Resources:
                 self._workers = Workers(self.config.workers, "agentic-retrieval")
             return self._workers
 
-    def trained(self, index: Index) -> Trained:
+    def trained(self, index: RoutedIndex) -> Trained:
         """Return what benchmark and training left beside an index."""
         return self._trained.of(index)
 
@@ -181,7 +213,7 @@ class Resources:
             if self.redis is not None:
                 self.redis.close()
 
-    def _opened(self, name: str) -> tuple[Index | None, StoreError | None]:
+    def _opened(self, name: str) -> tuple[RoutedIndex | None, StoreError | None]:
         try:
             return self.index(name), None
         except StoreError as err:

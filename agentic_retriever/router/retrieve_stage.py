@@ -15,8 +15,10 @@ from agentic_retriever.errors import (
     RetrievalError,
 )
 from agentic_retriever.retrievers import RetrievalRequest, run_sides
-from agentic_retriever.router.judging import cosines, relevance
+from agentic_retriever.retrievers.search import MayHang
+from agentic_retriever.router.judging import cosines, relevance, search_profile
 from agentic_retriever.router.merge import merge_indexes
+from agentic_retriever.router.spans import SEARCH, adapter_search, traced
 from agentic_retriever.router.spending import MeteredModel
 from agentic_retriever.schema import Degradation, Retrieval, Strategy, Tried
 
@@ -79,6 +81,7 @@ class RetrieveStage:
         self._model = model
         self._caller = DeadlineCaller("retrieval", max_calls=4 * resources.config.workers)
 
+    @traced(SEARCH)
     def run(self, question: Question, routed: Routed, spending: Spending) -> tuple[Retrieval, dict[str, str]]:
         """Retrieve.
 
@@ -125,7 +128,7 @@ class RetrieveStage:
             by_index = {name: result.nodes for name, result in results.items()}
             near = cosines(self._resources, by_index, routed.query_vector) if len(results) > 1 else {}
             nodes, origin = merge_indexes(results, decision.index.scores, cosines=near, top_k=top_k)
-        profile = self._resources.index(decision.index.name).profile()
+        profile = search_profile(self._resources.index(decision.index.name))
         return _Found(
             strategy=strategy,
             nodes=nodes,
@@ -157,7 +160,9 @@ class RetrieveStage:
     def _one(
         self, question: Question, routed: Routed, strategy: Strategy, spending: Spending, name: str, top_k: int
     ) -> SearchResult:
-        vector = routed.query_vector
+        index = self._resources.index(name)
+        # An index with a model of its own embeds the question itself.
+        vector = routed.query_vector if self._resources.compares(index) else None
         left = spending.clock.left_s(f"searching index {name!r}")
         request = RetrievalRequest(
             query=question.query,
@@ -167,10 +172,11 @@ class RetrieveStage:
             timeout_s=left,
             model=None if self._model is None else MeteredModel(self._model, spending),
         )
-        adapter = self._resources.adapter(self._resources.index(name), strategy)
-        search = partial(adapter.search, request)
+        adapter = self._resources.adapter(index, strategy)
+        search = partial(adapter_search, adapter, name, request)
         # A thread costs more than a search, so only those that may overrun get one.
-        return search() if adapter.keeps_deadlines else self._caller.call(search, left)
+        ends = adapter.keeps_deadlines and not (isinstance(index, MayHang) and index.may_hang)
+        return search() if ends else self._caller.call(search, left)
 
     def _worth_another(self, found: list[_Found], spending: Spending) -> bool:
         """Tell whether the next strategy should be tried: little found so far, and time enough."""

@@ -13,8 +13,10 @@ from agentic_retriever.errors import (
     UnknownIndexError,
     unknown_name,
 )
+from agentic_retriever.retrievers.registry import check_served
 from agentic_retriever.router.offers import offer
 from agentic_retriever.router.questions import Routed
+from agentic_retriever.router.spans import ROUTE, traced
 from agentic_retriever.routing import assess_complexity, complexity_reasons
 from agentic_retriever.schema import Degradation, RouteDecision, Selection, Strategy
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agentic_retriever.embeddings.model import Vector
-    from agentic_retriever.indices import Index
+    from agentic_retriever.indices import RoutedIndex
     from agentic_retriever.router.choices import Selectors
     from agentic_retriever.router.questions import Question
     from agentic_retriever.router.resources import Resources
@@ -44,6 +46,7 @@ class RouteStage:
         self._classifier = classifier
         self._selectors = selectors
 
+    @traced(ROUTE)
     def run(self, question: Question, spending: Spending, *, recorded: RouteDecision | None = None) -> Routed:
         """Decide.
 
@@ -84,7 +87,7 @@ class RouteStage:
         return Routed(decision, _order(question, strategy), vector)
 
     def _known(self, question: Question) -> list[str]:
-        names = self._resources.storage.names()
+        names = self._resources.names()
         if question.index is not None and question.index not in names:
             raise UnknownIndexError(unknown_name("index", question.index, names))
         if not names:
@@ -135,7 +138,7 @@ class RouteStage:
         spending.add(selection.spent)
         return self._settle_scope(selection, indexes), versions
 
-    def _settle_scope(self, selection: Selection, indexes: Sequence[Index]) -> Selection:
+    def _settle_scope(self, selection: Selection, indexes: Sequence[RoutedIndex]) -> Selection:
         """Apply the setting ``on_abstain`` to a question that seems to be about nothing in the indexes."""
         config = self._resources.config
         if not selection.abstained or config.on_abstain in {"answer", "decline"}:
@@ -158,12 +161,13 @@ class RouteStage:
     def _stage_two(
         self,
         question: Question,
-        index: Index,
+        index: RoutedIndex,
         features: Mapping[str, float],
         spending: Spending,
         recorded: RouteDecision | None,
     ) -> tuple[Selection, dict[str, str]]:
         if question.strategy is not None:
+            check_served(question.strategy, index)
             return _settled(question.strategy.value, "pinned", "the caller named it"), {}
         trained = self._resources.trained(index)
         offered, withheld = offer(index, trained.measured, left_ms=spending.left_ms())

@@ -10,11 +10,13 @@ from agentic_retriever.llm import AsyncPieces
 from agentic_retriever.synthesis import StreamControl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
     from types import TracebackType
 
+    from llama_index.core.schema import NodeWithScore
+
     from agentic_retriever.deadlines import DeadlineCaller
-    from agentic_retriever.schema import Answer
+    from agentic_retriever.schema import Answer, RouteDecision
 
 
 class AnswerStream:
@@ -56,6 +58,16 @@ class AnswerStream:
         self.text += piece
         return piece
 
+    @property
+    def nodes(self) -> Sequence[NodeWithScore]:
+        """What was retrieved, best first; empty before the first piece."""
+        return self._control.nodes
+
+    @property
+    def route(self) -> RouteDecision | None:
+        """The decision; ``None`` before the first piece."""
+        return self._control.route
+
     def finish(self) -> Answer | None:
         """Read the rest and return the finished answer; ``None`` if the stream was closed before."""
         for _ in self:
@@ -90,3 +102,13 @@ class AsyncAnswerStream(AsyncPieces):
     def answer(self) -> Answer | None:
         """The finished answer, once the stream has ended by itself."""
         return self._answers.answer
+
+    @property
+    def nodes(self) -> Sequence[NodeWithScore]:
+        """What was retrieved, best first; empty before the first piece."""
+        return self._answers.nodes
+
+    @property
+    def route(self) -> RouteDecision | None:
+        """The decision; ``None`` before the first piece."""
+        return self._answers.route

@@ -59,6 +59,10 @@ class QueryClock:
         """Return the milliseconds since the query began."""
         return (self._timer() - self._start) * 1000
 
+    def stop(self) -> None:
+        """Let no time be left: nobody wants the result any more, so the next step is the end."""
+        self._limit_s = 0.0
+
     def timings_ms(self) -> dict[str, float]:
         """Return milliseconds by step, with ``total``."""
         return {**self._steps, "total": self.elapsed_ms()}

@@ -1,9 +1,10 @@
-"""What benchmark and training left beside an index: measured strategies and a strategy model."""
+"""What benchmark and training left beside an index: measured strategies, a strategy model, a calibrated confidence."""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,11 +15,12 @@ from agentic_retriever.indices.measured import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.retrievers import FUSION_FILE
 from agentic_retriever.routing import MODEL_FILE, StrategyModel
 from agentic_retriever.schema import Degradation
+from agentic_retriever.synthesis import CONFIDENCE_FILE, IndexConfidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agentic_retriever.indices import Index
+    from agentic_retriever.indices import RoutedIndex
 
 T = TypeVar("T")
 
@@ -30,50 +32,93 @@ class Trained:
     Attributes:
         measured: Quality and latency by strategy, or ``None``.
         model: The strategy model, or ``None``.
-        degraded: Files that cannot be read.
+        degraded: Files of the strategies that cannot be read.
+        confidence: The calibrated confidence of answers, or ``None``.
+        unsure: Its file, if it cannot be read.
     """
 
     measured: MeasuredStrategies | None = None
     model: StrategyModel | None = None
     degraded: tuple[Degradation, ...] = ()
+    confidence: IndexConfidence | None = None
+    unsure: tuple[Degradation, ...] = ()
 
 
 _UNTRAINED = Trained()
+_SETTLED_NS = 2_000_000_000
 
 
 class TrainedFiles:
-    """Reads the files beside each index again when they have changed; safe to use from several threads."""
+    """Reads the files beside each index again when they have changed; safe to use from several threads.
 
-    def __init__(self) -> None:
+    Args:
+        stamps: Tells when they have.
+    """
+
+    def __init__(self, stamps: TrainingStamps) -> None:
+        self._stamps = stamps
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[tuple[int, int], Trained]] = {}
+        self._known: dict[str, tuple[list[int], Trained]] = {}
 
-    def of(self, index: Index) -> Trained:
+    def of(self, index: RoutedIndex) -> Trained:
         """Return what is known of an index; a file that cannot be read counts as missing and is told."""
-        folder = index.folder
-        paths = _paths(str(folder))
-        changed = _changed(paths[0]), _changed(paths[1])
-        if changed == (0, 0):
+        folder, changed = _folder_of(index), self._stamps.of(index)
+        if folder is None or not any(changed):
             return _UNTRAINED
         with self._lock:
             known = self._known.get(index.name)
             if known is None or known[0] != changed:
-                measured, no_measured = _read("measured", lambda: MeasuredStrategies.load(folder))
-                model, no_model = _read("learned", lambda: StrategyModel.load(folder / MODEL_FILE))
-                known = self._known[index.name] = changed, Trained(measured, model, (*no_measured, *no_model))
+                known = self._known[index.name] = changed, _loaded(folder)
             return known[1]
 
 
-def training_stamp(index: Index) -> list[int]:
-    """Return what changes whenever training changes how an index is searched."""
-    return [_changed(path) for path in _paths(str(index.folder))]
+class TrainingStamps:
+    """Tells what changes whenever training changes how an index is searched; safe to use from several threads.
+
+    The files are looked at only when their folder has changed: each is written beside its place and moved there.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, list[int]]] = {}
+
+    def of(self, index: RoutedIndex) -> list[int]:
+        """Return the stamp of an index; of one without a folder, nothing."""
+        where = _folder_of(index)
+        if where is None:
+            return []
+        folder = str(where)
+        changed = _changed(folder)
+        known = self._known.get(folder)
+        if known is not None and known[0] == changed:
+            return known[1]
+        stamp = [_changed(path) for path in _paths(folder)]
+        # A folder that changed a moment ago may change again within the clock's resolution.
+        if time.time_ns() - changed > _SETTLED_NS:
+            self._known[folder] = changed, stamp
+        return stamp
+
+
+def _folder_of(index: RoutedIndex) -> Path | None:
+    # As isinstance with the protocol HasFolder would tell, which takes longer than all else that is done here.
+    folder: Path | None = getattr(index, "folder", None)
+    return folder
 
 
 @lru_cache(1_024)
-def _paths(folder: str) -> tuple[str, str, str]:
+def _paths(folder: str) -> tuple[str, str, str, str]:
     # As texts, made once: every query asks for them, and joining paths costs more than asking the file system.
-    measured, model, fusion = (str(Path(folder) / name) for name in (MEASURED_FILE, MODEL_FILE, FUSION_FILE))
-    return measured, model, fusion
+    names = (MEASURED_FILE, MODEL_FILE, FUSION_FILE, CONFIDENCE_FILE)
+    measured, model, fusion, confidence = (str(Path(folder) / name) for name in names)
+    return measured, model, fusion, confidence
+
+
+def _loaded(folder: Path) -> Trained:
+    signals, package = "the signals alone", "the confidence of the package"
+    measured, no_measured = _read("stage_two.measured", lambda: MeasuredStrategies.load(folder), signals)
+    model, no_model = _read("stage_two.learned", lambda: StrategyModel.load(folder / MODEL_FILE), signals)
+    path = folder / CONFIDENCE_FILE
+    confidence, unsure = _read("synthesis.confidence", lambda: IndexConfidence.load(path), package)
+    return Trained(measured, model, (*no_measured, *no_model), confidence, unsure)
 
 
 def _changed(path: str) -> int:
@@ -84,8 +129,8 @@ def _changed(path: str) -> int:
         return 0
 
 
-def _read(what: str, load: Callable[[], T | None]) -> tuple[T | None, tuple[Degradation, ...]]:
+def _read(step: str, load: Callable[[], T | None], fallback: str) -> tuple[T | None, tuple[Degradation, ...]]:
     try:
         return load(), ()
     except StoreDamagedError as err:
-        return None, (Degradation(step=f"stage_two.{what}", reason=str(err), fallback="the signals alone"),)
+        return None, (Degradation(step=step, reason=str(err), fallback=fallback),)

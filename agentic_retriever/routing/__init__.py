@@ -14,6 +14,7 @@ from agentic_retriever.routing.features import FEATURES, query_features
 from agentic_retriever.routing.learned import LearnedSelector
 from agentic_retriever.routing.llm_classifier import LLMClassifier
 from agentic_retriever.routing.llm_selector import LLMSelector
+from agentic_retriever.routing.own_languages import register_language, unregister_language
 from agentic_retriever.routing.probes import PROBE_FEATURES, PROBE_RANGES, probe_features
 from agentic_retriever.routing.pseudo_queries import LabelledQuery, calibrate, pseudo_queries
 from agentic_retriever.routing.selector import (
@@ -21,6 +22,7 @@ from agentic_retriever.routing.selector import (
     RoundRobinSelector,
     StrategySelector,
     StrategyWeights,
+    fused_weights,
     packaged_weights,
     parse_weights,
 )
@@ -60,11 +62,14 @@ __all__ = [
     "expected_calibration_error",
     "fit_strategy_model",
     "fit_temperature",
+    "fused_weights",
     "packaged_weights",
     "parse_weights",
     "probe_features",
     "pseudo_queries",
     "query_features",
+    "register_language",
     "scope_of",
     "support_of",
+    "unregister_language",
 ]

@@ -128,6 +128,11 @@ def _find(query: str) -> _Found:
     )
 
 
+def forget_assessments() -> None:
+    """Forget what was found in queries, since the tables have changed."""
+    _find.cache_clear()
+
+
 def _score(found: _Found) -> float:
     score = (
         COMPLEX_PATTERN * len(found.complex_patterns)

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from agentic_retriever.schema import Allowance, StrategyCard
 
 WEIGHTS_FILE: Final = "strategy_weights.json"
+FUSED_WEIGHTS_FILE: Final = "strategy_weights_fused.json"
 
 QUALITY_WEIGHT: Final = 40.0
-"""How much one unit of measured nDCG@10 above the mean of the strategies offered counts, as logarithm of odds.
+"""How much one unit of measured nDCG@10 below the best of the strategies offered counts, as logarithm of odds.
 
-A quality of 0.025 above the mean speaks in full; half a hundredth, which a hundred questions cannot tell from chance, a
-fifth of that. Chosen on two collections; docs/routing.md says how, and what two others gave.
+A lead of half a hundredth, which a hundred questions cannot tell from chance, is worth 0.2; one of 0.0225 turns the
+order of ``vector`` and ``hybrid`` round in either packaged table. Chosen on two collections; see docs/routing.md.
 """
-MAX_QUALITY_SHIFT: Final = 1.0
-"""The most that measured quality may speak for or against a strategy; a clear signal in the query speaks louder."""
+MAX_QUALITY_SHIFT: Final = 2.0
+"""The most that measured quality may speak against a strategy; a clear signal in the query speaks louder."""
 
-_RELIABILITY: Final = {strategy: at for at, strategy in enumerate(Strategy)}
 _MAX_REASONS: Final = 3
 
 
@@ -79,15 +79,36 @@ class StrategyWeights:
     base: Mapping[Strategy, float]
     signals: Mapping[str, Mapping[Strategy, float]]
 
+    def logit(self, strategy: Strategy, strengths: Mapping[str, float]) -> float:
+        """Add up what the base and the signals of a query, each in [0, 1], say of a strategy."""
+        return self.base.get(strategy, 0.0) + math.fsum(self.spoken(strategy, strengths).values())
+
+    def spoken(self, strategy: Strategy, strengths: Mapping[str, float]) -> dict[str, float]:
+        """Return what each signal says of a strategy."""
+        return {name: strength * self.signals[name].get(strategy, 0.0) for name, strength in strengths.items()}
+
+    def with_cards(self, cards: Sequence[StrategyCard]) -> StrategyWeights:
+        """Add what the cards of strategies say of signals; the same table where they say nothing."""
+        own = {card.strategy: card.signals for card in cards if card.signals}
+        if not own:
+            return self
+        rows = {name: dict(row) for name, row in self.signals.items()}
+        for strategy, signals in own.items():
+            for name, weight in signals.items():
+                row = rows.setdefault(name, {})
+                row[strategy] = row.get(strategy, 0.0) + weight
+        return StrategyWeights(self.base, rows)
+
 
 class HeuristicSelector:
     """Picks by a table of weights from signals to strategies; safe to share between threads.
 
-    Where the cards carry measured qualities, a strategy's odds shift with the distance of its quality to the mean over
-    the cards that have one, within ``MAX_QUALITY_SHIFT``; a card without a measured quality stays where it is.
+    Where the cards carry measured qualities, a strategy's odds fall with the distance of its quality to the best one,
+    by ``MAX_QUALITY_SHIFT`` at most; a card without a measured quality counts as the mean of those that have one.
 
     Args:
-        weights: The table; the packaged one by default.
+        weights: The table; by default the packaged one that goes by the wording alone. ``fused_weights()`` starts from
+            ``hybrid`` instead of ``vector`` and leaves it for what has paid.
 
     Raises:
         ConfigError: If the packaged table is damaged.
@@ -112,9 +133,10 @@ class HeuristicSelector:
             NoEligibleStrategyError: If no strategy is offered.
         """
         offered = offered_strategies(cards)
-        strengths = {name: _strength(features.get(name, 0.0)) for name in self._weights.signals}
+        weights = self._weights.with_cards(cards)
+        strengths = {name: _strength(features.get(name, 0.0)) for name in weights.signals}
         shifts = quality_shifts(cards)
-        shares = softmax([self._logit(strategy, strengths) + shifts.get(strategy, 0.0) for strategy in offered])
+        shares = softmax([weights.logit(strategy, strengths) + shifts.get(strategy, 0.0) for strategy in offered])
         # A stable sort keeps the order of reliability between equals.
         ranked = sorted(zip(shares, offered, strict=True), key=lambda pair: -pair[0])
         share, best = ranked[0]
@@ -124,23 +146,11 @@ class HeuristicSelector:
             confidence=share,
             scores={strategy.value: part for part, strategy in ranked},
             margin=1.0 if only else share - ranked[1][0],
-            reason="the only strategy that the index serves" if only else self._why(best, strengths, shifts),
+            reason=(
+                "the only strategy that the index serves" if only else _why(weights, best, offered, strengths, shifts)
+            ),
             mode="only" if only else self.mode,
         )
-
-    def _logit(self, strategy: Strategy, strengths: Mapping[str, float]) -> float:
-        spoken = (strength * self._weights.signals[name].get(strategy, 0.0) for name, strength in strengths.items())
-        return self._weights.base.get(strategy, 0.0) + math.fsum(spoken)
-
-    def _why(self, best: Strategy, strengths: Mapping[str, float], shifts: Mapping[Strategy, float]) -> str:
-        """Name the signals that spoke most for the winner."""
-        spoken = {name: strength * self._weights.signals[name].get(best, 0.0) for name, strength in strengths.items()}
-        spoken["measured quality"] = shifts.get(best, 0.0)
-        leading = sorted((name for name in spoken if spoken[name] > 0), key=lambda name: (-spoken[name], name))
-        if not leading:
-            return "no signal for another strategy; first in order of reliability"
-        named = (f"{name.replace('_', ' ')} {spoken[name]:+.1f}" for name in leading[:_MAX_REASONS])
-        return f"signals: {', '.join(named)}"
 
 
 class RoundRobinSelector:
@@ -183,6 +193,24 @@ class RoundRobinSelector:
         )
 
 
+def _why(
+    weights: StrategyWeights,
+    best: Strategy,
+    offered: Sequence[Strategy],
+    strengths: Mapping[str, float],
+    shifts: Mapping[Strategy, float],
+) -> str:
+    """Name the signals that spoke most for the winner."""
+    lead = shifts[best] - min(shifts.values()) if best in shifts else 0.0
+    spoken = {**weights.spoken(best, strengths), "measured quality": lead}
+    leading = sorted((name for name in spoken if spoken[name] > 0), key=lambda name: (-spoken[name], name))
+    if not leading:
+        why = "first in order of reliability" if best is offered[0] else "best on average where none speaks"
+        return f"no signal for another strategy; {why}"
+    named = (f"{name.replace('_', ' ')} {spoken[name]:+.1f}" for name in leading[:_MAX_REASONS])
+    return f"signals: {', '.join(named)}"
+
+
 def quality_shifts(cards: Sequence[StrategyCard]) -> dict[Strategy, float]:
     """Turn measured qualities into logarithms of odds.
 
@@ -190,7 +218,8 @@ def quality_shifts(cards: Sequence[StrategyCard]) -> dict[Strategy, float]:
         cards: The strategies offered, with or without a measured quality.
 
     Returns:
-        A shift within ``MAX_QUALITY_SHIFT`` of 0 for each strategy with a measured quality; their own mean is the zero.
+        A shift from ``-MAX_QUALITY_SHIFT`` to 0 for each strategy; the best one has 0, and one without a measured
+        quality counts as the mean of the others. Nothing where nothing was measured.
     """
     known = {
         card.strategy: min(1.0, max(0.0, card.quality))
@@ -199,10 +228,11 @@ def quality_shifts(cards: Sequence[StrategyCard]) -> dict[Strategy, float]:
     }
     if not known:
         return {}
-    mean = math.fsum(known.values()) / len(known)
+    best, mean = max(known.values()), math.fsum(known.values()) / len(known)
+    qualities = {card.strategy: known.get(card.strategy, mean) for card in cards}
     return {
-        strategy: max(-MAX_QUALITY_SHIFT, min(MAX_QUALITY_SHIFT, QUALITY_WEIGHT * (quality - mean)))
-        for strategy, quality in known.items()
+        strategy: max(-MAX_QUALITY_SHIFT, min(0.0, QUALITY_WEIGHT * (quality - best)))
+        for strategy, quality in qualities.items()
     }
 
 
@@ -210,7 +240,7 @@ def offered_strategies(cards: Sequence[StrategyCard]) -> tuple[Strategy, ...]:
     """Return the strategies on the cards, once each, in declared order of reliability."""
     if not cards:
         raise NoEligibleStrategyError("no strategy is offered; allow one that the index serves, such as 'vector'")
-    return tuple(sorted({card.strategy for card in cards}, key=_RELIABILITY.__getitem__))
+    return tuple(sorted({card.strategy for card in cards}, key=lambda strategy: (strategy.reliability, strategy.value)))
 
 
 def _strength(value: float) -> float:
@@ -220,12 +250,29 @@ def _strength(value: float) -> float:
 
 @lru_cache(1)
 def packaged_weights() -> StrategyWeights:
-    """Read the packaged table, once.
+    """Read the packaged table of what the wording of a query asks for, once; without any signal it is ``vector``.
 
     Raises:
         ConfigError: If it is damaged; the key is named.
     """
-    return parse_weights(files("agentic_retriever.routing").joinpath(WEIGHTS_FILE).read_text(encoding="utf-8"))
+    return _packaged(WEIGHTS_FILE)
+
+
+@lru_cache(1)
+def fused_weights() -> StrategyWeights:
+    """Read the packaged table for indexes whose hybrid search is calibrated, once; without any signal it is ``hybrid``.
+
+    It leaves that only for strategies that did better than it where their signals spoke; see docs/routing.md.
+
+    Raises:
+        ConfigError: If it is damaged; the key is named.
+    """
+    return _packaged(FUSED_WEIGHTS_FILE)
+
+
+def _packaged(file: str) -> StrategyWeights:
+    text = files("agentic_retriever.routing").joinpath(file).read_text(encoding="utf-8")
+    return parse_weights(text, file=file)
 
 
 def parse_weights(text: str, *, file: str = WEIGHTS_FILE) -> StrategyWeights:

@@ -1,6 +1,7 @@
 """Words and patterns per language that tell what a question asks for; one JSON file per language in ``signals/``.
 
-To add a language, add ``signals/CODE.json`` with the keys of the others. Entries are written without regard to letter
+To add a language to the package, add ``signals/CODE.json`` with the keys of the others; a program adds one with
+``agentic_retriever.register_language``. Entries are written without regard to letter
 case and accents. A word may hold spaces and end in ``*`` for any ending; ``spaced: false`` is for scripts without
 spaces between words, where a word is found anywhere. A pattern is a regular expression over ``matching_form``; it must
 take linear time, so repetitions of more than one character are bounded.
@@ -147,20 +148,50 @@ def shown_form(query: str) -> str:
     return " ".join(_unaccented(examined(query)).split())
 
 
-@lru_cache(1)
+_added: Final[dict[str, SignalTable]] = {}
+
+
 def table_languages() -> tuple[str, ...]:
     """Return the codes of the languages that have a table, sorted."""
+    return tuple(sorted({*packaged_languages(), *_added}))
+
+
+@lru_cache(1)
+def packaged_languages() -> tuple[str, ...]:
+    """Return the codes of the languages that have a table in the package, sorted."""
     names = (entry.name for entry in files("agentic_retriever.routing").joinpath("signals").iterdir())
     return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
 
 
-@lru_cache(64)
 def load_table(language: str) -> SignalTable:
-    """Read and compile the table of a language, once.
+    """Return the table of a language, read and compiled once.
 
     Raises:
         ConfigError: If the file is damaged; file and key are named.
     """
+    return _added.get(language) or _packaged_table(language)
+
+
+def add_table(table: SignalTable) -> None:
+    """Add a table for the whole process, or replace one that was added before."""
+    _added[table.language] = table
+    read_query.cache_clear()
+
+
+def remove_table(language: str) -> None:
+    """Take away a table that was added.
+
+    Raises:
+        ConfigError: If none was added for the language.
+    """
+    if language not in _added:
+        raise ConfigError(f"no table was added for {language[:40]!r}; added: {', '.join(sorted(_added)) or 'none'}")
+    del _added[language]
+    read_query.cache_clear()
+
+
+@lru_cache(64)
+def _packaged_table(language: str) -> SignalTable:
     file = files("agentic_retriever.routing").joinpath("signals").joinpath(f"{language}.json")
     return parse_table(file.read_text(encoding="utf-8"), file=f"signals/{language}.json")
 

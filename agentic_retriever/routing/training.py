@@ -20,7 +20,6 @@ import numpy as np
 
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.routing.strategy_model import StrategyModel, standardised
-from agentic_retriever.schema import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from agentic_retriever.routing.strategy_model import TrainedOn
+    from agentic_retriever.schema import Strategy
 
     Array = npt.NDArray[np.float64]
 
@@ -103,7 +103,7 @@ class Table:
         if len({row.query_id for row in rows}) < len(rows):
             raise EvaluationError("training rows have the same query_id; give each question its own")
         wanted = set(rows[0].quality if strategies is None else strategies)
-        kept = tuple(strategy for strategy in Strategy if strategy in wanted)
+        kept = tuple(sorted(wanted, key=lambda strategy: (strategy.reliability, strategy.value)))
         names = tuple(sorted(rows[0].features))
         if not kept or not names:
             raise EvaluationError("training rows need at least one strategy and one feature")

@@ -24,6 +24,7 @@ from agentic_retriever.schema.routing import (
     StrategyCard,
     View,
     frozen,
+    strategy_named,
 )
 from agentic_retriever.schema.usage import NO_LIMITS, Allowance, Budget, Tier, TierUsage, Usage
 
@@ -53,4 +54,5 @@ __all__ = [
     "Usage",
     "View",
     "frozen",
+    "strategy_named",
 ]

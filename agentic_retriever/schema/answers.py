@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from agentic_retriever.schema.draw_answer import draw_answer, draw_retrieval
+from agentic_retriever.schema.markup import short_text
 from agentic_retriever.schema.routing import Degradation, Strategy, frozen
 from agentic_retriever.schema.usage import Usage
 
@@ -78,6 +79,12 @@ class Retrieval:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timings_ms", frozen(self.timings_ms))
+
+    def _repr_html_(self) -> str:
+        """Draw the nodes in Jupyter: escaped, no assets, colours of the theme."""
+        return draw_retrieval(self)
+
+    _repr_pretty_ = short_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +164,8 @@ class Answer:
         tried: The strategies that were run, in order: more than one where the first found nothing near.
         checks: How each sentence stands against what it cites; empty when nothing was found.
         attempts: The models that were asked for the text, in order, with what became of each.
-        nodes_left_out: How many of the nodes a model did not get to read, for want of room in its prompt.
+        nodes_left_out: How many of the nodes a model did not get to read, for want of room in its prompt or since they
+            say what a better one says.
     """
 
     text: str
@@ -205,16 +213,7 @@ class Answer:
         }
 
     def _repr_html_(self) -> str:
-        """Draw the answer in Jupyter: escaped, no assets, colours inherited from the theme."""
-        rows = "".join(
-            f"<li value='{c.number}'><b>{html.escape(c.title or c.doc_id)}</b> {html.escape(c.section)} "
-            f"<i>{html.escape(c.quote)}</i></li>"
-            for c in self.citations
-        )
-        route = (
-            f"{self.route.index.name} · {self.route.strategy.name} · {self.tier.value} · {self.confidence.level.value}"
-        )
-        return (
-            f"<div><p style='white-space:pre-wrap'>{html.escape(self.text)}</p><ol>{rows}</ol>"
-            f"<small>{html.escape(route)}</small></div>"
-        )
+        """Draw the answer in Jupyter: escaped, no assets, colours of the theme."""
+        return draw_answer(self)
+
+    _repr_pretty_ = short_text

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agentic_retriever.errors import RoutingError
+from agentic_retriever.schema.draw_route import draw_decision, draw_diff
+from agentic_retriever.schema.markup import short_text
 from agentic_retriever.schema.routing import Complexity, Degradation, Selection, frozen
 from agentic_retriever.schema.usage import Usage
 
@@ -122,6 +124,12 @@ class RouteDecision:
         """
         return RouteDiff(tuple(_differences(_comparable(self), _comparable(other), "")))
 
+    def _repr_html_(self) -> str:
+        """Draw the decision in Jupyter: escaped, no assets, colours of the theme."""
+        return draw_decision(self)
+
+    _repr_pretty_ = short_text
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -166,6 +174,12 @@ class RouteDiff:
     def to_dict(self) -> list[dict[str, object]]:
         """Return plain JSON types."""
         return [{"path": one.path, "before": one.before, "after": one.after} for one in self.differences]
+
+    def _repr_html_(self) -> str:
+        """Draw the differences in Jupyter: escaped, no assets, colours of the theme."""
+        return draw_diff(self)
+
+    _repr_pretty_ = short_text
 
 
 def _comparable(decision: RouteDecision) -> dict[str, Any]:

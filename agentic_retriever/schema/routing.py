@@ -7,6 +7,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agentic_retriever.schema.draw_route import draw_selection
+from agentic_retriever.schema.markup import short_text
 from agentic_retriever.schema.usage import TierUsage
 
 if TYPE_CHECKING:
@@ -21,7 +23,11 @@ def frozen(mapping: Mapping[str, V]) -> Mapping[str, V]:
 
 
 class Strategy(str, Enum):
-    """The seven ways to retrieve, in declared order of reliability."""
+    """The seven ways to retrieve, in declared order of reliability, and those that a program adds.
+
+    A strategy that :func:`strategy_named` added is found by its name, ``Strategy("recent")``, and has no place in the
+    declared order: iteration gives the seven alone.
+    """
 
     VECTOR = "vector"
     HYBRID = "hybrid"
@@ -30,6 +36,31 @@ class Strategy(str, Enum):
     PLANNER = "planner"
     METADATA = "metadata"
     SUMMARY = "summary"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Strategy | None:
+        return _ADDED.get(value) if isinstance(value, str) else None
+
+    @property
+    def reliability(self) -> int:
+        """Place in the declared order, from 0; strategies that were added stand behind the seven."""
+        return _RELIABILITY.get(self.value, len(_RELIABILITY))
+
+
+_ADDED: dict[str, Strategy] = {}
+_RELIABILITY: dict[str, int] = {strategy.value: at for at, strategy in enumerate(Strategy)}
+
+
+def strategy_named(name: str) -> Strategy:
+    """Return the strategy of a name, adding it when there is none.
+
+    Names only grow, so that a decision that names a strategy can be read as long as the process lives.
+    """
+    if name not in _RELIABILITY and name not in _ADDED:
+        added = str.__new__(Strategy, name)
+        added._name_, added._value_ = name.upper(), name
+        _ADDED.setdefault(name, added)
+    return Strategy(name)
 
 
 class View(str, Enum):
@@ -151,6 +182,12 @@ class Selection:
             "spent": [usage.to_dict() for usage in self.spent],
         }
 
+    def _repr_html_(self) -> str:
+        """Draw the stage in Jupyter: escaped, no assets, colours of the theme."""
+        return draw_selection(self)
+
+    _repr_pretty_ = short_text
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyCard:
@@ -164,6 +201,8 @@ class StrategyCard:
         typical_ms: Typical latency in milliseconds: measured on this index, else on a small one.
         quality: Measured mean nDCG@10 on this index in [0, 1], or ``None`` when nothing was measured yet.
         measured: Whether ``typical_ms`` was measured on this index.
+        signals: How much each signal of a query speaks for it, as logarithm of odds times the signal's strength; added
+            to what the selector's own table says.
     """
 
     strategy: Strategy
@@ -173,3 +212,4 @@ class StrategyCard:
     typical_ms: float
     quality: float | None = None
     measured: bool = False
+    signals: Mapping[str, float] = field(default_factory=dict, hash=False)

@@ -2,28 +2,29 @@
 
 from agentic_retriever.synthesis.checking import CitedText, Unsupported, check_citations
 from agentic_retriever.synthesis.citations import PassageMatcher, Support, cite
-from agentic_retriever.synthesis.confidence import (
-    AnswerFeatures,
-    ConfidenceModel,
-    JudgedAnswer,
-    confidence_score,
-    fit_confidence,
-)
+from agentic_retriever.synthesis.confidence import AnswerFeatures, ConfidenceModel, confidence_score
+from agentic_retriever.synthesis.confidence_file import CONFIDENCE_FILE, ConfidenceTrainedOn, IndexConfidence
+from agentic_retriever.synthesis.confidence_fit import JudgedAnswer, fit_confidence
 from agentic_retriever.synthesis.context import ContextPassage, assemble
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
+from agentic_retriever.synthesis.foreign import ForeignSynthesizer
 from agentic_retriever.synthesis.llm_answer import LLMAnswer, LLMSynthesizer
 from agentic_retriever.synthesis.synthesizer import Synthesizer
 from agentic_retriever.synthesis.terms import unknown_share
 from agentic_retriever.synthesis.values import Evidence, Limits, StreamControl, Synthesis
 
 __all__ = [
+    "CONFIDENCE_FILE",
     "AnswerFeatures",
     "CitedText",
     "ConfidenceModel",
+    "ConfidenceTrainedOn",
     "ContextPassage",
     "Evidence",
     "Extraction",
     "ExtractiveSynthesizer",
+    "ForeignSynthesizer",
+    "IndexConfidence",
     "JudgedAnswer",
     "LLMAnswer",
     "LLMSynthesizer",

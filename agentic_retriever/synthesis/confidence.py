@@ -14,13 +14,11 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.schema import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 SIGNS: Final[Mapping[str, int]] = frozen(
     {
@@ -43,7 +41,6 @@ SIGNS: Final[Mapping[str, int]] = frozen(
 _LOGIT_LIMIT: Final = 6.0
 _LEAST_SUPPORTED: Final = 0.4
 _FAR: Final = 0.1
-_ROUNDS: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,62 +152,11 @@ class ConfidenceModel:
         return model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedAnswer:
-    """An answer of which it is known whether it was right.
-
-    Attributes:
-        features: What was known of it.
-        right: Whether it was.
-        weight: How much it counts, above 0.
-    """
-
-    features: AnswerFeatures
-    right: bool
-    weight: float = 1.0
-
-
 @lru_cache(1)
 def default_model() -> ConfidenceModel:
     """Return the weights that come with the package."""
     text = (files("agentic_retriever.synthesis") / "confidence_weights.json").read_text("utf-8")
     return ConfidenceModel.from_dict(json.loads(text)["model"])
-
-
-def fit_confidence(rows: Sequence[JudgedAnswer], *, l2: float = 0.002) -> ConfidenceModel:
-    """Fit the weights by maximum likelihood with a quadratic penalty, under the signs that are fixed.
-
-    The same rows always give the same weights.
-
-    Args:
-        rows: Judged answers, right ones and wrong ones.
-        l2: The penalty, above 0.
-
-    Returns:
-        The model; a feature that is not known is filled with its weighted mean over the rows where it is.
-
-    Raises:
-        ValueError: If the rows do not hold both right and wrong answers.
-    """
-    if len({row.right for row in rows}) < 2:
-        raise ValueError(f"got {len(rows)} judged answers; right and wrong ones are needed to fit a confidence")
-    names = list(SIGNS)
-    mass = np.array([row.weight for row in rows])
-    mass = mass / mass.sum()
-    raw = np.array(
-        [
-            [math.nan if (v := values[name]) is None else v for name in names]
-            for values in (r.features.values() for r in rows)
-        ]
-    )
-    neutral = {name: _mean(raw[:, at], mass) for at, name in enumerate(names)}
-    filled = np.where(np.isnan(raw), [neutral[name] for name in names], raw)
-    weights, intercept = _fitted(filled, np.array([row.right for row in rows], dtype=float), mass, l2)
-    return ConfidenceModel(
-        intercept=round(intercept, 4),
-        weights=frozen({name: round(float(weights[at]), 4) for at, name in enumerate(names)}),
-        neutral=frozen({name: round(value, 4) for name, value in neutral.items()}),
-    )
 
 
 def confidence_score(
@@ -241,34 +187,6 @@ def confidence_score(
     evidence = AnswerFeatures(**(known | {"coverage": coverage, "relevance": relevance}))
     probability = (model or default_model()).probability(evidence)
     return min(1.0, probability * (_LEAST_SUPPORTED + (1 - _LEAST_SUPPORTED) * _unit(support)))
-
-
-def _fitted(
-    filled: np.ndarray[Any, np.dtype[np.float64]],
-    right: np.ndarray[Any, np.dtype[np.float64]],
-    mass: np.ndarray[Any, np.dtype[np.float64]],
-    l2: float,
-) -> tuple[np.ndarray[Any, np.dtype[np.float64]], float]:
-    """Projected gradient ascent; the step is one over a bound of the curvature, so it converges."""
-    design = np.hstack([filled, np.ones((len(filled), 1))])
-    penalty = np.array([l2] * filled.shape[1] + [0.0])
-    signs = np.array([*SIGNS.values(), 0])
-    step = 1 / (0.25 * float(np.linalg.eigvalsh((design * mass[:, None]).T @ design).max()) + l2)
-    weights = np.zeros(design.shape[1])
-    ahead, momentum = weights.copy(), 1.0
-    for _ in range(_ROUNDS):
-        odds = 1 / (1 + np.exp(-np.clip(design @ ahead, -30, 30)))
-        moved = ahead + step * (design.T @ (mass * (right - odds)) - penalty * ahead)
-        moved = np.where(signs * moved < 0, 0.0, moved)
-        following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        ahead = moved + (momentum - 1) / following * (moved - weights)
-        weights, momentum = moved, following
-    return weights[:-1], float(weights[-1])
-
-
-def _mean(column: np.ndarray[Any, np.dtype[np.float64]], mass: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    known = ~np.isnan(column)
-    return float((column[known] * mass[known]).sum() / mass[known].sum()) if known.any() else 0.0
 
 
 def _filled(value: float | None, neutral: float) -> float:

@@ -100,7 +100,7 @@ class LLMSynthesizer:
         """
         prompt, given = self._prompt(query, passages, language)
         reply = self.client.complete(prompt, timeout_s=timeout_s, needs=needs)
-        return self._read(reply, self._checker(given, language, index_of), len(given))
+        return read_answer(reply, self._checker(given, language, index_of), len(given))
 
     def stream(
         self,
@@ -129,7 +129,7 @@ class LLMSynthesizer:
             reply = yield from _shown(client.stream(prompt, timeout_s=timeout_s, needs=needs), shown, control)
         else:
             reply = client.complete(prompt, timeout_s=timeout_s, needs=needs)
-        answer = self._read(reply, check, len(given))
+        answer = read_answer(reply, check, len(given))
         rest = shown.finish(answer.cited.text) if answer.cited is not None else ""
         if rest:
             yield rest
@@ -141,16 +141,6 @@ class LLMSynthesizer:
         return partial(
             check_citations, passages=passages, language=language, index_of=index_of, unsupported=self._unsupported
         )
-
-    def _read(self, reply: LLMReply, check: Callable[[str], CitedText], passages: int) -> LLMAnswer:
-        text = without_thoughts(reply.text)
-        if not text:
-            raise LLMOutputError(f"{reply.tier.value} model {reply.model}: the reply is blank; take another model")
-        if _NO_ANSWER.match(text):
-            return LLMAnswer(cited=None, reply=reply, passages=passages)
-        if len(text) > MAX_ANSWER_CHARS:
-            text, reply = text[:MAX_ANSWER_CHARS], replace(reply, truncated=True)
-        return LLMAnswer(cited=check(text), reply=reply, passages=passages)
 
     def _prompt(
         self, query: str, passages: Sequence[ContextPassage], language: str
@@ -170,6 +160,27 @@ class LLMSynthesizer:
             if not occurs(boundary, query, given):
                 return answer_prompt(query, given, language, boundary)
         raise SynthesisError(f"{_DRAWS} boundaries in a row occur in the texts; pass a better source of randomness")
+
+
+def read_answer(reply: LLMReply, check: Callable[[str], CitedText], passages: int) -> LLMAnswer:
+    """Read what a model answered.
+
+    Args:
+        reply: Its reply.
+        check: Looks up the citations of a text.
+        passages: How many passages it was given.
+
+    Raises:
+        LLMOutputError: If there is nothing but thoughts in it.
+    """
+    text = without_thoughts(reply.text)
+    if not text:
+        raise LLMOutputError(f"{reply.tier.value} model {reply.model}: the reply is blank; take another model")
+    if _NO_ANSWER.match(text):
+        return LLMAnswer(cited=None, reply=reply, passages=passages)
+    if len(text) > MAX_ANSWER_CHARS:
+        text, reply = text[:MAX_ANSWER_CHARS], replace(reply, truncated=True)
+    return LLMAnswer(cited=check(text), reply=reply, passages=passages)
 
 
 def _shown(stream: ReplyStream, shown: StreamedText, control: StreamControl | None) -> Generator[str, None, LLMReply]:

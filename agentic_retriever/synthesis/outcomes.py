@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from agentic_retriever.errors import BudgetExceededError
 from agentic_retriever.llm import spent_on
@@ -18,12 +18,23 @@ from agentic_retriever.text import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agentic_retriever.llm import LLMReply, ModelClient
+    from agentic_retriever.llm import LLMReply
     from agentic_retriever.schema import Attempt, SentenceCheck
-    from agentic_retriever.synthesis.confidence import AnswerFeatures
     from agentic_retriever.synthesis.context import ContextPassage
     from agentic_retriever.synthesis.extractive import Extraction
     from agentic_retriever.synthesis.llm_answer import LLMAnswer
+
+
+class NamedModel(Protocol):
+    """A model as the accounts know it."""
+
+    @property
+    def tier(self) -> Tier:
+        """The tier that is asked first."""
+
+    @property
+    def model(self) -> str:
+        """Name of the model that is asked first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +46,26 @@ class Task:
     evidence: Evidence
     index_of: Callable[[str], str]
     passages: tuple[ContextPassage, ...]
+    nodes: int
     extraction: Extraction
     complexity: Complexity
 
 
-def features_of(task: Task) -> AnswerFeatures:
-    """Return what the extraction tells about the answer."""
-    return task.extraction.features(unknown_share=task.evidence.unknown_share)
+def score_of(task: Task, *, coverage: float, support: float) -> float:
+    """Return the confidence in an answer: the least that the weights of any index it was drawn from give.
+
+    Args:
+        task: The question with what is known of it.
+        coverage: Weighted share of the question's terms found in the cited text, in [0, 1].
+        support: Mean score of the citations over the sentences of the answer, in [0, 1].
+    """
+    features = task.extraction.features(unknown_share=task.evidence.unknown_share)
+    return min(
+        confidence_score(
+            coverage=coverage, relevance=task.evidence.relevance, support=support, features=features, model=model
+        )
+        for model in task.evidence.confidences or (None,)
+    )
 
 
 def lookup(index_of: Callable[[str], str] | Mapping[str, str] | None) -> Callable[[str], str]:
@@ -61,7 +85,7 @@ def usage_of_reply(reply: LLMReply) -> Usage:
     return Usage.of([_single(reply.tier, reply.model, reply.prompt_tokens, reply.completion_tokens, reply.usd)])
 
 
-def usage_of_failure(client: ModelClient, err: Exception) -> Usage:
+def usage_of_failure(client: NamedModel, err: Exception) -> Usage:
     """Return the accounts of a call that brought nothing."""
     attempts = getattr(err, "attempts", None)
     if attempts is not None:
@@ -111,12 +135,7 @@ def extracted(
     """Answer with the sentences that were found, the failure of the model noted where there was one."""
     found = task.extraction
     fallback = Degradation(step="synthesis.llm", reason=str(failure), fallback="extractive")
-    score = confidence_score(
-        coverage=found.coverage,
-        relevance=task.evidence.relevance,
-        support=found.support,
-        features=features_of(task),
-    )
+    score = score_of(task, coverage=found.coverage, support=found.support)
     return Synthesis(
         text=found.text,
         citations=found.citations,
@@ -142,12 +161,8 @@ def answered(task: Task, answer: LLMAnswer, llm_ms: float) -> Synthesis:
         # Every sentence was left out, for the passages do not support it.
         return nothing_found(task, 0.0, usage, llm_ms, answer.cited.checks, reply.attempts)
     quotes = "\n".join(f"{c.title}\n{c.section}\n{c.quote}" for c in answer.cited.citations)
-    score = confidence_score(
-        coverage=coverage(task.extraction.weights, frozenset(Tokenizer(task.language).tokens(quotes))),
-        relevance=task.evidence.relevance,
-        support=answer.cited.support,
-        features=features_of(task),
-    )
+    covered = coverage(task.extraction.weights, frozenset(Tokenizer(task.language).tokens(quotes)))
+    score = score_of(task, coverage=covered, support=answer.cited.support)
     degraded = list(task.extraction.degraded)
     failed = [attempt for attempt in reply.attempts if attempt.failure is not None]
     if failed:
@@ -170,7 +185,7 @@ def answered(task: Task, answer: LLMAnswer, llm_ms: float) -> Synthesis:
         degraded=tuple(degraded),
         llm_ms=llm_ms,
         language=task.language,
-        nodes_left_out=len(task.passages) - answer.passages,
+        nodes_left_out=task.nodes - answer.passages,
         checks=answer.cited.checks,
         attempts=reply.attempts,
     )

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Final
 from agentic_retriever.errors import DeadlineExceededError, LLMError, StreamBrokenError, SynthesisError
 from agentic_retriever.llm import TierNeeds
 from agentic_retriever.schema import Complexity, Tier
-from agentic_retriever.synthesis.confidence import confidence_score
 from agentic_retriever.synthesis.context import MAX_PASSAGES, assemble
 from agentic_retriever.synthesis.outcomes import (
     Task,
     answered,
     extracted,
-    features_of,
     lookup,
     nothing_found,
+    score_of,
     usage_of_failure,
 )
 from agentic_retriever.synthesis.values import Evidence, Limits, Synthesis
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from agentic_retriever.synthesis.context import ContextPassage
     from agentic_retriever.synthesis.extractive import ExtractiveSynthesizer
+    from agentic_retriever.synthesis.foreign import ForeignSynthesizer
     from agentic_retriever.synthesis.llm_answer import LLMSynthesizer
 
 MAX_READ_CHARS: Final = 200_000
@@ -45,7 +45,7 @@ class Synthesizer:
 
     Args:
         extractive: Writes the answer without a model, and judges what the nodes hold before one is asked.
-        llm: Writes the answer by a model, or ``None``.
+        llm: Writes the answer by a model, ours or a LlamaIndex response synthesizer; or ``None``.
         answer_threshold: Confidence in [0, 1] below which nothing is extracted; a model is asked from 0.6 of it on,
             since it reads the passages itself and may say that they do not answer.
         clock: Seconds that only grow, for timings.
@@ -54,7 +54,7 @@ class Synthesizer:
     def __init__(
         self,
         extractive: ExtractiveSynthesizer,
-        llm: LLMSynthesizer | None = None,
+        llm: LLMSynthesizer | ForeignSynthesizer | None = None,
         *,
         answer_threshold: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
@@ -183,6 +183,7 @@ class Synthesizer:
             evidence=evidence,
             index_of=named,
             passages=passages,
+            nodes=len(nodes),
             extraction=extraction,
             complexity=complexity,
         )
@@ -193,9 +194,7 @@ class Synthesizer:
         wants_model = self._llm is not None and limits.max_llm_calls != 0
         reach = extraction.reachable if wants_model else extraction.coverage
         support = 1.0 if wants_model else extraction.support
-        score = confidence_score(
-            coverage=reach, relevance=task.evidence.relevance, support=support, features=features_of(task)
-        )
+        score = score_of(task, coverage=reach, support=support)
         least = self._threshold * (_MODEL_FROM if wants_model else 1.0)
         if not extraction.text or score < least:
             return nothing_found(task, score if extraction.text else 0.0)

@@ -9,9 +9,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from llama_index.core.schema import NodeWithScore
     from numpy.typing import NDArray
 
-    from agentic_retriever.schema import Attempt, Citation, Confidence, Degradation, SentenceCheck, Tier, Usage
+    from agentic_retriever.schema import (
+        Attempt,
+        Citation,
+        Confidence,
+        Degradation,
+        RouteDecision,
+        SentenceCheck,
+        Tier,
+        Usage,
+    )
+    from agentic_retriever.synthesis.confidence import ConfidenceModel
 
 
 class Closable(Protocol):
@@ -22,9 +33,17 @@ class Closable(Protocol):
 
 
 class StreamControl:
-    """Lets another thread end a streamed answer while its reader waits for the next piece."""
+    """Lets another thread end a streamed answer while its reader waits for the next piece.
+
+    Attributes:
+        cancelled: Whether it was given up.
+        nodes: What was retrieved, once that is known.
+        route: The decision, likewise.
+    """
 
     def __init__(self) -> None:
+        self.nodes: tuple[NodeWithScore, ...] = ()
+        self.route: RouteDecision | None = None
         self._lock = threading.RLock()
         self._open: Closable | None = None
         self.cancelled = False
@@ -35,6 +54,10 @@ class StreamControl:
             self._open = stream
             if self.cancelled and stream is not None:
                 stream.close()
+
+    def found(self, nodes: tuple[NodeWithScore, ...], route: RouteDecision) -> None:
+        """Set what was retrieved, before the first piece is shown."""
+        self.nodes, self.route = nodes, route
 
     def cancel(self) -> None:
         """Give the answer up."""
@@ -53,11 +76,14 @@ class Evidence:
         query_vector: The question's vector, shape ``(dim,)``, for rescoring sentences, or ``None``.
         unknown_share: Share of the question's terms that occur nowhere in the index, in [0, 1], or ``None``; see
             :func:`~agentic_retriever.synthesis.terms.unknown_share`.
+        confidences: The weights of confidence of the indexes that the nodes come from; the least score of them counts.
+            Empty for those of the package.
     """
 
     relevance: float | None = None
     query_vector: Sequence[float] | NDArray[Any] | None = None
     unknown_share: float | None = None
+    confidences: tuple[ConfidenceModel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +122,8 @@ class Synthesis:
         degraded: What fell back, and why.
         llm_ms: Milliseconds spent on the model.
         language: ISO 639-1 code of the question.
-        nodes_left_out: Nodes that the model did not get to read, for lack of room in its prompt; 0 for an extract.
+        nodes_left_out: Nodes that the model did not get to read, for lack of room in its prompt or since they say what
+            a better one says; 0 for an extract.
         checks: How each sentence stands against what it cites, with those that were left out.
         attempts: The models that were asked, in order, with what became of each.
     """

@@ -59,7 +59,7 @@ def test_every_command_has_help():
         *app.registered_commands,
         *(c for g in app.registered_groups for c in g.typer_instance.registered_commands),
     ]
-    assert len(commands) == 14
+    assert len(commands) == 15
     assert all(command.callback.__doc__ for command in commands)
 
 
@@ -128,6 +128,25 @@ def test_index_remove(home):
     assert "1 documents removed" in cli(home, "index", "remove", "extra", "--document", "one.txt").stdout
     assert cli(home, "index", "remove", "extra").returncode == 0
     assert cli(home, "index", "show", "extra").returncode == 5
+
+
+def test_index_copy(home):
+    qdrant = pytest.importorskip("qdrant_servers", reason="the extra 'server' is not installed")
+    server = qdrant.QdrantServer()
+    there = environment(QDRANT_URL=server.url)
+    done = cli(home, "index", "copy", "handbook", "--to", "server", "--as", "far", env=there)
+    assert (done.returncode, done.stdout.splitlines()[0][:5]) == (0, "far: ")
+    assert "copied to server" in done.stdout
+    stores = {row["name"]: row["store"] for row in json.loads(cli(home, "index", "list", "--json").stdout)}
+    assert stores == {"handbook": "embedded", "far": "server"}
+    asked = cli(home, "query", "How many days of annual leave?", "--index", "far", env=there)
+    assert "28 days" in asked.stdout
+    alone = cli(home, "query", "How many days of annual leave?", "--index", "far")
+    assert alone.returncode == 6
+    assert "QDRANT_URL" in alone.stderr
+    assert cli(home, "index", "remove", "far", env=there).returncode == 0
+    server.close()
+    assert cli(home, "index", "copy", "handbook", "--to", "server").returncode == 3
 
 
 def test_views_can_be_built_beforehand(home):

@@ -122,3 +122,28 @@ def test_key_that_is_missing_is_named(doctor, up):
     code, found = doctor(**(tiers(up.url) | {"OPENROUTER_API_KEY": "", "AGENTIC_RETRIEVER_LLM": "openrouter:x"}))
     assert code == 1
     assert "OPENROUTER_API_KEY" in found["answering model"][1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [("up", "version 1.18"), ("refused", "check that it is up"), ("hang", "gave no answer"), ("key", "QDRANT_API_KEY")],
+)
+def test_qdrant(doctor, fault, says):
+    pytest.importorskip("qdrant_client", reason="the extra 'server' is not installed")
+    from qdrant_servers import QdrantServer
+
+    server = QdrantServer(key="canary-4711")
+    if fault == "refused":
+        server.close()
+    server.always = "hang" if fault == "hang" else None
+    code, found = doctor(QDRANT_URL=server.url, QDRANT_API_KEY="wrong" if fault == "key" else "canary-4711")
+    assert (code, found["qdrant"][0]) == ((0, "ok") if fault == "up" else (1, "problem"))
+    assert says in found["qdrant"][1]
+    assert "canary-4711" not in json.dumps(found)
+    server.released.set()
+    if fault != "refused":
+        server.close()
+
+
+def test_qdrant_that_is_not_configured_is_no_problem(doctor):
+    assert doctor()[1]["qdrant"] == ("note", "not configured; indexes are in the data directory")

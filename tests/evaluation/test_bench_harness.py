@@ -15,7 +15,7 @@ from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexE
 from agentic_retriever.evaluation import BenchOptions, benchmark
 from agentic_retriever.evaluation.measures import MEASURES
 from agentic_retriever.evaluation.plots import pareto_front
-from agentic_retriever.evaluation.regret import cheapest_within, oracle_row, routing_quality
+from agentic_retriever.evaluation.regret import cheapest_within, mean_choice, oracle_row, routing_quality
 from agentic_retriever.evaluation.rows import Against, Row
 from agentic_retriever.evaluation.run_log import RunLog
 from agentic_retriever.evaluation.runner import take_turns
@@ -51,8 +51,11 @@ def test_all_rows_and_keys(tmp_path, harbour):
     result = run(tmp_path, harbour, peers=True)
     told = json.loads(result.to_json(tmp_path / "out.json"))
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == told
-    assert set(told) == {"format", "seed", "options", "machine", "versions", "settings", "datasets", "means"}
+    assert set(told) == {"format", "seed", "options", "machine", "versions", "settings", "datasets", "means",
+                         "choice", "stage_one"}
     found = told["datasets"]["harbour"]
+    # Peers take no part in it, however well they do.
+    assert told["choice"].items() <= found["routing"].items()
     assert list(found["strategies"]) == [*SEVEN, "auto", "oracle", *PEERS]
     for name, row in found["strategies"].items():
         assert {*MEASURES, "p50_ms", "p95_ms", "failed", "cold_ms", "intervals"} <= set(row), name
@@ -267,6 +270,19 @@ def test_oracle_and_regret_are_what_they_say(table):
     assert found.best_fixed_mean == max(means.values())
     assert found.gap == pytest.approx(oracle.mean() - max(means.values()))
     assert means[found.cheapest_good] >= max(means.values()) - 0.02 - 1e-9
+
+
+def test_the_choice_over_several_data_sets_is_held_against_one_strategy_for_all():
+    means = {"vector": 0.4, "hybrid": 0.5, "auto": 0.53, "oracle": 0.6}
+    found = mean_choice(means)
+    assert (found.best_fixed, found.best_fixed_mean) == ("hybrid", 0.5)
+    assert found.gap_closed == pytest.approx(0.3)
+    assert found.to_dict()["gap_closed"] == found.gap_closed
+    assert mean_choice({**means, "auto": 0.45}).gap_closed == pytest.approx(-0.5)
+    assert mean_choice({**means, "oracle": 0.5}).gap_closed is None
+    for missing in ("auto", "oracle"):
+        assert mean_choice({name: mean for name, mean in means.items() if name != missing}) is None
+    assert mean_choice({"auto": 0.5, "oracle": 0.5}) is None
 
 
 def test_cheapest_within_takes_the_cheap_one_only_if_it_is_good():

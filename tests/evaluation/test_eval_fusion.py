@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -22,7 +23,7 @@ from agentic_retriever.evaluation.fusion_fitting import (
     fit_fusion,
     validate_fusion,
 )
-from agentic_retriever.evaluation.fusion_training import train_fusion
+from agentic_retriever.evaluation.fusion_training import fusion_table, train_fusion
 from agentic_retriever.evaluation.judged import judged_queries
 from agentic_retriever.evaluation.loading import load_dataset
 from agentic_retriever.evaluation.training import TrainingOptions, train_strategies
@@ -263,6 +264,9 @@ def test_questions_made_of_the_corpus_fit_nothing(indexed, monkeypatch):
     fusion = train(router, folder).fusion
     assert fusion.validation is None
     assert "own words" in fusion.verdict
+    confidence = train(router, folder).confidence
+    assert confidence.validation is None
+    assert "own words" in confidence.verdict
 
 
 def test_the_table_is_what_the_strategy_gives(indexed):
@@ -270,9 +274,36 @@ def test_the_table_is_what_the_strategy_gives(indexed):
     index = router.index("mine")
     queries, _ = judged_queries([load_dataset(folder)], router, index)
     runs = {run.strategy: run for run in training.run_strategies(router, "mine", queries)}
-    from agentic_retriever.evaluation.fusion_training import fusion_table
-
     found = fusion_table(index, router.resources.adapter(index, Strategy.HYBRID), queries)
     hybrid, vector = (runs[s].quality for s in (Strategy.HYBRID, Strategy.VECTOR))
     assert found.quality[:, 0] == pytest.approx([hybrid[q.query_id] for q in queries])
     assert found.quality[:, found.sides[1]] == pytest.approx([vector[q.query_id] for q in queries])
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_strategies_are_measured_with_the_weights_that_will_be_in_force(indexed, monkeypatch, dry_run):
+    router, folder = indexed
+    index = router.index("mine")
+    queries, _ = judged_queries([load_dataset(folder)], router, index)
+    real = fusion_table(index, router.resources.adapter(index, Strategy.HYBRID), queries).quality
+    wanted = table(lambda model: 0.9 - 0.8 * abs(model.alpha - 1.0), rows=24)
+    monkeypatch.setattr("agentic_retriever.evaluation.fusion_training.fusion_table", lambda *a, **k: wanted)
+    result = train(router, folder, dry_run=dry_run)
+    column = CANDIDATES.index(replace(result.fusion.model, trained_on=None))
+    assert real[:, column].mean() < real[:, 0].mean() - 0.1  # what was fitted does worse here, so it can be told apart
+    measured = {run.strategy: run.quality for run in result.runs}[Strategy.HYBRID]
+    assert [measured[query.query_id] for query in queries] == pytest.approx(real[:, column])
+    assert (index.folder / FUSION_FILE).exists() is not dry_run
+    # Parts of questions are searched for by hybrid search, too.
+    planner = {run.strategy: run.quality for run in result.runs}[Strategy.PLANNER]
+    assert [planner[query.query_id] for query in queries] == pytest.approx(real[:, column], abs=1e-6)
+
+
+def test_weights_that_were_there_stay_and_are_told(indexed, monkeypatch):
+    router, folder = indexed
+    path = router.index("mine").folder / FUSION_FILE
+    FusionModel(alpha=0.3, trained_on=TRAINED).save(path)
+    same = table(lambda model: 0.9 - abs(model.alpha - 0.5), rows=24)
+    monkeypatch.setattr("agentic_retriever.evaluation.fusion_training.fusion_table", lambda *a, **k: same)
+    assert train(router, folder).fusion.verdict.endswith("the weights that were there stay")
+    assert FusionModel.load(path).alpha == 0.3

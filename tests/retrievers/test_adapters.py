@@ -34,7 +34,8 @@ from agentic_retriever.retrievers import (
     VectorRetriever,
     source_scores,
 )
-from agentic_retriever.retrievers.hybrid import CHECKED_BY_ID, search_depth
+from agentic_retriever.retrievers.hybrid import search_depth
+from agentic_retriever.retrievers.id_filter import CHECKED_BY_ID
 from agentic_retriever.testing.retriever_contract import check_result, contract_nodes
 
 QUERY = "red apple harvest"

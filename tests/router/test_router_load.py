@@ -304,6 +304,34 @@ def test_some_hundred_queries_leave_nothing_behind(make_tiers, ollama):
 
 
 @linux_only
+def test_five_thousand_queries_leave_nothing_behind(make_router, tmp_path):
+    """Most come from the cache, as in use; each of the 200 new ones pushes an old answer out of the caches.
+
+    The memory may grow as much as is demanded of a quiet machine; how long it takes is no matter here.
+    """
+    router = make_router(
+        cache_max_entries=50, embedding_cache_size=50, query_log=f"sqlite:///{tmp_path / 'q.sqlite'}",
+        classifier="profile", selector="heuristic",
+    )  # fmt: skip
+
+    def some(first, count):
+        """Ask so many questions, of which every 25th is new, and return how many answers were in the cache."""
+        return sum(router.query(f"{QUESTION} {number // 25}").cached for number in range(first, first + count))
+
+    some(0, 1_500)
+    gc.collect()
+    threads, open_sockets, memory = live_threads(), sockets(), resident_kb()
+    assert some(1_500, 5_000) == 4_800
+    gc.collect()
+    # The pool for searches side by side may have grown to what it is allowed to be, which it stays.
+    wait_until(lambda: live_threads() <= threads + router.config.workers)
+    wait_until(lambda: sockets() <= open_sockets)
+    assert resident_kb() - memory <= 20_000
+    assert router.cache.stats().entries == 50
+    assert router.analytics().queries == 6_500
+
+
+@linux_only
 def test_cancelled_queries_and_abandoned_streams_leave_nothing_behind(make_tiers, ollama, cloud):
     words = ["The cat ", "sleeps ", "sixteen "]
     mode("stall", stream_body("ollama", words, finish=None))(ollama)
@@ -340,6 +368,31 @@ def test_cancelled_queries_and_abandoned_streams_leave_nothing_behind(make_tiers
     wait_until(lambda: sockets() <= open_sockets, 10)
     router.close()
     wait_until(lambda: live_threads() <= threads, 10)
+
+
+def test_what_waits_for_a_worker_is_not_begun_once_it_is_cancelled(make_router):
+    begun, go = threading.Event(), threading.Event()
+
+    def held(prompt):
+        begun.set()
+        assert go.wait(20)
+        return GOOD
+
+    llm = FakeLLM(held)
+    router = make_router(model=llm, workers=1, classifier="profile", selector="heuristic")
+
+    async def work():
+        tasks = [asyncio.create_task(router.aquery(f"{QUESTION} {n}")) for n in range(20)]
+        assert await asyncio.to_thread(begun.wait, 20)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        go.set()
+        return await router.aquery(f"{QUESTION} 20")
+
+    assert asyncio.run(work()).text == GOOD
+    assert len(llm.prompts) == 2
+    assert router.cache.stats().misses == 2
 
 
 def test_one_router_in_successive_loops_threads_and_a_running_loop(make_tiers, ollama, cloud):

@@ -10,8 +10,9 @@ from agentic_retriever.retrievers.question_filters.folding import folded
 
 _SUFFIX: Final = re.compile(r"[ ,]+(?:jr|sr|ii|iii|iv)\.?$")
 _WORD: Final = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
-_LISTED: Final = re.compile(r"[^\W\d_][^,\d]{0,60}, ?[^\W\d_](?:\.|[^\W\d_.]*\.?)(?:[ -]?[^\W\d_][\w.'-]*)*\.?")
-_PLAIN: Final = re.compile(r"(?:[^\W\d_](?:\.|[\w'-]+)\.? ?){1,3}[^\W\d_][\w'-]+")
+# Both can read a text in one way only: any value of an index is held against them, such as "j. ae. scs. 25, 1958".
+_LISTED: Final = re.compile(r"[^\W\d_][^,\d]{0,60}, ?[^\W\d_]\.?(?:-?[^\W\d_][\w.'-]*)?(?: [^\W\d_][\w.'-]*)*\.?")
+_PLAIN: Final = re.compile(r"(?:[^\W\d_](?:\.{1,2} ?|[\w'-]+(?:\. ?| ))){1,3}[^\W\d_][\w'-]+")
 _PARTICLES: Final = frozenset({"de", "del", "der", "den", "van", "von", "la", "le", "di", "da", "du", "ter", "dos"})
 
 

@@ -1,0 +1,281 @@
+"""Moving an index between the data directory and a Qdrant server, or copying it there under another name.
+
+Vectors are read and written as they are, so nothing is embedded again. What was done is noted after each page, so that
+a copy that was cut off goes on where it was. The source stays until the copy has been counted.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from agentic_retriever.errors import IndexExistsError, IndexingError, StoreError, unknown_name
+from agentic_retriever.indices.catalog import CATALOG_FILE
+from agentic_retriever.indices.manifest import EMBEDDED, MANIFEST_FILE, SERVER, check_index_name, write_atomically
+from agentic_retriever.indices.node_text import embedded_text
+from agentic_retriever.indices.profile import PROFILE_FILE
+from agentic_retriever.indices.sparse import SPARSE_FILE, SparseBM25
+from agentic_retriever.indices.stores import (
+    CHUNKS,
+    COLLECTIONS,
+    EmbeddedStores,
+    ServerStores,
+    needed,
+    new_server_stores,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agentic_retriever.embeddings import EmbeddingModel
+    from agentic_retriever.indices.index import Index
+    from agentic_retriever.indices.node_store import NodeStore
+    from agentic_retriever.indices.storage import IndexStorage
+    from agentic_retriever.indices.stores import IndexStores
+
+COPY_FILE: Final = "copy.json"
+PAGE: Final = 256
+_FITTED_ON: Final = 20_000
+_PASSES: Final = 3
+_NOT_COPIED: Final = frozenset({MANIFEST_FILE, PROFILE_FILE, COPY_FILE, SPARSE_FILE, *COLLECTIONS})
+
+
+class CopyProgress(Protocol):
+    """Hears how far a copy is."""
+
+    def begin(self, what: str, total: int) -> None:
+        """A collection of so many nodes is begun, or gone on with."""
+
+    def advance(self, done: int) -> None:
+        """So many more of its nodes are copied."""
+
+
+class _Silent:
+    def begin(self, what: str, total: int) -> None:
+        """Ignore it."""
+
+    def advance(self, done: int) -> None:
+        """Ignore it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyReport:
+    """What a copy did.
+
+    Attributes:
+        name: Name of the index as it is now.
+        to: Where its nodes are now: ``embedded`` or ``server``.
+        moved: Whether the source is gone, and not kept under its own name.
+        nodes: Nodes of each collection: ``chunks``, and ``leaves`` and ``summaries`` where they were built.
+        resumed: Nodes that an earlier run had copied.
+    """
+
+    name: str
+    to: str
+    moved: bool
+    nodes: dict[str, int]
+    resumed: int = 0
+
+
+@dataclass(slots=True)
+class _State:
+    """How far a copy is, in a file beside it."""
+
+    to: str
+    collection: str
+    version: int
+    marks: dict[str, str | None] = field(default_factory=dict)
+    done: dict[str, int] = field(default_factory=dict)
+    finished: list[str] = field(default_factory=list)
+
+    def save(self, folder: Path) -> None:
+        write_atomically(folder / COPY_FILE, json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> _State | None:
+        try:
+            return cls(**json.loads((folder / COPY_FILE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def copy_index(
+    storage: IndexStorage,
+    name: str,
+    embedding: EmbeddingModel,
+    *,
+    to: str,
+    new_name: str | None = None,
+    progress: CopyProgress | None = None,
+) -> CopyReport:
+    """Move an index to where it is not, or copy it under another name. Add nothing to it meanwhile.
+
+    Args:
+        storage: The data directory, with the server that is concerned.
+        name: The index.
+        embedding: The model that it was built with; it embeds nothing.
+        to: ``server`` or ``embedded``.
+        new_name: Name of the copy; without one the index itself moves.
+        progress: Hears how far it is.
+
+    Returns:
+        What was done.
+
+    Raises:
+        UnknownIndexError: If there is no such index.
+        IndexExistsError: If the new name is taken, here or on the server.
+        IndexingError: If the index is there already, or kept changing.
+        ConfigError: If no server is configured.
+        StoreError: If either side failed, or the copy is not whole; the source is as before, and a second run goes on.
+    """
+    if to not in {EMBEDDED, SERVER}:
+        raise IndexingError(unknown_name("place", to, (EMBEDDED, SERVER)))
+    source = storage.open(name, embedding)
+    if new_name is None and source.manifest.store == to:
+        raise IndexingError(f"index {name!r} is {to} already; name a copy with --as, or choose the other place")
+    target = check_index_name(new_name) if new_name is not None else name
+    if new_name is not None and target in storage.names():
+        raise IndexExistsError(
+            f"index {target!r} exists already in {storage.data_dir}; remove it, or take another name"
+        )
+    folder = source.folder if new_name is None else source.folder.parent / f".copy-{target}"
+    copying = _Copy(storage, source, folder, target, to, progress or _Silent())
+    copying.run()
+    return copying.finish() if new_name is None else copying.publish(source.folder.parent / target)
+
+
+class _Copy:
+    def __init__(
+        self, storage: IndexStorage, source: Index, folder: Path, name: str, to: str, progress: CopyProgress
+    ) -> None:  # fmt: skip
+        self._storage = storage
+        self._source = source
+        self._folder = folder
+        self._name = name
+        self._progress = progress
+        self._resumed = 0
+        known = _State.load(folder)
+        self._state = known if known is not None and known.to == to else _State(to, "", source.version)
+        self._stores = self._target_stores()
+
+    def run(self) -> None:
+        """Copy every collection and count it."""
+        for _ in range(_PASSES):
+            if self._state.version != self._source.version:
+                self._state = _State(self._state.to, self._state.collection, self._source.version)
+            self._resumed = sum(self._state.done.values())
+            for name in COLLECTIONS:
+                if self._source.stores.exists(name):
+                    self._collection(name)
+            if self._state.version == self._source.version:
+                return
+        raise IndexingError(f"index {self._source.name!r} kept changing while it was copied; add nothing meanwhile")
+
+    def finish(self) -> CopyReport:
+        """Let the index live where its copy is, and drop what it had."""
+        old, manifest = self._source.stores, self._source.manifest
+        with self._source.exclusive("documents"):
+            self._storage.shut(self._name)
+            replace(manifest, store=self._state.to, collection=self._state.collection).write(self._folder)
+        for name in COLLECTIONS:
+            old.discard(name)
+        (self._folder / COPY_FILE).unlink(missing_ok=True)
+        if self._state.to == EMBEDDED:
+            (self._folder / SPARSE_FILE).unlink(missing_ok=True)
+        return self._report(moved=True)
+
+    def publish(self, folder: Path) -> CopyReport:
+        """Bring the copy's folder to its place, whole."""
+        for item in self._source.folder.iterdir():
+            if item.name in _NOT_COPIED or item.name.startswith((CATALOG_FILE, ".")) or item.suffix == ".lock":
+                continue
+            if item.is_dir():
+                shutil.copytree(item, self._folder / item.name, dirs_exist_ok=True)
+            else:
+                shutil.copy2(item, self._folder / item.name)
+        with (
+            closing(sqlite3.connect(self._source.folder / CATALOG_FILE)) as there,
+            closing(sqlite3.connect(self._folder / CATALOG_FILE)) as here,
+        ):
+            there.backup(here)
+        pins = replace(self._source.manifest, name=self._name, store=self._state.to, collection=self._state.collection)
+        pins.write(self._folder)
+        (self._folder / COPY_FILE).unlink(missing_ok=True)
+        try:
+            self._folder.rename(folder)
+        except OSError as err:
+            raise StoreError(f"cannot rename {self._folder} to {folder}: {err.strerror or err}") from err
+        return self._report(moved=False)
+
+    def _report(self, *, moved: bool) -> CopyReport:
+        return CopyReport(
+            name=self._name, to=self._state.to, moved=moved, nodes=dict(self._state.done), resumed=self._resumed
+        )
+
+    def _target_stores(self) -> IndexStores:
+        """Say where the copy goes; what a given-up copy left there is taken over or removed."""
+        if self._state.to == EMBEDDED:
+            stores = EmbeddedStores(self._folder)
+            if not (self._folder / COPY_FILE).exists():
+                for name in COLLECTIONS:
+                    stores.discard(name)
+                self._state.save(self._folder)
+            return stores
+        server = needed(self._storage.server)
+        if not self._state.collection:
+            self._state.collection = new_server_stores(self._folder, self._name, server).base
+            self._state.save(self._folder)
+        return ServerStores(server, self._state.collection, self._folder)
+
+    def _collection(self, name: str) -> None:
+        dimension = self._source.manifest.dimension
+        with ExitStack() as stack:
+            if name == CHUNKS:
+                there: NodeStore = self._source.vector_store
+                self._fit_words()
+            else:
+                there = stack.enter_context(self._source.stores.open(name, dimension))
+            here = stack.enter_context(self._stores.open(name, dimension))
+            self._progress.begin(name, there.count() - self._state.done.get(name, 0))
+            while name not in self._state.finished:
+                nodes, following = there.export(self._state.marks.get(name), PAGE)
+                here.add(nodes)
+                self._state.marks[name] = following
+                self._state.done[name] = self._state.done.get(name, 0) + len(nodes)
+                if following is None:
+                    self._state.finished.append(name)
+                self._state.save(self._folder)
+                self._progress.advance(len(nodes))
+            _complete(there, here, f"the {name} of index {self._source.name!r}")
+            here.flush()
+            self._state.done[name] = here.count()
+
+    def _fit_words(self) -> None:
+        """Choose how words are weighed on the server, by as many texts as can be had."""
+        if self._state.to == SERVER and SparseBM25.load(self._folder) is None:
+            nodes = zip(range(_FITTED_ON), self._source.known_nodes(), strict=False)
+            SparseBM25.fitted([embedded_text(node) for _, node in nodes]).save(self._folder)
+
+
+def _complete(there: NodeStore, here: NodeStore, what: str) -> None:
+    """Compare a copy with its source and mend it; raises if the two still differ."""
+    if here.count() == there.count():
+        return
+    wanted, found = set(there.node_ids()), set(here.node_ids())
+    extra, missing = sorted(found - wanted), sorted(wanted - found)
+    if extra:
+        here.delete_nodes(node_ids=extra)
+    for start in range(0, len(missing), PAGE):
+        ids, rows = there.vectors(missing[start : start + PAGE])
+        vectors = dict(zip(ids, rows.tolist(), strict=True))
+        nodes = there.get_nodes(node_ids=ids)
+        here.add([node.model_copy(update={"embedding": vectors[node.node_id]}) for node in nodes])
+    if here.count() != len(wanted):
+        raise StoreError(
+            f"the copy of {what} is not whole: {here.count():,} nodes of {len(wanted):,}; the source is as before; "
+            "run the copy again"
+        )

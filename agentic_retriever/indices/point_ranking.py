@@ -1,0 +1,122 @@
+"""From points that an engine found to nodes in order; the same for the engine in this process and on a server."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agentic_retriever.indices.edge_payload import payload_fields, stored_node, stored_node_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from llama_index.core.schema import BaseNode
+
+    from agentic_retriever.filters import Predicate
+
+    Ranked = tuple[float, str, Mapping[str, Any]]
+
+logger = logging.getLogger(__name__)
+
+
+class HasPayload(Protocol):
+    """A point as it was stored."""
+
+    @property
+    def payload(self) -> dict[str, Any] | None:
+        """What was stored with the vector."""
+
+
+class Scored(HasPayload, Protocol):
+    """A point that was found."""
+
+    @property
+    def score(self) -> float:
+        """How good, the higher the better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A node that was found.
+
+    Attributes:
+        node: The node.
+        score: Cosine with the query, in [-1, 1], or BM25's score.
+    """
+
+    node: BaseNode
+    score: float
+
+
+def rank(points: Sequence[Scored], accepts: Predicate, *, whole: bool) -> tuple[list[Ranked], int]:
+    """Put points in order.
+
+    Args:
+        points: Points by falling score, with their payload.
+        accepts: Decides on the metadata of a point.
+        whole: Whether there are no more than these; else those with the lowest score are left out, for more points may
+            have it, and cannot be put in order yet.
+
+    Returns:
+        Score, node id and payload, by falling score and then by id; and how many points are not ours.
+    """
+    floor = float("-inf") if whole or not points else points[-1].score
+    ranked: list[Ranked] = []
+    foreign = 0
+    for point in points:
+        if point.score <= floor:
+            break
+        payload = point.payload or {}
+        node_id = stored_node_id(payload)
+        if node_id is None:
+            foreign += 1
+        elif accepts(payload_fields(payload)):
+            ranked.append((point.score, node_id, payload))
+    ranked.sort(key=lambda item: (-item[0], item[1]))
+    return ranked, foreign
+
+
+def read_hits(ranked: Iterable[Ranked], top_k: int) -> list[Hit]:
+    """Read the nodes of the first points; broken ones are left out with one warning.
+
+    Args:
+        ranked: Points in order.
+        top_k: How many nodes at most.
+
+    Returns:
+        The nodes with their scores.
+    """
+    hits: list[Hit] = []
+    broken = 0
+    for score, _, payload in ranked:
+        if len(hits) == top_k:
+            break
+        node = stored_node(payload)
+        if node is None:
+            broken += 1
+        else:
+            hits.append(Hit(node, score))
+    warn_of_foreign(broken)
+    return hits
+
+
+def read_nodes(records: Sequence[HasPayload]) -> list[BaseNode]:
+    """Read the nodes of points; those that are broken or not ours are left out with one warning.
+
+    Args:
+        records: Points with their payload.
+
+    Returns:
+        The nodes, in the same order.
+    """
+    found = [stored_node(record.payload) for record in records]
+    nodes = [node for node in found if node is not None]
+    warn_of_foreign(len(found) - len(nodes))
+    return nodes
+
+
+def warn_of_foreign(number: int) -> None:
+    """Log that so many points were skipped, if any were."""
+    if number:
+        logger.warning("skipped %d stored points that are broken or were not written by LlamaIndex", number)

@@ -1,0 +1,41 @@
+"""Stores and indexes on a Qdrant server that is the client's own memory, or a real one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+from qdrant_client import QdrantClient
+
+from agentic_retriever.config import Secret
+from agentic_retriever.errors import StoreError
+from agentic_retriever.indices.qdrant_link import QdrantLink
+from agentic_retriever.indices.stores import StoreServer
+
+_numbers = itertools.count()
+
+
+def memory_link() -> QdrantLink:
+    return QdrantLink(client=QdrantClient(":memory:"))
+
+
+def memory_server() -> StoreServer:
+    return StoreServer(memory_link(), "test-")
+
+
+def real_link() -> QdrantLink:
+    """The server that QDRANT_URL names; skips the test where none answers."""
+    url = os.environ.get("QDRANT_URL", "")
+    if not url:
+        pytest.skip("no Qdrant server: QDRANT_URL is not set")
+    link = QdrantLink(url, api_key=Secret(os.environ.get("QDRANT_API_KEY", "")), timeout_s=30)
+    try:
+        link.check(2.0)
+    except StoreError as err:
+        pytest.skip(f"no Qdrant server answers: {err}")
+    return link
+
+
+def fresh_name() -> str:
+    return f"agentic-retriever-test-{os.getpid()}-{next(_numbers)}"

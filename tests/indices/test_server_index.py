@@ -1,0 +1,430 @@
+"""An index on a Qdrant server, and moving indexes there and back."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from llama_index.core.schema import Document
+from server_tools import memory_server
+from store_tools import where
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from qdrant_servers import QdrantServer
+
+from agentic_retriever import AgenticRouter, RouterConfig
+from agentic_retriever.embeddings import EmbeddingModel
+from agentic_retriever.errors import (
+    ConfigError,
+    IndexExistsError,
+    IndexingError,
+    StoreBusyError,
+    StoreDamagedError,
+    StoreError,
+    StoreUnreachableError,
+)
+from agentic_retriever.indices import Indexer, IndexStorage, KeywordIndex, QdrantEdgeVectorStore, copying
+from agentic_retriever.indices import index as index_module
+from agentic_retriever.indices.copying import COPY_FILE, copy_index
+from agentic_retriever.indices.keyword_search import SparseKeywordView
+from agentic_retriever.indices.server_store import QdrantServerVectorStore
+from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, build_adapter
+from agentic_retriever.retrievers.hybrid import FUSED
+from agentic_retriever.schema import Strategy
+from agentic_retriever.testing import FakeEmbedding
+
+CHUNKS = ChunkSettings(chunk_size=64, chunk_overlap=8, leaf_size=32)
+TOPICS = [
+    "river",
+    "bank",
+    "loan",
+    "harbour",
+    "ship",
+    "grain",
+    "wheat",
+    "price",
+    "law",
+    "court",
+    "judge",
+    "appeal",
+    "tax",
+    "levy",
+    "duty",
+    "bridge",
+    "toll",
+    "road",
+]
+ANY = Strategy.VECTOR, Strategy.HYBRID, Strategy.METADATA, Strategy.SUMMARY, Strategy.RECURSIVE
+
+
+@pytest.fixture(scope="module")
+def embedding():
+    model = EmbeddingModel(FakeEmbedding(), name="fake")
+    yield model
+    model.close()
+
+
+def documents():
+    return [
+        Document(
+            id_=f"doc-{i:02}",
+            text=f"{TOPICS[i % 18]} {TOPICS[(i * 7) % 18]} {TOPICS[(i * 5 + 3) % 18]} number {i}. " * 3,
+            metadata={"year": 2000 + i, "kind": "odd" if i % 2 else "even"},
+        )
+        for i in range(36)
+    ]
+
+
+@pytest.fixture
+def storage(tmp_path):
+    opened = IndexStorage(tmp_path / "data", server=memory_server())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def index(storage, embedding):
+    return made(storage, embedding)
+
+
+def made(storage, embedding, name="docs", *, server=True):
+    kept = storage.server
+    storage.server = kept if server else None
+    try:
+        new = storage.create(name, embedding, description="Topics", chunks=CHUNKS)
+    finally:
+        storage.server = kept
+    Indexer(new).add_documents(documents())
+    return new
+
+
+def found(index, strategy, query="harbour toll bridge", *, filters=None, **settings):
+    adapter = build_adapter(strategy, index, AdapterSettings(**settings))
+    result = adapter.search(RetrievalRequest(query, 8, filters))
+    assert result.degraded == (), result.degraded
+    return [(hit.node.node_id, round(hit.score, 4)) for hit in result.nodes]
+
+
+def test_new_indexes_go_to_the_server_and_stay_readable(storage, embedding, index):
+    assert storage.manifest("docs").store == "server"
+    assert storage.manifest("docs").collection == "test-docs"
+    assert isinstance(index.vector_store, QdrantServerVectorStore)
+    assert not (index.folder / "chunks").exists()
+    assert isinstance(index.keyword(), SparseKeywordView)
+    assert index.count() == 36
+    assert index.profile().nodes == 36
+    assert index.vector_rows() is None
+    server = storage.server
+    storage.shut("docs")
+    again = IndexStorage(storage.data_dir, server=server).open("docs", embedding)
+    assert again.count() == 36
+    assert again.keyword().search("harbour", 3)
+    again.close()
+
+
+@pytest.mark.parametrize("strategy", ANY)
+def test_every_strategy_answers_as_on_the_embedded_store(storage, embedding, index, strategy):
+    local = made(storage, embedding, "local", server=False)
+    assert isinstance(local.vector_store, QdrantEdgeVectorStore)
+    assert isinstance(local.keyword(), KeywordIndex)
+    here, there = found(local, strategy), found(index, strategy)
+    if strategy is Strategy.HYBRID:  # BM25's average length is an estimate there
+        assert {i for i, _ in here[:5]} <= {i for i, _ in there}
+    else:
+        assert here == there
+    filters = where("kind", "odd")
+    assert found(local, strategy, filters=filters)[0][0] == found(index, strategy, filters=filters)[0][0]
+    nothing = where("kind", "neither")
+    assert found(index, strategy, filters=nothing) == []
+
+
+def test_fusion_by_ranks_is_the_servers(index, monkeypatch):
+    adapter = build_adapter(Strategy.HYBRID, index, AdapterSettings(fusion="rrf", alpha=0.5))
+    calls = []
+    words = index.both_sides()
+    asked = words.search_fused
+    monkeypatch.setattr(words, "search_fused", lambda *a, **k: (calls.append(k), asked(*a, **k))[1])
+    result = adapter.search(RetrievalRequest("harbour toll", 5))
+    assert len(calls) == 1
+    assert result.nodes[0].node.metadata["retrieval"] == {FUSED: pytest.approx(result.nodes[0].score)}
+    # What the server cannot check itself is merged here.
+    inexact = where("kind", "od", "text_match")
+    assert (
+        build_adapter(Strategy.HYBRID, index, AdapterSettings(fusion="rrf"))
+        .search(RetrievalRequest("harbour toll", 5, inexact))
+        .nodes
+    )
+
+
+def test_both_sides_take_one_request(index, monkeypatch):
+    client, batches = index.vector_store.client, []
+    asked = client.query_batch_points
+    monkeypatch.setattr(client, "query_batch_points", lambda *a: (batches.append(len(a[1])), asked(*a))[1])
+    assert found(index, Strategy.HYBRID)
+    assert batches == [2]
+
+
+def test_documents_are_updated_and_removed(index):
+    changed = documents()[:35]
+    changed[0] = Document(id_="doc-00", text="a new text of the harbour", metadata={"year": 1})
+    indexer = Indexer(index)
+    report = indexer.add_documents(changed)
+    assert (report.updated, report.unchanged) == (1, 34)
+    indexer.remove_documents(["doc-35"])
+    assert index.count() == 35
+    assert {node.metadata["year"] for node in index.nodes() if node.ref_doc_id == "doc-00"} == {1}
+
+
+def test_the_settings_that_are_missing_are_named(storage, embedding, index):
+    data_dir = storage.data_dir
+    storage.close()
+    with pytest.raises(StoreError, match="QDRANT_URL"):
+        IndexStorage(data_dir).open("docs", embedding)
+    with pytest.raises(StoreDamagedError, match="is QDRANT_URL the server"):
+        IndexStorage(data_dir, server=memory_server()).open("docs", embedding)
+    with pytest.raises(StoreError, match="QDRANT_URL"):
+        IndexStorage(data_dir).remove("docs")
+
+
+def test_a_collection_of_that_name_is_not_taken_over(storage, embedding, index, tmp_path):
+    other = IndexStorage(tmp_path / "other", server=storage.server)
+    with pytest.raises(IndexExistsError, match="qdrant_prefix"):
+        other.create("docs", embedding, description="", chunks=CHUNKS)
+    storage.remove("docs")
+    assert other.create("docs", embedding, description="", chunks=CHUNKS).count() == 0
+    other.close()
+
+
+def test_another_process_sees_what_one_has_written(storage, embedding, index):
+    reader = IndexStorage(storage.data_dir, server=storage.server).open("docs", embedding)
+    before = reader.version
+    assert reader.summaries() is reader.summaries()
+    Indexer(index).add_documents([Document(id_="doc-99", text="zebra crossing")])
+    assert reader.version > before
+    assert reader.count() == 37
+    assert reader.keyword().search("zebra", 1)
+    index.build_views()
+    assert reader.views >= index.views
+    reader.close()
+
+
+def test_writers_wait_for_each_other(storage, embedding, index, monkeypatch):
+    other = IndexStorage(storage.data_dir, server=storage.server).open("docs", embedding)
+    monkeypatch.setattr(index_module, "_LOCK_PATIENCE_S", 0.05)
+    with index.exclusive("documents"):
+        with index.exclusive("documents"):  # the same process may go on
+            pass
+        with pytest.raises(StoreBusyError, match="another process"):
+            Indexer(other).add_documents([Document(id_="x", text="x")])
+    other.close()
+
+
+def test_words_cut_by_another_version_are_told_and_made_again(index, caplog):
+    words = index.both_sides()
+    stale = replace(words.sparse, fingerprint="older")
+    words.sparse = stale
+    index._keyword = None
+    with pytest.raises(StoreError, match="index build docs"):
+        index.keyword()
+    adapter = build_adapter(Strategy.HYBRID, index, AdapterSettings())
+    assert adapter.search(RetrievalRequest("harbour", 3)).nodes
+    index.build_views()
+    assert index.keyword().search("harbour", 3)
+    kept = words.sparse
+    index.build_views()
+    assert words.sparse is kept
+
+
+# Copying.
+
+
+class InterruptedCopyError(Exception):
+    pass
+
+
+class Cut:
+    """Stops a copy after so many pages."""
+
+    def __init__(self, after=10**9):
+        self.after, self.pages, self.begun = after, 0, []
+
+    def begin(self, what, total):
+        self.begun.append((what, total))
+
+    def advance(self, done):
+        self.pages += 1
+        if self.pages >= self.after:
+            raise InterruptedCopyError
+
+
+@pytest.fixture
+def small_pages(monkeypatch):
+    monkeypatch.setattr(copying, "PAGE", 10)
+
+
+def everything(index):
+    nodes = {node.node_id: node.to_dict() for node in index.nodes()}
+    ids, vectors = index.vector_store.vectors(sorted(nodes))
+    return nodes, dict(zip(ids, vectors.round(5).tolist(), strict=True)), index.source_text("doc-03"), index.version
+
+
+def test_there_and_back_again(storage, embedding, small_pages, monkeypatch):
+    index = made(storage, embedding, server=False)
+    index.build_views()
+    before = everything(index)
+    answers = {strategy: found(index, strategy) for strategy in ANY}
+    monkeypatch.setattr(embedding, "embed_passages", None)  # nothing is embedded again
+    report = copy_index(storage, "docs", embedding, to="server")
+    assert report.moved
+    assert report.nodes["chunks"] == 36
+    assert report.nodes.keys() == {"chunks", "leaves", "summaries"}
+    moved = storage.open("docs", embedding)
+    assert moved.is_remote
+    assert not [name for name in ("chunks", "leaves", "summaries", COPY_FILE) if (moved.folder / name).exists()]
+    assert everything(moved) == before
+    for strategy in ANY:
+        assert found(moved, strategy)[0][0] == answers[strategy][0][0]
+        if strategy is not Strategy.HYBRID:
+            assert found(moved, strategy) == answers[strategy]
+        else:  # fitted on all texts, so that only rounding is left
+            assert [i for i, _ in found(moved, strategy)] == [i for i, _ in answers[strategy]]
+
+    assert copy_index(storage, "docs", embedding, to="embedded").moved
+    back = storage.open("docs", embedding)
+    assert not back.is_remote
+    assert everything(back) == before
+    assert {strategy: found(back, strategy) for strategy in ANY} == answers
+    assert not storage.server.link.call("list", lambda client: client.get_collections().collections)
+
+
+@pytest.mark.parametrize("to", ["server", "embedded"])
+@pytest.mark.parametrize("new_name", [None, "copy"])
+def test_a_copy_that_was_cut_off_goes_on(storage, embedding, small_pages, to, new_name):
+    index = made(storage, embedding, server=to == "embedded")
+    before = everything(index)
+    cut = Cut(after=2)
+    with pytest.raises(InterruptedCopyError):
+        copy_index(storage, "docs", embedding, to=to, new_name=new_name, progress=cut)
+    assert storage.names() == ["docs"]
+    assert everything(storage.open("docs", embedding)) == before
+    again = Cut()
+    report = copy_index(storage, "docs", embedding, to=to, new_name=new_name, progress=again)
+    assert report.resumed == 20
+    assert again.begun == [("chunks", 16)]
+    assert again.pages == 2
+    target = storage.open(new_name or "docs", embedding)
+    assert target.is_remote is (to == "server")
+    assert everything(target) == before
+    assert storage.names() == (["copy", "docs"] if new_name else ["docs"])
+    if new_name:
+        assert target.profile().name == "copy"
+        assert everything(storage.open("docs", embedding)) == before
+
+
+def test_a_copy_of_an_index_that_changed_meanwhile_is_whole(storage, embedding, small_pages):
+    index = made(storage, embedding, server=False)
+    with pytest.raises(InterruptedCopyError):
+        copy_index(storage, "docs", embedding, to="server", progress=Cut(after=3))
+    Indexer(index).remove_documents(["doc-05", "doc-20"])
+    Indexer(index).add_documents([Document(id_="doc-77", text="zebra")])
+    expected = everything(index)
+    copy_index(storage, "docs", embedding, to="server")
+    assert everything(storage.open("docs", embedding)) == expected
+
+
+def test_what_cannot_be_copied_is_told(storage, embedding, index, tmp_path):
+    with pytest.raises(IndexingError, match="server already"):
+        copy_index(storage, "docs", embedding, to="server")
+    with pytest.raises(IndexingError, match="embedded"):
+        copy_index(storage, "docs", embedding, to="moon")
+    made(storage, embedding, "other", server=False)
+    with pytest.raises(IndexExistsError):
+        copy_index(storage, "docs", embedding, to="embedded", new_name="other")
+    storage.close()
+    alone = IndexStorage(storage.data_dir)
+    with pytest.raises(ConfigError, match="QDRANT_URL"):
+        copy_index(alone, "other", embedding, to="server")
+    alone.close()
+
+
+def test_a_server_that_fails_leaves_the_source(tmp_path, embedding, small_pages):
+    server = QdrantServer()
+    config = RouterConfig(data_dir=tmp_path / "data", qdrant_url=server.url, qdrant_timeout_s=2, cache_max_entries=0)
+    storage = IndexStorage.from_config(config)
+    index = made(storage, embedding, server=False)
+    before = everything(index)
+    refused = server._answer
+
+    def answer(method, path, query, body):
+        if method == "PUT" and path.endswith("/points") and len(server.requests) > 12:
+            raise ValueError("no space")
+        return refused(method, path, query, body)
+
+    server._answer = answer
+    with pytest.raises(StoreUnreachableError):
+        copy_index(storage, "docs", embedding, to="server")
+    assert everything(storage.open("docs", embedding)) == before
+    server._answer = refused
+    assert copy_index(storage, "docs", embedding, to="server").resumed > 0
+    assert everything(storage.open("docs", embedding)) == before
+    storage.close()
+    server.close()
+
+
+# Through a router, over HTTP.
+
+
+def test_a_router_with_a_server(tmp_path, caplog):
+    server = QdrantServer(key="canary-4711")
+    config = RouterConfig(
+        data_dir=tmp_path / "data", qdrant_url=server.url, qdrant_api_key="canary-4711", qdrant_timeout_s=2,
+        cache_max_entries=0, query_log="none",
+    )  # fmt: skip
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text(
+        "# Leave\n\nEvery employee gets 28 days of annual leave.\n", encoding="utf-8"
+    )
+    caplog.set_level(logging.DEBUG)
+    with AgenticRouter(config, embedding=FakeEmbedding(dimension=64)) as router:
+        assert server.requests == []  # nothing is asked before there is need
+        router.add_index("handbook", tmp_path / "docs", description="Company handbook")
+        router.add_index("local", [Document(text="Ships carry grain to the harbour.")], description="Harbour")
+        router.copy_index("local", to="embedded")
+        answer = router.query("How many days of annual leave does an employee get?")
+        assert "28 days" in str(answer)
+        assert answer.citations[0].quote
+        server.always = 500
+        lost = router.query("Which ships carry grain?")
+        assert "Qdrant" in " ".join(step.reason for step in lost.degraded)
+        server.always = None
+        assert "28 days" in str(router.query("How many days of annual leave are there?"))
+    told = caplog.text + repr(config) + str(config.to_dict())
+    assert "canary-4711" not in told
+    for path in (tmp_path / "data").rglob("*"):
+        if path.is_file():
+            assert b"canary-4711" not in path.read_bytes()
+    server.close()
+
+
+def test_many_threads_ask_one_index(index):
+    errors = []
+
+    def ask(number):
+        try:
+            for _ in range(3):
+                found(index, Strategy.HYBRID, TOPICS[number])
+                found(index, Strategy.VECTOR, TOPICS[number], filters=where("kind", "odd"))
+        except (AssertionError, StoreError) as err:
+            errors.append(err)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []

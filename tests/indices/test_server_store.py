@@ -1,0 +1,349 @@
+"""The store on a Qdrant server: the contract in memory, over HTTP and on a real server, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery
+from qdrant_client import models
+from server_tools import fresh_name, memory_link, real_link
+from store_tools import ask, make_node, where
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from qdrant_servers import QdrantServer
+
+from agentic_retriever.config import Secret
+from agentic_retriever.errors import (
+    ConfigError,
+    EmbeddingMismatchError,
+    FilterError,
+    IndexingError,
+    InvalidQueryError,
+    StoreClosedError,
+    StoreDamagedError,
+    StoreError,
+    StoreUnreachableError,
+)
+from agentic_retriever.indices import server_search
+from agentic_retriever.indices.qdrant_link import QdrantLink
+from agentic_retriever.indices.server_store import QdrantServerVectorStore
+from agentic_retriever.testing.store_contract import VectorStoreContract, contract_nodes
+
+CANARY = "canary-key-4711"
+
+
+class TestInMemory(VectorStoreContract):
+    def make_store(self, tmp_path, dimension):
+        return QdrantServerVectorStore(memory_link(), "c", dimension, keywords=True)
+
+
+@pytest.fixture(scope="module")
+def served():
+    server = QdrantServer(key=CANARY)
+    yield server
+    server.close()
+
+
+class TestOverHttp(VectorStoreContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, served):
+        self.link = QdrantLink(served.url, api_key=Secret(CANARY), timeout_s=30)
+        yield
+        self.link.close()
+
+    def make_store(self, tmp_path, dimension):
+        return QdrantServerVectorStore(self.link, fresh_name(), dimension, keywords=True)
+
+
+class TestOnServer(VectorStoreContract):
+    @pytest.fixture(autouse=True)
+    def _server(self):
+        self.link, self.made = real_link(), []
+        yield
+        for store in self.made:
+            store.collection.drop()
+        self.link.close()
+
+    def make_store(self, tmp_path, dimension):
+        self.made.append(QdrantServerVectorStore(self.link, fresh_name(), dimension, keywords=True))
+        return self.made[-1]
+
+
+@pytest.fixture
+def store():
+    with QdrantServerVectorStore(memory_link(), "c", keywords=True) as made:
+        yield made
+
+
+def test_llama_index_reads_the_collection(store):
+    qdrant = pytest.importorskip("llama_index.vector_stores.qdrant")
+    store.add(contract_nodes())
+    theirs = qdrant.QdrantVectorStore("c", client=store.client)
+    query = VectorStoreQuery(query_embedding=contract_nodes()[3].embedding, similarity_top_k=5)
+    mine, found = store.query(query), theirs.query(query)
+    assert found.ids == mine.ids
+    assert found.similarities == pytest.approx(mine.similarities)
+    assert [node.to_dict() for node in found.nodes] == [node.to_dict() for node in mine.nodes]
+
+
+def test_ids_that_are_no_uuids_are_kept(store):
+    store.add([make_node(n, source=f"doc-{n}") for n in range(3)])
+    assert store.node_ids() == ["node-00000", "node-00001", "node-00002"]
+    assert store.query(ask(1, 1)).ids == ["node-00001"]
+    store.delete("doc-1")
+    assert store.count() == 2
+    assert store.get_nodes(["node-00001"]) == []
+
+
+def test_lists_are_not_cut(store, monkeypatch):
+    monkeypatch.setattr(server_search, "PAGE", 7)
+    store.add([make_node(n) for n in range(30)])
+    assert len(store.get_nodes()) == len(store.get_nodes(store.node_ids())) == 30
+    assert len(store.get_nodes(limit=12)) == 12
+    found, vectors = store.vectors([*store.node_ids(), "absent"])
+    assert found == store.node_ids()
+    assert vectors.shape == (30, 8)
+    assert len(list(store.iter_nodes(4))) == 30
+
+
+def test_nothing_is_found_or_deleted_by_an_empty_selector(store):
+    store.add([make_node(n, source="d") for n in range(4)])
+    assert store.query(ask(node_ids=[])).ids == []
+    assert store.query(ask(doc_ids=[])).ids == []
+    assert store.get_nodes([]) == []
+    for nothing in (
+        store.delete_nodes,
+        lambda: store.delete_nodes([]),
+        lambda: store.delete_nodes(filters=MetadataFilters(filters=[])),
+        lambda: store.delete(""),
+    ):
+        with pytest.raises(StoreError):
+            nothing()
+    assert store.count() == 4
+    store.clear()
+    assert store.count() == 0
+
+
+def test_ids_and_filters_of_a_delete_narrow_each_other(store):
+    store.add([make_node(n, kind="even" if n % 2 == 0 else "odd") for n in range(4)])
+    store.delete_nodes(["node-00000", "node-00001"], where("kind", "even"))
+    assert store.node_ids() == ["node-00001", "node-00002", "node-00003"]
+
+
+def test_a_foreign_point_is_skipped(store, caplog):
+    store.add([make_node(n) for n in range(9)])
+    store.client.upsert("c", [models.PointStruct(id=5, vector={"text-dense": [1.0] * 8}, payload={"x": 1})])
+    assert len(store.query(ask(top_k=20)).ids) == 9
+    assert "skipped 1 stored points" in caplog.text
+    assert len(store.get_nodes()) == 9
+
+
+def test_bad_vectors_and_queries_are_refused_before_anything_is_sent(store):
+    store.add([make_node(0)])
+    with pytest.raises(EmbeddingMismatchError, match=r"4 dimensions.*8"):
+        store.add([make_node(1).model_copy(update={"embedding": [1.0] * 4})])
+    with pytest.raises(EmbeddingMismatchError):
+        store.query(VectorStoreQuery(query_embedding=[1.0] * 4))
+    with pytest.raises(IndexingError):
+        store.add([make_node(2), make_node(3, doc_id="reserved")])
+    with pytest.raises(InvalidQueryError):
+        store.query(ask(top_k=-1))
+    with pytest.raises(InvalidQueryError):
+        store.get_nodes(limit=-1)
+    with pytest.raises(ConfigError):
+        store.create_payload_index("k", "no such kind")
+    assert store.count() == 1
+
+
+def test_another_programs_collection_is_left_alone():
+    link = memory_link()
+    link.call("x", lambda c: c.create_collection("c", models.VectorParams(size=8, distance=models.Distance.DOT)))
+    with pytest.raises(StoreError, match="another program"):
+        QdrantServerVectorStore(link, "c").add([make_node(0)])
+
+
+def test_a_collection_that_is_gone_is_damage_and_one_never_made_is_empty(store):
+    assert store.count() == 0
+    store.add([make_node(0)])
+    store.client.delete_collection("c")
+    with pytest.raises(StoreDamagedError, match="gone"):
+        store.count()
+
+
+def test_a_filter_that_the_server_cannot_check_is_exact_or_refused(store, monkeypatch):
+    store.add([make_node(n, text_field=f"part {n} of a") for n in range(60)])
+    wanted = where("text_field", "part 57 ", "text_match")
+    monkeypatch.setattr(server_search, "_MAX_GUESS", 4)
+    assert store.query(ask(top_k=3, filters=wanted)).ids == ["node-00057"]
+    monkeypatch.setattr(server_search, "MAX_SCANNED", 20)
+    monkeypatch.setattr(server_search, "PAGE", 10)
+    with pytest.raises(FilterError, match="text_field"):
+        store.query(ask(top_k=3, filters=wanted))
+
+
+def test_copies_share_the_server_and_pickles_are_refused(store):
+    store.add([make_node(0)])
+    assert copy.copy(store).count() == copy.deepcopy(store).count() == 1
+    with pytest.raises(TypeError, match="key"):
+        pickle.dumps(store)
+
+
+def test_a_closed_store_says_so(store):
+    store.add([make_node(0)])
+    store.close()
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store.count()
+
+
+def test_threads_share_a_store(store):
+    store.add([make_node(n) for n in range(50)])
+    errors = []
+
+    def work(number):
+        try:
+            for _ in range(10):
+                store.add([make_node(100 + number)])
+                assert store.query(ask(number, 3)).ids
+                assert store.words.search_words("text", 3)
+        except StoreError as err:
+            errors.append(err)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert store.count() == 58
+
+
+@pytest.fixture
+def faulty():
+    server = QdrantServer(key=CANARY)
+    link = QdrantLink(server.url, api_key=Secret(CANARY), timeout_s=5, pause=lambda _s: None)
+    made = QdrantServerVectorStore(link, "c", keywords=True)
+    made.add([make_node(n, year=n) for n in range(3)])
+    server.requests.clear()
+    yield server, made
+    made.close()
+    link.close()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "tries", "error", "says"),
+    [
+        (500, 3, StoreUnreachableError, "fails"),
+        (503, 3, StoreUnreachableError, "fails"),
+        (429, 3, StoreUnreachableError, "429"),
+        (401, 1, StoreUnreachableError, "QDRANT_API_KEY"),
+        (403, 1, StoreUnreachableError, "QDRANT_API_KEY"),
+        (404, 1, StoreDamagedError, "gone"),
+        (400, 1, StoreUnreachableError, "400"),
+        ("html", 1, StoreUnreachableError, "no Qdrant server"),
+    ],
+)
+def test_faults_of_a_server_are_typed_and_retried_where_that_helps(faulty, fault, tries, error, says):
+    server, store = faulty
+    server.always = fault
+    with pytest.raises(error, match=says) as caught:
+        store.count()
+    assert len(server.requests) == tries
+    assert CANARY not in shown(caught.value)
+
+
+def shown(err):
+    told = []
+    while err is not None:
+        told += [repr(err), str(err), repr(err.args), repr(vars(err))]
+        err = err.__cause__ or err.__context__
+    return " ".join(told)
+
+
+@pytest.mark.parametrize("fault", [500, 429])
+def test_a_fault_that_passes_is_not_seen(faulty, fault):
+    server, store = faulty
+    server.faults = [fault]
+    server.headers = {"retry-after": "0"} if fault == 429 else {}
+    assert store.count() == 3
+
+
+def test_a_server_that_asks_for_more_patience_than_there_is_ends_the_call(faulty):
+    server, store = faulty
+    server.always, server.headers = 429, {"retry-after": "60"}
+    with pytest.raises(StoreUnreachableError, match="asked too much"):
+        store.count()
+    assert len(server.requests) == 1
+
+
+def test_a_server_that_hangs_ends_with_the_time(faulty):
+    server, store = faulty
+    store.collection.link.timeout_s = 0.3
+    server.always = "hang"
+    with pytest.raises(StoreUnreachableError, match=r"within 0\.3 s"):
+        store.query(ask())
+    server.released.set()
+
+
+def test_a_server_that_is_down(served):
+    server = QdrantServer()
+    server.close()
+    link = QdrantLink(server.url, timeout_s=5, pause=lambda _s: None)
+    store = QdrantServerVectorStore(link, "c")  # making it calls nobody
+    with pytest.raises(StoreUnreachableError, match="no connection") as caught:
+        store.count()
+    assert caught.value.__cause__ is not None
+
+
+def test_a_write_that_fails_says_how_much_is_stored(faulty, monkeypatch):
+    server, store = faulty
+    monkeypatch.setattr("agentic_retriever.indices.server_store._STEP", 2)
+    real = server.client.upsert
+    monkeypatch.setattr(
+        server.client, "upsert", lambda *a: real(*a) if len(a[1]) < 2 else (_ for _ in ()).throw(ValueError("bad"))
+    )
+    with pytest.raises(StoreUnreachableError):
+        store.add([make_node(n) for n in range(4)])
+    monkeypatch.undo()
+    assert store.add([make_node(n) for n in range(4)])
+    assert store.count() == 4
+
+
+def test_fields_are_indexed_on_the_server_and_filters_pushed_down(faulty):
+    server, store = faulty
+    assert server.indexes["c"] == {'"doc_id"': "keyword", '"year"': "float"}
+    seen = []
+    answered = server._answer
+    server._answer = lambda method, path, query, body: (seen.append(body), answered(method, path, query, body))[1]
+    assert store.query(ask(filters=where("year", 1, ">="))).ids
+    [search] = seen[-1]["searches"]
+    assert search["filter"]["must"][0]["must"] == [{"key": "year", "range": {"gte": 1.0}}]
+    assert search["params"]["hnsw_ef"] >= 128
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:6333", "ftp://h", f"http://user:{CANARY}@h", "http://h:99999", "http://h?k=v"]
+)
+def test_an_url_that_cannot_be_used_is_named_and_not_shown(url):
+    with pytest.raises(ConfigError, match="qdrant_url") as caught:
+        QdrantLink(url)
+    assert CANARY not in shown(caught.value)
+
+
+def test_the_key_is_never_shown(served):
+    link = QdrantLink(served.url, api_key=Secret(CANARY))
+    store = QdrantServerVectorStore(link, fresh_name())
+    store.add([make_node(0)])
+    told = [repr(link), str(link), repr(store), str(store), json.dumps(store.to_dict()), store.model_dump_json()]
+    assert all(CANARY not in text for text in told)
+    with pytest.raises(StoreUnreachableError) as caught:
+        QdrantServerVectorStore(QdrantLink(served.url, api_key=Secret("wrong")), "c").count()
+    assert CANARY not in shown(caught.value)
+    link.close()

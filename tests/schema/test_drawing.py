@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.schema import NodeWithScore, TextNode
+
+from agentic_retriever.indices import IndexProfile
+from agentic_retriever.indices.draw_index import draw_report
+from agentic_retriever.indices.ingest_report import IngestReport
+from agentic_retriever.ingestion import SkippedSource
+from agentic_retriever.querylog.analytics import Analytics, RouteCount
+from agentic_retriever.router.explaining import Explanation
+from agentic_retriever.schema import (
+    Answer,
+    Attempt,
+    Citation,
+    Complexity,
+    Confidence,
+    Degradation,
+    Retrieval,
+    RouteDecision,
+    Selection,
+    SentenceCheck,
+    Strategy,
+    Tier,
+    TierUsage,
+    Tried,
+    Usage,
+)
+from agentic_retriever.schema.markup import Html, bar, duration, element, frame, joined, shortened, table, text
+
+TAGS = {"div", "span", "b", "q", "a", "ol", "li", "pre", "details", "summary", "table", "caption", "thead", "tbody",
+        "tr", "th", "td", "svg", "rect"}  # fmt: skip
+ATTRIBUTES = {"class", "style", "title", "href", "id", "dir", "width", "height", "rx", "fill", "opacity", "role",
+              "aria-label"}  # fmt: skip
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+pieces = st.sampled_from(
+    ["<script>alert(1)</script>", "</div>", "' onload='x", '" onclick="x', "javascript:alert(1)", "<img onerror=1>",
+     "[1]", "[2]", "[99]", "&lt;", "&#60;", "$5 to $6", "\x1b[31m", "\u202e", "\ud800", "\x00", "<!--", "]]>", "<svg"]
+)  # fmt: skip
+wild = st.lists(st.one_of(st.text(max_size=12), pieces), max_size=6).map("".join)
+
+
+class Seen(HTMLParser):
+    """What a browser would see: elements with their attributes, and the text between them."""
+
+    def __init__(self, page):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.words, self.open, self.others = [], [], [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    def handle_comment(self, data):
+        self.others.append(data)
+
+    handle_decl = handle_pi = unknown_decl = handle_comment
+
+
+def check_harmless(page):
+    seen = Seen(page)
+    assert not seen.open
+    assert not seen.others
+    ids = {attrs["id"] for _, attrs in seen.elements if "id" in attrs}
+    for tag, attrs in seen.elements:
+        assert tag in TAGS
+        assert set(attrs) <= ATTRIBUTES
+        assert not any(name.startswith("on") for name in attrs)
+        assert "url(" not in attrs.get("style", "")
+        if "href" in attrs:
+            assert attrs["href"][0] == "#"
+            assert attrs["href"][1:] in ids
+    assert not CONTROL.search(page)
+    assert not CONTROL.search("".join(seen.words))
+    page.encode("utf-8")
+    return seen
+
+
+def selection(t):
+    return Selection(
+        name=t, confidence=0.5, scores={t: 0.7, "b" + t: 0.3}, margin=0.4, reason=t, mode=t, names=(t,), abstained=True,
+        escalated=True, evidence={t: {t: 1.0}}, degraded=(Degradation(step=t, reason=t, fallback=t),),
+    )  # fmt: skip
+
+
+def decision(t):
+    return RouteDecision(
+        query=t, index=selection(t), strategy=selection(t), complexity=Complexity.SIMPLE, complexity_score=0.2,
+        complexity_reasons=(t,), features={t: 0.5}, timings_ms={t: 3.0}, withheld={t: t},
+        degraded=(Degradation(step=t, reason=t, fallback=t),),
+    )  # fmt: skip
+
+
+def found(t):
+    node = TextNode(text=t, id_="n", metadata={"title": t, "section": t})
+    return NodeWithScore(node=node, score=0.5)
+
+
+def citation(number, t):
+    return Citation(number=number, doc_id=t, node_id=t, start=0, end=4, quote=t, score=1.0, index=t, title=t, section=t)
+
+
+def answer(t, *, words=None, checks=()):
+    usage = Usage((TierUsage(tier=Tier.PRIMARY, model=t, calls=1, prompt_tokens=9, completion_tokens=1, usd=0.001),))
+    return Answer(
+        text=t if words is None else words,
+        citations=(citation(1, t), citation(2, t)),
+        confidence=Confidence.of(0.9),
+        route=decision(t),
+        nodes=(found(t),),
+        usage=usage,
+        timings_ms={t: 1.0, "total": 1234.0},
+        tier=Tier.PRIMARY,
+        cached=False,
+        degraded=(Degradation(step=t, reason=t, fallback=t),),
+        query_id=t,
+        understood=(t,),
+        tried=(Tried(strategy=Strategy.VECTOR, confidence=None, nodes=1, ms=2.0),),
+        checks=checks,
+        attempts=(Attempt(tier=Tier.PRIMARY, model=t),),
+    )
+
+
+def profile(t):
+    return IndexProfile(
+        name=t, description=t, version=1, nodes=3, language=t, description_vector=[], sample=[],
+        document_frequency={t: 2}, field_values={t: frozenset({t})}, number_ranges={t: (0.0, 1.0)},
+        identifiers={t: frozenset({t})},
+    )  # fmt: skip
+
+
+def values(t):
+    """One of everything that draws itself here, with a text wherever a text goes."""
+    doubted = SentenceCheck(start=1, end=len(t), text=t, supported=False, score=0.0, problems=(t,))
+    left_out = SentenceCheck(start=0, end=0, text=t, supported=False, score=0.0)
+    return {
+        "answer": answer(t, checks=(doubted, left_out)),
+        "retrieval": Retrieval(
+            nodes=(found(t),), strategy=Strategy.VECTOR, indexes=(t,), route=decision(t), understood=(t,)
+        ),
+        "decision": decision(t),
+        "selection": selection(t),
+        "diff": decision(t).diff(decision("x")),
+        "explanation": Explanation(decision=decision(t)),
+        "profile": profile(t),
+        "report": IngestReport(added=1, skipped=(SkippedSource(t, t),)),
+        "analytics": Analytics(
+            queries=2, routes=(RouteCount(index=t, strategy=t, queries=1),), tiers={t: 1}, errors={t: 1}
+        ),
+    }
+
+
+@given(wild)
+def test_no_text_becomes_markup(t):
+    for value in values(t).values():
+        seen = check_harmless(value._repr_html_())
+        assert "mathjax_ignore" in seen.elements[0][1]["class"], "dollars in a text are no formula"
+
+
+@given(wild)
+def test_a_text_never_changes_what_is_drawn_around_it(t):
+    """Elements and attributes are those of a harmless text; markers in the text of an answer apart, which are links."""
+    t = "t" + t.replace("[", "(") + "t"  # neither empty nor white space, which are drawn as nothing
+    for name in ("retrieval", "decision", "selection", "profile", "report", "answer"):
+        drawn = [Seen(values(one)[name]._repr_html_()).elements for one in (t, "harmless")]
+        shapes = [[(tag, tuple(attrs)) for tag, attrs in elements] for elements in drawn]
+        assert shapes[0] == shapes[1], name
+
+
+@given(wild)
+def test_nothing_but_control_characters_is_lost(t):
+    words = "".join(Seen(str(text(t))).words)
+    assert words == re.sub("[\ud800-\udfff]", "\ufffd", re.sub(CONTROL.pattern.replace("\ud800-\udfff", ""), "", t))
+
+
+@given(st.integers(0, 12), st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=5))
+def test_the_text_of_an_answer_is_whole_whatever_the_checks_say(number, spans):
+    words = f"One [1] two, three [{number}] and four $5."
+    checks = tuple(
+        SentenceCheck(start=start, end=end, text="x", supported=False, score=0.0, problems=("why",))
+        for start, end in spans
+    )
+    page = answer("x", words=words, checks=checks)._repr_html_()
+    shown = "".join(Seen(page).words)
+    assert shown.startswith(words)
+    cut = any(at in range(4, 7) or at in range(16, 20) for span in spans for at in span)
+    assert cut or page.count('href="#') == 1 + (number in {1, 2})
+
+
+def test_markers_lead_to_their_source_and_show_the_quote():
+    page = answer("Gate B", words="It closes at nine. [2]")._repr_html_()
+    [(_, link)] = [one for one in Seen(page).elements if one[0] == "a"]
+    assert link["title"] == "Gate B › Gate B: Gate B"
+    items = [attrs["id"] for tag, attrs in Seen(page).elements if tag == "li"]
+    assert link["href"] == f"#{items[1]}"
+    assert len(set(items)) == 2
+
+
+def test_an_answer_says_how_sure_it_is_and_how_it_came_about():
+    page = "".join(Seen(answer("x")._repr_html_()).words)
+    for said in ("high 0.90", "x › x", "primary", "0.00100 USD", "1.2 s", "Fell back: x to x: x", "10 tokens"):
+        assert said in page
+    assert "from the cache" in "".join(Seen(replace(answer("x"), cached=True)._repr_html_()).words)
+
+
+def test_unsupported_sentences_are_marked_and_explained():
+    text_ = "Right. Wrong [1]."
+    check = SentenceCheck(start=7, end=12, text="Wrong", supported=False, score=0.1, problems=("no passage says so",))
+    gone = SentenceCheck(start=17, end=17, text="Invented.", supported=False, score=0.0, problems=("not found",))
+    page = answer("x", words=text_, checks=(check, gone))._repr_html_()
+    [marked] = [attrs for tag, attrs in Seen(page).elements if "wavy" in attrs.get("style", "")]
+    assert marked["title"] == "Not supported: no passage says so"
+    words = "".join(Seen(page).words)
+    assert "Left out: “Invented.” (not found)" in words
+
+
+def test_equal_decisions_have_nothing_to_show():
+    assert "no difference" in decision("x").diff(decision("x"))._repr_html_()
+
+
+def test_colours_are_those_of_the_theme():
+    page = "".join(value._repr_html_() for value in values("x").values())
+    for style in re.findall(r'style="([^"]*)"', page):
+        assert not re.search(r"(?:^|;)\s*background", style)
+        assert re.sub(r"var\(--jp-[\w-]+, rgba\(128,128,128,\.4\)\)", "", style).count("rgb") == 0
+        assert not re.search(r"#[0-9a-fA-F]{3,8}", style)
+    assert set(re.findall(r'(?:fill|stroke)="([^"]*)"', page)) == {"currentColor"}
+    assert not re.search(r"https?:|<script|<style|@import|src=", page)
+
+
+def test_a_string_is_escaped_unless_it_was_made_here():
+    made = element("b", "a<b")
+    assert made == "<b>a&lt;b</b>"
+    assert joined([made, "<i>"], "<") == "<b>a&lt;b</b>&lt;&lt;i&gt;"
+    parts = [made, ""]
+    for mixed in (f"{made}", made + "", "".join(parts), str(made), made.lower(), f"{made:>30}", made[:5]):
+        assert "<b>" not in text(mixed)
+    assert element("span", title=made) == '<span title="&lt;b&gt;a&amp;lt;b&lt;/b&gt;"></span>'
+    assert "<b>" in frame(made)
+    assert isinstance(text(made), Html)
+
+
+@pytest.mark.parametrize(("share", "width"), [(-1.0, 0), (0.5, 40), (2.0, 80), (float("nan"), 0), (float("inf"), 0)])
+def test_bars_keep_to_their_ground(share, width):
+    assert f'<rect width="{width}"' in bar(share, "x")
+
+
+def test_tables_refuse_rows_of_another_length():
+    with pytest.raises(ValueError, match="zip"):
+        table(["a", "b"], [["1"]])
+
+
+def test_texts_are_cut_and_times_are_written_for_people():
+    assert shortened(" a \n b ", 5) == "a b"
+    assert shortened("abcdef", 4) == "abc…"
+    assert [duration(ms) for ms in (0.04, 9.94, 12.3, 1234.0)] == ["0.0 ms", "9.9 ms", "12 ms", "1.2 s"]
+
+
+def test_long_lists_are_cut_and_said_to_be():
+    many = IngestReport(skipped=tuple(SkippedSource(f"s{at}", "why") for at in range(40)))
+    assert "and 28 more left out" in draw_report(many)
+    scores = {f"index{at}": 1 / 40 for at in range(40)}
+    chosen = replace(selection("x"), scores=scores)
+    assert "and 28 more" in chosen._repr_html_()
+    nodes = tuple(found(str(at)) for at in range(30))
+    retrieval = replace(values("x")["retrieval"], nodes=nodes)
+    assert "and 10 more" in retrieval._repr_html_()
+
+
+def test_drawings_fit_into_a_notebook_file():
+    output = {"text/html": answer("\ud800\x00 [1]")._repr_html_()}
+    assert json.loads(json.dumps(output, ensure_ascii=False).encode("utf-8")) == output
+
+
+@pytest.mark.parametrize("name", list(values("x")))
+def test_the_plain_text_beside_a_drawing_is_short_and_harmless(name):
+    formatted = pytest.importorskip("IPython.lib.pretty").pretty(values("x" * 9_000 + "\x1b[31m")[name])
+    assert len(formatted) <= 2_000
+    assert "\x1b" not in formatted
