@@ -224,13 +224,9 @@ class RouterConfig:
     )  # fmt: skip
     qdrant_api_key: Secret = setting(Secret(""), "key for Qdrant; never shown", alias="QDRANT_API_KEY")
     qdrant_prefix: str = setting("agentic-retriever-", "what the names of new collections begin with")
-    qdrant_timeout_s: float = setting(
-        10.0, "total time for one call to Qdrant, retries included", unit="seconds", minimum=0.1, maximum=600
-    )
+    qdrant_timeout_s: float = setting(10.0, "total time for one call to Qdrant", unit="seconds", minimum=0.1)
     qdrant_shards: int = setting(0, "shards of a new collection; 0 leaves that to the server", unit="shards", minimum=0)
-    qdrant_replicas: int = setting(
-        0, "copies of each shard of a new collection; 0 leaves that to the server", unit="copies", minimum=0
-    )
+    qdrant_replicas: int = setting(0, "copies of each shard; 0 leaves that to the server", unit="copies", minimum=0)
 
     query_log: SecretUrl = setting(
         SecretUrl("sqlite"),
