@@ -5,7 +5,8 @@ Usage: python scripts/strategy_choice.py RESULT DATA_FOLDER KEPT
 RESULT is the JSON of a benchmark, DATA_FOLDER holds ``collections/NAME`` and ``embeddings/multilingual-e5-small``, KEPT
 is the folder that the benchmark kept its indexes in. The word ``sample`` stands for the packaged questions. Printed:
 the table of the wording against the one that starts from hybrid; what each switch away from hybrid gains, and what is
-left of it when the other collections decide whether to switch; and a linear model that was trained on the others.
+left of it when the other collections decide whether to switch; what the table told the measured qualities and the
+learned selector reach in cross-validation within a collection; and a linear model that was trained on the others.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from agentic_retriever.router import AgenticRouter
 from agentic_retriever.routing import (
     HeuristicSelector,
     StrategyWeights,
+    TrainingRow,
     assess_complexity,
+    cross_validate,
     fused_weights,
     packaged_weights,
     probe_features,
@@ -140,6 +143,25 @@ def show_switches(collections: Sequence[Measured]) -> None:
         _line(strategy.value, "all", "", "", "", f"{sum(by_name.values()):+.4f}, decided by the others {kept:+.4f}")
 
 
+def show_validation(collections: Sequence[Measured]) -> None:
+    """Print what cross-validation within a collection says; latencies take no part in it."""
+    _line("collection", "questions", "measured told", "learned", "best fixed", "learned against it", "helps")
+    for one in collections:
+        rows = [
+            TrainingRow(
+                query_id=str(at),
+                features=row,
+                quality=dict(zip(one.strategies, one.quality[at].tolist(), strict=True)),
+                latency_ms=dict.fromkeys(one.strategies, 1.0),
+            )
+            for at, row in enumerate(one.features)
+        ]
+        found = cross_validate(rows, folds=min(5, len(rows) // 5), heuristic=HeuristicSelector(fused_weights()))
+        gain = f"{found.gain:+.4f} [{found.gain_low:+.4f}, {found.gain_high:+.4f}]"
+        told = "-" if found.heuristic is None else _(found.heuristic)
+        _line(one.name, len(rows), told, _(found.learned), _(found.best_fixed), gain, "yes" if found.helps else "no")
+
+
 def show_learned(collections: Sequence[Measured]) -> None:
     """Print what a linear model gains over hybrid on a collection when it was trained on the others."""
     shared = [s for s in Strategy if s is not BASE and all(s in one.strategies for one in collections)]
@@ -201,7 +223,7 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     options = parser.parse_args()
     collections = read(options.result, options.data, options.kept)
-    for show in (show_tables, show_switches, *([show_learned] if len(collections) > 2 else [])):
+    for show in (show_tables, show_switches, show_validation, *([show_learned] if len(collections) > 2 else [])):
         show(collections)
         sys.stdout.write("\n")
 

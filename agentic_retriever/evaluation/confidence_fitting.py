@@ -32,6 +32,9 @@ LEFT_OUT_WEIGHT: Final = 0.1
 """What an answer counts that was given with the relevant documents left out, beside one to the question as it stands:
 about so many of the questions that people ask have no answer."""
 
+MORE_DECLINED: Final = 0.05
+"""By how much the share of right answers that are declined may grow for a calibration that is installed."""
+
 _FOLDS: Final = 5
 _REPEATS: Final = 5
 _RESAMPLES: Final = 2_000
@@ -123,9 +126,19 @@ class ConfidenceValidation:
     log_loss_gain: tuple[float, float, float]
 
     @property
-    def helps(self) -> bool:
+    def is_closer(self) -> bool:
         """Whether both losses are less, and that of the squares surely so."""
         return self.brier_gain[1] > 0 and self.log_loss_gain[0] > 0
+
+    @property
+    def silences(self) -> bool:
+        """Whether it would decline right answers: honest perhaps, where few answers are right, but of no use."""
+        return self.after.declined_right > self.before.declined_right + MORE_DECLINED
+
+    @property
+    def helps(self) -> bool:
+        """Whether it is closer to what is right, and does not silence right answers."""
+        return self.is_closer and not self.silences
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""

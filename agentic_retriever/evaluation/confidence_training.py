@@ -259,5 +259,9 @@ def _verdict(validation: ConfidenceValidation, *, install: bool, had_one: bool) 
     )
     if not validation.helps:
         stays = "; the one that was there stays" if had_one else ""
-        return f"confidence not installed, since it does not surely help: {what}{stays}"
+        why = "it does not surely help"
+        if validation.is_closer:
+            shares = f"{after.declined_right:.0%} of right answers instead of {before.declined_right:.0%}"
+            why = f"it would decline {shares}"
+        return f"confidence not installed, since {why}: {what}{stays}"
     return f"confidence {'installed' if install else 'would be installed, but this is a dry run'}: {what}"

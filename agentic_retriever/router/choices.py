@@ -146,7 +146,7 @@ def heuristic_selector(config: RouterConfig) -> HeuristicSelector:
     """Return what decides where no model of the index and no language model does.
 
     Unless the settings ask for the wording alone (``selector=heuristic``), it starts from ``hybrid`` where that is
-    calibrated, since it then does no worse than dense search on any collection that was tried.
+    calibrated, since it was then better than dense search on every public collection that was tried.
     """
     measured = config.selector != "heuristic" and config.fusion == Fusion.CALIBRATED.value
     return HeuristicSelector(fused_weights() if measured else None)

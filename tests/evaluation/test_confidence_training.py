@@ -55,7 +55,7 @@ ASKED = {f"q{at}": (f"how much does the {name} weigh", f"d{at}") for at, name in
 
 
 def rows(count=80, *, off=0.0, seed=3):
-    """Answers that are right as often as the package says, or so much less, in log-odds."""
+    """Answers that are right as often as the package says, or so much less often."""
     drawn = random.Random(seed)
     found = []
     for at in range(count):
@@ -68,11 +68,12 @@ def rows(count=80, *, off=0.0, seed=3):
 
 
 def test_a_confidence_that_is_wrong_on_an_index_is_mended(tmp_path):
-    given = rows(160, off=0.45)
+    given = rows(160, off=-0.4)
     found = validate_confidence(given)
     assert found.helps
     assert found.after.brier < found.before.brier - 0.05
     assert found.after.ece < found.before.ece - 0.1
+    assert found.after.declined_right < found.before.declined_right
     assert found.brier_gain[0] == pytest.approx(found.before.brier - found.after.brier)
     assert found.brier_gain[1] < found.brier_gain[0] < found.brier_gain[2]
     model = fit_index_confidence(given)
@@ -93,6 +94,26 @@ def test_where_the_package_is_right_nothing_is_installed(tmp_path):
         installed += found.installed
         (tmp_path / CONFIDENCE_FILE).unlink(missing_ok=True)
     assert installed <= 1
+
+
+def test_what_would_silence_right_answers_is_not_installed(tmp_path):
+    # Answers of which the package is sure, and which are right in two of five cases whatever is known of them.
+    found = []
+    for at in range(100):
+        features = AnswerFeatures(coverage=1.0, relevance=0.9, reachable=1.0)
+        right = at % 5 < 2
+        found.append(AnsweredQuestion(query_id=f"q{at}", features=features, support=1.0, right=right, answerable=True))
+    seen = validate_confidence(found)
+    assert seen.is_closer
+    assert seen.silences
+    assert not seen.helps
+
+    class Here:
+        folder = tmp_path
+
+    trained = train_confidence(Here(), found, trained_on=TRAINED)
+    assert (trained.installed, trained.model) == (False, None)
+    assert "would decline 100% of right answers instead of 0%" in trained.verdict
 
 
 def test_few_answers_stay_near_the_package():
@@ -188,7 +209,7 @@ def test_answers_are_kept_for_an_interrupted_training(indexed, tmp_path, monkeyp
 def test_training_calibrates_and_the_router_uses_it(indexed, folder, monkeypatch):
     real = confidence_training.answered_questions
     monkeypatch.setattr("agentic_retriever.evaluation.training.answered_questions",
-                        lambda *a, **k: (rows(160, off=0.45), real(*a, **k)[1]))  # fmt: skip
+                        lambda *a, **k: (rows(160, off=-0.4), real(*a, **k)[1]))  # fmt: skip
     before = indexed.query(ASKED["q3"][0], index="mine").confidence.score
     result = train_strategies([load_dataset(folder)], indexed, "mine", TrainingOptions(), today=lambda: "2026-01-02")
     path = indexed.index("mine").folder / CONFIDENCE_FILE
@@ -199,10 +220,10 @@ def test_training_calibrates_and_the_router_uses_it(indexed, folder, monkeypatch
     assert (trained.dataset, trained.index, trained.judged_by, trained.date) == (
         "things", "mine", "relevant documents", "2026-01-02"
     )  # fmt: skip
-    # The cached answer no longer holds, and the new one is less sure.
+    # The cached answer no longer holds, and the new one is surer.
     after = indexed.query(ASKED["q3"][0], index="mine")
     assert not after.cached
-    assert after.confidence.score < before - 0.1
+    assert after.confidence.score > before
     told = result.to_dict()["confidence"]
     assert {"validation", "model", "installed", "verdict", "failures"} == set(told)
     assert {"before", "after", "brier_gain", "log_loss_gain", "helps"} <= set(told["validation"])
@@ -211,7 +232,7 @@ def test_training_calibrates_and_the_router_uses_it(indexed, folder, monkeypatch
 
 def test_a_dry_run_calibrates_nothing(indexed, folder, monkeypatch):
     monkeypatch.setattr(
-        "agentic_retriever.evaluation.training.answered_questions", lambda *a, **k: (rows(160, off=0.45), ())
+        "agentic_retriever.evaluation.training.answered_questions", lambda *a, **k: (rows(160, off=-0.4), ())
     )
     result = train_strategies([load_dataset(folder)], indexed, "mine", TrainingOptions(dry_run=True))
     assert result.confidence.validation.helps
