@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 NAME ?=
+# Processes that run the tests; JOBS=0 runs them in one, for a debugger.
+JOBS ?= auto
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench format docs clean
@@ -24,8 +26,8 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 demo: $(VENV)/.demo ## build the sample indexes and answer questions in three languages; no key, no server
 	@$(BIN)/agentic-retriever demo
 
-test: $(VENV)/.dev ## run the tests
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.dev ## run the tests, a process for each core
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy --strict, layers
 	$(BIN)/ruff check .

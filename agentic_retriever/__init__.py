@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agentic_retriever.bridge import RoutedQueryEngine, RoutedRetriever
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.errors import AgenticRetrieverError
     from agentic_retriever.indices import IndexProfile, QdrantEdgeVectorStore
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from agentic_retriever.router import AgenticRouter, register_strategy
     from agentic_retriever.routing import register_language
     from agentic_retriever.schema import Answer, Budget, Citation, Retrieval, RouteDecision, Strategy
+    from agentic_retriever.tracing import RouteDecisionEvent
 
 __version__ = "0.1.0"
 
@@ -30,6 +32,9 @@ _HOME = {
     "Retrieval": "schema",
     "RetrieverAdapter": "retrievers",
     "RouteDecision": "schema",
+    "RouteDecisionEvent": "tracing",
+    "RoutedQueryEngine": "bridge",
+    "RoutedRetriever": "bridge",
     "RouterConfig": "config",
     "Strategy": "schema",
     "register_language": "routing",
@@ -47,6 +52,9 @@ __all__ = [
     "Retrieval",
     "RetrieverAdapter",
     "RouteDecision",
+    "RouteDecisionEvent",
+    "RoutedQueryEngine",
+    "RoutedRetriever",
     "RouterConfig",
     "Strategy",
     "__version__",

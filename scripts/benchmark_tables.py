@@ -1,11 +1,12 @@
-"""Measure every collection and write the tables of docs/benchmarks.md.
+"""Measure every collection and write the tables of docs/benchmarks.md and docs/strategies.md.
 
-Usage: python scripts/benchmark_tables.py DATA_FOLDER [NAME ...] [--limit N] [--keep FOLDER] [--json FILE] [--page FILE]
-       python scripts/benchmark_tables.py --from FILE [--page FILE]
+Usage: python scripts/benchmark_tables.py DATA_FOLDER [NAME ...] [--limit N] [--keep FOLDER] [--json FILE]
+       [--docs FOLDER]
+       python scripts/benchmark_tables.py --from FILE [--docs FOLDER]
 
 DATA_FOLDER holds ``collections/NAME`` in BEIR form and ``embeddings/multilingual-e5-small/NAME.npz`` with vectors by
 id. Parts of documents that these do not cover are embedded by the packaged model; with ``--keep`` only once. What
-stands in the page outside the two markers is left as it is.
+stands in the pages outside the two markers is left as it is.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.evaluation import BenchOptions, benchmark
+from agentic_retriever.schema import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +66,20 @@ def tables(told: Mapping[str, Any]) -> str:
     for name, one in datasets.items():
         lines += ["", f"### {name}", "", _facts(one), "", *_detail(one)]
     return "\n".join(lines) + "\n"
+
+
+def strategies_table(told: Mapping[str, Any]) -> str:
+    """Write nDCG@10 and R@10 of the strategies alone."""
+    datasets: Mapping[str, Any] = told["datasets"]
+    names = [strategy.value for strategy in Strategy]
+    lines = [_machine(told), "", _head(["collection", *names])]
+    for name, one in datasets.items():
+        rows = [one["strategies"].get(strategy) for strategy in names]
+        cells = ["-" if row is None else f"{row['nDCG@10']:.3f} / {row['R@10']:.3f}" for row in rows]
+        lines.append(_line([name, *cells]))
+    means = [told["means"].get(strategy) for strategy in names]
+    cells = ["-" if mean is None else f"{mean['nDCG@10']:.3f} / {mean['R@10']:.3f}" for mean in means]
+    return "\n".join([*lines, _line(["mean", *cells])]) + "\n"
 
 
 def write_page(page: Path, text: str) -> None:
@@ -140,7 +156,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=Path("build/benchmarks"), help="folder of the indexes")
     parser.add_argument("--json", type=Path, help="write the whole result into this file")
     parser.add_argument("--from", dest="given", type=Path, help="take this result instead of measuring")
-    parser.add_argument("--page", type=Path, default=Path(__file__).parents[1] / "docs" / "benchmarks.md")
+    parser.add_argument("--docs", type=Path, default=Path(__file__).parents[1] / "docs", help="folder of the pages")
     options = parser.parse_args()
     if options.given is not None:
         told = json.loads(options.given.read_text(encoding="utf-8"))
@@ -151,7 +167,8 @@ def main() -> None:
         told = measure(options.data, names, options.limit, options.keep)
     if options.json is not None:
         options.json.write_text(json.dumps(told, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    write_page(options.page, tables(told))
+    write_page(options.docs / "benchmarks.md", tables(told))
+    write_page(options.docs / "strategies.md", strategies_table(told))
 
 
 if __name__ == "__main__":

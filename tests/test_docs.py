@@ -33,15 +33,19 @@ def test_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
         (tmp_path / "docs" / name / "a.md").write_text(text, encoding="utf-8")
 
     class Router(AgenticRouter):
-        def __init__(self):
-            super().__init__(RouterConfig(data_dir=tmp_path / "data"), embedding=FakeEmbedding(dimension=64))
+        def __init__(self, *, embedding=None):
+            config = RouterConfig(data_dir=tmp_path / ("data" if embedding is None else "attached"))
+            super().__init__(config, embedding=embedding or FakeEmbedding(dimension=64))
 
-    [code] = blocks(README, "python")
+    codes = blocks(README, "python")
+    assert len(codes) == 2
     monkeypatch.setattr(agentic_retriever, "AgenticRouter", Router, raising=False)
-    exec(compile(code, "README.md", "exec"), {})
+    for code in codes:
+        exec(compile(code, "README.md", "exec"), {})
     out = capsys.readouterr().out
     assert "28 days of annual leave. [1]" in out
     assert "a.md" in out
+    assert "The boiler is serviced in May. [1]" in out
 
 
 def test_commands_in_the_documentation_exist():

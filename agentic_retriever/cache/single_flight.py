@@ -7,22 +7,20 @@ or its failure, together. Time is passed in, so tests need not sleep.
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from agentic_retriever.cache.flight import AbandonedError, Flight, Landed, Ticket
-from agentic_retriever.cache.memory import ExpiringLRU, checked_ttl
-from agentic_retriever.cache.second_level import SecondLevel
-from agentic_retriever.cache.stats import CacheStats
+from agentic_retriever.cache.flight import AbandonedError, Flight, Flights, Landed, Ticket
+from agentic_retriever.cache.values import CachedValues
 from agentic_retriever.errors import DeadlineExceededError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agentic_retriever.cache.levels import CacheStore, Codec
+    from agentic_retriever.cache.stats import CacheStats
 
 V = TypeVar("V")
 
@@ -53,15 +51,12 @@ class SingleFlightCache(Generic[V]):
         codec: Codec[V] | None = None,
         copy: Callable[[V], V] = lambda value: value,
     ) -> None:
-        self._ttl_s = checked_ttl(ttl_s)
-        self._values: ExpiringLRU[V] = ExpiringLRU(max_entries, timer)
-        self._second = SecondLevel(store, codec) if max_entries and ttl_s else SecondLevel[V](None, None)
+        self._values: CachedValues[V] = CachedValues(
+            max_entries=max_entries, ttl_s=ttl_s, timer=timer, store=store, codec=codec
+        )
+        self._flights: Flights[V] = Flights()
         self._timer = timer
         self._copy = copy
-        self._lock = threading.Lock()
-        self._flights: dict[str, Flight[V]] = {}
-        self._epoch = 0
-        self._hits = self._store_hits = self._misses = self._shared = self._failures = self._unkept = 0
 
     def get_or_compute(
         self,
@@ -147,7 +142,7 @@ class SingleFlightCache(Generic[V]):
             except AbandonedError:
                 continue
             except asyncio.CancelledError:
-                self._leave(key, flight)
+                self._flights.leave(key, flight)
                 raise
             except asyncio.TimeoutError as err:
                 return self._late(flight, timeout_s, err), True
@@ -155,13 +150,8 @@ class SingleFlightCache(Generic[V]):
 
     def peek(self, key: str) -> V | None:
         """Return the value of a key from either level, or ``None``; nobody is made to wait or to compute."""
-        with self._lock:
-            found = self._values.get(key)
-            self._hits += found is not None
-        if found is not None:
-            return self._copy(found[0])
-        stored = self._from_store(key, Flight(self.epoch))
-        return None if stored is None else self._copy(stored.value)
+        found = self._values.in_memory(key) or self._values.in_store(key, self.epoch)
+        return None if found is None else self._copy(found[0])
 
     def put(self, key: str, value: V, *, epoch: int) -> None:
         """Keep a value that was made elsewhere, unless the cache was cleared since.
@@ -171,18 +161,14 @@ class SingleFlightCache(Generic[V]):
             value: The value.
             epoch: What :attr:`epoch` was before the value was made.
         """
-        with self._lock:
-            if epoch != self._epoch:
-                return
-            self._misses += 1
-            self._values.put(key, value, self._ttl_s)
-        self._second.put(key, value, self._ttl_s)
+        self._values.missed()
+        if self._values.keep(key, value, epoch):
+            self._values.share(key, value, epoch)
 
     @property
     def epoch(self) -> int:
         """Counts the times that the cache was cleared."""
-        with self._lock:
-            return self._epoch
+        return self._values.epoch
 
     def clear(self) -> int:
         """Drop every value of both levels, those being computed included.
@@ -190,52 +176,24 @@ class SingleFlightCache(Generic[V]):
         Returns:
             How many there were: the larger of the counts of the two levels, as most values are in both.
         """
-        with self._lock:
-            count = self._values.clear()
-            self._flights.clear()
-            self._epoch += 1
-        return max(count, self._second.clear())
+        count = self._values.clear_memory()
+        self._flights.drop_before(self._values.epoch)
+        return max(count, self._values.clear_store())
 
     def close(self) -> None:
         """Let the second level write what is still in line; the cache can be used further."""
-        self._second.close()
+        self._values.close()
 
     def stats(self) -> CacheStats:
         """Return the counts."""
-        with self._lock:
-            return CacheStats(
-                hits=self._hits,
-                misses=self._misses,
-                shared=self._shared,
-                entries=len(self._values),
-                store_hits=self._store_hits,
-                failures=self._failures,
-                unkept=self._unkept,
-                store_errors=self._second.errors,
-                store=self._second.stats(),
-            )
+        shared, failures = self._flights.counts()
+        return self._values.stats(shared=shared, failures=failures)
 
     def _board(self, key: str, *, lead: bool) -> tuple[tuple[V] | Flight[V], bool]:
-        """Return the value of a key in a tuple, or its flight and whether the caller has to see to the computation.
+        return self._flights.board(key, self._values.in_memory, self._epoch_now, lead=lead)
 
-        With ``lead`` a caller also takes over a flight that nobody has begun to compute.
-        """
-        with self._lock:
-            found = self._values.get(key)
-            if found is not None:
-                self._hits += 1
-                return found, False
-            flight = self._flights.get(key)
-            if flight is None:
-                flight = self._flights[key] = Flight(self._epoch)
-                flight.taken = lead
-                return flight, True
-            flight.waiting += 1
-            if lead and not flight.taken:
-                flight.taken = True
-                return flight, True
-            self._shared += 1
-            return flight, False
+    def _epoch_now(self) -> int:
+        return self._values.epoch
 
     def _start(
         self, key: str, flight: Flight[V], job: Callable[[], None], submit: Callable[[Callable[[], None]], object]
@@ -243,33 +201,14 @@ class SingleFlightCache(Generic[V]):
         try:
             submit(job)
         except BaseException as err:
-            if self._take(flight):
-                self._fail(key, flight, err)
+            if self._flights.take(flight):
+                self._flights.fail(key, flight, err)
             raise
-
-    def _leave(self, key: str, flight: Flight[V]) -> None:
-        """Note that a task was cancelled; the last one ends the flight, so that who comes then begins anew."""
-        with self._lock:
-            flight.waiting -= 1
-            if flight.waiting or flight.future.done():
-                return
-            free, flight.taken = not flight.taken, True
-            if self._flights.get(key) is flight:
-                del self._flights[key]
-        if free:
-            flight.future.set_exception(AbandonedError())
-        flight.unwanted()
-
-    def _take(self, flight: Flight[V]) -> bool:
-        """Take a flight that nobody computes yet; return whether it could be had."""
-        with self._lock:
-            free, flight.taken = not flight.taken, True
-            return free
 
     def _lead_once(
         self, ticket: Ticket, key: str, flight: Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]
     ) -> None:
-        if not self._take(flight):
+        if not self._flights.take(flight):
             return
         ticket.led = True
         try:
@@ -279,54 +218,24 @@ class SingleFlightCache(Generic[V]):
 
     def _lead(self, key: str, flight: Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]) -> Landed[V]:
         try:
-            landed = self._from_store(key, flight) or self._computed(key, flight, compute, keep)
+            landed = self._stored(key, flight) or self._computed(key, flight, compute, keep)
         except BaseException as err:
-            self._fail(key, flight, err)
+            self._flights.fail(key, flight, err)
             raise
-        self._land(key, flight)
-        flight.future.set_result(landed)
-        if landed.kept and landed.computed and self._second.put(key, landed.value, self._ttl_s):
-            with self._lock:
-                cleared = flight.epoch != self._epoch
-            if cleared:
-                self._second.drop(key)
+        self._flights.land(key, flight, landed)
+        if landed.kept and landed.computed:
+            self._values.share(key, landed.value, flight.epoch)
         return landed
 
-    def _from_store(self, key: str, flight: Flight[V]) -> Landed[V] | None:
-        found = self._second.get(key)
-        if found is None:
-            return None
-        value, ttl_s = found
-        with self._lock:
-            if flight.epoch != self._epoch:
-                return None
-            self._store_hits += 1
-            self._values.put(key, value, min(ttl_s, self._ttl_s))
-        return Landed(value, computed=False, kept=True)
+    def _stored(self, key: str, flight: Flight[V]) -> Landed[V] | None:
+        found = self._values.in_store(key, flight.epoch)
+        return None if found is None else Landed(found[0], computed=False, kept=True)
 
     def _computed(self, key: str, flight: Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]) -> Landed[V]:
-        with self._lock:
-            self._misses += 1
+        self._values.missed()
         value = compute()
-        wanted = keep(value)
-        with self._lock:
-            # A value computed before clear() must not come back after it.
-            kept = wanted and flight.epoch == self._epoch
-            self._unkept += not kept
-            if kept:
-                self._values.put(key, value, self._ttl_s)
+        kept = self._values.keep(key, value, flight.epoch, wanted=keep(value))
         return Landed(value, computed=True, kept=kept)
-
-    def _fail(self, key: str, flight: Flight[V], err: BaseException) -> None:
-        with self._lock:
-            self._failures += 1
-        self._land(key, flight)
-        flight.future.set_exception(err if isinstance(err, Exception) else AbandonedError())
-
-    def _land(self, key: str, flight: Flight[V]) -> None:
-        with self._lock:
-            if self._flights.get(key) is flight:
-                del self._flights[key]
 
     def _left(self, ends: float | None) -> float | None:
         return None if ends is None else max(0.0, ends - self._timer())

@@ -10,7 +10,7 @@ from rich.console import Console as RichConsole
 from rich.table import Table
 from rich.text import Text
 
-from agentic_retriever.text.cleaning import safe_terminal
+from agentic_retriever.text.cleaning import TerminalPieces, safe_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,7 @@ class Console:
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = _tolerant(out or sys.stdout)
         self._err = _tolerant(err or sys.stderr)
+        self._pieces = TerminalPieces()
         self.rich = RichConsole(file=self._out, highlight=False, markup=False, emoji=False)
         self.rich_err = RichConsole(file=self._err, highlight=False, markup=False, emoji=False)
 
@@ -45,7 +46,12 @@ class Console:
 
     def piece(self, text: str) -> None:
         """Write a piece of a text that goes on, at once."""
-        self._out.write(safe_terminal(text))
+        self._out.write(self._pieces.shown(text))
+        self._out.flush()
+
+    def end_pieces(self) -> None:
+        """End the text that came in pieces, and its line."""
+        self._out.write(self._pieces.end() + "\n")
         self._out.flush()
 
     def json(self, data: Any) -> None:  # noqa: ANN401 - any JSON value

@@ -67,7 +67,7 @@ def _streamed(
             for piece in pieces:
                 console.piece(piece)
         finally:
-            console.line()
+            console.end_pieces()
         answer = pieces.finish()
     if answer is None:
         raise LLMError("the answer was given up before its end; ask again")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import re
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.evaluation.measures import MEASURES
 from agentic_retriever.evaluation.options import AUTO
 from agentic_retriever.evaluation.plots import target_svgs
+from agentic_retriever.schema.markup import text as _text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -261,7 +261,3 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     top = "".join(f"<th>{_text(cell)}</th>" for cell in head) if any(head) else ""
     body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value))

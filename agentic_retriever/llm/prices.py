@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentic_retriever.errors import ConfigError
+from agentic_retriever.errors import ConfigError, unknown_name
 from agentic_retriever.schema import frozen
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from agentic_retriever.schema import TierUsage
 
 _MILLION = 1_000_000
+_TABLE_KEYS = ("as_of", "source", "unit", "models")
+_PRICE_KEYS = ("in", "out", "context")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +72,14 @@ class PriceTable:
         """Read the table of the package and, on top of it, a file of the same form.
 
         The file is a JSON object with ``models``: by name, ``in`` and ``out`` in USD per million tokens and, if known,
-        ``context`` in tokens; ``as_of`` and ``source`` are taken over if given. Its models replace those of the
-        package, all others stay.
+        ``context`` in tokens; ``as_of`` and ``source`` are taken over if given, ``unit`` is for the reader. Its models
+        replace those of the package, all others stay.
 
         Args:
             path: The file; ``None`` or ``""`` for the package's table alone.
 
         Raises:
-            ConfigError: If the file cannot be read or holds no such table.
+            ConfigError: If the file cannot be read, or holds no such table or a key that is none of these.
         """
         packaged = resources.files("agentic_retriever.llm").joinpath("prices.json").read_text(encoding="utf-8")
         table = cls._parse(json.loads(packaged), "prices.json of the package")
@@ -85,7 +87,7 @@ class PriceTable:
             return table
         try:
             own = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as err:
+        except (OSError, ValueError, RecursionError) as err:
             raise ConfigError(
                 f"setting prices_file: cannot read {path} ({type(err).__name__}); make it a readable JSON file"
             ) from err
@@ -101,9 +103,13 @@ class PriceTable:
         models = data.get("models") if isinstance(data, dict) else None
         if not isinstance(data, dict) or not isinstance(models, dict):
             raise ConfigError(f'setting prices_file: {where} must be a JSON object with "models" by name')
+        _only_known(data, _TABLE_KEYS, where)
+        for name in ("as_of", "source"):
+            if not isinstance(data.get(name, ""), str):
+                raise ConfigError(f'setting prices_file: {where}: "{name}" must be a text')
         return cls(
-            as_of=str(data.get("as_of", "")),
-            source=str(data.get("source", "")),
+            as_of=data.get("as_of", ""),
+            source=data.get("source", ""),
             prices={str(name): _price(str(name), entry, where) for name, entry in models.items()},
         )
 
@@ -131,12 +137,20 @@ class PriceTable:
         return None if price is None else price.cost_usd(prompt_tokens, completion_tokens)
 
 
+def _only_known(data: Mapping[str, object], known: tuple[str, ...], where: str) -> None:
+    """Refuse a key that would be passed over, such as a misspelt one."""
+    for key in data:
+        if key not in known:
+            raise ConfigError(f"setting prices_file: {where}: {unknown_name('key', key, known)}")
+
+
 def _price(name: str, entry: object, where: str) -> Price:
     values = entry if isinstance(entry, dict) else {}
+    _only_known(values, _PRICE_KEYS, f"{where}: {name[:80]!r}")
     amounts = [values.get("in"), values.get("out")]
     context = values.get("context")
     usable = all(_is_amount(amount) for amount in amounts)
-    if not usable or not (context is None or (isinstance(context, int) and context > 0)):
+    if not usable or not (context is None or (type(context) is int and context > 0)):
         raise ConfigError(
             f'setting prices_file: {where}: {name[:80]!r} needs "in" and "out" from 0 in USD per million tokens, and '
             '"context" in tokens or not at all'

@@ -194,7 +194,9 @@ class QueryLog:
             QueryLogError: If it is damaged, of a newer version, or can be neither read nor written.
             DeadlineExceededError: If the time was up first.
         """
-        return self._reads.call(lambda: self._keeper.database().check(), timeout_s)
+        # Made beforehand: on a busy machine SQLAlchemy may take longer to load than the database to answer.
+        database = self._keeper.database()
+        return self._reads.call(database.check, timeout_s)
 
     def __enter__(self) -> Self:
         return self

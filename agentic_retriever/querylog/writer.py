@@ -153,6 +153,10 @@ class BatchWriter(Generic[T]):
         thread.join(max(0.0, timeout_s))
         return not thread.is_alive()
 
+    def give_up(self) -> None:
+        """Tell what is lost when the process ends before the thread does."""
+        self._warn(f"{self.stats().pending:,} were not written before the process ended")
+
     def stats(self) -> LogStats:
         """Return what became of the entries."""
         with self._changed:
@@ -240,7 +244,8 @@ def _finish_all() -> None:
         writer.stop()
     deadline = time.monotonic() + EXIT_TIMEOUT_S
     for writer in list(_WRITERS):
-        writer.close(deadline - time.monotonic())
+        if not writer.close(deadline - time.monotonic()):
+            writer.give_up()
 
 
 def _forget_in_child() -> None:

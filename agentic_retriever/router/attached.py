@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from typing import TYPE_CHECKING
 
 from agentic_retriever.embeddings import EmbeddingModel, embedding_name
 from agentic_retriever.errors import IndexExistsError, IndexingError
 from agentic_retriever.indices import IngestReport
-from agentic_retriever.indices.attached import attach_index, recognise
+from agentic_retriever.indices.attached import AttachedIndex, attach_index, recognise
 from agentic_retriever.indices.manifest import check_index_name
+from agentic_retriever.schema import Degradation
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.indices import Progress
-    from agentic_retriever.indices.attached import AttachedIndex, AttachedRetriever
+    from agentic_retriever.indices.attached import AttachedRetriever
     from agentic_retriever.router.resources import Resources
 
     Attached: TypeAlias = AttachedIndex | AttachedRetriever
@@ -55,6 +57,25 @@ class AttachedIndexes:
         """Let go of one, and tell whether there was one."""
         with self._lock:
             return self._known.pop(name, None) is not None
+
+    def catch_up(self, name: str | None, timeout_s: float) -> tuple[Degradation, ...]:
+        """Take notice of changes.
+
+        Args:
+            name: Of the only index that is wanted; ``None`` for all.
+            timeout_s: Seconds to wait at most; reading goes on after them.
+
+        Returns:
+            What is still as it was before, and why.
+        """
+        end, late = time.monotonic() + timeout_s, []
+        for index in list(self._known.values()):
+            if isinstance(index, AttachedIndex) and name in {None, index.name}:
+                reason = index.catch_up(end - time.monotonic())
+                if reason is not None:
+                    fallback = "its nodes as they were read last"
+                    late.append(Degradation(step=f"index.{index.name}", reason=reason, fallback=fallback))
+        return tuple(late)
 
     def refuse(self, name: str) -> None:
         """See that a name is not that of an attached index.

@@ -54,14 +54,12 @@ def make_classifier(config: RouterConfig, client: ModelClient | None) -> IndexCl
     """Return stage one.
 
     Raises:
-        ConfigError: If it is to be decided by a model and there is none.
+        ConfigError: If it is to be decided by a model and there is none, or the calibration cannot be read.
     """
-    calibration = Calibration.load(Path(config.calibration_file)) if config.calibration_file else Calibration()
+    calibration = _calibration(config.calibration_file)
     kind = EmbeddingClassifier if config.classifier == "embedding" else ProfileClassifier
     profile = kind(config.index_margin, abstain_below=config.abstain_below, calibration=calibration)
-    if config.classifier == "embedding":
-        return profile
-    if config.classifier == "profile":
+    if config.classifier in {"embedding", "profile"}:
         return profile
     model = None if client is None else LLMClassifier(client, profile, index_margin=config.index_margin)
     if config.classifier == "auto":
@@ -69,6 +67,17 @@ def make_classifier(config: RouterConfig, client: ModelClient | None) -> IndexCl
     if model is None:
         raise ConfigError(_NEEDS_MODEL.format(setting="classifier", value=config.classifier))
     return model
+
+
+def _calibration(path: str) -> Calibration:
+    if not path:
+        return Calibration()
+    try:
+        return Calibration.load(Path(path))
+    except (ConfigError, RecursionError) as err:
+        what = str(err) if isinstance(err, ConfigError) else "nested too deeply; fit the calibration again"
+        where = "" if path in what else f"{path}: "
+        raise ConfigError(f"setting calibration_file: {where}{what}") from err
 
 
 class Selectors:

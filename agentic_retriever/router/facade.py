@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentic_retriever.bridge import Pluggable
 from agentic_retriever.cache import answer_cache, warm
 from agentic_retriever.concurrency import Workers
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.deadlines import DeadlineCaller
-from agentic_retriever.errors import ConfigError, DeadlineExceededError, StoreError
+from agentic_retriever.errors import ConfigError, DeadlineExceededError, IndexingError, StoreError
 from agentic_retriever.querylog import open_query_log
 from agentic_retriever.router.answer_codec import AnswerCodec
 from agentic_retriever.router.answer_values import copied_answer, warm_outcome
@@ -34,11 +34,14 @@ from agentic_retriever.router.route_stage import RouteStage
 from agentic_retriever.router.streams import AsyncAnswerStream
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from datetime import datetime
     from types import TracebackType
 
+    from llama_index.core.base.base_query_engine import BaseQueryEngine
+    from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.base.embeddings.base import BaseEmbedding
+    from llama_index.core.indices.base import BaseIndex
     from llama_index.core.llms import LLM
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
     from llama_index.core.response_synthesizers import BaseSynthesizer
@@ -128,6 +131,43 @@ class AgenticRouter(Queries, Pluggable):
         # Threads of their own, so that retrieval goes on while answers wait for models that hang.
         self._finders = Workers(config.workers, "agentic-finder")
         self._streams = DeadlineCaller("streamed answers", max_calls=_MAX_STREAMS, max_waiting=0)
+
+    @classmethod
+    def from_indexes(
+        cls,
+        indexes: Mapping[str, BaseIndex[Any] | BaseQueryEngine | BaseRetriever],
+        config: RouterConfig | None = None,
+        *,
+        descriptions: Mapping[str, str] | None = None,
+        **options: Any,  # noqa: ANN401 - those of the constructor
+    ) -> Self:
+        """Make a router over LlamaIndex indexes, query engines or retrievers, as ``add_index(name, index=...)`` does.
+
+        Args:
+            indexes: What is attached, by the name that it is to have.
+            config: The settings; from the environment and ``.env`` by default.
+            descriptions: What each holds, by name; a retriever or query engine needs one.
+            **options: Models and stages, as for the constructor.
+
+        Raises:
+            IndexingError: If a name or what is to be attached cannot be used, or a description is of no index.
+            AgenticRetrieverError: If it cannot be read; otherwise as ``add_index``.
+
+        Example:
+            >>> router = AgenticRouter.from_indexes({"contracts": index}, embedding=embedding, llm=llm)
+        """
+        told = dict(descriptions or {})
+        if not told.keys() <= indexes.keys():
+            unknown = ", ".join(sorted(map(repr, told.keys() - indexes.keys())))
+            raise IndexingError(f"descriptions of {unknown}, which is not among the indexes")
+        router = cls(config, **options)
+        try:
+            for name, index in indexes.items():
+                router.add_index(name, index=index, description=told.get(name, ""))
+        except BaseException:
+            router.close()
+            raise
+        return router
 
     async def aroute(
         self,

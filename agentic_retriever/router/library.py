@@ -45,12 +45,13 @@ class IndexLibrary:
         return {name: self._description(name) for name in self.index_names()}
 
     def index(self, name: str) -> RoutedIndex:
-        """Return an index, stored or attached.
+        """Return an index, stored or attached; changes to an attached one are waited for, two seconds at most.
 
         Raises:
             UnknownIndexError: If there is none of that name.
             StoreError: If it cannot be opened.
         """
+        self.resources.attached.catch_up(name, self.resources.config.deadline_s)
         return self.resources.index(name)
 
     def stored_index(self, name: str) -> Index:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from agentic_retriever.router.answer_values import copied_answer, kept_answer, worth_keeping
 from agentic_retriever.router.answering import answer_key
+from agentic_retriever.router.kept_nodes import kept
 from agentic_retriever.router.spans import QUERY, RETRIEVE, traced, traced_stream, traced_task
 from agentic_retriever.router.spending import Spending
 from agentic_retriever.router.timing import QueryClock
@@ -158,7 +159,8 @@ class Pipeline:
                 return self._handed_out(call, known, cached=True)
             routed = self._stages.route.run(question, call.spending)
             retrieval, origin = self._stages.retrieve.run(question, routed, call.spending)
-            control.found(retrieval.nodes, retrieval.route)
+            # Copies, as the caller has them while the answer is still written from these.
+            control.found(kept(retrieval.nodes).copies(), retrieval.route)
             answer = yield from self._stages.answer.stream(
                 retrieval,
                 origin,
@@ -168,7 +170,7 @@ class Pipeline:
                 control=control,
             )
             if self._caches(question) and worth_keeping(answer):
-                # A copy, as the nodes of this one were shown when they were found.
+                # A copy, as the caller has this one.
                 cache.put(key, kept_answer(copied_answer(answer)), epoch=epoch)
             return self._handed_out(call, answer, cached=False)
 
@@ -195,6 +197,8 @@ class Pipeline:
         return self._repeatable or question.strategy is not None
 
     def _key(self, call: _Call) -> str:
+        # The versions are part of the key, so changes are looked for first.
+        self._resources.attached.catch_up(call.question.index, call.spending.clock.remaining_s() / 2)
         return answer_key(
             self._resources, call.question, llm=self._services.llm, budget=call.budget, force_cloud=call.force_cloud
         )

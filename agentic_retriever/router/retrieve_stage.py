@@ -53,8 +53,16 @@ class _Found:
 
     @property
     def rank(self) -> float:
-        """What a choice among several searches goes by; an unknown confidence counts as middling."""
-        return -1.0 if not self.nodes else 0.5 if self.confidence is None else self.confidence
+        """What a choice among several searches goes by; an unknown confidence counts as middling.
+
+        What satisfies the conditions that the question states fits by these, however near its wording lies. A search
+        for such conditions that found none in the question is dense search alone, and any other strategy goes before.
+        """
+        if not self.nodes:
+            return -1.0
+        if self.strategy is Strategy.METADATA and not (self.understood and self.degraded):
+            return 1.0 if self.understood else 0.0
+        return 0.5 if self.confidence is None else self.confidence
 
 
 @dataclass(slots=True)

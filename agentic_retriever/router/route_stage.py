@@ -66,6 +66,7 @@ class RouteStage:
         degraded: list[Degradation] = []
         vector = self._embed(question, spending, degraded)
         with clock.step("routing"):
+            degraded.extend(self._resources.attached.catch_up(question.index, clock.remaining_s() / 2))
             index, versions = self._stage_one(question, names, vector, degraded, spending, recorded)
             chosen = self._resources.index(index.name)
             complexity, score = assess_complexity(question.query)

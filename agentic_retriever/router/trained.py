@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Stamp = list[tuple[int, int]]
+"""When each of the files was last changed, in nanoseconds, and its size in bytes; zeros for one that is not there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trained:
@@ -46,6 +49,7 @@ class Trained:
 
 _UNTRAINED = Trained()
 _SETTLED_NS = 2_000_000_000
+_MISSING = (0, 0)
 
 
 class TrainedFiles:
@@ -58,12 +62,12 @@ class TrainedFiles:
     def __init__(self, stamps: TrainingStamps) -> None:
         self._stamps = stamps
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[list[int], Trained]] = {}
+        self._known: dict[str, tuple[Stamp, Trained]] = {}
 
     def of(self, index: RoutedIndex) -> Trained:
         """Return what is known of an index; a file that cannot be read counts as missing and is told."""
         folder, changed = _folder_of(index), self._stamps.of(index)
-        if folder is None or not any(changed):
+        if folder is None or not any(map(any, changed)):
             return _UNTRAINED
         with self._lock:
             known = self._known.get(index.name)
@@ -75,26 +79,29 @@ class TrainedFiles:
 class TrainingStamps:
     """Tells what changes whenever training changes how an index is searched; safe to use from several threads.
 
-    The files are looked at only when their folder has changed: each is written beside its place and moved there.
+    Files that were not there are looked for only when their folder has changed, as it does whenever a file comes or
+    goes; those that were there always, as they may also be written over in place.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[int, list[int]]] = {}
+        self._known: dict[str, tuple[int, tuple[str, ...]]] = {}
 
-    def of(self, index: RoutedIndex) -> list[int]:
+    def of(self, index: RoutedIndex) -> Stamp:
         """Return the stamp of an index; of one without a folder, nothing."""
         where = _folder_of(index)
         if where is None:
             return []
         folder = str(where)
-        changed = _changed(folder)
+        changed = _changed(folder)[0]
         known = self._known.get(folder)
         if known is not None and known[0] == changed:
-            return known[1]
-        stamp = [_changed(path) for path in _paths(folder)]
+            return [_changed(path) if path else _MISSING for path in known[1]]
+        paths = _paths(folder)
+        stamp = [_changed(path) for path in paths]
         # A folder that changed a moment ago may change again within the clock's resolution.
         if time.time_ns() - changed > _SETTLED_NS:
-            self._known[folder] = changed, stamp
+            there = (path if seen is not _MISSING else "" for path, seen in zip(paths, stamp, strict=True))
+            self._known[folder] = changed, tuple(there)
         return stamp
 
 
@@ -121,12 +128,13 @@ def _loaded(folder: Path) -> Trained:
     return Trained(measured, model, (*no_measured, *no_model), confidence, unsure)
 
 
-def _changed(path: str) -> int:
-    """When a file was last changed, in nanoseconds; 0 when it is not there."""
+def _changed(path: str) -> tuple[int, int]:
+    """When a file was last changed, in nanoseconds, and its size; ``_MISSING`` when it is not there."""
     try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 - see _paths
+        found = os.stat(path)  # noqa: PTH116 - see _paths
     except OSError:
-        return 0
+        return _MISSING
+    return found.st_mtime_ns, found.st_size
 
 
 def _read(step: str, load: Callable[[], T | None], fallback: str) -> tuple[T | None, tuple[Degradation, ...]]:

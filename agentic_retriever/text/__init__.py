@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentic_retriever.text.cleaning import normalise_query, safe_terminal
+from agentic_retriever.text.cleaning import TerminalPieces, normalise_query, safe_terminal
 from agentic_retriever.text.languages import UNDETERMINED, detect_language
 from agentic_retriever.text.scripts import Script, ScriptRun, dominant_script, script_of, script_runs
 from agentic_retriever.text.sentences import Sentence, split_sentences
@@ -15,6 +15,7 @@ __all__ = [
     "Script",
     "ScriptRun",
     "Sentence",
+    "TerminalPieces",
     "Tokenizer",
     "count_overlap",
     "detect_language",

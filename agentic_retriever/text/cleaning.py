@@ -19,6 +19,12 @@ _ESCAPE_RE: Final = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,4096}(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]{0,2}[0-~]"
 )
+# What may be the beginning of such a sequence, at the end of a text that goes on.
+_OPEN_ESCAPE_RE: Final = re.compile(
+    r"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,4096}\x1b?"
+    r"|\x1b[ -/]{0,2})\Z"
+)
 _UNPRINTABLE_RE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 # Invisible characters that stand inside words: soft hyphen, joiners, direction marks, variation selectors, and the
@@ -59,6 +65,29 @@ def safe_terminal(text: str) -> str:
     """
     text = _UNPRINTABLE_RE.sub("", _ESCAPE_RE.sub("", text))
     return _SURROGATE_RE.sub(_REPLACEMENT, text)
+
+
+class TerminalPieces:
+    """Does as :func:`safe_terminal` for a text that comes in pieces, wherever it is cut; not safe for threads.
+
+    What may be the beginning of an escape sequence waits for the next piece, so that nothing of it gets through.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def shown(self, piece: str) -> str:
+        """Return what can be shown of the text so far and was not yet."""
+        text = self._held + piece
+        begun = _OPEN_ESCAPE_RE.search(text)
+        at = len(text) if begun is None else begun.start()
+        self._held = text[at:]
+        return safe_terminal(text[:at])
+
+    def end(self) -> str:
+        """Return what is left when no more comes."""
+        left, self._held = safe_terminal(self._held), ""
+        return left
 
 
 def lexical_form(text: str) -> str:

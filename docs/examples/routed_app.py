@@ -16,7 +16,7 @@ def make_engine(folder, embedding, llm):
         transformations=[SentenceSplitter(chunk_size=512, chunk_overlap=50)],
         embed_model=embedding,
     )
-    (router := AgenticRouter(embedding=embedding, llm=llm)).add_index("files", index=index, description="My files")
+    router = AgenticRouter.from_indexes({"files": index}, embedding=embedding, llm=llm)
     return router.as_query_engine(top_k=4)
 
 

@@ -154,6 +154,41 @@ def test_filters_mean_the_same_everywhere(filled):
         assert {n.node_id for n in found.nodes} == {"lease", "loan"}
 
 
+def test_a_router_is_made_of_indexes_in_one_call(tmp_path):
+    given = {"contracts": vector_index(contracts()), "planets": vector_index(contracts(texts=PLANETS)).as_retriever()}
+    config, told = RouterConfig(data_dir=tmp_path, query_log="none"), {"planets": "Planets and their moons"}
+    with AgenticRouter.from_indexes(given, config, descriptions=told, embedding=FakeEmbedding(dimension=64)) as made:
+        assert made.config is config
+        assert made.descriptions() == {"contracts": "", "planets": "Planets and their moons"}
+        assert made.route("How many moons do planets have?").index.name == "planets"
+        assert made.query(LEAVE, index="contracts").citations[0].node_id == "staff"
+
+
+@pytest.mark.parametrize(
+    ("given", "told", "said"),
+    [
+        ({"a": vector_index(contracts())}, {"b": "x"}, "descriptions of 'b', which is not among the indexes"),
+        ({"a": vector_index(contracts()), "b": 7}, {}, "index 'b' must be a LlamaIndex index"),
+    ],
+)
+def test_a_router_of_what_cannot_be_attached_is_not_left_open(tmp_path, given, told, said):
+    open_now = []
+
+    class Watched(AgenticRouter):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            open_now.append(self)
+
+        def close(self):
+            open_now.remove(self)
+            super().close()
+
+    config = RouterConfig(data_dir=tmp_path, query_log="none")
+    with pytest.raises(IndexingError, match=said):
+        Watched.from_indexes(given, config, descriptions=told, embedding=FakeEmbedding(dimension=64))
+    assert open_now == []
+
+
 def test_a_cached_answer_ends_with_the_version(router):
     index = vector_index(contracts())
     router.add_index("contracts", index=index, description="Contracts")

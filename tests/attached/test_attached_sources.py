@@ -25,6 +25,11 @@ from agentic_retriever.indices.attached.version import WatchedVersion
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
 
+def caught_up(made):
+    assert made.catch_up(30) is None
+    return made
+
+
 @pytest.fixture
 def qdrant():
     client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
@@ -85,7 +90,7 @@ def test_a_node_deleted_from_the_vectors_alone_is_gone():
     index = vector_index(contracts())
     made = attached(index)
     index.delete_nodes(["lease"])
-    assert "lease" not in ids(made)
+    assert "lease" not in ids(caught_up(made))
     assert [i for i, _ in made.keyword().search("warehouse rent", 5)] == []
 
 
@@ -117,9 +122,9 @@ def test_the_embedded_store_is_read_where_it_is(tmp_path):
     made = attached(index)
     assert ids(made) == {"lease", "supply", "loan", "staff"}
     index.insert_nodes([TextNode(id_="new", text="the parking permit")])
-    assert [i for i, _ in made.keyword().search("parking permit", 5)] == ["new"]
+    assert [i for i, _ in caught_up(made).keyword().search("parking permit", 5)] == ["new"]
     index.delete_nodes(["new"])
-    assert made.count() == 4
+    assert caught_up(made).count() == 4
     held.close()
 
 
@@ -128,15 +133,15 @@ def test_changes_are_seen_at_once():
     made = attached(index)
     seen = [made.version]
     index.insert_nodes([TextNode(id_="new", text="the parking permit")])
-    seen.append(made.version)
+    seen.append(caught_up(made).version)
     assert made.count() == 5
     assert made.profile().nodes == 5
     index.delete_nodes(["new"], delete_from_docstore=True)
-    seen.append(made.version)
+    seen.append(caught_up(made).version)
     assert made.count() == 4
     index.insert_nodes([TextNode(id_="staff", text="forty days of leave")])
-    seen.append(made.version)
-    assert made.version == seen[-1], "nothing changed meanwhile"
+    seen.append(caught_up(made).version)
+    assert caught_up(made).version == seen[-1], "nothing changed meanwhile"
     assert seen == sorted(set(seen)), seen
     assert made.keyword().search("forty", 5)
 
@@ -181,9 +186,9 @@ def test_refresh_reads_everything_anew(qdrant):
     made = attached(index)
     replaced = contracts(uuids=True, texts={"lease": ("the parking permit", "letter", 2025)})
     index.insert_nodes(replaced)  # the same point
-    assert made.keyword().search("parking", 5) == []
+    assert caught_up(made).keyword().search("parking", 5) == []
     made.refresh()
-    assert [i for i, _ in made.keyword().search("parking", 5)] == [replaced[0].node_id]
+    assert [i for i, _ in caught_up(made).keyword().search("parking", 5)] == [replaced[0].node_id]
 
 
 def test_vectors_of_the_same_model_are_read_and_not_embedded_again():
@@ -206,7 +211,7 @@ def test_two_models_of_one_name_are_told_apart():
 
 
 def test_the_sample_for_another_model_is_bounded_and_reported():
-    texts = {f"n{i:03}": (f"rent number {i} " * 300, "contract", 2020) for i in range(130)}
+    texts = {f"n{i:03}": (f"rent number {i} " * 80, "contract", 2020) for i in range(130)}
     router = FakeEmbedding(dimension=16, model_name="small")
     index, told = vector_index(contracts(texts=texts)), Told()
     made = attached(index, router=router, description="")
@@ -230,7 +235,7 @@ def test_a_sample_that_cannot_be_embedded_later_stays_as_it_was(caplog):
     before = made.profile().sample
     object.__setattr__(router, "_vector", lambda _text: [float("nan")] * 16)
     index.insert_nodes([TextNode(id_="new", text="the parking permit")])
-    assert made.count() == 5
+    assert caught_up(made).count() == 5
     assert np.array_equal(made.profile().sample, before)
     assert "stays as it was" in caplog.text
 

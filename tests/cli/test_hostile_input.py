@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 
@@ -64,6 +65,25 @@ def test_the_command_line_tells_a_wrong_settings_file_in_one_line(tmp_path):
     assert all(part in line for part in ("top_k", "a whole number", ".env"))
 
 
+def test_the_command_line_tells_a_wrong_file_that_settings_name_in_one_line(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "prices.json").write_text('{"models": {"a/b": {"in": "3", "out": 1}}}', encoding="utf-8")
+    (home / "link.json").symlink_to(tmp_path / "prices.json")
+    for file in ("../prices.json", "link.json", "../gone.json"):
+        settings = {"PRICES_FILE": file, "LLM": "openrouter", "OPENROUTER_API_KEY": "canary"}
+        lines = [f"{PREFIX}{name}={value}\n" for name, value in settings.items()]
+        (home / ".env").write_text("".join(lines), encoding="utf-8")
+        done = run(home, "route", "Which?")
+        assert done.returncode == 3
+        assert done.stdout == ""
+        [line] = done.stderr.splitlines()
+        assert line.startswith("error: setting prices_file: ")
+        assert file in line
+        assert "gone" in file or ("'a/b'" in line and "USD per million tokens" in line)
+        assert "canary" not in line
+
+
 @pytest.mark.parametrize("way", ["line", "piece", "note", "warn", "error", "table"])
 def test_nothing_that_drives_a_terminal_is_written(way):
     out, err = io.StringIO(), io.StringIO()
@@ -76,3 +96,40 @@ def test_nothing_that_drives_a_terminal_is_written(way):
     assert "click" in written
     assert not any(ord(char) < 32 and char not in "\n\t" for char in written)
     assert not any(char in written for char in "\x7f\x9b\u202e\u2028")
+
+
+class Terminal(io.StringIO):
+    """Where a person looks."""
+
+    def isatty(self):
+        return True
+
+
+MARKUP = "[link=http://evil.example]here[/link] [bold]loud[/bold] [red]r[/] :warning: [1]"
+
+
+@pytest.mark.parametrize("way", ["line", "piece", "note", "warn", "error", "table", "title"])
+def test_markup_of_a_text_is_shown_as_it_stands(way, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "200")
+    out, err = Terminal(), Terminal()
+    console = Console(out, err)
+    if way == "table":
+        console.table([MARKUP], [[MARKUP]])
+    elif way == "title":
+        console.table(["a"], [["b" * len(MARKUP)]], title=MARKUP)
+    else:
+        getattr(console, way)(MARKUP)
+    written = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue() + err.getvalue())
+    # Nothing but colours was added: no link, no picture for a word between colons.
+    assert written.count(MARKUP) == (2 if way == "table" else 1)
+    assert "\x1b" not in written
+
+
+def test_a_sequence_cut_over_two_pieces_does_not_get_through():
+    out = io.StringIO()
+    console = Console(out, io.StringIO())
+    for piece in ("safe \x1b", "]0;ow", "ned\x07and ", "sound\x9b3", "1m.", "\x1b["):
+        console.piece(piece)
+    console.end_pieces()
+    assert out.getvalue() == "safe and sound.\n"

@@ -111,6 +111,17 @@ def test_words_come_before_the_model_has_ended(make_server, run):
     assert process.stderr.read() == ""
 
 
+def test_escape_sequences_of_a_model_do_not_reach_the_terminal(make_server, run):
+    server = make_server()
+    tail = ["\\has 28 days \x9b", "31mof annual leave. ", "[1]"]
+    pieces = ["Every employee \x1b", "]8;;http://evil.example\x1b", *tail]
+    server.reply(stream_body("ollama", pieces))
+    out, err = run(server).communicate(timeout=60)
+    assert out.startswith("Every employee has 28 days of annual leave. [1]\n")
+    assert not any(char in out + err for char in "\x1b\x9b\x07")
+    assert "evil.example" not in out
+
+
 @pytest.mark.parametrize("fault", ["cut", "error event"])
 def test_stream_that_breaks_off_is_one_line_and_exit_code_8(make_server, run, fault):
     server = make_server()

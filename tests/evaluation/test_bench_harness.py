@@ -51,8 +51,18 @@ def test_all_rows_and_keys(tmp_path, harbour):
     result = run(tmp_path, harbour, peers=True)
     told = json.loads(result.to_json(tmp_path / "out.json"))
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == told
-    assert set(told) == {"format", "seed", "options", "machine", "versions", "settings", "datasets", "means",
-                         "choice", "stage_one"}
+    assert set(told) == {
+        "format",
+        "seed",
+        "options",
+        "machine",
+        "versions",
+        "settings",
+        "datasets",
+        "means",
+        "choice",
+        "stage_one",
+    }
     found = told["datasets"]["harbour"]
     # Peers take no part in it, however well they do.
     assert told["choice"].items() <= found["routing"].items()

@@ -59,6 +59,9 @@ def test_own_file_goes_before_the_package(tmp_path):
         '{"models": {"a/b": {"in": NaN, "out": 0}}}',
         '{"models": {"a/b": {"in": 1}}}',
         '{"models": {"a/b": {"in": 1, "out": 1, "context": "big"}}}',
+        '{"models": {"a/b": {"in": 1, "out": 1, "context": true}}}',
+        '{"models": {}, "as_of": 2030}',
+        "[" * 100_000,
     ],
 )
 def test_broken_file_is_named(tmp_path, text):
@@ -66,6 +69,22 @@ def test_broken_file_is_named(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"prices_file: .*mine\.json"):
         PriceTable.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"models": {"a/b": {"in": 1, "out": 1, "contxt": 8000}}}', "unknown key 'contxt'; did you mean 'context'?"),
+        ('{"models": {}, "as-of": "2030-01-01"}', "unknown key 'as-of'; did you mean 'as_of'?"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_key_is_told_with_file_and_what_was_meant(tmp_path, text, told):
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        PriceTable.load(path)
+    assert str(caught.value).startswith(f"setting prices_file: {path}: ")
+    assert told in str(caught.value)
 
 
 def test_missing_file_is_named(tmp_path):

@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 from fault_material import GOOD, QUESTION, documents, mode, wait_until
+from llama_index.core.instrumentation.span import SimpleSpan
+from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
+from llama_index_instrumentation import root_dispatcher
 from model_servers import chat, stream_body
 from redis_servers import free_port, hang, misbehaving
 
@@ -236,16 +239,30 @@ def test_dead_primary_costs_little_once_it_is_left_alone(make_tiers, ollama, clo
     assert added <= 0.05
 
 
+def best_of(tries, enough, measure):
+    """Return the least of so many measurements; another process may hold up the machine in some, not in all."""
+    measured = []
+    for attempt in range(tries):
+        measured.append(measure(attempt))
+        if measured[-1] <= enough:
+            break
+    return min(measured)
+
+
 def compared(one, other, rounds=40):
     """Return by how much a query of one router is slower than one of another, in seconds: 95th percentiles."""
-    times = {one: [], other: []}
-    for number in range(rounds):
-        for router in (one, other):
-            started = time.perf_counter()
-            router.query(f"{QUESTION} {number}")
-            times[router].append(time.perf_counter() - started)
-    first, second = (statistics.quantiles(times[router], n=20)[-1] for router in (one, other))
-    return first - second
+
+    def added(attempt):
+        times = {one: [], other: []}
+        for number in range(rounds):
+            for router in (one, other):
+                started = time.perf_counter()
+                router.query(f"{QUESTION} {attempt} {number}")
+                times[router].append(time.perf_counter() - started)
+        first, second = (statistics.quantiles(times[router], n=20)[-1] for router in (one, other))
+        return first - second
+
+    return best_of(3, 0.05, added)
 
 
 @pytest.mark.parametrize("server", ["dead", "hangs"])
@@ -255,28 +272,51 @@ def test_redis_that_is_down_costs_little(make_router, server):
         url = hanging if server == "hangs" else f"redis://127.0.0.1:{free_port()}/0"
         without, router = make_router(), make_router(redis_url=url)
         without.query(QUESTION)
-        started = time.monotonic()
-        answer = router.query("How many moons does Mars have?")
-        assert time.monotonic() - started <= 0.3 + 0.5  # what a query itself may take on a busy machine
-        assert not answer.degraded
+
+        def first_call(_attempt):
+            """By how much the first call of a new router is slower."""
+            fresh = make_router(redis_url=url)
+            return timed(fresh, "How many moons does Mars have?") - timed(
+                make_router(), "How many moons does Mars have?"
+            )
+
+        assert best_of(3, 0.3, first_call) <= 0.3
         assert compared(router, without) <= 0.05
-        assert router.query(QUESTION + " 3").cached
+        assert router.query(f"{QUESTION} 0 3").cached
         assert not router.cache.stats().to_dict()["store"]["up"] or server == "hangs"
 
 
+def timed(router, question):
+    """Ask a question whose answer must be whole, and return the seconds that it took."""
+    started = time.perf_counter()
+    assert not router.query(question).degraded
+    return time.perf_counter() - started
+
+
 def test_warm_cache_and_overhead_are_small(sites):
+    """The bounds for any machine; the much tighter figures of a quiet one are measured by ``make bench``.
+
+    There ``benchmarks/cache.py`` holds a hit to 0.2 ms and ``benchmarks/router_overhead.py`` the overhead to 1 ms.
+    """
     router = sites(classifier="profile", selector="heuristic")
     question = ask_site(3)
     router.query(question)
-    times = []
-    for _ in range(100):
-        started = time.perf_counter()
-        assert router.query(question).cached
-        times.append(time.perf_counter() - started)
-    assert statistics.quantiles(times, n=20)[-1] <= 0.005 * 4  # four times what is demanded of a quiet machine
-    nodes = [router.retrieve(ask_site(n), index="sites", strategy="vector").timings_ms for n in range(50)]
-    overhead = [timing["total"] - timing["retrieval"] - timing.get("embedding", 0.0) for timing in nodes]
-    assert statistics.median(overhead) <= 10
+
+    def hits(_attempt):
+        times = []
+        for _ in range(100):
+            started = time.perf_counter()
+            assert router.query(question).cached
+            times.append(time.perf_counter() - started)
+        return statistics.quantiles(times, n=20)[-1]
+
+    def overhead(_attempt):
+        nodes = [router.retrieve(ask_site(n), index="sites", strategy="vector").timings_ms for n in range(50)]
+        own = [timing["total"] - timing["retrieval"] - timing.get("embedding", 0.0) for timing in nodes]
+        return statistics.quantiles(own, n=20)[-1]
+
+    assert best_of(5, 0.005, hits) <= 0.005
+    assert best_of(5, 10, overhead) <= 10
 
 
 def resident_kb():
@@ -303,12 +343,37 @@ def test_some_hundred_queries_leave_nothing_behind(make_tiers, ollama):
     assert resident_kb() - memory <= 20_000
 
 
+class Counting(BaseSpanHandler[SimpleSpan]):
+    """Counts spans; those that have not ended are in ``open_spans``."""
+
+    seen: int = 0
+
+    def new_span(self, id_, **_told):
+        self.seen += 1
+        return SimpleSpan(id_=id_)
+
+    def prepare_to_exit_span(self, id_, **_told):
+        return self.open_spans.get(id_)
+
+    prepare_to_drop_span = prepare_to_exit_span
+
+
+@pytest.fixture
+def spans():
+    """A handler of all spans until the test ends."""
+    before, counting = list(root_dispatcher.span_handlers), Counting()
+    root_dispatcher.add_span_handler(counting)
+    yield counting
+    root_dispatcher.span_handlers = before
+
+
 @linux_only
-def test_five_thousand_queries_leave_nothing_behind(make_router, tmp_path):
+def test_five_thousand_queries_leave_nothing_behind(make_router, tmp_path, spans):
     """Most come from the cache, as in use; each of the 200 new ones pushes an old answer out of the caches.
 
     The memory may grow as much as is demanded of a quiet machine; how long it takes is no matter here.
     """
+    threads_before, sockets_before = live_threads(), sockets()
     router = make_router(
         cache_max_entries=50, embedding_cache_size=50, query_log=f"sqlite:///{tmp_path / 'q.sqlite'}",
         classifier="profile", selector="heuristic",
@@ -320,7 +385,7 @@ def test_five_thousand_queries_leave_nothing_behind(make_router, tmp_path):
 
     some(0, 1_500)
     gc.collect()
-    threads, open_sockets, memory = live_threads(), sockets(), resident_kb()
+    threads, open_sockets, memory, seen = live_threads(), sockets(), resident_kb(), spans.seen
     assert some(1_500, 5_000) == 4_800
     gc.collect()
     # The pool for searches side by side may have grown to what it is allowed to be, which it stays.
@@ -329,6 +394,11 @@ def test_five_thousand_queries_leave_nothing_behind(make_router, tmp_path):
     assert resident_kb() - memory <= 20_000
     assert router.cache.stats().entries == 50
     assert router.analytics().queries == 6_500
+    assert spans.seen - seen >= 5_000
+    wait_until(lambda: not spans.open_spans)
+    router.close()
+    wait_until(lambda: live_threads() <= threads_before, 10)
+    wait_until(lambda: sockets() <= sockets_before, 10)
 
 
 @linux_only
@@ -482,7 +552,7 @@ def test_interpreter_ends_without_a_traceback(tmp_path, make_server):
             return tasks, stream
 
         config = RouterConfig(data_dir={str(tmp_path / "data")!r}, llm="ollama:x", ollama_base_url={server.url!r},
-                              deadline_s=2.0)
+                              deadline_s=2.0, query_log="none")
         router = AgenticRouter(config, embedding=FakeEmbedding(dimension=64))
         router.add_index("cats", [Document(text="The cat sleeps sixteen hours.", doc_id="cat")])
         kept = asyncio.run(main())

@@ -141,6 +141,15 @@ def test_one_call_with_framed_passages(handbook):
     assert "Source: Travel · 2 > 2.1 · p. 3" in prompt
 
 
+def test_a_comparison_is_asked_for_in_lines_which_stay_and_are_checked_one_by_one(handbook):
+    said = "Meals: EUR 48 a day in Germany [1]\nHotels: up to EUR 500 a night [1]\nMeals need no receipts [1]."
+    writer, llm = synthesizer([said])
+    answer = writer.answer("Compare meals and hotels.", passages(handbook), language="en").cited
+    assert "give each a line that begins with its name" in llm.prompts[0].partition("Compare meals and hotels.")[2]
+    assert [line.split(" ")[0] for line in answer.text.split("\n")] == ["Meals:", "Hotels:", "Meals"]
+    assert [check.supported for check in answer.checks] == [True, False, True]
+
+
 def test_the_boundary_is_new_each_time_and_redrawn_when_it_occurs(handbook):
     writer, llm = synthesizer(["x"])
     for _ in range(2):

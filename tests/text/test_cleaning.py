@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.text import normalise_query, safe_terminal
+from agentic_retriever.text import TerminalPieces, normalise_query, safe_terminal
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()), max_size=200)
 
@@ -69,3 +70,22 @@ def test_safe_terminal_leaves_nothing_that_steers(text: str) -> None:
 @given(st.text(st.characters(categories=["L", "M", "N", "Zs", "P"]), max_size=100))
 def test_safe_terminal_keeps_ordinary_text(text: str) -> None:
     assert safe_terminal(text) == text
+
+
+STEERING = st.text("\x1b[]()\x9b\x9c\x9d\x07\\0;mHP\n\t\u202e a", max_size=60)
+
+
+@given(STEERING, st.lists(st.integers(0, 60), max_size=8))
+def test_pieces_are_shown_as_the_whole_is_wherever_it_is_cut(text: str, cuts: list[int]) -> None:
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = TerminalPieces()
+    shown = [pieces.shown(text[begin:end]) for begin, end in pairwise(places)]
+    assert "".join([*shown, pieces.end()]) == safe_terminal(text)
+    assert pieces.end() == ""
+
+
+def test_ordinary_pieces_do_not_wait() -> None:
+    pieces = TerminalPieces()
+    assert [pieces.shown(piece) for piece in ("Every ", "word [1]", " at once")] == ["Every ", "word [1]", " at once"]
+    assert (pieces.shown("a\x1b]0;ow"), pieces.shown("ned\x07b")) == ("a", "b")
+    assert (pieces.shown("c\x1b]" + "x" * 5_000), pieces.end()) == ("c" + "x" * 5_000, "")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from agentic_retriever.errors import EmbeddingMismatchError, IndexingError
 from agentic_retriever.filters import node_fields, predicate
 from agentic_retriever.indices.attached.asked import AttachedRetriever
+from agentic_retriever.indices.attached.catching_up import CatchingUp
 from agentic_retriever.indices.attached.sampling import Sampler, is_same_model
 from agentic_retriever.indices.attached.seam import asked
 from agentic_retriever.indices.attached.snapshot import Snapshot, SnapshotReader
@@ -38,10 +39,11 @@ _WORDS_ALONE: Final = frozenset({Strategy.HYBRID, Strategy.PLANNER})
 class AttachedIndex:
     """An index of LlamaIndex that a router searches where it is; nothing of it is written or copied to a disk.
 
-    Words, metadata and profile are derived in memory, and again by the first question after a change: additions,
-    deletions and, in an in-memory docstore, new texts under known ids are seen. Of a Qdrant collection the number of
-    points is looked at once a second; a point that was replaced is seen after :meth:`refresh`. Vectors are searched in
-    the index's own store, by its own embedding model.
+    Words, metadata and profile are derived in memory, and again after a change, which :meth:`catch_up` looks for:
+    additions, deletions and, in an in-memory docstore, new texts under known ids are seen. Of a Qdrant collection the
+    number of points is looked at once a second; a point that was replaced is seen after :meth:`refresh`. All else
+    reads what was derived last and never waits. Vectors are searched in the index's own store, by its own embedding
+    model.
 
     Safe to use from many threads, as far as the index behind it is.
 
@@ -78,11 +80,12 @@ class AttachedIndex:
         self._watched = WatchedVersion(name, source)
         self._lock = threading.RLock()
         self._snapshot: Snapshot | None = None
+        self._catching_up = CatchingUp(f"reading index {name} again", self.load)
 
     @property
     def version(self) -> int:
-        """Grows with every change that is seen."""
-        return self._watched.current()
+        """The version that was read last; grows with every change that is seen."""
+        return self._current().version
 
     @property
     def views(self) -> frozenset[View]:
@@ -110,7 +113,7 @@ class AttachedIndex:
         return self.views.issuperset(needs) if self._is_dense else strategy in _WORDS_ALONE
 
     def load(self, progress: Progress | None = None) -> Snapshot:
-        """Read the nodes and derive the views, if that was not done for the current version.
+        """Read the nodes and derive the views, if that was not done for the current version; may take any time.
 
         Args:
             progress: Hears how many passages are embedded.
@@ -120,11 +123,24 @@ class AttachedIndex:
             EmbeddingError: If the sample for routing could not be embedded the first time.
         """
         with self._lock:
-            version = self.version
+            version = self._watched.current()
             known = self._snapshot
             if known is None or known.version != version:
                 known = self._snapshot = self._reader.read(version, before=known, progress=progress)
             return known
+
+    def catch_up(self, timeout_s: float) -> str | None:
+        """Look for changes and read the nodes again if there are any, and wait for that at most so long.
+
+        It goes on in a thread of its own; until it is done, everything stays as it was read last.
+
+        Args:
+            timeout_s: Seconds; in any case not more than 2 since the look began.
+
+        Returns:
+            Why the index may not be up to date, for people; ``None`` if it is.
+        """
+        return self._catching_up.run(timeout_s) if self._watched.may_differ(self._current().version) else None
 
     def refresh(self) -> None:
         """Read everything anew with the next question, whether a change was seen or not."""
@@ -179,9 +195,7 @@ class AttachedIndex:
         yield from self.source.nodes()
 
     def _current(self) -> Snapshot:
-        known = self._snapshot
-        # Most calls find what they need without a lock.
-        return known if known is not None and known.version == self.version else self.load()
+        return self._snapshot or self.load()
 
 
 def attach_index(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.schema import BaseNode
@@ -14,13 +14,14 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryResult,
 )
 
-from agentic_retriever.errors import EmbeddingMismatchError, InvalidQueryError, StoreError
+from agentic_retriever.deadlines import DeadlineCaller
+from agentic_retriever.errors import DeadlineExceededError, EmbeddingMismatchError, InvalidQueryError, StoreError
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.indices.attached.sampling import stored_vectors
 from agentic_retriever.indices.attached.seam import asked
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -31,9 +32,13 @@ if TYPE_CHECKING:
 IDS_AT_MOST: Final = 500
 """Up to so many nodes a store is asked for them alone; beyond, it is asked for more nodes than are wanted."""
 
+READ_S: Final = 5.0
+"""Reading nodes or vectors by id is given up on after so many seconds."""
+
 _MARGIN: Final = 2.0
 _GROWTH: Final = 4
 
+T = TypeVar("T")
 Hit = tuple[BaseNode, float | None]
 
 
@@ -63,11 +68,13 @@ class AttachedVectorStore(BasePydanticVectorStore):
     stores_text: bool = True
     _index: Any = PrivateAttr()
     _store: BasePydanticVectorStore | None = PrivateAttr()
+    _caller: DeadlineCaller = PrivateAttr()
 
     def __init__(self, index: _Searched, store: BasePydanticVectorStore | None) -> None:
         super().__init__()  # type: ignore[call-arg]  # fields with defaults
         self._index = index
         self._store = store
+        self._caller = DeadlineCaller(f"the store of index {index.name}", max_calls=32)
 
     @property
     def client(self) -> None:
@@ -94,7 +101,7 @@ class AttachedVectorStore(BasePydanticVectorStore):
         """Read nodes by id, or all, that satisfy filters.
 
         Raises:
-            StoreError: If they cannot be read.
+            StoreError: If they cannot be read, or not within 5 seconds.
         """
         satisfies = predicate(filters)
         if node_ids is None:
@@ -103,8 +110,12 @@ class AttachedVectorStore(BasePydanticVectorStore):
         return [node for node in found if satisfies(node_fields(node))]
 
     def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], npt.NDArray[np.float32]]:
-        """Read stored vectors at length 1; none where the store does not give them away."""
-        return stored_vectors(self._index.source, node_ids)
+        """Read stored vectors at length 1; none where the store does not give them away.
+
+        Raises:
+            StoreError: If they cannot be read, or not within 5 seconds.
+        """
+        return self._in_time(lambda: stored_vectors(self._index.source, node_ids))
 
     def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:  # noqa: ARG002 - as above
         """Find the nodes nearest to an embedding.
@@ -179,10 +190,15 @@ class AttachedVectorStore(BasePydanticVectorStore):
         wanted = list(dict.fromkeys(node_ids))
         if not wanted:
             return []
-        found: list[BaseNode] = asked(
-            f"reading nodes of index {self._index.name}", lambda: self._index.source.get(wanted)
-        )
-        return found
+        what = f"reading nodes of index {self._index.name}"
+        return self._in_time(lambda: list(asked(what, lambda: self._index.source.get(wanted))))
+
+    def _in_time(self, call: Callable[[], T]) -> T:
+        """Read from a store that may hang: what is done with nodes that were found has no deadline of its own."""
+        try:
+            return self._caller.call(call, READ_S)
+        except DeadlineExceededError as err:
+            raise StoreError(str(err)) from err
 
     def _read_only(self) -> StoreError:
         return StoreError(f"index {self._index.name!r} is attached, so it is changed through LlamaIndex only")

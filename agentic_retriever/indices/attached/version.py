@@ -24,7 +24,7 @@ _REST: Final = 100
 
 
 class WatchedVersion:
-    """Looks at a source whenever the version is asked for: at its mark each time, at its imprint now and then.
+    """Looks at a source: at its mark whenever it is asked, at its imprint now and then. Never waits for another thread.
 
     A source that cannot be looked at keeps its version; searching it will say what is wrong.
 
@@ -38,19 +38,24 @@ class WatchedVersion:
         self._name = name
         self._source = source
         self._timer = timer
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # never held while the source is looked at, which may hang
         self._version = 1
         self._mark = self._seen(source.mark, None)
         self._imprint: Hashable = None
         self._next_look = 0.0
         self._imprint = self._look()
 
+    def may_differ(self, version: int) -> bool:
+        """Tell, in no time, whether :meth:`current` may return another version than this one."""
+        is_due = self._timer() >= self._next_look
+        return is_due or version != self._version or self._seen(self._source.mark, self._mark) != self._mark
+
     def current(self) -> int:
-        """Return the version."""
+        """Look, which may take any time, and return the version."""
+        mark, imprint = self._seen(self._source.mark, self._mark), self._imprint
+        if mark != self._mark or self._timer() >= self._next_look:
+            imprint = self._look()
         with self._lock:
-            mark, imprint = self._seen(self._source.mark, self._mark), self._imprint
-            if mark != self._mark or self._timer() >= self._next_look:
-                imprint = self._look()
             if (mark, imprint) != (self._mark, self._imprint):
                 self._mark, self._imprint = mark, imprint
                 self._version += 1

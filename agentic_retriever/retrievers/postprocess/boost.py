@@ -59,7 +59,7 @@ def parse_boosts(text: str) -> tuple[Boost, ...]:
     """
     entries = [entry.strip() for line in text.splitlines() for entry in line.split(";") if entry.strip()]
     if len(entries) > MAX_BOOSTS:
-        raise ConfigError(f"{len(entries):,} boosted keywords, at most {MAX_BOOSTS} are allowed")
+        raise ConfigError(f"boost_keywords has {len(entries):,} keywords, at most {MAX_BOOSTS} are allowed")
     return tuple(map(_parsed, entries))
 
 
@@ -72,7 +72,10 @@ def _parsed(entry: str) -> Boost:
     if not words.strip() or math.isnan(value):
         raise ConfigError(f"boost_keywords needs KEYWORD = WEIGHT or KEYWORD | ALIAS = WEIGHT, got {entry[:80]!r}")
     keyword, *aliases = (form.strip() for form in words.split("|"))
-    return Boost(keyword, value, tuple(aliases))
+    try:
+        return Boost(keyword, value, tuple(aliases))
+    except ConfigError as err:
+        raise ConfigError(f"boost_keywords: {err}") from err
 
 
 def boost(query: str, nodes: Sequence[NodeWithScore], boosts: Sequence[Boost]) -> list[NodeWithScore]:
