@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from command_line import run_here
 
 from agentic_retriever.cli.app import app
 from agentic_retriever.config import PREFIX
@@ -28,7 +29,7 @@ def home(tmp_path_factory):
     (home / "docs" / "evil.md").write_text(
         "# Evil\n\nThe password \x1b[31mis red\x1b[0m and rings \x07.\n", encoding="utf-8"
     )
-    done = cli(home, "index", "add", "handbook", "docs", "--description", "Company handbook")
+    done = process(home, "index", "add", "handbook", "docs", "--description", "Company handbook")
     assert done.returncode == 0, done.stderr
     return home
 
@@ -38,8 +39,13 @@ def environment(**changes):
     return {**clean, "EMBEDDING_MODEL": "local", "OLLAMA_BASE_URL": "http://127.0.0.1:9", **changes}
 
 
+def process(home, *args, env=None):
+    """Run a command as people do, in a process of its own."""
+    return subprocess.run([*COMMAND, *args], cwd=home, env=env or environment(), **OPTIONS)
+
+
 def cli(home, *args, env=None, stdin=None):
-    return subprocess.run([*COMMAND, *args], cwd=home, env=env or environment(), input=stdin, **OPTIONS)
+    return run_here(home, *args, env=env or environment(), stdin=stdin)
 
 
 def test_help_loads_no_llama_index():
@@ -64,7 +70,7 @@ def test_every_command_has_help():
 
 
 def test_query_prints_answer_and_references(home):
-    done = cli(home, "query", "How many days of annual leave?")
+    done = process(home, "query", "How many days of annual leave?")
     assert done.returncode == 0
     assert "28 days of annual leave. [1]" in done.stdout
     assert "[1] Leave" in done.stdout
@@ -194,7 +200,7 @@ def test_wrong_settings_are_named(home):
 
 
 def test_wrong_command_line_is_exit_code_2(home):
-    assert cli(home, "query").returncode == 2
+    assert process(home, "query").returncode == 2
     assert cli(home, "qwery", "x").returncode == 2
 
 
@@ -216,7 +222,7 @@ def test_closed_pipe_and_narrow_encoding(home):
     done = subprocess.run(["bash", "-c", command], cwd=home, env=environment(), **OPTIONS)
     assert "Traceback" not in done.stderr
     narrow = environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
-    done = cli(home, "query", "¿Qué día es?", env=narrow)
+    done = process(home, "query", "¿Qué día es?", env=narrow)
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
 

@@ -7,6 +7,7 @@ import sys
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from command_line import run_here
 from log_material import answer, entry
 
 from agentic_retriever.config import PREFIX
@@ -18,8 +19,7 @@ WAIT_S = 20
 def stats(folder, *args, **settings):
     env = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     env |= {PREFIX + name: value for name, value in settings.items()}
-    command = [sys.executable, "-m", "agentic_retriever", "--data-dir", str(folder), "stats", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, cwd=folder, check=False)
+    return run_here(folder, "--data-dir", str(folder), "stats", *args, env=env)
 
 
 @pytest.fixture
