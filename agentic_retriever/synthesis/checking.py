@@ -31,6 +31,7 @@ _ATTACH_FROM: Final = 0.7
 _MAX_TRIED: Final = 2
 # Least share of a sentence's terms in a passage that can be near enough.
 _LIKELY: Final = 0.55
+_LOOKED_AT: Final = 300
 _MAX_CHECKED: Final = 60
 _MAX_LEAD_IN: Final = 80
 
@@ -168,7 +169,8 @@ class _Checker:
 
     def _elsewhere(self, sentence: str, cited: Sequence[PassageMatcher]) -> tuple[Verdict, Found | None]:
         """The best of the passages that are not cited, if it supports a sentence beyond doubt."""
-        terms = frozenset(self._tokenizer.tokens(sentence))
+        # Only a first look: the beginning of a long sentence tells whether a passage may hold it.
+        terms = frozenset(self._tokenizer.tokens(sentence[:_LOOKED_AT]))
         likely = [m for m in self._matchers if m not in cited and len(terms & m.terms) >= _LIKELY * len(terms)]
         tried = [(matcher, matcher.locate(sentence)) for matcher in likely]
         near = [(matcher, support) for matcher, support in tried if support and support.score >= _ATTACH_FROM]
