@@ -25,6 +25,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may use, at least 1."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Workers:
     """A pool of at most ``max_workers`` named threads, started on first use.
 

