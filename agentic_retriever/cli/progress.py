@@ -1,14 +1,15 @@
-"""Progress bars on a terminal; silence in a pipe."""
+"""Progress bars on a terminal; elsewhere silence, or a line for each step of what takes minutes."""
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from agentic_retriever.cli.console import Console
 
@@ -68,11 +69,34 @@ class Steps:
         self._progress.advance(self._task, done)
 
 
+class Lines:
+    """One line for each step, with the seconds since the beginning, for a file or the log of a build.
+
+    Args:
+        console: Where to write.
+        timer: Seconds.
+    """
+
+    def __init__(self, console: Console, timer: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._timer = timer
+        self._start = timer()
+
+    def begin(self, what: str, total: int) -> None:
+        """A step of so many parts begins."""
+        parts = f" ({total:,})" if total > 1 else ""
+        self._console.note(f"{self._timer() - self._start:6.0f} s  {what}{parts}")
+
+    def advance(self, done: int) -> None:
+        """Say nothing: parts of a step are for a bar."""
+
+
 @contextmanager
-def shown_steps(console: Console) -> Iterator[Steps]:
-    """Show one bar on standard error while the block runs, if that is a terminal."""
+def shown_steps(console: Console) -> Iterator[Steps | Lines]:
+    """Show one bar on standard error while the block runs, or lines if that is no terminal."""
+    if not console.rich_err.is_terminal:
+        yield Lines(console)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console.rich_err, transient=True, disable=not console.rich_err.is_terminal
-    ) as progress:
+    with Progress(*columns, console=console.rich_err, transient=True) as progress:
         yield Steps(progress)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -34,6 +35,8 @@ def test_bench(cli, boats, vectors, tmp_path):
     assert done.exit_code == 0, done.output
     for word in ("nDCG@10 [95 %]", "vector", "planner", "auto", "oracle", "p95 ms", "choice of the strategy"):
         assert word in done.stdout
+    # Not on a terminal, so a line for each step instead of a bar.
+    assert re.search(r"^ +\d+ s  hybrid \(2\)$", done.stderr, re.MULTILINE)
     told = json.loads((tmp_path / "out" / "o.json").read_text(encoding="utf-8"))
     assert told["seed"] == 5
     for name in (
