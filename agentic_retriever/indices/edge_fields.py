@@ -44,6 +44,11 @@ def payload_path(field: str) -> str | None:
     return None if not field or _UNQUOTABLE.intersection(field) else f'"{field}"'
 
 
+def path_field(path: str) -> str:
+    """Read a field's literal name from the engine's path."""
+    return path[1:-1] if path.startswith('"') else path
+
+
 def schema_type(kind: FieldKind) -> PayloadSchemaType:
     """Give the engine's name of a kind of index.
 
@@ -66,10 +71,7 @@ def indexed_kinds(info: ShardInfo) -> dict[str, str]:
         Field to kind; ``other`` for a kind that is not made here.
     """
     names = {str(schema): kind for kind, schema in _SCHEMA.items()}
-    return {
-        path[1:-1] if path.startswith('"') else path: names.get(str(index.data_type), "other")
-        for path, index in info.payload_schema.items()
-    }
+    return {path_field(path): names.get(str(index.data_type), "other") for path, index in info.payload_schema.items()}
 
 
 def infer_kinds(rows: Sequence[Mapping[str, object]], skip: Collection[str]) -> dict[str, FieldKind | None]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from qdrant_edge import (
     CountRequest,
@@ -19,11 +19,9 @@ from qdrant_edge import (
 )
 
 from agentic_retriever.filters import predicate
-from agentic_retriever.filters.check import walk_clauses
-from agentic_retriever.indices.edge_fields import payload_path
-from agentic_retriever.indices.edge_filters import NO_SOURCE, nothing, push_down
-from agentic_retriever.indices.edge_payload import payload_fields, point_id
-from agentic_retriever.indices.point_ranking import rank, read_hits, warn_of_foreign
+from agentic_retriever.indices.edge_filters import nothing, push_down
+from agentic_retriever.indices.edge_payload import point_id
+from agentic_retriever.indices.point_search import PAGE, WantedPoints, filter_keys, find_best, source_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,34 +32,13 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
     from qdrant_edge import EdgeShard, Record, ScoredPoint
 
-    from agentic_retriever.filters import Predicate
     from agentic_retriever.indices.point_ranking import Hit
 
     PointId = int | UUID | str
 
-PAGE: Final = 1_000
-_TIE_MARGIN: Final = 8
-_MAX_TIES: Final = 4_096
-_GROWTH: Final = 4
-_MAX_GUESS: Final = 1_024
+Wanted: TypeAlias = WantedPoints[Filter]
+
 _GRAPH_EFFORT: Final = 512  # candidates that a search through the graph keeps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Which points are wanted.
-
-    Attributes:
-        filter: What the engine checks; it lets every wanted point through.
-        exact: Whether it lets through nothing else.
-        accepts: Decides on the metadata of a point.
-        keys: The metadata fields that ``accepts`` looks at.
-    """
-
-    filter: Filter | None
-    exact: bool
-    accepts: Predicate
-    keys: tuple[str, ...]
 
 
 def select(
@@ -70,7 +47,7 @@ def select(
     kinds: Mapping[str, str],
     node_ids: Sequence[str] | None = None,
     doc_ids: Sequence[str] | None = None,
-) -> Selection:
+) -> Wanted:
     """Say which points are wanted; every restriction narrows the others.
 
     Args:
@@ -91,16 +68,16 @@ def select(
     if node_ids is not None:
         must.append(HasIdCondition({point_id(node_id) for node_id in node_ids}))
     if doc_ids is not None:
-        sources = sorted({doc_id for doc_id in doc_ids if doc_id != NO_SOURCE})
+        sources = source_ids(doc_ids)
         must.append(FieldCondition("doc_id", match=MatchAny(sources)) if sources else nothing())
     if pushed.condition is not None:
         must.append(pushed.condition)
-    keys = tuple(sorted({clause.key for clause in walk_clauses(filters)}))
-    return Selection(filter=Filter(must=must) if must else None, exact=pushed.exact, accepts=accepts, keys=keys)
+    condition = Filter(must=must) if must else None
+    return WantedPoints(filter=condition, exact=pushed.exact, accepts=accepts, keys=filter_keys(filters))
 
 
 def search(
-    edge: EdgeShard, vector: npt.NDArray[np.float32], top_k: int, wanted: Selection, *, approximate: bool = False
+    edge: EdgeShard, vector: npt.NDArray[np.float32], top_k: int, wanted: Wanted, *, approximate: bool = False
 ) -> list[Hit]:
     """Find the wanted points nearest to a vector.
 
@@ -118,25 +95,21 @@ def search(
     """
     if top_k > PAGE:  # the engine sets memory aside for as many as it is asked for
         top_k = max(1, min(top_k, edge.count(CountRequest(exact=True))))
-    limit = top_k + _TIE_MARGIN if wanted.exact else _GROWTH * top_k + 2 * _TIE_MARGIN
     exact = not approximate
-    while True:
-        if not wanted.exact and limit > _MAX_GUESS + top_k:
-            wanted = _resolve(edge, wanted)
+
+    def ask(_sides: Sequence[object], limit: int, wanted: Wanted) -> list[list[ScoredPoint]]:
+        nonlocal exact
         points = _nearest(edge, vector, limit, wanted.filter, exact=exact)
-        exhausted = len(points) < limit
-        if exhausted and not exact:
+        if len(points) < limit and not exact:
             exact = True
-            continue
-        ranked, foreign = rank(points, wanted.accepts, whole=exhausted or limit > top_k + _MAX_TIES)
-        hits = read_hits(ranked, top_k)
-        if exhausted or len(hits) == top_k:
-            warn_of_foreign(foreign)
-            return hits
-        limit *= _GROWTH
+            points = _nearest(edge, vector, limit, wanted.filter, exact=True)
+        return [points]
+
+    [hits] = find_best([vector], top_k, wanted, ask=ask, resolve=partial(_resolve, edge))
+    return hits
 
 
-def scan(edge: EdgeShard, wanted: Selection, *, whole: bool = False) -> Iterator[Record]:
+def scan(edge: EdgeShard, wanted: Wanted, *, whole: bool = False) -> Iterator[Record]:
     """Go through the wanted points in the engine's order.
 
     Args:
@@ -155,7 +128,7 @@ def scan(edge: EdgeShard, wanted: Selection, *, whole: bool = False) -> Iterator
 
 
 def read_page(
-    edge: EdgeShard, wanted: Selection, offset: PointId | None, *, size: int = PAGE, whole: bool = False
+    edge: EdgeShard, wanted: Wanted, offset: PointId | None, *, size: int = PAGE, whole: bool = False
 ) -> tuple[list[Record], PointId | None]:
     """Read one page of the wanted points.
 
@@ -169,14 +142,14 @@ def read_page(
     Returns:
         The points, and where the next page starts; ``None`` after the last.
     """
-    request = ScrollRequest(offset=offset, limit=size, filter=wanted.filter, with_payload=whole or _needed(wanted))
+    fields = wanted.payload
+    payload = PayloadSelector.Include(fields) if isinstance(fields, list) else fields
+    request = ScrollRequest(offset=offset, limit=size, filter=wanted.filter, with_payload=whole or payload)
     records, following = edge.scroll(request)
-    if not wanted.exact:
-        records = [record for record in records if wanted.accepts(payload_fields(record.payload or {}))]
-    return records, following
+    return wanted.among(records), following
 
 
-def count(edge: EdgeShard, wanted: Selection) -> int:
+def count(edge: EdgeShard, wanted: Wanted) -> int:
     """Count the wanted points.
 
     Args:
@@ -191,17 +164,9 @@ def count(edge: EdgeShard, wanted: Selection) -> int:
     return sum(1 for _ in scan(edge, wanted))
 
 
-def _resolve(edge: EdgeShard, wanted: Selection) -> Selection:
+def _resolve(edge: EdgeShard, wanted: Wanted) -> Wanted:
     ids = {record.id for record in scan(edge, wanted)}
-    narrowed = Filter(must=[HasIdCondition(ids)])
-    return Selection(filter=narrowed, exact=True, accepts=wanted.accepts, keys=wanted.keys)
-
-
-def _needed(wanted: Selection) -> bool | PayloadSelector:
-    if wanted.exact:
-        return False
-    paths = [payload_path(key) for key in wanted.keys]
-    return True if None in paths else PayloadSelector.Include(cast("list[str]", paths))
+    return wanted.narrowed(Filter(must=[HasIdCondition(ids)]))
 
 
 def _nearest(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from qdrant_edge import Filter, Point, UpdateOperation
 
-from agentic_retriever.errors import ConfigError, StoreError
+from agentic_retriever.errors import StoreError
 from agentic_retriever.indices.edge_fields import (
     MAX_INDEXED_FIELDS,
     FieldKind,
@@ -15,13 +15,15 @@ from agentic_retriever.indices.edge_fields import (
     payload_path,
     schema_type,
 )
-from agentic_retriever.indices.edge_payload import RESERVED_FIELDS, node_payload, point_id, unit_vectors
+from agentic_retriever.indices.edge_payload import RESERVED_FIELDS, point_id
 from agentic_retriever.indices.edge_search import scan, select
+from agentic_retriever.indices.point_writing import StoredCount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from llama_index.core.schema import BaseNode
+    import numpy as np
+    import numpy.typing as npt
     from llama_index.core.vector_stores.types import MetadataFilters
     from qdrant_edge import EdgeShard
 
@@ -35,46 +37,38 @@ INDEX_FROM: Final = 500
 _MIN_FREE_BYTES: Final = 64 * 1024**2
 
 
-def add(lease: ShardLease, nodes: Sequence[BaseNode]) -> list[str]:
-    """Store nodes with their embeddings.
+def add(
+    lease: ShardLease,
+    node_ids: Sequence[str],
+    vectors: npt.NDArray[np.float32],
+    payloads: Sequence[dict[str, Any]],
+) -> None:
+    """Store nodes.
 
     Args:
         lease: The collection.
-        nodes: The nodes.
-
-    Returns:
-        Their ids, in their order.
+        node_ids: Their ids; at least one.
+        vectors: Their unit vectors, ``(n, dim)``.
+        payloads: Their payloads.
 
     Raises:
-        IndexingError: A node cannot be stored.
-        EmbeddingError: An embedding cannot be used.
-        EmbeddingMismatchError: An embedding has another dimension than the collection.
+        EmbeddingMismatchError: The vectors have another dimension than the collection.
         StoreError: The disk failed; the message says how many nodes are stored.
     """
-    lease.check_open()
-    if not nodes:
-        return []
-    payloads = [node_payload(node) for node in nodes]
-    vectors = unit_vectors(nodes)
-    node_ids = [node.node_id for node in nodes]
-    stored = 0
-    try:
-        with lease.writing("add nodes", dimension=vectors.shape[1], points=len(nodes)) as edge:
-            if edge is None:  # pragma: no cover - a dimension was given, so it is made
-                return []
-            _check_space(lease, vectors.nbytes + sum(len(payload["_node_content"]) for payload in payloads))
-            _index_fields(lease, edge, payloads)
-            for start in range(0, len(nodes), _STEP):
-                step = range(start, min(start + _STEP, len(nodes)))
-                points = [Point(point_id(node_ids[row]), cast("Any", vectors[row]), payloads[row]) for row in step]
-                edge.update(UpdateOperation.upsert_points(points))
-                stored += len(step)
-    except StoreError as err:
-        if not stored:
-            raise
-        message = f"{err}; {stored:,} of the {len(nodes):,} nodes are stored, add all again to complete them"
-        raise type(err)(message) from err
-    return node_ids
+    number, dimension = vectors.shape
+    with (
+        StoredCount(number) as stored,
+        lease.writing("add nodes", dimension=dimension, points=number) as edge,
+    ):
+        if edge is None:  # pragma: no cover - a dimension was given, so it is made
+            return
+        _check_space(lease, vectors.nbytes + sum(len(payload["_node_content"]) for payload in payloads))
+        _index_fields(lease, edge, payloads)
+        for start in range(0, number, _STEP):
+            step = range(start, min(start + _STEP, number))
+            points = [Point(point_id(node_ids[row]), cast("Any", vectors[row]), payloads[row]) for row in step]
+            edge.update(UpdateOperation.upsert_points(points))
+            stored.add(len(step))
 
 
 def delete(
@@ -120,25 +114,18 @@ def clear(lease: ShardLease) -> None:
             edge.update(UpdateOperation.delete_points_by_filter(Filter()))
 
 
-def create_payload_index(lease: ShardLease, field: str, kind: FieldKind) -> None:
-    """Index a metadata field.
+def index_field(lease: ShardLease, field: str, path: str, kind: FieldKind) -> None:
+    """Index a metadata field; an index of another kind is replaced.
 
     Args:
         lease: The collection.
         field: Name of the field.
+        path: The name as the engine's path.
         kind: Kind of index.
 
     Raises:
-        ConfigError: The kind is unknown or the field's name cannot be indexed.
         StoreError: Nothing was ever stored, or the disk failed.
     """
-    if kind not in get_args(FieldKind):
-        message = f"unknown kind of payload index {kind!r:.40}; allowed: {', '.join(get_args(FieldKind))}"
-        raise ConfigError(message)
-    path = payload_path(field)
-    if path is None or field in RESERVED_FIELDS:
-        message = f"the field {field!r:.60} cannot be indexed; its name is empty, reserved, or has a quote or backslash"
-        raise ConfigError(message)
     with lease.writing("index a field") as edge:
         if edge is None:
             message = f"the index in {lease.folder} holds nothing yet; add nodes before indexing their fields"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
 import threading
 from contextlib import contextmanager
 from itertools import islice
@@ -11,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from agentic_retriever.errors import EmbeddingMismatchError, StoreBusyError, StoreError
-from agentic_retriever.indices.catalog import CATALOG_FILE, Catalog
+from agentic_retriever.errors import EmbeddingMismatchError, StoreBusyError
+from agentic_retriever.indices.index_parts import IndexParts
 from agentic_retriever.indices.keyword_view import index_keyword, index_words, revise_words
-from agentic_retriever.indices.manifest import Manifest, damaged
+from agentic_retriever.indices.manifest import Manifest
 from agentic_retriever.indices.metadata_view import MetadataView
 from agentic_retriever.indices.profile_view import index_profile
-from agentic_retriever.indices.stores import CHUNKS, stores_of
 from agentic_retriever.indices.vector_rows import VectorRowsView
 from agentic_retriever.indices.view_set import ViewSet
 from agentic_retriever.ingestion import ChunkSettings
@@ -42,8 +39,6 @@ if TYPE_CHECKING:
     from agentic_retriever.indices.stores import StoreServer
     from agentic_retriever.indices.summaries import SummaryView, SummaryWriter
     from agentic_retriever.indices.vector_rows import VectorRows
-
-logger = logging.getLogger(__name__)
 
 METADATA = "metadata"
 KNOWN_NODES = 100_000
@@ -86,23 +81,10 @@ class Index:
         self._counted = (-1, 0)
         self._locks: dict[str, FileLock] = {}
         self._views = ViewSet(self)
-        self.stores = stores_of(folder, self.manifest, server)
-        store_is_new = not self.stores.exists(CHUNKS)
-        catalog_is_new = not (folder / CATALOG_FILE).exists()
-        if catalog_is_new and not store_is_new:
-            raise damaged(self.name, f"{folder / CATALOG_FILE} is missing")
-        # The store's lock is what keeps a second process out, so it is taken before anything is written.
-        self.vector_store = self.stores.open(CHUNKS, self.manifest.dimension, must_exist=not store_is_new)
-        try:
-            self.catalog = Catalog(folder, self.name, shared=self.is_remote)
-            try:
-                self._check_counts(store_is_new=store_is_new)
-            except BaseException:
-                self.catalog.close()
-                raise
-        except BaseException:
-            self.vector_store.close()
-            raise
+        self._parts = IndexParts.opened(folder, self.manifest, server)
+        self.stores = self._parts.stores
+        self.vector_store = self._parts.vector_store
+        self.catalog = self._parts.catalog
         self._metadata = MetadataView(self.vector_store, folder / METADATA, self.catalog.version)
         self._vector_rows = VectorRowsView(self.vector_store, self.catalog.version, lambda: self.metadata().numbering)
 
@@ -276,32 +258,4 @@ class Index:
         """Close the files; a second call does nothing."""
         self._views.close()
         self._metadata.save()
-        self.catalog.close()
-        self.vector_store.close()
-
-    def _check_counts(self, *, store_is_new: bool) -> None:
-        counts, stored = self.catalog.counts(), self.vector_store.count()
-        if store_is_new and counts.finished_nodes:
-            raise self.stores.gone(self.name, counts.finished_nodes)
-        if counts.unfinished:
-            logger.warning(
-                "index %r is incomplete: writing %d documents was cut off; add its sources again to finish",
-                self.name,
-                counts.unfinished,
-            )
-            if stored < counts.finished_nodes:
-                raise damaged(self.name, f"{stored:,} nodes stored, {counts.finished_nodes:,} expected")
-        elif stored != counts.nodes:
-            raise damaged(self.name, f"{stored:,} nodes stored, {counts.nodes:,} expected")
-
-
-def delete_index_folder(folder: Path) -> None:
-    """Remove everything of an index.
-
-    Raises:
-        StoreError: If a file cannot be removed.
-    """
-    try:
-        shutil.rmtree(folder)
-    except OSError as err:
-        raise StoreError(f"cannot remove {folder}: {err.strerror or err}; check the permissions") from err
+        self._parts.close()

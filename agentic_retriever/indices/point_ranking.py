@@ -1,12 +1,12 @@
-"""From points that an engine found to nodes in order; the same for the engine in this process and on a server."""
+"""From points that an engine found to hits in order; the same for the engine in this process and on a server."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentic_retriever.indices.edge_payload import payload_fields, stored_node, stored_node_id
+from agentic_retriever.indices.point_reading import HasPayload, warn_of_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,16 +16,6 @@ if TYPE_CHECKING:
     from agentic_retriever.filters import Predicate
 
     Ranked = tuple[float, str, Mapping[str, Any]]
-
-logger = logging.getLogger(__name__)
-
-
-class HasPayload(Protocol):
-    """A point as it was stored."""
-
-    @property
-    def payload(self) -> dict[str, Any] | None:
-        """What was stored with the vector."""
 
 
 class Scored(HasPayload, Protocol):
@@ -99,24 +89,3 @@ def read_hits(ranked: Iterable[Ranked], top_k: int) -> list[Hit]:
             hits.append(Hit(node, score))
     warn_of_foreign(broken)
     return hits
-
-
-def read_nodes(records: Sequence[HasPayload]) -> list[BaseNode]:
-    """Read the nodes of points; those that are broken or not ours are left out with one warning.
-
-    Args:
-        records: Points with their payload.
-
-    Returns:
-        The nodes, in the same order.
-    """
-    found = [stored_node(record.payload) for record in records]
-    nodes = [node for node in found if node is not None]
-    warn_of_foreign(len(found) - len(nodes))
-    return nodes
-
-
-def warn_of_foreign(number: int) -> None:
-    """Log that so many points were skipped, if any were."""
-    if number:
-        logger.warning("skipped %d stored points that are broken or were not written by LlamaIndex", number)

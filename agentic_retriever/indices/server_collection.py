@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from qdrant_client import models
 
 from agentic_retriever.errors import EmbeddingMismatchError, StoreClosedError, StoreDamagedError, StoreError
-from agentic_retriever.indices.edge_fields import MAX_INDEXED_FIELDS, FieldKind, infer_kinds, payload_path
+from agentic_retriever.indices.edge_fields import MAX_INDEXED_FIELDS, FieldKind, infer_kinds, path_field, payload_path
 from agentic_retriever.indices.edge_payload import RESERVED_FIELDS
 from agentic_retriever.indices.qdrant_link import CollectionMissingError
 
@@ -151,15 +151,15 @@ class ServerCollection:
             wanted: dict[str, FieldKind | None] = {} if _SOURCE_FIELD in kinds else {_SOURCE_FIELD: "keyword"}
             wanted.update(infer_kinds(payloads, skip))
             for field, kind in wanted.items():
-                if kind is None or len(self._kinds) >= MAX_INDEXED_FIELDS:
+                path = payload_path(field)
+                if kind is None or path is None or len(self._kinds) >= MAX_INDEXED_FIELDS:
                     self._unindexed.add(field)
                 else:
-                    self.index_field(field, kind)
+                    self.index_field(field, path, kind)
 
-    def index_field(self, field: str, kind: FieldKind) -> None:
-        """Index one field; an index of another kind is replaced."""
-        path = payload_path(field)
-        if path is None or self._kinds.get(field) == kind:
+    def index_field(self, field: str, path: str, kind: FieldKind) -> None:
+        """Index one field, whose name is this path for the engine; an index of another kind is replaced."""
+        if self._kinds.get(field) == kind:
             return
 
         def make(client: QdrantClient) -> None:
@@ -210,7 +210,7 @@ class ServerCollection:
         self.dimension = stored
         names = {schema.value: kind for kind, schema in _SCHEMA.items()}
         self._kinds = {
-            path[1:-1] if path.startswith('"') else path: names.get(str(getattr(index.data_type, "value", "")), "other")
+            path_field(path): names.get(str(getattr(index.data_type, "value", "")), "other")
             for path, index in (info.payload_schema or {}).items()
         }
         self._kinds_read = time.monotonic()

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from qdrant_client import models
 
-from agentic_retriever.indices.edge_payload import point_id, stored_node, stored_node_id
-from agentic_retriever.indices.point_ranking import read_nodes
+from agentic_retriever.indices.edge_payload import point_id
+from agentic_retriever.indices.point_reading import (
+    page_mark,
+    page_start,
+    read_embedded,
+    read_ids,
+    read_nodes,
+    vector_table,
+)
+from agentic_retriever.indices.point_search import PAGE
 from agentic_retriever.indices.server_collection import DENSE_VECTOR
-from agentic_retriever.indices.server_search import PAGE, scan, select
+from agentic_retriever.indices.server_search import scan, select
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     import numpy.typing as npt
     from llama_index.core.schema import BaseNode
     from llama_index.core.vector_stores.types import MetadataFilters
@@ -52,8 +60,7 @@ def _named_nodes(
 def node_ids(collection: ServerCollection) -> list[str]:
     """Return the ids of all nodes, sorted."""
     pages = scan(collection, select(None, {}), whole=True)
-    found = (stored_node_id(record.payload) for records in pages for record in records)
-    return sorted(node_id for node_id in found if node_id is not None)
+    return read_ids(record for records in pages for record in records)
 
 
 def vectors(
@@ -70,29 +77,19 @@ def vectors(
 
         records: list[Any] = collection.read("read vectors", retrieve, [])
         rows.update((str(record.id), dense(record.vector)) for record in records)
-    found = [node_id for node_id in unique if point_id(node_id) in rows]
-    matrix = np.empty((len(found), dimension), dtype=np.float32)
-    for row, node_id in zip(matrix, found, strict=True):
-        row[:] = rows[point_id(node_id)]
-    return found, matrix
+    return vector_table(unique, rows, dimension)
 
 
 def export(collection: ServerCollection, after: str | None, size: int) -> tuple[list[BaseNode], str | None]:
     """Read a page of nodes with their vectors, and give the mark of the next page."""
-    offset = int(after) if after is not None and after.isdigit() else after
+    offset = page_start(after)
 
     def scroll(client: Any) -> Any:  # noqa: ANN401 - the client's types
         return client.scroll(collection.name, limit=size, offset=offset, with_payload=True, with_vectors=[DENSE_VECTOR])
 
     nothing: tuple[list[Any], Any] = ([], None)
     records, following = collection.read("read nodes with their vectors", scroll, nothing)
-    found: list[BaseNode] = []
-    for record in records:
-        node = stored_node(record.payload)
-        if node is not None:
-            node.embedding = dense(record.vector)
-            found.append(node)
-    return found, None if following is None else str(following)
+    return read_embedded(records, lambda record: dense(record.vector)), page_mark(following)
 
 
 def count(collection: ServerCollection, filters: MetadataFilters | None) -> int:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from qdrant_client import models
 
 from agentic_retriever.errors import FilterError
 from agentic_retriever.filters import predicate
-from agentic_retriever.filters.check import walk_clauses
-from agentic_retriever.indices.edge_fields import payload_path
-from agentic_retriever.indices.edge_filters import NO_SOURCE
-from agentic_retriever.indices.edge_payload import payload_fields, point_id
-from agentic_retriever.indices.point_ranking import rank, read_hits, warn_of_foreign
+from agentic_retriever.indices.edge_payload import point_id
+from agentic_retriever.indices.point_ranking import rank, read_hits
+from agentic_retriever.indices.point_reading import warn_of_foreign
+from agentic_retriever.indices.point_search import PAGE, TIE_MARGIN, WantedPoints, filter_keys, find_best, source_ids
 from agentic_retriever.indices.server_collection import DENSE_VECTOR, SPARSE_VECTOR
 from agentic_retriever.indices.server_filters import server_filter
 
@@ -22,39 +22,18 @@ if TYPE_CHECKING:
 
     from llama_index.core.vector_stores.types import MetadataFilters
 
-    from agentic_retriever.filters import Predicate
     from agentic_retriever.indices.point_ranking import Hit
     from agentic_retriever.indices.server_collection import ServerCollection
     from agentic_retriever.indices.sparse import SparseRow
 
     PointId = int | str
 
-PAGE: Final = 1_000
+Wanted: TypeAlias = WantedPoints[models.Filter]
+
 MAX_SCANNED: Final = 100_000
 """Points that are read one by one, at most, to find those that satisfy what the server cannot check."""
 
-_TIE_MARGIN: Final = 8
-_MAX_TIES: Final = 4_096
-_GROWTH: Final = 4
-_MAX_GUESS: Final = 1_024
 _GRAPH_EFFORT: Final = 128  # candidates that a search through the graph keeps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which points are wanted.
-
-    Attributes:
-        filter: What the server checks; it lets every wanted point through.
-        exact: Whether it lets through nothing else.
-        accepts: Decides on the metadata of a point.
-        keys: The metadata fields that ``accepts`` looks at.
-    """
-
-    filter: models.Filter | None
-    exact: bool
-    accepts: Predicate
-    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +78,13 @@ def select(
     if node_ids is not None:
         must.append(models.HasIdCondition(has_id=sorted({point_id(node_id) for node_id in node_ids})))
     if doc_ids is not None:
-        sources = sorted({doc_id for doc_id in doc_ids if doc_id != NO_SOURCE})
+        sources = source_ids(doc_ids)
         any_of = models.FieldCondition(key="doc_id", match=models.MatchAny(any=sources))
         must.append(any_of if sources else models.HasIdCondition(has_id=[]))
     if pushed is not None:
         must.append(pushed)
-    keys = tuple(sorted({clause.key for clause in walk_clauses(filters)}))
-    return Wanted(filter=models.Filter(must=must) if must else None, exact=exact, accepts=accepts, keys=keys)
+    condition = models.Filter(must=must) if must else None
+    return WantedPoints(filter=condition, exact=exact, accepts=accepts, keys=filter_keys(filters))
 
 
 def search(collection: ServerCollection, sides: Sequence[Side], top_k: int, wanted: Wanted) -> list[list[Hit]]:
@@ -125,21 +104,7 @@ def search(collection: ServerCollection, sides: Sequence[Side], top_k: int, want
         FilterError: If the server cannot check the filter itself and more than 100,000 points would have to be read.
         StoreError: If the server failed.
     """
-    limit = top_k + _TIE_MARGIN if wanted.exact else _GROWTH * top_k + 2 * _TIE_MARGIN
-    found: dict[int, list[Hit]] = {}
-    while len(found) < len(sides):
-        if not wanted.exact and limit > _MAX_GUESS + top_k:
-            wanted = _resolve(collection, wanted)
-        waiting = [i for i in range(len(sides)) if i not in found]
-        for i, points in zip(waiting, _ask(collection, [sides[i] for i in waiting], limit, wanted), strict=True):
-            exhausted = len(points) < limit
-            ranked, foreign = rank(points, wanted.accepts, whole=exhausted or limit > top_k + _MAX_TIES)
-            hits = read_hits(ranked, top_k)
-            if exhausted or len(hits) == top_k:
-                warn_of_foreign(foreign)
-                found[i] = hits
-        limit *= _GROWTH
-    return [found[i] for i in range(len(sides))]
+    return find_best(sides, top_k, wanted, ask=partial(_ask, collection), resolve=partial(_resolve, collection))
 
 
 def search_fused(
@@ -174,7 +139,7 @@ def search_fused(
 
     def ask(client: Any) -> Any:  # noqa: ANN401 - the client's types
         return client.query_points(
-            collection.name, prefetch=prefetch, query=query, limit=top_k + _TIE_MARGIN, with_payload=True
+            collection.name, prefetch=prefetch, query=query, limit=top_k + TIE_MARGIN, with_payload=True
         )
 
     response = collection.read("search", ask, None)
@@ -183,22 +148,25 @@ def search_fused(
     return read_hits(ranked, top_k)
 
 
-def scan(collection: ServerCollection, wanted: Wanted, *, size: int = PAGE, whole: bool = False) -> Iterator[list[Any]]:
+def scan(
+    collection: ServerCollection, wanted: Wanted, *, size: int | None = None, whole: bool = False
+) -> Iterator[list[Any]]:
     """Go through the wanted points in the server's order, page by page.
 
     Args:
         collection: Where.
         wanted: Which points.
-        size: How many points a page looks at.
+        size: How many points a page looks at; by default 1,000.
         whole: Whether the whole payload is needed, or just enough to decide.
 
     Yields:
         The points of a page.
     """
+    size = PAGE if size is None else size
     offset: PointId | None = None
     while True:
         records, offset = _page(collection, wanted, offset, size=size, whole=whole)
-        yield [record for record in records if wanted.exact or wanted.accepts(payload_fields(record.payload or {}))]
+        yield wanted.among(records)
         if offset is None:
             return
 
@@ -206,7 +174,7 @@ def scan(collection: ServerCollection, wanted: Wanted, *, size: int = PAGE, whol
 def _page(
     collection: ServerCollection, wanted: Wanted, offset: PointId | None, *, size: int, whole: bool
 ) -> tuple[list[Any], PointId | None]:
-    payload = True if whole else _needed(wanted)
+    payload = True if whole else wanted.payload
 
     def scroll(client: Any) -> tuple[list[Any], PointId | None]:  # noqa: ANN401 - the client's types
         return client.scroll(  # type: ignore[no-any-return]  # the client's types
@@ -249,19 +217,12 @@ def _resolve(collection: ServerCollection, wanted: Wanted) -> Wanted:
     while True:
         records, offset = _page(collection, wanted, offset, size=PAGE, whole=False)
         looked_at += len(records)
-        ids += [record.id for record in records if wanted.accepts(payload_fields(record.payload or {}))]
+        ids += [record.id for record in wanted.among(records)]
         if offset is None:
-            return replace(wanted, filter=models.Filter(must=[models.HasIdCondition(has_id=ids)]), exact=True)
+            return wanted.narrowed(models.Filter(must=[models.HasIdCondition(has_id=ids)]))
         if looked_at >= MAX_SCANNED:
             raise FilterError(
                 f"the filter on {', '.join(wanted.keys)[:200]} has a part that a Qdrant server cannot check, and more "
                 f"than {MAX_SCANNED:,} nodes satisfy the rest; add a clause that narrows it, such as == or a range of "
                 "numbers"
             )
-
-
-def _needed(wanted: Wanted) -> bool | list[str]:
-    if wanted.exact:
-        return False
-    paths = [payload_path(key) for key in wanted.keys]
-    return True if None in paths else [path for path in paths if path is not None]

@@ -9,22 +9,18 @@ that uses it, can read these collections.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
-from llama_index.core.bridge.pydantic import Field, PrivateAttr
-from llama_index.core.vector_stores.types import VectorStoreQueryResult
+from llama_index.core.bridge.pydantic import PrivateAttr
 from qdrant_client import models
 
 from agentic_retriever.concurrency import Workers
-from agentic_retriever.errors import ConfigError, InvalidQueryError, StoreError
-from agentic_retriever.filters import is_empty
 from agentic_retriever.indices import server_read
-from agentic_retriever.indices.edge_fields import FieldKind, payload_path
-from agentic_retriever.indices.edge_payload import RESERVED_FIELDS, node_payload, point_id, unit_vector, unit_vectors
-from agentic_retriever.indices.edge_read import checked_top_k, is_unrestricted
+from agentic_retriever.indices.edge_payload import point_id
 from agentic_retriever.indices.node_store import NodeStore
 from agentic_retriever.indices.node_text import embedded_text
-from agentic_retriever.indices.point_ranking import read_nodes
+from agentic_retriever.indices.point_reading import read_nodes
+from agentic_retriever.indices.point_writing import StoredCount
 from agentic_retriever.indices.server_collection import DENSE_VECTOR, SPARSE_VECTOR, ServerCollection
 from agentic_retriever.indices.server_search import Side, scan, search, select
 from agentic_retriever.indices.server_words import ServerWords
@@ -35,12 +31,15 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from llama_index.core.schema import BaseNode
-    from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery
+    from llama_index.core.vector_stores.types import MetadataFilters
     from qdrant_client import QdrantClient
     from typing_extensions import Self
 
+    from agentic_retriever.indices.edge_fields import FieldKind
+    from agentic_retriever.indices.point_ranking import Hit
     from agentic_retriever.indices.qdrant_link import QdrantLink
     from agentic_retriever.indices.sparse import SparseBM25
+    from agentic_retriever.indices.store_query import StoreQuery
 
 _WORKERS: Final = 8
 _STEP: Final = 128  # points in one request
@@ -62,10 +61,6 @@ class QdrantServerVectorStore(NodeStore):
         >>> with QdrantServerVectorStore(link, "papers") as store:
         ...     index = VectorStoreIndex.from_vector_store(store, embed_model=embed_model)
     """
-
-    stores_text: bool = Field(default=True, exclude=True)
-    is_embedding_query: bool = Field(default=True, exclude=True)
-    flat_metadata: bool = Field(default=False, exclude=True)
 
     _collection: ServerCollection = PrivateAttr()
     _words: ServerWords | None = PrivateAttr()
@@ -93,7 +88,7 @@ class QdrantServerVectorStore(NodeStore):
             on_fitted: Told how, once it was fitted.
             **layout: ``shards`` and ``replicas`` of a new collection; 0 leaves them to the server.
         """
-        super().__init__(collection_name=collection_name, dimension=dimension)  # type: ignore[call-arg]  # fields of this class
+        super().__init__(collection_name=collection_name, dimension=dimension)
         self._collection = ServerCollection(link, collection_name, dimension, keywords=keywords, **layout)
         self._words = ServerWords(self._collection, sparse, on_fitted) if keywords else None
         self._options = {"keywords": keywords, "on_fitted": on_fitted, **layout}
@@ -123,110 +118,9 @@ class QdrantServerVectorStore(NodeStore):
         """Search by words, and by both; ``None`` in a store that was not made with ``keywords=True``."""
         return self._words
 
-    def add(self, nodes: Sequence[BaseNode], **add_kwargs: object) -> list[str]:  # noqa: ARG002 - LlamaIndex's signature
-        """Store nodes with their embeddings; a node whose id is stored already is replaced.
-
-        Everything is checked before the first node is sent.
-
-        Args:
-            nodes: Nodes that have embeddings.
-            **add_kwargs: Ignored.
-
-        Returns:
-            The nodes' ids, in their order.
-
-        Raises:
-            IndexingError: A node cannot be stored; the message names it and the field.
-            EmbeddingError: An embedding is missing, zero, or has NaN or an infinity.
-            EmbeddingMismatchError: An embedding has another dimension than the collection.
-            StoreError: The server failed; the message says how many nodes are stored.
-        """
-        self._check_open()
-        if not nodes:
-            return []
-        payloads = [node_payload(node) for node in nodes]
-        vectors = unit_vectors(nodes)
-        self._collection.ensure(vectors.shape[1])
-        self.dimension = self._collection.dimension
-        self._collection.index_fields(payloads)
-        points = [
-            models.PointStruct(id=point_id(node.node_id), vector=vector, payload=payload)
-            for node, vector, payload in zip(nodes, self._vectors(nodes, vectors), payloads, strict=True)
-        ]
-        for start in range(0, len(points), _STEP):
-            self._upsert(points[start : start + _STEP], stored=start, total=len(points))
-        return [node.node_id for node in nodes]
-
-    def delete(self, ref_doc_id: str, **delete_kwargs: object) -> None:  # noqa: ARG002 - LlamaIndex's signature
-        """Delete the nodes of one source document; as ``QdrantEdgeVectorStore.delete``."""
-        if not ref_doc_id:
-            message = f"delete() needs a document's id, got {ref_doc_id!r}; to remove everything call clear()"
-            raise StoreError(message)
-        server_read.delete(self._collection, select(None, {}, doc_ids=[ref_doc_id]))
-
-    def delete_nodes(
-        self,
-        node_ids: list[str] | None = None,
-        filters: MetadataFilters | None = None,
-        **delete_kwargs: object,  # noqa: ARG002 - LlamaIndex's signature
-    ) -> None:
-        """Delete the nodes that have one of the ids *and* satisfy the filters.
-
-        Raises:
-            StoreError: Nothing was given, or an empty list or filter; only ``clear`` empties a collection.
-            FilterError: The filters cannot be evaluated.
-        """
-        if (node_ids is None and filters is None) or node_ids == [] or (filters is not None and is_empty(filters)):
-            message = (
-                "delete_nodes() needs node ids or a filter that are not empty, so that nothing is deleted by mistake; "
-                "to remove everything call clear()"
-            )
-            raise StoreError(message)
-        server_read.delete(self._collection, select(filters, self._collection.kinds(), node_ids=node_ids))
-
     def clear(self) -> None:
         """Delete every node; the collection stays."""
         server_read.clear(self._collection)
-
-    def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:
-        """Find the nodes nearest to an embedding.
-
-        Args:
-            query: As for ``QdrantEdgeVectorStore.query``.
-            **kwargs: None are known.
-
-        Returns:
-            Nodes, cosines in [-1, 1] and ids, by falling score and then by id.
-
-        Raises:
-            InvalidQueryError: Another mode than the default, no embedding, a bad ``similarity_top_k``, or an unknown
-                argument.
-            EmbeddingError: The embedding is zero, or has NaN or an infinity.
-            EmbeddingMismatchError: It has another dimension than the collection.
-            FilterError: The filters cannot be evaluated.
-            StoreError: The server failed.
-        """
-        self._check_open()
-        top_k = checked_top_k(query, kwargs)
-        vector = unit_vector(query.query_embedding or [], self._collection.dimension)
-        node_ids = None if is_unrestricted(query) else query.node_ids
-        wanted = select(query.filters, self._collection.kinds(), node_ids=node_ids, doc_ids=query.doc_ids)
-        nothing_asked = top_k == 0 or node_ids == [] or query.doc_ids == []
-        hits = [] if nothing_asked else search(self._collection, [Side.dense(vector.tolist())], top_k, wanted)[0]
-        return VectorStoreQueryResult(
-            nodes=[hit.node for hit in hits],
-            similarities=[hit.score for hit in hits],
-            ids=[hit.node.node_id for hit in hits],
-        )
-
-    def get_nodes(
-        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, limit: int | None = None
-    ) -> list[BaseNode]:
-        """Read nodes, all of them however many there are; as ``QdrantEdgeVectorStore.get_nodes``."""
-        if limit is not None and limit < 0:
-            message = f"limit is {limit}; allowed are 0 and more, or None for all"
-            raise InvalidQueryError(message)
-        return server_read.nodes(self._collection, filters, node_ids, limit)
 
     def iter_nodes(self, batch: int = 256) -> Iterator[BaseNode]:
         """Yield every node in the order of the server's ids: that of a hash, unless node ids are UUIDs."""
@@ -249,29 +143,32 @@ class QdrantServerVectorStore(NodeStore):
         """Read a page of nodes together with their vectors; as every :class:`NodeStore`."""
         return server_read.export(self._collection, after, size)
 
-    def create_payload_index(self, field: str, kind: FieldKind) -> None:
-        """Index a metadata field; as ``QdrantEdgeVectorStore.create_payload_index``."""
-        if kind not in get_args(FieldKind):
-            message = f"unknown kind of payload index {kind!r:.40}; allowed: {', '.join(get_args(FieldKind))}"
-            raise ConfigError(message)
-        if payload_path(field) is None or field in RESERVED_FIELDS:
-            message = f"the field {field!r:.60} cannot be indexed; its name is empty, reserved, or has a quote"
-            raise ConfigError(message)
-        self._collection.kinds()
-        self._collection.index_field(field, kind)
-
     def flush(self) -> None:
         """Do nothing: what a write has returned is in the server's log."""
         self._check_open()
 
-    def _upsert(self, points: list[models.PointStruct], *, stored: int, total: int) -> None:
-        try:
-            self._collection.call("add nodes", lambda client: client.upsert(self.collection_name, points, wait=True))
-        except StoreError as err:
-            if not stored:
-                raise
-            message = f"{err}; {stored:,} of the {total:,} nodes are stored, add all again to complete them"
-            raise type(err)(message) from err
+    @property
+    def _stored_dimension(self) -> int | None:
+        return self._collection.dimension
+
+    def _write(
+        self, nodes: Sequence[BaseNode], vectors: npt.NDArray[np.float32], payloads: list[dict[str, Any]]
+    ) -> None:
+        self._collection.ensure(vectors.shape[1])
+        self.dimension = self._collection.dimension
+        self._collection.index_fields(payloads)
+        points = [
+            models.PointStruct(id=point_id(node.node_id), vector=vector, payload=payload)
+            for node, vector, payload in zip(nodes, self._vectors(nodes, vectors), payloads, strict=True)
+        ]
+        with StoredCount(len(points)) as stored:
+            for start in range(0, len(points), _STEP):
+                step = points[start : start + _STEP]
+                self._upsert(step)
+                stored.add(len(step))
+
+    def _upsert(self, points: list[models.PointStruct]) -> None:
+        self._collection.call("add nodes", lambda client: client.upsert(self.collection_name, points, wait=True))
 
     def _vectors(self, nodes: Sequence[BaseNode], rows: npt.NDArray[np.float32]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = [{DENSE_VECTOR: row.tolist()} for row in rows]
@@ -281,6 +178,31 @@ class QdrantServerVectorStore(NodeStore):
                 if sparse.indices:
                     vectors[SPARSE_VECTOR] = sparse
         return found
+
+    def _delete(
+        self,
+        filters: MetadataFilters | None,
+        *,
+        node_ids: Sequence[str] | None = None,
+        doc_ids: Sequence[str] | None = None,
+    ) -> None:
+        kinds = {} if filters is None else self._collection.kinds()
+        server_read.delete(self._collection, select(filters, kinds, node_ids=node_ids, doc_ids=doc_ids))
+
+    def _nearest(self, query: StoreQuery) -> list[Hit]:
+        kinds = self._collection.kinds()
+        wanted = select(query.filters, kinds, node_ids=query.node_ids, doc_ids=query.doc_ids)
+        side = Side.dense(query.vector.tolist())
+        return search(self._collection, [side], query.top_k, wanted)[0] if query.top_k else []
+
+    def _read(
+        self, filters: MetadataFilters | None, node_ids: Sequence[str] | None, limit: int | None
+    ) -> list[BaseNode]:
+        return server_read.nodes(self._collection, filters, node_ids, limit)
+
+    def _index_field(self, field: str, path: str, kind: FieldKind) -> None:
+        self._collection.kinds()  # which index there is, perhaps of another kind
+        self._collection.index_field(field, path, kind)
 
     def _check_open(self) -> None:
         self._collection.check_open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -10,8 +11,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentic_retriever.errors import IndexExistsError, SourceError, StoreDamagedError, UnknownIndexError, unknown_name
-from agentic_retriever.indices.index import Index, delete_index_folder
+from agentic_retriever.errors import (
+    IndexExistsError,
+    SourceError,
+    StoreDamagedError,
+    StoreError,
+    UnknownIndexError,
+    unknown_name,
+)
+from agentic_retriever.indices.index import Index
 from agentic_retriever.indices.manifest import MANIFEST_FILE, SERVER, Manifest, check_index_name, manifest_for
 from agentic_retriever.indices.stores import CHUNKS, COLLECTIONS, StoreServer, new_server_stores, stores_of
 
@@ -28,6 +36,13 @@ _SETTLED_NS = 2_000_000_000
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="microseconds")
+
+
+def _remove_folder(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except OSError as err:
+        raise StoreError(f"cannot remove {folder}: {err.strerror or err}; check the permissions") from err
 
 
 class IndexStorage:
@@ -151,7 +166,7 @@ class IndexStorage:
             folder = self._folder(name)
             self.shut(name)
             self._remove_collections(folder)
-            delete_index_folder(folder)
+            _remove_folder(folder)
 
     def shut(self, name: str) -> None:
         """Close an index if it is open; the next use opens it again."""

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from llama_index.core.bridge.pydantic import Field
+from llama_index.core.bridge.pydantic import PrivateAttr
 
 from agentic_retriever.concurrency import Workers
-from agentic_retriever.errors import InvalidQueryError, StoreError
-from agentic_retriever.filters import is_empty
 from agentic_retriever.indices import edge_read, edge_search, edge_write
-from agentic_retriever.indices.edge_base import LeasedVectorStore
 from agentic_retriever.indices.edge_files import check_collection_name
 from agentic_retriever.indices.edge_shard import open_shard
+from agentic_retriever.indices.node_store import NodeStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
     import numpy.typing as npt
     from llama_index.core.schema import BaseNode
-    from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery, VectorStoreQueryResult
+    from llama_index.core.vector_stores.types import MetadataFilters
+    from qdrant_edge import EdgeShard
+    from typing_extensions import Self
 
     from agentic_retriever.indices.edge_fields import FieldKind
+    from agentic_retriever.indices.edge_shard import ShardLease
+    from agentic_retriever.indices.point_ranking import Hit
+    from agentic_retriever.indices.store_query import StoreQuery
 
 _WORKERS = 4
 
 
-class QdrantEdgeVectorStore(LeasedVectorStore):
+class QdrantEdgeVectorStore(NodeStore):
     """Nodes and their vectors in a folder, searched exactly by cosine, with metadata filters.
 
     Usable by any LlamaIndex application. Safe for many threads; several stores of one process may share a collection;
@@ -46,12 +49,9 @@ class QdrantEdgeVectorStore(LeasedVectorStore):
         ...     index.insert_nodes(nodes)
     """
 
-    stores_text: bool = Field(default=True, exclude=True)
-    is_embedding_query: bool = Field(default=True, exclude=True)
-    flat_metadata: bool = Field(default=False, exclude=True)
     path: str
-    collection_name: str = "default"
-    dimension: int | None = None
+
+    _lease: ShardLease = PrivateAttr()
 
     def __init__(self, path: str | Path, collection_name: str = "default", dimension: int | None = None) -> None:
         """Open the collection, or make it.
@@ -83,67 +83,11 @@ class QdrantEdgeVectorStore(LeasedVectorStore):
         """
         return "QdrantEdgeVectorStore"
 
-    def add(self, nodes: Sequence[BaseNode], **add_kwargs: object) -> list[str]:  # noqa: ARG002 - LlamaIndex's signature
-        """Store nodes with their embeddings; a node whose id is stored already is replaced.
-
-        Everything is checked before the first node is written.
-
-        Args:
-            nodes: Nodes that have embeddings.
-            **add_kwargs: Ignored.
-
-        Returns:
-            The nodes' ids, in their order.
-
-        Raises:
-            IndexingError: A node cannot be stored; the message names it and the field.
-            EmbeddingError: An embedding is missing, zero, or has NaN or an infinity.
-            EmbeddingMismatchError: An embedding has another dimension than the collection.
-            StoreError: The disk failed; the message says how many nodes are stored.
-        """
-        node_ids = edge_write.add(self._lease, nodes)
-        self.dimension = self._lease.dimension
-        return node_ids
-
-    def delete(self, ref_doc_id: str, **delete_kwargs: object) -> None:  # noqa: ARG002 - LlamaIndex's signature
-        """Delete the nodes of one source document.
-
-        Args:
-            ref_doc_id: The document's id. One that is not there is no error.
-            **delete_kwargs: Ignored.
-
-        Raises:
-            StoreError: The id is empty, or the disk failed.
-        """
-        if not ref_doc_id:
-            message = f"delete() needs a document's id, got {ref_doc_id!r}; to remove everything call clear()"
-            raise StoreError(message)
-        edge_write.delete(self._lease, None, doc_ids=[ref_doc_id])
-
-    def delete_nodes(
-        self,
-        node_ids: list[str] | None = None,
-        filters: MetadataFilters | None = None,
-        **delete_kwargs: object,  # noqa: ARG002 - LlamaIndex's signature
-    ) -> None:
-        """Delete the nodes that have one of the ids *and* satisfy the filters.
-
-        Args:
-            node_ids: Ids; those that are not there are no error.
-            filters: Metadata filters.
-            **delete_kwargs: Ignored.
-
-        Raises:
-            StoreError: Nothing was given, or an empty list or filter; only ``clear`` empties a collection.
-            FilterError: The filters cannot be evaluated.
-        """
-        if (node_ids is None and filters is None) or node_ids == [] or (filters is not None and is_empty(filters)):
-            message = (
-                "delete_nodes() needs node ids or a filter that are not empty, so that nothing is deleted by mistake; "
-                "to remove everything call clear()"
-            )
-            raise StoreError(message)
-        edge_write.delete(self._lease, filters, node_ids=node_ids)
+    @property
+    def client(self) -> EdgeShard | None:
+        """The engine itself; ``None`` while nothing was ever stored."""
+        self._lease.check_open()
+        return self._lease.engine
 
     def clear(self) -> None:
         """Delete every node; the dimension stays.
@@ -153,95 +97,21 @@ class QdrantEdgeVectorStore(LeasedVectorStore):
         """
         edge_write.clear(self._lease)
 
-    def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:
-        """Find the nodes nearest to an embedding.
-
-        Args:
-            query: ``query_embedding``, ``similarity_top_k`` (0 gives nothing) and, each narrowing the result,
-                ``filters``, ``node_ids`` and ``doc_ids``. An empty list gives nothing; only where ``query_str`` is set
-                too does an empty ``node_ids`` restrict nothing, as that is what LlamaIndex's own retriever sends.
-            **kwargs: None are known.
-
-        Returns:
-            Nodes, cosines in [-1, 1] and ids, by falling score and then by id.
-
-        Raises:
-            InvalidQueryError: Another mode than the default, no embedding, a bad ``similarity_top_k``, or an unknown
-                argument.
-            EmbeddingError: The embedding is zero, or has NaN or an infinity.
-            EmbeddingMismatchError: It has another dimension than the collection.
-            FilterError: The filters cannot be evaluated.
-        """
-        return edge_read.query(self._lease, query, kwargs)
-
-    def get_nodes(
-        self,
-        node_ids: list[str] | None = None,
-        filters: MetadataFilters | None = None,
-        limit: int | None = None,
-    ) -> list[BaseNode]:
-        """Read nodes, all of them however many there are.
-
-        Args:
-            node_ids: Only these; an empty list gives nothing.
-            filters: Only those that satisfy the filters.
-            limit: At most so many; ``None`` for all.
-
-        Returns:
-            The nodes; in the order of ``node_ids`` where these are given, else always in the same order.
-
-        Raises:
-            FilterError: The filters cannot be evaluated.
-            InvalidQueryError: ``limit`` is negative.
-        """
-        if limit is not None and limit < 0:
-            message = f"limit is {limit}; allowed are 0 and more, or None for all"
-            raise InvalidQueryError(message)
-        return edge_read.nodes(self._lease, filters, node_ids=node_ids, limit=limit)
-
     def iter_nodes(self, batch: int = 256) -> Iterator[BaseNode]:
-        """Go through every node without holding all in memory.
-
-        Args:
-            batch: How many are read at a time, at least 1.
-
-        Yields:
-            The nodes, always in the same order.
-        """
+        """Go through every node; as every :class:`NodeStore`."""
         for page in edge_read.pages(self._lease, None, size=max(1, batch)):
             yield from page
 
     def node_ids(self) -> list[str]:
-        """List the ids of all nodes.
-
-        Returns:
-            The ids, sorted.
-        """
+        """Return the ids of all nodes, sorted."""
         return edge_read.node_ids(self._lease)
 
     def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], npt.NDArray[np.float32]]:
-        """Read stored vectors.
-
-        Args:
-            node_ids: Whose.
-
-        Returns:
-            The ids that were found, in the given order without repetition, and their unit vectors ``(n, dim)``.
-        """
+        """Read stored vectors; as every :class:`NodeStore`."""
         return edge_read.vectors(self._lease, node_ids)
 
     def count(self, filters: MetadataFilters | None = None) -> int:
-        """Count nodes.
-
-        Args:
-            filters: Only those that satisfy the filters; ``None`` or empty for all.
-
-        Returns:
-            How many there are.
-
-        Raises:
-            FilterError: The filters cannot be evaluated.
-        """
+        """Count nodes; as every :class:`NodeStore`."""
         with self._lease.reading("count the nodes") as edge:
             wanted = edge_search.select(filters, kinds=self._lease.kinds)
             return edge_search.count(edge, wanted) if edge is not None else 0
@@ -250,21 +120,13 @@ class QdrantEdgeVectorStore(LeasedVectorStore):
         """Read a page of nodes together with their vectors; as every :class:`NodeStore`."""
         return edge_read.export(self._lease, after, size)
 
-    def create_payload_index(self, field: str, kind: FieldKind) -> None:
-        """Index a metadata field for faster filters.
-
-        From 500 nodes on ``add`` does so by itself for up to 64 fields whose values are of one type.
-
-        Args:
-            field: Name of the field.
-            kind: ``keyword`` for texts, ``float`` for numbers, ``bool``, or ``datetime`` for ISO 8601 texts. An index
-                of another kind on the field is replaced.
+    def flush(self) -> None:
+        """Bring everything to disk, so that it survives a power cut as well as a crash.
 
         Raises:
-            ConfigError: The kind is unknown or the field's name cannot be indexed.
-            StoreError: Nothing was ever stored, or the disk failed.
+            StoreError: The disk failed.
         """
-        edge_write.create_payload_index(self._lease, field, kind)
+        self._lease.flush()
 
     def optimize(self) -> bool:
         """Tidy up deleted nodes and, above the engine's threshold, build a graph (HNSW) for faster, approximate search.
@@ -278,3 +140,55 @@ class QdrantEdgeVectorStore(LeasedVectorStore):
             StoreError: The disk failed.
         """
         return edge_write.optimize(self._lease)
+
+    @property
+    def _stored_dimension(self) -> int | None:
+        return self._lease.dimension
+
+    def _write(
+        self, nodes: Sequence[BaseNode], vectors: npt.NDArray[np.float32], payloads: list[dict[str, Any]]
+    ) -> None:
+        edge_write.add(self._lease, [node.node_id for node in nodes], vectors, payloads)
+        self.dimension = self._lease.dimension
+
+    def _delete(
+        self,
+        filters: MetadataFilters | None,
+        *,
+        node_ids: Sequence[str] | None = None,
+        doc_ids: Sequence[str] | None = None,
+    ) -> None:
+        edge_write.delete(self._lease, filters, node_ids=node_ids, doc_ids=doc_ids)
+
+    def _nearest(self, query: StoreQuery) -> list[Hit]:
+        lease = self._lease
+        with lease.reading("search") as edge:
+            wanted = edge_search.select(
+                query.filters, kinds=lease.kinds, node_ids=query.node_ids, doc_ids=query.doc_ids
+            )
+            if edge is None or query.top_k == 0:
+                return []
+            return edge_search.search(edge, query.vector, query.top_k, wanted, approximate=lease.approximate)
+
+    def _read(
+        self, filters: MetadataFilters | None, node_ids: Sequence[str] | None, limit: int | None
+    ) -> list[BaseNode]:
+        return edge_read.nodes(self._lease, filters, node_ids=node_ids, limit=limit)
+
+    def _index_field(self, field: str, path: str, kind: FieldKind) -> None:
+        edge_write.index_field(self._lease, field, path, kind)
+
+    def _check_open(self) -> None:
+        self._lease.check_open()
+
+    def _let_go(self) -> None:
+        # The last store of the process to let go closes the files.
+        self._lease.close()
+
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, str, int | None]]:
+        # Copies, deep copies and pickles open the same collection again; a handle cannot be copied.
+        return type(self), (self.path, self.collection_name, self.dimension)
+
+    def __copy__(self) -> Self:
+        cls, arguments = self.__reduce__()
+        return cls(*arguments)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 import sys
 from pathlib import Path
 
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
@@ -15,6 +17,9 @@ from filter_strategies import filter_trees as messy_filters
 from filter_strategies import metadata as messy_metadata
 
 PROVINCES = ["เชียงใหม่", "Bangkok", "bangkok", "Lampang", ""]
+NODES = 120
+"""Rows of messy metadata in a store that serves every example."""
+
 TAGS = ["a", "b", "c", "a,b"]
 DAYS = ["2020-01-31", "2020-02-01", "1969-12-31", "2024-02-29"]
 TIMES = ["2020-01-31T00:00:00", "2020-01-31T23:59:59.5", "2020-02-01 10:00", "2020-01-31T20:00:00-07:00"]
@@ -200,3 +205,18 @@ def _moment(text):
         except OverflowError:
             return None
     return None
+
+
+def messy_rows():
+    """A fixed sample of the strategy's metadata: one store serves every example."""
+    found = []
+
+    @settings(max_examples=NODES, database=None, derandomize=True)
+    @given(st.lists(messy_metadata, min_size=8, max_size=8))
+    def collect(rows):
+        found.extend(rows)
+
+    collect()
+    rows = [dict(row) for row in {json.dumps(row, sort_keys=True): row for row in found}.values()]
+    random.Random(7).shuffle(rows)
+    return sorted(rows[: NODES * 4], key=len, reverse=True)[:NODES]

@@ -1,13 +1,42 @@
-"""Small nodes for the tests of the vector store."""
+"""Small nodes for the tests of the vector stores, and what is asked of every store."""
 
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQuery
 
+from agentic_retriever.filters import node_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from agentic_retriever.indices.node_store import NodeStore
+
 DIMENSION = 8
+WORDS = [
+    "river",
+    "bank",
+    "loan",
+    "harbour",
+    "ship",
+    "grain",
+    "wheat",
+    "price",
+    "law",
+    "court",
+    "judge",
+    "appeal",
+    "tax",
+    "levy",
+    "duty",
+    "bridge",
+    "toll",
+    "road",
+]
 
 
 def vector(number: int, dimension: int = DIMENSION) -> list[float]:
@@ -28,3 +57,32 @@ def ask(number: int = -1, top_k: int = 10, **kwargs) -> VectorStoreQuery:
 
 def where(key: str, value: object, operator: str = "==") -> MetadataFilters:
     return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
+
+
+def fill(store: NodeStore, rows: Iterable[dict], dimension: int) -> dict[str, dict]:
+    """Add a node for each row of metadata; returns what filters see of each node."""
+    nodes = [
+        TextNode(id_=f"n{number:03}", text="t", metadata=row, embedding=vector(number, dimension))
+        for number, row in enumerate(rows)
+    ]
+    store.add(nodes)
+    return {node.node_id: node_fields(node) for node in nodes}
+
+
+def assert_finds_what_is_accepted(
+    store: NodeStore, fields: dict[str, dict], filters: MetadataFilters, accepts: Callable, top_k: int
+) -> None:
+    """Every way into a store finds exactly the nodes whose fields are accepted, nearest first."""
+    expected = {node_id for node_id, row in fields.items() if accepts(row, filters)}
+    assert {node.node_id for node in store.get_nodes(filters=filters)} == expected
+    assert store.count(filters) == len(expected)
+    asked = vector(-1, store.dimension)
+    found = store.query(VectorStoreQuery(query_embedding=asked, similarity_top_k=top_k, filters=filters)).ids
+    every = store.query(VectorStoreQuery(query_embedding=asked, similarity_top_k=len(fields))).ids
+    assert found == [node_id for node_id in every if node_id in expected][:top_k]
+
+
+def in_threads(work: Callable, arguments: Sequence) -> None:
+    """Run ``work`` with all arguments at once, a thread for each; what goes wrong in one is raised."""
+    with ThreadPoolExecutor(len(arguments)) as pool:
+        list(pool.map(work, arguments))

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import threading
-
 import pytest
+from store_tools import in_threads
 
 from agentic_retriever.errors import StoreClosedError, StoreDamagedError
 from agentic_retriever.indices.catalog import CATALOG_FILE, Catalog, CatalogCounts, CatalogEntry
@@ -98,10 +97,6 @@ def test_threads_share_one_catalog(catalog):
             catalog.confirm([(entry(f"d{i}-{j}"), [f"n{i}-{j}"])])
             catalog.counts()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, range(8))
     assert catalog.counts().documents == 80
     assert catalog.version() == 80

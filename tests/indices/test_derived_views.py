@@ -49,18 +49,6 @@ class Watched:
 
 
 @pytest.fixture
-def base():
-    return FakeEmbedding()
-
-
-@pytest.fixture
-def storage(tmp_path):
-    opened = IndexStorage(tmp_path / "data")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def index(storage, base):
     made = storage.create("docs", EmbeddingModel(base, name="fake"), description="", chunks=CHUNKS)
     Indexer(made).add_documents([document("a", "bicycle"), document("b", "tricycle")])

@@ -7,14 +7,12 @@ import threading
 
 import pytest
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+from store_tools import where
 
-from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import FilterError, StoreClosedError
 from agentic_retriever.indices import Indexer, IndexStorage, metadata_snapshot
 from agentic_retriever.indices.metadata import MetadataIndex
 from agentic_retriever.ingestion import ChunkSettings
-from agentic_retriever.testing import FakeEmbedding
 
 
 def make_node(number, source=None, **metadata):
@@ -22,17 +20,6 @@ def make_node(number, source=None, **metadata):
     if source:
         node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=source)
     return node
-
-
-def where(key, value, operator="=="):
-    return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
-
-
-@pytest.fixture
-def embedding():
-    with_model = EmbeddingModel(FakeEmbedding(), name="fake")
-    yield with_model
-    with_model.close()
 
 
 @pytest.fixture

@@ -26,18 +26,6 @@ from agentic_retriever.testing import FakeEmbedding
 
 
 @pytest.fixture
-def base():
-    return FakeEmbedding()
-
-
-@pytest.fixture
-def storage(tmp_path):
-    opened = IndexStorage(tmp_path / "data")
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def embedding(tmp_path, base):
     model = EmbeddingModel(base, name="fake", disk=DiskVectorCache(tmp_path / "data" / "vectors.sqlite"))
     yield model

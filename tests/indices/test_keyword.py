@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections import Counter
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from store_tools import in_threads
 
 from agentic_retriever.errors import ConfigError, IndexingError, InvalidQueryError
 from agentic_retriever.indices.keyword import KeywordIndex
@@ -203,18 +203,12 @@ def test_many_threads_read_at_once():
     index = build({f"n{i:03d}": "abcdef"[: 1 + i % 6] * (1 + i % 4) for i in range(300)})
     queries = ["a", "bc", "fed", "aabbcc", "zz"]
     expected = {q: index.search(q, 7) for q in queries}
-    wrong: list[str] = []
 
-    def read():
+    def read(_reader):
         for _ in range(40):
-            wrong.extend(q for q in queries if index.search(q, 7) != expected[q])
+            assert [q for q in queries if index.search(q, 7) != expected[q]] == []
 
-    threads = [threading.Thread(target=read) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    in_threads(read, range(8))
 
 
 def test_building_is_silent(caplog, capfd):

@@ -5,7 +5,8 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from llama_index.core.vector_stores.types import FilterCondition, MetadataFilter, MetadataFilters
+from llama_index.core.vector_stores.types import FilterCondition, MetadataFilters
+from store_tools import where
 
 from agentic_retriever.errors import FilterError, IndexingError, InvalidQueryError
 from agentic_retriever.filters import matches
@@ -22,10 +23,6 @@ ROWS = {
     "n3": {"province": "Bangkok", "area": 20, "tags": [], "note": {"x": 1}},
     "n4": {"area": None, "mixed": ["x", 3, True]},
 }
-
-
-def where(key, value, operator="=="):
-    return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
 
 
 def both(*filters, condition="and"):

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from metadata_strategies import oracle, random_filters, random_row, seeds
+from store_tools import in_threads
 
 from agentic_retriever.indices import btree_nodes, metadata_clustering, metadata_snapshot
 from agentic_retriever.indices.metadata import MetadataIndex
@@ -158,11 +159,7 @@ def test_writers_wait_for_each_other():
             if i % 2:
                 index.delete([f"{name}-{i - 1}"])
 
-    writers = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
+    in_threads(write, "abcd")
     assert len(index) == 100
     assert index.values("name") == dict.fromkeys("abcd", 25)
     odd = MetadataFilters(filters=[MetadataFilter(key="i", value=49)])

@@ -5,8 +5,8 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from metadata_strategies import cases, oracle
+from store_tools import where
 
 from agentic_retriever.errors import StoreDamagedError, StoreError
 from agentic_retriever.indices import metadata_snapshot
@@ -26,10 +26,6 @@ def saved(tmp_path):
     index = MetadataIndex.build(ROWS.items(), version=7)
     index.save(tmp_path / "metadata")
     return tmp_path / "metadata", index
-
-
-def where(key, value, operator="=="):
-    return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
 
 
 QUESTIONS = [

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from llama_index.core.schema import TextNode
-from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters, VectorStoreQuery
-from metadata_strategies import oracle, random_filters, random_row, seeds
+from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
+from metadata_strategies import messy_rows, oracle, random_filters, random_row, seeds
 from server_tools import memory_link
-from test_vector_store_filters import _values
+from store_tools import assert_finds_what_is_accepted, fill
 
-from agentic_retriever.filters import matches, node_fields
+from agentic_retriever.filters import matches
 from agentic_retriever.indices.server_filters import server_filter
 from agentic_retriever.indices.server_store import QdrantServerVectorStore
 
@@ -24,24 +23,14 @@ from filter_strategies import filter_trees
 NODES = 60
 
 
-def vector(number):
-    chosen = random.Random(number)
-    return [chosen.gauss(0, 1) for _ in range(4)]
-
-
 def filled(rows):
-    nodes = [
-        TextNode(id_=f"n{number:03}", text="t", metadata=row, embedding=vector(number))
-        for number, row in enumerate(rows)
-    ]
     made = QdrantServerVectorStore(memory_link(), "c", 4)
-    made.add(nodes)
-    return made, {node.node_id: node_fields(node) for node in nodes}
+    return made, fill(made, rows, 4)
 
 
 @pytest.fixture(scope="module")
 def messy():
-    return filled(_values()[:NODES])
+    return filled(messy_rows()[:NODES])
 
 
 @pytest.fixture(scope="module")
@@ -50,25 +39,16 @@ def typed():
     return filled([random_row(chosen) for _ in range(NODES)])
 
 
-def agrees(store, fields, filters, accepts, top_k):
-    expected = {node_id for node_id, row in fields.items() if accepts(row, filters)}
-    assert {node.node_id for node in store.get_nodes(filters=filters)} == expected
-    assert store.count(filters) == len(expected)
-    found = store.query(VectorStoreQuery(query_embedding=vector(-1), similarity_top_k=top_k, filters=filters)).ids
-    every = store.query(VectorStoreQuery(query_embedding=vector(-1), similarity_top_k=NODES)).ids
-    assert found == [node_id for node_id in every if node_id in expected][:top_k]
-
-
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(filters=filter_trees)
 def test_messy_metadata_agrees_with_the_evaluator(messy, filters):
-    agrees(*messy, filters, matches, 5)
+    assert_finds_what_is_accepted(*messy, filters, matches, 5)
 
 
 @settings(max_examples=60, deadline=None)
 @given(chosen=seeds)
 def test_typed_metadata_agrees_with_the_oracle(typed, chosen):
-    agrees(*typed, random_filters(chosen), oracle, chosen.choice([1, 5, NODES]))
+    assert_finds_what_is_accepted(*typed, random_filters(chosen), oracle, chosen.choice([1, 5, NODES]))
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from llama_index.core.schema import Document
 from server_tools import memory_server
-from store_tools import where
+from store_tools import WORDS, in_threads, where
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from qdrant_servers import QdrantServer
 
 from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import (
     ConfigError,
     IndexExistsError,
@@ -39,41 +37,14 @@ from agentic_retriever.schema import Strategy
 from agentic_retriever.testing import FakeEmbedding
 
 CHUNKS = ChunkSettings(chunk_size=64, chunk_overlap=8, leaf_size=32)
-TOPICS = [
-    "river",
-    "bank",
-    "loan",
-    "harbour",
-    "ship",
-    "grain",
-    "wheat",
-    "price",
-    "law",
-    "court",
-    "judge",
-    "appeal",
-    "tax",
-    "levy",
-    "duty",
-    "bridge",
-    "toll",
-    "road",
-]
 ANY = Strategy.VECTOR, Strategy.HYBRID, Strategy.METADATA, Strategy.SUMMARY, Strategy.RECURSIVE
-
-
-@pytest.fixture(scope="module")
-def embedding():
-    model = EmbeddingModel(FakeEmbedding(), name="fake")
-    yield model
-    model.close()
 
 
 def documents():
     return [
         Document(
             id_=f"doc-{i:02}",
-            text=f"{TOPICS[i % 18]} {TOPICS[(i * 7) % 18]} {TOPICS[(i * 5 + 3) % 18]} number {i}. " * 3,
+            text=f"{WORDS[i % 18]} {WORDS[(i * 7) % 18]} {WORDS[(i * 5 + 3) % 18]} number {i}. " * 3,
             metadata={"year": 2000 + i, "kind": "odd" if i % 2 else "even"},
         )
         for i in range(36)
@@ -413,19 +384,9 @@ def test_a_router_with_a_server(tmp_path, caplog):
 
 
 def test_many_threads_ask_one_index(index):
-    errors = []
+    def ask(word):
+        for _ in range(3):
+            found(index, Strategy.HYBRID, word)
+            found(index, Strategy.VECTOR, word, filters=where("kind", "odd"))
 
-    def ask(number):
-        try:
-            for _ in range(3):
-                found(index, Strategy.HYBRID, TOPICS[number])
-                found(index, Strategy.VECTOR, TOPICS[number], filters=where("kind", "odd"))
-        except (AssertionError, StoreError) as err:
-            errors.append(err)
-
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    in_threads(ask, WORDS[:6])

@@ -6,14 +6,13 @@ import copy
 import json
 import pickle
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery
 from qdrant_client import models
 from server_tools import fresh_name, memory_link, real_link
-from store_tools import ask, make_node, where
+from store_tools import ask, in_threads, make_node, where
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from qdrant_servers import QdrantServer
@@ -30,7 +29,7 @@ from agentic_retriever.errors import (
     StoreError,
     StoreUnreachableError,
 )
-from agentic_retriever.indices import server_search
+from agentic_retriever.indices import point_search, server_read, server_search
 from agentic_retriever.indices.qdrant_link import QdrantLink
 from agentic_retriever.indices.server_store import QdrantServerVectorStore
 from agentic_retriever.testing.store_contract import VectorStoreContract, contract_nodes
@@ -103,6 +102,7 @@ def test_ids_that_are_no_uuids_are_kept(store):
 
 def test_lists_are_not_cut(store, monkeypatch):
     monkeypatch.setattr(server_search, "PAGE", 7)
+    monkeypatch.setattr(server_read, "PAGE", 7)
     store.add([make_node(n) for n in range(30)])
     assert len(store.get_nodes()) == len(store.get_nodes(store.node_ids())) == 30
     assert len(store.get_nodes(limit=12)) == 12
@@ -179,7 +179,7 @@ def test_a_collection_that_is_gone_is_damage_and_one_never_made_is_empty(store):
 def test_a_filter_that_the_server_cannot_check_is_exact_or_refused(store, monkeypatch):
     store.add([make_node(n, text_field=f"part {n} of a") for n in range(60)])
     wanted = where("text_field", "part 57 ", "text_match")
-    monkeypatch.setattr(server_search, "_MAX_GUESS", 4)
+    monkeypatch.setattr(point_search, "MAX_GUESS", 4)
     assert store.query(ask(top_k=3, filters=wanted)).ids == ["node-00057"]
     monkeypatch.setattr(server_search, "MAX_SCANNED", 20)
     monkeypatch.setattr(server_search, "PAGE", 10)
@@ -204,23 +204,14 @@ def test_a_closed_store_says_so(store):
 
 def test_threads_share_a_store(store):
     store.add([make_node(n) for n in range(50)])
-    errors = []
 
     def work(number):
-        try:
-            for _ in range(10):
-                store.add([make_node(100 + number)])
-                assert store.query(ask(number, 3)).ids
-                assert store.words.search_words("text", 3)
-        except StoreError as err:
-            errors.append(err)
+        for _ in range(10):
+            store.add([make_node(100 + number)])
+            assert store.query(ask(number, 3)).ids
+            assert store.words.search_words("text", 3)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    in_threads(work, range(8))
     assert store.count() == 58
 
 
@@ -314,6 +305,25 @@ def test_a_write_that_fails_says_how_much_is_stored(faulty, monkeypatch):
     monkeypatch.undo()
     assert store.add([make_node(n) for n in range(4)])
     assert store.count() == 4
+
+
+def test_a_write_that_is_cut_off_says_how_much_is_stored(faulty, monkeypatch):
+    server, store = faulty
+    monkeypatch.setattr("agentic_retriever.indices.server_store._STEP", 2)
+    answered, upserts = server._answer, []
+
+    def answer(method, path, query, body):
+        if method == "PUT" and path.endswith("/points"):
+            upserts.append(path)
+            if len(upserts) > 1:
+                raise ValueError("no space")
+        return answered(method, path, query, body)
+
+    server._answer = answer
+    with pytest.raises(StoreUnreachableError, match=r"; 2 of the 5 nodes are stored, add all again") as caught:
+        store.add([make_node(n) for n in range(10, 15)])
+    assert isinstance(caught.value.__cause__, StoreUnreachableError)
+    assert store.count() == 5
 
 
 def test_fields_are_indexed_on_the_server_and_filters_pushed_down(faulty):

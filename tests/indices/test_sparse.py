@@ -8,7 +8,7 @@ import random
 import pytest
 from llama_index.core.schema import TextNode
 from server_tools import memory_link
-from store_tools import vector, where
+from store_tools import WORDS, vector, where
 
 from agentic_retriever.errors import InvalidQueryError, StoreDamagedError
 from agentic_retriever.indices.keyword import KeywordIndex
@@ -16,26 +16,6 @@ from agentic_retriever.indices.keyword_search import FilteredKeywordSearch, Spar
 from agentic_retriever.indices.server_store import QdrantServerVectorStore
 from agentic_retriever.indices.sparse import SPARSE_FILE, SparseBM25, term_number
 
-WORDS = [
-    "river",
-    "bank",
-    "loan",
-    "harbour",
-    "ship",
-    "grain",
-    "wheat",
-    "price",
-    "law",
-    "court",
-    "judge",
-    "appeal",
-    "tax",
-    "levy",
-    "duty",
-    "bridge",
-    "toll",
-    "road",
-]
 THAI = ["โฉนดที่ดินจังหวัดเชียงใหม่", "การโอนกรรมสิทธิ์ห้องชุด", "ภาษีธุรกิจเฉพาะและอากรแสตมป์", "หนังสือรับรองการทำประโยชน์"]
 
 

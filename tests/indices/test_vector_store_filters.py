@@ -2,60 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import random
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from llama_index.core.schema import TextNode
-from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters, VectorStoreQuery
+from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
+from metadata_strategies import NODES, messy_rows
+from store_tools import assert_finds_what_is_accepted, fill
 
-from agentic_retriever.filters import matches, node_fields
+from agentic_retriever.filters import matches
 from agentic_retriever.indices.edge_filters import push_down
 from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "filters"))
-from filter_strategies import FIELDS, filter_trees, metadata
-
-NODES = 120
-
-
-def _values():
-    """A fixed sample of the strategy's metadata: one store serves every example."""
-    found = []
-
-    @settings(max_examples=NODES, database=None, derandomize=True)
-    @given(st.lists(metadata, min_size=8, max_size=8))
-    def collect(rows):
-        found.extend(rows)
-
-    collect()
-    rows = [dict(row) for row in {json.dumps(row, sort_keys=True): row for row in found}.values()]
-    random.Random(7).shuffle(rows)
-    return sorted(rows[: NODES * 4], key=len, reverse=True)[:NODES]
-
-
-def _vector(number):
-    chosen = random.Random(number)
-    return [chosen.gauss(0, 1) for _ in range(4)]
+from filter_strategies import FIELDS, filter_trees
 
 
 @pytest.fixture(scope="module", params=["unindexed", "keyword", "float", "datetime", "bool"])
 def store(request, tmp_path_factory):
-    nodes = [
-        TextNode(id_=f"n{number:03}", text="t", metadata=row, embedding=_vector(number))
-        for number, row in enumerate(_values())
-    ]
     made = QdrantEdgeVectorStore(tmp_path_factory.mktemp("filters"), dimension=4)
-    made.add(nodes)
+    fields = fill(made, messy_rows(), 4)
     if request.param != "unindexed":
         for field in FIELDS:
             if '"' not in field:
                 made.create_payload_index(field, request.param)
-    yield made, {node.node_id: node_fields(node) for node in nodes}
+    yield made, fields
     made.close()
 
 
@@ -64,13 +37,7 @@ def store(request, tmp_path_factory):
 )
 @given(filters=filter_trees, top_k=st.sampled_from([1, 3, 20, NODES]))
 def test_every_way_in_agrees_with_the_evaluator(store, filters, top_k):
-    store, fields = store
-    expected = {node_id for node_id, row in fields.items() if matches(row, filters)}
-    assert {node.node_id for node in store.get_nodes(filters=filters)} == expected
-    assert store.count(filters) == len(expected)
-    found = store.query(VectorStoreQuery(query_embedding=_vector(-1), similarity_top_k=top_k, filters=filters)).ids
-    every = store.query(VectorStoreQuery(query_embedding=_vector(-1), similarity_top_k=NODES)).ids
-    assert found == [node_id for node_id in every if node_id in expected][:top_k]
+    assert_finds_what_is_accepted(*store, filters, matches, top_k)
 
 
 @pytest.mark.parametrize("field", FIELDS[:3])
