@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from model_servers import ModelServer
+from small_indexes import ANIMALS, PLANETS, documents
 
+from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.embeddings import LocalE5Embedding
+from agentic_retriever.testing import FakeEmbedding
 
 _numbers = itertools.count()
 
@@ -33,6 +36,32 @@ def shared_data():
     if not (folder / "collections").is_dir():
         pytest.skip("no test collections; set RETRIEVAL_TEST_DATA to their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def small_store(tmp_path_factory):
+    """A data directory with the indexes ``animals`` and ``planets``, made once."""
+    folder = tmp_path_factory.mktemp("store") / "data"
+    with AgenticRouter(RouterConfig(data_dir=folder, query_log="none"), embedding=FakeEmbedding(dimension=64)) as made:
+        made.add_index("animals", documents(ANIMALS), description="Animals and how they live")
+        made.add_index("planets", documents(PLANETS), description="Planets and their moons")
+    return folder
+
+
+@pytest.fixture
+def make_router(small_store):
+    """Makes routers over the small store, which are closed after the test; to add indexes, pass another data_dir."""
+    made = []
+
+    def make(*, model=None, stages=None, **changes):
+        config = RouterConfig(**{"data_dir": small_store, "query_log": "none"} | changes)
+        router = AgenticRouter(config, embedding=FakeEmbedding(dimension=64), llm=model, **(stages or {}))
+        made.append(router)
+        return router
+
+    yield make
+    for router in made:
+        router.close()
 
 
 @pytest.fixture

@@ -64,7 +64,8 @@ def run_bench_routing(console: Console, data_dir: Path | None, asked: RoutingArg
     from agentic_retriever.evaluation.descriptions import read_descriptions
     from agentic_retriever.evaluation.journal import Journal
     from agentic_retriever.evaluation.loading import load_dataset
-    from agentic_retriever.evaluation.material import RoutingOptions, prepare
+    from agentic_retriever.evaluation.material import RoutingOptions
+    from agentic_retriever.evaluation.preparation import prepare
     from agentic_retriever.evaluation.reliability import check_plot, draw_reliability
     from agentic_retriever.routing import DomainTerms
 
@@ -159,7 +160,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def _fitting(config: RouterConfig, datasets: Sequence[Dataset]) -> RouterConfig:
     """Take the embedding model of the sample's vectors where the sample is measured, as the demonstration does."""
-    from agentic_retriever.evaluation.material import sample_indexes_of
+    from agentic_retriever.evaluation.preparation import sample_indexes_of
     from agentic_retriever.indices import IndexStorage
 
     from_sample = sample_indexes_of(datasets, IndexStorage(config.data_dir).names())

@@ -44,7 +44,7 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(OUTPUT_CLOSED) from err
         except typer.Exit:
             raise
-        except Exception as err:
+        except Exception as err:  # the last resort: a program that ends says so in one line
             context = next((arg for arg in (*args, *kwargs.values()) if isinstance(arg, typer.Context)), None)
             if context is not None and context.meta.get(SHOW_TRACEBACK):
                 raise

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from agentic_retriever.config.router import PREFIX, RouterConfig
+from agentic_retriever.config.environment import PREFIX
+from agentic_retriever.config.router import RouterConfig
 from agentic_retriever.config.values import plain, range_text, spec_of
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Final
 
-from agentic_retriever.config.router import PREFIX, RouterConfig
+from agentic_retriever.config.environment import PREFIX
+from agentic_retriever.config.router import RouterConfig
 from agentic_retriever.config.values import Secret, plain, range_text, spec_of
 
 #: Headings, each before the setting that it begins with.

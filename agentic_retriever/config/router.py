@@ -1,8 +1,4 @@
-"""The settings of a router, each with its default, unit and allowed range.
-
-This is the only module that reads the environment. A setting ``top_k`` is read from
-``AGENTIC_RETRIEVER_TOP_K``; the few that other tools share are also read from their usual names (``Setting.alias``).
-"""
+"""The settings of a router, each with its default, unit and range; the only module that reads the environment."""
 
 from __future__ import annotations
 
@@ -11,15 +7,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dotenv import dotenv_values
-
+from agentic_retriever.config.environment import read_dotenv, settings_in
 from agentic_retriever.config.values import Secret, SecretUrl, checked, plain, setting, spec_of
 from agentic_retriever.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-PREFIX = "AGENTIC_RETRIEVER_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,17 +261,7 @@ class RouterConfig:
         Raises:
             ConfigError: If a variable with our prefix is unknown, or a value is ill-typed or out of range.
         """
-        known = {PREFIX + f.name.upper(): f.name for f in fields(cls)}
-        known |= {spec_of(f).alias: f.name for f in fields(cls) if spec_of(f).alias}
-        values: dict[str, Any] = {}
-        # Aliases first, so that the prefixed name wins where both are set.
-        for variable in sorted(env, key=lambda name: name.startswith(PREFIX)):
-            if variable in known:
-                if env[variable].strip():
-                    values[known[variable]] = env[variable].strip()
-            elif variable.startswith(PREFIX):
-                raise ConfigError(unknown_name("setting", variable, (k for k in known if k.startswith(PREFIX))))
-        return cls(**values)
+        return cls(**settings_in(env, fields(cls)))
 
     @classmethod
     def load(cls, dotenv: str | Path = ".env", env: Mapping[str, str] = os.environ) -> RouterConfig:
@@ -291,12 +274,7 @@ class RouterConfig:
         Raises:
             ConfigError: As :meth:`from_env`.
         """
-        try:
-            file = {name: value or "" for name, value in dotenv_values(dotenv).items()}
-        except (OSError, UnicodeDecodeError) as err:
-            raise ConfigError(
-                f"cannot read {dotenv}: {type(err).__name__}; make it a readable UTF-8 file or remove it"
-            ) from err
+        file = read_dotenv(dotenv)
         try:
             return cls.from_env({**file, **env})
         except ConfigError as err:

@@ -6,9 +6,10 @@ from agentic_retriever.evaluation.contenders import stage_one_field, stage_two_f
 from agentic_retriever.evaluation.datasets import Dataset, DatasetKind, LabelledQuery
 from agentic_retriever.evaluation.harness import benchmark
 from agentic_retriever.evaluation.loading import load_dataset
-from agentic_retriever.evaluation.material import RoutingMaterial, RoutingOptions, prepare
+from agentic_retriever.evaluation.material import RoutingMaterial, RoutingOptions
 from agentic_retriever.evaluation.measures import ndcg_by_query
 from agentic_retriever.evaluation.options import BenchOptions
+from agentic_retriever.evaluation.preparation import prepare
 from agentic_retriever.evaluation.problems import Problem, ProblemKind, ProblemReport
 from agentic_retriever.evaluation.reliability import draw_reliability, measure_reliability
 from agentic_retriever.evaluation.results import ComplexityMeasures, StageOneMeasures, StageTwoMeasures

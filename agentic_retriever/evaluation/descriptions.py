@@ -57,14 +57,22 @@ def read_descriptions(path: Path) -> dict[str, str]:
         The texts by name.
 
     Raises:
-        EvaluationError: If the file cannot be read or holds something else.
+        EvaluationError: If the file cannot be read or holds something else; a name whose value is no text is told.
     """
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as err:
         raise EvaluationError(f"cannot read {path} as JSON: {type(err).__name__}; check the path and the file") from err
-    if not isinstance(data, dict) or not all(isinstance(text, str) for text in data.values()):
-        raise EvaluationError(f"{path} must be an object from the names of indexes to descriptions")
+    if not isinstance(data, dict):
+        raise EvaluationError(
+            f"{path} must be an object from the names of data sets to descriptions, got {str(data)[:40]!r}"
+        )
+    for name, text in data.items():
+        if not isinstance(text, str):
+            raise EvaluationError(
+                f"{path}: the description of {name[:80]!r} must be a text, got {str(text)[:40]!r}; write one or two "
+                "sentences, or leave the name out"
+            )
     return {name: text.strip() for name, text in data.items()}
 
 

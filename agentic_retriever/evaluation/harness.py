@@ -13,6 +13,7 @@ from agentic_retriever import __version__
 from agentic_retriever.embeddings import resolve_embedding
 from agentic_retriever.errors import EvaluationError, unknown_name
 from agentic_retriever.evaluation.answers import ANSWER, measure_answers, run_answers
+from agentic_retriever.evaluation.beir import QRELS, QUERIES
 from agentic_retriever.evaluation.benchmark_result import Benchmark, TargetResult
 from agentic_retriever.evaluation.datasets import Dataset, check_names
 from agentic_retriever.evaluation.entrants import Entrants, enter
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     Source = Dataset | FinetuneDataset | str | Path
 
-_QUERIES, _RUNS = "queries.jsonl", "runs"
+_RUNS = "runs"
 
 
 def benchmark(
@@ -123,9 +124,14 @@ def resolve_source(source: Source, live: AgenticRouter | None = None, *, seed: i
             )
         return finetune_dataset(source)
     path = Path(source)
-    if path.is_dir() and not (path / _QUERIES).exists():
+    if path.is_dir() and not (path / QUERIES).exists():
         documents, problems = documents_below(path)
         return pseudo_dataset(path.resolve().name, path, documents, seed=seed, problems=problems)
+    if path.is_dir() and not any((path / QRELS).glob("*.tsv")):
+        raise EvaluationError(
+            f"{path / QRELS} holds no *.tsv; a BEIR folder needs judgments. Without any, name a folder of the "
+            f"documents alone, without {QUERIES}, or an index of them: pseudo-queries are made of it"
+        )
     if live is not None and not path.exists() and str(source) in live.index_names():
         return pseudo_dataset(str(source), path, documents_of(live.index(str(source))), seed=seed)
     return load_dataset(source)

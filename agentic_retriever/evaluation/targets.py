@@ -223,6 +223,7 @@ def _of_questions(bench: Bench, dataset: Dataset, router: AgenticRouter, name: s
         raise EvaluationError(
             f"no question of {dataset.path} can be asked of index {name!r}: none names a document of it; "
             "the ids of documents must be those of the index (agentic-retriever index show NAME)"
+            + ("" if owned else f"; without judgments, bench {name} asks pseudo-queries made of the index")
         )
     limited = replace(dataset, queries=tuple(judged)).limited(bench.options.limit, bench.options.seed)
     model = router.resources.embedding()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import VectorStoreQuery
 
 from agentic_retriever.filters import is_empty
+from agentic_retriever.indices.known_points import KnownPoints, found_facts
 from agentic_retriever.indices.view_update import Derivation, Derived
 from agentic_retriever.ingestion.hierarchy import leaves_of
 
@@ -48,6 +49,16 @@ class LeafHit:
     siblings: int
 
 
+class _Place(NamedTuple):
+    """What a leaf is, as long as its chunk stays the same; as in :class:`LeafHit`."""
+
+    leaf_id: str
+    chunk_id: str
+    start: int
+    end: int
+    siblings: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
     """Where the numbered parts of one document are.
@@ -73,6 +84,7 @@ class HierarchyView:
 
     def __init__(self, store: BasePydanticVectorStore, outlines: Mapping[str, Outline]) -> None:
         self._store = store
+        self._places: KnownPoints[_Place] = KnownPoints(_place)
         self.outlines = outlines
 
     def search(self, vector: Sequence[float], top_k: int, *, filters: MetadataFilters | None = None) -> list[LeafHit]:
@@ -95,9 +107,12 @@ class HierarchyView:
             similarity_top_k=top_k,
             filters=None if is_empty(filters) else filters,
         )
-        result = self._store.query(query)
-        scored = zip(result.nodes or (), result.similarities or (), strict=False)
-        hits = [hit for node, score in scored if (hit := _hit(node, score)) is not None]
+        found = found_facts(self._store, query, self._places)
+        hits = [
+            LeafHit(leaf_id=leaf_id, chunk_id=chunk_id, score=score, start=start, end=end, siblings=siblings)
+            for (leaf_id, chunk_id, start, end, siblings), score in found
+            if score == score  # noqa: PLR0124 - NaN is unequal to itself
+        ]
         return sorted(hits, key=lambda hit: (-hit.score, hit.leaf_id))
 
 
@@ -164,16 +179,15 @@ def _placed(leaf: TextNode, chunk: TextNode, siblings: int) -> TextNode:
     )
 
 
-def _hit(leaf: BaseNode, score: float | None) -> LeafHit | None:
+def _place(leaf: BaseNode) -> _Place | None:
     parent = leaf.relationships.get(NodeRelationship.PARENT)
-    if not isinstance(parent, RelatedNodeInfo) or score is None or score != score:  # noqa: PLR0124 - NaN is unequal to itself
+    if not isinstance(parent, RelatedNodeInfo):
         return None
-    place = parent.metadata
-    return LeafHit(
+    told = parent.metadata
+    return _Place(
         leaf_id=leaf.node_id,
         chunk_id=parent.node_id,
-        score=float(score),
-        start=int(place.get("start", 0)),
-        end=int(place.get("end", 0)),
-        siblings=max(1, int(place.get("leaves", 1))),
+        start=int(told.get("start", 0)),
+        end=int(told.get("end", 0)),
+        siblings=max(1, int(told.get("leaves", 1))),
     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from agentic_retriever.indices.edge_fields import FieldKind
+    from agentic_retriever.indices.known_points import FactT, KnownPoints
     from agentic_retriever.indices.point_ranking import Hit
 
 
@@ -137,6 +138,11 @@ class NodeStore(AsyncTwins, ABC):
             similarities=[hit.score for hit in hits],
             ids=[hit.node.node_id for hit in hits],
         )
+
+    def query_known(self, query: VectorStoreQuery, known: KnownPoints[FactT]) -> list[tuple[FactT, float]]:
+        """Find as :meth:`query` does, and return facts about nodes instead of nodes; ``known`` learns what it lacks."""
+        self._check_open()
+        return self._nearest_known(StoreQuery.checked(query, {}, self._stored_dimension), known)
 
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, limit: int | None = None
@@ -260,6 +266,11 @@ class NodeStore(AsyncTwins, ABC):
     @abstractmethod
     def _nearest(self, query: StoreQuery) -> list[Hit]:
         """Find the nearest nodes, by falling cosine and then by id."""
+
+    def _nearest_known(self, query: StoreQuery, known: KnownPoints[FactT]) -> list[tuple[FactT, float]]:
+        """Find as :meth:`_nearest` does; here by reading every node."""
+        facts = [(known.read(hit.node), hit.score) for hit in self._nearest(query)]
+        return [(fact, score) for fact, score in facts if fact is not None]
 
     @abstractmethod
     def _read(

@@ -67,6 +67,12 @@ def rank(points: Sequence[Scored], accepts: Predicate, *, whole: bool) -> tuple[
     return ranked, foreign
 
 
+def ranked_hits(points: Sequence[Scored], whole: bool, *, accepts: Predicate, top_k: int) -> tuple[list[Hit], int]:
+    """Put points in order and read the first ``top_k``; otherwise as :func:`rank` and :func:`read_hits`."""
+    ranked, foreign = rank(points, accepts, whole=whole)
+    return read_hits(ranked, top_k), foreign
+
+
 def read_hits(ranked: Iterable[Ranked], top_k: int) -> list[Hit]:
     """Read the nodes of the first points; broken ones are left out with one warning.
 

@@ -13,7 +13,6 @@ from agentic_retriever.filters.check import walk_clauses
 from agentic_retriever.indices.edge_fields import payload_path
 from agentic_retriever.indices.edge_filters import NO_SOURCE
 from agentic_retriever.indices.edge_payload import payload_fields
-from agentic_retriever.indices.point_ranking import rank, read_hits
 from agentic_retriever.indices.point_reading import warn_of_foreign
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
 
     from agentic_retriever.filters import Predicate
-    from agentic_retriever.indices.point_ranking import Hit, Scored
     from agentic_retriever.indices.point_reading import PointT
 
 PAGE: Final = 1_000
@@ -36,6 +34,7 @@ _MAX_TIES: Final = 4_096
 _GROWTH: Final = 4
 
 FilterT = TypeVar("FilterT")
+HitT = TypeVar("HitT")
 SideT = TypeVar("SideT")
 
 
@@ -89,9 +88,10 @@ def find_best(
     top_k: int,
     wanted: WantedPoints[FilterT],
     *,
-    ask: Callable[[Sequence[SideT], int, WantedPoints[FilterT]], Sequence[Sequence[Scored]]],
+    ask: Callable[[Sequence[SideT], int, WantedPoints[FilterT]], Sequence[Sequence[PointT]]],
     resolve: Callable[[WantedPoints[FilterT]], WantedPoints[FilterT]],
-) -> list[list[Hit]]:
+    read: Callable[[Sequence[PointT], bool], tuple[list[HitT], int]],
+) -> list[list[HitT]]:
     """Find the best wanted points, looking deeper until they are known.
 
     Args:
@@ -100,21 +100,22 @@ def find_best(
         wanted: Which points to choose from.
         ask: Gives for each of some sides so many points at most that the filter lets through, by falling score.
         resolve: Finds out which points are wanted, so that the engine can be asked for exactly these.
+        read: Puts points in order, given whether there are no more than these, see :func:`rank`; returns the best
+            ``top_k`` as hits, and how many points are not ours.
 
     Returns:
         For each side hits by falling score and then by node id; fewer than ``top_k`` only where no more exist. More
         than 4,096 equal scores at the end of a list are cut by the engine's order.
     """
     limit = top_k + TIE_MARGIN if wanted.exact else _GROWTH * top_k + 2 * TIE_MARGIN
-    found: dict[int, list[Hit]] = {}
+    found: dict[int, list[HitT]] = {}
     while len(found) < len(sides):
         if not wanted.exact and limit > MAX_GUESS + top_k:
             wanted = resolve(wanted)
         waiting = [i for i in range(len(sides)) if i not in found]
         for i, points in zip(waiting, ask([sides[i] for i in waiting], limit, wanted), strict=True):
             exhausted = len(points) < limit
-            ranked, foreign = rank(points, wanted.accepts, whole=exhausted or limit > top_k + _MAX_TIES)
-            hits = read_hits(ranked, top_k)
+            hits, foreign = read(points, exhausted or limit > top_k + _MAX_TIES)
             if exhausted or len(hits) == top_k:
                 warn_of_foreign(foreign)
                 found[i] = hits

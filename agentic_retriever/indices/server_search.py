@@ -11,7 +11,7 @@ from qdrant_client import models
 from agentic_retriever.errors import FilterError
 from agentic_retriever.filters import predicate
 from agentic_retriever.indices.edge_payload import point_id
-from agentic_retriever.indices.point_ranking import rank, read_hits
+from agentic_retriever.indices.point_ranking import rank, ranked_hits, read_hits
 from agentic_retriever.indices.point_reading import warn_of_foreign
 from agentic_retriever.indices.point_search import PAGE, TIE_MARGIN, WantedPoints, filter_keys, find_best, source_ids
 from agentic_retriever.indices.server_collection import DENSE_VECTOR, SPARSE_VECTOR
@@ -104,7 +104,10 @@ def search(collection: ServerCollection, sides: Sequence[Side], top_k: int, want
         FilterError: If the server cannot check the filter itself and more than 100,000 points would have to be read.
         StoreError: If the server failed.
     """
-    return find_best(sides, top_k, wanted, ask=partial(_ask, collection), resolve=partial(_resolve, collection))
+    read = partial(ranked_hits, accepts=wanted.accepts, top_k=top_k)
+    return find_best(
+        sides, top_k, wanted, ask=partial(_ask, collection), resolve=partial(_resolve, collection), read=read
+    )
 
 
 def search_fused(

@@ -6,12 +6,14 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import VectorStoreQuery
 
 from agentic_retriever.errors import AgenticRetrieverError
+from agentic_retriever.indices.known_points import KnownPoints, found_facts
 from agentic_retriever.indices.view_update import BATCH_NODES, Derivation, Derived
 from agentic_retriever.ingestion.tokens import count_tokens
 from agentic_retriever.llm.replies import without_thoughts
@@ -63,6 +65,7 @@ class SummaryView:
 
     def __init__(self, store: BasePydanticVectorStore, chunks: Mapping[str, Sequence[str]], summarised: int) -> None:
         self._store = store
+        self._documents: KnownPoints[str] = KnownPoints(lambda summary: summary.ref_doc_id)
         self.chunks = chunks
         self.summarised = summarised
 
@@ -70,6 +73,11 @@ class SummaryView:
     def coverage(self) -> float:
         """Share of the documents that have a summary, in [0, 1]; 0 without documents."""
         return self.summarised / len(self.chunks) if self.chunks else 0.0
+
+    @cached_property
+    def most_chunks(self) -> int:
+        """Largest number of chunks that a document has."""
+        return max(map(len, self.chunks.values()), default=0)
 
     def search(self, vector: Sequence[float], top_k: int) -> list[SummaryHit]:
         """Find the documents whose summaries are nearest to a question.
@@ -84,10 +92,9 @@ class SummaryView:
         Raises:
             StoreError: If the store cannot be read.
         """
-        result = self._store.query(VectorStoreQuery(query_embedding=list(vector), similarity_top_k=top_k))
-        scored = zip(result.nodes or (), result.similarities or (), strict=False)
-        found = [(node.ref_doc_id, score) for node, score in scored]
-        hits = [SummaryHit(i, float(s)) for i, s in found if i is not None and i in self.chunks and s is not None]
+        query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=top_k)
+        found = found_facts(self._store, query, self._documents)
+        hits = [SummaryHit(doc_id, score) for doc_id, score in found if doc_id in self.chunks]
         return sorted(hits, key=lambda hit: (-hit.score, hit.doc_id))
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from agentic_retriever.indices.edge_fields import FieldKind
     from agentic_retriever.indices.edge_shard import ShardLease
+    from agentic_retriever.indices.known_points import FactT, KnownPoints
     from agentic_retriever.indices.point_ranking import Hit
     from agentic_retriever.indices.store_query import StoreQuery
 
@@ -163,12 +164,25 @@ class QdrantEdgeVectorStore(NodeStore):
     def _nearest(self, query: StoreQuery) -> list[Hit]:
         lease = self._lease
         with lease.reading("search") as edge:
-            wanted = edge_search.select(
-                query.filters, kinds=lease.kinds, node_ids=query.node_ids, doc_ids=query.doc_ids
-            )
+            wanted = self._wanted(query)
             if edge is None or query.top_k == 0:
                 return []
             return edge_search.search(edge, query.vector, query.top_k, wanted, approximate=lease.approximate)
+
+    def _nearest_known(self, query: StoreQuery, known: KnownPoints[FactT]) -> list[tuple[FactT, float]]:
+        lease = self._lease
+        with lease.reading("search") as edge:
+            wanted = self._wanted(query)
+            if edge is None or query.top_k == 0:
+                return []
+            if wanted.exact:
+                approximate = lease.approximate
+                return edge_search.search_known(edge, query.vector, query.top_k, wanted, known, approximate=approximate)
+        return super()._nearest_known(query, known)
+
+    def _wanted(self, query: StoreQuery) -> edge_search.Wanted:
+        kinds = self._lease.kinds
+        return edge_search.select(query.filters, kinds=kinds, node_ids=query.node_ids, doc_ids=query.doc_ids)
 
     def _read(
         self, filters: MetadataFilters | None, node_ids: Sequence[str] | None, limit: int | None

@@ -1,5 +1,6 @@
 """The seam to language models: tiers, one retry loop, breakers, total deadlines, costs and typed errors."""
 
+from agentic_retriever.llm.async_streaming import AsyncPieces, AsyncReplyStream
 from agentic_retriever.llm.breaker import Breaker, BreakerState
 from agentic_retriever.llm.build import build_client, build_llm
 from agentic_retriever.llm.calls import LLMReply, ModelClient, StreamsReplies, TierNeeds, estimate_tokens, spent_on
@@ -10,7 +11,7 @@ from agentic_retriever.llm.failures import failure_kind
 from agentic_retriever.llm.health import TierHealth
 from agentic_retriever.llm.prices import FREE, CostReport, Price, PriceTable
 from agentic_retriever.llm.retry import RetryPolicy
-from agentic_retriever.llm.streaming import AsyncPieces, AsyncReplyStream, ReplyStream
+from agentic_retriever.llm.streaming import ReplyStream
 from agentic_retriever.llm.tiers import TieredClient
 from agentic_retriever.schema import Attempt, FailureKind
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import AllModelsFailedError, DeadlineExceededError, StreamBrokenError
+from agentic_retriever.llm.async_streaming import AsyncReplyStream
 from agentic_retriever.llm.calls import LLMReply, TierNeeds, estimate_tokens
 from agentic_retriever.llm.endpoint import FAILURES
 from agentic_retriever.llm.failures import failure_kind
 from agentic_retriever.llm.health import TierHealth, look_at
 from agentic_retriever.llm.prices import CostReport, Price, cost_report
-from agentic_retriever.llm.streaming import AsyncReplyStream, Canceller, ReplyStream
+from agentic_retriever.llm.streaming import Canceller, ReplyStream
 from agentic_retriever.schema import Attempt, Complexity, FailureKind, Tier
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ others; docs/strategies.md has the table.
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from dataclasses import asdict, dataclass
@@ -17,9 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentic_retriever.errors import StoreDamagedError
 from agentic_retriever.indices.manifest import write_atomically
+from agentic_retriever.model_files import (
+    check_format,
+    check_trained_on,
+    is_finite,
+    load_model,
+    model_bytes,
+    require,
+    table_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 FUSION_FILE: Final = "fusion.json"
@@ -56,13 +63,8 @@ class FusionTrainedOn:
     pseudo: bool = False
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.pseudo, bool), "trained_on.pseudo", "true or false", self.pseudo)
-        for name in ("dataset", "index", "date"):
-            _require(isinstance(getattr(self, name), str), f"trained_on.{name}", "text", getattr(self, name))
-        for name in ("index_version", "rows"):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            _require(whole and value >= 0, f"trained_on.{name}", "a whole number from 0", value)
+        require(isinstance(self.pseudo, bool), "trained_on.pseudo", "true or false", self.pseudo)
+        check_trained_on(self, texts=("dataset", "index", "date"), counts=("index_version", "rows"))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -97,11 +99,11 @@ class FusionModel:
     def __post_init__(self) -> None:
         for name in ("alpha", "reach"):
             value = getattr(self, name)
-            _require(_finite(value) and 0 <= value <= 1, name, "a number from 0 to 1", value)
-        _require(_finite(self.slope) and self.slope >= 0, "slope", "a number from 0", self.slope)
-        _require(_finite(self.pivot), "pivot", "a finite number", self.pivot)
+            require(is_finite(value) and 0 <= value <= 1, name, "a number from 0 to 1", value)
+        require(is_finite(self.slope) and self.slope >= 0, "slope", "a number from 0", self.slope)
+        require(is_finite(self.pivot), "pivot", "a finite number", self.pivot)
         trained = self.trained_on
-        _require(trained is None or isinstance(trained, FusionTrainedOn), "trained_on", "a FusionTrainedOn", trained)
+        require(trained is None or isinstance(trained, FusionTrainedOn), "trained_on", "a FusionTrainedOn", trained)
 
     def weight(self, excess: float | None) -> float:
         """Return the weight of the dense side, in [0, 1]; that of BM25 is the rest.
@@ -125,13 +127,13 @@ class FusionModel:
         Raises:
             ValueError: If a key is missing, unknown, ill-typed or out of range; it is named.
         """
-        table = _object(data, "the model", ("format", *cls.__dataclass_fields__))
-        _require(table["format"] == FUSION_FORMAT, "format", str(FUSION_FORMAT), table["format"])
+        table = table_of(data, "the model", ("format", *cls.__dataclass_fields__))
+        check_format(table, FUSION_FORMAT)
         trained = table["trained_on"]
         if trained is not None:
             # Files from before there was a fit without judgments do not say that they are none.
             told = {"pseudo": False, **trained} if isinstance(trained, dict) else trained
-            trained = FusionTrainedOn(**_object(told, "trained_on", FusionTrainedOn.__dataclass_fields__))
+            trained = FusionTrainedOn(**table_of(told, "trained_on", FusionTrainedOn.__dataclass_fields__))
         numbers = {name: table[name] for name in ("alpha", "slope", "pivot", "reach")}
         return cls(**numbers, trained_on=trained)
 
@@ -141,8 +143,7 @@ class FusionModel:
         Raises:
             StoreError: If the file cannot be written.
         """
-        content = json.dumps(self.to_dict(), ensure_ascii=False, indent=1)
-        write_atomically(path, content.encode("utf-8", "surrogatepass"))
+        write_atomically(path, model_bytes(self.to_dict()))
 
     @classmethod
     def load(cls, path: Path) -> FusionModel | None:
@@ -151,12 +152,7 @@ class FusionModel:
         Raises:
             StoreDamagedError: If the file cannot be used; file and key are named.
         """
-        try:
-            return cls.from_dict(json.loads(path.read_bytes().decode("utf-8", "surrogatepass")))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError) as err:
-            raise StoreDamagedError(f"{path} cannot be used: {err}; remove it or train the index again") from err
+        return load_model(path, cls.from_dict, advice="remove it or train the index again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,22 +234,6 @@ def _read(path: Path) -> FusionModel | StoreDamagedError:
         return FusionModel.load(path) or DEFAULT_FUSION
     except StoreDamagedError as err:
         return err
-
-
-def _require(right: object, key: str, allowed: str, got: object) -> None:
-    if not right:
-        raise ValueError(f"{key} must be {allowed}, got {str(got)[:40]!r}")
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _object(data: object, key: str, names: Mapping[str, Any] | tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(data, dict) or set(data) != set(names):
-        odd = ", ".join(sorted(map(str, set(data) ^ set(names))))[:200] if isinstance(data, dict) else "no object"
-        raise ValueError(f"{key} must be an object with the keys {', '.join(names)}; missing or unknown: {odd}")
-    return data
 
 
 DEFAULT_FUSION: Final = FusionModel()

@@ -6,7 +6,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, StoreError
+from agentic_retriever import seams
+from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,17 +26,9 @@ def guarded(what: str, call: Callable[[], T]) -> T:
         call: The call.
 
     Raises:
-        StoreError: If the call raised an error that is none of ours; only its type is named, since the text of foreign
-            errors may hold keys or documents.
+        StoreError: If the call raised an error that is none of ours; see :func:`agentic_retriever.seams.guarded`.
     """
-    try:
-        return call()
-    except AgenticRetrieverError:
-        raise
-    except Exception as err:  # the seam to vector stores: every one has errors of its own
-        raise StoreError(
-            f"{what} failed with {type(err).__name__}; see the cause, and check that the store is up and intact"
-        ) from err
+    return seams.guarded(what, call, advice="see the cause, and check that the store is up and intact")
 
 
 def run_sides(

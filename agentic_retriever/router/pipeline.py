@@ -179,7 +179,7 @@ class Pipeline:
         """Record what ends the query early."""
         try:
             yield
-        except Exception as err:
+        except Exception as err:  # whatever it is belongs in the history; it is raised again
             self._services.recorder.failed(call.question.query, err, call.spending.clock, self._services.new_id())
             raise
 

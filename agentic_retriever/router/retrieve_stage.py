@@ -15,7 +15,7 @@ from agentic_retriever.errors import (
     RetrievalError,
 )
 from agentic_retriever.retrievers import RetrievalRequest, run_sides
-from agentic_retriever.retrievers.search import MayHang
+from agentic_retriever.retrievers.searchable import MayHang
 from agentic_retriever.router.judging import cosines, relevance, search_profile
 from agentic_retriever.router.merge import merge_indexes
 from agentic_retriever.router.spans import SEARCH, adapter_search, traced
@@ -113,7 +113,7 @@ class RetrieveStage:
                 if search.found:
                     break
                 raise
-            except Exception as err:
+            except Exception as err:  # strategies may be foreign code; what failed is told, and the next one is tried
                 logger.debug("strategy %s failed", strategy.value, exc_info=err)
                 search.causes[strategy.value] = err
                 following = routed.order[position + 1].value if position + 1 < len(routed.order) else "none"

@@ -17,9 +17,9 @@ from agentic_retriever.routing.llm_selector import LLMSelector
 from agentic_retriever.routing.own_languages import register_language, unregister_language
 from agentic_retriever.routing.probes import PROBE_FEATURES, PROBE_RANGES, probe_features
 from agentic_retriever.routing.pseudo_queries import LabelledQuery, calibrate, pseudo_queries
+from agentic_retriever.routing.round_robin import RoundRobinSelector
 from agentic_retriever.routing.selector import (
     HeuristicSelector,
-    RoundRobinSelector,
     StrategySelector,
     StrategyWeights,
     fused_weights,

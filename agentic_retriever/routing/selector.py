@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -150,46 +149,6 @@ class HeuristicSelector:
                 "the only strategy that the index serves" if only else _why(weights, best, offered, strengths, shifts)
             ),
             mode="only" if only else self.mode,
-        )
-
-
-class RoundRobinSelector:
-    """Offers each strategy in turn, for benchmarks; over any number of threads the counts differ by one at most.
-
-    Turns are counted apart for each set of strategies offered.
-    """
-
-    mode = "round_robin"
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._turns: dict[tuple[Strategy, ...], int] = {}
-
-    def select(
-        self,
-        query: str,  # noqa: ARG002 - of the protocol
-        cards: Sequence[StrategyCard],
-        *,
-        features: Mapping[str, float],  # noqa: ARG002 - of the protocol
-        allowance: Allowance = NO_LIMITS,  # noqa: ARG002 - of the protocol
-    ) -> Selection:
-        """Pick the next strategy; see :class:`StrategySelector`.
-
-        Raises:
-            NoEligibleStrategyError: If no strategy is offered.
-        """
-        offered = offered_strategies(cards)
-        with self._lock:
-            turn = self._turns.get(offered, 0)
-            self._turns[offered] = (turn + 1) % len(offered)
-        share = 1.0 / len(offered)
-        return Selection(
-            name=offered[turn].value,
-            confidence=share,
-            scores={strategy.value: share for strategy in offered[turn:] + offered[:turn]},
-            margin=1.0 if len(offered) == 1 else 0.0,
-            reason=f"turn {turn + 1} of {len(offered)}",
-            mode=self.mode,
         )
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from agentic_retriever.errors import StoreDamagedError
 from agentic_retriever.indices.manifest import write_atomically
+from agentic_retriever.model_files import (
+    check_format,
+    check_trained_on,
+    is_finite,
+    load_model,
+    model_bytes,
+    require,
+    table_of,
+)
 from agentic_retriever.schema import Strategy
 
 if TYPE_CHECKING:
@@ -47,12 +53,7 @@ class TrainedOn:
     date: str
 
     def __post_init__(self) -> None:
-        for name in ("dataset", "index", "date"):
-            _require(isinstance(getattr(self, name), str), f"trained_on.{name}", "text", getattr(self, name))
-        for name in ("index_version", "rows"):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            _require(whole and value >= 0, f"trained_on.{name}", "a whole number from 0", value)
+        check_trained_on(self, texts=("dataset", "index", "date"), counts=("index_version", "rows"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,27 +95,27 @@ class StrategyModel:
     def __post_init__(self) -> None:
         _require_names(self.strategies, "strategies")
         _require_names(self.features, "features")
-        _require(len(self.features) <= _MAX_FEATURES, "features", f"at most {_MAX_FEATURES}", len(self.features))
+        require(len(self.features) <= _MAX_FEATURES, "features", f"at most {_MAX_FEATURES}", len(self.features))
         _require_numbers(self.means, "means", len(self.features))
         _require_numbers(self.scales, "scales", len(self.features))
-        _require(all(scale > 0 for scale in self.scales), "scales", "numbers above 0", min(self.scales, default=1))
+        require(all(scale > 0 for scale in self.scales), "scales", "numbers above 0", min(self.scales, default=1))
         _require_numbers(self.intercepts, "intercepts", len(self.strategies))
-        _require(len(self.weights) == len(self.strategies), "weights", "a row per strategy", len(self.weights))
+        require(len(self.weights) == len(self.strategies), "weights", "a row per strategy", len(self.weights))
         for strategy, row in zip(self.strategies, self.weights, strict=True):
             _require_numbers(row, f"weights.{strategy.value}", len(self.features))
-        _require(_finite(self.temperature) and self.temperature > 0, "temperature", "above 0", self.temperature)
-        _require(_finite(self.tolerance) and self.tolerance >= 0, "tolerance", "a number from 0", self.tolerance)
+        require(is_finite(self.temperature) and self.temperature > 0, "temperature", "above 0", self.temperature)
+        require(is_finite(self.tolerance) and self.tolerance >= 0, "tolerance", "a number from 0", self.tolerance)
         if self.shrinkage is not None:
-            right = _finite(self.shrinkage) and self.shrinkage >= 0
-            _require(right, "shrinkage", "a number from 0 or null", self.shrinkage)
-        _require(set(self.latency_ms) == set(self.strategies), "latency_ms", "one per strategy", len(self.latency_ms))
+            right = is_finite(self.shrinkage) and self.shrinkage >= 0
+            require(right, "shrinkage", "a number from 0 or null", self.shrinkage)
+        require(set(self.latency_ms) == set(self.strategies), "latency_ms", "one per strategy", len(self.latency_ms))
         for strategy, spent in self.latency_ms.items():
-            _require(_finite(spent) and spent >= 0, f"latency_ms.{strategy.value}", "a number from 0", spent)
+            require(is_finite(spent) and spent >= 0, f"latency_ms.{strategy.value}", "a number from 0", spent)
         object.__setattr__(self, "latency_ms", MappingProxyType(dict(self.latency_ms)))
 
     def unusable(self, features: Mapping[str, float]) -> list[str]:
         """Return the names of the features that are missing or not finite, in order."""
-        return [name for name in self.features if not _finite(features.get(name))]
+        return [name for name in self.features if not is_finite(features.get(name))]
 
     def advantages(self, features: Mapping[str, float]) -> dict[Strategy, float]:
         """Predict how much better each strategy does than the one that was best on average.
@@ -158,12 +159,12 @@ class StrategyModel:
         Raises:
             ValueError: If a key is missing, unknown, ill-typed or out of range; it is named.
         """
-        table = _object(data, "the model", ("format", *_FIELDS))
-        _require(table["format"] == MODEL_FORMAT, "format", str(MODEL_FORMAT), table["format"])
+        table = table_of(data, "the model", ("format", *_FIELDS))
+        check_format(table, MODEL_FORMAT)
         strategies = tuple(_strategy(name) for name in _list(table["strategies"], "strategies"))
-        weights = _object(table["weights"], "weights", [strategy.value for strategy in strategies])
-        latency = _object(table["latency_ms"], "latency_ms", [strategy.value for strategy in strategies])
-        trained = _object(table["trained_on"], "trained_on", TrainedOn.__dataclass_fields__)
+        weights = table_of(table["weights"], "weights", [strategy.value for strategy in strategies])
+        latency = table_of(table["latency_ms"], "latency_ms", [strategy.value for strategy in strategies])
+        trained = table_of(table["trained_on"], "trained_on", TrainedOn.__dataclass_fields__)
         return cls(
             strategies=strategies,
             features=tuple(_list(table["features"], "features")),
@@ -184,8 +185,7 @@ class StrategyModel:
         Raises:
             StoreError: If the file cannot be written.
         """
-        content = json.dumps(self.to_dict(), ensure_ascii=False, indent=1)
-        write_atomically(path, content.encode("utf-8", "surrogatepass"))
+        write_atomically(path, model_bytes(self.to_dict()))
 
     @classmethod
     def load(cls, path: Path) -> StrategyModel | None:
@@ -194,12 +194,7 @@ class StrategyModel:
         Raises:
             StoreDamagedError: If the file cannot be used; file and key are named.
         """
-        try:
-            return cls.from_dict(json.loads(path.read_bytes().decode("utf-8", "surrogatepass")))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError) as err:
-            raise StoreDamagedError(f"{path} cannot be used: {err}; remove it or train the model again") from err
+        return load_model(path, cls.from_dict, advice="remove it or train the model again")
 
 
 _FIELDS: Final = ("strategies", "features", "means", "scales", "intercepts", "weights", "temperature", "tolerance",
@@ -225,33 +220,16 @@ def standardised(
     return cut
 
 
-def _require(right: object, key: str, allowed: str, got: object) -> None:
-    if not right:
-        raise ValueError(f"{key} must be {allowed}, got {str(got)[:40]!r}")
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _require_numbers(values: Iterable[object], key: str, length: int) -> None:
     found = list(values)
-    _require(len(found) == length, key, f"{length} numbers", f"{len(found)}")
+    require(len(found) == length, key, f"{length} numbers", f"{len(found)}")
     for at, value in enumerate(found):
-        _require(_finite(value), f"{key}[{at}]", "a finite number", value)
+        require(is_finite(value), f"{key}[{at}]", "a finite number", value)
 
 
 def _require_names(names: tuple[object, ...], key: str) -> None:
-    _require(all(isinstance(name, str) and name for name in names), key, "names", names)
-    _require(names and len(set(names)) == len(names), key, "names without repeats, at least one", names)
-
-
-def _object(data: object, key: str, names: Iterable[str]) -> dict[str, Any]:
-    wanted = list(names)
-    if not isinstance(data, dict) or set(data) != set(wanted):
-        odd = ", ".join(sorted(map(str, set(data) ^ set(wanted))))[:200] if isinstance(data, dict) else "no object"
-        raise ValueError(f"{key} must be an object with the keys {', '.join(wanted)}; missing or unknown: {odd}")
-    return data
+    require(all(isinstance(name, str) and name for name in names), key, "names", names)
+    require(names and len(set(names)) == len(names), key, "names without repeats, at least one", names)
 
 
 def _list(value: object, key: str) -> list[Any]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from agentic_retriever.deadlines import DeadlineCaller
-from agentic_retriever.errors import AgenticRetrieverError, BudgetExceededError, SynthesisError
+from agentic_retriever.errors import BudgetExceededError, SynthesisError
 from agentic_retriever.llm import LLMReply, estimate_tokens
 from agentic_retriever.schema import Tier
-from agentic_retriever.synthesis.checking import Unsupported, check_citations
-from agentic_retriever.synthesis.llm_answer import read_answer
+from agentic_retriever.seams import guarded
+from agentic_retriever.synthesis.llm_answer import citation_check, read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agentic_retriever.llm import TierNeeds
     from agentic_retriever.synthesis.context import ContextPassage
     from agentic_retriever.synthesis.llm_answer import LLMAnswer
+    from agentic_retriever.synthesis.rewriting import Unsupported
     from agentic_retriever.synthesis.values import StreamControl
 
 _DEFAULT_S = 60.0
@@ -101,10 +102,7 @@ class ForeignSynthesizer:
             seconds=self._timer() - started,
             priced=False,
         )
-        check = partial(
-            check_citations, passages=passages, language=language, index_of=index_of, unsupported=self._unsupported
-        )
-        return read_answer(reply, check, len(passages))
+        return read_answer(reply, citation_check(passages, language, index_of, self._unsupported), len(passages))
 
     def stream(
         self,
@@ -126,12 +124,7 @@ class ForeignSynthesizer:
             text = "" if getattr(response, "response", "") is None else str(response)  # reads a stream to its end
             return "" if text.strip() == _BLANK else text
 
-        try:
-            return self._caller.call(write, timeout_s)
-        except AgenticRetrieverError:
-            raise
-        except Exception as err:  # the seam to foreign code; the text of its errors may hold anything
-            raise SynthesisError(f"{self._caller.what} failed with {type(err).__name__}; see the cause") from err
+        return guarded(self._caller.what, partial(self._caller.call, write, timeout_s), error=SynthesisError)
 
 
 def _numbered(passage: ContextPassage) -> NodeWithScore:

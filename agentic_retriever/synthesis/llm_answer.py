@@ -12,7 +12,7 @@ from agentic_retriever.errors import LLMOutputError, StreamBrokenError, Synthesi
 from agentic_retriever.llm import StreamsReplies, estimate_tokens
 from agentic_retriever.llm.replies import without_thoughts
 from agentic_retriever.prompts import NO_ANSWER, answer_prompt, occurs
-from agentic_retriever.synthesis.checking import CitedText, Unsupported, check_citations
+from agentic_retriever.synthesis.checking import CitedText, check_citations
 from agentic_retriever.synthesis.streamed import StreamedText
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from agentic_retriever.llm import LLMReply, ModelClient, ReplyStream, TierNeeds
     from agentic_retriever.synthesis.context import ContextPassage
+    from agentic_retriever.synthesis.rewriting import Unsupported
     from agentic_retriever.synthesis.values import StreamControl
 
 ANSWER_TOKENS = 1_024
@@ -100,7 +101,7 @@ class LLMSynthesizer:
         """
         prompt, given = self._prompt(query, passages, language)
         reply = self.client.complete(prompt, timeout_s=timeout_s, needs=needs)
-        return read_answer(reply, self._checker(given, language, index_of), len(given))
+        return read_answer(reply, citation_check(given, language, index_of, self._unsupported), len(given))
 
     def stream(
         self,
@@ -123,7 +124,7 @@ class LLMSynthesizer:
         """
         client = self.client
         prompt, given = self._prompt(query, passages, language)
-        check = self._checker(given, language, index_of)
+        check = citation_check(given, language, index_of, self._unsupported)
         shown = StreamedText(check, len(given), whole_sentences=self._unsupported == "drop")
         if isinstance(client, StreamsReplies):
             reply = yield from _shown(client.stream(prompt, timeout_s=timeout_s, needs=needs), shown, control)
@@ -134,13 +135,6 @@ class LLMSynthesizer:
         if rest:
             yield rest
         return answer
-
-    def _checker(
-        self, passages: Sequence[ContextPassage], language: str, index_of: Callable[[str], str]
-    ) -> Callable[[str], CitedText]:
-        return partial(
-            check_citations, passages=passages, language=language, index_of=index_of, unsupported=self._unsupported
-        )
 
     def _prompt(
         self, query: str, passages: Sequence[ContextPassage], language: str
@@ -160,6 +154,13 @@ class LLMSynthesizer:
             if not occurs(boundary, query, given):
                 return answer_prompt(query, given, language, boundary)
         raise SynthesisError(f"{_DRAWS} boundaries in a row occur in the texts; pass a better source of randomness")
+
+
+def citation_check(
+    passages: Sequence[ContextPassage], language: str, index_of: Callable[[str], str], unsupported: Unsupported
+) -> Callable[[str], CitedText]:
+    """Return what looks up the citations of an answer from these passages; arguments as ``check_citations``."""
+    return partial(check_citations, passages=passages, language=language, index_of=index_of, unsupported=unsupported)
 
 
 def read_answer(reply: LLMReply, check: Callable[[str], CitedText], passages: int) -> LLMAnswer:

@@ -75,7 +75,7 @@ class ReplyReaderContract(ABC):
             message = str(err)
             assert len(message) <= MAX_MESSAGE_CHARS, f"{name}: the message has {len(message)} characters"
             return
-        except Exception as err:
+        except Exception as err:  # a reader may raise anything, and only one kind is right
             raise AssertionError(f"{name}: {type(err).__name__} instead of an LLMOutputError") from err
         self.check(found)
 

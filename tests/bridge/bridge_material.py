@@ -1,9 +1,8 @@
-"""What the tests of the bridge share: texts, questions, and what watches spans and events."""
+"""What the tests of the bridge share: questions, and what watches spans and events."""
 
 from __future__ import annotations
 
 import threading
-import time
 
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.indices.prompt_helper import ChatPromptHelper, PromptHelper
@@ -11,27 +10,12 @@ from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.span import SimpleSpan
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index.core.response_synthesizers import CompactAndRefine
-from llama_index.core.schema import Document
 from pydantic import Field, PrivateAttr
+from small_indexes import QUESTION
 
 from agentic_retriever.schema import Selection
 
-ANIMALS = {
-    "cats": "The cat sleeps sixteen hours a day. A cat purrs when it is content.",
-    "dogs": "The dog barks at the postman. A dog walks twice a day.",
-    "owls": "The owl hunts at night. An owl turns its head far round.",
-}
-PLANETS = {
-    "venus": "Venus spins backwards. A day on Venus is longer than its year.",
-    "mars": "Mars has two moons named Phobos and Deimos.",
-}
-CAT, MARS = "How many hours does the cat sleep?", "How many moons does Mars have?"
-GOOD = "The cat sleeps sixteen hours a day. [1]"
-
-
-def documents(texts):
-    """One document for each text."""
-    return [Document(text=text, doc_id=name, metadata={"title": name, "kind": name[0]}) for name, text in texts.items()]
+CAT, MARS = QUESTION, "How many moons does Mars have?"
 
 
 def synthesizer(llm, kind=CompactAndRefine, **options):
@@ -141,11 +125,3 @@ class BrokenSpans(BaseSpanHandler[SimpleSpan]):
 
 def named(span_id):
     return span_id[:-37]  # without the hyphen and the UUID
-
-
-def wait_until(condition, seconds: float = 5.0) -> None:
-    """Wait for something that comes about in the background."""
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends, "it did not come about in time"
-        time.sleep(0.01)

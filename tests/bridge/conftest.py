@@ -4,12 +4,9 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from bridge_material import ANIMALS, PLANETS, Events, Spans, documents
+from bridge_material import Events, Spans
 from llama_index.core.settings import Settings
 from llama_index_instrumentation import root_dispatcher
-
-from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.testing import FakeEmbedding
 
 
 @pytest.fixture(autouse=True)
@@ -21,41 +18,16 @@ def _settings_and_loops_stay_as_they_are():
     assert asyncio.run.__module__ == "asyncio.runners"
 
 
-@pytest.fixture(scope="session")
-def bridge_store(tmp_path_factory):
-    """A data directory with two small indexes, made once."""
-    folder = tmp_path_factory.mktemp("bridge") / "data"
-    with AgenticRouter(RouterConfig(data_dir=folder, query_log="none"), embedding=FakeEmbedding(dimension=64)) as made:
-        made.add_index("animals", documents(ANIMALS), description="Animals and how they live")
-        made.add_index("planets", documents(PLANETS), description="Planets and their moons")
-    return folder
-
-
 @pytest.fixture
-def make_router(bridge_store):
-    """Makes routers over the two indexes, which are closed after the test."""
-    made = []
+def make_router(make_router):
+    """Makes routers that decide without a model, with stages of the test's own."""
 
     def make(*, model=None, classifier=None, postprocessors=(), synthesizer=None, **changes):
-        config = RouterConfig(
-            **{"data_dir": bridge_store, "query_log": "none", "classifier": "profile", "selector": "heuristic"}
-            | {"answer_rescoring": False}
-            | changes
-        )
-        router = AgenticRouter(
-            config,
-            embedding=FakeEmbedding(dimension=64),
-            llm=model,
-            classifier=classifier,
-            postprocessors=postprocessors,
-            synthesizer=synthesizer,
-        )
-        made.append(router)
-        return router
+        stages = {"classifier": classifier, "postprocessors": postprocessors, "synthesizer": synthesizer}
+        fixed = {"classifier": "profile", "selector": "heuristic", "answer_rescoring": False}
+        return make_router(model=model, stages=stages, **(fixed | changes))
 
-    yield make
-    for router in made:
-        router.close()
+    return make
 
 
 @pytest.fixture

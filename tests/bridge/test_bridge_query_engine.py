@@ -7,7 +7,7 @@ import gc
 import json
 
 import pytest
-from bridge_material import CAT, GOOD, MARS, Declining, Spans, synthesizer, wait_until
+from bridge_material import CAT, MARS, Declining, Spans, synthesizer
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent, ToolCallResult
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
@@ -19,6 +19,8 @@ from llama_index.core.query_engine import SubQuestionQueryEngine
 from llama_index.core.question_gen.types import BaseQuestionGenerator, SubQuestion
 from llama_index.core.schema import QueryBundle
 from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
+from small_indexes import GOOD
+from waiting import wait_until
 
 from agentic_retriever.bridge import RoutedQueryEngine
 from agentic_retriever.bridge.plugging import MAX_DESCRIPTION, tool_description

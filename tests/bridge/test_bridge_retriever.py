@@ -10,13 +10,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from bridge_material import CAT, GOOD, MARS, Declining, synthesizer
+from bridge_material import CAT, MARS, Declining, synthesizer
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager, LlamaDebugHandler
 from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
 from llama_index.core.query_engine import RetrieverQueryEngine, TransformQueryEngine
 from llama_index.core.schema import MetadataMode, QueryBundle
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+from small_indexes import GOOD
 
 from agentic_retriever.bridge import ROUTE_KEY
 from agentic_retriever.errors import (

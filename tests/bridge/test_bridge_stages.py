@@ -8,12 +8,14 @@ import threading
 import time
 
 import pytest
-from bridge_material import CAT, GOOD, MARS, synthesizer, wait_until
+from bridge_material import CAT, MARS, synthesizer
 from llama_index.core.postprocessor import KeywordNodePostprocessor, LongContextReorder, SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import Accumulate, CompactAndRefine, Refine, SimpleSummarize, TreeSummarize
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+from small_indexes import GOOD
+from waiting import wait_until
 
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.schema import Budget, Tier

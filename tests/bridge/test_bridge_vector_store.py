@@ -6,7 +6,7 @@ import asyncio
 import math
 
 import pytest
-from bridge_material import ANIMALS, CAT, GOOD, documents, synthesizer
+from bridge_material import CAT, synthesizer
 from llama_index.core import Document, StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.node_parser import SentenceSplitter
@@ -14,6 +14,7 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import VectorIndexRetriever
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
+from small_indexes import ANIMALS, GOOD, documents
 
 from agentic_retriever import QdrantEdgeVectorStore
 from agentic_retriever.testing import FakeEmbedding, FakeLLM

@@ -120,7 +120,7 @@ def _our_command(arguments: list[str], where: str) -> None:
             if not hasattr(command, "resolve_command"):
                 return
             name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-    except Exception as err:
+    except Exception as err:  # click's errors, which typer may bring with it under another module's name
         if type(err).__name__ == "Exit":  # --version and --help say what they have to say while they are parsed
             return
         raise BlockError(f"{where}: agentic-retriever {shlex.join(arguments)}: {err}") from err
@@ -189,7 +189,7 @@ def check_data(block: Block) -> None:
     """
     try:
         _DATA[block.language](block.text)
-    except Exception as err:
+    except Exception as err:  # each language has a parser of its own, and each parser its own errors
         raise BlockError(f"{block.at}: {err}") from err
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, embed, write_beir, write_lines, write_vectors
 
+from agentic_retriever import AgenticRouter
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation import benchmark, load_dataset
@@ -87,6 +88,27 @@ def test_pseudo_queries_need_something_to_be_made_of(tmp_path):
     write_lines(tmp_path / "bare" / "corpus.jsonl", [{"_id": "a", "text": "Nothing."}])
     with pytest.raises(EvaluationError, match="has no questions"):
         resolve_source(tmp_path / "bare")
+
+
+def test_a_folder_without_judgments_says_how_to_go_on(tmp_path):
+    folder = corpus_only(tmp_path / "unjudged")
+    write_lines(folder / "queries.jsonl", [{"_id": "q1", "text": "Where does wheat grow?"}])
+    with pytest.raises(EvaluationError) as wrong:
+        resolve_source(folder)
+    assert str(wrong.value).startswith(f"{folder / 'qrels'} holds no *.tsv; ")
+    assert "without queries.jsonl, or an index of them: pseudo-queries" in str(wrong.value)
+    (folder / "queries.jsonl").unlink()
+    assert resolve_source(folder).pseudo
+
+
+def test_questions_without_judgments_say_how_to_go_on(tmp_path):
+    config = RouterConfig(data_dir=tmp_path / "d", query_log="none")
+    write_lines(tmp_path / "asked.jsonl", [{"query": "Where does wheat grow?", "index": "fields"}])
+    with AgenticRouter(config, embedding=FakeEmbedding(dimension=DIMENSION)) as router:
+        router.add_index("fields", corpus_only(tmp_path / "alone") / "corpus.jsonl")
+        with pytest.raises(EvaluationError, match="without judgments, bench fields asks pseudo-queries"):
+            benchmark(router, tmp_path / "asked.jsonl", strategies=["vector"])
+        assert benchmark(router, "fields", strategies=["vector"], views=False).results["fields"].pseudo
 
 
 def test_pseudo_queries_are_marked_everywhere(tmp_path):

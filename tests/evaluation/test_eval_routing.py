@@ -14,8 +14,9 @@ from agentic_retriever.evaluation.choices import Choice, choose
 from agentic_retriever.evaluation.contenders import stage_one_field, stage_two_field
 from agentic_retriever.evaluation.journal import Journal, fingerprint
 from agentic_retriever.evaluation.loading import load_dataset
-from agentic_retriever.evaluation.material import RoutingOptions, prepare
+from agentic_retriever.evaluation.material import RoutingOptions
 from agentic_retriever.evaluation.peers import LlamaIndexEmbeddingSelector, NearestUtteranceRouter
+from agentic_retriever.evaluation.preparation import prepare
 from agentic_retriever.evaluation.routing import (
     FAILED,
     Contender,

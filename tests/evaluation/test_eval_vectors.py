@@ -154,3 +154,21 @@ def test_file_of_descriptions(tmp_path):
         path.write_text(content)
         with pytest.raises(EvaluationError, match=r"d\.json"):
             read_descriptions(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('["boats"]', "must be an object from the names of data sets to descriptions, got \"['boats']\""),
+        ('{"bread": "loaves", "boats": 3}', "the description of 'boats' must be a text, got '3'; write one"),
+        ('{"boats": null}', "the description of 'boats' must be a text, got 'None'; write one"),
+        ('{"boats": {"en": "x"}}', "the description of 'boats' must be a text, got "),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_descriptions_is_named(tmp_path, content, told):
+    path = tmp_path / "d.json"
+    path.write_text(content)
+    with pytest.raises(EvaluationError) as wrong:
+        read_descriptions(path)
+    assert str(wrong.value).startswith(str(path))
+    assert told in str(wrong.value)

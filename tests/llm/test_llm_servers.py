@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from waiting import wait_until
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError
@@ -14,13 +15,6 @@ from agentic_retriever.llm import LLMClient, TieredClient, build_client
 
 KEY = "sk-or-canary-4711"
 BODY_CANARY = "provider-body-canary"
-
-
-def wait_until(condition, seconds: float = 5.0) -> None:
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 @pytest.fixture(params=["ollama", "openrouter"])

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from waiting import wait_until
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import AllModelsFailedError, LLMOutputError, StreamBrokenError
@@ -26,13 +27,6 @@ from agentic_retriever.testing.fakes import FakeLLM
 
 KEY = "sk-or-canary-4711"
 DEAD = "http://127.0.0.1:9"
-
-
-def wait_until(condition, seconds: float = 5.0) -> None:
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 class PieceLLM(FakeLLM):

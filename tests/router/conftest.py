@@ -1,37 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from fault_material import ANIMALS, GOOD, PLANETS, documents
 from model_servers import KEY
-
-from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.testing import FakeEmbedding
-
-
-@pytest.fixture(scope="session")
-def filled_store(tmp_path_factory):
-    """A data directory with two small indexes, made once."""
-    folder = tmp_path_factory.mktemp("store") / "data"
-    with AgenticRouter(RouterConfig(data_dir=folder, query_log="none"), embedding=FakeEmbedding(dimension=64)) as made:
-        made.add_index("animals", documents(ANIMALS), description="Animals and how they live")
-        made.add_index("planets", documents(PLANETS), description="Planets and their moons")
-    return folder
-
-
-@pytest.fixture
-def make_router(filled_store):
-    """Makes routers over the filled store, which are closed after the test; to add indexes, pass another data_dir."""
-    made = []
-
-    def make(*, model=None, **changes):
-        changes = {"data_dir": filled_store, "query_log": "none"} | changes
-        router = AgenticRouter(RouterConfig(**changes), embedding=FakeEmbedding(dimension=64), llm=model)
-        made.append(router)
-        return router
-
-    yield make
-    for router in made:
-        router.close()
+from small_indexes import GOOD
 
 
 @pytest.fixture

@@ -1,41 +1,16 @@
-"""What the tests of faults and load share: texts, a question, and the faults of model servers."""
+"""What the tests of faults and load share: a complex question, and the faults of model servers."""
 
 from __future__ import annotations
 
 import threading
-import time
 
-from llama_index.core.schema import Document
 from model_servers import chat
+from small_indexes import GOOD
 
-ANIMALS = {
-    "cats": "The cat sleeps sixteen hours a day. A cat purrs when it is content.",
-    "dogs": "The dog barks at the postman. A dog walks twice a day.",
-    "owls": "The owl hunts at night. An owl turns its head far round.",
-}
-PLANETS = {
-    "venus": "Venus spins backwards. A day on Venus is longer than its year.",
-    "mars": "Mars has two moons named Phobos and Deimos.",
-}
-QUESTION = "How many hours does the cat sleep?"
-GOOD = "The cat sleeps sixteen hours a day. [1]"
 COMPLEX = (
     "Compare in detail how the cat, the dog and the owl differ in when they sleep, hunt and walk, and explain why the "
     "one that hunts at night turns its head, while the others do not?"
 )
-
-
-def documents(texts):
-    """One document for each text."""
-    return [Document(text=text, doc_id=name, metadata={"title": name}) for name, text in texts.items()]
-
-
-def wait_until(condition, seconds: float = 5.0) -> None:
-    """Wait for something that comes about in the background."""
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends, "it did not come about in time"
-        time.sleep(0.01)
 
 
 def threads() -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fault_material import ANIMALS, COMPLEX, GOOD, PLANETS, QUESTION, documents
+from fault_material import COMPLEX
+from small_indexes import ANIMALS, GOOD, PLANETS, QUESTION, documents
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.testing import FakeEmbedding, FakeLLM

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
-from fault_material import QUESTION, documents
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+from small_indexes import QUESTION, documents
 
 from agentic_retriever.errors import AgenticRetrieverError, FilterError, InvalidQueryError
 from agentic_retriever.testing import FakeLLM

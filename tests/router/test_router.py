@@ -7,6 +7,7 @@ import time
 import pytest
 from llama_index.core.schema import Document
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
+from small_indexes import ANIMALS, PLANETS, documents
 
 from agentic_retriever import AgenticRouter, Budget, RouterConfig, Strategy
 from agentic_retriever.errors import (
@@ -27,20 +28,6 @@ from agentic_retriever.errors import (
 from agentic_retriever.retrievers import cards
 from agentic_retriever.schema import Tier
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
-
-ANIMALS = {
-    "cats": "The cat sleeps sixteen hours a day. A cat purrs when it is content.",
-    "dogs": "The dog barks at the postman. A dog walks twice a day.",
-    "owls": "The owl hunts at night. An owl turns its head far round.",
-}
-PLANETS = {
-    "venus": "Venus spins backwards. A day on Venus is longer than its year.",
-    "mars": "Mars has two moons named Phobos and Deimos.",
-}
-
-
-def documents(texts, **metadata):
-    return [Document(text=text, doc_id=name, metadata={"title": name, **metadata}) for name, text in texts.items()]
 
 
 @pytest.fixture

@@ -6,21 +6,12 @@ import asyncio
 import time
 
 import pytest
-from fault_material import (
-    COMPLEX,
-    GOOD,
-    OLLAMA_FAULTS,
-    OPENROUTER_FAULTS,
-    QUESTION,
-    body,
-    documents,
-    mode,
-    status,
-    wait_until,
-)
+from fault_material import COMPLEX, OLLAMA_FAULTS, OPENROUTER_FAULTS, body, mode, status
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from model_servers import chat, stream_body
 from redis_servers import free_port
+from small_indexes import GOOD, QUESTION, documents
+from waiting import wait_until
 
 from agentic_retriever import Budget
 from agentic_retriever.errors import ConfigError, StreamBrokenError

@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fault_material import GOOD, QUESTION, documents, mode, wait_until
+from fault_material import mode
 from llama_index.core.instrumentation.span import SimpleSpan
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index_instrumentation import root_dispatcher
 from model_servers import chat, stream_body
 from redis_servers import free_port, hang, misbehaving
+from small_indexes import GOOD, QUESTION, documents
+from waiting import wait_until
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, OverloadedError

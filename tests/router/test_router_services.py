@@ -6,9 +6,10 @@ import time
 import uuid
 
 import pytest
-from fault_material import GOOD, QUESTION, wait_until
 from model_servers import chat
 from redis_servers import OwnServer, free_port, garbage, misbehaving
+from small_indexes import GOOD, QUESTION
+from waiting import wait_until
 
 from agentic_retriever.errors import AgenticRetrieverError
 

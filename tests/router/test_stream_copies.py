@@ -6,7 +6,7 @@ import asyncio
 import copy
 
 import pytest
-from fault_material import GOOD, QUESTION
+from small_indexes import GOOD, QUESTION
 
 from agentic_retriever.testing import FakeLLM
 

@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from fault_material import PLANETS, QUESTION, documents
+from small_indexes import PLANETS, QUESTION, documents
 
 from agentic_retriever.indices.measured import MEASURED_FILE
 from agentic_retriever.retrievers import FUSION_FILE

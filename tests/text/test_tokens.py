@@ -237,3 +237,13 @@ def test_count_overlap() -> None:
     assert count_overlap([], ["b"]) == 0.0
     assert count_overlap(["a"], []) == 0.0
     assert count_overlap(iter(["a"]), iter(["x", "a"])) == 1.0
+
+
+@given(st.text(st.characters(codec="ascii"), max_size=200), LANGUAGES)
+def test_a_text_is_cut_alike_whether_or_not_all_of_a_document_is_ascii(text: str, language: str) -> None:
+    tokenizer = Tokenizer(language)
+    in_other_company = tokenizer.tokens(f"{text}\n\n\u00e9t\u00e9")
+    assert tokenizer.tokens(f"{text}\n\nx1x") == [
+        *in_other_company[: len(in_other_company) - len(tokenizer.tokens("\u00e9t\u00e9"))],
+        *tokenizer.tokens("x1x"),
+    ]

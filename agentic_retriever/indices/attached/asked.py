@@ -12,12 +12,12 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle
 
 from agentic_retriever.errors import StoreError
-from agentic_retriever.indices.attached.seam import asked
 from agentic_retriever.indices.attached.snapshot import described_by
 from agentic_retriever.indices.attached.sources import NoNodes
 from agentic_retriever.indices.attached.store import AttachedVectorStore
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.schema import Strategy, View
+from agentic_retriever.seams import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -149,7 +149,7 @@ class AttachedRetriever:
         """
         retriever = deepened(self._retriever, depth)
         what = f"the {self.kind} of index {self.name}"
-        found = asked(what, lambda: _retrieved(retriever, query))
+        found = guarded(what, lambda: _retrieved(retriever, query))
         if found is None:
             found = []
         if not isinstance(found, (list, tuple)):

@@ -11,11 +11,11 @@ from agentic_retriever.filters import node_fields, predicate
 from agentic_retriever.indices.attached.asked import AttachedRetriever
 from agentic_retriever.indices.attached.catching_up import CatchingUp
 from agentic_retriever.indices.attached.sampling import Sampler, is_same_model
-from agentic_retriever.indices.attached.seam import asked
 from agentic_retriever.indices.attached.snapshot import Snapshot, SnapshotReader
 from agentic_retriever.indices.attached.store import AttachedVectorStore
 from agentic_retriever.indices.attached.version import WatchedVersion
 from agentic_retriever.schema import Strategy, View
+from agentic_retriever.seams import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -156,10 +156,10 @@ class AttachedIndex:
 
     def source_text(self, doc_id: str) -> str | None:
         """Return the text of a source document if the docstore has it, or of a node that stands for itself."""
-        kept = asked(f"reading index {self.name}", lambda: self.source.source_text(doc_id))
+        kept = guarded(f"reading index {self.name}", lambda: self.source.source_text(doc_id))
         if kept is not None:
             return kept
-        found = asked(f"reading index {self.name}", lambda: self.source.get([doc_id]))
+        found = guarded(f"reading index {self.name}", lambda: self.source.get([doc_id]))
         return next((node.get_content() for node in found if node.ref_doc_id is None), None)
 
     def keyword(self) -> KeywordIndex:
@@ -187,7 +187,7 @@ class AttachedIndex:
         if found.exact or not found:
             return found
         satisfies = predicate(filters)
-        nodes = asked(f"reading nodes of index {self.name}", lambda: self.source.get(found.node_ids()))
+        nodes = guarded(f"reading nodes of index {self.name}", lambda: self.source.get(found.node_ids()))
         return found.narrowed(node.node_id for node in nodes if satisfies(node_fields(node)))
 
     def nodes(self) -> Iterator[BaseNode]:

@@ -15,9 +15,9 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 
 from agentic_retriever.errors import IndexingError
 from agentic_retriever.indices.attached.docstore_source import DocstoreSource, listed_ids
-from agentic_retriever.indices.attached.seam import asked
 from agentic_retriever.indices.attached.store_sources import ListedSource, OwnStoreSource, QdrantSource
 from agentic_retriever.indices.node_store import NodeStore
+from agentic_retriever.seams import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +109,7 @@ def _vector_index(name: str, index: VectorStoreIndex, kind: str) -> Recognised:
 def _other_index(name: str, index: BaseIndex[Any], kind: str) -> Recognised:
     """Take an index that is not searched by vectors, such as a ``SummaryIndex``, for its nodes."""
     source = DocstoreSource(index)
-    known = asked(f"reading index {name}", source.count)
+    known = guarded(f"reading index {name}", source.count)
     if not known and listed_ids(index.index_struct) is None:
         raise IndexingError(f"index {name!r}: the nodes of a {kind} cannot be listed; register its retriever instead")
     _check_texts(name, source, known)
@@ -130,7 +130,7 @@ def _listed(
     if isinstance(source, ListedSource):
         known = _complete(name, source, store, embedding)
     else:
-        known = asked(f"reading index {name}", source.count)
+        known = guarded(f"reading index {name}", source.count)
     if known is None or known > MAX_NODES:
         return None, 0
     if isinstance(source, DocstoreSource):
@@ -183,7 +183,7 @@ def _check_texts(name: str, source: DocstoreSource, known: int) -> None:
     if not known:
         return
     read: Callable[[], bool] = lambda: next(iter(source.nodes()), None) is not None  # noqa: E731 - said once
-    if not asked(f"reading index {name}", read):
+    if not guarded(f"reading index {name}", read):
         raise IndexingError(
             f"index {name!r} lists {known:,} nodes and its docstore has none of them; load it together with its "
             "docstore: load_index_from_storage(StorageContext.from_defaults(persist_dir=...)), or register a "

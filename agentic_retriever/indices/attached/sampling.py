@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from agentic_retriever.embeddings import EmbeddingModel, embedding_name
-from agentic_retriever.indices.attached.seam import asked
 from agentic_retriever.indices.profile import background, sample_ids
+from agentic_retriever.seams import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,7 @@ def stored_vectors(source: NodeSource, node_ids: Sequence[str]) -> Vectors:
     Raises:
         StoreError: If they could not be read.
     """
-    return asked("reading stored vectors", lambda: source.vectors(node_ids))
+    return guarded("reading stored vectors", lambda: source.vectors(node_ids))
 
 
 def is_same_model(own: EmbeddingModel, router: EmbeddingModel) -> bool:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError
-from agentic_retriever.indices.attached.seam import asked
 from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.indices.metadata import MetadataIndex
 from agentic_retriever.indices.metadata_view import SOURCE_ALIASES
 from agentic_retriever.indices.node_text import embedded_text
 from agentic_retriever.indices.profile import IndexProfile, ProfiledNode, make_profile
 from agentic_retriever.indices.specimens import draw_specimens
+from agentic_retriever.seams import guarded
 from agentic_retriever.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class SnapshotReader:
                     nodes.append(ProfiledNode(node.node_id, embedded_text(node), dict(node.metadata)))
             return nodes, sources
 
-        return asked(f"reading the nodes of index {self.name}", read)
+        return guarded(f"reading the nodes of index {self.name}", read)
 
     def _profile(
         self, nodes: list[ProfiledNode], version: int, before: Snapshot | None, progress: Progress | None
@@ -141,7 +141,7 @@ class SnapshotReader:
 
     def _dimension(self, nodes: list[ProfiledNode]) -> int | None:
         first = [node.node_id for node in nodes[:1]]
-        rows = asked("reading a stored vector", lambda: self.source.vectors(first))[1]
+        rows = guarded("reading a stored vector", lambda: self.source.vectors(first))[1]
         return rows.shape[1] if len(rows) else None
 
 

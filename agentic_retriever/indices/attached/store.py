@@ -18,7 +18,7 @@ from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingMismatchError, InvalidQueryError, StoreError
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.indices.attached.sampling import stored_vectors
-from agentic_retriever.indices.attached.seam import asked
+from agentic_retriever.seams import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -176,7 +176,7 @@ class AttachedVectorStore(BasePydanticVectorStore):
         if store is None:
             return []
         wanted = VectorStoreQuery(query_embedding=vector, similarity_top_k=depth, node_ids=node_ids)
-        result = asked(f"the vector store of index {self._index.name}", lambda: store.query(wanted))
+        result = guarded(f"the vector store of index {self._index.name}", lambda: store.query(wanted))
         nodes: list[BaseNode | None] = list(result.nodes or ())
         if not nodes and result.ids:  # stores that keep no text answer with ids only
             ids = [self._index.source.node_id(i) for i in result.ids]
@@ -191,7 +191,7 @@ class AttachedVectorStore(BasePydanticVectorStore):
         if not wanted:
             return []
         what = f"reading nodes of index {self._index.name}"
-        return self._in_time(lambda: list(asked(what, lambda: self._index.source.get(wanted))))
+        return self._in_time(lambda: list(guarded(what, lambda: self._index.source.get(wanted))))
 
     def _in_time(self, call: Callable[[], T]) -> T:
         """Read from a store that may hang: what is done with nodes that were found has no deadline of its own."""

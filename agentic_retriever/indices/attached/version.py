@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import StoreError
-from agentic_retriever.indices.attached.seam import asked
+from agentic_retriever.seams import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -76,7 +76,7 @@ class WatchedVersion:
 
     def _seen(self, look: Callable[[], Hashable], before: Hashable) -> Hashable:
         try:
-            return asked(f"index {self._name}", look)
+            return guarded(f"index {self._name}", look)
         except StoreError as err:
             logger.debug("changes of index %r cannot be seen: %s", self._name, err)
             return before

@@ -1,0 +1,116 @@
+"""Fitted models kept as small JSON files: every part is checked, and what is wrong is told by its key.
+
+The checks raise ``ValueError``, one kind for all that can be wrong in a file; :func:`load_model` adds which file it is
+and what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agentic_retriever.errors import ConfigError, StoreDamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+M = TypeVar("M")
+
+
+def load_model(path: Path, read: Callable[[object], M], *, advice: str) -> M | None:
+    """Read the file of a model.
+
+    Args:
+        path: The file.
+        read: Makes the model of what was decoded; may raise ``ValueError`` or ``ConfigError``.
+        advice: What to do about a file that cannot be used, the end of the message.
+
+    Returns:
+        The model; ``None`` when there is no such file.
+
+    Raises:
+        StoreDamagedError: If the file cannot be used; file and key are named.
+    """
+    try:
+        return read(json.loads(path.read_bytes().decode("utf-8", "surrogatepass")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, OverflowError, RecursionError, ConfigError) as err:
+        raise StoreDamagedError(f"{path} cannot be used: {err}; {advice}") from err
+
+
+def model_bytes(table: Mapping[str, Any]) -> bytes:
+    """Return the content of a model's file, which :func:`load_model` reads.
+
+    Args:
+        table: The model in plain JSON types.
+
+    Raises:
+        ValueError: If a number is not finite.
+    """
+    return json.dumps(table, ensure_ascii=False, indent=1, allow_nan=False).encode("utf-8", "surrogatepass")
+
+
+def table_of(data: object, key: str, names: Iterable[str]) -> dict[str, Any]:
+    """Return an object that has exactly these keys.
+
+    Args:
+        data: What was decoded.
+        key: What it is called in messages.
+        names: Its keys.
+
+    Raises:
+        ValueError: If it is no object, or a key is missing or unknown; it is named.
+    """
+    wanted = list(names)
+    if not isinstance(data, dict) or set(data) != set(wanted):
+        odd = ", ".join(sorted(map(str, set(data) ^ set(wanted))))[:200] if isinstance(data, dict) else "no object"
+        raise ValueError(f"{key} must be an object with the keys {', '.join(wanted)}; missing or unknown: {odd}")
+    return data
+
+
+def check_format(table: Mapping[str, Any], known: int) -> None:
+    """See that a file has the format that this version reads.
+
+    Raises:
+        ValueError: If it has another one.
+    """
+    require(table["format"] == known, "format", str(known), table["format"])
+
+
+def check_trained_on(told: object, *, texts: Iterable[str], counts: Iterable[str]) -> None:
+    """Check the parts of what a model was fitted on.
+
+    Args:
+        told: Holds them as attributes.
+        texts: Names of those that are text.
+        counts: Names of those that are whole numbers from 0.
+
+    Raises:
+        ValueError: If a part is ill-typed or out of range; it is named.
+    """
+    for name in texts:
+        value = getattr(told, name)
+        require(isinstance(value, str), f"trained_on.{name}", "text", value)
+    for name in counts:
+        value = getattr(told, name)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        require(whole and value >= 0, f"trained_on.{name}", "a whole number from 0", value)
+
+
+def require(right: object, key: str, allowed: str, got: object) -> None:
+    """Raise a ``ValueError`` that names the key, what is allowed and what was got, unless it is right."""
+    if not right:
+        raise ValueError(f"{key} must be {allowed}, got {str(got)[:40]!r}")
+
+
+def is_finite(value: object) -> bool:
+    """Tell whether a value is a number that a float can hold; ``True`` and ``False`` are none."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False

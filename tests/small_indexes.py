@@ -1,0 +1,25 @@
+"""Two small indexes that the tests of the router and of the bridge ask: their texts, a question and its answer."""
+
+from __future__ import annotations
+
+from llama_index.core.schema import Document
+
+ANIMALS = {
+    "cats": "The cat sleeps sixteen hours a day. A cat purrs when it is content.",
+    "dogs": "The dog barks at the postman. A dog walks twice a day.",
+    "owls": "The owl hunts at night. An owl turns its head far round.",
+}
+PLANETS = {
+    "venus": "Venus spins backwards. A day on Venus is longer than its year.",
+    "mars": "Mars has two moons named Phobos and Deimos.",
+}
+QUESTION = "How many hours does the cat sleep?"
+GOOD = "The cat sleeps sixteen hours a day. [1]"
+
+
+def documents(texts, **metadata):
+    """One document for each text, of a kind told by the first letter of its title."""
+    return [
+        Document(text=text, doc_id=name, metadata={"title": name, "kind": name[0], **metadata})
+        for name, text in texts.items()
+    ]

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from agentic_retriever.errors import ConfigError, StoreDamagedError
+from agentic_retriever.model_files import check_format, is_finite, load_model, model_bytes, table_of
+
+
+def raising(error):
+    def read(data):
+        raise error
+
+    return read
+
+
+def test_what_was_written_is_read(tmp_path):
+    table = {"format": 1, "name": "ñ \ud800", "weights": [0.1, -2]}
+    (tmp_path / "model.json").write_bytes(model_bytes(table))
+    assert load_model(tmp_path / "model.json", lambda data: data, advice="") == table
+
+
+def test_no_file_is_no_model(tmp_path):
+    assert load_model(tmp_path / "model.json", lambda data: data, advice="") is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff", b"[" * 200_000, b"null\x00"], ids=["empty", "cut", "no text", "deep", "more"]
+)
+def test_what_is_no_json_is_damage_with_file_and_advice(tmp_path, content):
+    path = tmp_path / "model.json"
+    path.write_bytes(content)
+    with pytest.raises(StoreDamagedError) as damage:
+        load_model(path, lambda data: data, advice="train again")
+    assert str(damage.value).startswith(f"{path} cannot be used: ")
+    assert str(damage.value).endswith("; train again")
+
+
+@pytest.mark.parametrize("error", [ValueError("slope is wrong"), ConfigError("slope is wrong")])
+def test_what_the_model_says_is_told(tmp_path, error):
+    path = tmp_path / "model.json"
+    path.write_text("{}")
+    with pytest.raises(StoreDamagedError) as damage:
+        load_model(path, raising(error), advice="train again")
+    assert str(damage.value) == f"{path} cannot be used: slope is wrong; train again"
+    assert damage.value.__cause__ is error
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_not_written(value):
+    with pytest.raises(ValueError, match="JSON"):
+        model_bytes({"slope": value})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, True, False, None, "1", 10**400, -(10**400)])
+def test_what_is_no_finite_number(value):
+    assert not is_finite(value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, 10**300])
+def test_what_is_a_finite_number(value):
+    assert is_finite(value)
+
+
+def test_odd_keys_are_named():
+    for data, odd in (({"a": 1}, "b"), ({"a": 1, "b": 1, "c": 1}, "c"), ([], "no object"), (None, "no object")):
+        with pytest.raises(ValueError) as wrong:
+            table_of(data, "the model", ("a", "b"))
+        assert str(wrong.value) == f"the model must be an object with the keys a, b; missing or unknown: {odd}"
+
+
+def test_another_format_is_named():
+    check_format(json.loads('{"format": 1}'), 1)
+    with pytest.raises(ValueError) as wrong:
+        check_format({"format": "2"}, 1)
+    assert str(wrong.value) == "format must be 1, got '2'"
