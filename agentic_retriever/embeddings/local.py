@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LOCAL_MODEL = "multilingual-e5-small-q4"
 
-_TEXTS_TOGETHER: Final = 4
+_TEXTS_TOGETHER: Final = 2
 """Passages of one call of the engine: few, so that no core is left waiting for the last long ones of another."""
 
 

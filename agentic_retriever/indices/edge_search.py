@@ -21,10 +21,11 @@ from qdrant_edge import (
 from agentic_retriever.filters import predicate
 from agentic_retriever.indices.edge_filters import nothing, push_down
 from agentic_retriever.indices.edge_payload import point_id
+from agentic_retriever.indices.point_ranking import ranked_hits
 from agentic_retriever.indices.point_search import PAGE, WantedPoints, filter_keys, find_best, source_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from uuid import UUID
 
     import numpy as np
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
     from qdrant_edge import EdgeShard, Record, ScoredPoint
 
+    from agentic_retriever.indices.known_points import FactT, KnownPoints
     from agentic_retriever.indices.point_ranking import Hit
+    from agentic_retriever.indices.point_search import HitT
 
     PointId = int | UUID | str
 
@@ -93,20 +96,75 @@ def search(
         At most ``top_k`` hits, by falling score and then by node id; fewer only where no more exist. More than 4,096
         equal scores at the end of the list are cut by the engine's order.
     """
-    if top_k > PAGE:  # the engine sets memory aside for as many as it is asked for
-        top_k = max(1, min(top_k, edge.count(CountRequest(exact=True))))
+    top_k = _reachable(edge, top_k)
+    read = partial(ranked_hits, accepts=wanted.accepts, top_k=top_k)
+    return _best(edge, vector, top_k, wanted, approximate=approximate, payload=True, read=read)
+
+
+def search_known(
+    edge: EdgeShard,
+    vector: npt.NDArray[np.float32],
+    top_k: int,
+    wanted: Wanted,
+    known: KnownPoints[FactT],
+    *,
+    approximate: bool = False,
+) -> list[tuple[FactT, float]]:
+    """Find the wanted points nearest to a vector, and read only those of which nothing is known.
+
+    Args:
+        edge: The engine.
+        vector: A unit vector, ``(dim,)``.
+        top_k: How many at most.
+        wanted: Which points to choose from, exactly.
+        known: What is known of the points.
+        approximate: As for :func:`search`.
+
+    Returns:
+        Facts and cosines, in the order of :func:`search`.
+    """
+    top_k = _reachable(edge, top_k)
+
+    def retrieve(point_ids: Sequence[str]) -> list[Record]:
+        return edge.retrieve(list(point_ids), with_payload=True, with_vector=False)
+
+    def read(points: Sequence[ScoredPoint], whole: bool) -> tuple[list[tuple[FactT, float]], int]:
+        floor = float("-inf") if whole or not points else points[-1].score
+        scores = {str(point.id): point.score for point in points if point.score > floor}
+        facts = known.of(list(scores), retrieve, lambda record: str(record.id))
+        order = sorted(facts, key=lambda point_id: (-scores[point_id], facts[point_id][0]))
+        return [(facts[point_id][1], scores[point_id]) for point_id in order[:top_k]], len(scores) - len(facts)
+
+    return _best(edge, vector, top_k, wanted, approximate=approximate, payload=False, read=read)
+
+
+def _best(
+    edge: EdgeShard,
+    vector: npt.NDArray[np.float32],
+    top_k: int,
+    wanted: Wanted,
+    *,
+    approximate: bool,
+    payload: bool,
+    read: Callable[[Sequence[ScoredPoint], bool], tuple[list[HitT], int]],
+) -> list[HitT]:
     exact = not approximate
 
     def ask(_sides: Sequence[object], limit: int, wanted: Wanted) -> list[list[ScoredPoint]]:
         nonlocal exact
-        points = _nearest(edge, vector, limit, wanted.filter, exact=exact)
+        points = _nearest(edge, vector, limit, wanted.filter, exact=exact, payload=payload)
         if len(points) < limit and not exact:
             exact = True
-            points = _nearest(edge, vector, limit, wanted.filter, exact=True)
+            points = _nearest(edge, vector, limit, wanted.filter, exact=True, payload=payload)
         return [points]
 
-    [hits] = find_best([vector], top_k, wanted, ask=ask, resolve=partial(_resolve, edge))
+    [hits] = find_best([vector], top_k, wanted, ask=ask, resolve=partial(_resolve, edge), read=read)
     return hits
+
+
+def _reachable(edge: EdgeShard, top_k: int) -> int:
+    """Cut a number of hits at what there is, since the engine sets memory aside for as many as it is asked for."""
+    return top_k if top_k <= PAGE else max(1, min(top_k, edge.count(CountRequest(exact=True))))
 
 
 def scan(edge: EdgeShard, wanted: Wanted, *, whole: bool = False) -> Iterator[Record]:
@@ -170,13 +228,19 @@ def _resolve(edge: EdgeShard, wanted: Wanted) -> Wanted:
 
 
 def _nearest(
-    edge: EdgeShard, vector: npt.NDArray[np.float32], limit: int, condition: Filter | None, *, exact: bool
+    edge: EdgeShard,
+    vector: npt.NDArray[np.float32],
+    limit: int,
+    condition: Filter | None,
+    *,
+    exact: bool,
+    payload: bool,
 ) -> list[ScoredPoint]:
     request = QueryRequest(
         limit=limit,
         query=Query.Nearest(cast("list[float]", vector)),
         filter=condition,
         params=SearchParams(exact=True) if exact else SearchParams(hnsw_ef=max(_GRAPH_EFFORT, 2 * limit)),
-        with_payload=True,
+        with_payload=payload,
     )
     return edge.query(request)

@@ -10,16 +10,8 @@ from agentic_retriever.retrievers.planning import PARTS_KEY
 from agentic_retriever.retrievers.promises import SCORES_KEY, source_scores
 from agentic_retriever.retrievers.recursive import RecursiveRetriever
 from agentic_retriever.retrievers.registry import REGISTRY, StrategySpec, build_adapter, cards, spec_of
-from agentic_retriever.retrievers.search import (
-    AdapterSettings,
-    Candidate,
-    Found,
-    HasViews,
-    QueryEmbedder,
-    RetrievalRequest,
-    SearchableIndex,
-    SearchResult,
-)
+from agentic_retriever.retrievers.search import AdapterSettings, Candidate, Found, RetrievalRequest, SearchResult
+from agentic_retriever.retrievers.searchable import HasViews, QueryEmbedder, SearchableIndex
 from agentic_retriever.retrievers.sides import run_sides
 from agentic_retriever.retrievers.summary import SummaryRetriever
 from agentic_retriever.retrievers.vector import VectorRetriever

@@ -9,7 +9,8 @@ from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import StoreError
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.retrievers.base import RetrieverAdapter
-from agentic_retriever.retrievers.search import AnswersItself, Candidate, Found
+from agentic_retriever.retrievers.search import Candidate, Found
+from agentic_retriever.retrievers.searchable import AnswersItself
 from agentic_retriever.retrievers.sides import guarded
 from agentic_retriever.schema import Strategy
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from llama_index.core.callbacks.base import CallbackManager
     from llama_index.core.schema import NodeWithScore
 
-    from agentic_retriever.retrievers.search import AdapterSettings, RetrievalRequest, SearchableIndex
+    from agentic_retriever.retrievers.search import AdapterSettings, RetrievalRequest
+    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 ASKED: Final = "retriever"
 """Name of the source in the per-source scores; the score is the retriever's own, on a scale of its own."""

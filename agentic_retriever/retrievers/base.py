@@ -13,20 +13,22 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from agentic_retriever.callbacks import no_callbacks, spanned_by_base
 from agentic_retriever.checks import check_query, check_top_k
 from agentic_retriever.errors import DeadlineExceededError, InvalidQueryError
-from agentic_retriever.filters import check_filters, is_empty
+from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
 from agentic_retriever.indices.metadata_plan import PlanKind
 from agentic_retriever.retrievers.promises import keep_promises
-from agentic_retriever.retrievers.search import RetrievalRequest, SearchResult, prefilter_of
+from agentic_retriever.retrievers.search import RetrievalRequest, SearchResult
+from agentic_retriever.retrievers.searchable import prefilter_of
 from agentic_retriever.retrievers.sides import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from llama_index.core.callbacks.base import CallbackManager
     from llama_index.core.schema import BaseNode, QueryType
     from llama_index.core.vector_stores.types import MetadataFilters
 
-    from agentic_retriever.retrievers.search import AdapterSettings, Found, SearchableIndex
+    from agentic_retriever.retrievers.search import AdapterSettings, Found
+    from agentic_retriever.retrievers.searchable import SearchableIndex
     from agentic_retriever.schema import Strategy
 
 logger = logging.getLogger(__name__)
@@ -167,3 +169,36 @@ def fetch_nodes(
     store = index.vector_store
     nodes = guarded(f"the store of index {index.name}", lambda: store.get_nodes(node_ids=wanted, filters=filters))
     return {node.node_id: node for node in nodes}
+
+
+def take_nodes(
+    index: SearchableIndex,
+    ranking: Sequence[tuple[str, float | None]],
+    nodes: Mapping[str, BaseNode],
+    top_k: int,
+    *,
+    filters: MetadataFilters | None = None,
+) -> list[tuple[BaseNode, float | None]]:
+    """Take the first nodes of a ranking, and read no others.
+
+    Args:
+        index: Where nodes that are not at hand are read from.
+        ranking: Node ids and scores, best first.
+        nodes: Nodes that are at hand, by id.
+        top_k: How many at most, from 1.
+        filters: What nodes must satisfy; those that do not, and those that were deleted meanwhile, make room for the
+            next.
+
+    Raises:
+        StoreError: If the store cannot be read.
+    """
+    allowed = predicate(filters)
+    taken: list[tuple[BaseNode, float | None]] = []
+    for start in range(0, len(ranking), top_k):
+        batch = ranking[start : start + top_k]
+        known = {**nodes, **fetch_nodes(index, [node_id for node_id, _score in batch if node_id not in nodes])}
+        found = [(known[node_id], score) for node_id, score in batch if node_id in known]
+        taken += found if is_empty(filters) else [pair for pair in found if allowed(node_fields(pair[0]))]
+        if len(taken) >= top_k:
+            break
+    return taken[:top_k]

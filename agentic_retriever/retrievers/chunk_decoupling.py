@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import AgenticRetrieverError, RetrievalError
-from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
+from agentic_retriever.retrievers.base import RetrieverAdapter, take_nodes
+from agentic_retriever.retrievers.fusion import ranked
 from agentic_retriever.retrievers.search import Candidate, Found
 from agentic_retriever.retrievers.sides import run_sides
 from agentic_retriever.retrievers.vector import nearest
@@ -65,11 +66,11 @@ class ChunkDecouplingRetriever(RetrieverAdapter):
         }
         sides, errors = run_sides(self._settings.workers, calls, timeout_s=left)
         try:
-            candidates = self._merged(sides)
+            candidates = self._merged(sides, request)
         except AgenticRetrieverError as err:
             errors[LEAF] = err  # only the chunks of leaves are read after the fact
             sides.pop(LEAF, None)
-            candidates = self._merged(sides)
+            candidates = self._merged(sides, request)
         if not sides:
             told = "; ".join(f"{side}: {err}" for side, err in errors.items())
             raise RetrievalError(f"both sides of chunk_decoupling failed: {told}", errors) from errors.get(CHUNK)
@@ -94,20 +95,18 @@ class ChunkDecouplingRetriever(RetrieverAdapter):
         scores = {c.node.node_id: c.score for c in found if c.score is not None}
         return _Side(scores, nodes={c.node.node_id: c.node for c in found})
 
-    def _merged(self, sides: Mapping[str, _Side]) -> list[Candidate]:
+    def _merged(self, sides: Mapping[str, _Side], request: RetrievalRequest) -> list[Candidate]:
         means = _means([side.scores for side in sides.values()])
-        ranking = sorted(means, key=lambda chunk_id: (-means[chunk_id], chunk_id))
         nodes = {node_id: node for side in sides.values() for node_id, node in side.nodes.items()}
-        nodes |= fetch_nodes(self._index, [chunk_id for chunk_id in ranking if chunk_id not in nodes])
         leaves = sides[LEAF].leaves if LEAF in sides else {}
+        taken = take_nodes(self._index, ranked(list(means.items())), nodes, request.top_k, filters=request.filters)
         return [
             Candidate(
-                _marked(nodes[chunk_id], leaves.get(chunk_id)),
-                means[chunk_id],
-                {name: side.scores.get(chunk_id) for name, side in sides.items()},
+                _marked(node, leaves.get(node.node_id)),
+                score,
+                {name: side.scores.get(node.node_id) for name, side in sides.items()},
             )
-            for chunk_id in ranking
-            if chunk_id in nodes
+            for node, score in taken
         ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agentic_retriever.errors import AgenticRetrieverError, RetrievalError, StoreDamagedError
 from agentic_retriever.filters import is_empty
 from agentic_retriever.indices.keyword_search import FilteredKeywordSearch
-from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
+from agentic_retriever.retrievers.base import RetrieverAdapter, take_nodes
 from agentic_retriever.retrievers.fusion import Fusion, fuse, ranked
 from agentic_retriever.retrievers.fusion_model import (
     DEFAULT_FUSION,
@@ -19,14 +19,8 @@ from agentic_retriever.retrievers.fusion_model import (
     dense_excess,
 )
 from agentic_retriever.retrievers.id_filter import FilterTest
-from agentic_retriever.retrievers.search import (
-    Candidate,
-    Found,
-    HasFolder,
-    HasProfile,
-    HasSearchProfile,
-    prefilter_of,
-)
+from agentic_retriever.retrievers.search import Candidate, Found
+from agentic_retriever.retrievers.searchable import HasFolder, HasProfile, HasSearchProfile, prefilter_of
 from agentic_retriever.retrievers.server_sides import both_hits, fused_hits
 from agentic_retriever.retrievers.sides import guarded, run_sides
 from agentic_retriever.retrievers.vector import DENSE, nearest
@@ -39,7 +33,8 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
 
     from agentic_retriever.indices.point_ranking import Hit
-    from agentic_retriever.retrievers.search import AdapterSettings, RetrievalRequest, SearchableIndex
+    from agentic_retriever.retrievers.search import AdapterSettings, RetrievalRequest
+    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 BM25 = "bm25"
 FUSED = "fused"
@@ -229,7 +224,7 @@ class HybridRetriever(RetrieverAdapter):
         if len(found.lists) > 1:
             ranking = self._mixed(found) if model is None else found.merged(model)
             scores[FUSED] = dict(ranking)
-        taken = _take(self._index, ranking, nodes, top_k)
+        taken = take_nodes(self._index, ranking, nodes, top_k)
         return tuple(
             Candidate(node, score, {name: got[node.node_id] for name, got in scores.items() if node.node_id in got})
             for node, score in taken
@@ -248,20 +243,6 @@ def _side_of(hits: Sequence[Hit]) -> _Side:
 def search_depth(top_k: int) -> int:
     """Return how deep each side is searched: 4 times ``top_k``, within 50 and 1,000, but never below ``top_k``."""
     return max(top_k, min(max(DEPTH_FACTOR * top_k, MIN_DEPTH), MAX_DEPTH))
-
-
-def _take(
-    index: SearchableIndex, ranking: Sequence[tuple[str, float | None]], nodes: Mapping[str, BaseNode], top_k: int
-) -> list[tuple[BaseNode, float | None]]:
-    """Take the first ``top_k`` of a ranking; ids whose node was deleted meanwhile make room for the next."""
-    taken: list[tuple[BaseNode, float | None]] = []
-    for start in range(0, len(ranking), top_k):
-        batch = ranking[start : start + top_k]
-        known = {**nodes, **fetch_nodes(index, [node_id for node_id, _score in batch if node_id not in nodes])}
-        taken += [(known[node_id], score) for node_id, score in batch if node_id in known]
-        if len(taken) >= top_k:
-            break
-    return taken[:top_k]
 
 
 def _fallback(side: str, err: AgenticRetrieverError) -> Degradation:

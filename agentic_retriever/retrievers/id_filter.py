@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from llama_index.core.schema import BaseNode
 
-    from agentic_retriever.retrievers.search import SearchableIndex
+    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 CHECKED_BY_ID = 500
 LISTED_AT_MOST = 1_000

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from agentic_retriever.llm import ModelClient
     from agentic_retriever.retrievers.question_filters import Clause, Understood
-    from agentic_retriever.retrievers.search import Candidate, RetrievalRequest, SearchableIndex
+    from agentic_retriever.retrievers.search import Candidate, RetrievalRequest
+    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 SURE = 0.7
 """A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value."""

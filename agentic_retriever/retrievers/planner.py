@@ -22,7 +22,8 @@ from agentic_retriever.text import Tokenizer, detect_language
 if TYPE_CHECKING:
     from llama_index.core.callbacks.base import CallbackManager
 
-    from agentic_retriever.retrievers.search import AdapterSettings, SearchableIndex
+    from agentic_retriever.retrievers.search import AdapterSettings
+    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 Retrieve = Callable[[RetrievalRequest], SearchResult]
 """How a part is searched for."""

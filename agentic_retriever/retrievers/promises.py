@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from llama_index.core.schema import NodeWithScore
 
-from agentic_retriever.filters import node_fields, predicate
+from agentic_retriever.filters import is_empty, node_fields, predicate
+from agentic_retriever.retrievers.node_copy import copied_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,7 +41,9 @@ def keep_promises(candidates: Iterable[Candidate], request: RetrievalRequest) ->
         known = unique.get(candidate.node.node_id)
         if known is None or _rank_value(candidate.score) > _rank_value(known.score):
             unique[candidate.node.node_id] = candidate
-    kept = [c for c in unique.values() if allowed(node_fields(c.node))]
+    kept = list(unique.values())
+    if not is_empty(request.filters):
+        kept = [c for c in kept if allowed(node_fields(c.node))]
     finite = [c.score for c in kept if c.score is not None and math.isfinite(c.score)]
     # Just below the lowest real score, so that the order by score stays true.
     unscored = math.nextafter(min(finite), -math.inf) if finite else 0.0
@@ -54,11 +57,8 @@ def _rank_value(score: float | None) -> float:
 
 
 def _copied(candidate: Candidate) -> BaseNode:
-    """Copy a node, without the object that an ``IndexNode`` may refer to, and note what each source gave it."""
-    node = candidate.node
-    without = {"embedding": None, **({"obj": None} if "obj" in type(node).model_fields else {})}
-    copy = node.model_copy(update=without).model_copy(deep=True)
-    copy.embedding = None if node.embedding is None else list(node.embedding)
+    """Copy a node and note what each source gave it."""
+    copy = copied_node(candidate.node)
     copy.metadata[SCORES_KEY] = {
         name: float(s) for name, s in candidate.sources.items() if s is not None and math.isfinite(s)
     }

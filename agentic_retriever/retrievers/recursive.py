@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
 
     from agentic_retriever.indices.hierarchy import HierarchyView, LeafHit
-    from agentic_retriever.retrievers.search import AdapterSettings, RetrievalRequest, SearchableIndex
+    from agentic_retriever.retrievers.search import AdapterSettings, RetrievalRequest
+    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 LEAF: Final = "leaf"
 MERGED: Final = "merged"

@@ -18,7 +18,7 @@ from agentic_retriever.retrievers.hybrid import HybridRetriever
 from agentic_retriever.retrievers.metadata import MetadataRetriever
 from agentic_retriever.retrievers.planner import PlannerRetriever
 from agentic_retriever.retrievers.recursive import RecursiveRetriever
-from agentic_retriever.retrievers.search import AnswersItself, HasViews, ServesSome
+from agentic_retriever.retrievers.searchable import AnswersItself, HasViews, ServesSome
 from agentic_retriever.retrievers.summary import SummaryRetriever
 from agentic_retriever.retrievers.vector import VectorRetriever
 from agentic_retriever.schema import Strategy, StrategyCard, View
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
     from agentic_retriever.retrievers.base import RetrieverAdapter
-    from agentic_retriever.retrievers.search import AdapterSettings, SearchableIndex
+    from agentic_retriever.retrievers.search import AdapterSettings
+    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
-from agentic_retriever.retrievers.search import HasServerHybrid
+from agentic_retriever.retrievers.searchable import HasServerHybrid
 from agentic_retriever.retrievers.sides import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agentic_retriever.indices.point_ranking import Hit
-    from agentic_retriever.retrievers.search import AdapterSettings, BothSides, RetrievalRequest, SearchableIndex
+    from agentic_retriever.retrievers.search import AdapterSettings, RetrievalRequest
+    from agentic_retriever.retrievers.searchable import BothSides, SearchableIndex
 
     Left = Callable[[], float | None]
 

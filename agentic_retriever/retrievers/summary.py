@@ -66,9 +66,13 @@ class SummaryRetriever(RetrieverAdapter):
         vector = request.query_vector or ()
         found: list[Candidate] = []
         for wanted in DOCUMENTS:
+            if wanted * view.most_chunks < request.top_k and wanted < DOCUMENTS[-1]:
+                continue  # so many documents cannot hold enough chunks
             hits = guarded("the summaries", partial(view.search, vector, wanted))
-            found = self._chunks(view, hits, request)
-            if len(found) >= request.top_k or len(hits) < wanted:
+            is_last = len(hits) < wanted or wanted == DOCUMENTS[-1]
+            if is_last or sum(len(view.chunks[hit.doc_id]) for hit in hits) >= request.top_k:
+                found = self._chunks(view, hits, request)
+            if is_last or len(found) >= request.top_k:
                 break
         if len(found) < request.top_k:
             # What satisfies the filters lies in documents far down the list or without a summary.

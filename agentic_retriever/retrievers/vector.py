@@ -11,7 +11,8 @@ from agentic_retriever.filters import is_empty
 from agentic_retriever.indices.metadata_plan import PlanKind
 from agentic_retriever.indices.vector_rows import MAX_CANDIDATES
 from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
-from agentic_retriever.retrievers.search import Candidate, Found, HasVectorRows, prefilter_of
+from agentic_retriever.retrievers.search import Candidate, Found
+from agentic_retriever.retrievers.searchable import HasVectorRows, prefilter_of
 from agentic_retriever.retrievers.sides import guarded
 from agentic_retriever.schema import Strategy
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
 
     from agentic_retriever.indices.metadata_plan import FilterPlan
-    from agentic_retriever.retrievers.search import RetrievalRequest, SearchableIndex
+    from agentic_retriever.retrievers.search import RetrievalRequest
+    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 DENSE = "dense"
 """Name of the dense source in the per-source scores; its score is the cosine."""

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from agentic_retriever.indices.hierarchy import HierarchyView, LeafHit
     from agentic_retriever.indices.summaries import SummaryView
-    from agentic_retriever.retrievers.search import RetrievalRequest, SearchableIndex
+    from agentic_retriever.retrievers.search import RetrievalRequest
+    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 V_co = TypeVar("V_co", covariant=True)
 

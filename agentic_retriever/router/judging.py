@@ -10,7 +10,7 @@ import numpy as np
 from agentic_retriever.indices.profile import MAX_TERMS
 from agentic_retriever.retrievers import source_scores
 from agentic_retriever.retrievers.postprocess import store_vectors
-from agentic_retriever.retrievers.search import HasSearchProfile
+from agentic_retriever.retrievers.searchable import HasSearchProfile
 from agentic_retriever.synthesis import unknown_share
 
 if TYPE_CHECKING:

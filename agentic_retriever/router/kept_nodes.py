@@ -9,24 +9,17 @@ from __future__ import annotations
 import copy
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.schema import NodeWithScore
+
+from agentic_retriever.retrievers.node_copy import UNCHANGING, copies_plainly, made_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 Maker: TypeAlias = "Callable[[], Any]"
-
-_UNCHANGING: Final = frozenset({str, int, float, bool, type(None)})
-_PLAIN_COPY: Final = BaseModel.__copy__
-
-# Where pydantic keeps what a model holds; writing there directly passes by the model's own ``__setattr__``.
-_FIELDS, _FIELDS_SET, _EXTRA, _PRIVATE = (
-    BaseModel.__dict__[slot].__set__
-    for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
-)
 
 
 class KeptNodes(tuple[NodeWithScore, ...]):  # noqa: SLOT001 - a tuple with an attribute cannot have slots
@@ -51,7 +44,7 @@ def kept(nodes: Iterable[NodeWithScore]) -> KeptNodes:
 def _maker(value: Any) -> Maker | None:  # noqa: ANN401 - any value that metadata holds
     """Return what copies a value, or ``None`` for one that need not be copied."""
     kind = type(value)
-    if kind in _UNCHANGING or isinstance(value, Enum):
+    if kind in UNCHANGING or isinstance(value, Enum):
         return None
     if kind is dict:
         changing = _changing(value.items())
@@ -65,18 +58,16 @@ def _maker(value: Any) -> Maker | None:  # noqa: ANN401 - any value that metadat
 def _maker_of_model(model: BaseModel) -> Maker:
     """Return what copies a model as pydantic would, without its checks, which cost most of the time."""
     kind = type(model)
-    if kind.__copy__ is not _PLAIN_COPY:
+    if not copies_plainly(kind):
         return partial(copy.deepcopy, model)
     fields, fields_set = model.__dict__, model.__pydantic_fields_set__
     changing = _changing(fields.items())
     extra, private = _maker(model.__pydantic_extra__), _maker(model.__pydantic_private__)
 
     def make() -> BaseModel:
-        made = kind.__new__(kind)
-        _FIELDS(made, _copied_parts(fields, changing))
-        _FIELDS_SET(made, fields_set.copy())
-        _EXTRA(made, extra and extra())
-        _PRIVATE(made, private and private())
+        made: BaseModel = made_model(
+            kind, _copied_parts(fields, changing), fields_set.copy(), extra and extra(), private and private()
+        )
         return made
 
     return make

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentic_retriever.retrievers import REGISTRY, cards
-from agentic_retriever.retrievers.search import ServesSome
+from agentic_retriever.retrievers.searchable import ServesSome
 from agentic_retriever.schema import View
 
 if TYPE_CHECKING:

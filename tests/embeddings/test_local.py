@@ -58,7 +58,7 @@ def test_a_batch_is_shared_out_and_a_single_text_is_not(monkeypatch):
     assert engine.threads == {threading.current_thread()}
     assert [is_query for _, is_query in engine.calls] == [True, False]
     model.get_text_embedding_batch([f"passage {at}" for at in range(20)])
-    assert sorted(len(texts) for texts, _ in engine.calls[2:]) == [4] * 5
+    assert sorted(len(texts) for texts, _ in engine.calls[2:]) == [2] * 10
     assert not any(is_query for _, is_query in engine.calls[2:])
 
 

@@ -34,6 +34,7 @@ from agentic_retriever.retrievers import (
     VectorRetriever,
     source_scores,
 )
+from agentic_retriever.retrievers.base import take_nodes
 from agentic_retriever.retrievers.hybrid import search_depth
 from agentic_retriever.retrievers.id_filter import CHECKED_BY_ID
 from agentic_retriever.testing.retriever_contract import check_result, contract_nodes
@@ -486,3 +487,15 @@ def _raiser(error):
         raise error
 
     return call
+
+
+def test_of_a_ranking_no_more_nodes_are_read_than_are_taken(index):
+    kept = index.vector_store.kept
+    ranking = [("n07", 0.9), ("gone", 0.8), ("n03", 0.7), ("n09", 0.6), ("n01", None), ("n05", None)]
+    index.vector_store.reads.clear()
+    taken = take_nodes(index, ranking, {"n07": kept["n07"]}, 2)
+    assert [(node.node_id, score) for node, score in taken] == [("n07", 0.9), ("n03", 0.7)]
+    assert [node_ids for node_ids, _filters in index.vector_store.reads] == [["gone"], ["n03", "n09"]]
+    taken = take_nodes(index, ranking, {}, 2, filters=where("year", 2022, FilterOperator.NE))
+    assert [node.node_id for node, _score in taken] == ["n07", "n09"]
+    assert take_nodes(index, [], {}, 5) == []

@@ -445,3 +445,16 @@ def test_no_document_chosen_is_not_every_document(make_index, settings):
     result = ask(SummaryRetriever(index, settings), "topic1", top_k=2, filters=where("book", 1))
     assert {i[:3] for i in ids(result)} == {"b01"}
     assert all(query.node_ids != [] for query in index.vector_store.queries)
+
+
+def test_nothing_is_searched_for_documents_that_cannot_hold_enough(make_index, settings):
+    index = make_index(library(60))  # of three chunks each
+    view = index.summaries()
+    search, depths = view.search, []
+    view.search = lambda vector, top_k: depths.append(top_k) or search(vector, top_k)
+    index.summaries = lambda *, timeout_s=None: view
+    index.vector_store.queries.clear()
+    result = ask(SummaryRetriever(index, settings), "topic7", top_k=70)
+    assert len(ids(result)) == 70
+    assert depths == [80]
+    assert len(index.vector_store.queries) == 1

@@ -38,6 +38,10 @@ class _Hit:
     by_part: dict[str, float]
     sources: Mapping[str, float]
 
+    @property
+    def similarity(self) -> float:
+        return max(self.by_part.values())
+
 
 def merge_parts(
     found: Mapping[str, Sequence[NodeWithScore]], query: str, *, tokenizer: Tokenizer, top_k: int
@@ -68,11 +72,12 @@ def merge_parts(
             hit = hits.setdefault(node_id, _Hit(entry.node, {}, source_scores(entry.node)))
             hit.by_part[part] = max(scores[node_id], hit.by_part.get(part, 0.0))
     terms = {part: tokenizer.query_tokens(part) for part in {query, *found}}
-    candidates = {node_id: _candidate(hit, query, terms, tokenizer) for node_id, hit in hits.items()}
-    order = sorted(candidates, key=lambda node_id: (-(candidates[node_id].score or 0.0), node_id))
-    kept = list(dict.fromkeys(best))[:top_k]
-    kept += [node_id for node_id in order if node_id not in set(kept)][: top_k - len(kept)]
-    return tuple(candidates[node_id] for node_id in order if node_id in set(kept))
+    overlaps = {node_id: _overlap(hit, query, terms, tokenizer) for node_id, hit in hits.items()}
+    totals = {i: SIMILARITY_WEIGHT * hit.similarity + OVERLAP_WEIGHT * overlaps[i] for i, hit in hits.items()}
+    order = sorted(totals, key=lambda node_id: (-totals[node_id], node_id))
+    kept = dict.fromkeys(list(dict.fromkeys(best))[:top_k])
+    kept |= dict.fromkeys([node_id for node_id in order if node_id not in kept][: top_k - len(kept)])
+    return tuple(_candidate(hits[node_id], totals[node_id], overlaps[node_id]) for node_id in order if node_id in kept)
 
 
 def _to_unit(scores: Mapping[str, float | None]) -> dict[str, float]:
@@ -87,19 +92,20 @@ def _to_unit(scores: Mapping[str, float | None]) -> dict[str, float]:
     return {node_id: 0.0 if score is None else (score - low) / span for node_id, score in order}
 
 
-def _candidate(hit: _Hit, query: str, terms: Mapping[str, Sequence[str]], tokenizer: Tokenizer) -> Candidate:
-    similarity = max(hit.by_part.values())
+def _overlap(hit: _Hit, query: str, terms: Mapping[str, Sequence[str]], tokenizer: Tokenizer) -> float:
     wanted = [term for part in (query, *hit.by_part) for term in terms[part]]
-    overlap = count_overlap(wanted, tokenizer.tokens(hit.node.get_content(metadata_mode=MetadataMode.EMBED)))
-    score = SIMILARITY_WEIGHT * similarity + OVERLAP_WEIGHT * overlap
-    sources = {**hit.sources, SIMILARITY: similarity, OVERLAP: overlap}
+    return count_overlap(wanted, tokenizer.tokens(hit.node.get_content(metadata_mode=MetadataMode.EMBED)))
+
+
+def _candidate(hit: _Hit, score: float, overlap: float) -> Candidate:
+    sources = {**hit.sources, SIMILARITY: hit.similarity, OVERLAP: overlap}
     return Candidate(_with_parts(hit.node, list(hit.by_part)), score, sources)
 
 
 def _with_parts(node: BaseNode, parts: list[str]) -> BaseNode:
     """Copy a node as far as it changes, and note its parts where neither prompts nor embeddings have them."""
-    copy = node.model_copy()
-    copy.metadata = {**node.metadata, PARTS_KEY: parts}
-    copy.excluded_llm_metadata_keys = [*node.excluded_llm_metadata_keys, PARTS_KEY]
-    copy.excluded_embed_metadata_keys = [*node.excluded_embed_metadata_keys, PARTS_KEY]
-    return copy
+    excluded = {
+        name: [*getattr(node, name), PARTS_KEY]
+        for name in ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys")
+    }
+    return node.model_copy(update={"metadata": {**node.metadata, PARTS_KEY: parts}, **excluded})

@@ -14,7 +14,7 @@ from agentic_retriever.retrievers.postprocess.scores import value_of
 from agentic_retriever.retrievers.sides import guarded
 
 if TYPE_CHECKING:
-    from agentic_retriever.retrievers.search import SearchableIndex
+    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 Neighbours = Callable[[BaseNode], Sequence[BaseNode]]
 """Gives the chunks around a chunk, in reading order, perhaps with that chunk itself."""

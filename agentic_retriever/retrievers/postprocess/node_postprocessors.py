@@ -15,6 +15,7 @@ from agentic_retriever.errors import AgenticRetrieverError, ConfigError, Deadlin
 from agentic_retriever.filters import node_fields, predicate
 from agentic_retriever.retrievers.postprocess.scores import value_of
 from agentic_retriever.schema import Degradation
+from agentic_retriever.seams import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,12 +85,7 @@ def _is_postprocessor(one: object) -> bool:
 def _called(caller: DeadlineCaller, call: Callable[[], object], left_s: float) -> object:
     if left_s <= 0:
         raise DeadlineExceededError(f"the time ran out before {caller.what} began; allow more time")
-    try:
-        return caller.call(call, left_s)
-    except AgenticRetrieverError:
-        raise
-    except Exception as err:  # the seam to foreign code; the text of its errors may hold anything
-        raise RetrievalError(f"{caller.what} failed with {type(err).__name__}; see the cause", {}) from err
+    return guarded(caller.what, partial(caller.call, call, left_s), error=RetrievalError)
 
 
 def _checked(returned: object, before: Sequence[NodeWithScore], filters: MetadataFilters | None) -> list[NodeWithScore]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.llm import ModelClient
     from agentic_retriever.retrievers.postprocess.rerank import Reranker
-    from agentic_retriever.retrievers.search import SearchableIndex
+    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 Vectors = Callable[["Sequence[str]"], Mapping[str, "npt.ArrayLike"]]
 """Gives the vectors of nodes by id, as far as they are known."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import math
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from agentic_retriever.deadlines import DeadlineCaller
-from agentic_retriever.errors import AgenticRetrieverError, ConfigError, LLMError, LLMOutputError
+from agentic_retriever.errors import ConfigError, LLMError, LLMOutputError
 from agentic_retriever.retrievers.postprocess.rerank import by_scores, passage_text
+from agentic_retriever.seams import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from agentic_retriever.config import Secret
 
 DEFAULT_TIMEOUT_S: Final = 20.0
+
+T = TypeVar("T")
+
 _HINT: Final = "needs the extra 'rerank': pip install 'agentic-retriever[rerank]'"
 
 
@@ -138,13 +142,8 @@ class CohereReranker:
         return [(int(result.index), float(result.relevance_score)) for result in reply.results]
 
 
-def _translated(what: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the call returns
-    try:
-        return call()
-    except AgenticRetrieverError:
-        raise
-    except Exception as err:  # the seam to foreign code: providers raise whatever they like
-        raise LLMError(f"{what} failed with {type(err).__name__}; see the cause, or set reranker to none") from err
+def _translated(what: str, call: Callable[[], T]) -> T:
+    return guarded(what, call, error=LLMError, advice="see the cause, or set reranker to none")
 
 
 def _load_cross_encoder(model: str) -> Any:  # noqa: ANN401 - an optional package
