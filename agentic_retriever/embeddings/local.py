@@ -27,7 +27,7 @@ class LocalE5Embedding(BaseEmbedding):
 
     E5 was trained with a ``query: `` or ``passage: `` prefix on each text (Wang et al. 2024, arXiv:2402.05672), so
     queries and passages are embedded by different methods. The model is loaded with the first text. Calls are
-    serialised, since each uses all cores: the engine spreads a single text over them; of several passages each core
+    serialised, since each uses all cores: the engine spreads one or two texts over them; of more passages each core
     takes some by itself, which is faster, since the engine's threads would wait for each other in every layer.
 
     Raises:
@@ -50,7 +50,7 @@ class LocalE5Embedding(BaseEmbedding):
         with self._lock:
             if self._model is None:
                 self._model, self._openmp = _load()
-            if len(clean) <= 1 or self._workers.max_workers == 1:
+            if len(clean) <= _TEXTS_TOGETHER or self._workers.max_workers == 1:
                 return np.asarray(self._model.encode(clean, is_query=is_query), dtype=np.float32)
             parts = [clean[at : at + _TEXTS_TOGETHER] for at in range(0, len(clean), _TEXTS_TOGETHER)]
             running = [self._workers.submit(self._encode_on_one_core, part, is_query) for part in parts]

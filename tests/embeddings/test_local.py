@@ -62,6 +62,13 @@ def test_a_batch_is_shared_out_and_a_single_text_is_not(monkeypatch):
     assert not any(is_query for _, is_query in engine.calls[2:])
 
 
+def test_what_would_be_one_core_s_share_is_left_to_all_of_them(monkeypatch):
+    engine = Engine()
+    stand_in(monkeypatch, engine).get_text_embedding_batch(["one", "two"])
+    assert engine.threads == {threading.current_thread()}
+    assert [texts for texts, _ in engine.calls] == [["one", "two"]]
+
+
 def test_what_the_engine_raises_arrives(monkeypatch):
     model = stand_in(monkeypatch, Engine(refused="bad"))
     with pytest.raises(RuntimeError, match="cannot encode bad"):
