@@ -1,7 +1,7 @@
 """The seam to language models: tiers, one retry loop, breakers, total deadlines, costs and typed errors."""
 
+from agentic_retriever.breaker import Breaker, BreakerState
 from agentic_retriever.llm.async_streaming import AsyncPieces, AsyncReplyStream
-from agentic_retriever.llm.breaker import Breaker, BreakerState
 from agentic_retriever.llm.build import build_client, build_llm
 from agentic_retriever.llm.calls import LLMReply, ModelClient, StreamsReplies, TierNeeds, estimate_tokens, spent_on
 from agentic_retriever.llm.choices import Choice, read_choice, read_choices

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from agentic_retriever.breaker import Breaker
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.llm import providers
-from agentic_retriever.llm.breaker import Breaker
 from agentic_retriever.llm.client import LLMClient
 from agentic_retriever.llm.endpoint import Endpoint
 from agentic_retriever.llm.health import ollama_probe, openrouter_probe

@@ -20,7 +20,7 @@ from agentic_retriever.schema import Attempt, FailureKind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agentic_retriever.llm.breaker import Breaker
+    from agentic_retriever.breaker import Breaker
     from agentic_retriever.llm.calls import LLMReply
     from agentic_retriever.llm.prices import Price
     from agentic_retriever.schema import Tier
