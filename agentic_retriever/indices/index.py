@@ -13,7 +13,7 @@ from agentic_retriever.errors import EmbeddingMismatchError, StoreBusyError
 from agentic_retriever.indices.index_parts import IndexParts
 from agentic_retriever.indices.keyword_view import index_keyword, index_words, revise_words
 from agentic_retriever.indices.manifest import Manifest
-from agentic_retriever.indices.metadata_view import MetadataView
+from agentic_retriever.indices.prefilter.view import MetadataView
 from agentic_retriever.indices.profile_view import index_profile
 from agentic_retriever.indices.vector_rows import VectorRowsView
 from agentic_retriever.indices.view_set import ViewSet
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from agentic_retriever.indices.hierarchy import HierarchyView
     from agentic_retriever.indices.ingest import Progress
     from agentic_retriever.indices.keyword_search import KeywordSearch
-    from agentic_retriever.indices.metadata import MetadataIndex
-    from agentic_retriever.indices.metadata_candidates import CandidateSet
+    from agentic_retriever.indices.prefilter.candidates import CandidateSet
+    from agentic_retriever.indices.prefilter.index import MetadataIndex
     from agentic_retriever.indices.profile import IndexProfile
     from agentic_retriever.indices.server_words import ServerWords
     from agentic_retriever.indices.stores import StoreServer

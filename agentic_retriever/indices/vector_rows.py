@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from agentic_retriever.errors import AgenticRetrieverError
-from agentic_retriever.indices.metadata_candidates import CandidateSet
+from agentic_retriever.indices.prefilter.candidates import CandidateSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
-    from agentic_retriever.indices.metadata_numbers import NodeNumbers
     from agentic_retriever.indices.node_store import NodeStore
+    from agentic_retriever.indices.prefilter.numbers import NodeNumbers
 
 logger = logging.getLogger(__name__)
 

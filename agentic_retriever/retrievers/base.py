@@ -14,7 +14,7 @@ from agentic_retriever.callbacks import no_callbacks, spanned_by_base
 from agentic_retriever.checks import check_query, check_top_k
 from agentic_retriever.errors import DeadlineExceededError, InvalidQueryError
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
-from agentic_retriever.indices.metadata_plan import PlanKind
+from agentic_retriever.indices.prefilter.plan import PlanKind
 from agentic_retriever.retrievers.promises import keep_promises
 from agentic_retriever.retrievers.search import RetrievalRequest, SearchResult
 from agentic_retriever.retrievers.searchable import prefilter_of

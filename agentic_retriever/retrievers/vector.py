@@ -8,7 +8,7 @@ from llama_index.core.vector_stores.types import VectorStoreQuery
 
 from agentic_retriever.errors import DeadlineExceededError
 from agentic_retriever.filters import is_empty
-from agentic_retriever.indices.metadata_plan import PlanKind
+from agentic_retriever.indices.prefilter.plan import PlanKind
 from agentic_retriever.indices.vector_rows import MAX_CANDIDATES
 from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
 from agentic_retriever.retrievers.search import Candidate, Found
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from llama_index.core.vector_stores.types import MetadataFilters
 
-    from agentic_retriever.indices.metadata_plan import FilterPlan
+    from agentic_retriever.indices.prefilter.plan import FilterPlan
     from agentic_retriever.retrievers.search import RetrievalRequest
     from agentic_retriever.retrievers.searchable import SearchableIndex
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from agentic_retriever.indices.attached.sources import NodeSource
     from agentic_retriever.indices.ingest import Progress
     from agentic_retriever.indices.keyword import KeywordIndex
-    from agentic_retriever.indices.metadata import MetadataIndex
-    from agentic_retriever.indices.metadata_candidates import CandidateSet
+    from agentic_retriever.indices.prefilter.candidates import CandidateSet
+    from agentic_retriever.indices.prefilter.index import MetadataIndex
     from agentic_retriever.indices.profile import IndexProfile
 
 _WORDS_ALONE: Final = frozenset({Strategy.HYBRID, Strategy.PLANNER})

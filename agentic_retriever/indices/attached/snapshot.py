@@ -10,9 +10,9 @@ import numpy as np
 
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError
 from agentic_retriever.indices.keyword import KeywordIndex
-from agentic_retriever.indices.metadata import MetadataIndex
-from agentic_retriever.indices.metadata_view import SOURCE_ALIASES
 from agentic_retriever.indices.node_text import embedded_text
+from agentic_retriever.indices.prefilter.index import MetadataIndex
+from agentic_retriever.indices.prefilter.view import SOURCE_ALIASES
 from agentic_retriever.indices.profile import IndexProfile, ProfiledNode, make_profile
 from agentic_retriever.indices.specimens import draw_specimens
 from agentic_retriever.seams import guarded

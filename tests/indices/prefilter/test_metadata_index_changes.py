@@ -14,8 +14,8 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from metadata_strategies import oracle, random_filters, random_row, seeds
 from store_tools import in_threads
 
-from agentic_retriever.indices import btree_nodes, metadata_clustering, metadata_snapshot
-from agentic_retriever.indices.metadata import MetadataIndex
+from agentic_retriever.indices.prefilter import btree_nodes, clustering, snapshot
+from agentic_retriever.indices.prefilter.index import MetadataIndex
 from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
 
 STEPS = 1_000
@@ -25,8 +25,8 @@ SMALL = {"LEAF": 4, "FANOUT": 3, "RUN": 3}
 def shrink(patch):
     for name, size in SMALL.items():
         patch.setattr(btree_nodes, name, size)
-    patch.setattr(metadata_snapshot, "_MIN_LOOSE", 8)
-    patch.setattr(metadata_clustering, "MIN_ROWS", 4)
+    patch.setattr(snapshot, "_MIN_LOOSE", 8)
+    patch.setattr(clustering, "MIN_ROWS", 4)
 
 
 class IndexAsDict(RuleBasedStateMachine):
@@ -121,7 +121,7 @@ def _look(index, turn, size):
 
 
 def test_readers_see_one_moment_while_a_writer_writes(monkeypatch):
-    monkeypatch.setattr(metadata_snapshot, "_MIN_LOOSE", 200)
+    monkeypatch.setattr(snapshot, "_MIN_LOOSE", 200)
     size, turns = 60, 120
 
     def state(turn):

@@ -9,8 +9,8 @@ from metadata_strategies import cases, oracle
 from store_tools import where
 
 from agentic_retriever.errors import StoreDamagedError, StoreError
-from agentic_retriever.indices import metadata_snapshot
-from agentic_retriever.indices.metadata import MetadataIndex
+from agentic_retriever.indices.prefilter import snapshot
+from agentic_retriever.indices.prefilter.index import MetadataIndex
 from agentic_retriever.indices.sealed_folder import read_files, read_header, write_sealed
 
 ROWS = {
@@ -68,8 +68,8 @@ def test_any_metadata_survives_any_changes(tmp_path_factory, case, data):
 
 
 def test_texts_that_were_left_out_stay_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(metadata_snapshot, "TEXT_BYTES", 0)
-    monkeypatch.setattr(metadata_snapshot, "TEXT_BYTES_PER_NODE", 0)
+    monkeypatch.setattr(snapshot, "TEXT_BYTES", 0)
+    monkeypatch.setattr(snapshot, "TEXT_BYTES_PER_NODE", 0)
     index = MetadataIndex.build(ROWS.items(), version=1)
     index.save(tmp_path / "m")
     loaded = MetadataIndex.load(tmp_path / "m", 1)

@@ -10,11 +10,11 @@ from store_tools import where
 
 from agentic_retriever.errors import FilterError, IndexingError, InvalidQueryError
 from agentic_retriever.filters import matches
-from agentic_retriever.indices import metadata_clustering
 from agentic_retriever.indices.keyword import KeywordIndex
-from agentic_retriever.indices.metadata import MetadataIndex
-from agentic_retriever.indices.metadata_fields import FieldInfo, FieldKind
-from agentic_retriever.indices.metadata_plan import IDS_LIMIT, MAX_IDS, PlanKind, ids_limit
+from agentic_retriever.indices.prefilter import clustering
+from agentic_retriever.indices.prefilter.fields import FieldInfo, FieldKind
+from agentic_retriever.indices.prefilter.index import MetadataIndex
+from agentic_retriever.indices.prefilter.plan import IDS_LIMIT, MAX_IDS, PlanKind, ids_limit
 from agentic_retriever.text import Tokenizer
 
 ROWS = {
@@ -342,7 +342,7 @@ class TestChanges:
 
 @pytest.fixture
 def clustered(monkeypatch):
-    monkeypatch.setattr(metadata_clustering, "MIN_ROWS", 1)
+    monkeypatch.setattr(clustering, "MIN_ROWS", 1)
 
 
 def many_rows():

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import StoreDamagedError, StoreError
-from agentic_retriever.indices.metadata import MetadataIndex
-from agentic_retriever.indices.metadata_plan import MAX_IDS
+from agentic_retriever.indices.prefilter.index import MetadataIndex
+from agentic_retriever.indices.prefilter.plan import MAX_IDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
     from llama_index.core.vector_stores.types import MetadataFilters
 
-    from agentic_retriever.indices.metadata_candidates import CandidateSet
     from agentic_retriever.indices.node_store import NodeStore
+    from agentic_retriever.indices.prefilter.candidates import CandidateSet
 
 logger = logging.getLogger(__name__)
 

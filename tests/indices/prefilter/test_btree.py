@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from pyroaring import BitMap
 
-from agentic_retriever.indices import btree_nodes
-from agentic_retriever.indices.btree import BPlusTree
-from agentic_retriever.indices.btree_nodes import Leaf
+from agentic_retriever.indices.prefilter import btree_nodes
+from agentic_retriever.indices.prefilter.btree import BPlusTree
+from agentic_retriever.indices.prefilter.btree_nodes import Leaf
 
 SMALL = {"LEAF": 4, "FANOUT": 4, "RUN": 3}
 WITHIN = BitMap(range(0, 60, 7))

@@ -13,7 +13,7 @@ from pyroaring import BitMap
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentic_retriever.indices.metadata_ordered import OrderedKeys, Side
+    from agentic_retriever.indices.prefilter.ordered import OrderedKeys, Side
 
 _CONTAINER: Final = 2**16  # rows that one container of a bitmap spans
 _DENSE: Final = 4_096  # from so many rows on, a container keeps a bit for every row it spans

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from pyroaring import BitMap
 
-from agentic_retriever.indices.btree_nodes import Leaf, delete, insert, pack, stack
-from agentic_retriever.indices.inverted import bitmap_of
+from agentic_retriever.indices.prefilter.btree_nodes import Leaf, delete, insert, pack, stack
+from agentic_retriever.indices.prefilter.inverted import bitmap_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
 
-    from agentic_retriever.indices.btree_nodes import Key, Node
+    from agentic_retriever.indices.prefilter.btree_nodes import Key, Node
 
     Rows = npt.NDArray[np.uint32]
     Keys = npt.NDArray[Any]

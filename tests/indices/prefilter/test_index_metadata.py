@@ -10,8 +10,9 @@ from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from store_tools import where
 
 from agentic_retriever.errors import FilterError, StoreClosedError
-from agentic_retriever.indices import Indexer, IndexStorage, metadata_snapshot
-from agentic_retriever.indices.metadata import MetadataIndex
+from agentic_retriever.indices import Indexer, IndexStorage
+from agentic_retriever.indices.prefilter import snapshot
+from agentic_retriever.indices.prefilter.index import MetadataIndex
 from agentic_retriever.ingestion import ChunkSettings
 
 
@@ -145,13 +146,13 @@ def test_a_disk_that_refuses_costs_nothing_but_time(index, caplog):
 
 
 def test_the_store_decides_about_texts_that_are_left_out(index, monkeypatch):
-    monkeypatch.setattr(metadata_snapshot, "TEXT_BYTES", 0)
-    monkeypatch.setattr(metadata_snapshot, "TEXT_BYTES_PER_NODE", 0)
+    monkeypatch.setattr(snapshot, "TEXT_BYTES", 0)
+    monkeypatch.setattr(snapshot, "TEXT_BYTES_PER_NODE", 0)
     assert not index.metadata().candidates(where("province", "Bangkok")).exact
     found = index.candidates(where("province", "Bangkok"))
     assert found == {"n1", "n3"}
     assert found.exact
-    monkeypatch.setattr("agentic_retriever.indices.metadata_view.MAX_IDS", 1)
+    monkeypatch.setattr("agentic_retriever.indices.prefilter.view.MAX_IDS", 1)
     assert index.candidates(where("province", "LAMP", "text_match_insensitive")) == {"n2"}
     assert index.candidates(where("province", "nowhere")) == set()
 

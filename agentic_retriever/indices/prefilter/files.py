@@ -12,12 +12,12 @@ import numpy as np
 from pyroaring import BitMap
 
 from agentic_retriever.errors import StoreDamagedError
-from agentic_retriever.indices.inverted import InvertedIndex, bitmap_of, inverted_cost
-from agentic_retriever.indices.metadata_fields import FieldIndex
-from agentic_retriever.indices.metadata_numbers import NodeNumbers, PackedIds
-from agentic_retriever.indices.metadata_ordered import OrderedKeys
-from agentic_retriever.indices.metadata_snapshot import Snapshot
-from agentic_retriever.indices.metadata_values import Entries
+from agentic_retriever.indices.prefilter.fields import FieldIndex
+from agentic_retriever.indices.prefilter.inverted import InvertedIndex, bitmap_of, inverted_cost
+from agentic_retriever.indices.prefilter.numbers import NodeNumbers, PackedIds
+from agentic_retriever.indices.prefilter.ordered import OrderedKeys
+from agentic_retriever.indices.prefilter.snapshot import Snapshot
+from agentic_retriever.indices.prefilter.values import Entries
 from agentic_retriever.indices.sealed_folder import read_files, read_header, write_sealed
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ import numpy as np
 from pyroaring import BitMap
 
 from agentic_retriever.errors import IndexingError
-from agentic_retriever.indices.inverted import bitmap_of, rows_of
-from agentic_retriever.indices.metadata_clustering import clustered_order, field_codes, raw_codes, reordered
-from agentic_retriever.indices.metadata_fields import FieldIndex, RawField
-from agentic_retriever.indices.metadata_numbers import NodeNumbers, PackedIds
+from agentic_retriever.indices.prefilter.clustering import clustered_order, field_codes, raw_codes, reordered
+from agentic_retriever.indices.prefilter.fields import FieldIndex, RawField
+from agentic_retriever.indices.prefilter.inverted import bitmap_of, rows_of
+from agentic_retriever.indices.prefilter.numbers import NodeNumbers, PackedIds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from agentic_retriever.indices.inverted import Rows
+    from agentic_retriever.indices.prefilter.inverted import Rows
 
     Item = tuple[str, Mapping[str, object]]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from agentic_retriever.indices.inverted import bitmap_of, rows_of
+from agentic_retriever.indices.prefilter.inverted import bitmap_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

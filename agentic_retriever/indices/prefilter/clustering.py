@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from agentic_retriever.indices.inverted import Factorised, rows_of
-from agentic_retriever.indices.metadata_fields import RawField
-from agentic_retriever.indices.metadata_values import Entries
+from agentic_retriever.indices.prefilter.fields import RawField
+from agentic_retriever.indices.prefilter.inverted import Factorised, rows_of
+from agentic_retriever.indices.prefilter.values import Entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import numpy.typing as npt
 
-    from agentic_retriever.indices.btree import Keys, Rows
-    from agentic_retriever.indices.metadata_fields import FieldIndex
+    from agentic_retriever.indices.prefilter.btree import Keys, Rows
+    from agentic_retriever.indices.prefilter.fields import FieldIndex
 
 #: In fewer rows than one container of a bitmap holds there is nothing to win.
 MIN_ROWS: Final = 2**16

@@ -13,8 +13,8 @@ from llama_index.core.vector_stores.types import VectorStoreQuery
 from metadata_strategies import oracle, random_filters, random_row, seeds
 
 from agentic_retriever.filters import node_fields, predicate
-from agentic_retriever.indices.metadata import MetadataIndex
-from agentic_retriever.indices.metadata_plan import PlanKind
+from agentic_retriever.indices.prefilter.index import MetadataIndex
+from agentic_retriever.indices.prefilter.plan import PlanKind
 from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
 
 NODES = 48

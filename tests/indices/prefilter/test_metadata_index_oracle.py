@@ -9,8 +9,8 @@ from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter,
 from metadata_strategies import cases, oracle, random_filters, random_row, seeds
 
 from agentic_retriever.filters import matches
-from agentic_retriever.indices import btree_nodes, metadata_ordered
-from agentic_retriever.indices.metadata import MetadataIndex
+from agentic_retriever.indices.prefilter import btree_nodes, ordered
+from agentic_retriever.indices.prefilter.index import MetadataIndex
 
 
 def named(rows):
@@ -49,7 +49,7 @@ def test_filters_and_metadata_that_shrink(case):
 def test_small_nodes_and_no_columns_change_nothing(chosen, cut, column_rows):
     nodes, filters = named(random_row(chosen) for _ in range(60)), random_filters(chosen)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metadata_ordered, "COLUMN_ROWS", column_rows)
+        patch.setattr(ordered, "COLUMN_ROWS", column_rows)
         for name, size in {"LEAF": 3, "FANOUT": 3, "RUN": 2}.items():
             patch.setattr(btree_nodes, name, size)
         index = MetadataIndex.build(list(nodes.items())[:cut], version=1)
@@ -64,8 +64,8 @@ def test_texts_that_are_left_out_only_widen(chosen):
     nodes, filters = named(random_row(chosen) for _ in range(chosen.randint(0, 9))), random_filters(chosen)
     expected = {node_id for node_id, row in nodes.items() if oracle(row, filters)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agentic_retriever.indices.metadata_snapshot.TEXT_BYTES", 0)
-        patch.setattr("agentic_retriever.indices.metadata_snapshot.TEXT_BYTES_PER_NODE", 0)
+        patch.setattr("agentic_retriever.indices.prefilter.snapshot.TEXT_BYTES", 0)
+        patch.setattr("agentic_retriever.indices.prefilter.snapshot.TEXT_BYTES_PER_NODE", 0)
         index = MetadataIndex.build(list(nodes.items())[:4], version=1)
         index.add(list(nodes.items())[4:])
     low, high = index.estimate(filters)

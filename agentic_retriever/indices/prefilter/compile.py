@@ -9,9 +9,9 @@ from llama_index.core.vector_stores.types import FilterCondition, FilterOperator
 from agentic_retriever.filters import is_empty
 from agentic_retriever.filters.check import LIST_OPERATORS, RANGE_OPERATORS, TEXT_OPERATORS
 from agentic_retriever.filters.values import Scalar, as_boolean, parse_moment
-from agentic_retriever.indices.metadata_clauses import AnyOf, Both, Compared, Either, Without
-from agentic_retriever.indices.metadata_ordered import Side
-from agentic_retriever.indices.metadata_values import DAY_US, microseconds_of
+from agentic_retriever.indices.prefilter.clauses import AnyOf, Both, Compared, Either, Without
+from agentic_retriever.indices.prefilter.ordered import Side
+from agentic_retriever.indices.prefilter.values import DAY_US, microseconds_of
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from pyroaring import BitMap
 
-    from agentic_retriever.indices.metadata_clauses import Test
-    from agentic_retriever.indices.metadata_fields import FieldIndex
+    from agentic_retriever.indices.prefilter.clauses import Test
+    from agentic_retriever.indices.prefilter.fields import FieldIndex
 
 _UPPER: Final = frozenset({FilterOperator.GT, FilterOperator.GTE})
 _INCLUSIVE: Final = frozenset({FilterOperator.GTE, FilterOperator.LTE})

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyroaring import BitMap
 
-from agentic_retriever.indices.inverted import Factorised, InvertedIndex, bitmap_of, rows_of
-from agentic_retriever.indices.metadata_ordered import OrderedKeys
-from agentic_retriever.indices.metadata_values import moment_entries, split
+from agentic_retriever.indices.prefilter.inverted import Factorised, InvertedIndex, bitmap_of, rows_of
+from agentic_retriever.indices.prefilter.ordered import OrderedKeys
+from agentic_retriever.indices.prefilter.values import moment_entries, split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentic_retriever.indices.inverted import Rows
-    from agentic_retriever.indices.metadata_values import Entries
+    from agentic_retriever.indices.prefilter.inverted import Rows
+    from agentic_retriever.indices.prefilter.values import Entries
 
 
 class FieldKind(str, Enum):

@@ -12,7 +12,7 @@ from pyroaring import BitMap
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from agentic_retriever.indices.metadata_numbers import NodeNumbers
+    from agentic_retriever.indices.prefilter.numbers import NodeNumbers
 
 
 class CandidateSet(AbstractSet[str]):

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from pyroaring import BitMap
 
-from agentic_retriever.indices.btree import BPlusTree
-from agentic_retriever.indices.columns import Column
-from agentic_retriever.indices.inverted import bitmap_of, rows_of
-from agentic_retriever.indices.metadata_values import Entries
+from agentic_retriever.indices.prefilter.btree import BPlusTree
+from agentic_retriever.indices.prefilter.columns import Column
+from agentic_retriever.indices.prefilter.inverted import bitmap_of, rows_of
+from agentic_retriever.indices.prefilter.values import Entries
 
 if TYPE_CHECKING:
-    from agentic_retriever.indices.btree import Keys, Rows
+    from agentic_retriever.indices.prefilter.btree import Keys, Rows
 
 #: Up to so many rows it is faster to look at their keys than to walk down the tree; measured on 1,000,000 nodes.
 COLUMN_ROWS: Final = 1_024

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from agentic_retriever.checks import MAX_TOP_K, check_top_k
 from agentic_retriever.filters import check_filters, is_empty
-from agentic_retriever.indices.metadata_candidates import CandidateSet
-from agentic_retriever.indices.metadata_compile import Compiler
-from agentic_retriever.indices.metadata_files import load_snapshot, save_snapshot
-from agentic_retriever.indices.metadata_plan import FilterPlan, PlanKind, ids_limit
-from agentic_retriever.indices.metadata_snapshot import Snapshot
+from agentic_retriever.indices.prefilter.candidates import CandidateSet
+from agentic_retriever.indices.prefilter.compile import Compiler
+from agentic_retriever.indices.prefilter.files import load_snapshot, save_snapshot
+from agentic_retriever.indices.prefilter.plan import FilterPlan, PlanKind, ids_limit
+from agentic_retriever.indices.prefilter.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
     from pyroaring import BitMap
 
-    from agentic_retriever.indices.metadata_clauses import Test
-    from agentic_retriever.indices.metadata_fields import FieldIndex, FieldInfo
-    from agentic_retriever.indices.metadata_numbers import NodeNumbers
-    from agentic_retriever.indices.metadata_snapshot import Item
+    from agentic_retriever.indices.prefilter.clauses import Test
+    from agentic_retriever.indices.prefilter.fields import FieldIndex, FieldInfo
+    from agentic_retriever.indices.prefilter.numbers import NodeNumbers
+    from agentic_retriever.indices.prefilter.snapshot import Item
 
 
 class MetadataIndex:
