@@ -1,16 +1,11 @@
 """Print how calibrated hybrid search does on public collections beside each of its sides.
 
-Usage: python scripts/fusion_tables.py DATA_FOLDER [NAME ...] [--limit N] [--pseudo N] [--json FILE]
+Usage: python scripts/fusion_tables.py DATA_FOLDER [NAME ...] [--limit N] [--json FILE]
 
 DATA_FOLDER holds ``collections/NAME`` in BEIR form and ``embeddings/multilingual-e5-small/NAME.npz`` with vectors by
-id. A document is a node; both sides are searched 100 deep, as the strategy searches them. Three tables, nDCG@10:
-
-1. each side alone, hybrid as it comes, and hybrid with constants that were chosen on the other collections only, with
-   what it gains over the better side (95 % bootstrap interval over questions);
-2. by weight of the dense side, what hybrid gains over the better side, and the weights that are not below it on any
-   collection, for all collections and for all but one each: the bounds of a fit without judgments;
-3. with ``--pseudo N``, what a fit on N pseudo-queries of each collection chooses, freely and within the bounds, and how
-   that does on judged questions (the packaged model embeds what has changed, which takes a while).
+id. A document is a node; both sides are searched 100 deep, as the strategy searches them. nDCG@10 of each side alone,
+of hybrid as it comes, and of hybrid with constants that were chosen on the other collections only, with what it gains
+over the better side (95 % bootstrap interval over questions).
 """
 
 from __future__ import annotations
@@ -18,23 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from agentic_retriever.embeddings import EmbeddingModel, LocalE5Embedding, embedding_name
 from agentic_retriever.evaluation import load_dataset, ndcg_by_query
-from agentic_retriever.evaluation.fusion_fitting import fit_fusion, validate_fusion
-from agentic_retriever.evaluation.fusion_training import measured_table
-from agentic_retriever.evaluation.pseudo import pseudo_dataset
 from agentic_retriever.evaluation.statistics import bootstrap_interval
 from agentic_retriever.evaluation.vectors import load_vectors, passage
 from agentic_retriever.indices import KeywordIndex
 from agentic_retriever.indices.profile import background, sample_ids
-from agentic_retriever.retrievers import DEFAULT_FUSION, FusionTrainedOn, SideLists
+from agentic_retriever.retrievers import DEFAULT_FUSION, SideLists
 from agentic_retriever.retrievers.fusion_model import CosineBackground, FusionModel, dense_excess
 from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH
 from agentic_retriever.text import Tokenizer, detect_language
@@ -46,7 +37,6 @@ if TYPE_CHECKING:
 
 NAMES = ("cranfield", "cacm", "cisi", "xquad-en", "xquad-es", "xquad-th", "hotpotqa-100")
 MODEL = "multilingual-e5-small"
-STEPS = tuple(round(at / 20, 2) for at in range(21))
 GRID = tuple(
     FusionModel(alpha=alpha, slope=slope, pivot=pivot, reach=reach)
     for alpha, slope, pivot, reach in product((0.4, 0.5, 0.6), (0.0, 0.05, 0.1, 0.2), (0.0, 0.4, 0.8), (0.1, 0.2, 0.3))
@@ -115,7 +105,7 @@ def _merged(sides: SideLists, model: FusionModel) -> Sequence[tuple[str, float |
 
 
 def main_table(collections: Mapping[str, Searched]) -> list[dict[str, Any]]:
-    """Measure table 1."""
+    """Measure every collection, and print it."""
     reached = {name: np.array([one.quality(model).mean() for model in GRID]) for name, one in collections.items()}
     rows = []
     for name, one in collections.items():
@@ -140,75 +130,6 @@ def main_table(collections: Mapping[str, Searched]) -> list[dict[str, Any]]:
     return rows
 
 
-def bounds_table(collections: Mapping[str, Searched]) -> dict[str, Any]:
-    """Measure table 2."""
-    gains: dict[str, list[float]] = {}
-    for name, one in collections.items():
-        better = max(one.side(WORDS).mean(), one.side(DENSE).mean())
-        gains[name] = [float(one.quality(replace(DEFAULT_FUSION, alpha=a)).mean() - better) for a in STEPS]
-        _say(f"| {name} | " + " | ".join(f"{gain:+.3f}" for gain in gains[name]) + " |")
-    every = bounds(list(gains.values()))
-    _say(f"\nnot below the better side on any collection: {every[0]:g} to {every[1]:g}")
-    left_out = {}
-    for name, own in gains.items():
-        low, high = bounds([other for key, other in gains.items() if key != name] or [own])
-        worst = min(gain for alpha, gain in zip(STEPS, own, strict=True) if low <= alpha <= high)
-        left_out[name] = {"bounds": [low, high], "least gain": worst}
-        _say(f"without {name}: {low:g} to {high:g}; there at least {worst:+.3f} on it")
-    return {"alphas": STEPS, "gains": gains, "bounds": every, "left out": left_out}
-
-
-def bounds(gains: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return the stretch of weights around the default on which no gain is below 0."""
-    holds = (np.array(gains) >= -1e-9).all(axis=0)
-    middle = STEPS.index(DEFAULT_FUSION.alpha)
-    low = high = middle
-    while low > 0 and holds[low - 1]:
-        low -= 1
-    while high < len(STEPS) - 1 and holds[high + 1]:
-        high += 1
-    return STEPS[low], STEPS[high]
-
-
-def pseudo_table(data: Mapping[str, tuple[Dataset, Any, Any]], collections: Mapping[str, Searched], most: int) -> Any:  # noqa: ANN401 - rows for a JSON file
-    """Measure table 3."""
-    base = LocalE5Embedding()
-    model = EmbeddingModel(base, name=embedding_name(base), batch_size=8, timeout_s=900.0)
-    rows = []
-    for name, (dataset, documents, _) in data.items():
-        made = pseudo_dataset(name, dataset.path, dataset.documents, most=most)
-        asked = {doc_id for query in made.queries for doc_id in query.relevance}
-        changed = [document for document in made.documents if document.doc_id in asked]
-        matrix, _ = model.embed_passages([passage(document) for document in changed])
-        vectors = {**documents, **{d.doc_id: row for d, row in zip(changed, matrix, strict=True)}}
-        found = search(made, vectors, {query.query_id: model.embed_query(query.text) for query in made.queries})
-        table = measured_table(found.relevance, found.found, {doc_id: doc_id for doc_id in vectors})
-        origin = FusionTrainedOn(dataset=name, index=name, index_version=0, rows=0, date="", pseudo=True)
-        one = collections[name]
-        better = max(float(one.side(WORDS).mean()), float(one.side(DENSE).mean()))
-        row: dict[str, Any] = {"collection": name, "pseudo-queries": len(found.found)}
-        for label, bounded in (("free", False), ("bounded", True)):
-            fitted = fit_fusion(table, trained_on=origin, bounded=bounded)
-            seen = validate_fusion(table, bounded=bounded)
-            reached = float(one.quality(replace(fitted, trained_on=None)).mean())
-            row[label] = {
-                "alpha": fitted.alpha,
-                "slope": fitted.slope,
-                "installed": bool(seen.learned > seen.default and seen.gain[1] >= 0),
-                "judged": reached,
-                "over better side": reached - better,
-                "over default": reached - float(one.quality(DEFAULT_FUSION).mean()),
-            }
-        rows.append(row)
-        free, kept = row["free"], row["bounded"]
-        _say(
-            f"| {name} | {row['pseudo-queries']} | {free['alpha']:g} | {free['over better side']:+.3f} | "
-            f"{kept['alpha']:g} | {'yes' if kept['installed'] else 'no'} | {kept['over better side']:+.3f} | "
-            f"{kept['over default']:+.3f} |"
-        )
-    return rows
-
-
 def _told(gain: tuple[float, float, float]) -> str:
     return f"{gain[0]:+.3f} [{gain[1]:+.3f}, {gain[2]:+.3f}]"
 
@@ -224,21 +145,12 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("names", nargs="*", default=NAMES)
     parser.add_argument("--limit", type=int, help="most questions of a collection, drawn by a seed")
-    parser.add_argument("--pseudo", type=int, default=0, help="pseudo-queries of a collection to fit on")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    read_ones = {name: read(args.data, name, args.limit) for name in args.names}
-    collections = {name: search(*one) for name, one in read_ones.items()}
+    collections = {name: search(*read(args.data, name, args.limit)) for name in args.names}
     _say("| collection | questions | BM25 | dense | hybrid | over the better side | hybrid, left out "
          "| over the better side | alpha, slope, pivot, reach |\n|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     told: dict[str, Any] = {"main": main_table(collections)}
-    _say("\n| collection | " + " | ".join(f"{a:g}" for a in STEPS) + " |\n|---|" + "---|" * len(STEPS))
-    told["bounds"] = bounds_table(collections)
-    if args.pseudo:
-        head = ["collection", "pseudo-queries", "free: alpha", "judged, over the better side", "bounded: alpha",
-                "installed", "judged, over the better side", "over the default"]  # fmt: skip
-        _say(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
-        told["pseudo"] = pseudo_table(read_ones, collections, args.pseudo)
     if args.json is not None:
         args.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 

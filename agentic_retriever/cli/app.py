@@ -223,26 +223,21 @@ def train(
     ctx: typer.Context,
     index: Annotated[str, typer.Option("--index", help="The index to train.")],
     datasets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[DATASET...]", help="BEIR folders or .jsonl files of questions; none for --unlabelled."
-        ),
-    ] = None,
+        list[str],
+        typer.Argument(metavar="DATASET...", help="BEIR folders or .jsonl files of judged questions."),
+    ],
     vectors: Vectors = None,
     limit: Limit = None,
     seed: Seed = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, but install nothing.")] = False,
-    unlabelled: Annotated[
-        bool, typer.Option("--unlabelled", help="Fit only hybrid's weights, within bounds, on pseudo-queries.")
-    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Fit hybrid's weights, the choice of the strategy and the confidence of an index; install what helps."""
     from agentic_retriever.cli.training import TrainArguments, run_train
 
     asked = TrainArguments(
-        datasets=tuple(datasets or ()), index=index, vectors=vectors, limit=limit, seed=seed, dry_run=dry_run,
-        unlabelled=unlabelled, json_file=json_file,
+        datasets=tuple(datasets), index=index, vectors=vectors, limit=limit, seed=seed, dry_run=dry_run,
+        json_file=json_file,
     )  # fmt: skip
     run_train(Console(), ctx.obj, asked)
 

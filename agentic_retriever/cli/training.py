@@ -1,4 +1,4 @@
-"""``train``: what an index learns from judged questions, or within bounds from none."""
+"""``train``: what an index learns from judged questions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from agentic_retriever.cli.evaluation import number, show_problems, write_json
 from agentic_retriever.cli.progress import shown_steps
 from agentic_retriever.cli.setup import load_config, opened_router
-from agentic_retriever.errors import EvaluationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from agentic_retriever.evaluation.fusion_training import FusionTraining
     from agentic_retriever.evaluation.strategies import StrategyRun
     from agentic_retriever.evaluation.training_result import TrainingResult
-    from agentic_retriever.evaluation.unlabelled import UnlabelledTraining
     from agentic_retriever.routing import CrossValidation
 
 
@@ -32,45 +30,21 @@ class TrainArguments:
     limit: int | None
     seed: int
     dry_run: bool
-    unlabelled: bool
     json_file: Path | None
 
 
 def run_train(console: Console, data_dir: Path | None, asked: TrainArguments) -> None:
-    """Fit what an index can learn, and install what helps.
-
-    Raises:
-        EvaluationError: If neither a data set nor ``--unlabelled`` is given, or both are.
-    """
+    """Fit what an index can learn, and install what helps."""
     from agentic_retriever.evaluation.loading import load_dataset
     from agentic_retriever.evaluation.training import TrainingOptions, train_strategies
-    from agentic_retriever.evaluation.unlabelled import train_unlabelled
 
-    if bool(asked.datasets) == asked.unlabelled:
-        raise EvaluationError(
-            "name a data set of judged questions, or give --unlabelled to fit hybrid search without; one of the two"
-        )
     datasets = [load_dataset(name, with_corpus=False) for name in asked.datasets]
     options = TrainingOptions(vectors=asked.vectors, limit=asked.limit, seed=asked.seed, dry_run=asked.dry_run)
     with opened_router(load_config(data_dir)) as router, shown_steps(console) as steps:
-        if asked.unlabelled:
-            fitted = train_unlabelled(router, asked.index, options, watcher=steps)
-        else:
-            trained = train_strategies(datasets, router, asked.index, options, watcher=steps)
+        trained = train_strategies(datasets, router, asked.index, options, watcher=steps)
     if asked.json_file is not None:
-        write_json(asked.json_file, fitted.to_dict() if asked.unlabelled else trained.to_dict())
-    if asked.unlabelled:
-        show_unlabelled(console, fitted)
-    else:
-        show_training(console, trained)
-
-
-def show_unlabelled(console: Console, result: UnlabelledTraining) -> None:
-    """Write what a fit without judgments found, and what became of it."""
-    console.warn(result.note)
-    console.line(f"index {result.index}, {result.queries:,} pseudo-queries", style="bold")
-    _show_fusion(console, result.fusion)
-    console.line(result.fusion.verdict, style="bold")
+        write_json(asked.json_file, trained.to_dict())
+    show_training(console, trained)
 
 
 def show_training(console: Console, result: TrainingResult) -> None:

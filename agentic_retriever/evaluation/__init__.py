@@ -23,7 +23,6 @@ from agentic_retriever.evaluation.routing import (
 from agentic_retriever.evaluation.strategies import JudgedQuery, StrategyRun, run_strategies
 from agentic_retriever.evaluation.training import TrainingOptions, train_strategies
 from agentic_retriever.evaluation.training_result import TrainingResult
-from agentic_retriever.evaluation.unlabelled import UnlabelledTraining, train_unlabelled
 
 __all__ = [
     "BenchOptions",
@@ -47,7 +46,6 @@ __all__ = [
     "TargetResult",
     "TrainingOptions",
     "TrainingResult",
-    "UnlabelledTraining",
     "bench_routing",
     "benchmark",
     "draw_reliability",
@@ -62,5 +60,4 @@ __all__ = [
     "stage_one_field",
     "stage_two_field",
     "train_strategies",
-    "train_unlabelled",
 ]

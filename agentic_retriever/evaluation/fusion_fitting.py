@@ -21,11 +21,6 @@ MIN_QUESTIONS: Final = 20
 LARGEST_LOSS: Final = 0.01
 """nDCG@10 that the interval of the gain over the default may reach below 0 for weights that are installed."""
 
-UNLABELLED_ALPHAS: Final = (0.4, 0.6)
-"""What a fit without judgments may choose the weight of the dense side from. With any weight from 0.4 to 0.7, moved by
-question as the default is, hybrid is not below its better side on any of the seven public collections that
-``scripts/fusion_tables.py`` measures; from 0.4 on because of one of them, on which words do much worse."""
-
 _WORDS_ONLY: Final = FusionModel(alpha=0.0, slope=0.0, reach=0.0)
 _DENSE_ONLY: Final = FusionModel(alpha=1.0, slope=0.0, reach=0.0)
 _STEPS: Final = tuple(round(at / 10, 1) for at in range(11))
@@ -66,17 +61,6 @@ class FusionTable:
             raise EvaluationError(
                 f"the qualities of {shape[1]} weights must be numbers from 0 to 1, one row a question"
             )
-
-    @property
-    def bounded(self) -> tuple[int, ...]:
-        """Columns of what a fit without judgments may choose, the default first."""
-        low, high = UNLABELLED_ALPHAS
-        allowed = (
-            at
-            for at, model in enumerate(self.candidates)
-            if low <= model.alpha <= high and replace(model, alpha=DEFAULT_FUSION.alpha) == DEFAULT_FUSION
-        )
-        return tuple(allowed)
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -132,7 +116,7 @@ class FusionValidation:
         return {**told, "helps": self.helps, "side_helps": self.side_helps}
 
 
-def fit_fusion(table: FusionTable, *, trained_on: FusionTrainedOn, bounded: bool = False) -> FusionModel:
+def fit_fusion(table: FusionTable, *, trained_on: FusionTrainedOn) -> FusionModel:
     """Choose the weights of an index.
 
     Of all candidates within one standard error of the best one, and not below either side alone, the one that is
@@ -142,14 +126,12 @@ def fit_fusion(table: FusionTable, *, trained_on: FusionTrainedOn, bounded: bool
     Args:
         table: What the candidates reach on at least 20 questions.
         trained_on: Where the questions are from; their number is put in.
-        bounded: Whether only what ``UNLABELLED_ALPHAS`` allows is chosen from, below a side or not: for questions made
-            of the documents' own words, on which words alone do best.
 
     Raises:
         EvaluationError: If there are too few questions.
     """
     _check_rows(table)
-    chosen = table.candidates[_choose(table, np.arange(len(table.quality)), bounded=bounded)]
+    chosen = table.candidates[_choose(table, np.arange(len(table.quality)))]
     return replace(chosen, trained_on=replace(trained_on, rows=len(table.quality)))
 
 
@@ -161,13 +143,12 @@ def better_side(table: FusionTable, *, trained_on: FusionTrainedOn) -> FusionMod
     return replace(chosen, trained_on=replace(trained_on, rows=len(table.quality)))
 
 
-def validate_fusion(table: FusionTable, *, seed: int = 0, bounded: bool = False) -> FusionValidation:
+def validate_fusion(table: FusionTable, *, seed: int = 0) -> FusionValidation:
     """Fit on all folds but one and measure on that one, in turn.
 
     Args:
         table: What the candidates reach on at least 20 questions.
         seed: Of the folds and of the bootstrap; the same seed gives the same figures.
-        bounded: As for :func:`fit_fusion`.
 
     Raises:
         EvaluationError: If there are too few questions.
@@ -180,7 +161,7 @@ def validate_fusion(table: FusionTable, *, seed: int = 0, bounded: bool = False)
     for _ in range(_REPEATS):
         for part in np.array_split(generator.permutation(rows), folds):
             others = np.setdiff1d(np.arange(rows), part)
-            learned[part] += table.quality[part, _choose(table, others, bounded=bounded)] / _REPEATS
+            learned[part] += table.quality[part, _choose(table, others)] / _REPEATS
     words, dense = (table.quality[:, at] for at in table.sides)
     default, side = table.quality[:, 0], words if words.mean() >= dense.mean() else dense
     return FusionValidation(
@@ -197,18 +178,15 @@ def validate_fusion(table: FusionTable, *, seed: int = 0, bounded: bool = False)
     )
 
 
-def _choose(table: FusionTable, rows: npt.NDArray[np.int64], *, bounded: bool = False) -> int:
+def _choose(table: FusionTable, rows: npt.NDArray[np.int64]) -> int:
     """Return the column of the candidate that these questions ask for."""
-    columns = np.array(table.bounded) if bounded else np.arange(len(table.candidates))
-    quality = table.quality[rows][:, columns]
+    quality = table.quality[rows]
     means = quality.mean(axis=0)
     best = int(means.argmax())
     losses = quality[:, [best]] - quality
     errors = losses.std(axis=0, ddof=1) / np.sqrt(len(rows))
-    near = losses.mean(axis=0) <= errors + TIES
-    if not bounded:
-        near &= means >= means[list(table.sides)].max() - TIES
-    return int(columns[near.argmax()])  # the first, for the best one is always among them
+    near = (losses.mean(axis=0) <= errors + TIES) & (means >= means[list(table.sides)].max() - TIES)
+    return int(near.argmax())  # the first, for the best one is always among them
 
 
 def _check_rows(table: FusionTable) -> None:

@@ -1,7 +1,7 @@
 """Fitting how an index weighs the two sides of hybrid search, on questions that people have judged.
 
 Questions that were made of the documents' own words are of no use here: they ask for BM25 alone on any collection,
-where real questions ask for a mixture. What they may do is in ``unlabelled.py``.
+where real questions ask for a mixture.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def train_fusion(
         return FusionTraining.left_out(f"{type(hybrid).__name__} is registered for hybrid search")
     table = fusion_table(index, hybrid, queries, watcher=watcher)
     validation = validate_fusion(table, seed=seed)
-    path = index.folder / FUSION_FILE
+    path, used = index.folder / FUSION_FILE, router.config.fusion == Fusion.CALIBRATED.value
     had_one, model = path.exists(), None
     if validation.helps:
         model = fit_fusion(table, trained_on=trained_on)
@@ -122,7 +122,7 @@ def train_fusion(
         validation=validation,
         model=model,
         installed=model is not None and install,
-        verdict=_verdict(validation, model, install=install, used=is_used(router), had_one=had_one),
+        verdict=_verdict(validation, model, install=install, used=used, had_one=had_one),
     )
 
 
@@ -159,25 +159,7 @@ def fusion_table(
         _learn_documents(index, sides[query.query_id], documents)
         if watcher is not None:
             watcher.advance(1)
-    return measured_table({query.query_id: query.relevance for query in queries}, sides, documents)
-
-
-def measured_table(
-    grades: Mapping[str, Mapping[str, int]], sides: Mapping[str, SideLists], documents: Mapping[str, str]
-) -> FusionTable:
-    """Merge what both sides found by every candidate, and measure that.
-
-    Args:
-        grades: Grade of each judged document, from 0, by question.
-        sides: What both sides found, by question.
-        documents: The document of each node; nodes without one are left out.
-
-    Returns:
-        nDCG@10 by question, in the order of ``grades``, and candidate.
-
-    Raises:
-        ConfigError: If the extra ``bench`` is not installed.
-    """
+    grades = {query.query_id: query.relevance for query in queries}
     quality = np.zeros((len(grades), len(CANDIDATES)))
     for at, model in enumerate(CANDIDATES):
         reached = ndcg_by_query(grades, {i: _document_ranking(found, model, documents) for i, found in sides.items()})
@@ -198,11 +180,6 @@ def _document_ranking(found: SideLists, model: FusionModel, documents: Mapping[s
     ranking = found.merged(model) if len(lists) > 1 else [(i, 0.0) for entries in lists for i, _score in entries]
     # Nodes that were deleted meanwhile are left out, as in a search.
     return list(dict.fromkeys(documents[node_id] for node_id, _score in ranking if node_id in documents))
-
-
-def is_used(router: AgenticRouter) -> bool:
-    """Tell whether the settings let hybrid search use weights that were fitted."""
-    return router.config.fusion == Fusion.CALIBRATED.value
 
 
 def _verdict(

@@ -172,7 +172,7 @@ class _Training:
     def fusion(self) -> FusionTraining:
         """Fit the weights of hybrid search."""
         if self._pseudo:
-            return FusionTraining.left_out(f"{_OWN_WORDS} ask for BM25 alone on any index; see train_unlabelled")
+            return FusionTraining.left_out(f"{_OWN_WORDS} ask for BM25 alone on any index")
         index = self._index
         return train_fusion(
             self._router,

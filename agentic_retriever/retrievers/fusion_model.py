@@ -49,7 +49,6 @@ class FusionTrainedOn:
         index_version: Its version at that time, from 0.
         rows: How many questions, from 0.
         date: When, ISO 8601.
-        pseudo: Whether the questions were made of the index itself, for want of judged ones.
 
     Raises:
         ValueError: If a part is ill-typed or out of range; it is named.
@@ -60,10 +59,8 @@ class FusionTrainedOn:
     index_version: int
     rows: int
     date: str
-    pseudo: bool = False
 
     def __post_init__(self) -> None:
-        require(isinstance(self.pseudo, bool), "trained_on.pseudo", "true or false", self.pseudo)
         check_trained_on(self, texts=("dataset", "index", "date"), counts=("index_version", "rows"))
 
     def to_dict(self) -> dict[str, Any]:
@@ -131,9 +128,10 @@ class FusionModel:
         check_format(table, FUSION_FORMAT)
         trained = table["trained_on"]
         if trained is not None:
-            # Files from before there was a fit without judgments do not say that they are none.
-            told = {"pseudo": False, **trained} if isinstance(trained, dict) else trained
-            trained = FusionTrainedOn(**table_of(told, "trained_on", FusionTrainedOn.__dataclass_fields__))
+            if isinstance(trained, dict):
+                # Of the time when weights were also fitted without judgments.
+                trained = {name: value for name, value in trained.items() if name != "pseudo"}
+            trained = FusionTrainedOn(**table_of(trained, "trained_on", FusionTrainedOn.__dataclass_fields__))
         numbers = {name: table[name] for name in ("alpha", "slope", "pivot", "reach")}
         return cls(**numbers, trained_on=trained)
 

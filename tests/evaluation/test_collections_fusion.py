@@ -8,7 +8,6 @@ import json
 import numpy as np
 import pytest
 
-from agentic_retriever.evaluation.fusion_training import measured_table
 from agentic_retriever.indices import KeywordIndex
 from agentic_retriever.indices.profile import background, sample_ids
 from agentic_retriever.retrievers import DEFAULT_FUSION, SideLists
@@ -70,19 +69,3 @@ def test_hybrid_is_not_below_the_better_side(shared_data, name):
     measure = ir_measures.nDCG @ 10
     found = {side: ir_measures.calc_aggregate([measure], judged, run)[measure] for side, run in runs.items()}
     assert found["hybrid"] >= max(found["dense"], found["bm25"]), found
-
-
-@pytest.mark.parametrize("name", ["cisi"])
-def test_what_a_fit_without_judgments_may_choose_is_not_below_the_better_side(shared_data, name):
-    """One collection, for time; scripts/fusion_tables.py measures all seven."""
-    pytest.importorskip("ir_measures", reason="the extra 'bench' is not installed")
-    judged, sides = {}, {}
-    for query_id, qrels, found in sides_of(shared_data, name):
-        judged[query_id], sides[query_id] = qrels[query_id], found
-    documents = {
-        doc_id: doc_id for found in sides.values() for entries in found.lists.values() for doc_id, _ in entries
-    }
-    table = measured_table(judged, sides, documents)
-    means = table.quality.mean(axis=0)
-    assert {table.candidates[at].alpha for at in table.bounded} == {0.4, 0.5, 0.6}
-    assert min(means[at] for at in table.bounded) >= max(means[at] for at in table.sides)

@@ -100,21 +100,8 @@ def test_train_without_installing(cli, tmp_path):
     assert not (tmp_path / "data" / "indexes" / "mine" / MEASURED_FILE).exists()
 
 
-def test_train_without_judgments(cli, tmp_path):
-    text = "Report {0} is about town {0}. The kestrel of tower {0} was seen in spring {0}. Rain fell on {0} bridges."
-    write_lines(tmp_path / "docs.jsonl", [{"_id": f"d{at}", "text": text.format(at)} for at in range(24)])
-    assert cli("index", "add", "mine", "docs.jsonl").exit_code == 0
-    done = cli("train", "--index", "mine", "--unlabelled", "--dry-run", "--json", "t.json")
-    assert done.exit_code == 0, done.output
-    assert "pseudo-queries" in done.stdout
-    assert "flatter search by words" in done.stderr
-    assert json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["pseudo_queries"] is True
-    for args in (("train", "--index", "mine"), ("train", "docs.jsonl", "--index", "mine", "--unlabelled")):
-        refused = cli(*args)
-        assert (refused.exit_code, "one of the two" in refused.stderr) == (6, True)
-
-
 def test_train_on_nothing(cli, boats):
     done = cli("train", boats, "--index", "mine")
     assert (done.exit_code, "'mine'" in done.stderr) == (5, True)
     assert cli("train", boats).exit_code == 2
+    assert cli("train", "--index", "mine").exit_code == 2

@@ -69,6 +69,13 @@ def test_save_and_load(tmp_path, trained_on):
     assert FusionModel.load(tmp_path / "none.json") is None
 
 
+@pytest.mark.parametrize("pseudo", [True, False])
+def test_files_of_the_time_of_fits_without_judgments_are_read(pseudo):
+    told = FusionModel(alpha=0.4, trained_on=TRAINED).to_dict()
+    told["trained_on"]["pseudo"] = pseudo
+    assert FusionModel.from_dict(told) == FusionModel(alpha=0.4, trained_on=TRAINED)
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
