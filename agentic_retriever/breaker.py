@@ -1,11 +1,11 @@
-"""A circuit breaker: an endpoint that keeps failing is left alone for a while, then tried with one call."""
+"""A circuit breaker: a server that keeps failing is left alone for a while, then tried with one call."""
 
 from __future__ import annotations
 
 import threading
 import time
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,12 +19,20 @@ class BreakerState(str, Enum):
     HALF_OPEN = "half_open"
 
 
+class Ticket(NamedTuple):
+    """Leave to make one call, to be handed back when it ended."""
+
+    generation: int
+    is_probe: bool
+
+
 class Breaker:
     """Counts failures in a row and decides whether the next call may go out; safe to use from several threads.
 
     Closed, every call goes out. After ``failures`` failures in a row it opens: no call goes out until ``cooldown_s``
     have passed. Then it is half open: one call at a time goes out as a probe. A probe that succeeds closes the breaker,
-    one that fails opens it for another cooldown. The pattern is M. Nygard's (Release It!, 2007).
+    one that fails opens it again, for twice as long as before up to ``max_cooldown_s``. The pattern is M. Nygard's
+    (Release It!, 2007).
 
     A call hands back the ticket that :meth:`enter` gave it, so that a late result from before the breaker opened is
     never taken for the probe's.
@@ -32,6 +40,7 @@ class Breaker:
     Args:
         failures: Failures in a row that open it, at least 1.
         cooldown_s: Seconds that it stays open, above 0.
+        max_cooldown_s: Most seconds that it stays open after probes that failed; always ``cooldown_s`` by default.
         clock: Seconds that only grow.
 
     Raises:
@@ -39,18 +48,26 @@ class Breaker:
     """
 
     def __init__(
-        self, *, failures: int = 3, cooldown_s: float = 30.0, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        failures: int = 3,
+        cooldown_s: float = 30.0,
+        max_cooldown_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if failures < 1 or not cooldown_s > 0:
             message = f"failures must be at least 1 and cooldown_s above 0, got {failures} and {cooldown_s}"
             raise ValueError(message)
         self.failures = failures
         self.cooldown_s = cooldown_s
+        self.openings = 0  # how often it went from closed to open
+        self._max_cooldown_s = max(cooldown_s, max_cooldown_s)
         self._clock = clock
         # Reentrant, since the finalizer of a forgotten stream may hand its ticket back in the middle of anything.
         self._lock = threading.RLock()
         self._state = BreakerState.CLOSED
         self._failed = 0
+        self._open_s = cooldown_s
         self._opened_at = 0.0
         self._probing = False
         self._generation = 0
@@ -72,42 +89,42 @@ class Breaker:
             self._tick()
             return self._left_s()
 
-    def enter(self) -> int | None:
-        """Ask whether a call may go out.
-
-        Returns:
-            A ticket to hand to :meth:`leave`, or ``None`` when the call must not go out.
-        """
+    def enter(self) -> Ticket | None:
+        """Give a ticket to hand to :meth:`leave`, or ``None`` when the call must not go out."""
         with self._lock:
             self._tick()
             if self._state is BreakerState.OPEN or (self._state is BreakerState.HALF_OPEN and self._probing):
                 return None
             self._probing = self._state is BreakerState.HALF_OPEN
-            return self._generation
+            return Ticket(self._generation, self._probing)
 
-    def leave(self, ticket: int, *, ok: bool | None) -> None:
-        """Say how a call ended.
+    def leave(self, ticket: Ticket, *, ok: bool | None) -> bool:
+        """Note how a call ended, and tell whether that opened the breaker, which was closed.
 
         Args:
             ticket: What :meth:`enter` returned for it.
-            ok: Whether the endpoint did its part; ``None`` when the call says nothing about that.
+            ok: Whether the server did its part; ``None`` when the call says nothing about that.
         """
         with self._lock:
             self._tick()
-            if ticket != self._generation:
-                return
+            if ticket.generation != self._generation:
+                return False
             self._probing = False
-            if ok is None:
-                return
             if ok:
                 self._failed = 0
-                if self._state is BreakerState.HALF_OPEN:
+                if ticket.is_probe:
+                    self._open_s = self.cooldown_s
                     self._move(BreakerState.CLOSED)
-                return
-            self._failed += 1
-            if self._state is BreakerState.HALF_OPEN or self._failed >= self.failures:
-                self._opened_at = self._clock()
-                self._move(BreakerState.OPEN)
+            elif ok is False:
+                self._failed += 1
+                if ticket.is_probe:
+                    self._open_s = min(self._max_cooldown_s, 2 * self._open_s)
+                    self._move(BreakerState.OPEN)
+                elif self._failed >= self.failures:
+                    self.openings += 1
+                    self._move(BreakerState.OPEN)
+                    return True
+            return False
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -118,15 +135,16 @@ class Breaker:
     def _left_s(self) -> float:
         if self._state is not BreakerState.OPEN:
             return 0.0
-        return max(0.0, self._opened_at + self.cooldown_s - self._clock())
+        return max(0.0, self._opened_at + self._open_s - self._clock())
 
     def _tick(self) -> None:
-        if self._state is BreakerState.OPEN and self._clock() - self._opened_at >= self.cooldown_s:
+        if self._state is BreakerState.OPEN and self._clock() - self._opened_at >= self._open_s:
             self._move(BreakerState.HALF_OPEN)
 
     def _move(self, state: BreakerState) -> None:
         self._state = state
-        self._probing = False
         self._generation += 1
-        if state is BreakerState.CLOSED:
+        if state is BreakerState.OPEN:
+            self._opened_at = self._clock()
+        elif state is BreakerState.CLOSED:
             self._failed = 0

@@ -1,11 +1,8 @@
 """Spans and events of our stages for whoever watches LlamaIndex: Phoenix, Langfuse, OpenTelemetry handlers, and others.
 
 They reach the handlers of LlamaIndex's root dispatcher, and those of the dispatcher ``agentic_retriever`` below it.
-While no handler is attached nothing is made at all. A handler that raises is warned of once and never ends a query.
-
-Example:
-    >>> from llama_index.core.instrumentation import get_dispatcher
-    >>> get_dispatcher().add_event_handler(my_handler)
+While no handler is attached nothing is made at all. LlamaIndex's older callback handlers are at the end: none by
+default. A handler of either kind that raises is warned of once and never ends a query.
 """
 
 from __future__ import annotations
@@ -13,38 +10,43 @@ from __future__ import annotations
 import inspect
 import logging
 import uuid
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.callbacks.base_handler import BaseCallbackHandler
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
-from llama_index_instrumentation.dispatcher import active_instrument_tags
+from llama_index_instrumentation.dispatcher import DISPATCHER_SPAN_DECORATED_ATTR, active_instrument_tags
 from llama_index_instrumentation.event_handlers import NullEventHandler
 from llama_index_instrumentation.events.span import SpanDropEvent
 from llama_index_instrumentation.span import active_span_id
 from llama_index_instrumentation.span_handlers import NullSpanHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
+    from llama_index.core.callbacks.schema import CBEventType
     from llama_index_instrumentation.dispatcher import Dispatcher
 
 logger = logging.getLogger(__name__)
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _DISPATCHER: Final = get_dispatcher("agentic_retriever")
-
 _ALL: Final = (_DISPATCHER, _DISPATCHER.root)
-
 _QUIET: Final = frozenset({NullEventHandler, NullSpanHandler})
-
-#: Classes of handlers that have raised, so that each is warned of once.
-_told_of: set[type] = set()
+_warned_of: set[type] = set()  # classes of handlers that have raised
 
 
 class RouteDecisionEvent(BaseEvent):
     """A question was routed.
+
+    Example:
+        >>> from llama_index.core.instrumentation import get_dispatcher
+        >>> get_dispatcher().add_event_handler(my_handler)
 
     Attributes:
         decision: The decision record, as ``RouteDecision.to_dict()`` gives it.
@@ -59,7 +61,7 @@ class RouteDecisionEvent(BaseEvent):
 
 
 class Span:
-    """One stage of one query under way; ``result`` is what handlers are told that it gave.
+    """One stage of one query under way; ``result`` is what handlers hear that it gave.
 
     Args:
         name: As ``Class.method``, from which handlers take the name they show.
@@ -70,23 +72,22 @@ class Span:
     def __init__(self, name: str, inputs: Mapping[str, object], instance: object = None) -> None:
         self.span_id = f"{name}-{uuid.uuid4()}"
         self.result: object = None
+        kinds = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY) for key in inputs]
+        self._bound: Final = inspect.Signature(kinds).bind(**inputs)
         self._instance = instance
-        self._bound = _bound(inputs)
 
     def enter(self) -> None:
         """Tell the handlers that it begins, below the span that is active now."""
-        tags = active_instrument_tags.get()
-        self._tell(
-            "span_enter", bound_args=self._bound, instance=self._instance, parent_id=active_span_id.get(), tags=tags
-        )
+        parent, tags = active_span_id.get(), active_instrument_tags.get()
+        self._tell("span_enter", parent_id=parent, tags=tags)
 
     def end(self, error: BaseException | None = None) -> None:
         """Tell the handlers that it ended, or what broke it off."""
         if error is None:
-            self._tell("span_exit", bound_args=self._bound, instance=self._instance, result=self.result)
+            self._tell("span_exit", result=self.result)
             return
         emit(SpanDropEvent(span_id=self.span_id, err_str=type(error).__name__))
-        self._tell("span_drop", bound_args=self._bound, instance=self._instance, err=error)
+        self._tell("span_drop", err=error)
 
     def active(self, call: Callable[[], T]) -> T:
         """Run a call with this span as the one that others begin below."""
@@ -96,15 +97,16 @@ class Span:
         finally:
             active_span_id.reset(token)
 
-    def _tell(self, what: str, **told: object) -> None:
-        for dispatcher in _chain():
+    def _tell(self, what: str, **values: object) -> None:
+        for dispatcher in _dispatchers():
             for handler in dispatcher.span_handlers:
-                _guarded(handler, lambda: getattr(handler, what)(id_=self.span_id, **told))  # noqa: B023 - called here
+                values.update(id_=self.span_id, bound_args=self._bound, instance=self._instance)
+                _notify(handler, "handler {} of instrumentation", what, **values)
 
 
 def is_watched() -> bool:
     """Tell whether any handler is attached that does something."""
-    for dispatcher in _chain():  # plain loops: every stage of every query asks
+    for dispatcher in _dispatchers():  # plain loops: every stage of every query asks
         for event_handler in dispatcher.event_handlers:
             if type(event_handler) not in _QUIET:
                 return True
@@ -116,11 +118,7 @@ def is_watched() -> bool:
 
 @contextmanager
 def span(opened: Span) -> Iterator[Span]:
-    """Open a span around a block; not around a ``yield``, for which there is :func:`streamed`.
-
-    Args:
-        opened: The span, not yet entered.
-    """
+    """Enter a span for a block; not around a ``yield``, for which there is :func:`streamed`."""
     opened.enter()
     token = active_span_id.set(opened.span_id)
     try:
@@ -136,22 +134,11 @@ def span(opened: Span) -> Iterator[Span]:
 
 
 def streamed(
-    opened: Span,
-    pieces: Generator[str, None, T],
-    *,
-    begun: Callable[[], None],
-    ended: Callable[[T], None],
+    opened: Span, pieces: Generator[str, None, T], *, begun: Callable[[], None], ended: Callable[[T], None]
 ) -> Generator[str, None, T]:
     """Run a generator inside a span, which is active only while the generator runs, never in its reader's code.
 
-    Args:
-        opened: The span, not yet entered.
-        pieces: The generator.
-        begun: Called first, while the span is active.
-        ended: Hears the result, likewise.
-
-    Yields:
-        What the generator yields.
+    ``begun`` is called first and ``ended`` with the result, both while the span is active.
     """
     opened.enter()
     try:
@@ -177,30 +164,80 @@ def streamed(
 def emit(event: BaseEvent) -> None:
     """Tell the event handlers."""
     event.tags.update(active_instrument_tags.get())
-    for dispatcher in _chain():
+    for dispatcher in _dispatchers():
         for handler in dispatcher.event_handlers:
-            _guarded(handler, lambda: handler.handle(event))  # noqa: B023 - called here
+            _notify(handler, "handler {} of instrumentation", "handle", event)
 
 
-def _chain() -> tuple[Dispatcher, ...]:
+def _dispatchers() -> tuple[Dispatcher, ...]:
     return _ALL if _DISPATCHER.propagate else _ALL[:1]
 
 
-def _bound(inputs: Mapping[str, object]) -> inspect.BoundArguments:
-    kinds = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in inputs]
-    return inspect.Signature(kinds).bind(**inputs)
-
-
-def _guarded(handler: object, call: Callable[[], object]) -> None:
+def _notify(handler: object, label: str, method: str, *args: object, **kwargs: object) -> None:
+    """Call a method of a handler; LlamaIndex's dispatcher would swallow its error without a word."""
     try:
-        call()
+        getattr(handler, method)(*args, **kwargs)
     except Exception as err:  # foreign code, of which nothing but its failure may be noticed
-        kind = type(handler)
-        if kind not in _told_of:
-            _told_of.add(kind)
-            logger.warning(
-                "the handler %s of instrumentation raised %s; queries go on, and this is told once",
-                kind.__name__,
-                type(err).__name__,
-            )
-            logger.debug("as told of %s", kind.__name__, exc_info=err)
+        what, kind = label.format(type(handler).__name__), type(handler)
+        logger.debug("the %s failed", what, exc_info=err)
+        if kind not in _warned_of:
+            _warned_of.add(kind)
+            logger.warning("the %s raised %s; queries go on, and this is told once", what, type(err).__name__)
+
+
+def spanned_by_base(method: F) -> F:
+    """Mark an override that calls the base's method, which opens the span, so that no second one is put around it."""
+    setattr(method, DISPATCHER_SPAN_DECORATED_ATTR, True)
+    return method
+
+
+def no_callbacks() -> CallbackManager:
+    """Make a manager of its own: a fresh one takes over the handlers of the whole process."""
+    manager = CallbackManager()
+    manager.handlers = []
+    return manager
+
+
+def safe_callbacks(given: CallbackManager | None) -> CallbackManager:
+    """Make a manager that calls the handlers that another one has now; a handler that raises is warned of once."""
+    manager = no_callbacks()
+    if given is not None:
+        manager.handlers = [_SafeHandler(handler) for handler in given.handlers]
+    return manager
+
+
+class _SafeHandler(BaseCallbackHandler):
+    """Passes everything on, but no error back: LlamaIndex's manager would raise it."""
+
+    def __init__(self, handler: BaseCallbackHandler) -> None:
+        super().__init__(list(handler.event_starts_to_ignore), list(handler.event_ends_to_ignore))
+        self._handler = handler
+
+    def on_event_start(
+        self,
+        event_type: CBEventType,
+        payload: dict[str, Any] | None = None,
+        event_id: str = "",
+        parent_id: str = "",
+        **kwargs: Any,  # noqa: ANN401 - LlamaIndex's signature
+    ) -> str:
+        self._call("on_event_start", event_type, payload, event_id=event_id, parent_id=parent_id, **kwargs)
+        return event_id
+
+    def on_event_end(
+        self,
+        event_type: CBEventType,
+        payload: dict[str, Any] | None = None,
+        event_id: str = "",
+        **kwargs: Any,  # noqa: ANN401 - LlamaIndex's signature
+    ) -> None:
+        self._call("on_event_end", event_type, payload, event_id=event_id, **kwargs)
+
+    def start_trace(self, trace_id: str | None = None) -> None:
+        self._call("start_trace", trace_id=trace_id)
+
+    def end_trace(self, trace_id: str | None = None, trace_map: dict[str, list[str]] | None = None) -> None:
+        self._call("end_trace", trace_id=trace_id, trace_map=trace_map)
+
+    def _call(self, method: str, *args: object, **kwargs: object) -> None:
+        _notify(self._handler, "callback handler {}", method, *args, **kwargs)

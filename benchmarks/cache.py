@@ -79,7 +79,7 @@ def _codec(answer: Answer) -> list[Row]:
 def _stampede() -> Row:
     """Time from the start of all callers of one cold key to the end of the last, one computation of 300 ms included."""
     from agentic_retriever.cache import SingleFlightCache
-    from agentic_retriever.concurrency import Workers
+    from agentic_retriever.threads import Workers
 
     taken = []
     with Workers(8, "benchmark") as workers, no_garbage_collection():

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.errors import AgenticRetrieverError
+from agentic_retriever.threads import Workers
 
 
 def test_no_thread_before_the_first_call_and_none_after_close():

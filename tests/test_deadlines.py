@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import DeadlineExceededError
+from agentic_retriever.threads import DeadlineCaller
 
 
 def test_returns_the_result_and_raises_the_error():

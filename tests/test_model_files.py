@@ -6,7 +6,7 @@ import math
 import pytest
 
 from agentic_retriever.errors import ConfigError, StoreDamagedError
-from agentic_retriever.model_files import check_format, is_finite, load_model, model_bytes, table_of
+from agentic_retriever.json_files import check_format, is_finite, load_model, model_bytes, table_of
 
 
 def raising(error):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from agentic_retriever.errors import EmbeddingError, RetrievalError, StoreError
-from agentic_retriever.seams import guarded
+from agentic_retriever.threads import guarded
 
 
 def failing(error):

@@ -10,7 +10,7 @@ from llama_index.core.base.response.schema import AsyncStreamingResponse, Stream
 from agentic_retriever.bridge.pins import Pins, checked_bundle
 from agentic_retriever.bridge.responses import as_response, response_metadata, source_nodes
 from agentic_retriever.bridge.retriever import FindsNodes, RoutedRetriever
-from agentic_retriever.callbacks import safe_callbacks, spanned_by_base
+from agentic_retriever.tracing import safe_callbacks, spanned_by_base
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence

@@ -9,7 +9,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore
 
 from agentic_retriever.bridge.pins import Pins, checked_bundle
-from agentic_retriever.callbacks import safe_callbacks, spanned_by_base
+from agentic_retriever.tracing import safe_callbacks, spanned_by_base
 
 if TYPE_CHECKING:
     from llama_index.core.callbacks.base import CallbackManager

@@ -116,7 +116,7 @@ class SingleFlightCache(Generic[V]):
         Args:
             key: As there.
             compute: As there; runs in a worker thread.
-            submit: Starts a function in a worker thread, such as :meth:`agentic_retriever.concurrency.Workers.submit`.
+            submit: Starts a function in a worker thread, such as :meth:`agentic_retriever.threads.Workers.submit`.
             keep: As there.
             timeout_s: Longest wait for the computation, one's own included, in seconds.
             unwanted: Called when nobody waits any more for what ``compute`` makes; it may end early then.

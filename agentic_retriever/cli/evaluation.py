@@ -147,7 +147,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     Raises:
         StoreError: If the file cannot be written.
     """
-    from agentic_retriever.indices.manifest import write_atomically
+    from agentic_retriever.json_files import write_atomically
 
     content = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
     write_atomically(path, (content + "\n").encode("utf-8", "surrogatepass"))

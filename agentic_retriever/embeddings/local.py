@@ -10,8 +10,8 @@ import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import PrivateAttr
 
-from agentic_retriever.concurrency import Workers, usable_cores
 from agentic_retriever.errors import ConfigError
+from agentic_retriever.threads import Workers, usable_cores
 
 if TYPE_CHECKING:
     import numpy.typing as npt

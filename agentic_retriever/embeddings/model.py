@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from cachetools import TTLCache
 
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.embeddings.cache import DiskVectorCache, VectorCache, VectorSource, text_hash
 from agentic_retriever.errors import AgenticRetrieverError, EmbeddingError
+from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ from agentic_retriever.evaluation.draw_benchmark import draw_benchmark
 from agentic_retriever.evaluation.measures import MEASURES
 from agentic_retriever.evaluation.regret import mean_choice
 from agentic_retriever.evaluation.rows import percentile
-from agentic_retriever.indices.manifest import write_atomically
+from agentic_retriever.json_files import write_atomically
 from agentic_retriever.schema.markup import short_text
 
 if TYPE_CHECKING:

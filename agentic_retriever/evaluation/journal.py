@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from agentic_retriever.indices.manifest import write_atomically
+from agentic_retriever.json_files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

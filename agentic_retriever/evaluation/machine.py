@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from agentic_retriever.concurrency import usable_cores
+from agentic_retriever.threads import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

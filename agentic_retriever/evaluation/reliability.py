@@ -12,7 +12,7 @@ import numpy as np
 
 from agentic_retriever.errors import ConfigError, EvaluationError
 from agentic_retriever.evaluation.measures import BENCH_HINT
-from agentic_retriever.indices.manifest import write_atomically
+from agentic_retriever.json_files import write_atomically
 from agentic_retriever.routing.calibration import expected_calibration_error
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
     from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery, VectorStoreQueryResult
 
-    from agentic_retriever.concurrency import Workers
+    from agentic_retriever.threads import Workers
 
 P = ParamSpec("P")
 T = TypeVar("T")

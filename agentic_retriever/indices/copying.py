@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from agentic_retriever.errors import IndexExistsError, IndexingError, StoreError, unknown_name
 from agentic_retriever.indices.catalog import CATALOG_FILE
-from agentic_retriever.indices.manifest import EMBEDDED, MANIFEST_FILE, SERVER, check_index_name, write_atomically
+from agentic_retriever.indices.manifest import EMBEDDED, MANIFEST_FILE, SERVER, check_index_name
 from agentic_retriever.indices.node_text import embedded_text
 from agentic_retriever.indices.profile import PROFILE_FILE
 from agentic_retriever.indices.sparse import SPARSE_FILE, SparseBM25
@@ -27,6 +27,7 @@ from agentic_retriever.indices.stores import (
     needed,
     new_server_stores,
 )
+from agentic_retriever.json_files import write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 import unicodedata
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentic_retriever.errors import IndexingError, StoreDamagedError, StoreError
+from agentic_retriever.errors import IndexingError, StoreDamagedError
+from agentic_retriever.json_files import write_atomically
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from agentic_retriever.ingestion import ChunkSettings
 
 FORMAT = 1
@@ -101,29 +101,6 @@ def check_index_name(name: object) -> str:
             "starting with a letter or a digit"
         )
     return normal
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in one step that survives a crash: temporary file, fsync, rename.
-
-    Raises:
-        StoreError: If the folder cannot be written or the disk is full; the old file is then untouched.
-    """
-    temporary = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except OSError as err:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise StoreError(
-            f"cannot write {path}: {err.strerror or err}; check the permissions and the free space"
-        ) from err
 
 
 def manifest_for(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from agentic_retriever.errors import StoreDamagedError
-from agentic_retriever.indices.manifest import write_atomically
+from agentic_retriever.json_files import write_atomically
 from agentic_retriever.schema import Strategy
 
 if TYPE_CHECKING:

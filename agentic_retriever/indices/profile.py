@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agentic_retriever.indices.draw_index import draw_profile
-from agentic_retriever.indices.manifest import write_atomically
 from agentic_retriever.indices.people import collect_people
 from agentic_retriever.indices.specimens import Specimen, collect_identifiers, draw_specimens, neighbour_mean
+from agentic_retriever.json_files import write_atomically
 from agentic_retriever.schema.markup import short_text
 from agentic_retriever.text import Tokenizer, detect_language
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from agentic_retriever.config import Secret
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import (
     AgenticRetrieverError,
     ConfigError,
@@ -20,6 +19,7 @@ from agentic_retriever.errors import (
     StoreError,
     StoreUnreachableError,
 )
+from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from llama_index.core.bridge.pydantic import PrivateAttr
 from qdrant_client import models
 
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.indices import server_read
 from agentic_retriever.indices.edge_payload import point_id
 from agentic_retriever.indices.node_store import NodeStore
@@ -24,6 +23,7 @@ from agentic_retriever.indices.point_writing import StoredCount
 from agentic_retriever.indices.server_collection import DENSE_VECTOR, SPARSE_VECTOR, ServerCollection
 from agentic_retriever.indices.server_search import Side, scan, search, select
 from agentic_retriever.indices.server_words import ServerWords
+from agentic_retriever.threads import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

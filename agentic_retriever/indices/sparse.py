@@ -20,7 +20,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import StoreDamagedError
-from agentic_retriever.indices.manifest import write_atomically
+from agentic_retriever.json_files import write_atomically
 from agentic_retriever.text import Tokenizer, detect_language
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from llama_index.core.bridge.pydantic import PrivateAttr
 
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.indices import edge_read, edge_search, edge_write
 from agentic_retriever.indices.edge_files import check_collection_name
 from agentic_retriever.indices.edge_shard import open_shard
 from agentic_retriever.indices.node_store import NodeStore
+from agentic_retriever.threads import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -12,10 +12,10 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import DeadlineExceededError, StoreClosedError, StoreDamagedError, StoreError
 from agentic_retriever.indices.view_state import INCOMPLETE, ViewState, load_state, save_state, saved_version
 from agentic_retriever.indices.view_update import ViewUpdate
+from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
     from agentic_retriever.indices.index import Index

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from agentic_retriever.deadlines import DeadlineCaller
     from agentic_retriever.llm.calls import LLMReply
     from agentic_retriever.llm.streaming import ReplyStream
+    from agentic_retriever.threads import DeadlineCaller
 
 _END = object()
 

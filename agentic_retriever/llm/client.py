@@ -6,7 +6,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import (
     AgenticRetrieverError,
     BudgetExceededError,
@@ -21,6 +20,7 @@ from agentic_retriever.llm.reading import Ending, model_name, model_window
 from agentic_retriever.llm.streaming import Canceller, ReplyStream, StreamStopped, TokenFeed
 from agentic_retriever.llm.watch import CallWatch
 from agentic_retriever.schema import FailureKind
+from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

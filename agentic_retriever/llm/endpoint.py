@@ -20,7 +20,7 @@ from agentic_retriever.schema import Attempt, FailureKind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agentic_retriever.breaker import Breaker
+    from agentic_retriever.breaker import Breaker, Ticket
     from agentic_retriever.llm.calls import LLMReply
     from agentic_retriever.llm.prices import Price
     from agentic_retriever.schema import Tier
@@ -91,7 +91,7 @@ class Trial:
         self._clock = clock
         self._sleep = sleep or endpoint.sleep
         self._started = clock()
-        self._ticket: int | None = None
+        self._ticket: Ticket | None = None
         self._given_s = 0.0
 
     @property

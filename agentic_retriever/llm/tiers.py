@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import AllModelsFailedError, DeadlineExceededError, StreamBrokenError
 from agentic_retriever.llm.async_streaming import AsyncReplyStream
 from agentic_retriever.llm.calls import LLMReply, TierNeeds, estimate_tokens
@@ -16,6 +15,7 @@ from agentic_retriever.llm.health import TierHealth, look_at
 from agentic_retriever.llm.prices import CostReport, Price, cost_report
 from agentic_retriever.llm.streaming import Canceller, ReplyStream
 from agentic_retriever.schema import Attempt, Complexity, FailureKind, Tier
+from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence

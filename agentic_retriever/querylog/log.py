@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import ConfigError, InvalidQueryError
 from agentic_retriever.querylog.address import address_of
 from agentic_retriever.querylog.analytics import Analytics
@@ -15,6 +14,7 @@ from agentic_retriever.querylog.entry import LogEntry, entry_of
 from agentic_retriever.querylog.keeper import Keeper
 from agentic_retriever.querylog.waiting import EntryIds, Waiting
 from agentic_retriever.querylog.writer import BatchWriter, LogStats
+from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from agentic_retriever.config import Secret
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import ConfigError, DeadlineExceededError
 from agentic_retriever.redis_link.breaker import Breaker, Verdict
+from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
     from collections.abc import Callable

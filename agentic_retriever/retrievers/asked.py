@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import StoreError
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.retrievers.base import RetrieverAdapter
@@ -13,6 +12,7 @@ from agentic_retriever.retrievers.search import Candidate, Found
 from agentic_retriever.retrievers.searchable import AnswersItself
 from agentic_retriever.retrievers.sides import guarded
 from agentic_retriever.schema import Strategy
+from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
     from llama_index.core.callbacks.base import CallbackManager

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from agentic_retriever.callbacks import no_callbacks, spanned_by_base
 from agentic_retriever.checks import check_query, check_top_k
 from agentic_retriever.errors import DeadlineExceededError, InvalidQueryError
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
@@ -19,6 +18,7 @@ from agentic_retriever.retrievers.promises import keep_promises
 from agentic_retriever.retrievers.search import RetrievalRequest, SearchResult
 from agentic_retriever.retrievers.searchable import prefilter_of
 from agentic_retriever.retrievers.sides import guarded
+from agentic_retriever.tracing import no_callbacks, spanned_by_base
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -15,8 +15,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final
 
 from agentic_retriever.errors import StoreDamagedError
-from agentic_retriever.indices.manifest import write_atomically
-from agentic_retriever.model_files import (
+from agentic_retriever.json_files import (
     check_format,
     check_trained_on,
     is_finite,
@@ -24,6 +23,7 @@ from agentic_retriever.model_files import (
     model_bytes,
     require,
     table_of,
+    write_atomically,
 )
 
 if TYPE_CHECKING:

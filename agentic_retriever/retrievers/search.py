@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agentic_retriever.checks import MAX_QUERY_CHARS, MAX_TOP_K
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.errors import ConfigError, unknown_name
 from agentic_retriever.retrievers.fusion import RRF_K, Fusion
+from agentic_retriever.threads import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

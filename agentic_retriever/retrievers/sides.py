@@ -6,14 +6,14 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from agentic_retriever import seams
+from agentic_retriever import threads
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    from agentic_retriever.concurrency import Workers
+    from agentic_retriever.threads import Workers
 
 T = TypeVar("T")
 
@@ -26,9 +26,9 @@ def guarded(what: str, call: Callable[[], T]) -> T:
         call: The call.
 
     Raises:
-        StoreError: If the call raised an error that is none of ours; see :func:`agentic_retriever.seams.guarded`.
+        StoreError: If the call raised an error that is none of ours; see :func:`agentic_retriever.threads.guarded`.
     """
-    return seams.guarded(what, call, advice="see the cause, and check that the store is up and intact")
+    return threads.guarded(what, call, advice="see the cause, and check that the store is up and intact")
 
 
 def run_sides(

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentic_retriever.bridge import Pluggable
 from agentic_retriever.cache import answer_cache, warm
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, IndexingError, StoreError
 from agentic_retriever.querylog import open_query_log
 from agentic_retriever.router.answer_codec import AnswerCodec
@@ -32,6 +30,7 @@ from agentic_retriever.router.resources import Resources
 from agentic_retriever.router.retrieve_stage import RetrieveStage
 from agentic_retriever.router.route_stage import RouteStage
 from agentic_retriever.router.streams import AsyncAnswerStream
+from agentic_retriever.threads import DeadlineCaller, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from agentic_retriever.cache import SingleFlightCache
-    from agentic_retriever.concurrency import Workers
     from agentic_retriever.router.answering import AnswerStage
     from agentic_retriever.router.questions import Question
     from agentic_retriever.router.recording import Recorder
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from agentic_retriever.router.route_stage import RouteStage
     from agentic_retriever.schema import Answer, Budget, Retrieval, RouteDecision
     from agentic_retriever.synthesis import StreamControl
+    from agentic_retriever.threads import Workers
 
 _WAITING = "waiting for the answer"
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentic_retriever.cache import cache_key
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.embeddings import (
     DiskVectorCache,
     EmbeddingModel,
@@ -23,6 +22,7 @@ from agentic_retriever.retrievers import AdapterSettings, build_adapter
 from agentic_retriever.router.attached import AttachedIndexes
 from agentic_retriever.router.trained import TrainedFiles, TrainingStamps
 from agentic_retriever.schema import Degradation
+from agentic_retriever.threads import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import (
     AgenticRetrieverError,
     DeadlineExceededError,
@@ -21,6 +20,7 @@ from agentic_retriever.router.merge import merge_indexes
 from agentic_retriever.router.spans import SEARCH, adapter_search, traced
 from agentic_retriever.router.spending import MeteredModel
 from agentic_retriever.schema import Degradation, Retrieval, Strategy, Tried
+from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
     from llama_index.core.schema import NodeWithScore

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from llama_index.core.schema import NodeWithScore
 
-    from agentic_retriever.deadlines import DeadlineCaller
     from agentic_retriever.schema import Answer, RouteDecision
+    from agentic_retriever.threads import DeadlineCaller
 
 
 class AnswerStream:

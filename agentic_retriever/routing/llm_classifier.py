@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.llm.asking import random_boundary
+from agentic_retriever.llm import random_boundary
 from agentic_retriever.prompts import index_choice_prompt
 from agentic_retriever.routing.classifier import DEFAULT_INDEX_MARGIN, IndexClassifier
 from agentic_retriever.routing.describing import describe_indexes, shortened

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.llm.asking import random_boundary
+from agentic_retriever.llm import random_boundary
 from agentic_retriever.prompts import strategy_choice_prompt, strategy_word_prompt
 from agentic_retriever.routing.describing import describe_strategies, shortened
 from agentic_retriever.routing.model_choice import MODE, consult, decided

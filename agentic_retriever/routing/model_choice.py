@@ -8,16 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError
-from agentic_retriever.llm.asking import ask, random_boundary, spent_on_failure
-from agentic_retriever.llm.calls import TierNeeds
-from agentic_retriever.llm.choices import read_choice
+from agentic_retriever.llm import TierNeeds, ask, random_boundary, read_choice, spent_on_failure
 from agentic_retriever.schema import Degradation, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from agentic_retriever.llm import ModelClient
-    from agentic_retriever.llm.choices import Choice
+    from agentic_retriever.llm import Choice, ModelClient
     from agentic_retriever.schema import Allowance, TierUsage
 
 LEAST_WEIGHT: Final = 0.51

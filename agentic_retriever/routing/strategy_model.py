@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from agentic_retriever.indices.manifest import write_atomically
-from agentic_retriever.model_files import (
+from agentic_retriever.json_files import (
     check_format,
     check_trained_on,
     is_finite,
@@ -17,6 +16,7 @@ from agentic_retriever.model_files import (
     model_bytes,
     require,
     table_of,
+    write_atomically,
 )
 from agentic_retriever.schema import Strategy
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from agentic_retriever.indices.manifest import write_atomically
-from agentic_retriever.model_files import check_format, check_trained_on, load_model, model_bytes, table_of
+from agentic_retriever.json_files import (
+    check_format,
+    check_trained_on,
+    load_model,
+    model_bytes,
+    table_of,
+    write_atomically,
+)
 from agentic_retriever.synthesis.confidence import ConfidenceModel
 
 if TYPE_CHECKING:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import BudgetExceededError, SynthesisError
 from agentic_retriever.llm import LLMReply, estimate_tokens
 from agentic_retriever.schema import Tier
-from agentic_retriever.seams import guarded
 from agentic_retriever.synthesis.llm_answer import citation_check, read_answer
+from agentic_retriever.threads import DeadlineCaller, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence

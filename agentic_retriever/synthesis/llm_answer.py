@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agentic_retriever.errors import LLMOutputError, StreamBrokenError, SynthesisError
-from agentic_retriever.llm import StreamsReplies, estimate_tokens
-from agentic_retriever.llm.replies import without_thoughts
+from agentic_retriever.llm import StreamsReplies, estimate_tokens, without_thoughts
 from agentic_retriever.prompts import NO_ANSWER, answer_prompt, occurs
 from agentic_retriever.synthesis.checking import CitedText, check_citations
 from agentic_retriever.synthesis.streamed import StreamedText

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.llm.replies import without_thoughts
+from agentic_retriever.llm import without_thoughts
 from agentic_retriever.prompts import NO_ANSWER
 from agentic_retriever.synthesis.markers import read_markers
 from agentic_retriever.text import split_sentences

@@ -31,7 +31,6 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryResult,
 )
 
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.errors import (
     DeadlineExceededError,
     EmbeddingError,
@@ -43,6 +42,7 @@ from agentic_retriever.errors import (
 from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, build_adapter, cards
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.testing.retriever_contract import check_result
+from agentic_retriever.threads import Workers
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ import pytest
 from attached_material import ScriptedRetriever, attached, index_on, summary_index, vector_index
 from llama_index.core.schema import NodeWithScore
 
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.indices import QdrantEdgeVectorStore
 from agentic_retriever.retrievers import AdapterSettings, build_adapter
 from agentic_retriever.schema import Strategy
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.testing.retriever_contract import QUERY, RetrieverContract, contract_nodes
+from agentic_retriever.threads import Workers
 
 
 @pytest.fixture(scope="session")

@@ -218,7 +218,7 @@ def test_handlers_of_our_own_dispatcher_are_called_too(router):
 
 
 def test_broken_handlers_change_nothing_and_are_warned_of_once(make_router, attach, caplog, monkeypatch):
-    monkeypatch.setattr(tracing, "_told_of", set())
+    monkeypatch.setattr(tracing, "_warned_of", set())
     router = make_router(model=FakeLLM([GOOD]), cache_max_entries=0)
     good = Spans()
     attach(Broken(), BrokenSpans(), good)

@@ -8,10 +8,10 @@ import pytest
 from redis_servers import MISBEHAVIOURS, misbehaving
 
 from agentic_retriever.cache import SingleFlightCache, answer_cache
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.redis_link import RedisStore, Stored, StoreStats
+from agentic_retriever.threads import Workers
 
 
 class Json:

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from agentic_retriever.cache import SingleFlightCache
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
+from agentic_retriever.threads import Workers
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from agentic_retriever.errors import IndexingError, StoreDamagedError, StoreError
-from agentic_retriever.indices.manifest import MANIFEST_FILE, Manifest, check_index_name, write_atomically
+from agentic_retriever.indices.manifest import MANIFEST_FILE, Manifest, check_index_name
+from agentic_retriever.json_files import write_atomically
 
 
 def manifest(**changes):
@@ -67,7 +68,7 @@ def test_full_disk_leaves_the_old_file(tmp_path):
     code = (
         "import resource, signal, sys, pathlib\n"
         "from agentic_retriever.errors import StoreError\n"
-        "from agentic_retriever.indices.manifest import write_atomically\n"
+        "from agentic_retriever.json_files import write_atomically\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "try:\n    write_atomically(pathlib.Path(sys.argv[1]), b'x' * 5000)\n"

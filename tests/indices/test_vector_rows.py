@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.indices import Indexer, IndexStorage
 from agentic_retriever.indices.vector_rows import MIN_NODES, VectorRows
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, VectorRetriever
 from agentic_retriever.testing import FakeEmbedding
+from agentic_retriever.threads import Workers
 
 DIMENSION = 8
 

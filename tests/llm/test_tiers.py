@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.errors import (
     AllModelsFailedError,
     BudgetExceededError,
@@ -33,6 +32,7 @@ from agentic_retriever.llm import (
 from agentic_retriever.llm.tiers import share_s
 from agentic_retriever.schema import Complexity, Tier
 from agentic_retriever.testing.fakes import FakeLLM
+from agentic_retriever.threads import Workers
 
 PRICED = Price(in_usd=1.0, out_usd=2.0)
 NAMES = {Tier.PRIMARY: "llama", Tier.CLOUD: "gpt", Tier.SMALL: "qwen"}

@@ -10,7 +10,6 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.schema import MetadataMode, TextNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryResult
 
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.filters import node_fields, predicate
 from agentic_retriever.indices.hierarchy import HierarchyView, Outline, leaf_nodes, outline_of
 from agentic_retriever.indices.keyword import KeywordIndex
@@ -20,6 +19,7 @@ from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings
 from agentic_retriever.testing.fakes import FakeEmbedding
 from agentic_retriever.text import Tokenizer
+from agentic_retriever.threads import Workers
 
 
 class MemoryVectorStore(BasePydanticVectorStore):

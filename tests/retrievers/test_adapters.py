@@ -13,7 +13,6 @@ from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
 from llama_index.core.schema import IndexNode, MetadataMode, NodeRelationship, QueryBundle, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.errors import (
     DeadlineExceededError,
     EmbeddingError,
@@ -38,6 +37,7 @@ from agentic_retriever.retrievers.base import take_nodes
 from agentic_retriever.retrievers.hybrid import search_depth
 from agentic_retriever.retrievers.id_filter import CHECKED_BY_ID
 from agentic_retriever.testing.retriever_contract import check_result, contract_nodes
+from agentic_retriever.threads import Workers
 
 QUERY = "red apple harvest"
 STRATEGIES = pytest.mark.parametrize("kind", [VectorRetriever, HybridRetriever])

@@ -8,7 +8,6 @@ import pytest
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, RetrievalError, StoreError
 from agentic_retriever.llm import LLMClient
 from agentic_retriever.retrievers import (
@@ -21,6 +20,7 @@ from agentic_retriever.retrievers import (
 )
 from agentic_retriever.schema import Degradation, Tier
 from agentic_retriever.testing.fakes import FakeLLM
+from agentic_retriever.threads import Workers
 
 QUERY = "Compare the price of oil with gas"
 PARTS = ["the price of oil", "the price of gas"]

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from agentic_retriever.concurrency import Workers
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, StoreError
 from agentic_retriever.retrievers.sides import guarded, run_sides
+from agentic_retriever.threads import Workers
 
 
 def failing(error):

@@ -17,7 +17,7 @@ from agentic_retriever.indices.attached.sources import NoNodes
 from agentic_retriever.indices.attached.store import AttachedVectorStore
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.schema import Strategy, View
-from agentic_retriever.seams import guarded
+from agentic_retriever.threads import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -12,8 +12,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import AgenticRetrieverError
+from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from agentic_retriever.indices.attached.snapshot import Snapshot, SnapshotReader
 from agentic_retriever.indices.attached.store import AttachedVectorStore
 from agentic_retriever.indices.attached.version import WatchedVersion
 from agentic_retriever.schema import Strategy, View
-from agentic_retriever.seams import guarded
+from agentic_retriever.threads import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

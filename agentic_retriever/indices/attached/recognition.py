@@ -17,7 +17,7 @@ from agentic_retriever.errors import IndexingError
 from agentic_retriever.indices.attached.docstore_source import DocstoreSource, listed_ids
 from agentic_retriever.indices.attached.store_sources import ListedSource, OwnStoreSource, QdrantSource
 from agentic_retriever.indices.node_store import NodeStore
-from agentic_retriever.seams import guarded
+from agentic_retriever.threads import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable

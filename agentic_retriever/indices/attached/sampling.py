@@ -9,7 +9,7 @@ import numpy as np
 
 from agentic_retriever.embeddings import EmbeddingModel, embedding_name
 from agentic_retriever.indices.profile import background, sample_ids
-from agentic_retriever.seams import guarded
+from agentic_retriever.threads import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

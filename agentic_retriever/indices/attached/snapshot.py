@@ -15,8 +15,8 @@ from agentic_retriever.indices.prefilter.index import MetadataIndex
 from agentic_retriever.indices.prefilter.view import SOURCE_ALIASES
 from agentic_retriever.indices.profile import IndexProfile, ProfiledNode, make_profile
 from agentic_retriever.indices.specimens import draw_specimens
-from agentic_retriever.seams import guarded
 from agentic_retriever.text import Tokenizer
+from agentic_retriever.threads import guarded
 
 if TYPE_CHECKING:
     import numpy.typing as npt

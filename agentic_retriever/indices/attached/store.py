@@ -14,11 +14,10 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryResult,
 )
 
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingMismatchError, InvalidQueryError, StoreError
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.indices.attached.sampling import stored_vectors
-from agentic_retriever.seams import guarded
+from agentic_retriever.threads import DeadlineCaller, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import StoreError
-from agentic_retriever.seams import guarded
+from agentic_retriever.threads import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import LLMOutputError
-from agentic_retriever.llm.asking import ask, random_boundary
-from agentic_retriever.llm.replies import containers, json_values, without_thoughts
+from agentic_retriever.llm import ask, containers, json_values, random_boundary, without_thoughts
 from agentic_retriever.prompts import plan_prompt
 from agentic_retriever.retrievers.planning.splitting import MOST_PARTS, distinct
 

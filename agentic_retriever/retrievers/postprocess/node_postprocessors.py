@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, DeadlineExceededError, RetrievalError
 from agentic_retriever.filters import node_fields, predicate
 from agentic_retriever.retrievers.postprocess.scores import value_of
 from agentic_retriever.schema import Degradation
-from agentic_retriever.seams import guarded
+from agentic_retriever.threads import DeadlineCaller, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

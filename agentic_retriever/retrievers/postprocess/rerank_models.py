@@ -7,10 +7,9 @@ import math
 import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from agentic_retriever.deadlines import DeadlineCaller
 from agentic_retriever.errors import ConfigError, LLMError, LLMOutputError
 from agentic_retriever.retrievers.postprocess.rerank import by_scores, passage_text
-from agentic_retriever.seams import guarded
+from agentic_retriever.threads import DeadlineCaller, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

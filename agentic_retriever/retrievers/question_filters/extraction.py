@@ -11,7 +11,7 @@ from rapidfuzz import process
 
 from agentic_retriever.errors import DeadlineExceededError, FilterError, LLMError, unknown_name
 from agentic_retriever.filters.values import parse_moment
-from agentic_retriever.llm.asking import ask, random_boundary
+from agentic_retriever.llm import ask, random_boundary
 from agentic_retriever.prompts import filter_prompt
 from agentic_retriever.retrievers.question_filters.clauses import Clause, Understood
 from agentic_retriever.retrievers.question_filters.compiler import Bound, Part, make_clause, range_part, values_part

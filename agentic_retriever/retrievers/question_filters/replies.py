@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agentic_retriever.llm.replies import containers, json_values, without_thoughts
+from agentic_retriever.llm import containers, json_values, without_thoughts
 
 MAX_CLAUSES: Final = 20
 MAX_LISTED: Final = 100

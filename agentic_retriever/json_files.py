@@ -1,4 +1,4 @@
-"""Fitted models kept as small JSON files: every part is checked, and what is wrong is told by its key.
+"""Files that are replaced as a whole, and fitted models kept in them as JSON, every part checked when read.
 
 The checks raise ``ValueError``, one kind for all that can be wrong in a file; :func:`load_model` adds which file it is
 and what to do.
@@ -8,27 +8,49 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agentic_retriever.errors import ConfigError, StoreDamagedError
+from agentic_retriever.errors import ConfigError, StoreDamagedError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
 M = TypeVar("M")
 
 
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file in one step that survives a crash: temporary file, fsync, rename.
+
+    Raises:
+        StoreError: If the folder cannot be written or the disk is full; the old file is then untouched.
+    """
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except OSError as err:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise StoreError(
+            f"cannot write {path}: {err.strerror or err}; check the permissions and the free space"
+        ) from err
+
+
 def load_model(path: Path, read: Callable[[object], M], *, advice: str) -> M | None:
-    """Read the file of a model.
+    """Read the file of a model; ``None`` when there is no such file.
 
     Args:
         path: The file.
         read: Makes the model of what was decoded; may raise ``ValueError`` or ``ConfigError``.
         advice: What to do about a file that cannot be used, the end of the message.
-
-    Returns:
-        The model; ``None`` when there is no such file.
 
     Raises:
         StoreDamagedError: If the file cannot be used; file and key are named.
@@ -42,28 +64,12 @@ def load_model(path: Path, read: Callable[[object], M], *, advice: str) -> M | N
 
 
 def model_bytes(table: Mapping[str, Any]) -> bytes:
-    """Return the content of a model's file, which :func:`load_model` reads.
-
-    Args:
-        table: The model in plain JSON types.
-
-    Raises:
-        ValueError: If a number is not finite.
-    """
+    """Return the content of a model's file, which :func:`load_model` reads; ``ValueError`` for NaN or infinity."""
     return json.dumps(table, ensure_ascii=False, indent=1, allow_nan=False).encode("utf-8", "surrogatepass")
 
 
 def table_of(data: object, key: str, names: Iterable[str]) -> dict[str, Any]:
-    """Return an object that has exactly these keys.
-
-    Args:
-        data: What was decoded.
-        key: What it is called in messages.
-        names: Its keys.
-
-    Raises:
-        ValueError: If it is no object, or a key is missing or unknown; it is named.
-    """
+    """Return an object, called ``key`` in messages, that has exactly these keys."""
     wanted = list(names)
     if not isinstance(data, dict) or set(data) != set(wanted):
         odd = ", ".join(sorted(map(str, set(data) ^ set(wanted))))[:200] if isinstance(data, dict) else "no object"
@@ -72,25 +78,12 @@ def table_of(data: object, key: str, names: Iterable[str]) -> dict[str, Any]:
 
 
 def check_format(table: Mapping[str, Any], known: int) -> None:
-    """See that a file has the format that this version reads.
-
-    Raises:
-        ValueError: If it has another one.
-    """
+    """See that a file has the format that this version reads."""
     require(table["format"] == known, "format", str(known), table["format"])
 
 
 def check_trained_on(told: object, *, texts: Iterable[str], counts: Iterable[str]) -> None:
-    """Check the parts of what a model was fitted on.
-
-    Args:
-        told: Holds them as attributes.
-        texts: Names of those that are text.
-        counts: Names of those that are whole numbers from 0.
-
-    Raises:
-        ValueError: If a part is ill-typed or out of range; it is named.
-    """
+    """Check the attributes that say what a model was fitted on: texts, and whole numbers from 0."""
     for name in texts:
         value = getattr(told, name)
         require(isinstance(value, str), f"trained_on.{name}", "text", value)

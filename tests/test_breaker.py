@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from agentic_retriever.llm import Breaker, BreakerState
+from agentic_retriever.breaker import Breaker, BreakerState
 
 FAILURES, COOLDOWN = 3, 30.0
 
@@ -148,3 +148,29 @@ def test_to_dict_is_json_and_tells_when_it_is_tried_again():
     clock.now = 10
     assert json.loads(json.dumps(breaker.to_dict())) == {"state": "open", "failed": 1, "retry_in_s": 20.0}
     assert repr(breaker) == "Breaker('open', failures=1, cooldown_s=30)"
+
+
+def test_failed_probes_wait_twice_as_long_each_up_to_a_limit():
+    clock = Clock()
+    breaker = Breaker(failures=1, cooldown_s=1, max_cooldown_s=8, clock=clock)
+    assert breaker.leave(breaker.enter(), ok=False)
+    clock.now += 1
+    for wait in (2, 4, 8, 8):
+        assert not breaker.leave(breaker.enter(), ok=False)
+        assert breaker.retry_in_s == wait
+        clock.now += wait
+    probe = breaker.enter()
+    assert probe.is_probe
+    breaker.leave(probe, ok=True)
+    call = breaker.enter()
+    assert not call.is_probe
+    assert breaker.leave(call, ok=False)
+    assert (breaker.retry_in_s, breaker.openings) == (1, 2)
+
+
+def test_only_the_call_that_opens_it_is_told_so():
+    breaker = Breaker(failures=1, cooldown_s=1, clock=Clock())
+    first, second = breaker.enter(), breaker.enter()
+    assert breaker.leave(first, ok=False)
+    assert not breaker.leave(second, ok=False)
+    assert breaker.openings == 1

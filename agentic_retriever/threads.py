@@ -1,0 +1,193 @@
+"""Threads that are bounded in number, calls that are bounded in time, and the seam to foreign code.
+
+Nothing here keeps an asyncio object, so one pool serves any number of event loops, one after another or side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, OverloadedError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use, at least 1."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Workers:
+    """A pool of at most ``max_workers`` named threads, started on first use.
+
+    Each call runs in a copy of its caller's context variables. A pool that was in use before ``os.fork`` starts fresh
+    threads in the child, where the old ones do not exist.
+
+    Raises:
+        ValueError: If ``max_workers`` is below 1.
+    """
+
+    def __init__(self, max_workers: int, name: str) -> None:
+        if max_workers < 1:
+            message = f"max_workers is {max_workers}; at least 1 is needed"
+            raise ValueError(message)
+        self.max_workers = max_workers
+        self.name = name
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._pid = os.getpid()
+        self._closed = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Start ``fn(*args, **kwargs)`` in a worker thread; ``AgenticRetrieverError`` when the pool is closed."""
+        context = contextvars.copy_context()
+
+        def call() -> T:
+            return context.run(fn, *args, **kwargs)
+
+        with self._lock:
+            return self._pool().submit(call)
+
+    async def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Await ``fn(*args, **kwargs)``, run in a worker thread; the event loop stays free.
+
+        Cancelling the awaiting task drops a call that has not started; one that has started runs to its end in its
+        thread, and its result is thrown away.
+        """
+        return await asyncio.wrap_future(self.submit(fn, *args, **kwargs))
+
+    def close(self, *, wait: bool = True) -> None:
+        """Take no more calls; those that were handed in still run, and are waited for unless the caller is one."""
+        with self._lock:
+            self._closed = True
+            executor, self._executor = self._executor, None
+        if executor is not None and self._pid == os.getpid():
+            executor.shutdown(wait=wait)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._closed:
+            message = f"the worker pool {self.name!r} is closed; make a new one"
+            raise AgenticRetrieverError(message)
+        if self._executor is None or self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._executor = ThreadPoolExecutor(self.max_workers, thread_name_prefix=self.name)
+        return self._executor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class DeadlineCaller:
+    """Runs calls that may hang in daemon threads, a bounded number at a time, each with a total time limit.
+
+    The clients of model servers limit each read, not the whole call: a slowly dripping answer can take minutes. A call
+    made here is abandoned when its time is up; its thread ends when the call does.
+
+    Args:
+        what: What is called, for messages, such as ``"embedding model ollama:nomic-embed-text"``.
+        max_calls: Calls under way at once, abandoned ones included, so that a dead server cannot eat all threads.
+        max_waiting: Callers that may wait for a place; ``None`` for any number.
+    """
+
+    def __init__(self, what: str, *, max_calls: int = 8, max_waiting: int | None = None) -> None:
+        self.what = what
+        self.max_calls = max_calls
+        self.max_waiting = max_waiting
+        self._free = threading.BoundedSemaphore(max_calls)
+        self._lock = threading.Lock()
+        self._waiting = 0
+
+    def call(self, function: Callable[[], T], timeout_s: float) -> T:
+        """Return what the function returns, or raise what it raises, within the time.
+
+        Raises:
+            OverloadedError: If no place came free in time, or too many wait for one already.
+            DeadlineExceededError: If the time ran out first.
+        """
+        started = time.monotonic()
+        future = self.start(function, timeout_s)
+        try:
+            return future.result(timeout=max(0.0, timeout_s - (time.monotonic() - started)))
+        except FutureTimeoutError as err:
+            if future.done():  # the function itself raised a TimeoutError
+                raise
+            raise DeadlineExceededError(
+                f"{self.what} did not answer within {timeout_s:.1f} s; check that it is up, or allow more time"
+            ) from err
+
+    def start(self, function: Callable[[], T], timeout_s: float) -> Future[T]:
+        """Start a call that sees to its own end, as soon as there is a place, and do not wait for it.
+
+        Raises:
+            OverloadedError: If no place came free in time, or too many wait for one already.
+        """
+        self._take_place(timeout_s)
+        future: Future[T] = Future()
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(self._run, function, future), name=self.what, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives out no more threads
+            self._free.release()
+            raise
+        return future
+
+    def _take_place(self, timeout_s: float) -> None:
+        if self._free.acquire(blocking=False):
+            return
+        with self._lock:
+            if self.max_waiting is not None and self._waiting >= self.max_waiting:
+                raise OverloadedError(
+                    f"{self.what} is overloaded: {self.max_calls} calls under way and {self._waiting} waiting; "
+                    "check the server or ask less at once"
+                )
+            self._waiting += 1
+        try:
+            free = self._free.acquire(timeout=max(0.0, timeout_s))
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        if not free:
+            raise OverloadedError(
+                f"{self.what} is overloaded: {self.max_calls} calls under way, none ended within {timeout_s:.1f} s; "
+                "check the server or ask less at once"
+            )
+
+    def _run(self, function: Callable[[], T], future: Future[T]) -> None:
+        try:
+            future.set_result(function())
+        except BaseException as err:  # noqa: BLE001 - handed to the caller, who raises it
+            future.set_exception(err)
+        finally:
+            self._free.release()
+
+
+def guarded(
+    what: str, call: Callable[[], T], *, error: type[AgenticRetrieverError] = StoreError, advice: str = "see the cause"
+) -> T:
+    """Call foreign code; whatever it raises comes out as an error of this package, of the kind ``error``.
+
+    Only the type of what was raised is named, since the text of foreign errors may hold keys or documents.
+    """
+    try:
+        return call()
+    except AgenticRetrieverError:
+        raise
+    except Exception as err:  # the seam to foreign code: every library has errors of its own
+        raise error(f"{what} failed with {type(err).__name__}; {advice}") from err
