@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agentic_retriever.errors import ConfigError, StoreDamagedError, StoreError
+from agentic_retriever.errors import StoreDamagedError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -49,7 +49,7 @@ def load_model(path: Path, read: Callable[[object], M], *, advice: str) -> M | N
 
     Args:
         path: The file.
-        read: Makes the model of what was decoded; may raise ``ValueError`` or ``ConfigError``.
+        read: Makes the model of what was decoded; may raise ``ValueError``.
         advice: What to do about a file that cannot be used, the end of the message.
 
     Raises:
@@ -59,7 +59,7 @@ def load_model(path: Path, read: Callable[[object], M], *, advice: str) -> M | N
         return read(json.loads(path.read_bytes().decode("utf-8", "surrogatepass")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, OverflowError, RecursionError, ConfigError) as err:
+    except (OSError, ValueError, OverflowError, RecursionError) as err:
         raise StoreDamagedError(f"{path} cannot be used: {err}; {advice}") from err
 
 

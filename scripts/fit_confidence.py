@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import random
 import sys
 import tempfile
@@ -33,9 +34,9 @@ from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel, LocalE5Embedding, PackedVectors, embedding_name, text_hash
 from agentic_retriever.router.judging import relevance
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
+from agentic_retriever.schema import frozen
 from agentic_retriever.synthesis import ExtractiveSynthesizer, assemble
-from agentic_retriever.synthesis.confidence import AnswerFeatures, confidence_score
-from agentic_retriever.synthesis.confidence_fit import JudgedAnswer, fit_confidence
+from agentic_retriever.synthesis.confidence import SIGNS, AnswerFeatures, ConfidenceModel, confidence_score
 from agentic_retriever.synthesis.numbers import numbers_in
 from agentic_retriever.synthesis.terms import unknown_share
 from agentic_retriever.text import Tokenizer, detect_language
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from agentic_retriever.synthesis import Extraction
-    from agentic_retriever.synthesis.confidence import ConfidenceModel
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
 
 WEIGHTS_FILE = Path(__file__).parents[1] / "agentic_retriever" / "synthesis" / "confidence_weights.json"
 LANGUAGES = ("en", "es", "th")
@@ -58,6 +60,10 @@ MASS = {"sample": 1.0, "other": 0.05, "wiki": 0.1, "across": 0.6}
 UNANSWERABLE = 0.1
 #: What an answer counts without what only the router knows, beside the same answer with it.
 ALONE = 0.2
+#: Of the square of every weight but the intercept.
+PENALTY = 0.002
+#: Most steps of the fit, and the largest move of a weight that ends it.
+ROUNDS, STILL = 4_000, 1e-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +218,71 @@ def _wiki_questions(
             "answer": read[query["_id"]]["metadata"]["answer"],
             "language": index_language,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedAnswer:
+    """What was known of an answer, whether it was right, and how much it counts."""
+
+    features: AnswerFeatures
+    right: bool
+    weight: float = 1.0
+
+
+def fit_confidence(rows: Sequence[JudgedAnswer]) -> ConfidenceModel:
+    """Fit the weights by maximum likelihood with a quadratic penalty, under the signs that are fixed.
+
+    The same rows always give the same weights. A feature that is not known is filled with its weighted mean over the
+    rows where it is.
+
+    Raises:
+        ValueError: If the rows do not hold both right and wrong answers.
+    """
+    if len({row.right for row in rows}) < 2:
+        raise ValueError(f"got {len(rows)} judged answers; right and wrong ones are needed to fit a confidence")
+    names = list(SIGNS)
+    mass = np.array([row.weight for row in rows])
+    mass = mass / mass.sum()
+    raw = np.array(
+        [
+            [math.nan if (v := values[name]) is None else v for name in names]
+            for values in (r.features.values() for r in rows)
+        ]
+    )
+    neutral = [_known_mean(raw[:, at], mass) for at in range(len(names))]
+    right = np.array([row.right for row in rows], dtype=float)
+    weights, intercept = _ascend(np.where(np.isnan(raw), neutral, raw), right, mass)
+    return ConfidenceModel(
+        intercept=round(intercept, 4),
+        weights=frozen({name: round(float(weights[at]), 4) for at, name in enumerate(names)}),
+        neutral=frozen({name: round(value, 4) for name, value in zip(names, neutral, strict=True)}),
+    )
+
+
+def _ascend(filled: Array, right: Array, mass: Array) -> tuple[Array, float]:
+    """Projected gradient ascent; the step is one over a bound of the curvature, so it converges."""
+    design = np.hstack([filled, np.ones((len(filled), 1))])
+    penalty = np.array([PENALTY] * filled.shape[1] + [0.0])
+    signs = np.array([*SIGNS.values(), 0])
+    step = 1 / (0.25 * float(np.linalg.eigvalsh((design * mass[:, None]).T @ design).max()) + PENALTY)
+    weights = np.zeros(design.shape[1])
+    ahead, momentum = weights.copy(), 1.0
+    for _ in range(ROUNDS):
+        odds = 1 / (1 + np.exp(-np.clip(design @ ahead, -30, 30)))
+        moved = ahead + step * (design.T @ (mass * (right - odds)) - penalty * ahead)
+        moved = np.where(signs * moved < 0, 0.0, moved)
+        following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = moved + (momentum - 1) / following * (moved - weights)
+        still = float(np.abs(moved - weights).max()) < STILL
+        weights, momentum = moved, following
+        if still:
+            break
+    return weights[:-1], float(weights[-1])
+
+
+def _known_mean(column: Array, mass: Array) -> float:
+    known = ~np.isnan(column)
+    return float((column[known] * mass[known]).sum() / mass[known].sum()) if known.any() else 0.0
 
 
 def scores(rows: Sequence[Row], model: ConfidenceModel) -> np.ndarray[Any, Any]:

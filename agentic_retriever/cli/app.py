@@ -232,7 +232,7 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, but install nothing.")] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Fit hybrid's weights, the choice of the strategy and the confidence of an index; install what helps."""
+    """Fit hybrid's weights and the choice of the strategy of an index; install what helps."""
     from agentic_retriever.cli.training import TrainArguments, run_train
 
     asked = TrainArguments(

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agentic_retriever.cli.console import Console
-    from agentic_retriever.evaluation.confidence_training import ConfidenceTraining
     from agentic_retriever.evaluation.fusion_training import FusionTraining
     from agentic_retriever.evaluation.strategies import StrategyRun
     from agentic_retriever.evaluation.training_result import TrainingResult
@@ -63,9 +62,8 @@ def show_training(console: Console, result: TrainingResult) -> None:
                 f"{run.strategy.value} failed on {len(run.failures)} questions, first: {run.failures[0].error}"
             )
     _show_fusion(console, result.fusion)
-    _show_confidence(console, result.confidence)
     console.line()
-    for verdict in (result.fusion.verdict, result.verdict, result.confidence.verdict):
+    for verdict in (result.fusion.verdict, result.verdict):
         console.line(verdict, style="bold")
 
 
@@ -82,24 +80,6 @@ def _show_fusion(console: Console, found: FusionTraining) -> None:
         ("BM25 alone", number(seen.bm25), _interval(seen.over_side) if seen.dense <= seen.bm25 else ""),
     ]
     console.table(["weights", "nDCG@10", "fitted gains (95 % interval)"], rows)
-
-
-def _show_confidence(console: Console, found: ConfidenceTraining) -> None:
-    if found.failures:
-        console.warn(f"{len(found.failures)} questions could not be answered, first: {found.failures[0].error}")
-    if found.validation is None:
-        return
-    console.line()
-    seen = found.validation
-    console.line(
-        f"confidence of {seen.rows:,} answers ({seen.unanswerable:,} without a right one to find), "
-        f"{seen.folds}-fold cross-validation, {seen.repeats} times"
-    )
-    before, after = seen.before.to_dict(), seen.after.to_dict()
-    gains = {"brier": _interval(seen.brier_gain), "log_loss": _interval(seen.log_loss_gain)}
-    rows = [(name.replace("_", " "), number(value), number(after[name]), gains.get(name, ""))
-            for name, value in before.items()]  # fmt: skip
-    console.table(["measure", "of the package", "fitted", "fitted gains (95 % interval)"], rows)
 
 
 def _interval(gain: tuple[float, float, float]) -> str:

@@ -7,8 +7,6 @@ import unicodedata
 from collections import Counter
 from typing import Final
 
-from agentic_retriever.synthesis.numbers import numbers_in
-from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.scripts import Script, script_of
 
 _MARKER: Final = re.compile(r"\[\d+\]")
@@ -39,22 +37,6 @@ def answer_f1(answer: str, gold: str) -> float:
 def exact_match(answer: str, gold: str) -> bool:
     """Tell whether an answer is the right one, but for what ``answer_f1`` leaves out."""
     return answer_tokens(answer) == answer_tokens(gold)
-
-
-def holds_answer(text: str, gold: str, *, language: str) -> bool:
-    """Tell whether a text says what a right answer says: one of its figures, or half of its terms if it has none.
-
-    Args:
-        text: Any text.
-        gold: A right answer.
-        language: ISO 639-1 code of their language.
-    """
-    figures = numbers_in(gold)
-    if figures:
-        return bool(figures & numbers_in(text))
-    tokenizer = Tokenizer(language)
-    terms = set(tokenizer.tokens(gold))
-    return len(terms & set(tokenizer.tokens(text))) >= len(terms) / 2
 
 
 def answer_tokens(text: str) -> list[str]:

@@ -44,8 +44,6 @@ def draw_training(result: TrainingResult) -> str:
         table(["strategy", _FIRST, "p50 ms", "p95 ms"], cells, caption=caption),
         _validation(result.validation) if result.validation is not None else "",
         *(element("div", element("b", line)) for line in (result.verdict, result.fusion.verdict)),
-        element("div", element("b", result.confidence.verdict)),
-        element("div", element("b", result.confidence.verdict)),
         *(note(line) for line in result.problems.summary()),
     )
 

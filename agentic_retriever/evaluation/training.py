@@ -1,7 +1,6 @@
-"""Training an index on judged questions: weights of hybrid search, strategy selector, confidence of answers.
+"""Training an index on judged questions: weights of hybrid search, strategy selector.
 
-In this order, since each rests on the one before: the strategies are measured with the weights that will be in force,
-and questions are answered by the strategies that will be chosen.
+In this order: the strategies are measured with the weights that will be in force.
 """
 
 from __future__ import annotations
@@ -13,14 +12,6 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import StoreDamagedError
-from agentic_retriever.evaluation.confidence_training import (
-    BY_ANSWERS,
-    BY_DOCUMENTS,
-    AskedQuestion,
-    ConfidenceTraining,
-    answered_questions,
-    train_confidence,
-)
 from agentic_retriever.evaluation.datasets import check_names
 from agentic_retriever.evaluation.fusion_training import FusionTraining, train_fusion
 from agentic_retriever.evaluation.journal import Journal, fingerprint
@@ -33,7 +24,6 @@ from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasu
 from agentic_retriever.retrievers import FUSION_FILE, FusionModel, FusionTrainedOn, cards
 from agentic_retriever.router.choices import heuristic_selector
 from agentic_retriever.routing import MODEL_FILE, DomainTerms
-from agentic_retriever.synthesis import ConfidenceTrainedOn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -83,11 +73,11 @@ def train_strategies(
     today: Callable[[], str] = today_utc,
     watcher: Watcher | None = None,
 ) -> TrainingResult:
-    """Fit the weights of hybrid search, the strategy selector and the confidence of an index; install what helps.
+    """Fit the weights of hybrid search and the strategy selector of an index; install what helps.
 
     What is measured of each strategy is kept beside the index in any case, save in a dry run. The strategies are
-    measured with the weights that will be in force: fitted ones that help, else those that were there. A dry run tries
-    such weights, but answers questions by the selector that is there.
+    measured with the weights that will be in force: fitted ones that help, else those that were there; a dry run tries
+    such weights, too.
 
     Args:
         datasets: BEIR folders whose documents are those of the index, or questions files with ``doc_ids``.
@@ -127,7 +117,6 @@ def train_strategies(
         run.keep(runs)
         if installed and model is not None:
             model.save(index.folder / MODEL_FILE)
-    confidence = run.confidence(journal)
     journal.remove()
     return TrainingResult(
         index=name,
@@ -139,7 +128,6 @@ def train_strategies(
         model=model,
         installed=installed,
         fusion=fusion,
-        confidence=confidence,
         verdict=selector_verdict(validation, len(queries), dry_run=options.dry_run, had_one=had_one),
         problems=problems,
         seed=options.seed,
@@ -186,29 +174,6 @@ class _Training:
             watcher=self._watcher,
         )
 
-    def confidence(self, journal: Journal) -> ConfidenceTraining:
-        """Calibrate the confidence of answers."""
-        if self._pseudo:
-            return ConfidenceTraining.left_out(f"{_OWN_WORDS} are answered by them")
-        index, asked = self._index, _asked(self._datasets, self._queries)
-        rows, failures = answered_questions(self._router, index, asked, journal=journal, watcher=self._watcher)
-        return train_confidence(
-            index,
-            rows,
-            trained_on=ConfidenceTrainedOn(
-                dataset=self.label,
-                index=index.name,
-                index_version=index.version,
-                rows=0,
-                unanswerable=0,
-                judged_by=BY_ANSWERS if any(question.answer for question in asked) else BY_DOCUMENTS,
-                date=self._today(),
-            ),
-            seed=self._options.seed,
-            install=not self._options.dry_run,
-            failures=failures,
-        )
-
     def keep(self, runs: Sequence[StrategyRun]) -> None:
         """Put what was measured of the strategies beside the index."""
         MeasuredStrategies(
@@ -227,12 +192,11 @@ class _Training:
         asked: list[tuple[str, str, Mapping[str, int]]] = [
             (query.query_id, query.text, dict(query.relevance)) for query in self._queries
         ]
-        others = [query.text for dataset in self._datasets for query in dataset.queries if not query.answerable]
         index, settings = self._index, self._router.config.to_dict()
         strategies = sorted(Counter(card.strategy.value for card in cards(index)))
         weights = _in_force(index) if fusion.model is None else fusion.model
         told = [weights.alpha, weights.slope, weights.pivot, weights.reach] if weights is not None else None
-        return fingerprint([index.name, index.version, DEPTH, strategies, settings, asked, others, told])
+        return fingerprint([index.name, index.version, DEPTH, strategies, settings, asked, told])
 
 
 def _in_force(index: Index) -> FusionModel | None:
@@ -240,25 +204,3 @@ def _in_force(index: Index) -> FusionModel | None:
         return FusionModel.load(index.folder / FUSION_FILE)
     except StoreDamagedError:
         return None
-
-
-def _asked(datasets: Sequence[Dataset], queries: Sequence[JudgedQuery]) -> list[AskedQuestion]:
-    """Gather the judged questions with their answers, and those that nothing answers."""
-    answers = {f"{dataset.name}/{query.query_id}": query.answer for dataset in datasets for query in dataset.queries}
-    asked = [
-        AskedQuestion(
-            query_id=query.query_id,
-            text=query.text,
-            vector=query.vector,
-            relevance=query.relevance,
-            answer=answers.get(query.query_id),
-        )
-        for query in queries
-    ]
-    others = [
-        AskedQuestion(query_id=f"{dataset.name}/{query.query_id}", text=query.text, vector=None, relevance={})
-        for dataset in datasets
-        for query in dataset.queries
-        if not query.answerable
-    ]
-    return [*asked, *others]

@@ -9,7 +9,6 @@ from agentic_retriever.evaluation.draw_benchmark import draw_training
 from agentic_retriever.schema.markup import short_text
 
 if TYPE_CHECKING:
-    from agentic_retriever.evaluation.confidence_training import ConfidenceTraining
     from agentic_retriever.evaluation.fusion_training import FusionTraining
     from agentic_retriever.evaluation.problems import ProblemReport
     from agentic_retriever.evaluation.strategies import StrategyRun
@@ -30,7 +29,6 @@ class TrainingResult:
         model: The model, trained on all questions; ``None`` when there were too few.
         installed: Whether the model is beside the index now.
         fusion: The weights of hybrid search, and what became of them.
-        confidence: The calibration of confidence, and what became of it.
         verdict: One line: what became of the selector and why.
         problems: What was wrong with the data sets.
         seed: Of everything that was drawn.
@@ -45,7 +43,6 @@ class TrainingResult:
     model: StrategyModel | None
     installed: bool
     fusion: FusionTraining
-    confidence: ConfidenceTraining
     verdict: str
     problems: ProblemReport
     seed: int
@@ -64,7 +61,6 @@ class TrainingResult:
             "model": None if self.model is None else self.model.to_dict(),
             "installed": self.installed,
             "fusion": self.fusion.to_dict(),
-            "confidence": self.confidence.to_dict(),
             "verdict": self.verdict,
             "problems": self.problems.to_dict(),
         }

@@ -14,20 +14,18 @@ from agentic_retriever.router.spans import SYNTHESIZE, traced, traced_stream
 from agentic_retriever.routing import support_of
 from agentic_retriever.schema import Answer, Degradation, Retrieval, Tier, Usage
 from agentic_retriever.synthesis import Evidence, Limits
-from agentic_retriever.synthesis.confidence import default_model
 from agentic_retriever.text import detect_language, normalise_query
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping
 
     from agentic_retriever.embeddings.model import Vector
     from agentic_retriever.indices import IndexProfile, RoutedIndex
     from agentic_retriever.router.questions import Question
     from agentic_retriever.router.resources import Resources
     from agentic_retriever.router.spending import Spending
-    from agentic_retriever.router.trained import Trained
     from agentic_retriever.schema import Budget
-    from agentic_retriever.synthesis import ConfidenceModel, StreamControl, Synthesis, Synthesizer
+    from agentic_retriever.synthesis import StreamControl, Synthesis, Synthesizer
 
 T = TypeVar("T")
 
@@ -59,7 +57,7 @@ class AnswerStage:
         """Answer; never raises for want of a model."""
         limits = self._limits(spending, force_cloud=force_cloud)
         with spending.clock.step("synthesis"):
-            retrieval, believed = self._judged(self._told(retrieval, origin), query_vector)
+            retrieval, believed = self._judged(retrieval, query_vector)
             write = self._synthesizer.synthesize
             done = self._ask(write, retrieval, origin, query_vector, limits, believed=believed)
         return _finished(retrieval, done, spending, force_cloud=force_cloud)
@@ -82,7 +80,7 @@ class AnswerStage:
         """
         limits = self._limits(spending, force_cloud=force_cloud, control=control)
         with spending.clock.step("synthesis"):
-            retrieval, believed = self._judged(self._told(retrieval, origin), query_vector)
+            retrieval, believed = self._judged(retrieval, query_vector)
             write = self._synthesizer.stream
             done = yield from self._ask(write, retrieval, origin, query_vector, limits, believed=believed)
         return _finished(retrieval, done, spending, force_cloud=force_cloud)
@@ -107,7 +105,6 @@ class AnswerStage:
                 relevance=relevance(retrieval.nodes, search_profile(self._resources.index(retrieval.indexes[0]))),
                 query_vector=query_vector,
                 unknown_share=unknown_words(decision.query, profile),
-                confidences=_weights(self._trained(retrieval, origin)),
             ),
             limits=limits,
             index_of=origin,
@@ -137,26 +134,8 @@ class AnswerStage:
         said = f"the passages found hardly answer this (probability {support.probability:.2f})"
         return replace(retrieval, understood=(*retrieval.understood, said)), False
 
-    def _told(self, retrieval: Retrieval, origin: Mapping[str, str]) -> Retrieval:
-        """Say which calibration of confidence cannot be read."""
-        lost = [step for trained in self._trained(retrieval, origin) for step in trained.unsure]
-        return replace(retrieval, degraded=(*retrieval.degraded, *lost)) if lost else retrieval
-
-    def _trained(self, retrieval: Retrieval, origin: Mapping[str, str]) -> list[Trained]:
-        """Return what is known of each index that the nodes come from."""
-        first = retrieval.indexes[0]
-        names = dict.fromkeys(origin.get(found.node.node_id, first) for found in retrieval.nodes)
-        return [self._resources.trained(self._resources.index(name)) for name in names]
-
     def _profile(self, retrieval: Retrieval) -> IndexProfile:
         return self._resources.index(retrieval.indexes[0]).profile()
-
-
-def _weights(trained: Sequence[Trained]) -> tuple[ConfidenceModel, ...]:
-    """Return the weights of confidence of each index, those of the package where it has none of its own."""
-    if all(one.confidence is None for one in trained):
-        return ()
-    return tuple(default_model() if one.confidence is None else one.confidence.model for one in trained)
 
 
 def _less_reserve(left_s: float | None) -> float | None:

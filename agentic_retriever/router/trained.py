@@ -1,4 +1,4 @@
-"""What benchmark and training left beside an index: measured strategies, a strategy model, a calibrated confidence."""
+"""What benchmark and training left beside an index: measured strategies, a strategy model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from agentic_retriever.indices.measured import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.retrievers import FUSION_FILE
 from agentic_retriever.routing import MODEL_FILE, StrategyModel
 from agentic_retriever.schema import Degradation
-from agentic_retriever.synthesis import CONFIDENCE_FILE, IndexConfidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,15 +35,11 @@ class Trained:
         measured: Quality and latency by strategy, or ``None``.
         model: The strategy model, or ``None``.
         degraded: Files of the strategies that cannot be read.
-        confidence: The calibrated confidence of answers, or ``None``.
-        unsure: Its file, if it cannot be read.
     """
 
     measured: MeasuredStrategies | None = None
     model: StrategyModel | None = None
     degraded: tuple[Degradation, ...] = ()
-    confidence: IndexConfidence | None = None
-    unsure: tuple[Degradation, ...] = ()
 
 
 _UNTRAINED = Trained()
@@ -112,20 +107,17 @@ def _folder_of(index: RoutedIndex) -> Path | None:
 
 
 @lru_cache(1_024)
-def _paths(folder: str) -> tuple[str, str, str, str]:
+def _paths(folder: str) -> tuple[str, str, str]:
     # As texts, made once: every query asks for them, and joining paths costs more than asking the file system.
-    names = (MEASURED_FILE, MODEL_FILE, FUSION_FILE, CONFIDENCE_FILE)
-    measured, model, fusion, confidence = (str(Path(folder) / name) for name in names)
-    return measured, model, fusion, confidence
+    measured, model, fusion = (str(Path(folder) / name) for name in (MEASURED_FILE, MODEL_FILE, FUSION_FILE))
+    return measured, model, fusion
 
 
 def _loaded(folder: Path) -> Trained:
-    signals, package = "the signals alone", "the confidence of the package"
+    signals = "the signals alone"
     measured, no_measured = _read("stage_two.measured", lambda: MeasuredStrategies.load(folder), signals)
     model, no_model = _read("stage_two.learned", lambda: StrategyModel.load(folder / MODEL_FILE), signals)
-    path = folder / CONFIDENCE_FILE
-    confidence, unsure = _read("synthesis.confidence", lambda: IndexConfidence.load(path), package)
-    return Trained(measured, model, (*no_measured, *no_model), confidence, unsure)
+    return Trained(measured, model, (*no_measured, *no_model))
 
 
 def _changed(path: str) -> tuple[int, int]:

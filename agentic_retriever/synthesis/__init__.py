@@ -3,8 +3,6 @@
 from agentic_retriever.synthesis.checking import CitedText, check_citations
 from agentic_retriever.synthesis.citations import PassageMatcher, Support, cite
 from agentic_retriever.synthesis.confidence import AnswerFeatures, ConfidenceModel, confidence_score
-from agentic_retriever.synthesis.confidence_file import CONFIDENCE_FILE, ConfidenceTrainedOn, IndexConfidence
-from agentic_retriever.synthesis.confidence_fit import JudgedAnswer, fit_confidence
 from agentic_retriever.synthesis.context import ContextPassage, assemble
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
 from agentic_retriever.synthesis.foreign import ForeignSynthesizer
@@ -15,18 +13,14 @@ from agentic_retriever.synthesis.terms import unknown_share
 from agentic_retriever.synthesis.values import Evidence, Limits, StreamControl, Synthesis
 
 __all__ = [
-    "CONFIDENCE_FILE",
     "AnswerFeatures",
     "CitedText",
     "ConfidenceModel",
-    "ConfidenceTrainedOn",
     "ContextPassage",
     "Evidence",
     "Extraction",
     "ExtractiveSynthesizer",
     "ForeignSynthesizer",
-    "IndexConfidence",
-    "JudgedAnswer",
     "LLMAnswer",
     "LLMSynthesizer",
     "Limits",
@@ -40,6 +34,5 @@ __all__ = [
     "check_citations",
     "cite",
     "confidence_score",
-    "fit_confidence",
     "unknown_share",
 ]

@@ -52,7 +52,7 @@ class Task:
 
 
 def score_of(task: Task, *, coverage: float, support: float) -> float:
-    """Return the confidence in an answer: the least that the weights of any index it was drawn from give.
+    """Return the confidence in an answer.
 
     Args:
         task: The question with what is known of it.
@@ -60,12 +60,7 @@ def score_of(task: Task, *, coverage: float, support: float) -> float:
         support: Mean score of the citations over the sentences of the answer, in [0, 1].
     """
     features = task.extraction.features(unknown_share=task.evidence.unknown_share)
-    return min(
-        confidence_score(
-            coverage=coverage, relevance=task.evidence.relevance, support=support, features=features, model=model
-        )
-        for model in task.evidence.confidences or (None,)
-    )
+    return confidence_score(coverage=coverage, relevance=task.evidence.relevance, support=support, features=features)
 
 
 def lookup(index_of: Callable[[str], str] | Mapping[str, str] | None) -> Callable[[str], str]:

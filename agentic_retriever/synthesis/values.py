@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         Tier,
         Usage,
     )
-    from agentic_retriever.synthesis.confidence import ConfidenceModel
 
 
 class Closable(Protocol):
@@ -76,14 +75,11 @@ class Evidence:
         query_vector: The question's vector, shape ``(dim,)``, for rescoring sentences, or ``None``.
         unknown_share: Share of the question's terms that occur nowhere in the index, in [0, 1], or ``None``; see
             :func:`~agentic_retriever.synthesis.terms.unknown_share`.
-        confidences: The weights of confidence of the indexes that the nodes come from; the least score of them counts.
-            Empty for those of the package.
     """
 
     relevance: float | None = None
     query_vector: Sequence[float] | NDArray[Any] | None = None
     unknown_share: float | None = None
-    confidences: tuple[ConfidenceModel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,6 @@ def two_strategies(monkeypatch):
     wanted = {Strategy.VECTOR, Strategy.HYBRID}
     monkeypatch.setattr(strategies, "cards", lambda index: [c for c in real(index) if c.strategy in wanted])
     monkeypatch.setattr(strategies, "build_served_views", lambda index: index.keyword())
-    monkeypatch.setattr("agentic_retriever.evaluation.training.answered_questions", lambda *_, **__: ([], ()))
 
 
 def halves(dataset, most):

@@ -264,9 +264,6 @@ def test_questions_made_of_the_corpus_fit_nothing(indexed, monkeypatch):
     fusion = train(router, folder).fusion
     assert fusion.validation is None
     assert "own words" in fusion.verdict
-    confidence = train(router, folder).confidence
-    assert confidence.validation is None
-    assert "own words" in confidence.verdict
 
 
 def test_the_table_is_what_the_strategy_gives(indexed):

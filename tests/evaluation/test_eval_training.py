@@ -198,7 +198,6 @@ def test_an_interrupted_training_goes_on(indexed, folder, monkeypatch):
     monkeypatch.setattr(training, "run_strategies", watched)
     vector = indexed.resources.adapter(index, Strategy.VECTOR)
     monkeypatch.setattr(type(vector), "search", interrupted)  # would stop the run if it were asked again
-    monkeypatch.setattr(training, "answered_questions", lambda *_, **__: ([], ()))  # these may well be asked of it
     result = train(indexed, [dataset])
     assert result.runs[0].to_dict() == kept["vector"]
     assert len(result.runs) == len(REGISTRY)

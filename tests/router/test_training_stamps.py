@@ -15,9 +15,8 @@ from agentic_retriever.router.answering import answer_key
 from agentic_retriever.router.questions import Question
 from agentic_retriever.router.trained import TrainingStamps
 from agentic_retriever.routing import MODEL_FILE
-from agentic_retriever.synthesis import CONFIDENCE_FILE
 
-FILES = [MEASURED_FILE, MODEL_FILE, FUSION_FILE, CONFIDENCE_FILE]
+FILES = [MEASURED_FILE, MODEL_FILE, FUSION_FILE]
 
 
 def settle(folder):

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,13 +15,12 @@ from agentic_retriever.errors import ConfigError
 from agentic_retriever.synthesis import (
     AnswerFeatures,
     ConfidenceModel,
-    JudgedAnswer,
     confidence_score,
-    fit_confidence,
     unknown_share,
 )
 from agentic_retriever.synthesis.confidence import SIGNS, default_model
 
+SCRIPT = Path(__file__).parents[2] / "scripts" / "fit_confidence.py"
 UNIT = st.floats(0, 1)
 MAYBE = st.none() | UNIT
 FEATURES = st.builds(
@@ -72,7 +74,18 @@ def test_better_evidence_never_lowers_it(features, support, value):
         assert score(replace(features, **{name: better}), support) >= base - 1e-9
 
 
-def _rows(count: int = 400) -> list[JudgedAnswer]:
+@pytest.fixture(scope="module")
+def script():
+    """The script that fits the packaged weights."""
+    spec = importlib.util.spec_from_file_location("fit_confidence", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look there for their types
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def _rows(script, count=400):
     """Answers that are right with a probability that coverage and relevance decide."""
     rng = random.Random(5)
     rows = []
@@ -82,13 +95,13 @@ def _rows(count: int = 400) -> list[JudgedAnswer]:
         features = AnswerFeatures(
             coverage=coverage, relevance=relevance, fit=rng.random(), absent=rng.choice([None, 0.0, 1.0])
         )
-        rows.append(JudgedAnswer(features=features, right=right))
+        rows.append(script.JudgedAnswer(features=features, right=right))
     return rows
 
 
-def test_a_fit_is_calibrated_and_finds_what_matters():
-    rows = _rows()
-    model = fit_confidence(rows)
+def test_a_fit_is_calibrated_and_finds_what_matters(script):
+    rows = _rows(script)
+    model = script.fit_confidence(rows)
     given = [model.probability(row.features) for row in rows]
     assert sum(given) / len(given) == pytest.approx(sum(row.right for row in rows) / len(rows), abs=0.02)
     assert model.weights["coverage"] > 1.5
@@ -96,25 +109,25 @@ def test_a_fit_is_calibrated_and_finds_what_matters():
     assert all(weight * SIGNS[name] >= 0 for name, weight in model.weights.items())
 
 
-def test_a_fit_is_the_same_every_time_and_needs_both_kinds():
-    rows = _rows(60)
-    assert fit_confidence(rows) == fit_confidence(rows)
+def test_a_fit_is_the_same_every_time_and_needs_both_kinds(script):
+    rows = _rows(script, 60)
+    assert script.fit_confidence(rows) == script.fit_confidence(rows)
     with pytest.raises(ValueError, match="right and wrong"):
-        fit_confidence([row for row in rows if row.right])
+        script.fit_confidence([row for row in rows if row.right])
     with pytest.raises(ValueError, match="got 0"):
-        fit_confidence([])
+        script.fit_confidence([])
 
 
-def test_wrong_evidence_gets_no_weight_rather_than_a_wrong_sign():
+def test_wrong_evidence_gets_no_weight_rather_than_a_wrong_sign(script):
     rows = [
-        JudgedAnswer(features=replace(row.features, coverage=1 - row.features.coverage), right=row.right)
-        for row in _rows()
+        script.JudgedAnswer(features=replace(row.features, coverage=1 - row.features.coverage), right=row.right)
+        for row in _rows(script)
     ]
-    assert fit_confidence(rows).weights["coverage"] == 0.0
+    assert script.fit_confidence(rows).weights["coverage"] == 0.0
 
 
 def test_a_model_turns_into_json_and_back():
-    model = fit_confidence(_rows(60))
+    model = default_model()
     assert ConfidenceModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
 
 
