@@ -17,7 +17,6 @@ from agentic_retriever.evaluation.routing import (
     Contender,
     RoutedQuery,
     evaluate_complexity,
-    evaluate_stage_one,
     evaluate_stage_two,
 )
 from agentic_retriever.evaluation.strategies import JudgedQuery, StrategyRun, run_strategies
@@ -50,7 +49,6 @@ __all__ = [
     "benchmark",
     "draw_reliability",
     "evaluate_complexity",
-    "evaluate_stage_one",
     "evaluate_stage_two",
     "load_dataset",
     "measure_reliability",

@@ -71,14 +71,13 @@ def ndcg_by_query(
 
 
 def measure_rankings(
-    qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]], *, names: Sequence[str] = MEASURES
+    qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, float]]:
-    """Measure each ranking by several measures.
+    """Measure each ranking by all of ``MEASURES``.
 
     Args:
         qrels: Grade of each judged document, from 0, by query.
         rankings: Document ids, best first, by query; a query without one counts as one that found nothing.
-        names: The measures, as ``ir_measures`` writes them.
 
     Returns:
         For each query of ``qrels`` its value by each measure, all in [0, 1]; 0 where nothing was found, and where a
@@ -88,14 +87,14 @@ def measure_rankings(
         ConfigError: If the extra ``bench`` is not installed.
     """
     library = _ir_measures()
-    wanted = {library.parse_measure(name): name for name in names}
+    wanted = {library.parse_measure(name): name for name in MEASURES}
     judged = {query: dict(grades) for query, grades in qrels.items()}
     run = {
         query: {doc_id: float(len(ranking) - at) for at, doc_id in enumerate(ranking)}
         for query, ranking in rankings.items()
         if ranking
     }
-    found = {query: dict.fromkeys(names, 0.0) for query in qrels}
+    found = {query: dict.fromkeys(MEASURES, 0.0) for query in qrels}
     for metric in library.iter_calc(list(wanted), judged, run) if run else ():
         value = float(metric.value)
         if metric.query_id in found and math.isfinite(value):

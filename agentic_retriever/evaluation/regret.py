@@ -179,15 +179,10 @@ def oracle_row(rows: Sequence[Row], *, seed: int) -> Row | None:
     )
 
 
-def cheapest_within(qualities: Mapping[str, float], *, slack: float = GOOD_ENOUGH) -> str:
-    """Return the strategy of least relative cost that is within so much of the best one, the better of equals.
-
-    Args:
-        qualities: Quality by the name of the strategy, at least one.
-        slack: By how much it may fall short.
-    """
+def cheapest_within(qualities: Mapping[str, float]) -> str:
+    """Return the cheapest strategy that is within ``GOOD_ENOUGH`` of the best one, the better of equals."""
     best = max(qualities.values())
-    good = [name for name, value in qualities.items() if value >= best - slack - _EQUAL]
+    good = [name for name, value in qualities.items() if value >= best - GOOD_ENOUGH - _EQUAL]
     return min(good, key=lambda name: (spec_of(name).cost, -qualities[name]))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from agentic_retriever.errors import EvaluationError
-from agentic_retriever.evaluation.choices import choose, told
+from agentic_retriever.evaluation.choices import told
 from agentic_retriever.evaluation.classification import compare
 from agentic_retriever.evaluation.reliability import measure_reliability
 from agentic_retriever.evaluation.results import (
@@ -75,34 +75,6 @@ class RoutedQuery:
     index: str | None
     strategy: Strategy | None = None
     complexity: Complexity | None = None
-
-
-def evaluate_stage_one(
-    queries: Sequence[RoutedQuery],
-    profiles: Sequence[IndexProfile],
-    contender: Contender,
-    *,
-    timer: Callable[[], float] = time.perf_counter,
-    on_progress: Callable[[int], None] | None = None,
-) -> StageOneMeasures:
-    """Let one way to choose the index answer every question.
-
-    Args:
-        queries: The questions.
-        profiles: The indexes to choose from.
-        contender: The way.
-        timer: Seconds, for latencies.
-        on_progress: Hears how many questions were finished since the last call.
-
-    Returns:
-        The measures. A question on which it raised counts as answered wrongly, by no index.
-
-    Raises:
-        EvaluationError: If there is no question, or one belongs to an index that cannot be chosen.
-    """
-    check_queries(queries, profiles)
-    choices = choose(queries, profiles, contender.classifier, timer=timer, on_progress=on_progress)
-    return measure_choices(queries, choices, contender)
 
 
 def measure_choices(

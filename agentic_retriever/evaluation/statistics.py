@@ -22,39 +22,32 @@ _BLOCK: Final = 1_000
 _TOLERANCE: Final = 1e-12
 
 
-def bootstrap_interval(
-    values: Sequence[float], *, seed: int, resamples: int = RESAMPLES, level: float = 0.95
-) -> tuple[float, float]:
-    """Return the percentile bootstrap interval of a mean (B. Efron, Annals of Statistics 7, 1979).
+def bootstrap_interval(values: Sequence[float], *, seed: int, resamples: int = RESAMPLES) -> tuple[float, float]:
+    """Return the 95 % percentile bootstrap interval of a mean (B. Efron, Annals of Statistics 7, 1979).
 
     Args:
         values: One for each question, at least one.
         seed: Of the samples; as many values and the same seed draw the same questions, so intervals can be compared.
         resamples: How many samples.
-        level: Share of the sample means within, between 0 and 1.
 
     Returns:
         Lower and upper end.
 
     Raises:
-        EvaluationError: If there is no value, or ``level`` or ``resamples`` is out of range.
+        EvaluationError: If there is no value, or ``resamples`` is out of range.
     """
-    if not len(values) or not 0 < level < 1 or resamples < 1:
-        raise EvaluationError(
-            f"a bootstrap needs a value, a level between 0 and 1 and a sample; got {len(values)}, {level}, {resamples}"
-        )
+    if not len(values) or resamples < 1:
+        raise EvaluationError(f"a bootstrap needs a value and a sample; got {len(values)} and {resamples}")
     numbers, rng = np.asarray(values, dtype=np.float64), np.random.default_rng(seed)
     means = [
         numbers[rng.integers(0, len(numbers), size=(min(_BLOCK, resamples - start), len(numbers)))].mean(axis=1)
         for start in range(0, resamples, _BLOCK)
     ]
-    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return float(low), float(high)
 
 
-def randomisation_test(
-    first: Sequence[float], second: Sequence[float], *, seed: int, permutations: int = PERMUTATIONS
-) -> float:
+def randomisation_test(first: Sequence[float], second: Sequence[float], *, seed: int) -> float:
     """Return how probable so large a mean difference is if it does not matter which of two ways was taken.
 
     A paired, two-sided randomisation test on the difference of the means (M. Smucker, J. Allan and B. Carterette,
@@ -64,7 +57,6 @@ def randomisation_test(
         first: Values of one way, one for each question.
         second: Values of the other on the same questions.
         seed: Of the random sign changes.
-        permutations: How many of them.
 
     Returns:
         The p-value, in (0, 1].
@@ -84,11 +76,11 @@ def randomisation_test(
         return float(np.mean(np.abs((1 - 2 * bits) @ gaps) >= seen))
     rng = np.random.default_rng(seed)
     extreme = 0
-    for start in range(0, permutations, _BLOCK):
-        signs = 1 - 2 * rng.integers(0, 2, size=(min(_BLOCK, permutations - start), len(gaps)))
+    for start in range(0, PERMUTATIONS, _BLOCK):
+        signs = 1 - 2 * rng.integers(0, 2, size=(min(_BLOCK, PERMUTATIONS - start), len(gaps)))
         extreme += int(np.count_nonzero(np.abs(signs @ gaps) >= seen))
     # The observed assignment counts as one of the random ones, so that p is never 0.
-    return (extreme + 1) / (permutations + 1)
+    return (extreme + 1) / (PERMUTATIONS + 1)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from agentic_retriever.evaluation.choices import choose
+from agentic_retriever.evaluation.routing import check_queries, measure_choices
 from agentic_retriever.testing.fakes import FakeEmbedding
 
 if TYPE_CHECKING:
@@ -64,3 +66,9 @@ def write_vectors(path: Path, documents, queries, **changes) -> Path:
     }
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
     return path
+
+
+def stage_one(queries, profiles, contender, **more):
+    """Let one way to choose the index answer every question, as a benchmark does."""
+    check_queries(queries, profiles)
+    return measure_choices(queries, choose(queries, profiles, contender.classifier, **more), contender)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from evaluation_material import stage_one
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.evaluation.loading import load_dataset
 from agentic_retriever.evaluation.profiles import dataset_profile
-from agentic_retriever.evaluation.routing import Contender, RoutedQuery, evaluate_stage_one
+from agentic_retriever.evaluation.routing import Contender, RoutedQuery
 from agentic_retriever.evaluation.vectors import load_vectors
 from agentic_retriever.router.choices import make_classifier
 
@@ -29,7 +30,7 @@ def test_six_collections_by_their_content(shared_data, tmp_path):
             for q in dataset.queries
         ]
     classifier = make_classifier(RouterConfig(data_dir=tmp_path, classifier="profile"), None)
-    found = evaluate_stage_one(queries, profiles, Contender(classifier=classifier))
+    found = stage_one(queries, profiles, Contender(classifier=classifier))
     assert found.outcomes.total == 200 * 4 + 52 + 76
     assert not found.failures
     assert found.outcomes.macro_accuracy >= 0.96, found.to_dict()

@@ -5,7 +5,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from evaluation_material import BOAT_QUERIES, BOATS, BREAD, embed, write_lines, write_vectors
+from evaluation_material import BOAT_QUERIES, BOATS, BREAD, embed, stage_one, write_lines, write_vectors
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
@@ -22,7 +22,6 @@ from agentic_retriever.evaluation.routing import (
     Contender,
     RoutedQuery,
     evaluate_complexity,
-    evaluate_stage_one,
     evaluate_stage_two,
 )
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
@@ -83,7 +82,7 @@ def test_measures_of_stage_one():
         query("typed", None),
     ]
     done = []
-    found = evaluate_stage_one(
+    found = stage_one(
         queries, PROFILES, Contender(classifier=Scripted()), timer=lambda: next(ticks) / 1000, on_progress=done.append
     )
     told = found.to_dict()
@@ -110,7 +109,7 @@ def test_measures_of_stage_one():
 
 
 def test_scores_that_are_no_probabilities_have_no_calibration():
-    found = evaluate_stage_one(
+    found = stage_one(
         [query("boats 0.9", "boats")], PROFILES, Contender(classifier=Scripted(), probabilities=False, peer=True)
     )
     assert (found.ece, found.macro_ece, found.reliability, found.peer) == (None, None, None, True)
@@ -119,9 +118,9 @@ def test_scores_that_are_no_probabilities_have_no_calibration():
 
 def test_questions_that_cannot_be_right():
     with pytest.raises(EvaluationError, match="no question"):
-        evaluate_stage_one([], PROFILES, Contender(classifier=Scripted()))
+        stage_one([], PROFILES, Contender(classifier=Scripted()))
     with pytest.raises(EvaluationError, match=r"'cars'.*boats, bread"):
-        evaluate_stage_one([query("boats 1", "cars")], PROFILES, Contender(classifier=Scripted()))
+        stage_one([query("boats 1", "cars")], PROFILES, Contender(classifier=Scripted()))
 
 
 def test_an_interrupted_run_goes_on(tmp_path):
