@@ -45,15 +45,10 @@ CANDIDATES: Final = _candidates()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionTable:
-    """What each candidate reaches on each question.
+    """What each candidate reaches on each question."""
 
-    Attributes:
-        quality: nDCG@10 in [0, 1], ``(questions, candidates)``.
-        candidates: The columns; the default is first, and both sides alone are among them.
-    """
-
-    quality: Array
-    candidates: tuple[FusionModel, ...] = CANDIDATES
+    quality: Array  # nDCG@10 in [0, 1], (questions, candidates)
+    candidates: tuple[FusionModel, ...] = CANDIDATES  # the default is first, and both sides alone are among them
 
     def __post_init__(self) -> None:
         shape = (len(self.quality), len(self.candidates))
@@ -72,29 +67,19 @@ class FusionTable:
 class FusionValidation:
     """What fitted weights reach on questions that they were not fitted on; means of nDCG@10.
 
-    Attributes:
-        rows: How many questions.
-        folds: How many folds.
-        repeats: How often the questions were cut into folds anew; all figures are means over that.
-        learned: Of the weights fitted on the other folds.
-        default: Of the weights that hold without training.
-        dense: Of dense search alone.
-        bm25: Of BM25 alone.
-        gain: ``learned`` less ``default``, and its 95 % interval by a paired bootstrap over questions.
-        over_side: ``learned`` less the better side, which is chosen in hindsight, and its interval.
-        side_gain: The better side less ``default``, and its interval.
+    The last three are a mean and its 95 % interval by a paired bootstrap over questions.
     """
 
     rows: int
     folds: int
-    repeats: int
-    learned: float
+    repeats: int  # how often the questions were cut into folds anew; all figures are means over that
+    learned: float  # of the weights fitted on the other folds
     default: float
     dense: float
     bm25: float
-    gain: tuple[float, float, float]
-    over_side: tuple[float, float, float]
-    side_gain: tuple[float, float, float]
+    gain: tuple[float, float, float]  # learned less default
+    over_side: tuple[float, float, float]  # learned less the better side, which is chosen in hindsight
+    side_gain: tuple[float, float, float]  # the better side less default
 
     @property
     def helps(self) -> bool:
@@ -122,13 +107,6 @@ def fit_fusion(table: FusionTable, *, trained_on: FusionTrainedOn) -> FusionMode
     Of all candidates within one standard error of the best one, and not below either side alone, the one that is
     nearest to the default (after the one-standard-error rule of L. Breiman, J. Friedman, R. Olshen and C. Stone,
     "Classification and Regression Trees", 1984).
-
-    Args:
-        table: What the candidates reach on at least 20 questions.
-        trained_on: Where the questions are from; their number is put in.
-
-    Raises:
-        EvaluationError: If there are too few questions.
     """
     _check_rows(table)
     chosen = table.candidates[_choose(table, np.arange(len(table.quality)))]
@@ -144,15 +122,7 @@ def better_side(table: FusionTable, *, trained_on: FusionTrainedOn) -> FusionMod
 
 
 def validate_fusion(table: FusionTable, *, seed: int = 0) -> FusionValidation:
-    """Fit on all folds but one and measure on that one, in turn.
-
-    Args:
-        table: What the candidates reach on at least 20 questions.
-        seed: Of the folds and of the bootstrap; the same seed gives the same figures.
-
-    Raises:
-        EvaluationError: If there are too few questions.
-    """
+    """Fit on all folds but one and measure on that one, in turn; the same seed gives the same figures."""
     _check_rows(table)
     generator = np.random.default_rng(seed)
     rows = len(table.quality)

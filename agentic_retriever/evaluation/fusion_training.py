@@ -44,18 +44,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionTraining:
-    """What fitting the weights found, and what became of them.
+    """What fitting the weights found, and what became of them."""
 
-    Attributes:
-        validation: What fitted weights reach on questions that they were not fitted on; ``None`` when there were too
-            few, or they were not judged by people.
-        model: The weights that were installed, or would have been in a dry run; ``None`` when there are none.
-        installed: Whether they are beside the index now.
-        verdict: One line: what was done and why.
-    """
-
-    validation: FusionValidation | None = None
-    model: FusionModel | None = None
+    validation: FusionValidation | None = None  # none when there were too few questions, or no person judged them
+    model: FusionModel | None = None  # what was installed, or would have been in a dry run
     installed: bool = False
     verdict: str
 
@@ -88,20 +80,6 @@ def train_fusion(
 
     Weights that are better than the default, but below the better side alone, give way to that side alone where it is
     better than the default, too.
-
-    Args:
-        router: Holds the index.
-        index: The index.
-        queries: The questions.
-        trained_on: Where they are from; their number is put in.
-        seed: Of all that is drawn.
-        install: Whether weights that help are put beside the index.
-        watcher: Hears how far it is.
-
-    Raises:
-        EmbeddingError: If a question could not be embedded.
-        StoreError: If the index cannot be read or written.
-        ConfigError: If the extra ``bench`` is not installed.
     """
     hybrid = router.resources.adapter(index, Strategy.HYBRID)
     if len(queries) < MIN_QUESTIONS:
@@ -133,22 +111,7 @@ def fusion_table(
     *,
     watcher: Watcher | None = None,
 ) -> FusionTable:
-    """Search both sides for every question once, and merge them by every candidate.
-
-    Args:
-        index: What is searched.
-        hybrid: The adapter over it.
-        queries: The questions.
-        watcher: Hears how far it is.
-
-    Returns:
-        nDCG@10 by question and candidate; documents by their best node.
-
-    Raises:
-        EmbeddingError: If a question could not be embedded.
-        StoreError: If the index cannot be read.
-        ConfigError: If the extra ``bench`` is not installed.
-    """
+    """Search both sides for every question once, and measure them merged by every candidate, documents by best node."""
     sides: dict[str, SideLists] = {}
     documents: dict[str, str] = {}
     if watcher is not None:

@@ -195,10 +195,10 @@ def make_synthesizer(
         model = ForeignSynthesizer(given, unsupported=unsupported_policy(config))
     elif client is not None:
         model = LLMSynthesizer(client, unsupported=unsupported_policy(config))
-    return Synthesizer(make_extractive(resources), model, answer_threshold=config.answer_threshold)
+    return Synthesizer(_make_extractive(resources), model, answer_threshold=config.answer_threshold)
 
 
-def make_extractive(resources: Resources) -> ExtractiveSynthesizer:
+def _make_extractive(resources: Resources) -> ExtractiveSynthesizer:
     """Return what writes answers without a model."""
     config = resources.config
 

@@ -88,6 +88,17 @@ def test_an_index_without_a_folder_has_no_stamp():
     assert TrainingStamps().of(SimpleNamespace()) == []
 
 
+def test_files_that_training_once_left_are_ignored(make_router, tmp_path):
+    router = make_router(data_dir=tmp_path / "data")
+    router.add_index("planets", documents(PLANETS))
+    index = router.index("planets")
+    before, stamp = router.query(QUESTION), TrainingStamps().of(index)
+    install(index.folder, "confidence.json", "{")
+    after = router.query(QUESTION)
+    assert TrainingStamps().of(index) == stamp
+    assert (after.confidence, after.degraded) == (before.confidence, before.degraded)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_the_key_of_an_answer_follows(make_router, tmp_path, name):
     router = make_router(data_dir=tmp_path / "data")
