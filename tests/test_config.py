@@ -50,6 +50,8 @@ def test_variables_of_other_programs_are_left_alone():
         ("HYBRID_ALPHA", "1.5", "0 to 1"),
         ("HYBRID_ALPHA", "nan", "0 to 1"),
         ("DEADLINE_S", "inf", "seconds"),
+        ("SELECTOR", "learned", "use auto"),
+        ("CALIBRATION_FILE", "c.json", "remove the setting"),
         ("FUSION", "sum", "one of calibrated, weighted, rrf, borda"),
         ("CHUNK_OVERLAP", "512", "below chunk_size"),
         ("LEAF_SIZE", "4096", "must not exceed chunk_size"),

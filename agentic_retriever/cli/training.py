@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from agentic_retriever.evaluation.fusion_training import FusionTraining
     from agentic_retriever.evaluation.strategies import StrategyRun
     from agentic_retriever.evaluation.training_result import TrainingResult
-    from agentic_retriever.routing import CrossValidation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +46,12 @@ def run_train(console: Console, data_dir: Path | None, asked: TrainArguments) ->
 
 
 def show_training(console: Console, result: TrainingResult) -> None:
-    """Write what was measured, what the selector gains, and what became of it."""
+    """Write what was measured, and what became of what was fitted."""
     show_problems(console, result.problems)
     console.line(f"index {result.index}, {result.queries:,} judged questions", style="bold")
     console.table(
         ["strategy", "nDCG@10", "p50 ms", "p95 ms", "failed", "fell back"], [_row(run) for run in result.runs]
     )
-    if result.validation is not None:
-        console.line()
-        _show_validation(console, result.validation)
     for run in result.runs:
         if run.failures:
             console.warn(
@@ -96,20 +92,3 @@ def _row(run: StrategyRun) -> tuple[object, ...]:
         len(run.failures),
         fell,
     )
-
-
-def _show_validation(console: Console, found: CrossValidation) -> None:
-    console.line(f"choosing the strategy, {found.folds}-fold cross-validation, {found.repeats} times")
-    gain = f"{found.gain:+.3f} [{found.gain_low:+.3f}, {found.gain_high:+.3f}]"
-    over = found.over_heuristic
-    ruled = "-" if over is None else f"{over[0]:+.3f} [{over[1]:+.3f}, {over[2]:+.3f}]"
-    rows = [
-        ("learned", number(found.learned), number(found.learned_ms, 1), ""),
-        ("best fixed strategy", number(found.best_fixed), number(found.best_fixed_ms, 1), gain),
-        ("heuristic", number(found.heuristic), "-", ruled),
-        ("best of each question (oracle)", number(found.oracle), "-", ""),
-    ]
-    console.table(["choice", "nDCG@10", "mean ms", "learned gains (95 % interval)"], rows)
-    picked = ((strategy.value, share) for strategy, share in found.picked.items() if share > 0)
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in picked)
-    console.line(f"it picks {shares}; share of the gap to the oracle closed: {number(found.gap_closed)}")

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 PREFIX = "AGENTIC_RETRIEVER_"
 
+REMOVED = {
+    "AGENTIC_RETRIEVER_CALIBRATION_FILE": "probabilities of the index are calibrated as they are; remove the setting"
+}
+"""Variables of settings that are gone, with what to do."""
+
 
 def settings_in(env: Mapping[str, str], settings: Iterable[Field[Any]]) -> dict[str, Any]:
     """Return the settings that variables give, as they are written; an empty variable counts as not set.
@@ -43,6 +48,8 @@ def settings_in(env: Mapping[str, str], settings: Iterable[Field[Any]]) -> dict[
         if variable in known:
             if env[variable].strip():
                 values[known[variable]] = env[variable].strip()
+        elif variable in REMOVED:
+            raise ConfigError(f"{variable} is gone: {REMOVED[variable]}")
         elif variable.startswith(PREFIX):
             raise ConfigError(unknown_name("setting", variable, (k for k in known if k.startswith(PREFIX))))
     return values

@@ -94,9 +94,8 @@ class RouterConfig:
     )
     selector: str = setting(
         "auto",
-        "how the strategy is chosen; auto: as learned on the index, else by signals, and by a model where that is not "
-        "clear and there is one",
-        choices=("auto", "heuristic", "learned", "llm", "llm_word", "round_robin"),
+        "how the strategy is chosen; auto: by signals, and by a model where they are not clear and there is one",
+        choices=("auto", "heuristic", "llm", "llm_word", "round_robin"),
     )
     escalation_margin: float = setting(
         0.2, "ask a model about the index when the first leads by less; classifier auto", minimum=0, maximum=1
@@ -126,7 +125,6 @@ class RouterConfig:
         minimum=0,
         maximum=1,
     )
-    calibration_file: str = setting("", "JSON file with a calibration of stage one")
     on_abstain: str = setting(
         "decline",
         "what a question gets that seems to be about nothing in the indexes: a word to say so (decline), an answer "
@@ -237,6 +235,8 @@ class RouterConfig:
     )
 
     def __post_init__(self) -> None:
+        if self.selector == "learned":
+            raise ConfigError("selector learned is gone, since it was better on no collection; use auto")
         for f in fields(self):
             object.__setattr__(self, f.name, checked(f.name, str(f.type), spec_of(f), getattr(self, f.name)))
         if self.chunk_overlap >= self.chunk_size:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from agentic_retriever.evaluation.interval_plot import Interval, interval_plot
 from agentic_retriever.evaluation.measures import MEASURES
 from agentic_retriever.evaluation.options import ORACLE
-from agentic_retriever.schema.markup import Html, details, duration, element, figure, frame, joined, note, small, table
+from agentic_retriever.schema.markup import Html, details, element, figure, frame, joined, note, small, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from agentic_retriever.evaluation.results import StageOneMeasures
     from agentic_retriever.evaluation.rows import Row
     from agentic_retriever.evaluation.training_result import TrainingResult
-    from agentic_retriever.routing import CrossValidation
 
 _FIRST: Final = MEASURES[0]
 
@@ -35,14 +34,13 @@ def draw_benchmark(result: Benchmark) -> str:
 
 
 def draw_training(result: TrainingResult) -> str:
-    """Draw what the strategies reached, what learning would gain, and what became of it."""
+    """Draw what the strategies reached, and what became of what was fitted."""
     runs: list[list[str | float]] = [[run.strategy.value, run.mean_quality] for run in result.runs]
     times = [[f"{run.percentile_ms(p):.1f}" for p in (50, 95)] for run in result.runs]
     cells = [[*row, *ms] for row, ms in zip(_marked(runs, range(len(runs))), times, strict=True)]
     caption = f"{result.index}: {result.queries:,} judged questions"
     return frame(
         table(["strategy", _FIRST, "p50 ms", "p95 ms"], cells, caption=caption),
-        _validation(result.validation) if result.validation is not None else "",
         *(element("div", element("b", line)) for line in (result.verdict, result.fusion.verdict)),
         *(note(line) for line in result.problems.summary()),
     )
@@ -118,18 +116,6 @@ def _choice(result: TargetResult) -> Html:
         f"{found.cheapest_good}"
     )
     return joined([small(said), details("What auto chose", small(chosen))])
-
-
-def _validation(found: CrossValidation) -> Html:
-    rows = [
-        ["learned", figure(found.learned), duration(found.learned_ms)],
-        ["best fixed strategy", figure(found.best_fixed), duration(found.best_fixed_ms)],
-        ["heuristic", figure(found.heuristic), "-"],
-        ["best of each question (oracle)", figure(found.oracle), "-"],
-    ]
-    gain = f"gain over the best fixed strategy {found.gain:+.3f} [{found.gain_low:+.3f}, {found.gain_high:+.3f}]"
-    caption = f"Choosing the strategy, {found.folds}-fold cross-validation, {found.repeats} times"
-    return joined([table(["choice", _FIRST, "mean time"], rows, caption=caption), small(gain)])
 
 
 def _stage_one(found: StageOneMeasures) -> list[str]:

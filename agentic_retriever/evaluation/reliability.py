@@ -13,7 +13,6 @@ import numpy as np
 from agentic_retriever.errors import ConfigError, EvaluationError
 from agentic_retriever.evaluation.measures import BENCH_HINT
 from agentic_retriever.json_files import write_atomically
-from agentic_retriever.routing.calibration import expected_calibration_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,8 +57,8 @@ class Reliability:
 
     Attributes:
         bins: From low to high confidence.
-        ece: Expected calibration error in [0, 1]: the mean gap between confidence and accuracy; ``None`` without any
-            choice. C. Guo, G. Pleiss, Y. Sun and K. Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
+        ece: Expected calibration error in [0, 1]: the mean gap between confidence and accuracy over the bins (Naeini et
+            al., AAAI 2015); ``None`` without any choice.
     """
 
     bins: tuple[ReliabilityBin, ...]
@@ -110,8 +109,8 @@ def measure_reliability(
         )
         for at in range(bins)
     )
-    ece = expected_calibration_error(confidences, right, bins=bins, weights=weights) if total else None
-    return Reliability(bins=made, ece=ece)
+    gaps = np.bincount(place, weights=load * (hits - sure), minlength=bins)
+    return Reliability(bins=made, ece=float(np.abs(gaps).sum() / total) if total else None)
 
 
 def check_plot(path: Path) -> str:

@@ -1,7 +1,4 @@
-"""Training an index on judged questions: weights of hybrid search, strategy selector.
-
-In this order: the strategies are measured with the weights that will be in force.
-"""
+"""Training an index on judged questions: weights of hybrid search, and what each strategy reaches with them."""
 
 from __future__ import annotations
 
@@ -16,14 +13,11 @@ from agentic_retriever.evaluation.datasets import check_names
 from agentic_retriever.evaluation.fusion_training import FusionTraining, train_fusion
 from agentic_retriever.evaluation.journal import Journal, fingerprint
 from agentic_retriever.evaluation.judged import judged_queries
-from agentic_retriever.evaluation.selector_training import fit_selector, selector_verdict, training_rows
 from agentic_retriever.evaluation.strategies import DEPTH, StrategyRun, run_strategies
 from agentic_retriever.evaluation.training_result import TrainingResult
 from agentic_retriever.evaluation.watching import SilentWatcher
 from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers import FUSION_FILE, FusionModel, FusionTrainedOn, cards
-from agentic_retriever.router.choices import heuristic_selector
-from agentic_retriever.routing import MODEL_FILE, DomainTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +67,7 @@ def train_strategies(
     today: Callable[[], str] = today_utc,
     watcher: Watcher | None = None,
 ) -> TrainingResult:
-    """Fit the weights of hybrid search and the strategy selector of an index; install what helps.
+    """Fit the weights of hybrid search of an index, install them if they help, and measure its strategies.
 
     What is measured of each strategy is kept beside the index in any case, save in a dry run. The strategies are
     measured with the weights that will be in force: fitted ones that help, else those that were there; a dry run tries
@@ -108,15 +102,8 @@ def train_strategies(
     journal = Journal(index.folder / JOURNAL_FILE, run.key(fusion))
     trial = None if fusion.installed else fusion.model
     runs = run_strategies(router, name, queries, weights=trial, journal=journal, timer=timer, watcher=watch)
-    had_one = (index.folder / MODEL_FILE).exists()
-    rows = training_rows(index, queries, runs, domain_terms=DomainTerms.parse(router.config.domain_terms))
-    heuristic = heuristic_selector(router.config.with_changes(selector="auto"))
-    validation, model = fit_selector(index, rows, run.label, options.seed, today, heuristic=heuristic)
-    installed = validation is not None and model is not None and validation.helps and not options.dry_run
     if not options.dry_run:
         run.keep(runs)
-        if installed and model is not None:
-            model.save(index.folder / MODEL_FILE)
     journal.remove()
     return TrainingResult(
         index=name,
@@ -124,11 +111,8 @@ def train_strategies(
         datasets=tuple(dataset.facts() for dataset in chosen),
         queries=len(queries),
         runs=runs,
-        validation=validation,
-        model=model,
-        installed=installed,
         fusion=fusion,
-        verdict=selector_verdict(validation, len(queries), dry_run=options.dry_run, had_one=had_one),
+        verdict=f"figures of {len(runs)} strategies {'not kept (dry run)' if options.dry_run else 'kept'}",
         problems=problems,
         seed=options.seed,
     )

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from agentic_retriever.evaluation.fusion_training import FusionTraining
     from agentic_retriever.evaluation.problems import ProblemReport
     from agentic_retriever.evaluation.strategies import StrategyRun
-    from agentic_retriever.routing import CrossValidation, StrategyModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +24,8 @@ class TrainingResult:
         datasets: Facts of each data set.
         queries: Judged questions that were asked.
         runs: What every strategy did.
-        validation: What the model reaches on questions that it was not trained on; ``None`` when there were too few.
-        model: The model, trained on all questions; ``None`` when there were too few.
-        installed: Whether the model is beside the index now.
         fusion: The weights of hybrid search, and what became of them.
-        verdict: One line: what became of the selector and why.
+        verdict: One line: what became of the figures of the strategies.
         problems: What was wrong with the data sets.
         seed: Of everything that was drawn.
     """
@@ -39,9 +35,6 @@ class TrainingResult:
     datasets: tuple[dict[str, Any], ...]
     queries: int
     runs: tuple[StrategyRun, ...]
-    validation: CrossValidation | None
-    model: StrategyModel | None
-    installed: bool
     fusion: FusionTraining
     verdict: str
     problems: ProblemReport
@@ -57,9 +50,6 @@ class TrainingResult:
             "queries": self.queries,
             "seed": self.seed,
             "strategies": {run.strategy.value: run.to_dict() for run in self.runs},
-            "validation": None if self.validation is None else self.validation.to_dict(),
-            "model": None if self.model is None else self.model.to_dict(),
-            "installed": self.installed,
             "fusion": self.fusion.to_dict(),
             "verdict": self.verdict,
             "problems": self.problems.to_dict(),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from llama_index.core.response_synthesizers import BaseSynthesizer
@@ -15,34 +13,27 @@ from agentic_retriever.retrievers.fusion import Fusion
 from agentic_retriever.routing import (
     AutoClassifier,
     AutoSelector,
-    Calibration,
-    DomainTerms,
     EmbeddingClassifier,
     HeuristicSelector,
-    LearnedSelector,
     LLMClassifier,
     LLMSelector,
     ProfileClassifier,
     RoundRobinSelector,
-    StrategyModel,
     StrategySelector,
     fused_weights,
-    probe_features,
-    query_features,
 )
 from agentic_retriever.schema import Tier
 from agentic_retriever.synthesis import ExtractiveSynthesizer, ForeignSynthesizer, LLMSynthesizer, Synthesizer
 from agentic_retriever.synthesis.foreign import ForeignModel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from llama_index.core.llms import LLM
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
 
     from agentic_retriever.config import RouterConfig
-    from agentic_retriever.embeddings.model import Matrix, Vector
-    from agentic_retriever.indices import RoutedIndex
+    from agentic_retriever.embeddings.model import Matrix
     from agentic_retriever.llm import ModelClient, TieredClient
     from agentic_retriever.router.resources import Resources
     from agentic_retriever.routing import IndexClassifier
@@ -54,11 +45,10 @@ def make_classifier(config: RouterConfig, client: ModelClient | None) -> IndexCl
     """Return stage one.
 
     Raises:
-        ConfigError: If it is to be decided by a model and there is none, or the calibration cannot be read.
+        ConfigError: If it is to be decided by a model and there is none.
     """
-    calibration = _calibration(config.calibration_file)
     kind = EmbeddingClassifier if config.classifier == "embedding" else ProfileClassifier
-    profile = kind(config.index_margin, abstain_below=config.abstain_below, calibration=calibration)
+    profile = kind(config.index_margin, abstain_below=config.abstain_below)
     if config.classifier in {"embedding", "profile"}:
         return profile
     model = None if client is None else LLMClassifier(client, profile, index_margin=config.index_margin)
@@ -69,90 +59,28 @@ def make_classifier(config: RouterConfig, client: ModelClient | None) -> IndexCl
     return model
 
 
-def _calibration(path: str) -> Calibration:
-    if not path:
-        return Calibration()
-    try:
-        return Calibration.load(Path(path))
-    except (ConfigError, RecursionError) as err:
-        what = str(err) if isinstance(err, ConfigError) else "nested too deeply; fit the calibration again"
-        where = "" if path in what else f"{path}: "
-        raise ConfigError(f"setting calibration_file: {where}{what}") from err
-
-
-class Selectors:
-    """Stage two, by index: what was learned on an index serves that index only.
-
-    Args:
-        resources: Settings and indexes.
-        client: The model that may be asked, or ``None``.
-        given: A selector for all indexes, instead of what the settings name.
+def make_selector(config: RouterConfig, client: ModelClient | None) -> StrategySelector:
+    """Return stage two.
 
     Raises:
-        ConfigError: If the strategy is to be chosen by a model and there is none, or the domain terms are none.
+        ConfigError: If it is to be decided by a model and there is none.
     """
-
-    def __init__(self, resources: Resources, client: ModelClient | None, *, given: StrategySelector | None) -> None:
-        self._resources = resources
-        self._config = resources.config
-        self._client = client
-        self._terms = DomainTerms.parse(resources.config.domain_terms)
-        self._learns = given is None and resources.config.selector in {"learned", "auto"}
-        self._shared = given or self._without_model_of_index()
-        self._lock = threading.Lock()
-        self._learned: dict[str, tuple[StrategyModel, StrategySelector]] = {}
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether the same question gets the same strategy."""
-        return self._shared.mode != "round_robin"
-
-    def features(self, query: str, index: RoutedIndex, complexity: float, vector: Vector | None) -> Mapping[str, float]:
-        """Return the signals of a question, with the probes of the index where a learned model reads them."""
-        profile = index.profile()
-        signals = query_features(query, profile, complexity, domain_terms=self._terms)
-        if not self._learns or self._resources.trained(index).model is None:
-            return signals
-        return {**signals, **probe_features(query, profile, vector)}
-
-    def of(self, index: RoutedIndex) -> StrategySelector:
-        """Return the selector for an index."""
-        model = self._resources.trained(index).model if self._learns else None
-        if model is None:
-            return self._shared
-        with self._lock:
-            known = self._learned.get(index.name)
-            if known is None or known[0] is not model:
-                learned = LearnedSelector(model, self._heuristic())
-                known = self._learned[index.name] = model, self._escalating(learned)
-            return known[1]
-
-    def _without_model_of_index(self) -> StrategySelector:
-        kind = self._config.selector
-        if kind == "round_robin":
-            return RoundRobinSelector()
-        heuristic = self._heuristic()
-        if kind in {"heuristic", "learned"}:
-            return heuristic
-        if kind == "auto":
-            return self._escalating(heuristic)
-        if self._client is None:
-            raise ConfigError(_NEEDS_MODEL.format(setting="selector", value=kind))
-        return LLMSelector(self._client, heuristic, form="word" if kind == "llm_word" else "structured")
-
-    def _heuristic(self) -> HeuristicSelector:
-        return heuristic_selector(self._config)
-
-    def _escalating(self, base: StrategySelector) -> StrategySelector:
-        """Add the model that is asked when the base is unsure."""
-        if self._config.selector != "auto":
-            return base
-        model = None if self._client is None else LLMSelector(self._client, base)
-        return AutoSelector(base, model, min_confidence=self._config.escalation_confidence)
+    kind = config.selector
+    if kind == "round_robin":
+        return RoundRobinSelector()
+    heuristic = heuristic_selector(config)
+    if kind == "heuristic":
+        return heuristic
+    if kind == "auto":
+        model = None if client is None else LLMSelector(client, heuristic)
+        return AutoSelector(heuristic, model, min_confidence=config.escalation_confidence)
+    if client is None:
+        raise ConfigError(_NEEDS_MODEL.format(setting="selector", value=kind))
+    return LLMSelector(client, heuristic, form="word" if kind == "llm_word" else "structured")
 
 
 def heuristic_selector(config: RouterConfig) -> HeuristicSelector:
-    """Return what decides where no model of the index and no language model does.
+    """Return what decides where no language model does.
 
     Unless the settings ask for the wording alone (``selector=heuristic``), it starts from ``hybrid`` where that is
     calibrated, since it was then better than dense search on every public collection that was tried.

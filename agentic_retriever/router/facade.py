@@ -16,9 +16,9 @@ from agentic_retriever.router.answer_codec import AnswerCodec
 from agentic_retriever.router.answer_values import copied_answer, warm_outcome
 from agentic_retriever.router.answering import AnswerStage
 from agentic_retriever.router.choices import (
-    Selectors,
     make_classifier,
     make_client,
+    make_selector,
     make_synthesizer,
     writers_key,
 )
@@ -105,9 +105,9 @@ class AgenticRouter(Queries, Pluggable):
         config = config or RouterConfig.load()
         client = make_client(config, llm)
         resources = Resources(config, embedding=embedding, packed=packed, model=client)
-        selectors = Selectors(resources, client, given=selector)
+        selector = selector or make_selector(config, client)
         stages = Stages(
-            RouteStage(resources, classifier or make_classifier(config, client), selectors),
+            RouteStage(resources, classifier or make_classifier(config, client), selector),
             RetrieveStage(resources, Refiner(resources, client, postprocessors), client),
             AnswerStage(resources, make_synthesizer(resources, client, synthesizer)),
         )
@@ -124,7 +124,7 @@ class AgenticRouter(Queries, Pluggable):
             timer=timer,
             new_id=new_id,
         )
-        pipeline = Pipeline(resources, stages, services, repeatable=selectors.repeatable)
+        pipeline = Pipeline(resources, stages, services, repeatable=selector.mode != "round_robin")
         super().__init__(resources, pipeline)
         self._workers = Workers(config.workers, "agentic-router")
         # Threads of their own, so that retrieval goes on while answers wait for models that hang.

@@ -17,7 +17,7 @@ from agentic_retriever.retrievers.registry import check_served
 from agentic_retriever.router.offers import offer
 from agentic_retriever.router.questions import Routed
 from agentic_retriever.router.spans import ROUTE, traced
-from agentic_retriever.routing import assess_complexity, complexity_reasons
+from agentic_retriever.routing import DomainTerms, assess_complexity, complexity_reasons, query_features
 from agentic_retriever.schema import Degradation, RouteDecision, Selection, Strategy
 
 if TYPE_CHECKING:
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
     from agentic_retriever.embeddings.model import Vector
     from agentic_retriever.indices import RoutedIndex
-    from agentic_retriever.router.choices import Selectors
     from agentic_retriever.router.questions import Question
     from agentic_retriever.router.resources import Resources
     from agentic_retriever.router.spending import Spending
-    from agentic_retriever.routing import IndexClassifier
+    from agentic_retriever.routing import IndexClassifier, StrategySelector
 
 
 class RouteStage:
@@ -38,13 +37,17 @@ class RouteStage:
     Args:
         resources: Settings and indexes.
         classifier: Stage one.
-        selectors: Stage two, by index.
+        selector: Stage two.
+
+    Raises:
+        ConfigError: If the domain terms of the settings are none.
     """
 
-    def __init__(self, resources: Resources, classifier: IndexClassifier, selectors: Selectors) -> None:
+    def __init__(self, resources: Resources, classifier: IndexClassifier, selector: StrategySelector) -> None:
         self._resources = resources
         self._classifier = classifier
-        self._selectors = selectors
+        self._selector = selector
+        self._terms = DomainTerms.parse(resources.config.domain_terms)
 
     @traced(ROUTE)
     def run(self, question: Question, spending: Spending, *, recorded: RouteDecision | None = None) -> Routed:
@@ -70,7 +73,7 @@ class RouteStage:
             index, versions = self._stage_one(question, names, vector, degraded, spending, recorded)
             chosen = self._resources.index(index.name)
             complexity, score = assess_complexity(question.query)
-            features = self._selectors.features(question.query, chosen, score, vector)
+            features = query_features(question.query, chosen.profile(), score, domain_terms=self._terms)
             strategy, withheld = self._stage_two(question, chosen, features, spending, recorded)
         decision = RouteDecision(
             query=question.query,
@@ -177,7 +180,7 @@ class RouteStage:
         names = {card.strategy.value for card in offered}
         if recorded is not None and _unrepeatable(recorded.strategy) and recorded.strategy.name in names:
             return recorded.strategy, withheld
-        selection = self._selectors.of(index).select(
+        selection = self._selector.select(
             question.query, offered, features=features, allowance=spending.allowance("choosing the strategy")
         )
         spending.add(selection.spent)

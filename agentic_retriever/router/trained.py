@@ -1,4 +1,4 @@
-"""What benchmark and training left beside an index: measured strategies, a strategy model."""
+"""What training left beside an index: its measured strategies, and what changes when it is trained anew."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ import time
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from agentic_retriever.errors import StoreDamagedError
 from agentic_retriever.indices.measured import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.retrievers import FUSION_FILE
-from agentic_retriever.routing import MODEL_FILE, StrategyModel
 from agentic_retriever.schema import Degradation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agentic_retriever.indices import RoutedIndex
-
-T = TypeVar("T")
 
 Stamp = list[tuple[int, int]]
 """When each of the files was last changed, in nanoseconds, and its size in bytes; zeros for one that is not there."""
@@ -33,12 +28,10 @@ class Trained:
 
     Attributes:
         measured: Quality and latency by strategy, or ``None``.
-        model: The strategy model, or ``None``.
-        degraded: Files of the strategies that cannot be read.
+        degraded: Their file, if it cannot be read.
     """
 
     measured: MeasuredStrategies | None = None
-    model: StrategyModel | None = None
     degraded: tuple[Degradation, ...] = ()
 
 
@@ -107,17 +100,17 @@ def _folder_of(index: RoutedIndex) -> Path | None:
 
 
 @lru_cache(1_024)
-def _paths(folder: str) -> tuple[str, str, str]:
+def _paths(folder: str) -> tuple[str, str]:
     # As texts, made once: every query asks for them, and joining paths costs more than asking the file system.
-    measured, model, fusion = (str(Path(folder) / name) for name in (MEASURED_FILE, MODEL_FILE, FUSION_FILE))
-    return measured, model, fusion
+    return str(Path(folder) / MEASURED_FILE), str(Path(folder) / FUSION_FILE)
 
 
 def _loaded(folder: Path) -> Trained:
-    signals = "the signals alone"
-    measured, no_measured = _read("stage_two.measured", lambda: MeasuredStrategies.load(folder), signals)
-    model, no_model = _read("stage_two.learned", lambda: StrategyModel.load(folder / MODEL_FILE), signals)
-    return Trained(measured, model, (*no_measured, *no_model))
+    try:
+        return Trained(MeasuredStrategies.load(folder))
+    except StoreDamagedError as err:
+        lost = Degradation(step="stage_two.measured", reason=str(err), fallback="the signals alone")
+        return Trained(degraded=(lost,))
 
 
 def _changed(path: str) -> tuple[int, int]:
@@ -127,10 +120,3 @@ def _changed(path: str) -> tuple[int, int]:
     except OSError:
         return _MISSING
     return found.st_mtime_ns, found.st_size
-
-
-def _read(step: str, load: Callable[[], T | None], fallback: str) -> tuple[T | None, tuple[Degradation, ...]]:
-    try:
-        return load(), ()
-    except StoreDamagedError as err:
-        return None, (Degradation(step=step, reason=str(err), fallback=fallback),)

@@ -129,7 +129,7 @@ class AutoClassifier(EscalationCounter):
 
 
 class AutoSelector(EscalationCounter):
-    """Picks the strategy by signals or by what was learned, and asks a model only when that is unsure.
+    """Picks the strategy by signals, and asks a model only when that is unsure.
 
     Without a model, or where the allowance forbids one, the first decision stands as it is. A decision that was handed
     to a model says so in ``Selection.escalated``, whatever the model said.

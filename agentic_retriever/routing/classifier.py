@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
 
 from agentic_retriever.routing.abstention import DEFAULT_ABSTAIN_BELOW, Scope, scope_of
-from agentic_retriever.routing.calibration import Calibration
 from agentic_retriever.routing.evidence import (
     COSINE_WEIGHT,
     Evidence,
@@ -37,7 +36,6 @@ __all__ = ["DEFAULT_INDEX_MARGIN", "EmbeddingClassifier", "IndexClassifier", "Pr
 DEFAULT_INDEX_MARGIN: Final = 0.1
 """Lead in probability below which the second index is chosen too."""
 
-_UNCALIBRATED: Final = Calibration()
 _MAX_NAMED_VALUES: Final = 3
 _MAX_VALUE_CHARS: Final = 40
 
@@ -85,11 +83,9 @@ class _EvidenceClassifier(ABC):
         index_margin: float = DEFAULT_INDEX_MARGIN,
         *,
         abstain_below: float = DEFAULT_ABSTAIN_BELOW,
-        calibration: Calibration = _UNCALIBRATED,
     ) -> None:
         self.index_margin = checked_share("index_margin", index_margin)
         self.abstain_below = checked_share("abstain_below", abstain_below)
-        self.calibration = calibration
 
     def classify(
         self,
@@ -120,7 +116,7 @@ class _EvidenceClassifier(ABC):
         """Collect the evidence for the indexes that have nodes."""
 
     def _logit(self, total: float | None) -> float:
-        return -math.inf if total is None else total / self.calibration.temperature
+        return -math.inf if total is None else total
 
     def _doubted(
         self,
@@ -148,14 +144,13 @@ class ProfileClassifier(_EvidenceClassifier):
     Safe to share between threads; keeps nothing of the queries. A vector that is missing, not finite, zero or of
     another dimension than the samples leaves vocabulary and values to decide. An index without nodes only wins when
     all are empty. ``Selection.evidence`` has ``cosine``, ``vocabulary`` and ``values`` for every index with nodes, as
-    logarithms of odds before the temperature, and for the first choice ``scope``, the probability that the question is
+    logarithms of odds, and for the first choice ``scope``, the probability that the question is
     about it at all.
 
     Args:
         index_margin: Lead in probability, in [0, 1], below which the second index is chosen too.
         abstain_below: Probability, in [0, 1], that the question is about the first choice at all, below which the
             selection is marked as abstained; 0 never does.
-        calibration: Temperature of the probabilities, see ``calibrate``.
 
     Raises:
         ConfigError: If a threshold is not in [0, 1].
@@ -182,7 +177,6 @@ class EmbeddingClassifier(_EvidenceClassifier):
     Args:
         index_margin: Lead in probability, in [0, 1], below which the second index is chosen too.
         abstain_below: As for :class:`ProfileClassifier`.
-        calibration: Temperature of the probabilities; ``calibrate`` fits that of :class:`ProfileClassifier`.
 
     Raises:
         ConfigError: If a threshold is not in [0, 1].

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from evaluation_material import DIMENSION, write_beir, write_lines, write_vectors
 
 from agentic_retriever.errors import EvaluationError, RetrievalError, UnknownIndexError
-from agentic_retriever.evaluation import selector_training, training
+from agentic_retriever.evaluation import training
 from agentic_retriever.evaluation.journal import Journal
 from agentic_retriever.evaluation.judged import judged_queries
 from agentic_retriever.evaluation.loading import load_dataset
@@ -17,7 +16,6 @@ from agentic_retriever.evaluation.strategies import run_strategies
 from agentic_retriever.evaluation.training import JOURNAL_FILE, TrainingOptions, train_strategies
 from agentic_retriever.indices.measured import MeasuredStrategies
 from agentic_retriever.retrievers import REGISTRY
-from agentic_retriever.routing import MODEL_FILE, StrategyModel
 from agentic_retriever.schema import Strategy
 
 THINGS = ["anchor", "ferry", "sail", "oven", "dough", "crust", "harbour", "rye", "chain", "vest", "bowl", "loaf",
@@ -62,7 +60,7 @@ def test_every_strategy_is_measured_and_kept(indexed, folder):
     assert all(m.p50_ms == pytest.approx(1.0) for m in kept.strategies.values())
     assert (kept.dataset, kept.index, kept.queries, kept.measured_on) == ("things", "mine", 24, "2026-01-02")
     told = result.to_dict()
-    assert {"index", "datasets", "strategies", "validation", "installed", "verdict", "problems", "seed"} <= set(told)
+    assert {"index", "datasets", "strategies", "fusion", "verdict", "problems", "seed"} <= set(told)
     assert {"ndcg@10", "p50_ms", "p95_ms", "quality", "latency_ms"} <= set(told["strategies"]["vector"])
     json.dumps(told, allow_nan=False)
     assert not (indexed.index("mine").folder / JOURNAL_FILE).exists()
@@ -74,37 +72,15 @@ def test_same_seed_same_figures(indexed, folder):
     assert second == first
 
 
-@pytest.mark.parametrize("helps", [True, False])
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_only_what_helps_is_installed(indexed, folder, monkeypatch, helps, dry_run):
-    real = selector_training.cross_validate
-
-    def decided(rows, **settings):
-        sign = 1 if helps else -1
-        return replace(real(rows, **settings), gain=sign * 0.1, gain_low=sign * 0.05, gain_high=sign * 0.2,
-                       over_heuristic=(sign * 0.1, sign * 0.05, sign * 0.2))  # fmt: skip
-
-    monkeypatch.setattr(selector_training, "cross_validate", decided)
-    result = train(indexed, [load_dataset(folder)], options(dry_run=dry_run))
-    path = indexed.index("mine").folder / MODEL_FILE
-    assert result.installed is (helps and not dry_run)
-    assert path.exists() is result.installed
-    assert (MeasuredStrategies.load(indexed.index("mine").folder) is None) is dry_run
-    if result.installed:
-        model = StrategyModel.load(path)
-        assert model == result.model
-        assert (model.trained_on.dataset, model.trained_on.index, model.trained_on.rows) == ("things", "mine", 24)
-        assert result.verdict.startswith("installed: +0.100 nDCG@10 [+0.050, +0.200]")
-    elif helps:
-        assert "dry run" in result.verdict
-    else:
-        assert result.verdict.startswith("not installed, since it does not help: -0.100")
+def test_a_dry_run_keeps_nothing(indexed, folder):
+    result = train(indexed, [load_dataset(folder)], options(dry_run=True))
+    assert result.verdict == "figures of 7 strategies not kept (dry run)"
+    assert MeasuredStrategies.load(indexed.index("mine").folder) is None
 
 
-def test_too_few_questions_are_measured_but_not_trained_on(indexed, folder):
+def test_few_questions_are_measured(indexed, folder):
     result = train(indexed, [load_dataset(folder)], options(limit=7))
-    assert (result.queries, result.validation, result.model, result.installed) == (7, None, None, False)
-    assert "too few" in result.verdict
+    assert (result.queries, result.verdict) == (7, "figures of 7 strategies kept")
     assert MeasuredStrategies.load(indexed.index("mine").folder).queries == 7
 
 

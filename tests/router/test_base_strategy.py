@@ -13,7 +13,6 @@ from agentic_retriever.testing import FakeEmbedding
     ("settings", "strategy"),
     [
         ({}, "hybrid"),
-        ({"selector": "learned"}, "hybrid"),
         ({"fusion": "rrf"}, "vector"),
         ({"selector": "heuristic"}, "vector"),
     ],

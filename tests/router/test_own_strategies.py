@@ -18,7 +18,6 @@ from agentic_retriever.retrievers import (
     cards,
 )
 from agentic_retriever.router import register_strategy, unregister_strategy
-from agentic_retriever.routing.training import MIN_ROWS, Table, TrainingRow
 from agentic_retriever.schema import RouteDecision, View, strategy_named
 from agentic_retriever.testing import FakeEmbedding
 
@@ -98,19 +97,6 @@ def test_it_is_offered_by_indexes_with_its_views_only(router, registered):
     recent(needs=("summary", View.CHUNKS))
     offered = {card.strategy for card in cards(index)}
     assert (registered.strategy in offered) == (View.SUMMARY in index.views)
-
-
-def test_training_keeps_it(registered):
-    rows = [
-        TrainingRow(
-            query_id=str(i),
-            features={"length": 0.1},
-            quality={registered.strategy: 1.0, Strategy.VECTOR: 0.5},
-            latency_ms={registered.strategy: 1.0, Strategy.VECTOR: 1.0},
-        )
-        for i in range(MIN_ROWS)
-    ]
-    assert Table.of(rows).strategies == (Strategy.VECTOR, registered.strategy)
 
 
 def test_names_behave_as_members_of_the_enumeration():

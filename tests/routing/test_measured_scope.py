@@ -11,16 +11,11 @@ import numpy as np
 import pytest
 
 from agentic_retriever.embeddings import EmbeddingModel, PackedVectors, embedding_name, text_hash
+from agentic_retriever.evaluation.reliability import measure_reliability
 from agentic_retriever.indices import embedded_text
 from agentic_retriever.indices.profile import ProfiledNode, make_profile, sample_ids
 from agentic_retriever.ingestion import ChunkSettings, SourceDocument, chunk_document, discover, read_source
-from agentic_retriever.routing import (
-    Calibration,
-    ProfileClassifier,
-    calibrate,
-    expected_calibration_error,
-    support_of,
-)
+from agentic_retriever.routing import ProfileClassifier, support_of
 from agentic_retriever.routing.abstention import DEFAULT_SUPPORT_BELOW
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 
@@ -124,19 +119,16 @@ def collections(shared_data):
 @pytest.mark.shared_data
 def test_probabilities_come_true(collections):
     profiles, asked = collections
-    own = calibrate(profiles)
-    assert own.fitted_on == "pseudo-queries"
     counts = {name: sum(asked_of == name for asked_of, _, _ in asked) for name in COLLECTIONS}
-    for calibration in (Calibration(), own):
-        classifier = ProfileClassifier(calibration=calibration)
-        selections = [classifier.classify(text, profiles, query_vector=vector) for _, text, vector in asked]
-        sure = [selection.confidence for selection in selections]
-        right = [selection.name == name for selection, (name, _, _) in zip(selections, asked, strict=True)]
-        assert expected_calibration_error(sure, right) <= 0.05
-        # Every collection counts the same, however many questions it has.
-        shares = [1 / counts[name] for name, _, _ in asked]
-        assert expected_calibration_error(sure, right, weights=shares) <= 0.05
-        assert np.mean([selection.abstained for selection in selections]) <= 0.02
+    classifier = ProfileClassifier()
+    selections = [classifier.classify(text, profiles, query_vector=vector) for _, text, vector in asked]
+    sure = [selection.confidence for selection in selections]
+    right = [selection.name == name for selection, (name, _, _) in zip(selections, asked, strict=True)]
+    assert measure_reliability(sure, right).ece <= 0.05
+    # Every collection counts the same, however many questions it has.
+    shares = [1 / counts[name] for name, _, _ in asked]
+    assert measure_reliability(sure, right, weights=shares).ece <= 0.05
+    assert np.mean([selection.abstained for selection in selections]) <= 0.02
 
 
 def _units(vectors):
