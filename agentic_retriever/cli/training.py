@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agentic_retriever.cli.console import Console
     from agentic_retriever.evaluation.fusion_training import FusionTraining
     from agentic_retriever.evaluation.strategies import StrategyRun
-    from agentic_retriever.evaluation.training_result import TrainingResult
+    from agentic_retriever.evaluation.training import TrainingResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

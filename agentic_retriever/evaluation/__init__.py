@@ -20,8 +20,7 @@ from agentic_retriever.evaluation.routing import (
     evaluate_stage_two,
 )
 from agentic_retriever.evaluation.strategies import JudgedQuery, StrategyRun, run_strategies
-from agentic_retriever.evaluation.training import TrainingOptions, train_strategies
-from agentic_retriever.evaluation.training_result import TrainingResult
+from agentic_retriever.evaluation.training import TrainingOptions, TrainingResult, train_strategies
 
 __all__ = [
     "BenchOptions",

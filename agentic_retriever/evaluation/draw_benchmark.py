@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentic_retriever.evaluation.benchmark_result import Benchmark, TargetResult
     from agentic_retriever.evaluation.results import StageOneMeasures
     from agentic_retriever.evaluation.rows import Row
-    from agentic_retriever.evaluation.training_result import TrainingResult
+    from agentic_retriever.evaluation.training import TrainingResult
 
 _FIRST: Final = MEASURES[0]
 

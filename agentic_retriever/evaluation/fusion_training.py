@@ -6,24 +6,18 @@ where real questions ask for a mixture.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from agentic_retriever.evaluation.fusion_fitting import (
-    CANDIDATES,
-    MIN_QUESTIONS,
-    FusionTable,
-    better_side,
-    fit_fusion,
-    validate_fusion,
-)
+from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation.measures import ndcg_by_query
 from agentic_retriever.retrievers import (
     DEFAULT_FUSION,
     FUSION_FILE,
     Fusion,
+    FusionModel,
     HybridRetriever,
     RetrievalRequest,
     fetch_nodes,
@@ -34,12 +28,95 @@ from agentic_retriever.schema import Strategy
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agentic_retriever.evaluation.fusion_fitting import FusionValidation
+    import numpy.typing as npt
+
     from agentic_retriever.evaluation.strategies import JudgedQuery
     from agentic_retriever.evaluation.watching import Watcher
     from agentic_retriever.indices import Index
-    from agentic_retriever.retrievers import FusionModel, FusionTrainedOn, SearchableIndex, SideLists
+    from agentic_retriever.retrievers import FusionTrainedOn, SearchableIndex, SideLists
     from agentic_retriever.router import AgenticRouter
+
+    Array = npt.NDArray[np.float64]
+
+MIN_QUESTIONS: Final = 20
+_LARGEST_LOSS: Final = 0.01
+"""nDCG@10 that the interval of the gain over the default may reach below 0 for weights that are installed."""
+
+_WORDS_ONLY: Final = FusionModel(alpha=0.0, slope=0.0, reach=0.0)
+_DENSE_ONLY: Final = FusionModel(alpha=1.0, slope=0.0, reach=0.0)
+_STEPS: Final = tuple(round(at / 10, 1) for at in range(11))
+_STEEPER: Final = FusionModel(slope=2 * DEFAULT_FUSION.slope, reach=0.3)
+_FOLDS: Final = 5
+_REPEATS: Final = 5
+_RESAMPLES: Final = 2_000
+_TIES: Final = 1e-9
+
+
+def _candidates() -> tuple[FusionModel, ...]:
+    """All weights that are tried: the default first, then by how far they are from it."""
+    by_question = [replace(DEFAULT_FUSION, alpha=alpha) for alpha in _STEPS[1:-1]]
+    steeper = [replace(_STEEPER, alpha=alpha) for alpha in _STEPS[1:-1]]
+    same = [FusionModel(alpha=alpha, slope=0.0, reach=0.0) for alpha in _STEPS]
+    found = [(abs(m.alpha - DEFAULT_FUSION.alpha), at, m) for at, m in enumerate((*by_question, *steeper, *same))]
+    return tuple(model for _distance, _at, model in sorted(found, key=lambda entry: entry[:2]))
+
+
+CANDIDATES: Final = _candidates()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionTable:
+    """What each candidate reaches on each question."""
+
+    quality: Array  # nDCG@10 in [0, 1], (questions, candidates)
+    candidates: tuple[FusionModel, ...] = CANDIDATES  # the default is first, and both sides alone are among them
+
+    def __post_init__(self) -> None:
+        shape = (len(self.quality), len(self.candidates))
+        if self.quality.shape != shape or not ((self.quality >= 0) & (self.quality <= 1)).all():
+            raise EvaluationError(
+                f"the qualities of {shape[1]} weights must be numbers from 0 to 1, one row a question"
+            )
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Columns of BM25 alone and of dense search alone."""
+        return self.candidates.index(_WORDS_ONLY), self.candidates.index(_DENSE_ONLY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionValidation:
+    """What fitted weights reach on questions that they were not fitted on; means of nDCG@10.
+
+    The last three are a mean and its 95 % interval by a paired bootstrap over questions.
+    """
+
+    rows: int
+    folds: int
+    repeats: int  # how often the questions were cut into folds anew; all figures are means over that
+    learned: float  # of the weights fitted on the other folds
+    default: float
+    dense: float
+    bm25: float
+    gain: tuple[float, float, float]  # learned less default
+    over_side: tuple[float, float, float]  # learned less the better side, which is chosen in hindsight
+    side_gain: tuple[float, float, float]  # the better side less default
+
+    @property
+    def helps(self) -> bool:
+        """Whether the fitted weights are better than the default, and not below the better side."""
+        return _helps(self.gain) and self.over_side[0] >= -_TIES
+
+    @property
+    def side_helps(self) -> bool:
+        """Whether the better side alone is better than the default."""
+        return _helps(self.side_gain)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        told = {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+        return {**told, "helps": self.helps, "side_helps": self.side_helps}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +220,84 @@ def _document_ranking(found: SideLists, model: FusionModel, documents: Mapping[s
     ranking = found.merged(model) if len(lists) > 1 else [(i, 0.0) for entries in lists for i, _score in entries]
     # Nodes that were deleted meanwhile are left out, as in a search.
     return list(dict.fromkeys(documents[node_id] for node_id, _score in ranking if node_id in documents))
+
+
+def fit_fusion(table: FusionTable, *, trained_on: FusionTrainedOn) -> FusionModel:
+    """Choose the weights of an index.
+
+    Of all candidates within one standard error of the best one, and not below either side alone, the one that is
+    nearest to the default (after the one-standard-error rule of L. Breiman, J. Friedman, R. Olshen and C. Stone,
+    "Classification and Regression Trees", 1984).
+    """
+    _check_rows(table)
+    chosen = table.candidates[_choose(table, np.arange(len(table.quality)))]
+    return replace(chosen, trained_on=replace(trained_on, rows=len(table.quality)))
+
+
+def better_side(table: FusionTable, *, trained_on: FusionTrainedOn) -> FusionModel:
+    """Return the weights that leave only the better side; BM25 of equals."""
+    words, dense = table.sides
+    means = table.quality.mean(axis=0)
+    chosen = table.candidates[words if means[words] >= means[dense] else dense]
+    return replace(chosen, trained_on=replace(trained_on, rows=len(table.quality)))
+
+
+def validate_fusion(table: FusionTable, *, seed: int = 0) -> FusionValidation:
+    """Fit on all folds but one and measure on that one, in turn; the same seed gives the same figures."""
+    _check_rows(table)
+    generator = np.random.default_rng(seed)
+    rows = len(table.quality)
+    folds = min(_FOLDS, rows // 5)
+    learned = np.zeros(rows)
+    for _ in range(_REPEATS):
+        for part in np.array_split(generator.permutation(rows), folds):
+            others = np.setdiff1d(np.arange(rows), part)
+            learned[part] += table.quality[part, _choose(table, others)] / _REPEATS
+    words, dense = (table.quality[:, at] for at in table.sides)
+    default, side = table.quality[:, 0], words if words.mean() >= dense.mean() else dense
+    return FusionValidation(
+        rows=rows,
+        folds=folds,
+        repeats=_REPEATS,
+        learned=float(learned.mean()),
+        default=float(default.mean()),
+        dense=float(dense.mean()),
+        bm25=float(words.mean()),
+        gain=_interval(learned - default, seed),
+        over_side=_interval(learned - side, seed),
+        side_gain=_interval(side - default, seed),
+    )
+
+
+def _choose(table: FusionTable, rows: npt.NDArray[np.int64]) -> int:
+    """Return the column of the candidate that these questions ask for."""
+    quality = table.quality[rows]
+    means = quality.mean(axis=0)
+    best = int(means.argmax())
+    losses = quality[:, [best]] - quality
+    errors = losses.std(axis=0, ddof=1) / np.sqrt(len(rows))
+    near = (losses.mean(axis=0) <= errors + _TIES) & (means >= means[list(table.sides)].max() - _TIES)
+    return int(near.argmax())  # the first, for the best one is always among them
+
+
+def _check_rows(table: FusionTable) -> None:
+    if len(table.quality) < MIN_QUESTIONS:
+        raise EvaluationError(
+            f"{len(table.quality)} judged questions are too few to fit weights on; {MIN_QUESTIONS} are the least"
+        )
+
+
+def _helps(gain: tuple[float, float, float]) -> bool:
+    return gain[0] > _TIES and gain[1] >= -_LARGEST_LOSS
+
+
+def _interval(gains: Array, seed: int) -> tuple[float, float, float]:
+    """Mean of the gains, and the ends of its 95 % interval by a bootstrap over questions."""
+    gains = np.round(gains, 12) + 0.0  # means of equal numbers may differ in the last digit, or be -0.0
+    generator = np.random.default_rng(seed)
+    means = [gains[generator.integers(0, len(gains), len(gains))].mean() for _ in range(_RESAMPLES)]
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(gains.mean()), float(low), float(high)
 
 
 def _verdict(

@@ -6,33 +6,33 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from agentic_retriever.errors import StoreDamagedError
 from agentic_retriever.evaluation.datasets import check_names
+from agentic_retriever.evaluation.draw_benchmark import draw_training
 from agentic_retriever.evaluation.fusion_training import FusionTraining, train_fusion
 from agentic_retriever.evaluation.journal import Journal, fingerprint
 from agentic_retriever.evaluation.judged import judged_queries
-from agentic_retriever.evaluation.strategies import DEPTH, StrategyRun, run_strategies
-from agentic_retriever.evaluation.training_result import TrainingResult
+from agentic_retriever.evaluation.strategies import DEPTH, run_strategies
 from agentic_retriever.evaluation.watching import SilentWatcher
 from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers import FUSION_FILE, FusionModel, FusionTrainedOn, cards
+from agentic_retriever.schema.markup import short_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from agentic_retriever.evaluation.datasets import Dataset
-    from agentic_retriever.evaluation.strategies import JudgedQuery
+    from agentic_retriever.evaluation.problems import ProblemReport
+    from agentic_retriever.evaluation.strategies import JudgedQuery, StrategyRun
     from agentic_retriever.evaluation.watching import Watcher
     from agentic_retriever.indices import Index
     from agentic_retriever.router import AgenticRouter
 
 JOURNAL_FILE: Final = "strategy_runs.json"
 """Beside the index while a training runs."""
-
-_OWN_WORDS: Final = "questions made of the documents' own words"
 
 
 def today_utc() -> str:
@@ -55,6 +55,54 @@ class TrainingOptions:
     limit: int | None = None
     seed: int = 0
     dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingResult:
+    """What a training found, and what became of it.
+
+    Attributes:
+        index: Name of the index.
+        index_version: Its version.
+        datasets: Facts of each data set.
+        queries: Judged questions that were asked.
+        runs: What every strategy did.
+        fusion: The weights of hybrid search, and what became of them.
+        verdict: One line: what became of the figures of the strategies.
+        problems: What was wrong with the data sets.
+        seed: Of everything that was drawn.
+    """
+
+    index: str
+    index_version: int
+    datasets: tuple[dict[str, Any], ...]
+    queries: int
+    runs: tuple[StrategyRun, ...]
+    fusion: FusionTraining
+    verdict: str
+    problems: ProblemReport
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {
+            "format": 1,
+            "index": self.index,
+            "index_version": self.index_version,
+            "datasets": [dict(facts) for facts in self.datasets],
+            "queries": self.queries,
+            "seed": self.seed,
+            "strategies": {run.strategy.value: run.to_dict() for run in self.runs},
+            "fusion": self.fusion.to_dict(),
+            "verdict": self.verdict,
+            "problems": self.problems.to_dict(),
+        }
+
+    def _repr_html_(self) -> str:
+        """Draw the tables in Jupyter: escaped, no assets, colours of the theme."""
+        return draw_training(self)
+
+    _repr_pretty_ = short_text
 
 
 def train_strategies(
@@ -96,14 +144,35 @@ def train_strategies(
     check_names(datasets)
     index, watch = router.stored_index(name), watcher or SilentWatcher()
     chosen = [dataset.limited(options.limit, options.seed) for dataset in datasets]
+    label = " + ".join(dataset.name for dataset in chosen)
     queries, problems = judged_queries(chosen, router, index, vectors=options.vectors, watcher=watch)
-    run = _Training(router, index, chosen, queries, options, today, watch)
-    fusion = run.fusion()
-    journal = Journal(index.folder / JOURNAL_FILE, run.key(fusion))
+    if any(dataset.pseudo for dataset in chosen):
+        fusion = FusionTraining.left_out("questions made of the documents' own words ask for BM25 alone on any index")
+    else:
+        trained_on = FusionTrainedOn(dataset=label, index=name, index_version=index.version, rows=0, date=today())
+        fusion = train_fusion(
+            router,
+            index,
+            queries,
+            trained_on=trained_on,
+            seed=options.seed,
+            install=not options.dry_run,
+            watcher=watch,
+        )
+    journal = Journal(index.folder / JOURNAL_FILE, _journal_key(router, index, queries, fusion))
     trial = None if fusion.installed else fusion.model
     runs = run_strategies(router, name, queries, weights=trial, journal=journal, timer=timer, watcher=watch)
     if not options.dry_run:
-        run.keep(runs)
+        MeasuredStrategies(
+            strategies={
+                run.strategy: StrategyMeasure(quality=run.mean_quality, p50_ms=run.percentile_ms(50)) for run in runs
+            },
+            dataset=label,
+            index=name,
+            index_version=index.version,
+            queries=len(queries),
+            measured_on=today(),
+        ).save(index.folder)
     journal.remove()
     return TrainingResult(
         index=name,
@@ -118,69 +187,13 @@ def train_strategies(
     )
 
 
-class _Training:
-    """The parts of one training that share what it is about."""
-
-    def __init__(
-        self,
-        router: AgenticRouter,
-        index: Index,
-        datasets: Sequence[Dataset],
-        queries: Sequence[JudgedQuery],
-        options: TrainingOptions,
-        today: Callable[[], str],
-        watcher: Watcher,
-    ) -> None:
-        self._router = router
-        self._index = index
-        self._datasets = datasets
-        self._queries = queries
-        self._options = options
-        self._today = today
-        self._watcher = watcher
-        self._pseudo = any(dataset.pseudo for dataset in datasets)
-        self.label = " + ".join(dataset.name for dataset in datasets)
-
-    def fusion(self) -> FusionTraining:
-        """Fit the weights of hybrid search."""
-        if self._pseudo:
-            return FusionTraining.left_out(f"{_OWN_WORDS} ask for BM25 alone on any index")
-        index = self._index
-        return train_fusion(
-            self._router,
-            index,
-            self._queries,
-            trained_on=FusionTrainedOn(
-                dataset=self.label, index=index.name, index_version=index.version, rows=0, date=self._today()
-            ),
-            seed=self._options.seed,
-            install=not self._options.dry_run,
-            watcher=self._watcher,
-        )
-
-    def keep(self, runs: Sequence[StrategyRun]) -> None:
-        """Put what was measured of the strategies beside the index."""
-        MeasuredStrategies(
-            strategies={
-                run.strategy: StrategyMeasure(quality=run.mean_quality, p50_ms=run.percentile_ms(50)) for run in runs
-            },
-            dataset=self.label,
-            index=self._index.name,
-            index_version=self._index.version,
-            queries=len(self._queries),
-            measured_on=self._today(),
-        ).save(self._index.folder)
-
-    def key(self, fusion: FusionTraining) -> str:
-        """Stand for all that the runs and the answers depend on."""
-        asked: list[tuple[str, str, Mapping[str, int]]] = [
-            (query.query_id, query.text, dict(query.relevance)) for query in self._queries
-        ]
-        index, settings = self._index, self._router.config.to_dict()
-        strategies = sorted(Counter(card.strategy.value for card in cards(index)))
-        weights = _in_force(index) if fusion.model is None else fusion.model
-        told = [weights.alpha, weights.slope, weights.pivot, weights.reach] if weights is not None else None
-        return fingerprint([index.name, index.version, DEPTH, strategies, settings, asked, told])
+def _journal_key(router: AgenticRouter, index: Index, queries: Sequence[JudgedQuery], fusion: FusionTraining) -> str:
+    """Stand for all that the runs depend on."""
+    asked = [(query.query_id, query.text, dict(query.relevance)) for query in queries]
+    strategies = sorted(Counter(card.strategy.value for card in cards(index)))
+    weights = _in_force(index) if fusion.model is None else fusion.model
+    told = [weights.alpha, weights.slope, weights.pivot, weights.reach] if weights is not None else None
+    return fingerprint([index.name, index.version, DEPTH, strategies, router.config.to_dict(), asked, told])
 
 
 def _in_force(index: Index) -> FusionModel | None:

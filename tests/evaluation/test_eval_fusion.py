@@ -16,14 +16,15 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation import training
-from agentic_retriever.evaluation.fusion_fitting import (
+from agentic_retriever.evaluation.fusion_training import (
     CANDIDATES,
     FusionTable,
     better_side,
     fit_fusion,
+    fusion_table,
+    train_fusion,
     validate_fusion,
 )
-from agentic_retriever.evaluation.fusion_training import fusion_table, train_fusion
 from agentic_retriever.evaluation.judged import judged_queries
 from agentic_retriever.evaluation.loading import load_dataset
 from agentic_retriever.evaluation.training import TrainingOptions, train_strategies
