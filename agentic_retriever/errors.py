@@ -160,11 +160,7 @@ class ModelPausedError(LLMError):
 
 
 class AllModelsFailedError(LLMError):
-    """No model tier answered.
-
-    Attributes:
-        attempts: What was tried, in order: ``agentic_retriever.llm.Attempt`` values.
-    """
+    """No model tier answered."""
 
     def __init__(self, message: str, attempts: Sequence[Any] = ()) -> None:
         super().__init__(message)
@@ -172,12 +168,7 @@ class AllModelsFailedError(LLMError):
 
 
 class StreamBrokenError(LLMError):
-    """An answer broke off after its first words were shown.
-
-    Attributes:
-        text: What was shown.
-        attempts: What was tried, in order: ``agentic_retriever.llm.Attempt`` values.
-    """
+    """An answer broke off after its first words were shown."""
 
     def __init__(self, message: str, text: str = "", attempts: Sequence[Any] = ()) -> None:
         super().__init__(message)
@@ -200,11 +191,7 @@ class OutOfScopeError(RoutingError):
 
 
 class RetrievalError(AgenticRetrieverError):
-    """Every way to retrieve failed.
-
-    Attributes:
-        causes: What each part that was tried raised, by its name.
-    """
+    """Every way to retrieve failed."""
 
     exit_code = 9
 
@@ -230,16 +217,7 @@ class OverloadedError(DeadlineExceededError):
 
 
 def unknown_name(kind: str, got: str, known: Iterable[str]) -> str:
-    """Say that a name is unknown, what is known, and what was probably meant.
-
-    Args:
-        kind: What the name stands for, such as ``"index"``.
-        got: The name that was given; cut at 80 characters in the message.
-        known: The names that would have been right.
-
-    Returns:
-        One line for an error message.
-    """
+    """Say that a name is unknown, what is known, and what was probably meant."""
     names = sorted(known)
     close = get_close_matches(got, names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""

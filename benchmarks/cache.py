@@ -40,7 +40,7 @@ def _hit(answer: Answer) -> Row:
     from cachetools import TTLCache
 
     from agentic_retriever.cache import SingleFlightCache
-    from agentic_retriever.router.answer_values import copied_answer, kept_answer
+    from agentic_retriever.pipeline import copied_answer, kept_answer
 
     ours: SingleFlightCache[Answer] = SingleFlightCache(max_entries=ENTRIES, ttl_s=1_800, copy=copied_answer)
     theirs: TTLCache[str, Answer] = TTLCache(ENTRIES, 1_800)
@@ -65,7 +65,7 @@ def _hit(answer: Answer) -> Row:
 
 
 def _codec(answer: Answer) -> list[Row]:
-    from agentic_retriever.router.answer_codec import AnswerCodec
+    from agentic_retriever.pipeline import AnswerCodec
 
     codec = AnswerCodec()
     data = codec.encode(answer)
@@ -123,16 +123,7 @@ def _not_needed() -> Answer:
 def _answer() -> Answer:
     from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
-    from agentic_retriever.schema import (
-        Answer,
-        Citation,
-        Complexity,
-        Confidence,
-        RouteDecision,
-        Selection,
-        Tier,
-        Usage,
-    )
+    from agentic_retriever.schema import Answer, Citation, Complexity, Confidence, RouteDecision, Selection, Tier, Usage
 
     bodies = texts(NODES, seed=_SEED, words=WORDS)
     nodes = tuple(

@@ -32,14 +32,14 @@ import numpy as np
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel, LocalE5Embedding, PackedVectors, embedding_name, text_hash
-from agentic_retriever.router.judging import relevance
+from agentic_retriever.pipeline import relevance
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import frozen
 from agentic_retriever.synthesis import ExtractiveSynthesizer, assemble
 from agentic_retriever.synthesis.confidence import SIGNS, AnswerFeatures, ConfidenceModel, confidence_score
-from agentic_retriever.synthesis.numbers import numbers_in
 from agentic_retriever.synthesis.terms import unknown_share
 from agentic_retriever.text import Tokenizer, detect_language
+from agentic_retriever.text.numbers import numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.evaluation.loading import load_dataset
+from agentic_retriever.evaluation.datasets import load_dataset
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.routing import (
     HeuristicSelector,

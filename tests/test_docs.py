@@ -9,7 +9,8 @@ import pytest
 
 import agentic_retriever
 from agentic_retriever import AgenticRouter, RouterConfig, Strategy
-from agentic_retriever.cli.app import app, index_app
+from agentic_retriever.cli.app import app
+from agentic_retriever.cli.indexes import index_app
 from agentic_retriever.config import env_example
 from agentic_retriever.retrievers import REGISTRY
 from agentic_retriever.testing import FakeEmbedding

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from agentic_retriever.cli.console import Console
-from agentic_retriever.cli.index_commands import index_app
-from agentic_retriever.cli.reporting import SHOW_TRACEBACK, reported
+from agentic_retriever.cli.console import SHOW_TRACEBACK, Console, reported
+from agentic_retriever.cli.indexes import index_app
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 something needs attention; 2 wrong command line; 3 setting; 4 question or filter; "
@@ -134,7 +133,7 @@ def stats(
     as_json: AsJson = False,
 ) -> None:
     """Show what was asked lately: routes, latency, cache hits, cost, fallbacks and errors."""
-    from agentic_retriever.cli.stats import run_stats
+    from agentic_retriever.cli.queries import run_stats
 
     run_stats(Console(), ctx.obj, days=days, as_json=as_json)
 
@@ -166,7 +165,7 @@ def bench_routing(
     seed: Seed = 0,
 ) -> None:
     """Measure how well questions are routed, beside LlamaIndex's selector and nearest utterances."""
-    from agentic_retriever.cli.evaluation import RoutingArguments, run_bench_routing
+    from agentic_retriever.cli.bench import RoutingArguments, run_bench_routing
 
     asked = RoutingArguments(
         datasets=tuple(datasets), vectors=vectors, descriptions=descriptions, also=tuple(index or ()),
@@ -233,7 +232,7 @@ def train(
     json_file: JsonFile = None,
 ) -> None:
     """Fit hybrid's weights and the choice of the strategy of an index; install what helps."""
-    from agentic_retriever.cli.training import TrainArguments, run_train
+    from agentic_retriever.cli.bench import TrainArguments, run_train
 
     asked = TrainArguments(
         datasets=tuple(datasets), index=index, vectors=vectors, limit=limit, seed=seed, dry_run=dry_run,
@@ -250,7 +249,7 @@ def warm(
     as_json: AsJson = False,
 ) -> None:
     """Ask questions beforehand, so that their answers are in the cache; worth it with Redis, which others share."""
-    from agentic_retriever.cli.warming import run_warm
+    from agentic_retriever.cli.queries import run_warm
 
     run_warm(Console(), ctx.obj, file, as_json=as_json)
 

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
+import os
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, TextIO
 
+import typer
 from rich.console import Console as RichConsole
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from agentic_retriever.text.cleaning import TerminalPieces, safe_terminal
+from agentic_retriever.config import RouterConfig
+from agentic_retriever.errors import AgenticRetrieverError
+from agentic_retriever.text.scripts import TerminalPieces, safe_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from agentic_retriever.router import AgenticRouter
 
 
 class Console:
-    """Writes to standard output, and errors to standard error.
-
-    Args:
-        out: Where output goes.
-        err: Where errors and progress go.
-    """
+    """Writes to standard output, and errors to standard error."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = _tolerant(out or sys.stdout)
@@ -103,3 +110,150 @@ def _tolerant(stream: TextIO) -> TextIO:
     if reconfigure is not None:
         reconfigure(errors="replace")
     return stream
+
+
+# Progress bars on a terminal; elsewhere silence, or a line for each step of what takes minutes.
+
+
+class Bars:
+    """Two bars: files read and nodes embedded."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._files = progress.add_task("files", total=0)
+        self._nodes = progress.add_task("nodes", total=0)
+        self._file_total = self._node_total = 0
+
+    def files(self, total: int) -> None:
+        """So many more files will be read."""
+        self._file_total += total
+        self._progress.update(self._files, total=self._file_total)
+
+    def file_done(self, path: str) -> None:
+        """One file was read."""
+        del path
+        self._progress.advance(self._files)
+
+    def nodes(self, found: int) -> None:
+        """So many more nodes are to be embedded."""
+        self._node_total += found
+        self._progress.update(self._nodes, total=self._node_total)
+
+    def nodes_done(self, done: int) -> None:
+        """So many more nodes have their vectors."""
+        self._progress.advance(self._nodes, done)
+
+
+@contextmanager
+def shown_progress(console: Console) -> Iterator[Bars]:
+    """Show bars on standard error while the block runs, if that is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(
+        *columns, console=console.rich_err, transient=True, disable=not console.rich_err.is_terminal
+    ) as progress:
+        yield Bars(progress)
+
+
+class Steps:
+    """One bar, for one step after the other."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", total=None)
+
+    def begin(self, what: str, total: int) -> None:
+        """A step of so many parts begins."""
+        self._progress.reset(self._task, description=what, total=total)
+
+    def advance(self, done: int) -> None:
+        """So many more parts are done."""
+        self._progress.advance(self._task, done)
+
+
+class Lines:
+    """One line for each step, with the seconds since the beginning, for a file or the log of a build."""
+
+    def __init__(self, console: Console, timer: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._timer = timer
+        self._start = timer()
+
+    def begin(self, what: str, total: int) -> None:
+        """A step of so many parts begins."""
+        parts = f" ({total:,})" if total > 1 else ""
+        self._console.note(f"{self._timer() - self._start:6.0f} s  {what}{parts}")
+
+    def advance(self, done: int) -> None:
+        """Say nothing: parts of a step are for a bar."""
+
+
+@contextmanager
+def shown_steps(console: Console) -> Iterator[Steps | Lines]:
+    """Show one bar on standard error while the block runs, or lines if that is no terminal."""
+    if not console.rich_err.is_terminal:
+        yield Lines(console)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console.rich_err, transient=True) as progress:
+        yield Steps(progress)
+
+
+# Errors as a person at a terminal wants them: one line and an exit code, never a traceback.
+
+P = ParamSpec("P")
+
+INTERRUPTED = 130
+OUTPUT_CLOSED = 141
+UNEXPECTED = 1
+#: Key of the command line's context under which ``--traceback`` is kept.
+SHOW_TRACEBACK = "agentic_retriever.traceback"
+
+
+def reported(command: Callable[P, None]) -> Callable[P, None]:
+    """Turn what a command raises into one line on standard error and the documented exit code."""
+
+    @functools.wraps(command)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+            sys.stdout.flush()
+        except AgenticRetrieverError as err:
+            Console().error(str(err))
+            raise typer.Exit(err.exit_code) from err
+        except KeyboardInterrupt as err:
+            Console().error("interrupted; what was finished is kept, run the same command to go on")
+            raise typer.Exit(INTERRUPTED) from err
+        except BrokenPipeError as err:
+            # Python would complain again when it flushes at exit, so what is left goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(OUTPUT_CLOSED) from err
+        except typer.Exit:
+            raise
+        except Exception as err:  # the last resort: a program that ends says so in one line
+            context = next((arg for arg in (*args, *kwargs.values()) if isinstance(arg, typer.Context)), None)
+            if context is not None and context.meta.get(SHOW_TRACEBACK):
+                raise
+            Console().error(f"unexpected {type(err).__name__}; put --traceback before the command to see where")
+            raise typer.Exit(UNEXPECTED) from err
+
+    return wrapper
+
+
+# From the command line's options to a router.
+
+
+def load_config(data_dir: Path | None) -> RouterConfig:
+    """Read the settings; ``--data-dir`` wins."""
+    # Warnings of our own reach a person through the command's output; those of libraries would only puzzle.
+    logging.getLogger("agentic_retriever").addHandler(logging.NullHandler())
+    config = RouterConfig.load()
+    return config.with_changes(data_dir=data_dir) if data_dir is not None else config
+
+
+@contextmanager
+def opened_router(config: RouterConfig) -> Iterator[AgenticRouter]:
+    """Make a router, and close it when the command is done."""
+    from agentic_retriever.router import AgenticRouter
+
+    with AgenticRouter(config) as router:
+        yield router

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from agentic_retriever.cli.console import load_config, shown_progress
 from agentic_retriever.cli.indexes import show_report
-from agentic_retriever.cli.progress import shown_progress
 from agentic_retriever.cli.queries import show_answer
-from agentic_retriever.cli.setup import load_config
 from agentic_retriever.sample import DEMO_QUESTIONS, SAMPLE_INDEXES, VECTORS, load_questions
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from agentic_retriever.cli.setup import load_config, opened_router
+from agentic_retriever.cli.console import load_config, opened_router
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, StoreBusyError
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _caches(config: RouterConfig) -> Iterator[Finding]:
 
 
 def _server(config: RouterConfig) -> Finding:
-    from agentic_retriever.indices.qdrant_link import open_server
+    from agentic_retriever.stores.server.link import open_server
 
     what = "qdrant"
     try:

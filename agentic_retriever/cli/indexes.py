@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from agentic_retriever.cli.progress import shown_progress, shown_steps
-from agentic_retriever.cli.setup import load_config, opened_router
+import typer
+
+from agentic_retriever.cli.console import Console, load_config, opened_router, reported, shown_progress, shown_steps
 from agentic_retriever.errors import StoreDamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from agentic_retriever.cli.console import Console
     from agentic_retriever.indices import IndexStorage, IngestReport
     from agentic_retriever.router import AgenticRouter
+
 
 _SHOWN_DOCUMENTS = 20
 
@@ -156,3 +158,73 @@ def run_remove(console: Console, data_dir: Path | None, name: str, documents: Se
     # Not through a router: a damaged index must be removable, whatever embedding model it was built with.
     IndexStorage.from_config(config).remove(name)
     console.line(f"{name}: removed")
+
+
+# The commands below ``index``.
+
+index_app = typer.Typer(help="Make, list, show, copy and remove indexes.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the index.")]
+
+
+@index_app.command("add")
+@reported
+def index_add(
+    ctx: typer.Context,
+    name: Name,
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders to index.")],
+    description: Annotated[str, typer.Option("--description", help="What the index holds; helps routing.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make an index from files, or bring it up to date with them."""
+    run_add(Console(), ctx.obj, name, paths, description=description, as_json=as_json)
+
+
+@index_app.command("list")
+@reported
+def index_list(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the indexes."""
+    run_list(Console(), ctx.obj, as_json=as_json)
+
+
+@index_app.command("show")
+@reported
+def index_show(ctx: typer.Context, name: Name, as_json: AsJson = False) -> None:
+    """Show an index: its pins, counts, documents and fields."""
+    run_show(Console(), ctx.obj, name, as_json=as_json)
+
+
+@index_app.command("build")
+@reported
+def index_build(ctx: typer.Context, name: Name) -> None:
+    """Build the leaves and summaries of an index, which some strategies need, however large it is."""
+    run_build(Console(), ctx.obj, name)
+
+
+@index_app.command("copy")
+@reported
+def index_copy(
+    ctx: typer.Context,
+    name: Name,
+    to: Annotated[str, typer.Option("--to", metavar="server|embedded", help="Where its nodes go.")],
+    new_name: Annotated[
+        str | None, typer.Option("--as", help="Keep the index and make a copy of this name; else the index moves.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move an index to the Qdrant server or back, or copy it; run again, it goes on where it was cut off."""
+    run_copy(Console(), ctx.obj, name, to=to, new_name=new_name, as_json=as_json)
+
+
+@index_app.command("remove")
+@reported
+def index_remove(
+    ctx: typer.Context,
+    name: Name,
+    documents: Annotated[
+        list[str] | None, typer.Option("--document", help="Remove only this document; may be repeated.")
+    ] = None,
+) -> None:
+    """Remove an index, or documents of it."""
+    run_remove(Console(), ctx.obj, name, documents or [])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from agentic_retriever.cli.setup import load_config, opened_router
-from agentic_retriever.errors import LLMError
+import typer
+
+from agentic_retriever.cli.console import load_config, opened_router, shown_steps
+from agentic_retriever.errors import ConfigError, InvalidQueryError, LLMError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from agentic_retriever.cli.console import Console
     from agentic_retriever.router import AgenticRouter
     from agentic_retriever.schema import Answer, Budget, Citation
+
 
 _QUOTE_CHARS = 160
 
@@ -150,3 +155,63 @@ def reference(citation: Citation) -> str:
 def _question(text: str) -> str:
     """Return the question, read from standard input for ``-``."""
     return sys.stdin.read() if text == "-" else text
+
+
+# ``stats``: what the query history shows.
+
+_MOST_DAYS = 36_500
+
+
+def run_stats(console: Console, data_dir: Path | None, *, days: float, as_json: bool) -> None:
+    """Write the analytics of the last days; opens no index, so it works beside a running router."""
+    from agentic_retriever.querylog import open_query_log
+
+    if not (math.isfinite(days) and 0 <= days <= _MOST_DAYS):
+        raise InvalidQueryError(f"days must be from 0 to {_MOST_DAYS:,}, got {days:g}")
+    log = open_query_log(load_config(data_dir))
+    if log is None:
+        raise ConfigError("query_log is none, so there is no history; set it to sqlite or the URL of a database")
+    since = datetime.now(timezone.utc) - timedelta(days=days) if days else None
+    with log:
+        found = log.analytics(since)
+    if as_json:
+        console.json(found.to_dict())
+        return
+    if not found.queries:
+        console.note("no queries in this period" if days else "no queries yet")
+        return
+    for number, (title, headers, rows) in enumerate(found.tables()):
+        if number:
+            console.line()
+        console.table(headers, rows, title=title)
+
+
+# ``warm``: questions asked beforehand.
+
+
+def run_warm(console: Console, data_dir: Path | None, file: Path, *, as_json: bool) -> None:
+    """Ask every question of a file; exit code 1 if one failed."""
+    from agentic_retriever.cache import read_questions
+
+    questions, problems = read_questions(file)
+    for problem in problems:
+        console.warn(problem)
+    config = load_config(data_dir)
+    if not config.redis_url:
+        console.warn("no redis_url is set, so the answers are kept for this process only, which now ends")
+    with opened_router(config) as router, shown_steps(console) as steps:
+        steps.begin("questions", len(questions))
+        report = router.warm(questions, progress=lambda _done, _total: steps.advance(1))
+    if as_json:
+        console.json({**report.to_dict(), "problems": list(problems)})
+    else:
+        console.line(
+            f"{report.asked:,} asked: {report.stored:,} stored, {report.cached:,} there already, "
+            f"{report.not_kept:,} not worth keeping, {len(report.failed):,} failed"
+        )
+        for failure in report.failed:
+            console.warn(f"{failure.question[:80]}: {failure.reason}")
+    if report.stopped:
+        console.warn(f"stopped early: {report.stopped}")
+    if report.failed or report.stopped:
+        raise typer.Exit(1)

@@ -12,10 +12,8 @@ from agentic_retriever.schema.markup import Html, details, element, figure, fram
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from agentic_retriever.evaluation.bench import RoutingBenchmark
-    from agentic_retriever.evaluation.benchmark_result import Benchmark, TargetResult
-    from agentic_retriever.evaluation.results import StageOneMeasures
-    from agentic_retriever.evaluation.rows import Row
+    from agentic_retriever.evaluation.results import Benchmark, Row, StageOneMeasures, TargetResult
+    from agentic_retriever.evaluation.routing import RoutingBenchmark
     from agentic_retriever.evaluation.training import TrainingResult
 
 _FIRST: Final = MEASURES[0]
@@ -129,12 +127,7 @@ def _peer(name: str, *, peer: bool) -> str:
 
 
 def _marked(rows: Sequence[Sequence[str | float | None]], free: Iterable[int]) -> list[list[str | Html]]:
-    """Write a name and its figures as cells, the best of each column in bold, all of them where several are.
-
-    Args:
-        rows: A name, then figures of which more is better.
-        free: The rows that can be best.
-    """
+    """Write a name and its figures as cells, the best of each column in bold, all of them where several are."""
     held = list(free)
     written = [[str(name), *(_written(value) for value in values)] for name, *values in rows]
     best: Mapping[int, float] = {

@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from agentic_retriever.evaluation.strategies import JudgedQuery
-    from agentic_retriever.evaluation.watching import Watcher
+    from agentic_retriever.evaluation.journal import Watcher
+    from agentic_retriever.evaluation.training import JudgedQuery
     from agentic_retriever.indices import Index
     from agentic_retriever.retrievers import FusionTrainedOn, SearchableIndex, SideLists
     from agentic_retriever.router import AgenticRouter
 
     Array = npt.NDArray[np.float64]
+
 
 MIN_QUESTIONS: Final = 20
 _LARGEST_LOSS: Final = 0.01

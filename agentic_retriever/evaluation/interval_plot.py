@@ -19,16 +19,7 @@ _FONT: Final = "font-size:11px;font-family:inherit"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """One line of the plot.
-
-    Attributes:
-        name: What it is.
-        mean: Where the point stands.
-        low: Left end of the line.
-        high: Right end of the line.
-        hollow: Whether the point is a ring, for what is not to be compared on equal terms.
-        best: Whether the name is in bold.
-    """
+    """One line of the plot."""
 
     name: str
     mean: float
@@ -39,15 +30,7 @@ class Interval:
 
 
 def interval_plot(lines: Sequence[Interval], title: str) -> Html:
-    """Draw means with their intervals, one line below the other.
-
-    Args:
-        lines: From top to bottom; those with a figure that is not finite are left out.
-        title: What is drawn, for those who do not see it.
-
-    Returns:
-        An SVG element; empty HTML when there is nothing to draw.
-    """
+    """Draw means with their intervals, one line below the other."""
     drawn = [line for line in lines if all(map(math.isfinite, (line.mean, line.low, line.high)))]
     if not drawn:
         return Html()

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from agentic_retriever.errors import ConfigError
+import numpy as np
+
+from agentic_retriever.errors import ConfigError, EvaluationError
+from agentic_retriever.text.scripts import Script, script_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import numpy.typing as npt
     from llama_index.core.schema import NodeWithScore
+
 
 BENCH_HINT: Final = "needs the extra 'bench': pip install 'agentic-retriever[bench]'"
 """What to do when a library of the extra is missing."""
@@ -21,14 +30,7 @@ MEASURES: Final = ("nDCG@10", "R@10", "R@100", "RR", "AP")
 
 
 def fold_to_documents(nodes: Iterable[NodeWithScore]) -> list[str]:
-    """Rank documents by the best of their nodes.
-
-    Args:
-        nodes: A result of retrieval, best first.
-
-    Returns:
-        Each document once, best first; the node's own id where it belongs to no document.
-    """
+    """Rank documents by the best of their nodes."""
     best: dict[str, float] = {}
     for node in nodes:
         doc_id = str(node.node.ref_doc_id or node.node.node_id)
@@ -41,19 +43,7 @@ def fold_to_documents(nodes: Iterable[NodeWithScore]) -> list[str]:
 def ndcg_by_query(
     qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]], *, cutoff: int = 10
 ) -> dict[str, float]:
-    """Measure each ranking by normalised discounted cumulative gain (K. Järvelin and J. Kekäläinen, TOIS 2002).
-
-    Args:
-        qrels: Grade of each judged document, from 0, by query.
-        rankings: Document ids, best first, by query; a query without one counts as one that found nothing.
-        cutoff: How many documents count.
-
-    Returns:
-        nDCG in [0, 1] for each query of ``qrels``.
-
-    Raises:
-        ConfigError: If the extra ``bench`` is not installed.
-    """
+    """Measure each ranking by normalised discounted cumulative gain (K. Järvelin and J. Kekäläinen, TOIS 2002)."""
     measures = _ir_measures()
     wanted = measures.nDCG @ cutoff
     judged = {query: dict(grades) for query, grades in qrels.items()}
@@ -73,19 +63,7 @@ def ndcg_by_query(
 def measure_rankings(
     qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, float]]:
-    """Measure each ranking by all of ``MEASURES``.
-
-    Args:
-        qrels: Grade of each judged document, from 0, by query.
-        rankings: Document ids, best first, by query; a query without one counts as one that found nothing.
-
-    Returns:
-        For each query of ``qrels`` its value by each measure, all in [0, 1]; 0 where nothing was found, and where a
-        measure gave no finite number.
-
-    Raises:
-        ConfigError: If the extra ``bench`` is not installed.
-    """
+    """Measure each ranking by all of ``MEASURES``."""
     library = _ir_measures()
     wanted = {library.parse_measure(name): name for name in MEASURES}
     judged = {query: dict(grades) for query, grades in qrels.items()}
@@ -107,3 +85,177 @@ def _ir_measures() -> Any:  # noqa: ANN401 - an optional module
         return importlib.import_module("ir_measures")
     except ImportError as err:
         raise ConfigError(f"measuring retrieval {BENCH_HINT}") from err
+
+
+# How sure a mean is, and whether two ways differ: bootstrap intervals, randomisation tests, Holm's correction.
+
+RESAMPLES: Final = 2_000
+"""Samples of a bootstrap."""
+
+PERMUTATIONS: Final = 10_000
+"""Random sign changes of a test; with up to 13 differences all of them are tried instead."""
+
+_EXACT_UP_TO: Final = 13
+_BLOCK: Final = 1_000
+_TOLERANCE: Final = 1e-12
+
+
+def bootstrap_interval(values: Sequence[float], *, seed: int, resamples: int = RESAMPLES) -> tuple[float, float]:
+    """Return the 95 % percentile bootstrap interval of a mean (B. Efron, Annals of Statistics 7, 1979)."""
+    if not len(values) or resamples < 1:
+        raise EvaluationError(f"a bootstrap needs a value and a sample; got {len(values)} and {resamples}")
+    numbers, rng = np.asarray(values, dtype=np.float64), np.random.default_rng(seed)
+    means = [
+        numbers[rng.integers(0, len(numbers), size=(min(_BLOCK, resamples - start), len(numbers)))].mean(axis=1)
+        for start in range(0, resamples, _BLOCK)
+    ]
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def randomisation_test(first: Sequence[float], second: Sequence[float], *, seed: int) -> float:
+    """Return how probable so large a mean difference is if it does not matter which of two ways was taken.
+
+    A paired, two-sided randomisation test on the difference of the means (M. Smucker, J. Allan and B. Carterette,
+    CIKM 2007). With up to 13 questions that differ all sign changes are tried, otherwise random ones.
+    """
+    if len(first) != len(second) or not len(first):
+        raise EvaluationError(f"a paired test needs as many values of both, got {len(first)} and {len(second)}")
+    gaps = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    gaps = gaps[gaps != 0]
+    if not len(gaps):
+        return 1.0
+    seen = abs(float(gaps.sum())) - _TOLERANCE
+    if len(gaps) <= _EXACT_UP_TO:
+        bits = (np.arange(2 ** len(gaps))[:, None] >> np.arange(len(gaps))) & 1
+        return float(np.mean(np.abs((1 - 2 * bits) @ gaps) >= seen))
+    rng = np.random.default_rng(seed)
+    extreme = 0
+    for start in range(0, PERMUTATIONS, _BLOCK):
+        signs = 1 - 2 * rng.integers(0, 2, size=(min(_BLOCK, PERMUTATIONS - start), len(gaps)))
+        extreme += int(np.count_nonzero(np.abs(signs @ gaps) >= seen))
+    # The observed assignment counts as one of the random ones, so that p is never 0.
+    return (extreme + 1) / (PERMUTATIONS + 1)
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Correct p-values of several comparisons (S. Holm, Scandinavian Journal of Statistics 6, 1979)."""
+    corrected: dict[str, float] = {}
+    highest = 0.0
+    for at, name in enumerate(sorted(p_values, key=lambda one: p_values[one])):
+        highest = max(highest, min(1.0, (len(p_values) - at) * p_values[name]))
+        corrected[name] = highest
+    return {name: corrected[name] for name in p_values}
+
+
+# How far an answer agrees with a right one, word by word.
+
+_MARKER: Final = re.compile(r"\[\d+\]")
+_ARTICLES: Final = frozenset({"a", "an", "the"})
+_UNSPACED: Final = frozenset({Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR, Script.HAN, Script.KANA})
+
+
+def answer_f1(answer: str, gold: str) -> float:
+    """Return the F1 of the words of an answer against a right one (P. Rajpurkar et al., "SQuAD", EMNLP 2016).
+
+    Case, punctuation, citation markers and English articles do not count. Scripts that put no spaces between words are
+    compared by characters (P. Lewis et al., "MLQA", ACL 2020).
+    """
+    found, right = answer_tokens(answer), answer_tokens(gold)
+    if not found or not right:
+        return float(found == right)
+    shared = sum((Counter(found) & Counter(right)).values())
+    return 2 * shared / (len(found) + len(right))
+
+
+def exact_match(answer: str, gold: str) -> bool:
+    """Tell whether an answer is the right one, but for what ``answer_f1`` leaves out."""
+    return answer_tokens(answer) == answer_tokens(gold)
+
+
+def answer_tokens(text: str) -> list[str]:
+    """Return the words that are compared; single characters in scripts without spaces."""
+    plain = unicodedata.normalize("NFKC", _MARKER.sub(" ", text)).casefold()
+    spaced = "".join(_shown(char) for char in plain)
+    return [word for word in spaced.split() if word not in _ARTICLES]
+
+
+def _shown(char: str) -> str:
+    if unicodedata.category(char)[0] in "PSC":
+        return " "
+    return f" {char} " if script_of(char) in _UNSPACED else char
+
+
+# How well choices among names agree with the right ones.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """Right names against chosen ones."""
+
+    labels: tuple[str, ...]
+    matrix: npt.NDArray[np.int64]
+
+    @property
+    def total(self) -> int:
+        """How many choices there were."""
+        return int(self.matrix.sum())
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of right choices, in [0, 1]; ``None`` without any."""
+        return float(self.matrix.trace() / self.matrix.sum()) if self.matrix.sum() else None
+
+    @property
+    def macro_accuracy(self) -> float | None:
+        """Mean over the right names of the share of right choices, so that each counts the same: balanced accuracy."""
+        recalls = [row["recall"] for row in self.by_label().values()]
+        return float(np.mean(recalls)) if recalls else None
+
+    @property
+    def macro_f1(self) -> float | None:
+        """Mean F1 over the names that were ever right, in [0, 1]; ``None`` without any."""
+        scores = [row["f1"] for row in self.by_label().values()]
+        return float(np.mean(scores)) if scores else None
+
+    def by_label(self) -> dict[str, dict[str, float]]:
+        """Return count, precision, recall and F1 of every name that was ever right."""
+        right, answered, asked = np.diag(self.matrix), self.matrix.sum(axis=0), self.matrix.sum(axis=1)
+        rows = {}
+        for at, label in enumerate(self.labels):
+            if asked[at]:
+                precision = float(right[at] / answered[at]) if answered[at] else 0.0
+                recall = float(right[at] / asked[at])
+                f1 = float(2 * right[at] / (asked[at] + answered[at]))
+                rows[label] = {"count": int(asked[at]), "precision": precision, "recall": recall, "f1": f1}
+        return rows
+
+    def confusion(self) -> dict[str, dict[str, int]]:
+        """Return how often each right name was answered by each name; what never happened is left out."""
+        return {
+            gold: {label: int(self.matrix[row, at]) for at, label in enumerate(self.labels) if self.matrix[row, at]}
+            for row, gold in enumerate(self.labels)
+            if self.matrix[row].any()
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {
+            "count": self.total,
+            "accuracy": self.accuracy,
+            "macro_accuracy": self.macro_accuracy,
+            "macro_f1": self.macro_f1,
+            "by_label": self.by_label(),
+            "confusion": self.confusion(),
+        }
+
+
+def compare(gold: Sequence[str], chosen: Sequence[str]) -> Outcomes:
+    """Hold chosen names against the right ones."""
+    if len(gold) != len(chosen):
+        raise ValueError(f"gold has {len(gold)} names, chosen {len(chosen)}; they must be as many")
+    labels = tuple(sorted({*gold, *chosen}))
+    place = {label: at for at, label in enumerate(labels)}
+    matrix = np.zeros((len(labels), len(labels)), dtype=np.int64)
+    np.add.at(matrix, ([place[name] for name in gold], [place[name] for name in chosen]), 1)
+    return Outcomes(labels=labels, matrix=matrix)

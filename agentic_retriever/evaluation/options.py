@@ -24,32 +24,16 @@ DEPTH: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """How to run a benchmark.
-
-    Attributes:
-        strategies: Names of strategies, and ``auto``; ``None`` takes all that an index serves, and ``auto``.
-        mode: ``all`` asks every strategy every question; ``round_robin`` asks each question of one strategy in turn.
-        vectors: Folder with ``NAME.npz``, or one such file; ``None`` embeds what is needed.
-        views: Whether leaves and summaries are built; without, strategies that need them are listed as not served.
-        limit: Most questions of each data set, drawn by the seed; ``None`` takes all.
-        depth: Nodes fetched for a question, from 1.
-        seed: Of everything that is drawn.
-        baseline: The row that the others are tested against; ``None`` takes ``vector``, else the first.
-        peers: Whether LlamaIndex's retrievers take part.
-        answers: Whether the questions are answered, too.
-
-    Raises:
-        EvaluationError: If a value is none of what is allowed.
-    """
+    """How to run a benchmark."""
 
     strategies: tuple[str, ...] | None = None
     mode: str = ALL
-    vectors: Path | None = None
+    vectors: Path | None = None  # Folder with NAME.npz, or one such file; None embeds what is needed
     views: bool = True
-    limit: int | None = None
+    limit: int | None = None  # Most questions of each data set, drawn by the seed; None takes all
     depth: int = DEPTH
     seed: int = 0
-    baseline: str | None = None
+    baseline: str | None = None  # The row that the others are tested against; None takes vector, else the first
     peers: bool = False
     answers: bool = False
 

@@ -16,9 +16,8 @@ from agentic_retriever.evaluation.options import ORACLE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agentic_retriever.evaluation.benchmark_result import Benchmark, TargetResult
     from agentic_retriever.evaluation.reliability import Reliability
-    from agentic_retriever.evaluation.rows import Row
+    from agentic_retriever.evaluation.results import Benchmark, Row, TargetResult
 
 OURS, PEER, FRONT, GREY = "#3b78b5", "#c2703d", "#4f9a55", "#888888"
 
@@ -55,18 +54,7 @@ def tradeoff_figure(result: Benchmark, target: str | None = None) -> Any:  # noq
 
 
 def target_svgs(result: TargetResult) -> dict[str, str]:
-    """Draw everything about one target.
-
-    Args:
-        result: The target.
-
-    Returns:
-        SVG elements by title: quality against latency, distributions, and where they are there regret by question,
-        reliability of the choice and of the answers.
-
-    Raises:
-        ConfigError: If the extra ``bench`` is not installed.
-    """
+    """Draw everything about one target."""
     with _library("").rc_context(_STYLE):
         drawn = {
             "Quality against latency": _svg(_tradeoff(result)),
@@ -81,11 +69,7 @@ def target_svgs(result: TargetResult) -> dict[str, str]:
 
 
 def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Return the names that no other one beats in both latency and quality, the fastest first.
-
-    Args:
-        points: Milliseconds and quality by name.
-    """
+    """Return the names that no other one beats in both latency and quality, the fastest first."""
     front: list[str] = []
     best = float("-inf")
     for name in sorted(points, key=lambda one: (points[one][0], -points[one][1])):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+
 BINS: Final = 15
 """Bins of equal width, as in the paper."""
 
@@ -28,23 +29,14 @@ _COLUMNS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityBin:
-    """The choices whose confidence lies in one stretch.
-
-    Attributes:
-        low: Where it begins, which belongs to it.
-        high: Where it ends, which belongs to the next one; 1.0 to this.
-        count: How many choices.
-        weight: Their share of all, in [0, 1].
-        confidence: Their mean confidence, or ``None`` without any.
-        accuracy: The share that was right, or ``None`` without any.
-    """
+    """The choices whose confidence lies in one stretch."""
 
     low: float
     high: float
     count: int
-    weight: float
-    confidence: float | None
-    accuracy: float | None
+    weight: float  # Their share of all, in [0, 1]
+    confidence: float | None  # Their mean confidence, or None without any
+    accuracy: float | None  # The share that was right, or None without any
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -53,13 +45,7 @@ class ReliabilityBin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """Confidence against accuracy.
-
-    Attributes:
-        bins: From low to high confidence.
-        ece: Expected calibration error in [0, 1]: the mean gap between confidence and accuracy over the bins (Naeini et
-            al., AAAI 2015); ``None`` without any choice.
-    """
+    """Confidence against accuracy."""
 
     bins: tuple[ReliabilityBin, ...]
     ece: float | None
@@ -72,20 +58,7 @@ class Reliability:
 def measure_reliability(
     confidences: Sequence[float], right: Sequence[bool], *, bins: int = BINS, weights: Sequence[float] | None = None
 ) -> Reliability:
-    """Hold the confidence of choices against how often they were right.
-
-    Args:
-        confidences: Probability of each choice, in [0, 1].
-        right: Whether it was right.
-        bins: How many bins of equal width.
-        weights: How much each choice counts, above 0; all the same by default.
-
-    Returns:
-        The bins and the expected calibration error.
-
-    Raises:
-        ValueError: If the lengths differ, or a confidence is not in [0, 1].
-    """
+    """Hold the confidence of choices against how often they were right."""
     sure, hits = np.asarray(confidences, dtype=np.float64), np.asarray(right, dtype=np.float64)
     load = np.ones(len(sure)) if weights is None else np.asarray(weights, dtype=np.float64)
     if not len(sure) == len(hits) == len(load):
@@ -114,18 +87,7 @@ def measure_reliability(
 
 
 def check_plot(path: Path) -> str:
-    """See whether a diagram can be drawn into a file, before anything is measured.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Its format.
-
-    Raises:
-        EvaluationError: If its ending names no known format.
-        ConfigError: If the extra ``bench`` is not installed.
-    """
+    """See whether a diagram can be drawn into a file, before anything is measured."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in PLOT_FORMATS:
         raise EvaluationError(f"cannot draw into {path}: its name must end in .{' or .'.join(PLOT_FORMATS)}")
@@ -134,17 +96,7 @@ def check_plot(path: Path) -> str:
 
 
 def draw_reliability(measured: Mapping[str, Reliability], path: Path) -> None:
-    """Draw a reliability diagram for each of several ways to choose.
-
-    Args:
-        measured: Reliability by name, at least one.
-        path: A ``.svg`` or ``.png`` file; the same figures give the same file.
-
-    Raises:
-        EvaluationError: If the ending names no known format.
-        ConfigError: If the extra ``bench`` is not installed.
-        StoreError: If the file cannot be written.
-    """
+    """Draw a reliability diagram for each of several ways to choose."""
     kind = check_plot(path)
     columns = min(_COLUMNS, len(measured))
     rows = math.ceil(len(measured) / columns)

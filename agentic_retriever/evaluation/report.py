@@ -13,9 +13,8 @@ from agentic_retriever.schema.markup import text as _text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from agentic_retriever.evaluation.bench import RoutingBenchmark
-    from agentic_retriever.evaluation.benchmark_result import Benchmark, TargetResult
-    from agentic_retriever.evaluation.rows import Row
+    from agentic_retriever.evaluation.results import Benchmark, Row, TargetResult
+    from agentic_retriever.evaluation.routing import RoutingBenchmark
 
 WORST: Final = 20
 """Questions that are listed with their decisions."""
@@ -36,17 +35,7 @@ figure { margin: 0; max-width: 44rem; } figcaption { font-weight: 600; } svg { m
 
 
 def report_html(result: Benchmark) -> str:
-    """Write the report.
-
-    Args:
-        result: What was measured.
-
-    Returns:
-        An HTML page with its plots in it: no script, no other file; every name and text from outside is escaped.
-
-    Raises:
-        ConfigError: If the extra ``bench`` is not installed.
-    """
+    """Write the report."""
     title = "Benchmark: " + ", ".join(result.results)
     parts = [f"<h1>{_text(title)}</h1>", _run(result)]
     if len(result.results) > 1:

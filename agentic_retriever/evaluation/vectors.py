@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from agentic_retriever.embeddings import embedding_name, text_hash
 from agentic_retriever.errors import EvaluationError
-from agentic_retriever.evaluation.problems import ProblemKind, ProblemLog, ProblemReport
+from agentic_retriever.evaluation.datasets import DatasetKind, ProblemKind, ProblemLog, ProblemReport
 from agentic_retriever.indices.profile import sample_ids
 
 if TYPE_CHECKING:
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy.typing as npt
+    from llama_index.core.base.embeddings.base import BaseEmbedding
 
-    from agentic_retriever.evaluation.datasets import Dataset
+    from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery
     from agentic_retriever.ingestion import SourceDocument
 
     Vector = npt.NDArray[np.float32]
     Matrix = npt.NDArray[np.float32]
+
 
 ARRAYS: Final = ("doc_ids", "doc_vectors", "query_ids", "query_vectors")
 SAME_MODEL: Final = 0.95
@@ -46,36 +49,17 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownVectors:
-    """Unit vectors of a data set.
+    """Unit vectors of a data set."""
 
-    Attributes:
-        documents: By document id, ``(dimension,)`` float32 each.
-        queries: By query id, ``(dimension,)`` float32 each.
-        dimension: Their common length.
-        origin: Where they come from, in words.
-        problems: What was wrong with them.
-    """
-
-    documents: Mapping[str, Vector]
-    queries: Mapping[str, Vector]
+    documents: Mapping[str, Vector]  # By document id, (dimension,) float32 each
+    queries: Mapping[str, Vector]  # By query id, (dimension,) float32 each
     dimension: int
     origin: str
     problems: ProblemReport = field(default_factory=ProblemReport)
 
 
 def vectors_file(place: Path, name: str) -> Path:
-    """Return the file with the vectors of a data set: the place itself, or ``NAME.npz`` in it.
-
-    Args:
-        place: A file or a folder.
-        name: Name of the data set.
-
-    Returns:
-        The path, which need not exist below a folder.
-
-    Raises:
-        EvaluationError: If the place does not exist.
-    """
+    """Return the file with the vectors of a data set: the place itself, or ``NAME.npz`` in it."""
     if place.is_dir():
         return place / f"{name}.npz"
     if place.is_file():
@@ -84,19 +68,7 @@ def vectors_file(place: Path, name: str) -> Path:
 
 
 def load_vectors(path: Path, dataset: Dataset) -> KnownVectors:
-    """Read the vectors of a data set.
-
-    Args:
-        path: A ``.npz`` file with ``doc_ids`` ``(n,)``, ``doc_vectors`` ``(n, dimension)``, ``query_ids`` ``(m,)`` and
-            ``query_vectors`` ``(m, dimension)``; it holds no pickled objects.
-        dataset: Whose documents and questions should be in it.
-
-    Returns:
-        Unit vectors, and in ``problems`` every id of the data set that has none.
-
-    Raises:
-        EvaluationError: If the file cannot be read, an array is missing or does not fit the others.
-    """
+    """Read the vectors of a data set."""
     arrays = _arrays(path)
     problems = ProblemLog()
     documents = _by_id(arrays["doc_ids"], arrays["doc_vectors"], path, problems)
@@ -116,21 +88,7 @@ def load_vectors(path: Path, dataset: Dataset) -> KnownVectors:
 def embed_dataset(
     dataset: Dataset, embedder: Embedder, *, most_documents: int, on_progress: Callable[[int], None] | None = None
 ) -> KnownVectors:
-    """Compute the vectors that a profile of a data set needs: of a sample of its documents, and of its questions.
-
-    Args:
-        dataset: The data set.
-        embedder: The model.
-        most_documents: Largest sample of documents; which they are depends on their ids alone.
-        on_progress: Hears how many texts were finished since the last call.
-
-    Returns:
-        Unit vectors.
-
-    Raises:
-        EmbeddingError: If the model failed.
-        DeadlineExceededError: If it took too long.
-    """
+    """Compute the vectors that a profile of a data set needs: of a sample of its documents, and of its questions."""
     report = on_progress or (lambda _done: None)
     texts = {document.doc_id: passage(document) for document in dataset.documents}
     chosen = sample_ids([doc_id for doc_id, text in texts.items() if text], size=most_documents)
@@ -154,14 +112,7 @@ def passage(document: SourceDocument) -> str:
 
 
 def check_dimensions(known: Mapping[str, KnownVectors]) -> None:
-    """See that vectors can be compared with each other.
-
-    Args:
-        known: Vectors by the name of their data set.
-
-    Raises:
-        EvaluationError: If they have different dimensions.
-    """
+    """See that vectors can be compared with each other."""
     dimensions = {name: vectors.dimension for name, vectors in known.items()}
     if len(set(dimensions.values())) > 1:
         told = ", ".join(f"{name} {dimension}" for name, dimension in dimensions.items())
@@ -206,3 +157,97 @@ def _by_id(ids: npt.NDArray[Any], vectors: npt.NDArray[Any], path: Path, problem
         else:
             found[name] = (wide[at] / norms[at]).astype(np.float32)
     return found
+
+
+# The vectors of a benchmark: what was given, held against the model that has to compute the rest.
+
+_RENAMED: Final = {
+    ProblemKind.MISSING_DOCUMENT_VECTOR: ProblemKind.COMPUTED_DOCUMENT_VECTOR,
+    ProblemKind.MISSING_QUERY_VECTOR: ProblemKind.COMPUTED_QUERY_VECTOR,
+}
+
+
+class PassageVectors:
+    """Known vectors of passages, by the hash of their text; a ``VectorSource``."""
+
+    def __init__(self, model: str, vectors: Mapping[bytes, Vector]) -> None:
+        self._model = model
+        self._vectors = vectors
+
+    def get_many(self, model: str, hashes: Sequence[bytes]) -> dict[bytes, Vector]:
+        """Return the vectors known for these hashes."""
+        return {key: self._vectors[key] for key in hashes if key in self._vectors} if model == self._model else {}
+
+
+def given_vectors(dataset: Dataset, place: Path | None, base: BaseEmbedding) -> KnownVectors | None:
+    """Read the given vectors of a data set."""
+    if place is None:
+        return None
+    path = vectors_file(place, dataset.name)
+    if not path.exists() and dataset.kind is DatasetKind.QUESTIONS:
+        return None
+    known = load_vectors(path, dataset)
+    asked = next((query for query in dataset.queries if query.query_id in known.queries), None)
+    if asked is not None:
+        given = known.queries[asked.query_id]
+        computed = np.asarray(base.get_query_embedding(asked.text), dtype=np.float32)
+        if given.shape != computed.shape or float(given @ computed) < SAME_MODEL * float(np.linalg.norm(computed)):
+            raise EvaluationError(
+                f"the vectors in {path} ({len(given)} dimensions) do not come from the embedding model "
+                f"{embedding_name(base)} ({len(computed)} dimensions), which has to embed what they do not cover; set "
+                "EMBEDDING_MODEL to theirs, or leave --vectors out"
+            )
+    log = ProblemLog()
+    documents = {document.doc_id for document in dataset.documents}
+    for doc_id in known.documents:
+        if documents and doc_id not in documents:
+            log.add(ProblemKind.UNUSED_VECTOR, path, f"there is no document {doc_id!r}")
+    return replace(known, problems=ProblemReport.merged([_renamed(known.problems), log.report()]))
+
+
+def _renamed(report: ProblemReport) -> ProblemReport:
+    """Say of missing vectors what is done about them here: they are computed."""
+    names = {old.value: new.value for old, new in _RENAMED.items()}
+    return ProblemReport(
+        counts={names.get(kind, kind): count for kind, count in report.counts.items()},
+        listed=tuple(replace(one, kind=_RENAMED.get(one.kind, one.kind)) for one in report.listed),
+    )
+
+
+def passage_vectors(dataset: Dataset, known: KnownVectors | None) -> dict[bytes, Vector]:
+    """Return vectors by the hash of the text that was embedded; none for a document that gave a pseudo-query."""
+    if known is None:
+        return {}
+    if dataset.pseudo:
+        asked = {doc_id for query in dataset.queries for doc_id in query.relevance}
+        documents = [document for document in dataset.documents if document.doc_id not in asked]
+    else:
+        documents = list(dataset.documents)
+    return {text_hash(passage(d)): known.documents[d.doc_id] for d in documents if d.doc_id in known.documents}
+
+
+def query_vectors(
+    queries: Sequence[LabelledQuery],
+    known: KnownVectors | None,
+    embed: Callable[[str], npt.NDArray[np.float32]],
+    *,
+    timer: Callable[[], float],
+    on_progress: Callable[[int], None],
+) -> tuple[dict[str, Vector], tuple[float, ...]]:
+    """Gather the vectors of questions."""
+    given = {} if known is None else known.queries
+    vectors: dict[str, Vector] = {}
+    spent = []
+    for query in queries:
+        if query.query_id in given:
+            vectors[query.query_id] = given[query.query_id]
+        else:
+            start = timer()
+            raw = np.asarray(embed(query.text), dtype=np.float32)
+            spent.append((timer() - start) * 1000)
+            norm = float(np.linalg.norm(raw))
+            if not np.isfinite(norm) or norm == 0:
+                raise EvaluationError(f"the embedding model gave no usable vector for question {query.query_id!r}")
+            vectors[query.query_id] = raw / norm
+        on_progress(1)
+    return vectors, tuple(spent)

@@ -61,13 +61,7 @@ class CatalogCounts:
 
 
 class Catalog:
-    """The catalog of one index, in SQLite; usable from many threads.
-
-    Args:
-        folder: The index's folder.
-        name: Name of the index, for messages.
-        shared: Whether other processes of this machine may change it, so that the version is read each time.
-    """
+    """The catalog of one index, in SQLite; usable from many threads."""
 
     def __init__(self, folder: Path, name: str, *, shared: bool = False) -> None:
         self._name = name

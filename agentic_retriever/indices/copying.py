@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from agentic_retriever.errors import IndexExistsError, IndexingError, StoreError, unknown_name
 from agentic_retriever.indices.catalog import CATALOG_FILE
 from agentic_retriever.indices.manifest import EMBEDDED, MANIFEST_FILE, SERVER, check_index_name
-from agentic_retriever.indices.node_text import embedded_text
 from agentic_retriever.indices.profile import PROFILE_FILE
-from agentic_retriever.indices.sparse import SPARSE_FILE, SparseBM25
 from agentic_retriever.indices.stores import (
     CHUNKS,
     COLLECTIONS,
@@ -28,15 +26,18 @@ from agentic_retriever.indices.stores import (
     new_server_stores,
 )
 from agentic_retriever.json_files import write_atomically
+from agentic_retriever.stores.node_text import embedded_text
+from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from agentic_retriever.embeddings import EmbeddingModel
     from agentic_retriever.indices.index import Index
-    from agentic_retriever.indices.node_store import NodeStore
     from agentic_retriever.indices.storage import IndexStorage
     from agentic_retriever.indices.stores import IndexStores
+    from agentic_retriever.stores.node_store import NodeStore
+
 
 COPY_FILE: Final = "copy.json"
 PAGE: Final = 256
@@ -65,15 +66,7 @@ class _Silent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyReport:
-    """What a copy did.
-
-    Attributes:
-        name: Name of the index as it is now.
-        to: Where its nodes are now: ``embedded`` or ``server``.
-        moved: Whether the source is gone, and not kept under its own name.
-        nodes: Nodes of each collection: ``chunks``, and ``leaves`` and ``summaries`` where they were built.
-        resumed: Nodes that an earlier run had copied.
-    """
+    """What a copy did."""
 
     name: str
     to: str
@@ -113,26 +106,7 @@ def copy_index(
     new_name: str | None = None,
     progress: CopyProgress | None = None,
 ) -> CopyReport:
-    """Move an index to where it is not, or copy it under another name. Add nothing to it meanwhile.
-
-    Args:
-        storage: The data directory, with the server that is concerned.
-        name: The index.
-        embedding: The model that it was built with; it embeds nothing.
-        to: ``server`` or ``embedded``.
-        new_name: Name of the copy; without one the index itself moves.
-        progress: Hears how far it is.
-
-    Returns:
-        What was done.
-
-    Raises:
-        UnknownIndexError: If there is no such index.
-        IndexExistsError: If the new name is taken, here or on the server.
-        IndexingError: If the index is there already, or kept changing.
-        ConfigError: If no server is configured.
-        StoreError: If either side failed, or the copy is not whole; the source is as before, and a second run goes on.
-    """
+    """Move an index to where it is not, or copy it under another name. Add nothing to it meanwhile."""
     if to not in {EMBEDDED, SERVER}:
         raise IndexingError(unknown_name("place", to, (EMBEDDED, SERVER)))
     source = storage.open(name, embedding)

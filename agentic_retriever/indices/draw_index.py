@@ -9,7 +9,7 @@ from agentic_retriever.schema.markup import details, element, frame, note, short
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agentic_retriever.indices.ingest_report import IngestReport
+    from agentic_retriever.indices.ingest import IngestReport
     from agentic_retriever.indices.profile import IndexProfile
 
 _MOST: Final = 12

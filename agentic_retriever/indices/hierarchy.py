@@ -9,9 +9,9 @@ from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import VectorStoreQuery
 
 from agentic_retriever.filters import is_empty
-from agentic_retriever.indices.known_points import KnownPoints, found_facts
 from agentic_retriever.indices.view_update import Derivation, Derived
-from agentic_retriever.ingestion.hierarchy import leaves_of
+from agentic_retriever.ingestion.chunking import leaves_of
+from agentic_retriever.stores.points import KnownPoints, found_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,21 +30,12 @@ _NUMBERS: Final = {"sections": "section_number", "articles": "article"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafHit:
-    """A leaf that was found.
-
-    Attributes:
-        leaf_id: The leaf.
-        chunk_id: The chunk that it is a piece of.
-        score: Cosine with the question, in [-1, 1].
-        start: Where the leaf begins in the chunk's text, in characters.
-        end: One past its last character there.
-        siblings: How many leaves the chunk has, this one included.
-    """
+    """A leaf that was found."""
 
     leaf_id: str
     chunk_id: str
     score: float
-    start: int
+    start: int  # Where the leaf begins in the chunk's text, in characters
     end: int
     siblings: int
 
@@ -61,13 +52,7 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """Where the numbered parts of one document are.
-
-    Attributes:
-        title: Title of the document, or ``""``.
-        sections: Ids of the chunks of each section, in reading order, by its number, such as ``"6.2.1"``.
-        articles: The same by article number, such as ``"17"`` or ``"4 bis"``.
-    """
+    """Where the numbered parts of one document are."""
 
     title: str
     sections: Mapping[str, Sequence[str]]
@@ -75,12 +60,7 @@ class Outline:
 
 
 class HierarchyView:
-    """Leaves to search, and outlines to look numbered parts up in. Safe to use from many threads.
-
-    Args:
-        store: The leaves, as :func:`leaf_nodes` makes them, with their vectors.
-        outlines: The outline of each document, by id.
-    """
+    """Leaves to search, and outlines to look numbered parts up in. Safe to use from many threads."""
 
     def __init__(self, store: BasePydanticVectorStore, outlines: Mapping[str, Outline]) -> None:
         self._store = store
@@ -88,20 +68,7 @@ class HierarchyView:
         self.outlines = outlines
 
     def search(self, vector: Sequence[float], top_k: int, *, filters: MetadataFilters | None = None) -> list[LeafHit]:
-        """Find the leaves nearest to a question.
-
-        Args:
-            vector: The question's vector.
-            top_k: How many leaves at most.
-            filters: Only leaves of chunks that satisfied these when the view was made.
-
-        Returns:
-            Hits by falling score, then by id.
-
-        Raises:
-            StoreError: If the store cannot be read.
-            FilterError: If the filters cannot be evaluated.
-        """
+        """Find the leaves nearest to a question."""
         query = VectorStoreQuery(
             query_embedding=list(vector),
             similarity_top_k=top_k,
@@ -117,28 +84,14 @@ class HierarchyView:
 
 
 def leaf_nodes(chunk: TextNode, settings: ChunkSettings) -> list[TextNode]:
-    """Cut a chunk into the leaves that the view holds.
-
-    Args:
-        chunk: Any text node.
-        settings: Sizes in tokens.
-
-    Returns:
-        New nodes with ids that stay the same. They have the chunk's own metadata throughout, so that a filter takes a
-        leaf exactly when it takes the chunk; the chunk as ``PARENT``; and, in the metadata of that relationship, their
-        ``start`` and ``end`` in the chunk's text and the number of its ``leaves``.
-    """
+    """Cut a chunk into the leaves that the view holds."""
     # Offsets from 0 are offsets in the chunk's text, whether or not the chunk knows its place in the source.
     leaves = leaves_of(chunk.model_copy(update={"start_char_idx": 0, "embedding": None}), settings)
     return [_placed(leaf, chunk, len(leaves)) for leaf in leaves]
 
 
 def outline_of(chunks: Iterable[TextNode]) -> dict[str, Any]:
-    """Collect where the numbered parts of a document are, in plain JSON types.
-
-    Args:
-        chunks: The document's chunks in reading order.
-    """
+    """Collect where the numbered parts of a document are, in plain JSON types."""
     facts: dict[str, Any] = {"title": "", "sections": {}, "articles": {}}
     for chunk in chunks:
         title = chunk.metadata.get("title")
@@ -152,11 +105,7 @@ def outline_of(chunks: Iterable[TextNode]) -> dict[str, Any]:
 
 
 def hierarchy_derivation(settings: ChunkSettings) -> Derivation:
-    """Say how the leaves of an index are made.
-
-    Args:
-        settings: Its sizes in tokens.
-    """
+    """Say how the leaves of an index are made."""
 
     def derive(_doc_id: str, chunks: Sequence[TextNode]) -> Derived:
         return Derived([leaf for chunk in chunks for leaf in leaf_nodes(chunk, settings)], outline_of(chunks))

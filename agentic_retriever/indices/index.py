@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from filelock import FileLock, Timeout
 
 from agentic_retriever.errors import EmbeddingMismatchError, StoreBusyError
-from agentic_retriever.indices.index_parts import IndexParts
-from agentic_retriever.indices.keyword_view import index_keyword, index_words, revise_words
-from agentic_retriever.indices.manifest import Manifest
+from agentic_retriever.indices.catalog import CATALOG_FILE, Catalog
+from agentic_retriever.indices.keyword import index_keyword, index_words, revise_words
+from agentic_retriever.indices.manifest import Manifest, damaged
 from agentic_retriever.indices.prefilter.view import MetadataView
-from agentic_retriever.indices.profile_view import index_profile
+from agentic_retriever.indices.profile import index_profile
+from agentic_retriever.indices.stores import CHUNKS, stores_of
 from agentic_retriever.indices.vector_rows import VectorRowsView
-from agentic_retriever.indices.view_set import ViewSet
+from agentic_retriever.indices.views import ViewSet
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.schema import View
 
@@ -26,19 +29,78 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from llama_index.core.schema import BaseNode
-    from llama_index.core.vector_stores.types import MetadataFilters
+    from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
 
     from agentic_retriever.embeddings import EmbeddingModel
     from agentic_retriever.indices.hierarchy import HierarchyView
     from agentic_retriever.indices.ingest import Progress
-    from agentic_retriever.indices.keyword_search import KeywordSearch
+    from agentic_retriever.indices.keyword import KeywordSearch
     from agentic_retriever.indices.prefilter.candidates import CandidateSet
     from agentic_retriever.indices.prefilter.index import MetadataIndex
     from agentic_retriever.indices.profile import IndexProfile
-    from agentic_retriever.indices.server_words import ServerWords
-    from agentic_retriever.indices.stores import StoreServer
+    from agentic_retriever.indices.stores import IndexStores, StoreServer
     from agentic_retriever.indices.summaries import SummaryView, SummaryWriter
     from agentic_retriever.indices.vector_rows import VectorRows
+    from agentic_retriever.stores.node_store import NodeStore
+    from agentic_retriever.stores.server.searching import ServerWords
+
+
+# What an index lives on: the store of its chunks and its catalog, opened together and held against each other.
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexParts:
+    """The parts of an index that are not derived from others."""
+
+    name: str
+    stores: IndexStores
+    vector_store: NodeStore
+    catalog: Catalog
+
+    @classmethod
+    def opened(cls, folder: Path, manifest: Manifest, server: StoreServer | None) -> IndexParts:
+        """Open the parts, or make those of a new index."""
+        stores = stores_of(folder, manifest, server)
+        store_is_new = not stores.exists(CHUNKS)
+        if not store_is_new and not (folder / CATALOG_FILE).exists():
+            raise damaged(manifest.name, f"{folder / CATALOG_FILE} is missing")
+        # The store's lock is what keeps a second process out, so it is taken before anything is written.
+        vector_store = stores.open(CHUNKS, manifest.dimension, must_exist=not store_is_new)
+        try:
+            catalog = Catalog(folder, manifest.name, shared=stores.is_remote)
+            parts = cls(manifest.name, stores, vector_store, catalog)
+            try:
+                parts._check_counts(store_is_new=store_is_new)
+            except BaseException:
+                catalog.close()
+                raise
+        except BaseException:
+            vector_store.close()
+            raise
+        return parts
+
+    def close(self) -> None:
+        """Close the files; a second call does nothing."""
+        self.catalog.close()
+        self.vector_store.close()
+
+    def _check_counts(self, *, store_is_new: bool) -> None:
+        counts, stored = self.catalog.counts(), self.vector_store.count()
+        if store_is_new and counts.finished_nodes:
+            raise self.stores.gone(self.name, counts.finished_nodes)
+        if counts.unfinished:
+            logger.warning(
+                "index %r is incomplete: writing %d documents was cut off; add its sources again to finish",
+                self.name,
+                counts.unfinished,
+            )
+            if stored < counts.finished_nodes:
+                raise damaged(self.name, f"{stored:,} nodes stored, {counts.finished_nodes:,} expected")
+        elif stored != counts.nodes:
+            raise damaged(self.name, f"{stored:,} nodes stored, {counts.nodes:,} expected")
+
 
 METADATA = "metadata"
 KNOWN_NODES = 100_000
@@ -51,19 +113,6 @@ class Index:
 
     Safe to use from many threads; one process at a time holds it, unless its nodes are on a server: then processes of
     this machine share it. Made by :class:`IndexStorage`.
-
-    Attributes:
-        folder: Where it lives.
-        manifest: Its pins.
-        embedding: The embedding model that it was built with.
-        stores: Where its collections are.
-        vector_store: The chunks with their vectors; a LlamaIndex vector store.
-        catalog: Documents, source texts and the version.
-
-    Raises:
-        EmbeddingMismatchError: If the embedding model is another one than the index was built with.
-        StoreDamagedError: If files are missing or disagree.
-        StoreBusyError: If another process holds the index.
     """
 
     def __init__(self, folder: Path, embedding: EmbeddingModel, *, server: StoreServer | None = None) -> None:
@@ -190,16 +239,7 @@ class Index:
         return frozenset({View.CHUNKS, View.KEYWORD}) | self._views.usable()
 
     def hierarchy(self, *, timeout_s: float | None = None) -> HierarchyView:
-        """Return the leaves of the current version, building them first where they are missing or old.
-
-        Args:
-            timeout_s: Seconds to wait for that; it goes on in the background when they are over.
-
-        Raises:
-            DeadlineExceededError: If they were not ready in time.
-            EmbeddingError: If they could not be embedded.
-            StoreError: If the index is too large for a query to build them, or the disk failed.
-        """
+        """Return the leaves of the current version, building them first where they are missing or old."""
         return self._views.hierarchy(timeout_s)
 
     def summaries(self, *, timeout_s: float | None = None) -> SummaryView:
@@ -207,17 +247,7 @@ class Index:
         return self._views.summaries(timeout_s)
 
     def build_views(self, progress: Progress | None = None, *, write_summary: SummaryWriter | None = None) -> None:
-        """Bring leaves and summaries up to date, however large the index is.
-
-        Args:
-            progress: Hears how far it is.
-            write_summary: A model that writes the summaries; else they are the most central sentences. Summaries that
-                a model wrote stay until their document changes.
-
-        Raises:
-            EmbeddingError: If something could not be embedded; what was done stays, and a second run goes on.
-            StoreError: If the disk failed.
-        """
+        """Bring leaves and summaries up to date, however large the index is."""
         with self.exclusive("keyword"):
             revise_words(self, progress)
         self._views.build(progress, write_summary)
@@ -234,11 +264,7 @@ class Index:
 
     @contextmanager
     def exclusive(self, what: str) -> Iterator[None]:
-        """Keep other processes from changing a part of an index that they share; an embedded one has none.
-
-        Raises:
-            StoreBusyError: If another process is still changing it after a minute.
-        """
+        """Keep other processes from changing a part of an index that they share; an embedded one has none."""
         if not self.is_remote:
             yield
             return
@@ -259,3 +285,57 @@ class Index:
         self._views.close()
         self._metadata.save()
         self._parts.close()
+
+
+# What a router needs of an index, wherever it comes from.
+
+
+class RoutedIndex(Protocol):
+    """An index that questions can be routed to: a stored one, or one of LlamaIndex that was registered."""
+
+    @property
+    def name(self) -> str:
+        """Name of the index."""
+
+    @property
+    def description(self) -> str:
+        """What it holds."""
+
+    @property
+    def created(self) -> str:
+        """What tells it from another index of that name, before or after it."""
+
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+
+    @property
+    def language(self) -> str:
+        """The language of most nodes."""
+
+    @property
+    def views(self) -> frozenset[View]:
+        """The views that strategies can use now."""
+
+    @property
+    def vector_store(self) -> BasePydanticVectorStore:
+        """The nodes and their vectors."""
+
+    @property
+    def embedding(self) -> EmbeddingModel:
+        """The model that questions to it are embedded with."""
+
+    def keyword(self) -> KeywordSearch:
+        """Return the BM25 view of the current version."""
+
+    def count(self) -> int:
+        """Return the number of nodes."""
+
+    def profile(self) -> IndexProfile:
+        """Return the profile of the current version."""
+
+    def doc_ids(self) -> list[str]:
+        """Return the ids of the source documents, in order."""
+
+    def source_text(self, doc_id: str) -> str | None:
+        """Return the source text that citations of a document point into, or ``None`` if it is not known."""

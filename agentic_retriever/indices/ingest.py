@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from agentic_retriever.errors import IndexingError
 from agentic_retriever.indices.catalog import CatalogEntry
-from agentic_retriever.indices.ingest_report import IngestReport
-from agentic_retriever.indices.node_text import embedded_text
+from agentic_retriever.indices.draw_index import draw_report
 from agentic_retriever.ingestion import (
     CHUNKING_VERSION,
     SkippedSource,
@@ -22,6 +21,8 @@ from agentic_retriever.ingestion import (
     nodes_as_they_are,
     read_source,
 )
+from agentic_retriever.schema.markup import short_text
+from agentic_retriever.stores.node_text import embedded_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,40 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode, Document, TextNode
 
     from agentic_retriever.indices.index import Index
+
+
+# What a run of indexing did.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestReport:
+    """What one run of indexing did."""
+
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    nodes: int = 0
+    embedded: int = 0
+    skipped: tuple[SkippedSource, ...] = ()
+
+    def __add__(self, other: IngestReport) -> IngestReport:
+        return IngestReport(
+            added=self.added + other.added,
+            updated=self.updated + other.updated,
+            unchanged=self.unchanged + other.unchanged,
+            removed=self.removed + other.removed,
+            nodes=self.nodes + other.nodes,
+            embedded=self.embedded + other.embedded,
+            skipped=self.skipped + other.skipped,
+        )
+
+    def _repr_html_(self) -> str:
+        """Draw the counts in Jupyter: escaped, no assets, colours of the theme."""
+        return draw_report(self)
+
+    _repr_pretty_ = short_text
+
 
 logger = logging.getLogger(__name__)
 
@@ -79,13 +114,7 @@ class _Pending:
 
 
 class Indexer:
-    """Writes sources into one index; one at a time per index.
-
-    Args:
-        index: The index to write to.
-        max_file_mb: Larger files are skipped and reported, in megabytes.
-        progress: Hears how far it is.
-    """
+    """Writes sources into one index; one at a time per index."""
 
     def __init__(self, index: Index, *, max_file_mb: float = 50.0, progress: Progress | None = None) -> None:
         self._index = index
@@ -95,19 +124,7 @@ class Indexer:
         self._report = IngestReport()
 
     def add_path(self, path: str | Path) -> IngestReport:
-        """Bring a file, or a folder with all below it, into the index and drop documents no longer found there.
-
-        Args:
-            path: File or folder; named the same way again, only its changes are written.
-
-        Returns:
-            What was done; broken files are listed there and do not stop the rest.
-
-        Raises:
-            SourceError: If the path does not exist or the folder cannot be read.
-            EmbeddingError: If the embedding model failed; what was written before stays, and a second run goes on.
-            StoreError: If the disk is full or the store cannot be written.
-        """
+        """Bring a file, or a folder with all below it, into the index and drop documents no longer found there."""
         root = Path(path).absolute()
         files = discover(root)
         self._progress.files(len(files))
@@ -126,12 +143,7 @@ class Indexer:
         return self._finish()
 
     def add_documents(self, documents: Sequence[Document]) -> IngestReport:
-        """Bring LlamaIndex documents into the index; one with a known id replaces the old one.
-
-        Raises:
-            EmbeddingError: As :meth:`add_path`.
-            StoreError: As :meth:`add_path`.
-        """
+        """Bring LlamaIndex documents into the index; one with a known id replaces the old one."""
         for item in from_llama_documents(documents):
             if isinstance(item, SkippedSource):
                 self._report += IngestReport(skipped=(item,))
@@ -141,13 +153,7 @@ class Indexer:
         return self._finish()
 
     def add_nodes(self, nodes: Sequence[BaseNode]) -> IngestReport:
-        """Bring LlamaIndex nodes into the index as they are; all nodes of one document replace its old ones.
-
-        Raises:
-            IndexingError: If two nodes have one id.
-            EmbeddingError: As :meth:`add_path`.
-            StoreError: As :meth:`add_path`.
-        """
+        """Bring LlamaIndex nodes into the index as they are; all nodes of one document replace its old ones."""
         by_document: dict[str, list[TextNode]] = {}
         skipped: list[SkippedSource] = []
         for node in nodes_as_they_are(nodes, on_skip=skipped.append):
@@ -164,11 +170,7 @@ class Indexer:
         return self._finish()
 
     def remove_documents(self, doc_ids: Iterable[str]) -> IngestReport:
-        """Drop documents and all their nodes.
-
-        Raises:
-            IndexingError: If a document is not in the index; nothing is removed then.
-        """
+        """Drop documents and all their nodes."""
         wanted = list(dict.fromkeys(doc_ids))
         unknown = [doc_id for doc_id in wanted if self._index.catalog.get(doc_id) is None]
         if unknown:

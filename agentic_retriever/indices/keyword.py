@@ -4,26 +4,113 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+import bm25s
 import numpy as np
 
 from agentic_retriever.checks import check_top_k
-from agentic_retriever.errors import ConfigError, IndexingError, StoreDamagedError
-from agentic_retriever.indices.postings import Postings, batches, best
-from agentic_retriever.indices.sealed_folder import read_files, read_header, write_sealed
+from agentic_retriever.errors import ConfigError, IndexingError, StoreDamagedError, StoreError
+from agentic_retriever.indices.profile import save_derived
+from agentic_retriever.stores.files import read_files, read_header, write_sealed
+from agentic_retriever.stores.node_text import embedded_text
+from agentic_retriever.stores.sparse import SparseBM25
+from agentic_retriever.text import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     import numpy.typing as npt
+    from llama_index.core.vector_stores.types import MetadataFilters
 
-    from agentic_retriever.indices.postings import Floats, Rows
-    from agentic_retriever.text import Tokenizer
+    from agentic_retriever.indices.index import Index
+    from agentic_retriever.indices.ingest import Progress
+    from agentic_retriever.stores.points import Hit
+    from agentic_retriever.stores.server.searching import ServerWords
+
+    Floats = npt.NDArray[np.float64]
+    Rows = npt.NDArray[np.int64]
+
+
+# Posting lists of BM25 as arrays: row numbers and scores, nothing about nodes or words.
+#
+# ``bm25s`` computes them (Lucene's variant: Kamphuis et al. 2020, "Which BM25 Do You Mean?"; eager scoring: Lù 2024,
+# "BM25S"). Queries are scored here: its own tokenizer, top-k and filters are not used, since they know English stop
+# words
+# only, return nodes of score 0, and let filtered-out nodes through.
+
+# Importing bm25s sets its logger to DEBUG, which would then speak through any handler of the application.
+logging.getLogger("bm25s").setLevel(logging.WARNING)
+
+LARGEST_BATCH = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Postings:
+    """Posting lists by column: token ``t`` has the entries ``starts[t]`` to ``starts[t + 1]``."""
+
+    scores: npt.NDArray[np.float32]  # What the token adds to the row's score, (entries,) float32, all above 0
+    rows: npt.NDArray[np.int32]  # (entries,) int32, without repetition within a token
+    starts: npt.NDArray[np.int64]  # (tokens + 1,) int64
+
+    def __post_init__(self) -> None:
+        for array in (self.scores, self.rows, self.starts):
+            array.setflags(write=False)
+
+    @classmethod
+    def build(cls, documents: list[list[int]], tokens: int, *, k1: float, b: float) -> Postings:
+        """Compute the lists."""
+        if not tokens:  # which bm25s cannot do
+            return cls(np.empty(0, np.float32), np.empty(0, np.int32), np.zeros(1, np.int64))
+        model = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy", csc_backend="numpy")
+        built = model.build_index_from_ids(
+            unique_token_ids=list(range(tokens)), corpus_token_ids=documents, show_progress=False
+        )
+        return cls(
+            np.asarray(built["data"], dtype=np.float32),
+            np.asarray(built["indices"], dtype=np.int32),
+            np.asarray(built["indptr"], dtype=np.int64),
+        )
+
+    def score(self, tokens: Iterable[int], rows: int) -> tuple[Rows, Floats]:
+        """Score the rows that have any of the tokens; a token that comes twice counts twice."""
+        totals = np.zeros(rows, dtype=np.float64)
+        for token, count in Counter(tokens).items():
+            span = slice(self.starts[token], self.starts[token + 1])
+            totals[self.rows[span]] += self.scores[span] * np.float64(count)
+        found = np.flatnonzero(totals)
+        return found, totals[found]
+
+
+def best(scores: Floats, top_k: int) -> Rows:
+    """Return the positions of the ``top_k`` highest scores, best first, ties by position."""
+    if top_k >= len(scores):
+        return np.argsort(-scores, kind="stable")
+    lowest = np.partition(scores, len(scores) - top_k)[len(scores) - top_k]
+    above = np.flatnonzero(scores > lowest)
+    ties = np.flatnonzero(scores == lowest)[: top_k - len(above)]
+    # The ties go last and are in order of position already.
+    return np.concatenate((above[np.argsort(-scores[above], kind="stable")], ties))
+
+
+def batches(scores: Floats, first: int) -> Iterator[Rows]:
+    """Yield the positions of all scores, best first, ties by position, in growing batches."""
+    yield best(scores, first)
+    if first >= len(scores):
+        return
+    order, start, size = np.argsort(-scores, kind="stable"), first, first
+    while start < len(order):
+        size = min(4 * size, max(LARGEST_BATCH, first))
+        yield order[start : start + size]
+        start += size
+
 
 Allowed = Callable[[Sequence[str]], Collection[str]] | Collection[str]
 """Ids that may be returned: a collection, or a function that gives those of a batch that may."""
@@ -39,12 +126,6 @@ class KeywordIndex:
     """BM25 over the nodes of one index version; immutable, so that any number of threads may read it.
 
     Make one with :meth:`build` or :meth:`load`. Rows are in order of node id, which makes ties come out by node id.
-
-    Attributes:
-        version: Version of the index that it was built from.
-        tokenizer: Cuts texts and queries alike.
-        k1: Saturation of the term frequency.
-        b: Strength of the length normalisation, in [0, 1].
     """
 
     def __init__(
@@ -80,19 +161,7 @@ class KeywordIndex:
         k1: float = 1.5,
         b: float = 0.75,
     ) -> KeywordIndex:
-        """Build the view from node ids and texts, in any order.
-
-        Args:
-            items: ``(node_id, text)`` pairs; read once, so a generator will do.
-            tokenizer: Cuts the texts, and later the queries.
-            version: Version of the index that the items come from.
-            k1: Saturation of the term frequency, 0 or more.
-            b: Strength of the length normalisation, in [0, 1].
-
-        Raises:
-            ConfigError: If ``k1`` or ``b`` is out of range.
-            IndexingError: If a node id comes twice.
-        """
+        """Build the view from node ids and texts, in any order."""
         if not (math.isfinite(k1) and k1 >= 0 and 0 <= b <= 1):
             raise ConfigError(f"BM25 needs k1 of 0 or more and b from 0 to 1, got k1={k1!r}, b={b!r}")
         vocabulary: dict[str, int] = {}
@@ -114,20 +183,7 @@ class KeywordIndex:
         )
 
     def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
-        """Return the best nodes that share a token with the query.
-
-        Args:
-            query: The question; blank or without a known token finds nothing.
-            top_k: How many at most, from 1.
-            allowed: Ids that may be returned; ``None`` for all. A function is given ids in batches, best first, and
-                is asked only until ``top_k`` are found. The result is exact either way.
-
-        Returns:
-            ``(node_id, score)`` by falling score, then by id; all scores above 0.
-
-        Raises:
-            InvalidQueryError: If ``top_k`` is no positive int.
-        """
+        """Return the best nodes that share a token with the query."""
         check_top_k(top_k, maximum=_ANY_TOP_K)
         rows, scores = self._score(query)
         if allowed is None:
@@ -136,11 +192,7 @@ class KeywordIndex:
         return self._search_allowed(rows, scores, top_k, allowed)
 
     def save(self, folder: Path) -> None:
-        """Write the view into a folder, whole or not at all.
-
-        Raises:
-            StoreError: If it cannot be written.
-        """
+        """Write the view into a folder, whole or not at all."""
         parts = self._postings
         arrays: tuple[npt.NDArray[Any], ...] = (parts.scores, parts.rows, parts.starts)
         files = {name: _array_bytes(array) for name, array in zip(_ARRAYS, arrays, strict=True)}
@@ -150,20 +202,7 @@ class KeywordIndex:
 
     @classmethod
     def load(cls, folder: Path, *, tokenizer: Tokenizer, version: int) -> KeywordIndex | None:
-        """Read a view back, if it is there and still fits.
-
-        Args:
-            folder: Where it was saved.
-            tokenizer: The tokenizer in use now.
-            version: The index's version now.
-
-        Returns:
-            The view, or ``None`` when there is none, or it is of another version, tokenizer or file format.
-
-        Raises:
-            StoreDamagedError: If a file is missing, cut or edited; the message names it.
-            StoreError: If a file cannot be read.
-        """
+        """Read a view back, if it is there and still fits."""
         header = read_header(folder)
         wanted = _identity(tokenizer, version)
         if header is None or {name: header.get(name) for name in wanted} != wanted:
@@ -244,3 +283,134 @@ def _array_bytes(array: npt.NDArray[Any]) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()
+
+
+# What retrievers need of a search by words, and that search on a server.
+
+_ANY_TOP_K_KEYWORD_SEARCH: Final = 2**31 - 1
+_GROWTH: Final = 4
+
+
+class KeywordSearch(Protocol):
+    """BM25 over the nodes of one index version."""
+
+    @property
+    def version(self) -> int:
+        """Version of the index that it searches."""
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+
+    def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
+        """Return the best nodes that share a term with the query."""
+
+
+@runtime_checkable
+class FilteredKeywordSearch(Protocol):
+    """A search by words that applies filters itself and reads the nodes at once."""
+
+    def search_nodes(self, query: str, top_k: int, filters: MetadataFilters | None) -> Sequence[Hit]:
+        """Return the best nodes that share a term with the query and satisfy the filters."""
+
+
+class SparseKeywordView:
+    """BM25 by the sparse vectors of a server's collection; nothing is kept here.
+
+    Scores are those of :class:`KeywordIndex` but for the average length, which is fixed, and what a server counts: it
+    goes on counting deleted nodes until it has tidied up.
+    """
+
+    def __init__(self, words: ServerWords, version: int, count: Callable[[], int]) -> None:
+        self.version = version
+        self._words = words
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count()
+
+    def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
+        """Search; as :class:`KeywordSearch`."""
+        check_top_k(top_k, maximum=_ANY_TOP_K_KEYWORD_SEARCH)
+        limit = top_k if allowed is None else _GROWTH * top_k
+        while True:
+            hits = self._words.search_words(query, limit)
+            found = [(hit.node.node_id, hit.score) for hit in hits]
+            if allowed is not None:
+                ids = [node_id for node_id, _score in found]
+                accepted = set(allowed(ids) if callable(allowed) else allowed)
+                found = [pair for pair in found if pair[0] in accepted]
+            if len(found) >= top_k or len(hits) < limit:
+                return found[:top_k]
+            limit *= _GROWTH
+
+    def search_nodes(self, query: str, top_k: int, filters: MetadataFilters | None) -> Sequence[Hit]:
+        """Search with filters that the server applies; as :class:`FilteredKeywordSearch`."""
+        check_top_k(top_k, maximum=_ANY_TOP_K_KEYWORD_SEARCH)
+        return self._words.search_words(query, top_k, filters)
+
+
+# The search by words of a stored index: a BM25 index of its own, or the sparse vectors on its server.
+
+logger = logging.getLogger(__name__)
+
+KEYWORD: Final = "keyword"
+MAX_DRIFT: Final = 0.1
+"""How far the average length may be from that of the stored vectors, as a share, before these are made again."""
+_FITTED_ON: Final = 20_000
+
+
+def index_words(index: Index) -> ServerWords | None:
+    """Return the sparse vectors on the index's server, or ``None`` where its nodes are in this process."""
+    if not index.is_remote:
+        return None
+    from agentic_retriever.stores.server.store import QdrantServerVectorStore  # noqa: PLC0415 - needs an extra
+
+    store = index.vector_store
+    return store.words if isinstance(store, QdrantServerVectorStore) else None
+
+
+def index_keyword(index: Index, version: int) -> KeywordSearch:
+    """Return the search by words of a version: the saved one, else a new one, else the server's."""
+    words = index_words(index)
+    if words is None:
+        return _local(index, version)
+    if words.sparse is not None and not words.sparse.is_current:
+        raise StoreError(
+            f"the words of index {index.name!r} on its server were cut by another version; bring them up to date with: "
+            f"agentic-retriever index build {index.name}"
+        )
+    return SparseKeywordView(words, version, index.count)
+
+
+def revise_words(index: Index, progress: Progress | None) -> None:
+    """Make the sparse vectors on the index's server again where they no longer fit its texts."""
+    words = index_words(index)
+    if words is None or not index.count():
+        return
+    texts = [embedded_text(node) for _, node in zip(range(_FITTED_ON), index.known_nodes(), strict=False)]
+    fitted, known = SparseBM25.fitted(texts), words.sparse
+    if (
+        known is not None
+        and (known.language, known.fingerprint) == (fitted.language, fitted.fingerprint)
+        and abs(known.average - fitted.average) <= MAX_DRIFT * fitted.average
+    ):
+        return
+    if progress is not None:
+        progress.nodes(index.count())
+    words.revise(fitted, progress.nodes_done if progress is not None else lambda _done: None)
+
+
+def _local(index: Index, version: int) -> KeywordIndex:
+    tokenizer = Tokenizer(language=index.language)
+    folder = index.folder / KEYWORD
+    try:
+        saved = KeywordIndex.load(folder, tokenizer=tokenizer, version=version)
+    except StoreDamagedError as err:
+        logger.warning("%s; building the keyword index again", err)
+        saved = None
+    if saved is not None:
+        return saved
+    items = ((node.node_id, embedded_text(node)) for node in index.nodes())
+    built = KeywordIndex.build(items, tokenizer=tokenizer, version=version)
+    save_derived(index, lambda: built.save(folder), "keyword index")
+    return built

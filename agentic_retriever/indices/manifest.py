@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from agentic_retriever.ingestion import ChunkSettings
 
+
 FORMAT = 1
 MANIFEST_FILE = "manifest.json"
 EMBEDDED = "embedded"
@@ -25,49 +26,27 @@ _NAME = re.compile(r"[^\W_][\w.-]{0,63}", re.UNICODE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The pins of one index.
-
-    Attributes:
-        name: Name of the index.
-        description: What it holds, one or two sentences; stage one reads it.
-        embedding: Identity of the embedding model.
-        dimension: Length of its vectors.
-        chunk_size: Largest chunk, in tokens.
-        chunk_overlap: Text shared by neighbouring chunks, in tokens.
-        leaf_size: Largest leaf, in tokens.
-        created: When it was made, ISO 8601 in UTC.
-        format: Version of this layout.
-        store: Where its nodes are: ``embedded``, in its folder, or ``server``, on a Qdrant server.
-        collection: What the names of its collections on the server begin with.
-    """
+    """The pins of one index."""
 
     name: str
     description: str
     embedding: str
     dimension: int
-    chunk_size: int
-    chunk_overlap: int
-    leaf_size: int
-    created: str
+    chunk_size: int  # Largest chunk, in tokens
+    chunk_overlap: int  # Text shared by neighbouring chunks, in tokens
+    leaf_size: int  # Largest leaf, in tokens
+    created: str  # When it was made, ISO 8601 in UTC
     format: int = FORMAT
     store: str = EMBEDDED
     collection: str = ""
 
     def write(self, folder: Path) -> None:
-        """Write the file in one step: readers see the old one or the new one.
-
-        Raises:
-            StoreError: If the folder cannot be written.
-        """
+        """Write the file in one step: readers see the old one or the new one."""
         write_atomically(folder / MANIFEST_FILE, json.dumps(asdict(self), ensure_ascii=False, indent=2).encode())
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Read the file.
-
-        Raises:
-            StoreDamagedError: If it is missing, not readable as a manifest, or of a later format.
-        """
+        """Read the file."""
         path = folder / MANIFEST_FILE
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
@@ -89,11 +68,7 @@ def damaged(name: str, what: str) -> StoreDamagedError:
 
 
 def check_index_name(name: object) -> str:
-    """Return an index name that is safe as a folder on every platform, in Unicode's NFC form.
-
-    Raises:
-        IndexingError: If it is not 1 to 64 letters, digits, ``_``, ``-`` or ``.`` starting with a letter or digit.
-    """
+    """Return an index name that is safe as a folder on every platform, in Unicode's NFC form."""
     normal = unicodedata.normalize("NFC", name) if isinstance(name, str) else ""
     if not _NAME.fullmatch(normal) or normal.endswith("."):
         raise IndexingError(

@@ -24,18 +24,10 @@ _KEYS: Final = ("format", "dataset", "index", "index_version", "queries", "measu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyMeasure:
-    """What was measured of one strategy.
+    """What was measured of one strategy."""
 
-    Attributes:
-        quality: Mean nDCG@10 over all questions, in [0, 1].
-        p50_ms: Median latency of one search in milliseconds, from 0, the embedding of the question excluded.
-
-    Raises:
-        ValueError: If a figure is out of range.
-    """
-
-    quality: float
-    p50_ms: float
+    quality: float  # Mean nDCG@10 over all questions, in [0, 1]
+    p50_ms: float  # Median latency of one search in milliseconds, from 0, the embedding of the question excluded
 
     def __post_init__(self) -> None:
         if not _number(self.quality) or not 0 <= self.quality <= 1:
@@ -46,26 +38,14 @@ class StrategyMeasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStrategies:
-    """The result of one benchmark run on one index, by strategy.
-
-    Attributes:
-        strategies: What was measured; strategies that the index could not serve are missing.
-        dataset: Name of the questions and judgments that it was measured with.
-        index: Name of the index.
-        index_version: Version of the index at that time, from 0.
-        queries: How many judged questions, from 1.
-        measured_on: Date, ISO 8601.
-
-    Raises:
-        ValueError: If a figure or a text is none or out of range.
-    """
+    """The result of one benchmark run on one index, by strategy."""
 
     strategies: Mapping[Strategy, StrategyMeasure]
     dataset: str
     index: str
     index_version: int
     queries: int
-    measured_on: str
+    measured_on: str  # Date, ISO 8601
 
     def __post_init__(self) -> None:
         for name in ("dataset", "index", "measured_on"):
@@ -94,11 +74,7 @@ class MeasuredStrategies:
 
     @classmethod
     def from_dict(cls, data: object) -> MeasuredStrategies:
-        """Read what ``to_dict`` returned.
-
-        Raises:
-            ValueError: If a key is missing, unknown or ill-typed; it is named.
-        """
+        """Read what ``to_dict`` returned."""
         if not isinstance(data, dict) or set(data) != set(_KEYS):
             odd = ", ".join(sorted(map(str, set(data) ^ set(_KEYS)))) if isinstance(data, dict) else "no object"
             raise ValueError(f"must be an object with the keys {', '.join(_KEYS)}; missing or unknown: {odd}")
@@ -110,21 +86,13 @@ class MeasuredStrategies:
         return cls(strategies=found, **{name: data[name] for name in _KEYS[1:-1]})
 
     def save(self, folder: Path) -> None:
-        """Write the file in one step.
-
-        Raises:
-            StoreError: If the folder cannot be written.
-        """
+        """Write the file in one step."""
         content = json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
         write_atomically(folder / MEASURED_FILE, content.encode("utf-8", "surrogatepass"))
 
     @classmethod
     def load(cls, folder: Path) -> MeasuredStrategies | None:
-        """Read the file of an index; ``None`` when nothing was measured yet.
-
-        Raises:
-            StoreDamagedError: If there is a file that cannot be used; file and key are named.
-        """
+        """Read the file of an index; ``None`` when nothing was measured yet."""
         path = folder / MEASURED_FILE
         try:
             return cls.from_dict(json.loads(path.read_bytes().decode("utf-8", "surrogatepass")))

@@ -40,13 +40,6 @@ def collect_people(nodes: Iterable[ProfiledNode]) -> dict[str, frozenset[str]]:
 
     A field holds names when its own name says so (``authors``, ``autor``), or when of its first 200 different values
     six in ten are written ``Family, G.``.
-
-    Args:
-        nodes: Nodes with their metadata.
-
-    Returns:
-        By field, the words of three letters or more as :func:`name_words` gives them; initials and particles are no
-        help in recognising a name.
     """
     values: dict[str, dict[str, None]] = {}
     for node in nodes:

@@ -5,28 +5,123 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 import zipfile
 import zlib
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
+from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, StoreError
 from agentic_retriever.indices.draw_index import draw_profile
 from agentic_retriever.indices.people import collect_people
-from agentic_retriever.indices.specimens import Specimen, collect_identifiers, draw_specimens, neighbour_mean
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.schema.markup import short_text
-from agentic_retriever.text import Tokenizer, detect_language
+from agentic_retriever.stores.node_text import embedded_text
+from agentic_retriever.text import Tokenizer, detect_language, split_sentences
+from agentic_retriever.text.tokens import identifiers, kind_of, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
 
+    from agentic_retriever.indices.index import Index
+
     Matrix = npt.NDArray[np.float32]
+
+
+# What a profile keeps of single nodes: sentences that stand in for questions, identifiers, and how near nodes lie.
+
+SPECIMENS: Final = 64
+"""Most sentences that a profile keeps."""
+MAX_SPECIMEN_CHARS: Final = 240
+MAX_OF_A_KIND: Final = 5_000
+"""Identifiers of one kind from which on a profile does not claim to know them all, and keeps none."""
+NEIGHBOURS: Final = 3
+
+_MIN_SPECIMEN_CHARS: Final = 24
+_EXAMINED_CHARS: Final = 4_000
+_EXAMINED_ROWS: Final = 256
+_TOO_MANY_KINDS: Final = 200
+
+
+class _Node(Protocol):
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
+
+
+class Specimen(NamedTuple):
+    """A sentence of a sampled node."""
+
+    row: int
+    text: str  # The sentence, at most 240 characters
+
+
+def draw_specimens(nodes: Sequence[_Node], sampled: Sequence[str], *, rows: int) -> tuple[Specimen, ...]:
+    """Draw sentences of sampled nodes, at equal distances over the sample."""
+    if rows != len(sampled) or not rows:
+        return ()
+    step = max(1, -(-rows // SPECIMENS))
+    chosen = {sampled[row]: row for row in range(0, rows, step)}
+    drawn = (Specimen(chosen[node.node_id], _sentence(node)) for node in nodes if node.node_id in chosen)
+    return tuple(sorted(specimen for specimen in drawn if specimen.text))
+
+
+def _sentence(node: _Node) -> str:
+    text = node.text[:_EXAMINED_CHARS]
+    found = [" ".join(sentence.text.split())[:MAX_SPECIMEN_CHARS] for sentence in split_sentences(text)]
+    fit = [sentence for sentence in found if len(sentence) >= _MIN_SPECIMEN_CHARS]
+    if not fit:
+        return " ".join(text.split())[:MAX_SPECIMEN_CHARS]
+    digest = hashlib.sha256(node.node_id.encode("utf-8", "surrogatepass")).digest()
+    return fit[int.from_bytes(digest[:4], "big") % len(fit)]
+
+
+def collect_identifiers(nodes: Iterable[_Node]) -> dict[str, frozenset[str]]:
+    """Collect codes, numbered things and long numbers of all nodes by kind, leaving out kinds that have too many."""
+    found: dict[str, set[str]] = {}
+    crowded: set[str] = set()
+    for node in nodes:
+        for name in _named_in(node):
+            kind = kind_of(name)
+            if kind in crowded or (kind not in found and len(found) >= _TOO_MANY_KINDS):
+                continue
+            names = found.setdefault(kind, set())
+            names.add(name)
+            if len(names) > MAX_OF_A_KIND:
+                crowded.add(kind)
+                del found[kind]
+    return {kind: frozenset(names) for kind, names in found.items()}
+
+
+def _named_in(node: _Node) -> Iterator[str]:
+    yield from identifiers(node.text)
+    yield from numbers(node.text)
+    for value in node.metadata.values():
+        if isinstance(value, str):
+            yield from identifiers(value)
+            yield from numbers(value)
+
+
+def neighbour_mean(sample: Matrix) -> float:
+    """Return the mean cosine of sampled nodes to the three nearest others; 0.0 for fewer than five nodes."""
+    if sample.ndim != 2 or len(sample) < NEIGHBOURS + 2:
+        return 0.0
+    asked = sample[:: max(1, -(-len(sample) // _EXAMINED_ROWS))]
+    cosines = asked @ sample.T
+    # The nearest of all is the node itself.
+    nearest = np.partition(cosines, -NEIGHBOURS - 1, axis=1)[:, -NEIGHBOURS - 1 :]
+    mean = float((nearest.sum(axis=1) - nearest.max(axis=1)).mean() / NEIGHBOURS)
+    return mean if np.isfinite(mean) else 0.0
+
 
 PROFILE_FILE = "profile.npz"
 PROFILE_FORMAT = 4
@@ -61,7 +156,7 @@ class IndexProfile:
         terms_total: Sum of all document frequencies, rare terms included.
         people: Words of the names of people, by the field that holds them, without letter case and accents.
         neighbour_mean: Mean cosine of sampled nodes to those nearest to them; 0 when it was not measured.
-        identifiers: Codes and numbered things by kind (see ``agentic_retriever.text.identifiers``), of kinds that have
+        identifiers: Codes and numbered things by kind (see ``agentic_retriever.text.tokens``), of kinds that have
             few enough to know them all.
         specimens: Sentences of sampled nodes, which stand in for questions.
         whole: Whether it was made from all nodes, and not from a description alone; saved profiles always were.
@@ -228,16 +323,7 @@ def make_profile(
     description_vector: npt.NDArray[np.float32],
     version: int,
 ) -> IndexProfile:
-    """Make the profile of an index from its nodes and the vectors of its sample.
-
-    Args:
-        nodes: All nodes.
-        sample: Their vectors in the order of ``sample_ids``, ``(n, dimension)``; no rows when there are no vectors.
-        name: Name of the index.
-        description: Its description.
-        description_vector: Unit vector of the description; empty without one.
-        version: Version of the index.
-    """
+    """Make the profile of an index from its nodes and the vectors of its sample."""
     language = dominant_language(nodes)
     frequency = count_terms(nodes, Tokenizer(language=language))
     mean, std = background(sample)
@@ -260,3 +346,53 @@ def make_profile(
         identifiers=collect_identifiers(nodes),
         specimens=draw_specimens(nodes, sample_ids([node.node_id for node in nodes]), rows=len(sample)),
     )
+
+
+# The profile of a stored index, made from its nodes and saved beside them.
+
+logger = logging.getLogger(__name__)
+
+
+def index_profile(index: Index, version: int) -> IndexProfile:
+    """Return the profile of a version: the saved one, else a new one."""
+    saved = IndexProfile.load(index.folder, version=version, description=index.description)
+    return saved or _made(index, version)
+
+
+def _made(index: Index, version: int) -> IndexProfile:
+    nodes = [ProfiledNode(node.node_id, embedded_text(node), node.metadata) for node in index.known_nodes()]
+    chosen = sample_ids([node.node_id for node in nodes])
+    sample = index.vector_store.vectors(chosen)[1] if chosen else np.empty((0, index.manifest.dimension))
+    described = _embedded_description(index)
+    profile = make_profile(
+        nodes,
+        np.asarray(sample, dtype=np.float32),
+        name=index.name,
+        description=index.description,
+        description_vector=np.empty(0, dtype=np.float32) if described is None else described,
+        version=version,
+    )
+    if index.is_remote:
+        profile = replace(profile, nodes=index.count())  # it may have been made from a part of them
+    if described is not None or not index.description:
+        save_derived(index, lambda: profile.save(index.folder), "profile")
+    return profile
+
+
+def _embedded_description(index: Index) -> npt.NDArray[np.float32] | None:
+    """Embed the description; without it the rest of the profile still tells the indexes apart."""
+    if not index.description:
+        return None
+    try:
+        return index.embedding.embed_query(index.description)
+    except (EmbeddingError, DeadlineExceededError) as err:
+        logger.warning("index %r: its description could not be embedded: %s", index.name, err)
+        return None
+
+
+def save_derived(index: Index, save: Callable[[], None], what: str) -> None:
+    """Save a derived view; without it the index works just as well, only the next start is slower."""
+    try:
+        save()
+    except StoreError as err:
+        logger.warning("index %r: the %s could not be saved (%s); it is built again next time", index.name, what, err)

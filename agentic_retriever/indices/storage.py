@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from agentic_retriever.embeddings import EmbeddingModel
     from agentic_retriever.ingestion import ChunkSettings
 
+
 INDEXES = "indexes"
 _SETTLED_NS = 2_000_000_000
 
@@ -46,13 +47,7 @@ def _remove_folder(folder: Path) -> None:
 
 
 class IndexStorage:
-    """The indexes below one data directory; each is opened with its first use and shared by all threads.
-
-    Args:
-        data_dir: The directory; made with the first index.
-        clock: Gives the time of creation, ISO 8601.
-        server: Where the nodes of new indexes go, and of those that live on a server; else they are in their folders.
-    """
+    """The indexes below one data directory; each is opened with its first use and shared by all threads."""
 
     def __init__(
         self, data_dir: str | Path, *, clock: Callable[[], str] = _now, server: StoreServer | None = None
@@ -67,19 +62,11 @@ class IndexStorage:
 
     @classmethod
     def from_config(cls, config: RouterConfig) -> IndexStorage:
-        """Take data directory and server from the settings; calls nobody.
-
-        Raises:
-            ConfigError: If the server's URL cannot be used.
-        """
+        """Take data directory and server from the settings; calls nobody."""
         return cls(config.data_dir, server=StoreServer.from_config(config))
 
     def names(self) -> list[str]:
-        """Return the names of all indexes, in order; reads folder names only, and only when they have changed.
-
-        Raises:
-            SourceError: If the data directory is a file or cannot be listed.
-        """
+        """Return the names of all indexes, in order; reads folder names only, and only when they have changed."""
         try:
             changed, names = os.stat(self._indexes).st_mtime_ns, self._listed[1]  # noqa: PTH116 - see above
             if changed != self._listed[0]:
@@ -97,12 +84,7 @@ class IndexStorage:
             ) from err
 
     def manifest(self, name: str) -> Manifest:
-        """Return the pins of an index without opening it.
-
-        Raises:
-            UnknownIndexError: If there is none of that name.
-            StoreDamagedError: If its manifest cannot be read.
-        """
+        """Return the pins of an index without opening it."""
         return Manifest.read(self._folder(name))
 
     def embeddings(self) -> list[str]:
@@ -110,12 +92,7 @@ class IndexStorage:
         return list(dict.fromkeys(found for name in self.names() if (found := self._embedding_of(name))))
 
     def open(self, name: str, embedding: EmbeddingModel) -> Index:
-        """Open an index, or return it if it is open.
-
-        Raises:
-            UnknownIndexError: If there is none of that name.
-            StoreError: As :class:`Index`.
-        """
+        """Open an index, or return it if it is open."""
         with self._lock:
             if name not in self._open:
                 self._open[name] = Index(self._folder(name), embedding, server=self.server)
@@ -126,14 +103,7 @@ class IndexStorage:
         return self._open.get(name)
 
     def create(self, name: str, embedding: EmbeddingModel, *, description: str, chunks: ChunkSettings) -> Index:
-        """Make an empty index.
-
-        Raises:
-            IndexExistsError: If the name is taken.
-            IndexingError: If the name cannot be used.
-            EmbeddingError: If the model cannot say its dimension.
-            StoreError: If the folder cannot be written.
-        """
+        """Make an empty index."""
         name = check_index_name(name)
         folder = self.data_dir / INDEXES / name
         with self._lock:
@@ -156,12 +126,7 @@ class IndexStorage:
             return self.open(name, embedding)
 
     def remove(self, name: str) -> None:
-        """Delete an index and everything in it.
-
-        Raises:
-            UnknownIndexError: If there is none of that name.
-            StoreError: If a file cannot be removed, or the server that holds its nodes does not answer.
-        """
+        """Delete an index and everything in it."""
         with self._lock:
             folder = self._folder(name)
             self.shut(name)

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 from agentic_retriever.errors import ConfigError, IndexExistsError, StoreDamagedError, StoreError
 from agentic_retriever.indices.hierarchy import LEAVES
 from agentic_retriever.indices.manifest import EMBEDDED, SERVER, damaged
-from agentic_retriever.indices.qdrant_link import QdrantLink, open_server
-from agentic_retriever.indices.sparse import SparseBM25
 from agentic_retriever.indices.summaries import SUMMARIES
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.stores.server.link import QdrantLink, open_server
+from agentic_retriever.stores.sparse import SparseBM25
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.indices.manifest import Manifest
-    from agentic_retriever.indices.node_store import NodeStore
+    from agentic_retriever.stores.node_store import NodeStore
 
 CHUNKS: Final = "chunks"
 COLLECTIONS: Final = (CHUNKS, LEAVES, SUMMARIES)
@@ -36,16 +36,7 @@ class IndexStores(Protocol):
         """Tell whether a collection is there."""
 
     def open(self, name: str, dimension: int, *, must_exist: bool = False) -> NodeStore:
-        """Open a collection, or make it.
-
-        Args:
-            name: One of ``COLLECTIONS``.
-            dimension: Length of the vectors.
-            must_exist: Whether its absence from now on is damage.
-
-        Raises:
-            StoreError: If it cannot be opened.
-        """
+        """Open a collection, or make it."""
 
     def discard(self, name: str) -> None:
         """Remove a collection that is not open; one that is not there is no error."""
@@ -74,11 +65,7 @@ class EmbeddedStores:
         return QdrantEdgeVectorStore(self.folder, collection_name=name, dimension=dimension)
 
     def discard(self, name: str) -> None:
-        """Remove the folder.
-
-        Raises:
-            StoreError: If a file cannot be removed.
-        """
+        """Remove the folder."""
         try:
             shutil.rmtree(self.folder / name)
         except FileNotFoundError:
@@ -93,14 +80,7 @@ class EmbeddedStores:
 
 @dataclass(frozen=True, slots=True)
 class StoreServer:
-    """A Qdrant server, and how collections are made there.
-
-    Attributes:
-        link: The server.
-        prefix: What the names of new collections begin with.
-        shards: Shards of a new collection; 0 leaves that to the server.
-        replicas: Copies of each shard; 0 leaves that to the server.
-    """
+    """A Qdrant server, and how collections are made there."""
 
     link: QdrantLink
     prefix: str = ""
@@ -136,7 +116,7 @@ class ServerStores:
 
     def open(self, name: str, dimension: int, *, must_exist: bool = False) -> NodeStore:
         """Describe the collection; calls nobody."""
-        from agentic_retriever.indices.server_store import QdrantServerVectorStore  # noqa: PLC0415 - needs an extra
+        from agentic_retriever.stores.server.store import QdrantServerVectorStore  # noqa: PLC0415 - needs an extra
 
         has_words = name == CHUNKS
         store = QdrantServerVectorStore(
@@ -176,11 +156,7 @@ class ServerStores:
 
 
 def stores_of(folder: Path, manifest: Manifest, server: StoreServer | None) -> IndexStores:
-    """Return where the nodes of an index live, as its manifest says.
-
-    Raises:
-        StoreError: If they are on a server and the settings name none.
-    """
+    """Return where the nodes of an index live, as its manifest says."""
     if manifest.store == EMBEDDED:
         return EmbeddedStores(folder)
     if manifest.store != SERVER:
@@ -194,12 +170,7 @@ def stores_of(folder: Path, manifest: Manifest, server: StoreServer | None) -> I
 
 
 def new_server_stores(folder: Path, name: str, server: StoreServer) -> ServerStores:
-    """Choose collections for a new index on a server.
-
-    Raises:
-        IndexExistsError: If the server has a collection of that name.
-        StoreError: If the server failed.
-    """
+    """Choose collections for a new index on a server."""
     stores = ServerStores(server, f"{server.prefix}{name}", folder)
     if stores.exists(CHUNKS):
         raise IndexExistsError(
@@ -210,11 +181,7 @@ def new_server_stores(folder: Path, name: str, server: StoreServer) -> ServerSto
 
 
 def needed(server: StoreServer | None) -> StoreServer:
-    """Return the server.
-
-    Raises:
-        ConfigError: If there is none.
-    """
+    """Return the server."""
     if server is None:
         raise ConfigError(
             "no Qdrant server is configured; set QDRANT_URL (setting qdrant_url), such as http://localhost:6333"

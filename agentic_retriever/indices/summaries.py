@@ -13,13 +13,13 @@ from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import VectorStoreQuery
 
 from agentic_retriever.errors import AgenticRetrieverError
-from agentic_retriever.indices.known_points import KnownPoints, found_facts
 from agentic_retriever.indices.view_update import BATCH_NODES, Derivation, Derived
-from agentic_retriever.ingestion.tokens import count_tokens
+from agentic_retriever.ingestion.chunking import count_tokens
 from agentic_retriever.llm import without_thoughts
 from agentic_retriever.prompts import summary_prompt
+from agentic_retriever.stores.points import KnownPoints, found_facts
 from agentic_retriever.text import Tokenizer, detect_language
-from agentic_retriever.text.centrality import central_sentences
+from agentic_retriever.text.sentences import central_sentences
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,13 +55,7 @@ class SummaryHit:
 
 
 class SummaryView:
-    """Summaries to search, and the chunks of each document. Safe to use from many threads.
-
-    Args:
-        store: The summaries, as :func:`summary_node` makes them, with their vectors.
-        chunks: Ids of the chunks of each document, by its id, documents without a summary included.
-        summarised: How many documents have a summary.
-    """
+    """Summaries to search, and the chunks of each document. Safe to use from many threads."""
 
     def __init__(self, store: BasePydanticVectorStore, chunks: Mapping[str, Sequence[str]], summarised: int) -> None:
         self._store = store
@@ -80,18 +74,7 @@ class SummaryView:
         return max(map(len, self.chunks.values()), default=0)
 
     def search(self, vector: Sequence[float], top_k: int) -> list[SummaryHit]:
-        """Find the documents whose summaries are nearest to a question.
-
-        Args:
-            vector: The question's vector.
-            top_k: How many documents at most.
-
-        Returns:
-            Hits by falling score, then by id.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Find the documents whose summaries are nearest to a question."""
         query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=top_k)
         found = found_facts(self._store, query, self._documents)
         hits = [SummaryHit(doc_id, score) for doc_id, score in found if doc_id in self.chunks]
@@ -99,17 +82,7 @@ class SummaryView:
 
 
 def summary_node(doc_id: str, chunks: Sequence[TextNode], text: str) -> TextNode:
-    """Make the node of a summary.
-
-    Args:
-        doc_id: The document.
-        chunks: Its chunks, at least one.
-        text: The summary.
-
-    Returns:
-        A new node with the id ``{doc_id}/S``, the document as ``SOURCE``, the metadata that all chunks share, and the
-        title before the text in what is embedded.
-    """
+    """Make the node of a summary."""
     shared = dict(chunks[0].metadata)
     for chunk in chunks[1:]:
         shared = {key: value for key, value in shared.items() if key in chunk.metadata and chunk.metadata[key] == value}
@@ -125,15 +98,7 @@ def summary_node(doc_id: str, chunks: Sequence[TextNode], text: str) -> TextNode
 
 
 def central_summary(chunks: Sequence[TextNode], *, room: int = SUMMARY_TOKENS) -> str:
-    """Return the most central sentences of a document, or all of it where that fits.
-
-    Args:
-        chunks: The document's chunks in reading order.
-        room: Most tokens.
-
-    Returns:
-        Sentences in reading order; ``""`` without visible text.
-    """
+    """Return the most central sentences of a document, or all of it where that fits."""
     texts = [chunk.text for chunk in chunks]
     if len(texts) == 1 and count_tokens(texts[0]) <= room:
         return texts[0].strip()
@@ -142,12 +107,7 @@ def central_summary(chunks: Sequence[TextNode], *, room: int = SUMMARY_TOKENS) -
 
 
 def summary_derivation(write: SummaryWriter | None = None) -> Derivation:
-    """Say how the summaries of an index are made.
-
-    Args:
-        write: A model that writes them. Where it fails, and without one, they are the most central sentences; with
-            one, documents that have no written summary yet get one.
-    """
+    """Say how the summaries of an index are made."""
     author = None if write is None else _Author(write)
 
     def derive(doc_id: str, chunks: Sequence[TextNode]) -> Derived:

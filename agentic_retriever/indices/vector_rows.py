@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from agentic_retriever.indices.node_store import NodeStore
     from agentic_retriever.indices.prefilter.numbers import NodeNumbers
+    from agentic_retriever.stores.node_store import NodeStore
 
 logger = logging.getLogger(__name__)
 
@@ -33,14 +33,7 @@ MAX_CANDIDATES: Final = 5_000
 
 
 class VectorRows:
-    """Unit vectors by node id, for one version of an index; immutable.
-
-    Args:
-        node_ids: The ids.
-        matrix: Their vectors, ``(n, dimension)`` float32 of unit length.
-        version: Version of the index that they are from.
-        numbering: The prefilter's numbers, so that candidates need not be spelled out.
-    """
+    """Unit vectors by node id, for one version of an index; immutable."""
 
     def __init__(
         self,
@@ -58,16 +51,7 @@ class VectorRows:
         self._row_of_number = np.fromiter(known, dtype=np.int64)
 
     def nearest(self, vector: Sequence[float], among: Iterable[str], top_k: int) -> list[tuple[str, float]] | None:
-        """Find the nearest of some nodes.
-
-        Args:
-            vector: The question's vector, ``(dimension,)``, of any length but zero.
-            among: Ids of the nodes; those that are not known are passed over.
-            top_k: How many at most, from 1.
-
-        Returns:
-            Ids and cosines by falling cosine and then by id; ``None`` for a vector that cannot be compared.
-        """
+        """Find the nearest of some nodes."""
         query = np.asarray(vector, dtype=np.float32)
         norm = float(np.linalg.norm(query))
         if query.shape != self._matrix.shape[1:] or not np.isfinite(norm) or norm == 0:
@@ -92,13 +76,7 @@ class VectorRows:
 
 
 class VectorRowsView:
-    """Keeps the rows of the current version, read in the background when a search could use them.
-
-    Args:
-        store: Holds the vectors.
-        version: Tells the version of the index, which grows with every change.
-        numbering: Gives the prefilter's numbers for the current version.
-    """
+    """Keeps the rows of the current version, read in the background when a search could use them."""
 
     def __init__(self, store: NodeStore, version: Callable[[], int], numbering: Callable[[], NodeNumbers]) -> None:
         self._store = store
@@ -109,11 +87,7 @@ class VectorRowsView:
         self._reader: threading.Thread | None = None
 
     def current(self, nodes: int) -> VectorRows | None:
-        """Return the rows of the current version, or ``None`` and begin to read them if that is worth it.
-
-        Args:
-            nodes: How many nodes the index has.
-        """
+        """Return the rows of the current version, or ``None`` and begin to read them if that is worth it."""
         version = self._version()
         rows = self._rows
         if rows is not None and rows.version == version:

@@ -2,23 +2,99 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from llama_index.core.schema import MetadataMode, TextNode
 
-from agentic_retriever.errors import StoreError
-from agentic_retriever.indices.view_state import DocumentState, ViewState
+from agentic_retriever.errors import StoreDamagedError, StoreError
+from agentic_retriever.stores.files import read_files, read_header, write_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from llama_index.core.schema import BaseNode
 
     from agentic_retriever.indices.index import Index
     from agentic_retriever.indices.ingest import Progress
-    from agentic_retriever.indices.node_store import NodeStore
+    from agentic_retriever.stores.node_store import NodeStore
+
+
+# What a derived view remembers of the documents it was made from.
+
+logger = logging.getLogger(__name__)
+
+INCOMPLETE: Final = -1
+"""The version of a view while it is being brought up to date."""
+
+_FORMAT: Final = 1
+_FILE: Final = "documents.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentState:
+    """What a view holds of one document."""
+
+    content_hash: str
+    node_ids: tuple[str, ...]
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewState:
+    """What a view holds."""
+
+    version: int = INCOMPLETE
+    documents: Mapping[str, DocumentState] = field(default_factory=dict)
+
+    def node_ids(self) -> set[str]:
+        """Return the ids of all nodes that the view should hold."""
+        return {node_id for document in self.documents.values() for node_id in document.node_ids}
+
+
+def save_state(folder: Path, state: ViewState, *, made_with: str) -> None:
+    """Seal the state into a folder of its own."""
+    header = {"format": _FORMAT, "version": state.version, "made_with": made_with}
+    documents = {
+        doc_id: {"hash": known.content_hash, "ids": known.node_ids, "facts": dict(known.facts)}
+        for doc_id, known in state.documents.items()
+    }
+    content = json.dumps(documents, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    write_sealed(folder, header, {_FILE: content})
+
+
+def load_state(folder: Path, *, made_with: str) -> ViewState:
+    """Read the state back; an empty one where there is none, it cannot be read, or it was made with something else."""
+    version = saved_version(folder, made_with=made_with)
+    if version is None:
+        return ViewState()
+    try:
+        saved = json.loads(read_files(folder, [_FILE])[_FILE].decode("utf-8", "surrogatepass"))
+    except StoreDamagedError as err:
+        logger.warning("%s; making the view again", err)
+        return ViewState()
+    documents = {
+        doc_id: DocumentState(content_hash=known["hash"], node_ids=tuple(known["ids"]), facts=known["facts"])
+        for doc_id, known in saved.items()
+    }
+    return ViewState(version, documents)
+
+
+def saved_version(folder: Path, *, made_with: str) -> int | None:
+    """Return the version of a saved state without reading all of it, or ``None`` where there is none to use."""
+    try:
+        header = read_header(folder)
+    except StoreDamagedError as err:
+        logger.warning("%s; making the view again", err)
+        return None
+    if header is None or (header.get("format"), header.get("made_with")) != (_FORMAT, made_with):
+        return None
+    return int(header["version"])
+
 
 BATCH_NODES: Final = 64
 """Nodes of a view that are embedded and written together."""
@@ -37,13 +113,7 @@ class Derived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derivation:
-    """How a view is made.
-
-    Attributes:
-        derive: Makes the view's nodes from a document's id and its chunks, given in reading order.
-        is_outdated: Tells from the facts of an unchanged document whether it is to be derived again all the same.
-        batch_nodes: Nodes that are embedded and written together.
-    """
+    """How a view is made."""
 
     derive: Callable[[str, Sequence[TextNode]], Derived]
     is_outdated: Callable[[Mapping[str, Any]], bool] = lambda _facts: False
@@ -51,12 +121,7 @@ class Derivation:
 
 
 class ViewUpdate:
-    """One run over what differs between an index and a view of it.
-
-    Attributes:
-        documents: What the view holds of each document; grows as the run goes on.
-        changes: How many documents have to be derived again or dropped.
-    """
+    """One run over what differs between an index and a view of it."""
 
     def __init__(
         self,
@@ -77,16 +142,7 @@ class ViewUpdate:
         self.changes = len(self._gone) + len(self._changed)
 
     def run(self, *, save: Callable[[ViewState], None], check: Callable[[], None]) -> None:
-        """Make the changes.
-
-        Args:
-            save: Saves an unfinished state.
-            check: Called before each document; raises when there is to be an end.
-
-        Raises:
-            EmbeddingError: If nodes could not be embedded; what was done before is saved.
-            StoreError: If the disk failed.
-        """
+        """Make the changes."""
         for doc_id in (*self._gone, *self._changed):
             if doc_id in self.documents:
                 self.documents[doc_id] = replace(self.documents[doc_id], content_hash="")

@@ -13,15 +13,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import DeadlineExceededError, StoreClosedError, StoreDamagedError, StoreError
-from agentic_retriever.indices.view_state import INCOMPLETE, ViewState, load_state, save_state, saved_version
-from agentic_retriever.indices.view_update import ViewUpdate
+from agentic_retriever.indices.hierarchy import LEAVES, LEAVES_FORMAT, HierarchyView, Outline, hierarchy_derivation
+from agentic_retriever.indices.summaries import SUMMARIES, SUMMARIES_FORMAT, SummaryView, summary_derivation
+from agentic_retriever.indices.view_update import (
+    INCOMPLETE,
+    ViewState,
+    ViewUpdate,
+    load_state,
+    save_state,
+    saved_version,
+)
+from agentic_retriever.schema import View
 from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
     from agentic_retriever.indices.index import Index
     from agentic_retriever.indices.ingest import Progress
-    from agentic_retriever.indices.node_store import NodeStore
+    from agentic_retriever.indices.summaries import SummaryWriter
     from agentic_retriever.indices.view_update import Derivation
+    from agentic_retriever.stores.node_store import NodeStore
+
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +46,6 @@ class DerivedCollection:
     """One derived view of one index: its collection, its state, and bringing both up to date.
 
     Safe to use from many threads; one of them builds while the others wait.
-
-    Args:
-        index: The index whose chunks it is derived from.
-        name: Name of the collection, a folder beside the chunks.
-        made_with: Changes whenever the same documents would give other nodes.
-        derivation: How it is made.
     """
 
     def __init__(self, index: Index, name: str, *, made_with: str, derivation: Derivation) -> None:
@@ -59,12 +64,7 @@ class DerivedCollection:
 
     @property
     def store(self) -> NodeStore:
-        """The collection, opened with its first use; one that is damaged is made anew.
-
-        Raises:
-            StoreClosedError: If the index was closed.
-            StoreError: If it cannot be opened.
-        """
+        """The collection, opened with its first use; one that is damaged is made anew."""
         with self._opening:
             self._check_open()
             if self._store is None:
@@ -81,16 +81,7 @@ class DerivedCollection:
         return self._built_version() == self._index.version or self._index.count() <= BUILT_IN_QUERY
 
     def ready(self, timeout_s: float | None = None) -> ViewState:
-        """Return the state of the view, built now where it is missing or old and the index is small enough.
-
-        Args:
-            timeout_s: Seconds to wait; building goes on in the background when they are over. ``None`` waits.
-
-        Raises:
-            DeadlineExceededError: If it was not built in time.
-            EmbeddingError: If it could not be embedded.
-            StoreError: If the index is too large for building it inside a query, or the disk failed.
-        """
+        """Return the state of the view, built now where it is missing or old and the index is small enough."""
         state = self._state
         if state is not None and state.version == self._index.version:
             return state
@@ -109,19 +100,7 @@ class DerivedCollection:
             ) from err
 
     def refresh(self, progress: Progress | None = None, *, derivation: Derivation | None = None) -> ViewState:
-        """Bring the view up to date, however large the index is.
-
-        Args:
-            progress: Hears how far it is.
-            derivation: How to make it this time.
-
-        Returns:
-            Its state.
-
-        Raises:
-            EmbeddingError: If it could not be embedded; what was done stays, and a second run goes on.
-            StoreError: If the disk failed.
-        """
+        """Bring the view up to date, however large the index is."""
         with self._building, self._index.exclusive(self.name):
             try:
                 version = self._index.version
@@ -205,3 +184,59 @@ class DerivedCollection:
 
     def _save(self, state: ViewState) -> None:
         save_state(self._folder, state, made_with=self._made_with)
+
+
+# The derived views of one index: its leaves and its summaries.
+
+
+class ViewSet:
+    """Leaves and summaries of an index, each built when it is first asked for. Safe to use from many threads."""
+
+    def __init__(self, index: Index) -> None:
+        settings = index.chunk_settings
+        self._leaves = DerivedCollection(
+            index,
+            LEAVES,
+            made_with=f"{LEAVES_FORMAT}:{settings.fingerprint}",
+            derivation=hierarchy_derivation(settings),
+        )
+        self._summaries = DerivedCollection(
+            index, SUMMARIES, made_with=str(SUMMARIES_FORMAT), derivation=summary_derivation()
+        )
+        self._hierarchy_view: tuple[ViewState, HierarchyView] | None = None
+        self._summary_view: tuple[ViewState, SummaryView] | None = None
+
+    def usable(self) -> frozenset[View]:
+        """Return the views that a query may use; see :meth:`DerivedCollection.is_usable`."""
+        views = {View.HIERARCHY: self._leaves, View.SUMMARY: self._summaries}
+        return frozenset(view for view, collection in views.items() if collection.is_usable())
+
+    def hierarchy(self, timeout_s: float | None) -> HierarchyView:
+        """Return the leaves; raises as :meth:`DerivedCollection.ready`."""
+        state = self._leaves.ready(timeout_s)
+        known = self._hierarchy_view
+        if known is None or known[0] is not state:
+            outlines = {doc_id: Outline(**held.facts) for doc_id, held in state.documents.items()}
+            known = self._hierarchy_view = (state, HierarchyView(self._leaves.store, outlines))
+        return known[1]
+
+    def summaries(self, timeout_s: float | None) -> SummaryView:
+        """Return the summaries; raises as :meth:`DerivedCollection.ready`."""
+        state = self._summaries.ready(timeout_s)
+        known = self._summary_view
+        if known is None or known[0] is not state:
+            chunks = {doc_id: held.facts["chunks"] for doc_id, held in state.documents.items()}
+            summarised = sum(bool(held.node_ids) for held in state.documents.values())
+            known = self._summary_view = (state, SummaryView(self._summaries.store, chunks, summarised))
+        return known[1]
+
+    def build(self, progress: Progress | None, write_summary: SummaryWriter | None) -> None:
+        """Bring both up to date, however large the index is; raises as :meth:`DerivedCollection.refresh`."""
+        self._leaves.refresh(progress)
+        derivation = None if write_summary is None else summary_derivation(write_summary)
+        self._summaries.refresh(progress, derivation=derivation)
+
+    def close(self) -> None:
+        """Close the files; a build under way stops."""
+        self._leaves.close()
+        self._summaries.close()

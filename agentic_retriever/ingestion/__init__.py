@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from agentic_retriever.ingestion.chunking import CHUNKING_VERSION, EMBEDDED_KEYS, ChunkSettings, chunk_document
-from agentic_retriever.ingestion.documents import PageSpan, SkippedSource, SourceDocument
+from agentic_retriever.ingestion.chunking import (
+    CHUNKING_VERSION,
+    EMBEDDED_KEYS,
+    ChunkSettings,
+    chunk_document,
+    count_tokens,
+    leaves_of,
+)
+from agentic_retriever.ingestion.documents import (
+    RESERVED_KEYS,
+    PageSpan,
+    SkippedSource,
+    SourceDocument,
+    from_llama_documents,
+    nodes_as_they_are,
+)
 from agentic_retriever.ingestion.files import MAX_SOURCE_BYTES
-from agentic_retriever.ingestion.hierarchy import leaves_of
-from agentic_retriever.ingestion.llama_inputs import from_llama_documents, nodes_as_they_are
-from agentic_retriever.ingestion.metadata import RESERVED_KEYS
 from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES, discover, read_source
-from agentic_retriever.ingestion.tokens import count_tokens
 
 __all__ = [
     "CHUNKING_VERSION",

@@ -2,27 +2,332 @@
 
 from __future__ import annotations
 
+import base64
+import unicodedata
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
+from importlib import resources
+from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+import tiktoken
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
-from agentic_retriever.errors import ConfigError
-from agentic_retriever.ingestion.front_matter import parse_front_matter
-from agentic_retriever.ingestion.packing import Chunk, pack
-from agentic_retriever.ingestion.sections import Section, joined, split_sections
-from agentic_retriever.ingestion.tokens import count_tokens
-from agentic_retriever.text import UNDETERMINED, detect_language
+from agentic_retriever.errors import ConfigError, IndexingError
+from agentic_retriever.ingestion.structure import Section, joined, scan_blocks, split_sections
+from agentic_retriever.ingestion.text_reader import parse_front_matter
+from agentic_retriever.text import UNDETERMINED, detect_language, split_sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from agentic_retriever.ingestion.blocks import BlockKind
+    from llama_index.core.schema import RelatedNodeType
+
     from agentic_retriever.ingestion.documents import SourceDocument
-    from agentic_retriever.ingestion.headings import Heading
+    from agentic_retriever.ingestion.structure import Block, BlockKind, Heading
+
+
+# Token counts and token-sized cuts, offline and the same on every machine.
+#
+# Sizes are counted with the ``cl100k_base`` byte-pair encoding, from the rank file that llama-index-core carries in
+# its
+# wheel. LlamaIndex's own ``get_tokenizer`` is not called: it writes a process-wide global, changes the environment,
+# and
+# returns whatever another part of the program has set, which would make node ids depend on the host application.
+
+# LlamaIndex names the file by the SHA-1 of the address that tiktoken would load it from.
+_RANKS_FOLDER = "_static/tiktoken_cache"
+_RANKS_FILE = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"
+
+# How cl100k_base divides text before merging bytes: contractions, words with one leading mark, up to three digits,
+# punctuation with the line ends after it, then runs of white space.
+_SPLIT_RULE = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+
+_JOINERS = frozenset("\u200d\u2060")
+# Thai and Lao vowels that are written before the consonant they belong to.
+_LEADING_VOWELS = frozenset("เแโใไເແໂໃໄ")
+
+
+@lru_cache(maxsize=1)
+def _encoding() -> tiktoken.Encoding:
+    ranks = resources.files("llama_index.core") / _RANKS_FOLDER / _RANKS_FILE
+    try:
+        lines = ranks.read_bytes().splitlines()
+    except OSError as err:
+        raise IndexingError(
+            "the tokenizer file that llama-index-core carries is missing; reinstall it with "
+            "'pip install --force-reinstall llama-index-core'"
+        ) from err
+    mergeable = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
+    return tiktoken.Encoding(
+        "agentic_retriever_cl100k", pat_str=_SPLIT_RULE, mergeable_ranks=mergeable, special_tokens={}
+    )
+
+
+def count_tokens(text: str) -> int:
+    """Count the tokens of a text."""
+    return len(_encoding().encode_ordinary(text))
+
+
+def take(text: str, start: int, end: int, limit: int) -> int:
+    """Find where a piece of at most ``limit`` tokens that begins at ``start`` should end.
+
+    The work is bounded by ``limit``, not by the length of the text, so cutting a long text in pieces is linear. The
+    cut falls behind white space when the last quarter of the piece has any, and never inside a base character and
+    its marks, or between a Thai or Lao leading vowel and its consonant, unless the piece would be empty otherwise.
+    """
+    stop = _prefix(text, start, end, limit)
+    if stop < end:
+        stop = _soft_end(text, start, stop)
+    while stop - start > 1 and count_tokens(text[start:stop].strip()) > limit:
+        stop = _whole_character(text, start, stop - max(1, (stop - start) // 32))
+    return stop
+
+
+def _prefix(text: str, start: int, end: int, limit: int) -> int:
+    """Return the end of the characters that the first ``limit`` tokens hold, or of the window looked at."""
+    window = limit * 2
+    while True:
+        stop = min(end, start + window)
+        tokens = _encoding().encode_ordinary(text[start:stop])
+        if len(tokens) > limit or stop == end or window >= limit * 8:
+            break
+        window *= 2
+    if len(tokens) <= limit:
+        return stop
+    kept = b"".join(_encoding().decode_tokens_bytes(tokens[:limit]))
+    return start + max(1, len(kept.decode("utf-8", errors="ignore")))
+
+
+def _soft_end(text: str, start: int, stop: int) -> int:
+    earliest = start + (stop - start) * 3 // 4
+    for end in range(stop, max(earliest, start + 1) - 1, -1):
+        if text[end - 1].isspace():
+            return end
+    return _whole_character(text, start, stop)
+
+
+def _whole_character(text: str, start: int, stop: int) -> int:
+    stop = max(stop, start + 1)
+    for end in range(stop, start, -1):
+        if not _binds(text[end - 1], text[end]):
+            return end
+    return stop
+
+
+def _binds(left: str, right: str) -> bool:
+    return (
+        left in _JOINERS
+        or right in _JOINERS
+        or left in _LEADING_VOWELS
+        or unicodedata.category(right).startswith("M")
+        or right == "ำ"
+    )
+
+
+# Blocks to chunks: whole blocks while they fit, then sentences, rows and lines, then cuts between tokens.
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A span of the source that becomes one node."""
+
+    start: int
+    end: int
+    kinds: frozenset[BlockKind]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A piece that is moved as a whole: a block, then its sentences, rows or lines, then pieces between cuts."""
+
+    start: int
+    end: int
+    kind: BlockKind
+    depth: int = 0
+    cost: int = 0
+    repeated: bool = False
+
+
+_BLOCK, _SENTENCE, _CUT = 0, 1, 2
+
+
+def pack(text: str, blocks: Iterable[Block], *, size: int, overlap: int = 0) -> list[Chunk]:
+    """Pack the blocks of one section into chunks.
+
+    Blocks are kept whole when they fit into ``size``. A larger paragraph is divided at sentences, a larger table
+    between rows, larger lists and code between lines, and a single sentence or line that is still too large between
+    tokens. A chunk begins with up to ``overlap`` tokens of whole sentences from the end of the chunk before it; tables
+    and code are not repeated. A heading is not left alone at the end of a chunk when the block below it can be divided.
+    """
+    blocks = list(blocks)
+    if blocks and count_tokens(text[blocks[0].start : blocks[-1].end]) <= size:
+        return [Chunk(blocks[0].start, blocks[-1].end, frozenset(block.kind for block in blocks))]
+    return _Packer(text, size, overlap).pack(blocks)
+
+
+class _Packer:
+    def __init__(self, text: str, size: int, overlap: int) -> None:
+        self._text = text
+        self._size = size
+        self._overlap = overlap
+        self._current: list[_Unit] = []
+        self._used = 0
+        self._queue: deque[_Unit] = deque()
+        self._chunks: list[Chunk] = []
+
+    def pack(self, blocks: Iterable[Block]) -> list[Chunk]:
+        self._queue.extend(_Unit(block.start, block.end, block.kind) for block in blocks)
+        while self._queue:
+            unit = self._queue.popleft()
+            unit = replace(unit, cost=self._cost(unit))
+            if self._used + unit.cost <= self._size or self._fits(unit):
+                self._add(unit)
+            else:
+                self._make_room(unit)
+            if not self._queue:
+                self._close()
+        return self._chunks
+
+    def _add(self, unit: _Unit) -> None:
+        self._current.append(unit)
+        self._used += unit.cost
+
+    def _fits(self, unit: _Unit) -> bool:
+        """Count again together, which is less than the sum where tokens reach over the borders of units."""
+        if not self._current:
+            return False
+        together = count_tokens(self._text[self._current[0].start : unit.end]) if unit.cost <= self._size else unit.cost
+        if together > self._size:
+            return False
+        self._used = together - unit.cost
+        return True
+
+    def _cost(self, unit: _Unit) -> int:
+        """Count the unit together with the white space that parts it from the one before."""
+        start = self._current[-1].end if self._current else unit.start
+        return count_tokens(self._text[start : unit.end])
+
+    def _make_room(self, unit: _Unit) -> None:
+        """Do the first of these that helps, and look at the unit again: drop overlap, divide it, close the chunk."""
+        if self._current and self._current[0].repeated and all(one.repeated for one in self._current):
+            self._used -= self._current.pop(0).cost
+            self._queue.appendleft(unit)
+            return
+        too_large = count_tokens(self._text[unit.start : unit.end]) > self._size
+        below_heading = bool(self._current) and all(one.kind == "heading" for one in self._current)
+        if too_large or (below_heading and unit.depth == _BLOCK and unit.kind in {"text", "list"}):
+            pieces = self._finer(unit)
+            if pieces:
+                self._queue.extendleft(reversed(pieces))
+                return
+        if not self._current:
+            # One character of more tokens than a chunk may have: it cannot be left out.
+            self._add(unit)
+            return
+        self._queue.appendleft(unit)
+        self._close()
+
+    def _close(self) -> None:
+        """Make a chunk of the current units, handing back what the sum of their costs had let in by mistake."""
+        while self._current and self._tokens() > self._size and len(self._current) > 1:
+            if self._current[0].repeated:
+                self._current.pop(0)
+            else:
+                self._queue.appendleft(self._current.pop())
+        if not self._current or all(one.repeated for one in self._current):
+            self._restart([])
+            return
+        if self._tokens() > self._size and (pieces := self._finer(self._current[0])):
+            self._queue.extendleft(reversed(pieces))
+            self._restart([])
+            return
+        kinds = frozenset(unit.kind for unit in self._current)
+        self._chunks.append(Chunk(self._current[0].start, self._current[-1].end, kinds))
+        self._restart(self._tail() if self._queue else [])
+
+    def _restart(self, tail: list[_Unit]) -> None:
+        self._current = tail
+        self._used = sum(unit.cost for unit in tail)
+
+    def _tokens(self) -> int:
+        return count_tokens(self._text[self._current[0].start : self._current[-1].end])
+
+    def _tail(self) -> list[_Unit]:
+        """Return the last whole sentences of the chunk that fit into the overlap."""
+        tail: list[_Unit] = []
+        room = self._overlap
+        for unit in reversed(self._current):
+            if room <= 0 or unit.kind not in {"text", "list"} or unit.depth == _CUT:
+                break
+            for piece in reversed(self._divide(unit) if unit.depth == _BLOCK else [unit]):
+                cost = count_tokens(self._text[piece.start : tail[0].start if tail else piece.end])
+                room -= cost
+                if room < 0 or piece.depth == _CUT:
+                    return tail
+                tail.insert(0, replace(piece, cost=cost, repeated=True))
+        return tail
+
+    def _finer(self, unit: _Unit) -> Sequence[_Unit]:
+        """Return the next smaller pieces, or nothing when the unit is as small as can be."""
+        pieces = self._divide(unit)
+        return pieces if len(pieces) > 1 or pieces[0].depth > unit.depth else ()
+
+    def _divide(self, unit: _Unit) -> Sequence[_Unit]:
+        """Return the next smaller pieces of a unit."""
+        if unit.depth == _BLOCK and unit.kind == "text":
+            spans = sentence_spans(self._text, unit.start, unit.end)
+        elif unit.depth == _BLOCK and unit.kind != "heading":
+            spans = _line_pieces(self._text, unit.start, unit.end)
+        elif unit.depth == _SENTENCE and unit.kind == "list":
+            spans = sentence_spans(self._text, unit.start, unit.end)
+        else:
+            return [_Unit(start, end, unit.kind, _CUT) for start, end in self._cuts(unit)]
+        depth = unit.depth + 1
+        if len(spans) == 1 and depth == _CUT:
+            return self._divide(replace(unit, kind="text", depth=_SENTENCE))
+        return [_Unit(start, end, unit.kind, min(depth, _SENTENCE)) for start, end in spans]
+
+    def _cuts(self, unit: _Unit) -> list[tuple[int, int]]:
+        spans: list[tuple[int, int]] = []
+        start = unit.start
+        while start < unit.end:
+            end = take(self._text, start, unit.end, self._size)
+            spans.extend(trimmed(self._text, start, end))
+            start = end
+        return spans
+
+
+def sentence_spans(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Divide a span at its sentences so that no visible character is lost."""
+    starts = [start + sentence.start for sentence in split_sentences(text[start:end])]
+    borders = [start, *(at for at in starts[1:] if start < at < end), end]
+    return [span for left, right in pairwise(borders) for span in trimmed(text, left, right)]
+
+
+def trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Take the white space off both ends of a span."""
+    piece = text[start:end]
+    left, right = end - len(piece.lstrip()), start + len(piece.rstrip())
+    return [(left, right)] if left < right else []
+
+
+def _line_pieces(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    while start < end:
+        stop = text.find("\n", start, end)
+        stop = end if stop < 0 else stop + 1
+        spans.extend(trimmed(text, start, stop))
+        start = stop
+    return spans
+
 
 CHUNKING_VERSION = 1
 """Raised whenever the same document and settings would give other nodes than before."""
@@ -37,16 +342,7 @@ _LANGUAGE_SAMPLE = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSettings:
-    """How large nodes are, in tokens as ``count_tokens`` counts them.
-
-    Attributes:
-        chunk_size: Largest chunk, from 8 to 100,000.
-        chunk_overlap: Most tokens of whole sentences repeated from the chunk before, from 0 to below ``chunk_size``.
-        leaf_size: Largest leaf of the hierarchy, from 8 to ``chunk_size``.
-
-    Raises:
-        ConfigError: If a value is no whole number, out of range, or does not go with the others.
-    """
+    """How large nodes are, in tokens as ``count_tokens`` counts them."""
 
     chunk_size: int = 512
     chunk_overlap: int = 50
@@ -76,17 +372,6 @@ def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | 
     ``file_name``, each only where known. Where the document brings a value of the same name itself, it keeps
     ``article``, ``page``, ``language`` and ``file_name``, which its owner knows best and filters by; the others
     describe this chunk and are replaced.
-
-    Args:
-        doc: The document.
-        settings: Sizes in tokens.
-        size: Largest chunk in tokens instead of ``settings.chunk_size``; the overlap shrinks to half of it at most.
-
-    Returns:
-        New nodes in reading order with deterministic, unique ids; none for a document without visible text.
-
-    Raises:
-        ConfigError: If ``size`` is out of range.
     """
     if size is not None:
         _check("size", size, _MIN_SIZE, _MAX_SIZE)
@@ -105,15 +390,7 @@ def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | 
 
 
 def chunk_type(kinds: Iterable[BlockKind]) -> str:
-    """Name what a chunk holds.
-
-    Args:
-        kinds: Kinds of its blocks.
-
-    Returns:
-        ``"table"`` or ``"code"`` when there is any, so that a filter finds it; ``"list"`` when there are only lists;
-        otherwise ``"text"``.
-    """
+    """Name what a chunk holds."""
     present = set(kinds) - {"heading"}
     for kind in ("table", "code"):
         if kind in present:
@@ -122,14 +399,7 @@ def chunk_type(kinds: Iterable[BlockKind]) -> str:
 
 
 def text_hash(text: str) -> str:
-    """Return the SHA-256 of a text in hexadecimal.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        64 hexadecimal digits.
-    """
+    """Return the SHA-256 of a text in hexadecimal."""
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -192,3 +462,39 @@ def _page(doc: SourceDocument, at: int) -> int | None:
     if not doc.pages:
         return None
     return doc.pages[max(0, bisect_right(doc.pages, at, key=lambda page: page.start) - 1)].number
+
+
+# Leaves: a chunk cut once more, for searches that find a sentence and return what is around it.
+
+
+def leaves_of(node: TextNode, settings: ChunkSettings) -> list[TextNode]:
+    """Cut a chunk into leaves of at most ``settings.leaf_size`` tokens at blocks and sentences, without overlap."""
+    chunks = pack(node.text, scan_blocks(node.text), size=settings.leaf_size)
+    return [_leaf(node, chunk, ordinal) for ordinal, chunk in enumerate(chunks)]
+
+
+def _leaf(node: TextNode, chunk: Chunk, ordinal: int) -> TextNode:
+    text = node.text[chunk.start : chunk.end]
+    metadata = dict(node.metadata)
+    own = {"chunk_type": chunk_type(chunk.kinds), "content_hash": text_hash(text)}
+    metadata |= {key: value for key, value in own.items() if key in metadata}
+    offset = node.start_char_idx
+    relationships: dict[NodeRelationship, RelatedNodeType] = {
+        NodeRelationship.PARENT: RelatedNodeInfo(node_id=node.node_id)
+    }
+    source = node.relationships.get(NodeRelationship.SOURCE)
+    if isinstance(source, RelatedNodeInfo):
+        relationships[NodeRelationship.SOURCE] = source.model_copy(deep=True)
+    return TextNode(
+        id_=f"{node.node_id}/L{ordinal:02d}",
+        text=text,
+        start_char_idx=None if offset is None else offset + chunk.start,
+        end_char_idx=None if offset is None else offset + chunk.end,
+        metadata=metadata,
+        excluded_embed_metadata_keys=list(node.excluded_embed_metadata_keys),
+        excluded_llm_metadata_keys=list(node.excluded_llm_metadata_keys),
+        metadata_template=node.metadata_template,
+        metadata_separator=node.metadata_separator,
+        text_template=node.text_template,
+        relationships=relationships,
+    )

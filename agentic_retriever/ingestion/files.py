@@ -12,21 +12,14 @@ from agentic_retriever.errors import SourceError
 if TYPE_CHECKING:
     from pathlib import Path
 
+
 MAX_SOURCE_BYTES = 50_000_000
 """Default size limit of one document, in bytes (50 MB)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file that is about to be read.
-
-    Attributes:
-        path: The file.
-        source: Its absolute path as text.
-        root: Absolute path that the user named, as text.
-        doc_id: Path relative to the root with ``/`` between its parts; the file's name when the root is the file.
-        max_bytes: Size limit of one document.
-    """
+    """A file that is about to be read."""
 
     path: Path
     source: str
@@ -40,14 +33,7 @@ class SourceFile:
         return printable(self.path.stem).replace("_", " ").replace("-", " ").strip()
 
     def read(self) -> bytes:
-        """Return the content.
-
-        Returns:
-            All bytes of the file, at least one.
-
-        Raises:
-            SourceError: If the file cannot be read, is no regular file, is empty or above the limit.
-        """
+        """Return the content."""
         if self.size() > self.max_bytes:
             raise too_large(self.max_bytes)
         try:
@@ -59,14 +45,7 @@ class SourceFile:
         return data
 
     def size(self) -> int:
-        """Return the size in bytes, without opening the file: opening a pipe would wait for its writer.
-
-        Returns:
-            The number of bytes.
-
-        Raises:
-            SourceError: If the file cannot be reached or is no regular file.
-        """
+        """Return the size in bytes, without opening the file: opening a pipe would wait for its writer."""
         try:
             status = self.path.stat()
         except OSError as err:
@@ -77,54 +56,24 @@ class SourceFile:
 
 
 def locate(path: Path, *, root: Path, max_bytes: int) -> SourceFile:
-    """Name a file by its place below the root.
-
-    Args:
-        path: The file.
-        root: The file or folder that the user named.
-        max_bytes: Size limit of one document.
-
-    Returns:
-        The file, ready to be read.
-    """
+    """Name a file by its place below the root."""
     source, base = os.path.abspath(path), os.path.abspath(root)  # noqa: PTH100 - resolve() would follow symbolic links
     inside = os.path.relpath(source, base) if source != base else path.name
     return SourceFile(path, printable(source), printable(base), printable(inside.replace(os.sep, "/")), max_bytes)
 
 
 def printable(name: str) -> str:
-    r"""Turn a file name into text that can be stored, bytes that are no UTF-8 as ``\xNN``.
-
-    Args:
-        name: A path or file name as the operating system gives it.
-
-    Returns:
-        The same for names in UTF-8.
-    """
+    r"""Turn a file name into text that can be stored, bytes that are no UTF-8 as ``\xNN``."""
     return os.fsencode(name).decode("utf-8", errors="backslashreplace")
 
 
 def too_large(limit: int) -> SourceError:
-    """Return the error for a document over the limit.
-
-    Args:
-        limit: Size allowed, in bytes.
-
-    Returns:
-        The error, not raised.
-    """
+    """Return the error for a document over the limit."""
     return SourceError(f"is larger than {limit / 1e6:,g} MB; split it or raise max_file_mb")
 
 
 def unreadable(err: OSError) -> SourceError:
-    """Return the error for a file that the operating system refuses.
-
-    Args:
-        err: What it said.
-
-    Returns:
-        The error, not raised.
-    """
+    """Return the error for a file that the operating system refuses."""
     return SourceError(
         f"cannot be read: {err.strerror or type(err).__name__}; check that it exists and its permissions"
     )

@@ -11,9 +11,8 @@ from bs4.element import NavigableString, PreformattedString
 from bs4.exceptions import ParserRejectedMarkup
 
 from agentic_retriever.errors import SourceError
-from agentic_retriever.ingestion.decoding import decode_text
-from agentic_retriever.ingestion.documents import SourceDocument
-from agentic_retriever.ingestion.metadata import clean_text
+from agentic_retriever.ingestion.documents import SourceDocument, clean_text
+from agentic_retriever.ingestion.text_reader import decode_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,15 +37,6 @@ def read_html(file: SourceFile) -> Iterator[SourceDocument]:
     Scripts, styles, navigation, form controls and hidden elements are removed. Headings become ``#`` lines, list items
     ``- `` lines, tables ``| a | b |`` rows, ``pre`` a fenced block; other block elements are parted by an empty
     line. Tables of one column, and tables around other tables, are page layout and become plain blocks.
-
-    Args:
-        file: The file.
-
-    Yields:
-        One document; its title is the only ``h1``, else the ``title`` element, else the file's name.
-
-    Raises:
-        SourceError: If the file cannot be read, decoded or parsed, or holds no text.
     """
     try:
         soup = BeautifulSoup(_decoded(file.read()), "html.parser")

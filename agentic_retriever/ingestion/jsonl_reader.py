@@ -7,10 +7,9 @@ import json
 from typing import TYPE_CHECKING, NoReturn
 
 from agentic_retriever.errors import SourceError
-from agentic_retriever.ingestion.decoding import decode_bytes
-from agentic_retriever.ingestion.documents import SkippedSource, SourceDocument
+from agentic_retriever.ingestion.documents import SkippedSource, SourceDocument, clean_text, flat_metadata
 from agentic_retriever.ingestion.files import too_large, unreadable
-from agentic_retriever.ingestion.metadata import clean_text, flat_metadata
+from agentic_retriever.ingestion.text_reader import decode_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,15 +27,6 @@ def read_jsonl(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
     has only a title takes that as its text, and one that has neither is a document without text: judgments may name
     it, so it must be known. Metadata is the object ``metadata`` and every other field (``metadata``
     wins), flattened as ``flat_metadata`` says.
-
-    Args:
-        file: The file.
-
-    Yields:
-        A document for each usable line, and what was skipped, named ``PATH:LINE``.
-
-    Raises:
-        SourceError: If the file cannot be read, is binary, or holds no line.
     """
     if not file.size():
         raise SourceError("is empty")

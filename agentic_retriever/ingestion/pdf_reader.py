@@ -9,8 +9,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from agentic_retriever.errors import SourceError
-from agentic_retriever.ingestion.documents import PageSpan, SkippedSource, SourceDocument
-from agentic_retriever.ingestion.metadata import clean_text
+from agentic_retriever.ingestion.documents import PageSpan, SkippedSource, SourceDocument, clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,18 +36,7 @@ _BREAKAGE = (
 
 
 def read_pdf(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
-    """Extract the text of a PDF, its pages joined by an empty line. Hyphens at line ends are left as they are.
-
-    Args:
-        file: The file.
-
-    Yields:
-        One document, and each page whose text could not be extracted, named ``PATH#page=N``.
-
-    Raises:
-        SourceError: If pypdf is not installed, or the file cannot be read, is broken, locked by a password or without
-            text.
-    """
+    """Extract the text of a PDF, its pages joined by an empty line. Hyphens at line ends are left as they are."""
     try:
         import pypdf  # noqa: PLC0415 - an optional extra
         from pypdf.errors import DependencyError, PyPdfError  # noqa: PLC0415

@@ -17,6 +17,7 @@ from agentic_retriever.ingestion.text_reader import read_markdown, read_plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+
 _Reader: TypeAlias = "Callable[[SourceFile], Iterator[SourceDocument | SkippedSource]]"
 
 _READERS: dict[str, _Reader] = {
@@ -39,15 +40,6 @@ def discover(path: Path) -> list[Path]:
     A folder is walked to the bottom. Hidden files and folders and files of other kinds are passed over, links are
     followed and each folder is visited once, so links in a circle end. A folder inside that cannot be listed is in the
     result itself, so that ``read_source`` reports it. A file is returned whatever its suffix.
-
-    Args:
-        path: A file or folder.
-
-    Returns:
-        The files, sorted by path.
-
-    Raises:
-        SourceError: If the path does not exist, or is a folder that cannot be listed.
     """
     path = Path(path)
     try:
@@ -77,18 +69,7 @@ def discover(path: Path) -> list[Path]:
 def read_source(
     path: Path, *, root: Path, max_bytes: int = MAX_SOURCE_BYTES
 ) -> Iterator[SourceDocument | SkippedSource]:
-    """Read one file.
-
-    Args:
-        path: A file, as ``discover`` lists it.
-        root: The file or folder that the user named. The ``doc_id`` is the path relative to it with ``/`` between the
-            parts, or the file's name when the root is the file itself; records of a ``.jsonl`` file bring their own.
-        max_bytes: Size limit of one document, in bytes: of the file, or of one line of a ``.jsonl`` file.
-
-    Yields:
-        One document, or many for a ``.jsonl`` file, read as they are asked for; and a ``SkippedSource`` for whatever
-        had to be left out: the file, a line, or a page.
-    """
+    """Read one file."""
     file = locate(Path(path), root=Path(root), max_bytes=max_bytes)
     try:
         yield from _reader(file.path)(file)

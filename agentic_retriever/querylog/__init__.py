@@ -6,9 +6,8 @@ is loaded when the first entry is written or read.
 """
 
 from agentic_retriever.querylog.analytics import Analytics, Latency, RouteCount
-from agentic_retriever.querylog.entry import LogEntry, entry_of
-from agentic_retriever.querylog.log import FILE_NAME, TEXT_MODES, QueryLog, open_query_log
-from agentic_retriever.querylog.writer import LogStats
+from agentic_retriever.querylog.log import FILE_NAME, TEXT_MODES, LogStats, QueryLog, open_query_log
+from agentic_retriever.querylog.records import LogEntry, entry_of
 
 __all__ = [
     "FILE_NAME",

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
+import threading
+import time
 import weakref
-from datetime import datetime, timezone
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from agentic_retriever.errors import ConfigError, InvalidQueryError
-from agentic_retriever.querylog.address import address_of
+from agentic_retriever.errors import AgenticRetrieverError, ConfigError, InvalidQueryError, QueryLogError
 from agentic_retriever.querylog.analytics import Analytics
-from agentic_retriever.querylog.entry import LogEntry, entry_of
-from agentic_retriever.querylog.keeper import Keeper
-from agentic_retriever.querylog.waiting import EntryIds, Waiting
-from agentic_retriever.querylog.writer import BatchWriter, LogStats
+from agentic_retriever.querylog.database import EntryIds, Waiting, address_of
+from agentic_retriever.querylog.records import LogEntry, entry_of
 from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
@@ -25,7 +29,288 @@ if TYPE_CHECKING:
 
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.config.values import Secret
+    from agentic_retriever.querylog.database import Address, Database
     from agentic_retriever.schema import Answer
+
+
+# One background thread that hands entries to the database in batches, and never keeps a query waiting.
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_BATCH: Final = 256
+_LINGER_S: Final = 0.2
+#: Seconds before each further try of a batch; after the last it is dropped.
+_RETRY_DELAYS_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
+_WARNED_AT_MOST_EVERY_S: Final = 3_600.0
+EXIT_TIMEOUT_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStats:
+    """What became of the entries of this process."""
+
+    written: int
+    dropped: int
+    pending: int
+
+
+class BatchWriter(Generic[T]):
+    """A bounded queue and the daemon thread that empties it.
+
+    ``put`` takes a lock for a moment and does no input or output, so it costs microseconds whatever the state of the
+    database. When the queue is full, new entries are dropped and counted. A batch that cannot be written is tried again
+    for half a minute while the queue fills up behind it, then dropped. There is one warning an hour at most.
+    """
+
+    def __init__(
+        self,
+        sink: Callable[[Sequence[T]], int],
+        *,
+        name: str,
+        capacity: int = 4_000,
+        on_fork: Callable[[], None] = lambda: None,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sink = sink
+        self._name = name
+        self._capacity = capacity
+        self._timer = timer
+        self._on_fork = on_fork
+        self._reset()
+        _WRITERS.add(self)
+
+    def after_fork(self) -> None:
+        """Start from nothing: in a child process the parent's thread does not exist and its entries are its own."""
+        self._reset()
+        self._on_fork()
+
+    def _reset(self) -> None:
+        self._changed = threading.Condition()
+        self._queue: deque[T] = deque()
+        self._thread: threading.Thread | None = None
+        self._in_flight = self._written = self._dropped = 0
+        self._attempts = self._last_failure = 0
+        self._stopping = self._hurried = False
+        self._warned_at: float | None = None
+
+    def put(self, entry: T) -> bool:
+        """Hand in one entry; ``False`` if it was dropped."""
+        with self._changed:
+            taken = not self._stopping and len(self._queue) < self._capacity and self._running()
+            if taken:
+                self._queue.append(entry)
+                # The thread need not wake for each entry: the first begins a batch, and a full one ends the wait.
+                if len(self._queue) in {1, _BATCH}:
+                    self._changed.notify_all()
+            else:
+                self._dropped += 1
+            warn = not taken and not self._stopping
+        if warn:
+            self._warn("entries come faster than it can be written")
+        return taken
+
+    def drop(self) -> None:
+        """Count an entry that never became one."""
+        with self._changed:
+            self._dropped += 1
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything handed in before is settled."""
+        with self._changed:
+            target = self._settled() + self._in_flight + len(self._queue)
+            if self._settled() == target:
+                return True
+            seen = self._attempts
+            self._hurried = True
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._settled() >= target or self._last_failure > seen, timeout=max(0.0, timeout_s)
+            )
+            return self._settled() >= target
+
+    def stop(self) -> None:
+        """Take no more entries; the thread tries once to write what is waiting, and ends."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def close(self, timeout_s: float) -> bool:
+        """Stop, and wait for the thread. Closing twice does nothing."""
+        self.stop()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(max(0.0, timeout_s))
+        return not thread.is_alive()
+
+    def give_up(self) -> None:
+        """Tell what is lost when the process ends before the thread does."""
+        self._warn(f"{self.stats().pending:,} were not written before the process ended")
+
+    def stats(self) -> LogStats:
+        """Return what became of the entries."""
+        with self._changed:
+            waiting = self._in_flight + len(self._queue)
+            return LogStats(written=self._written, dropped=self._dropped, pending=waiting)
+
+    def _settled(self) -> int:
+        return self._written + self._dropped
+
+    def _running(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="agentic-query-log", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads, or the interpreter is shutting down
+                return False
+            self._thread = thread
+        return True
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            self._deliver(batch)
+
+    def _next_batch(self) -> list[T]:
+        """Wait for entries, a little longer for more of them; an empty batch means the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._stopping)
+            self._changed.wait_for(
+                lambda: len(self._queue) >= _BATCH or self._hurried or self._stopping, timeout=_LINGER_S
+            )
+            batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
+            self._in_flight = len(batch)
+            self._hurried = self._hurried and bool(self._queue)
+            return batch
+
+    def _deliver(self, batch: list[T]) -> None:
+        for delay_s in (*_RETRY_DELAYS_S, None):
+            with self._changed:
+                self._attempts += 1
+            try:
+                written = self._sink(batch)
+            except Exception as err:  # noqa: BLE001 - the seam to a database; the thread must outlive whatever it raises
+                self._warn(str(err) if isinstance(err, AgenticRetrieverError) else type(err).__name__)
+                if not self._goes_on_after(delay_s):
+                    written = 0
+                    break
+            else:
+                break
+        with self._changed:
+            self._written += written
+            self._dropped += len(batch) - written
+            self._in_flight = 0
+            self._changed.notify_all()
+
+    def _goes_on_after(self, delay_s: float | None) -> bool:
+        """Note a failure, and wait for the time of the next try; ``False`` if there is none."""
+        with self._changed:
+            self._last_failure = self._attempts
+            self._hurried = False
+            self._changed.notify_all()
+            if self._stopping:
+                # Nobody waits for a database that is gone when the process ends.
+                self._dropped += len(self._queue)
+                self._queue.clear()
+                return False
+            if delay_s is not None:
+                self._changed.wait_for(lambda: self._stopping or self._hurried, timeout=delay_s)
+            return delay_s is not None
+
+    def _warn(self, reason: str) -> None:
+        with self._changed:
+            now = self._timer()
+            if self._warned_at is not None and now - self._warned_at < _WARNED_AT_MOST_EVERY_S:
+                return
+            self._warned_at = now
+        logger.warning("the query history %s loses entries: %s; queries are answered all the same", self._name, reason)
+
+
+_WRITERS: Final[weakref.WeakSet[BatchWriter[Any]]] = weakref.WeakSet()
+
+
+def _finish_all() -> None:
+    """Write what is waiting before the interpreter ends."""
+    for writer in list(_WRITERS):
+        writer.stop()
+    deadline = time.monotonic() + EXIT_TIMEOUT_S
+    for writer in list(_WRITERS):
+        if not writer.close(deadline - time.monotonic()):
+            writer.give_up()
+
+
+def _forget_in_child() -> None:
+    for writer in list(_WRITERS):
+        writer.after_fork()
+
+
+atexit.register(_finish_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+# What the writer's thread does with a batch: write it, and now and then remove what is too old.
+
+# Pruning costs a scan of an index, so it waits for this many entries (or a tenth of what is kept).
+_PRUNED_EVERY: Final = 1_000
+
+
+class Keeper:
+    """Keeps one history within its limits."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        text: str,
+        retention_days: float | None,
+        max_rows: int | None,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._address = address
+        self._text = text
+        self._retention_days = retention_days
+        self._max_rows = max_rows
+        self._clock = clock
+        self._every = _PRUNED_EVERY if max_rows is None else max(1, min(_PRUNED_EVERY, max_rows // 10))
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Start from nothing in a child process."""
+        self._lock = threading.Lock()
+        self._made: Database | None = None
+        # The first batch prunes, so that processes that live for one query keep to the limits, too.
+        self._since_pruned = self._every
+
+    def database(self) -> Database:
+        """Return the database, made on first use, since SQLAlchemy takes a fifth of a second to load."""
+        with self._lock:
+            if self._made is None:
+                from agentic_retriever.querylog.database import Database  # noqa: PLC0415 - loads SQLAlchemy
+
+                self._made = Database(self._address, text=self._text)
+            return self._made
+
+    def write(self, entries: Sequence[LogEntry]) -> int:
+        """Write entries, and prune when it is time."""
+        kept = self.database().write(entries)
+        self._since_pruned += len(entries)
+        if self._since_pruned >= self._every:
+            self._since_pruned = 0
+            self._prune()
+        return kept
+
+    def _prune(self) -> None:
+        before = None if self._retention_days is None else self._clock() - timedelta(days=self._retention_days)
+        if before is None and self._max_rows is None:
+            return
+        try:
+            self.database().prune(before=before, max_rows=self._max_rows)
+        except QueryLogError as err:
+            # The entries are written; the next batch but some tries again.
+            logger.debug("the query history was not pruned: %s", err)
+
 
 #: What may be kept of a question: its text, a keyed hash of it, or nothing.
 TEXT_MODES: Final = ("plain", "hashed", "none")
@@ -45,18 +330,6 @@ class QueryLog:
 
     Nothing is opened until the first entry is recorded or read. Recording puts an entry into a bounded queue and
     returns; one daemon thread writes. Whatever is wrong with the database, recording never fails and never waits.
-
-    Args:
-        place: A file, or a URL: ``sqlite:///FILE``, ``postgresql://USER:PASSWORD@HOST/DATABASE``.
-        text: What to keep of questions: ``plain``, ``hashed`` (HMAC-SHA-256 under a salt of this database) or ``none``.
-        retention_days: Age in days from which entries are removed; ``None`` keeps them.
-        max_rows: Most entries kept, the newest; there may be a tenth or 1,000 more of them for a while, whichever is
-            less. ``None`` sets no limit.
-        capacity: Most entries waiting to be written; further ones are dropped and counted.
-        clock: The present moment, with a time zone.
-
-    Raises:
-        ConfigError: If an argument does not fit. The message never repeats the URL.
 
     Example:
         >>> with QueryLog(folder / "queries.sqlite") as log:  # doctest: +SKIP
@@ -94,23 +367,14 @@ class QueryLog:
         return f"QueryLog({str(self._address)!r})"
 
     def record(self, entry: LogEntry) -> None:
-        """Hand in one entry; never raises, never waits.
-
-        Args:
-            entry: The entry; its time and its ``entry_id`` are set here unless it has them.
-        """
+        """Hand in one entry; never raises, never waits."""
         try:
             self._writer.put(Waiting(entry, entry.recorded_at or self._clock(), entry.entry_id or self._ids.next()))
         except Exception:  # noqa: BLE001 - a clock of the caller may fail; the answer must go out all the same
             self._writer.drop()
 
     def record_answer(self, answer: Answer | None, **known: Any) -> None:  # noqa: ANN401 - the arguments of entry_of
-        """Make an entry as :func:`entry_of` and hand it in; never raises, never waits.
-
-        Args:
-            answer: The answer, or ``None`` when the query failed.
-            **known: As :func:`entry_of`.
-        """
+        """Make an entry as :func:`entry_of` and hand it in; never raises, never waits."""
         try:
             entry = entry_of(answer, **known)
         except Exception:  # noqa: BLE001 - an odd answer of a caller's own stage is not worth losing it
@@ -119,22 +383,11 @@ class QueryLog:
             self.record(entry)
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Wait until what was recorded before is settled.
-
-        Args:
-            timeout_s: Most seconds to wait.
-
-        Returns:
-            ``False`` if the time was up first, or the database cannot be written now.
-        """
+        """Wait until what was recorded before is settled."""
         return self._writer.flush(timeout_s)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Write what is waiting, within the time, and stop recording; a second call does nothing.
-
-        Args:
-            timeout_s: Most seconds to wait. A thread that hangs in the database is left behind.
-        """
+        """Write what is waiting, within the time, and stop recording; a second call does nothing."""
         self._writer.close(timeout_s)
 
     def stats(self) -> LogStats:
@@ -142,23 +395,13 @@ class QueryLog:
         return self._writer.stats()
 
     def analytics(self, since: datetime | None = None, until: datetime | None = None) -> Analytics:
-        """Measure a period of the history, what this process just recorded included.
-
-        Args:
-            since: Start of the period, included, with a time zone; by default the beginning.
-            until: End of the period, excluded, with a time zone; by default now.
-
-        Raises:
-            InvalidQueryError: If a moment has no time zone.
-            QueryLogError: If the history cannot be read.
-            DeadlineExceededError: If reading takes longer than 90 s.
-        """
+        """Measure a period of the history, what this process just recorded included."""
         for name, moment in (("since", since), ("until", until)):
             if moment is not None and moment.tzinfo is None:
                 raise InvalidQueryError(f"{name} must have a time zone; write datetime(..., tzinfo=timezone.utc)")
 
         def read() -> Analytics:
-            from agentic_retriever.querylog.aggregation import measure  # noqa: PLC0415 - loads SQLAlchemy
+            from agentic_retriever.querylog.analytics import measure  # noqa: PLC0415 - loads SQLAlchemy
 
             with self._keeper.database().reading() as connection:
                 if connection is None:
@@ -169,31 +412,14 @@ class QueryLog:
         return self._reads.call(read, _READ_TIMEOUT_S)
 
     def recent(self, count: int = 20) -> tuple[LogEntry, ...]:
-        """Return the newest entries, the newest first, as far as they are kept.
-
-        Args:
-            count: How many at most, from 1 to 100,000.
-
-        Raises:
-            InvalidQueryError: If the number is out of range.
-            QueryLogError: If the history cannot be read.
-            DeadlineExceededError: If reading takes longer than 90 s.
-        """
+        """Return the newest entries, the newest first, as far as they are kept."""
         if not 1 <= count <= _MOST_RECENT:
             raise InvalidQueryError(f"count must be from 1 to {_MOST_RECENT:,}, got {count}")
         self.flush(_FLUSH_BEFORE_READING_S)
         return self._reads.call(lambda: self._keeper.database().recent(count), _READ_TIMEOUT_S)
 
     def check(self, timeout_s: float = 5.0) -> str:
-        """Say where the history is and what is in it, for a person.
-
-        Args:
-            timeout_s: Most seconds to wait.
-
-        Raises:
-            QueryLogError: If it is damaged, of a newer version, or can be neither read nor written.
-            DeadlineExceededError: If the time was up first.
-        """
+        """Say where the history is and what is in it, for a person."""
         # Made beforehand: on a busy machine SQLAlchemy may take longer to load than the database to answer.
         database = self._keeper.database()
         return self._reads.call(database.check, timeout_s)
@@ -208,18 +434,7 @@ class QueryLog:
 
 
 def open_query_log(config: RouterConfig, *, clock: Callable[[], datetime] = _utc_now) -> QueryLog | None:
-    """Make the history that the settings ask for; nothing is opened yet.
-
-    Args:
-        config: The settings.
-        clock: The present moment, with a time zone.
-
-    Returns:
-        The history, or ``None`` where it is turned off.
-
-    Raises:
-        ConfigError: If ``query_log`` is none of ``none``, ``sqlite`` and a database's URL.
-    """
+    """Make the history that the settings ask for; nothing is opened yet."""
     place = config.query_log.reveal()
     if place == "none":
         return None

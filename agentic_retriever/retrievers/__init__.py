@@ -1,18 +1,25 @@
 """The strategies, each a LlamaIndex retriever over one index, and what they share."""
 
-from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
+from agentic_retriever.retrievers.base import (
+    SCORES_KEY,
+    AdapterSettings,
+    Candidate,
+    Found,
+    RetrievalRequest,
+    RetrieverAdapter,
+    SearchResult,
+    fetch_nodes,
+    run_sides,
+    source_scores,
+)
 from agentic_retriever.retrievers.chunk_decoupling import SPAN_KEY, ChunkDecouplingRetriever
 from agentic_retriever.retrievers.fusion import Fusion, borda, calibrated, fuse, reciprocal_rank, weighted_sum
 from agentic_retriever.retrievers.fusion_model import DEFAULT_FUSION, FUSION_FILE, FusionModel, FusionTrainedOn
 from agentic_retriever.retrievers.hybrid import HybridRetriever, SideLists
-from agentic_retriever.retrievers.planner import PlannerRetriever
-from agentic_retriever.retrievers.planning import PARTS_KEY
-from agentic_retriever.retrievers.promises import SCORES_KEY, source_scores
+from agentic_retriever.retrievers.planner import PARTS_KEY, PlannerRetriever
 from agentic_retriever.retrievers.recursive import RecursiveRetriever
 from agentic_retriever.retrievers.registry import REGISTRY, StrategySpec, build_adapter, cards, spec_of
-from agentic_retriever.retrievers.search import AdapterSettings, Candidate, Found, RetrievalRequest, SearchResult
 from agentic_retriever.retrievers.searchable import HasViews, QueryEmbedder, SearchableIndex
-from agentic_retriever.retrievers.sides import run_sides
 from agentic_retriever.retrievers.summary import SummaryRetriever
 from agentic_retriever.retrievers.vector import VectorRetriever
 

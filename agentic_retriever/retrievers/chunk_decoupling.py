@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import AgenticRetrieverError, RetrievalError
-from agentic_retriever.retrievers.base import RetrieverAdapter, take_nodes
+from agentic_retriever.retrievers.base import Candidate, Found, RetrieverAdapter, run_sides, take_nodes
 from agentic_retriever.retrievers.fusion import ranked
-from agentic_retriever.retrievers.search import Candidate, Found
-from agentic_retriever.retrievers.sides import run_sides
 from agentic_retriever.retrievers.vector import nearest
 from agentic_retriever.retrievers.view_search import hierarchy_of, leaves_for_chunks, seconds_left, with_vector
 from agentic_retriever.schema import Degradation, Strategy
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
 
     from agentic_retriever.indices.hierarchy import LeafHit
-    from agentic_retriever.retrievers.search import RetrievalRequest
+    from agentic_retriever.retrievers.base import RetrievalRequest
 
 LEAF: Final = "leaf"
 CHUNK: Final = "chunk"

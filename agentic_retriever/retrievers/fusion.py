@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Lists = Mapping[str, Ranking]
     Weights = Mapping[str, float]
 
+
 RRF_K = 60
 
 
@@ -38,18 +39,7 @@ class Fusion(str, Enum):
 def fuse(
     method: Fusion, lists: Lists, weights: Weights, *, rrf_k: int = RRF_K, floors: Mapping[str, float] | None = None
 ) -> list[tuple[str, float]]:
-    """Merge by the named method; see the functions of this module.
-
-    Args:
-        method: Which one.
-        lists: Ranked lists by source.
-        weights: One for each source, 0 or more.
-        rrf_k: For ``reciprocal_rank``.
-        floors: For ``calibrated``.
-
-    Raises:
-        ConfigError: If a weight is missing, negative or not finite, or ``rrf_k`` is below 1.
-    """
+    """Merge by the named method; see the functions of this module."""
     if method is Fusion.CALIBRATED:
         return calibrated(lists, weights, floors=floors)
     if method is Fusion.RRF:
@@ -64,18 +54,6 @@ def calibrated(lists: Lists, weights: Weights, *, floors: Mapping[str, float] | 
     source has found ends above what it has not found, and the score of that is its floor: 0 for BM25. So the last of a
     few hits by words is worth more than no hit (the theoretical minimum of S. Bruch, S. Gai and A. Ingber, "An Analysis
     of Fusion Functions for Hybrid Retrieval", TOIS 42, 2023, but only where the list is whole).
-
-    Args:
-        lists: Ranked lists by source.
-        weights: One for each source, 0 or more; scores stay in [0, 1] when they sum to 1.
-        floors: By source, the score of what a whole list does not hold; one above the least score of a list is not
-            used. Sources without one are taken as ``weighted_sum`` takes them.
-
-    Returns:
-        ``(node_id, fused score)``, best first.
-
-    Raises:
-        ConfigError: If a weight is missing, negative or not finite.
     """
     known = floors or {}
     _check_weights(lists, weights)
@@ -90,34 +68,12 @@ def weighted_sum(lists: Lists, weights: Weights) -> list[tuple[str, float]]:
 
     The best of a source becomes 1, the worst 0. Where all scores are the same, a single one included, all become 1. An
     id that a source does not have gets 0 from it.
-
-    Args:
-        lists: Ranked lists by source.
-        weights: One for each source, 0 or more; used as they are, so scores stay in [0, 1] when they sum to 1.
-
-    Returns:
-        ``(node_id, fused score)``, best first.
-
-    Raises:
-        ConfigError: If a weight is missing, negative or not finite.
     """
     return _combine(lists, weights, lambda entries, _count: _to_unit(entries))
 
 
 def reciprocal_rank(lists: Lists, weights: Weights, *, k: int = RRF_K) -> list[tuple[str, float]]:
-    """Add up ``weight / (k + rank)``, ranks from 1 (Cormack, Clarke and Buettcher 2009, "Reciprocal Rank Fusion").
-
-    Args:
-        lists: Ranked lists by source.
-        weights: One for each source, 0 or more.
-        k: Softens the lead of the first ranks, from 1.
-
-    Returns:
-        ``(node_id, fused score)``, best first.
-
-    Raises:
-        ConfigError: If a weight is missing, negative or not finite, or ``k`` is below 1.
-    """
+    """Add up ``weight / (k + rank)``, ranks from 1 (Cormack, Clarke and Buettcher 2009, "Reciprocal Rank Fusion")."""
     if k < 1:
         raise ConfigError(f"the constant of reciprocal rank fusion must be 1 or more, got {k!r}")
     return _combine(
@@ -132,16 +88,6 @@ def borda(lists: Lists, weights: Weights) -> list[tuple[str, float]]:
 
     The points that a source has left over are shared equally by the ids that it does not have (Aslam and Montague 2001,
     "Models for Metasearch"). Points are divided by ``n``, so that scores stay in [0, 1] when the weights sum to 1.
-
-    Args:
-        lists: Ranked lists by source.
-        weights: One for each source, 0 or more.
-
-    Returns:
-        ``(node_id, fused score)``, best first.
-
-    Raises:
-        ConfigError: If a weight is missing, negative or not finite.
     """
     return _combine(
         lists,

@@ -41,24 +41,13 @@ _REACH: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionTrainedOn:
-    """What a fusion model was fitted on.
-
-    Attributes:
-        dataset: Name of the questions and judgments.
-        index: Name of the index.
-        index_version: Its version at that time, from 0.
-        rows: How many questions, from 0.
-        date: When, ISO 8601.
-
-    Raises:
-        ValueError: If a part is ill-typed or out of range; it is named.
-    """
+    """What a fusion model was fitted on."""
 
     dataset: str
     index: str
     index_version: int
     rows: int
-    date: str
+    date: str  # When, ISO 8601
 
     def __post_init__(self) -> None:
         check_trained_on(self, texts=("dataset", "index", "date"), counts=("index_version", "rows"))
@@ -75,23 +64,13 @@ class FusionModel:
     The weight is ``alpha`` where the excess of the best cosine (see :func:`dense_excess`) is ``pivot``, or not known.
     It rises by ``slope`` with each standard deviation of excess, moves at most ``reach`` away from ``alpha``, and stays
     in [0, 1]. With a slope of 0 it is the same for every question; ``alpha`` 0 is BM25 alone, 1 dense search alone.
-
-    Attributes:
-        alpha: In [0, 1].
-        slope: 0 or more.
-        pivot: Standard deviations.
-        reach: In [0, 1].
-        trained_on: What it was fitted on; ``None`` for the default.
-
-    Raises:
-        ValueError: If a part is no number or out of range; it is named.
     """
 
-    alpha: float = 0.5
+    alpha: float = 0.5  # In [0, 1]
     slope: float = _SLOPE
     pivot: float = _PIVOT
-    reach: float = _REACH
-    trained_on: FusionTrainedOn | None = None
+    reach: float = _REACH  # In [0, 1]
+    trained_on: FusionTrainedOn | None = None  # What it was fitted on; None for the default
 
     def __post_init__(self) -> None:
         for name in ("alpha", "reach"):
@@ -103,11 +82,7 @@ class FusionModel:
         require(trained is None or isinstance(trained, FusionTrainedOn), "trained_on", "a FusionTrainedOn", trained)
 
     def weight(self, excess: float | None) -> float:
-        """Return the weight of the dense side, in [0, 1]; that of BM25 is the rest.
-
-        Args:
-            excess: How far the best cosine stands above chance; ``None``, NaN or infinity when it is not known.
-        """
+        """Return the weight of the dense side, in [0, 1]; that of BM25 is the rest."""
         if excess is None or not math.isfinite(excess):
             return self.alpha
         moved = max(-self.reach, min(self.reach, self.slope * (excess - self.pivot)))
@@ -119,11 +94,7 @@ class FusionModel:
 
     @classmethod
     def from_dict(cls, data: object) -> FusionModel:
-        """Read what ``to_dict`` returned.
-
-        Raises:
-            ValueError: If a key is missing, unknown, ill-typed or out of range; it is named.
-        """
+        """Read what ``to_dict`` returned."""
         table = table_of(data, "the model", ("format", *cls.__dataclass_fields__))
         check_format(table, FUSION_FORMAT)
         trained = table["trained_on"]
@@ -136,32 +107,18 @@ class FusionModel:
         return cls(**numbers, trained_on=trained)
 
     def save(self, path: Path) -> None:
-        """Write the model as JSON in one step.
-
-        Raises:
-            StoreError: If the file cannot be written.
-        """
+        """Write the model as JSON in one step."""
         write_atomically(path, model_bytes(self.to_dict()))
 
     @classmethod
     def load(cls, path: Path) -> FusionModel | None:
-        """Read a model; ``None`` when there is no such file.
-
-        Raises:
-            StoreDamagedError: If the file cannot be used; file and key are named.
-        """
+        """Read a model; ``None`` when there is no such file."""
         return load_model(path, cls.from_dict, advice="remove it or train the index again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CosineBackground:
-    """What cosines are worth on an index.
-
-    Attributes:
-        mean: Mean cosine between unrelated nodes.
-        std: Its standard deviation.
-        nodes: How many nodes the index has.
-    """
+    """What cosines are worth on an index."""
 
     mean: float
     std: float
@@ -173,13 +130,6 @@ def dense_excess(best: float | None, background: CosineBackground | None) -> flo
 
     That is the median of the largest of ``n`` standard normal numbers, so that a large index, in which something is
     always near, does not count as one that knows the answer.
-
-    Args:
-        best: The best cosine.
-        background: The cosines of the index.
-
-    Returns:
-        Standard deviations; ``None`` when nothing was found, or fewer than 30 nodes tell how cosines spread.
     """
     if best is None or background is None or background.nodes < MIN_NODES or not background.std > 0:
         return None
@@ -189,11 +139,7 @@ def dense_excess(best: float | None, background: CosineBackground | None) -> flo
 
 
 class InstalledFusion:
-    """Reads the fusion model beside an index, again when the file has changed; safe to use from several threads.
-
-    Args:
-        path: The file; ``None`` for an index without a folder.
-    """
+    """Reads the fusion model beside an index, again when the file has changed; safe to use from several threads."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -201,11 +147,7 @@ class InstalledFusion:
         self._known: tuple[tuple[int, int], FusionModel | StoreDamagedError] | None = None
 
     def current(self) -> FusionModel:
-        """Return the model of the index, or the default when there is none.
-
-        Raises:
-            StoreDamagedError: If there is a file that cannot be used.
-        """
+        """Return the model of the index, or the default when there is none."""
         stamp = None if self._path is None else _stamp(self._path)
         if self._path is None or stamp is None:
             return DEFAULT_FUSION

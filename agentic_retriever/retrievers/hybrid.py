@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from agentic_retriever.errors import AgenticRetrieverError, RetrievalError, StoreDamagedError
-from agentic_retriever.filters import is_empty
-from agentic_retriever.indices.keyword_search import FilteredKeywordSearch
-from agentic_retriever.retrievers.base import RetrieverAdapter, take_nodes
+from llama_index.core.vector_stores.types import FilterCondition, MetadataFilters
+
+from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, RetrievalError, StoreDamagedError
+from agentic_retriever.filters import is_empty, node_fields, predicate
+from agentic_retriever.indices.keyword import FilteredKeywordSearch
+from agentic_retriever.retrievers.base import (
+    Candidate,
+    Found,
+    RetrieverAdapter,
+    fetch_nodes,
+    run_guarded,
+    run_sides,
+    take_nodes,
+)
 from agentic_retriever.retrievers.fusion import Fusion, fuse, ranked
 from agentic_retriever.retrievers.fusion_model import (
     DEFAULT_FUSION,
@@ -18,23 +28,148 @@ from agentic_retriever.retrievers.fusion_model import (
     InstalledFusion,
     dense_excess,
 )
-from agentic_retriever.retrievers.id_filter import FilterTest
-from agentic_retriever.retrievers.search import Candidate, Found
-from agentic_retriever.retrievers.searchable import HasFolder, HasProfile, HasSearchProfile, prefilter_of
-from agentic_retriever.retrievers.server_sides import both_hits, fused_hits
-from agentic_retriever.retrievers.sides import guarded, run_sides
+from agentic_retriever.retrievers.searchable import (
+    HasFolder,
+    HasProfile,
+    HasSearchProfile,
+    HasServerHybrid,
+    prefilter_of,
+)
 from agentic_retriever.retrievers.vector import DENSE, nearest
 from agentic_retriever.schema import Degradation, Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from llama_index.core.callbacks.base import CallbackManager
     from llama_index.core.schema import BaseNode
 
-    from agentic_retriever.indices.point_ranking import Hit
-    from agentic_retriever.retrievers.search import AdapterSettings, RetrievalRequest
-    from agentic_retriever.retrievers.searchable import SearchableIndex
+    from agentic_retriever.retrievers.base import AdapterSettings, RetrievalRequest
+    from agentic_retriever.retrievers.searchable import BothSides, SearchableIndex
+    from agentic_retriever.stores.points import Hit
+
+    Left = Callable[[], float | None]
+
+
+# Hybrid search in one request, on an index whose nodes are on a server that searches by words, too.
+
+T = TypeVar("T")
+
+
+def fused_hits(
+    index: SearchableIndex, request: RetrievalRequest, settings: AdapterSettings, depth: int, left: Left
+) -> Sequence[Hit] | None:
+    """Let the server merge both sides by reciprocal ranks."""
+
+    def search(server: BothSides, vector: Sequence[float]) -> Sequence[Hit] | None:
+        return server.search_fused(
+            vector, request.query, request.top_k,
+            depth=depth, alpha=settings.alpha, rrf_k=settings.rrf_k, filters=request.filters,
+        )  # fmt: skip
+
+    return _asked(index, request, left, search)
+
+
+def both_hits(
+    index: SearchableIndex, request: RetrievalRequest, depth: int, left: Left
+) -> tuple[Sequence[Hit], Sequence[Hit]] | None:
+    """Search both sides in one request."""
+    return _asked(
+        index, request, left, lambda server, vector: server.search_both(vector, request.query, depth, request.filters)
+    )
+
+
+def _asked(
+    index: SearchableIndex, request: RetrievalRequest, left: Left, search: Callable[[BothSides, Sequence[float]], T]
+) -> T | None:
+    server = index.both_sides() if isinstance(index, HasServerHybrid) else None
+    if server is None:
+        return None
+    try:
+        vector = _vector(index, request, left())
+        return run_guarded(f"the server of index {index.name}", lambda: search(server, vector))
+    except AgenticRetrieverError:
+        return None  # each side by itself may still work, and whoever searches them tells what failed
+
+
+def _vector(index: SearchableIndex, request: RetrievalRequest, timeout_s: float | None) -> Sequence[float]:
+    if request.query_vector is not None:
+        return request.query_vector
+    if timeout_s is not None and timeout_s <= 0:
+        raise DeadlineExceededError("no time was left to embed the question; allow more time")
+    embedded = run_guarded(
+        "the embedding model", lambda: index.embedding.embed_query(request.query, timeout_s=timeout_s)
+    )
+    return tuple(float(x) for x in embedded)
+
+
+# Testing filters on ids that a search by words has found, where the index has no prefilter.
+
+CHECKED_BY_ID = 500
+LISTED_AT_MOST = 1_000
+"""When, after 500 candidates, so few have satisfied the filters that the whole index may hold no more than 1,000 such
+nodes, the store is asked for all of them. Until then, and otherwise, candidates are read by id."""
+
+FULL_LIST = 9_999
+"""Some stores cut a list of nodes at this length, so one that long is not taken for complete."""
+
+
+class FilterTest:
+    """Tells which ids of a batch satisfy the filters, exactly, by reading the nodes; keeps those that do."""
+
+    def __init__(self, index: SearchableIndex, filters: MetadataFilters, total: int) -> None:
+        self.nodes: dict[str, BaseNode] = {}
+        self._index = index
+        self._satisfies = predicate(filters)
+        # Some stores take ids as one more alternative of an "or", so that never stands at the top.
+        self._pushed: MetadataFilters | None = MetadataFilters(filters=[filters])
+        if filters.condition is FilterCondition.AND:
+            self._pushed = filters
+        self._total = total
+        self._asked = 0
+        self._has_listed = False
+        self._is_complete = False
+
+    def __call__(self, node_ids: Sequence[str]) -> Collection[str]:
+        """Return the ids of all nodes known to satisfy the filters, these among them if they do."""
+        if not self._has_listed and self._asked >= CHECKED_BY_ID and self._expected() <= LISTED_AT_MOST:
+            self._has_listed = True
+            self._is_complete = self._list()
+        if not self._is_complete:
+            self._read(node_ids)
+            self._asked += len(node_ids)
+        return self.nodes.keys()
+
+    def _expected(self) -> float:
+        """Estimate how many nodes of the index satisfy the filters."""
+        return (len(self.nodes) + 1) / self._asked * self._total
+
+    def _read(self, node_ids: Sequence[str]) -> None:
+        """Read these nodes, only those that satisfy the filters where the store can do so."""
+        if self._pushed is not None:
+            try:
+                self._keep(fetch_nodes(self._index, node_ids, self._pushed).values())
+            except AgenticRetrieverError:
+                self._pushed = None  # not every store takes both, or knows every operator
+            else:
+                return
+        self._keep(fetch_nodes(self._index, node_ids).values())
+
+    def _list(self) -> bool:
+        """Read all nodes that satisfy the filters, and tell whether the list is complete."""
+        if self._pushed is None:
+            return False
+        store, filters = self._index.vector_store, self._pushed
+        try:
+            found = run_guarded("listing nodes by filter", lambda: store.get_nodes(filters=filters))
+        except AgenticRetrieverError:
+            return False
+        self._keep(found)
+        return len(found) < FULL_LIST
+
+    def _keep(self, nodes: Collection[BaseNode]) -> None:
+        self.nodes.update((node.node_id, node) for node in nodes if self._satisfies(node_fields(node)))
+
 
 BM25 = "bm25"
 FUSED = "fused"
@@ -62,13 +197,7 @@ class _Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideLists:
-    """What calibrated fusion merges.
-
-    Attributes:
-        lists: ``(node_id, score)``, best first, by side; a side that found nothing is not there.
-        floors: By side, the score of what its list does not hold, where the list is whole.
-        excess: How far the best cosine stands above chance, see ``dense_excess``.
-    """
+    """What calibrated fusion merges."""
 
     lists: Mapping[str, Sequence[tuple[str, float | None]]]
     floors: Mapping[str, float]
@@ -97,11 +226,6 @@ class HybridRetriever(RetrieverAdapter):
     exactly what ``vector`` gives.
 
     Calibrated fusion reads the model beside the index, where training has put one, again when it has changed.
-
-    Args:
-        index: What to search.
-        settings: How.
-        callback_manager: As for every adapter.
     """
 
     strategy = Strategy.HYBRID
@@ -114,15 +238,7 @@ class HybridRetriever(RetrieverAdapter):
         self._fusion = InstalledFusion(index.folder / FUSION_FILE if isinstance(index, HasFolder) else None)
 
     def search_sides(self, request: RetrievalRequest) -> SideLists:
-        """Search both sides as for calibrated fusion, and do not merge them; for fitting the weights.
-
-        Args:
-            request: A request that could be searched; its filters are applied, its time limit is not.
-
-        Raises:
-            EmbeddingError: If the question could not be embedded.
-            StoreError: If the index cannot be read.
-        """
+        """Search both sides as for calibrated fusion, and do not merge them; for fitting the weights."""
         depth = max(CALIBRATED_DEPTH, request.top_k)
         sides = {DENSE: self._dense_side(request, depth, None), BM25: self._keyword_side(request, depth)}
         sides[BM25] = self._with_background(sides[BM25])
@@ -191,7 +307,7 @@ class HybridRetriever(RetrieverAdapter):
         try:
             # Cosines of a search are worth what the index's own model makes of them.
             read = index.search_profile if isinstance(index, HasSearchProfile) else index.profile
-            profile = guarded(f"the profile of index {index.name}", read)
+            profile = run_guarded(f"the profile of index {index.name}", read)
         except AgenticRetrieverError as err:
             lost = Degradation(step="hybrid.background", reason=str(err), fallback="weights that suit any question")
             return replace(side, degraded=(lost,))

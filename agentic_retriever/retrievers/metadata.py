@@ -6,17 +6,13 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from agentic_retriever.retrievers.base import RetrieverAdapter
-from agentic_retriever.retrievers.question_filters import (
-    FieldDictionary,
-    RelaxationLadder,
-    extract_with_llm,
-    understand,
-)
-from agentic_retriever.retrievers.search import Found
-from agentic_retriever.retrievers.sides import guarded
+from agentic_retriever.retrievers.base import Found, RetrieverAdapter, run_guarded
 from agentic_retriever.retrievers.vector import nearest
 from agentic_retriever.schema import Degradation, Strategy
+from agentic_retriever.understanding.clauses import RelaxationLadder
+from agentic_retriever.understanding.extraction import extract_with_llm
+from agentic_retriever.understanding.fields import FieldDictionary
+from agentic_retriever.understanding.understanding import understand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,9 +20,9 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
 
     from agentic_retriever.llm import ModelClient
-    from agentic_retriever.retrievers.question_filters import Clause, Understood
-    from agentic_retriever.retrievers.search import Candidate, RetrievalRequest
+    from agentic_retriever.retrievers.base import Candidate, RetrievalRequest
     from agentic_retriever.retrievers.searchable import SearchableIndex
+    from agentic_retriever.understanding.clauses import Clause, Understood
 
 SURE = 0.7
 """A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value."""
@@ -65,16 +61,7 @@ class MetadataRetriever(RetrieverAdapter):
         self._fields: tuple[int, FieldDictionary] | None = None
 
     def understood(self, query: str, *, timeout_s: float | None = None, model: ModelClient | None = None) -> Understood:
-        """Tell which conditions on metadata a question names in this index, by the model where there is one.
-
-        Args:
-            query: The question.
-            timeout_s: Seconds for the model, or ``None`` for its own limit.
-            model: The model to ask, instead of that of the settings.
-
-        Raises:
-            StoreError: If the index cannot be read.
-        """
+        """Tell which conditions on metadata a question names in this index, by the model where there is one."""
         fields, model = self._dictionary(), model or self._settings.model
         if model is None:
             return understand(query, fields)
@@ -101,7 +88,7 @@ class MetadataRetriever(RetrieverAdapter):
             if self._fields is None or self._fields[0] != version:
                 index = self._index
                 pairs = ((node.node_id, node.metadata) for node in _nodes_of(index))
-                built = guarded(f"index {index.name}", lambda: FieldDictionary.build(pairs))
+                built = run_guarded(f"index {index.name}", lambda: FieldDictionary.build(pairs))
                 self._fields = (version, built)
             return self._fields[1]
 

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Final
 from llama_index.core.schema import IndexNode, NodeRelationship, RelatedNodeInfo
 
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
-from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
-from agentic_retriever.retrievers.references import ReferenceMap, find_references
-from agentic_retriever.retrievers.search import Candidate, Found
+from agentic_retriever.retrievers.base import Candidate, Found, RetrieverAdapter, fetch_nodes
 from agentic_retriever.retrievers.view_search import (
     hierarchy_of,
     leaves_for_chunks,
@@ -20,6 +18,7 @@ from agentic_retriever.retrievers.view_search import (
     with_vector,
 )
 from agentic_retriever.schema import Degradation, Strategy
+from agentic_retriever.understanding.references import ReferenceMap, find_references
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
 
     from agentic_retriever.indices.hierarchy import HierarchyView, LeafHit
-    from agentic_retriever.retrievers.search import AdapterSettings, RetrievalRequest
+    from agentic_retriever.retrievers.base import AdapterSettings, RetrievalRequest
     from agentic_retriever.retrievers.searchable import SearchableIndex
 
 LEAF: Final = "leaf"
@@ -65,13 +64,6 @@ class RecursiveRetriever(RetrieverAdapter):
     document store in memory, which an index on a vector store does not have, take the mean of the leaves for the score
     of a parent, turn a score of 0 into 1, know no filters, and call themselves without limit, so that a chain of
     references or a circle ends in ``RecursionError``.
-
-    Args:
-        index: What to search.
-        settings: How.
-        depth: How many steps references are followed, from 0.
-        merge_ratio: Share of a chunk's leaves from which on it is merged, in (0, 1].
-        callback_manager: LlamaIndex callbacks.
     """
 
     strategy = Strategy.RECURSIVE
@@ -161,15 +153,7 @@ class MergedChunk:
 
 
 def merged(hits: Sequence[LeafHit], ratio: float = MERGE_RATIO) -> list[MergedChunk]:
-    """Merge leaves into their chunks.
-
-    Args:
-        hits: The leaves that were found.
-        ratio: Share of a chunk's leaves from which on it is merged, in (0, 1].
-
-    Returns:
-        Each chunk once, by falling score, then by id.
-    """
+    """Merge leaves into their chunks."""
     groups: dict[str, list[LeafHit]] = {}
     for hit in hits:
         groups.setdefault(hit.chunk_id, []).append(hit)

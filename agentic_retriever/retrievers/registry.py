@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import ConfigError, NoEligibleStrategyError, UnknownStrategyError, unknown_name
-from agentic_retriever.retrievers.asked import AskedRetriever
 from agentic_retriever.retrievers.chunk_decoupling import ChunkDecouplingRetriever
 from agentic_retriever.retrievers.hybrid import HybridRetriever
 from agentic_retriever.retrievers.metadata import MetadataRetriever
@@ -20,38 +19,26 @@ from agentic_retriever.retrievers.planner import PlannerRetriever
 from agentic_retriever.retrievers.recursive import RecursiveRetriever
 from agentic_retriever.retrievers.searchable import AnswersItself, HasViews, ServesSome
 from agentic_retriever.retrievers.summary import SummaryRetriever
-from agentic_retriever.retrievers.vector import VectorRetriever
+from agentic_retriever.retrievers.vector import AskedRetriever, VectorRetriever
 from agentic_retriever.schema import Strategy, StrategyCard, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
-    from agentic_retriever.retrievers.base import RetrieverAdapter
-    from agentic_retriever.retrievers.search import AdapterSettings
+    from agentic_retriever.retrievers.base import AdapterSettings, RetrieverAdapter
     from agentic_retriever.retrievers.searchable import SearchableIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategySpec:
-    """What is known of a strategy without any index.
-
-    Attributes:
-        strategy: Which one.
-        description: When to use it, one line; selectors and people read it.
-        needs: The views of an index that it reads.
-        cost: Relative work of one query; ``vector`` is 1.
-        typical_ms: Typical latency in milliseconds on a small index with a local embedding model.
-        build: Makes the retriever for an index.
-        signals: How much each signal of a query speaks for it, as logarithm of odds; for strategies that the packaged
-            table of weights does not know.
-    """
+    """What is known of a strategy without any index."""
 
     strategy: Strategy
     description: str
     needs: tuple[View, ...]
     cost: float
-    typical_ms: float
+    typical_ms: float  # Typical latency in milliseconds on a small index with a local embedding model
     build: Callable[[SearchableIndex, AdapterSettings], RetrieverAdapter]
     signals: Mapping[str, float] = field(default_factory=dict)
 
@@ -138,12 +125,7 @@ ALWAYS_THERE: Final = (View.CHUNKS, View.KEYWORD)
 
 
 def cards(index: SearchableIndex, *, measured: MeasuredStrategies | None = None) -> tuple[StrategyCard, ...]:
-    """Return a card for each strategy that the index can serve, in declared order.
-
-    Args:
-        index: The index; if it has ``views``, those count beside the ones that every index has.
-        measured: What a benchmark measured on this index, or ``None``.
-    """
+    """Return a card for each strategy that the index can serve, in declared order."""
     views = {*ALWAYS_THERE, *(index.views if isinstance(index, HasViews) else ())}
     known = {} if measured is None else measured.strategies
     # A copy, since another thread may be adding a strategy.
@@ -154,12 +136,7 @@ def cards(index: SearchableIndex, *, measured: MeasuredStrategies | None = None)
 
 
 def check_served(strategy: Strategy, index: SearchableIndex) -> None:
-    """See that an index can serve a strategy.
-
-    Raises:
-        NoEligibleStrategyError: If it says that it cannot; the message lists those that it can.
-        UnknownStrategyError: If there is no such strategy.
-    """
+    """See that an index can serve a strategy."""
     if isinstance(index, ServesSome) and not index.serves(strategy, spec_of(strategy).needs):
         served = ", ".join(card.strategy.value for card in cards(index)) or "none"
         raise NoEligibleStrategyError(
@@ -168,17 +145,7 @@ def check_served(strategy: Strategy, index: SearchableIndex) -> None:
 
 
 def build_adapter(strategy: Strategy | str, index: SearchableIndex, settings: AdapterSettings) -> RetrieverAdapter:
-    """Make the retriever of a strategy for an index.
-
-    Args:
-        strategy: The strategy or its name.
-        index: What it will search.
-        settings: How it will search.
-
-    Raises:
-        UnknownStrategyError: If there is none of that name; the message lists those there are.
-        NoEligibleStrategyError: If the index cannot serve it.
-    """
+    """Make the retriever of a strategy for an index."""
     spec = spec_of(strategy)
     check_served(spec.strategy, index)
     if isinstance(index, AnswersItself):
@@ -187,11 +154,7 @@ def build_adapter(strategy: Strategy | str, index: SearchableIndex, settings: Ad
 
 
 def spec_of(strategy: Strategy | str) -> StrategySpec:
-    """Return what is known of a strategy.
-
-    Raises:
-        UnknownStrategyError: If there is none of that name; the message lists those there are.
-    """
+    """Return what is known of a strategy."""
     name = strategy.value if isinstance(strategy, Strategy) else str(strategy)
     for known, spec in tuple(REGISTRY.items()):
         if known.value == name:
@@ -200,22 +163,14 @@ def spec_of(strategy: Strategy | str) -> StrategySpec:
 
 
 def add_spec(spec: StrategySpec) -> None:
-    """Add a strategy for the whole process, or replace one that was added before.
-
-    Raises:
-        ConfigError: If it is one of the seven, which stay as they are.
-    """
+    """Add a strategy for the whole process, or replace one that was added before."""
     if spec.strategy in tuple(Strategy):
         raise ConfigError(f"strategy {spec.strategy.value!r} is one of the package's own; give yours another name")
     _registered[spec.strategy] = spec
 
 
 def remove_spec(strategy: Strategy | str) -> None:
-    """Take away a strategy that was added.
-
-    Raises:
-        UnknownStrategyError: If there is none of that name, or it is one of the seven.
-    """
+    """Take away a strategy that was added."""
     spec = spec_of(strategy)
     if spec.strategy in tuple(Strategy):
         raise UnknownStrategyError(f"strategy {spec.strategy.value!r} is one of the package's own, which stay")

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from llama_index.core.schema import NodeWithScore
     from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
 
-    from agentic_retriever.indices.keyword_search import KeywordSearch
-    from agentic_retriever.indices.point_ranking import Hit
+    from agentic_retriever.indices.keyword import KeywordSearch
     from agentic_retriever.indices.prefilter.candidates import CandidateSet
     from agentic_retriever.indices.prefilter.index import MetadataIndex
     from agentic_retriever.indices.profile import IndexProfile
     from agentic_retriever.indices.vector_rows import VectorRows
     from agentic_retriever.schema import Strategy, View
+    from agentic_retriever.stores.points import Hit
 
 
 class QueryEmbedder(Protocol):

@@ -7,9 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import AgenticRetrieverError, StoreError
-from agentic_retriever.retrievers.base import RetrieverAdapter
-from agentic_retriever.retrievers.search import Candidate, Found
-from agentic_retriever.retrievers.sides import guarded
+from agentic_retriever.retrievers.base import Candidate, Found, RetrieverAdapter, run_guarded
 from agentic_retriever.retrievers.vector import nearest
 from agentic_retriever.retrievers.view_search import (
     nearest_among,
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agentic_retriever.indices.summaries import SummaryHit, SummaryView
-    from agentic_retriever.retrievers.search import RetrievalRequest
+    from agentic_retriever.retrievers.base import RetrievalRequest
 
 SUMMARY: Final = "summary"
 """Name in the per-source scores, beside ``dense``, of the cosine of the document's summary. It chooses the documents
@@ -68,7 +66,7 @@ class SummaryRetriever(RetrieverAdapter):
         for wanted in DOCUMENTS:
             if wanted * view.most_chunks < request.top_k and wanted < DOCUMENTS[-1]:
                 continue  # so many documents cannot hold enough chunks
-            hits = guarded("the summaries", partial(view.search, vector, wanted))
+            hits = run_guarded("the summaries", partial(view.search, vector, wanted))
             is_last = len(hits) < wanted or wanted == DOCUMENTS[-1]
             if is_last or sum(len(view.chunks[hit.doc_id]) for hit in hits) >= request.top_k:
                 found = self._chunks(view, hits, request)

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from llama_index.core.vector_stores.types import VectorStoreQuery
 
-from agentic_retriever.errors import DeadlineExceededError
-from agentic_retriever.filters import is_empty
+from agentic_retriever.errors import DeadlineExceededError, StoreError
+from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.indices.prefilter.plan import PlanKind
 from agentic_retriever.indices.vector_rows import MAX_CANDIDATES
-from agentic_retriever.retrievers.base import RetrieverAdapter, fetch_nodes
-from agentic_retriever.retrievers.search import Candidate, Found
-from agentic_retriever.retrievers.searchable import HasVectorRows, prefilter_of
-from agentic_retriever.retrievers.sides import guarded
+from agentic_retriever.retrievers.base import Candidate, Found, RetrieverAdapter, fetch_nodes, run_guarded
+from agentic_retriever.retrievers.searchable import AnswersItself, HasVectorRows, prefilter_of
 from agentic_retriever.schema import Strategy
+from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from llama_index.core.callbacks.base import CallbackManager
+    from llama_index.core.schema import NodeWithScore
     from llama_index.core.vector_stores.types import MetadataFilters
 
     from agentic_retriever.indices.prefilter.plan import FilterPlan
-    from agentic_retriever.retrievers.search import RetrievalRequest
+    from agentic_retriever.retrievers.base import AdapterSettings, RetrievalRequest
     from agentic_retriever.retrievers.searchable import SearchableIndex
+
 
 DENSE = "dense"
 """Name of the dense source in the per-source scores; its score is the cosine."""
@@ -43,22 +46,7 @@ class VectorRetriever(RetrieverAdapter):
 def nearest(
     index: SearchableIndex, request: RetrievalRequest, depth: int, *, timeout_s: float | None
 ) -> list[Candidate]:
-    """Find the nodes nearest to the question.
-
-    Args:
-        index: What to search.
-        request: The question, its vector if known, and the filters, which the store applies.
-        depth: How many nodes at most.
-        timeout_s: Seconds for embedding the question, or ``None`` for the model's own limit.
-
-    Returns:
-        Candidates with their cosine, in the store's order.
-
-    Raises:
-        EmbeddingError: If the question could not be embedded.
-        StoreError: If the store failed.
-        DeadlineExceededError: If the time ran out.
-    """
+    """Find the nodes nearest to the question."""
     filters, plan = request.filters, _plan(index, request.filters, depth)
     if plan is not None and plan.kind is PlanKind.NONE:
         return []  # nothing satisfies the filters, so there is nothing to search
@@ -67,7 +55,7 @@ def nearest(
     if vector is None:
         if timeout_s is not None and timeout_s <= 0:
             raise DeadlineExceededError("no time was left to embed the question; allow more time")
-        embedded = guarded(
+        embedded = run_guarded(
             "the embedding model", lambda: index.embedding.embed_query(request.query, timeout_s=timeout_s)
         )
         vector = tuple(float(x) for x in embedded)
@@ -84,7 +72,7 @@ def nearest(
         # A group without clauses must not reach a store: some take it for "nothing", some for "everything".
         filters=None if is_empty(filters) else filters,
     )
-    result = guarded(f"the store of index {index.name}", lambda: index.vector_store.query(query))
+    result = run_guarded(f"the store of index {index.name}", lambda: index.vector_store.query(query))
     scores = list(result.similarities or ())
     nodes = list(result.nodes or ())
     if not nodes and result.ids:
@@ -100,7 +88,7 @@ def _plan(index: SearchableIndex, filters: MetadataFilters | None, depth: int) -
     prefilter = prefilter_of(index)
     if is_empty(filters) or prefilter is None:
         return None
-    return guarded(f"the prefilter of index {index.name}", lambda: prefilter.metadata().plan(filters, depth))
+    return run_guarded(f"the prefilter of index {index.name}", lambda: prefilter.metadata().plan(filters, depth))
 
 
 def _among_candidates(
@@ -115,3 +103,51 @@ def _among_candidates(
         return None
     nodes = fetch_nodes(index, [node_id for node_id, _cosine in found])
     return [Candidate(nodes[i], cosine, {DENSE: cosine}) for i, cosine in found if i in nodes]
+
+
+# Strategy ``vector`` over an index that can only be asked: somebody else's retriever, held to the contract of ours.
+
+ASKED: Final = "retriever"
+"""Name of the source in the per-source scores; the score is the retriever's own, on a scale of its own."""
+
+MAX_DEPTH: Final = 1_000
+_FACTOR: Final = 4
+_MAX_CALLS: Final = 8
+
+
+class AskedRetriever(RetrieverAdapter):
+    """Asks the index itself, gives up on it when the time is over, and looks through its answer.
+
+    Filters are applied to what it gives, so it is asked for more, up to 1,000, while too few satisfy them.
+    """
+
+    strategy = Strategy.VECTOR
+    keeps_deadlines = True
+
+    def __init__(
+        self, index: SearchableIndex, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
+    ) -> None:
+        super().__init__(index, settings, callback_manager=callback_manager)
+        if not isinstance(index, AnswersItself):
+            raise StoreError(f"index {index.name!r} cannot be asked in words")
+        self._asked = index
+        # Of its own, so that a retriever that hangs takes no thread from others.
+        self._caller = DeadlineCaller(f"index {index.name}", max_calls=_MAX_CALLS)
+
+    def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
+        is_filtered, satisfies = not is_empty(request.filters), predicate(request.filters)
+        depth = min(_FACTOR * request.top_k, MAX_DEPTH) if is_filtered else request.top_k
+        before = -1
+        while True:
+            given = self._ask(request.query, depth, deadline)
+            kept = [one for one in given if satisfies(node_fields(one.node))]
+            is_all = len(given) < depth or len(given) <= before or depth >= MAX_DEPTH
+            if not is_filtered or len(kept) >= request.top_k or is_all:
+                return Found(tuple(Candidate(one.node, one.score, {ASKED: one.score}) for one in kept))
+            before, depth = len(given), min(_FACTOR * depth, MAX_DEPTH)
+
+    def _ask(self, query: str, depth: int, deadline: float | None) -> list[NodeWithScore]:
+        call = partial(run_guarded, f"index {self._index.name}", lambda: list(self._asked.ask(query, depth)))
+        if deadline is None:
+            return call()
+        return self._caller.call(call, deadline - self._settings.timer())

@@ -10,8 +10,7 @@ from llama_index.core.vector_stores.types import VectorStoreQuery
 
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, StoreError
 from agentic_retriever.filters import is_empty
-from agentic_retriever.retrievers.search import Candidate, Found
-from agentic_retriever.retrievers.sides import guarded
+from agentic_retriever.retrievers.base import Candidate, Found, run_guarded
 from agentic_retriever.retrievers.vector import DENSE, nearest
 from agentic_retriever.schema import Degradation
 
@@ -20,8 +19,9 @@ if TYPE_CHECKING:
 
     from agentic_retriever.indices.hierarchy import HierarchyView, LeafHit
     from agentic_retriever.indices.summaries import SummaryView
-    from agentic_retriever.retrievers.search import RetrievalRequest
+    from agentic_retriever.retrievers.base import RetrievalRequest
     from agentic_retriever.retrievers.searchable import SearchableIndex
+
 
 V_co = TypeVar("V_co", covariant=True)
 
@@ -49,16 +49,7 @@ class HasSummaries(Protocol):
 
 
 def hierarchy_of(index: SearchableIndex, left_s: float | None) -> HierarchyView:
-    """Return the leaves of an index.
-
-    Args:
-        index: The index.
-        left_s: Seconds left for the whole search, or ``None``.
-
-    Raises:
-        StoreError: If it has none.
-        DeadlineExceededError: If they could not be built in time.
-    """
+    """Return the leaves of an index."""
     if not isinstance(index, HasHierarchy):
         raise StoreError(f"index {index.name!r} keeps no leaves; use an index of this package for this strategy")
     return _view("leaves", index.name, index.hierarchy, left_s)
@@ -72,37 +63,19 @@ def summaries_of(index: SearchableIndex, left_s: float | None) -> SummaryView:
 
 
 def with_vector(index: SearchableIndex, request: RetrievalRequest, left_s: float | None) -> RetrievalRequest:
-    """Return the request with the question's vector, embedded now if it has none.
-
-    Raises:
-        EmbeddingError: If the question could not be embedded.
-        DeadlineExceededError: If no time was left.
-    """
+    """Return the request with the question's vector, embedded now if it has none."""
     if request.query_vector is not None:
         return request
     if left_s is not None and left_s <= 0:
         raise DeadlineExceededError("no time was left to embed the question; allow more time")
-    embedded = guarded("the embedding model", lambda: index.embedding.embed_query(request.query, timeout_s=left_s))
+    embedded = run_guarded("the embedding model", lambda: index.embedding.embed_query(request.query, timeout_s=left_s))
     return replace(request, query_vector=tuple(float(x) for x in embedded))
 
 
 def nearest_among(
     index: SearchableIndex, request: RetrievalRequest, node_ids: Collection[str], depth: int
 ) -> list[Candidate]:
-    """Find those of some nodes that are nearest to the question.
-
-    Args:
-        index: The index.
-        request: The question with its vector, and the filters.
-        node_ids: The only nodes to choose from; none gives nothing.
-        depth: How many at most.
-
-    Returns:
-        Candidates with their cosine, all of them among ``node_ids``.
-
-    Raises:
-        StoreError: If the store failed.
-    """
+    """Find those of some nodes that are nearest to the question."""
     if not node_ids or request.query_vector is None:
         return []  # some stores take no ids for no restriction
     query = VectorStoreQuery(
@@ -111,30 +84,17 @@ def nearest_among(
         node_ids=list(node_ids),
         filters=None if is_empty(request.filters) else request.filters,
     )
-    result = guarded(f"the store of index {index.name}", lambda: index.vector_store.query(query))
+    result = run_guarded(f"the store of index {index.name}", lambda: index.vector_store.query(query))
     allowed = set(node_ids)
     found = zip(result.nodes or (), result.similarities or (), strict=False)
     return [Candidate(node, score, {DENSE: score}) for node, score in found if node.node_id in allowed]
 
 
 def leaves_for_chunks(view: HierarchyView, request: RetrievalRequest, chunks: int, *, depth: int) -> list[LeafHit]:
-    """Find leaves until they come from enough different chunks.
-
-    Args:
-        view: The leaves.
-        request: The question with its vector, and the filters.
-        chunks: How many chunks are wanted.
-        depth: How many leaves to find at first; 4 times as many each time that they come from too few chunks.
-
-    Returns:
-        Hits by falling score.
-
-    Raises:
-        StoreError: If the store failed.
-    """
+    """Find leaves until they come from enough different chunks."""
     vector = request.query_vector or ()
     while True:
-        hits = guarded("the leaves", partial(view.search, vector, depth, filters=request.filters))
+        hits = run_guarded("the leaves", partial(view.search, vector, depth, filters=request.filters))
         is_enough = len({hit.chunk_id for hit in hits}) >= chunks
         if is_enough or len(hits) < depth or depth >= MAX_LEAVES:
             return hits
@@ -144,15 +104,7 @@ def leaves_for_chunks(view: HierarchyView, request: RetrievalRequest, chunks: in
 def plain_search(
     index: SearchableIndex, request: RetrievalRequest, *, step: str, err: AgenticRetrieverError, left_s: float | None
 ) -> Found:
-    """Search as ``vector`` does, and say why.
-
-    Args:
-        index: The index.
-        request: The request.
-        step: The step that fell back.
-        err: Why.
-        left_s: Seconds left, or ``None``.
-    """
+    """Search as ``vector`` does, and say why."""
     found = nearest(index, request, request.top_k, timeout_s=left_s)
     return Found(tuple(found), (Degradation(step=step, reason=str(err), fallback="dense search over chunks"),))
 
@@ -164,7 +116,7 @@ def seconds_left(deadline: float | None, timer: Callable[[], float]) -> float | 
 
 def _view(what: str, name: str, get: _Getter[V_co], left_s: float | None) -> V_co:
     timeout_s = None if left_s is None else max(0.0, left_s) * VIEW_SHARE
-    return guarded(f"opening the {what} of index {name}", lambda: get(timeout_s=timeout_s))
+    return run_guarded(f"opening the {what} of index {name}", lambda: get(timeout_s=timeout_s))
 
 
 class _Getter(Protocol[V_co]):

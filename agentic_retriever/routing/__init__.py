@@ -4,17 +4,18 @@ Routing chooses among descriptions of content and strategies; it never sees a re
 """
 
 from agentic_retriever.routing.abstention import Scope, Support, scope_of, support_of
-from agentic_retriever.routing.auto import AutoClassifier, AutoSelector
 from agentic_retriever.routing.classifier import EmbeddingClassifier, IndexClassifier, ProfileClassifier
-from agentic_retriever.routing.complexity import assess_complexity, complexity_reasons
-from agentic_retriever.routing.domain_terms import DomainTerms
-from agentic_retriever.routing.features import FEATURES, query_features
-from agentic_retriever.routing.llm_classifier import LLMClassifier
-from agentic_retriever.routing.llm_selector import LLMSelector
-from agentic_retriever.routing.own_languages import register_language, unregister_language
-from agentic_retriever.routing.round_robin import RoundRobinSelector
+from agentic_retriever.routing.complexity import (
+    assess_complexity,
+    complexity_reasons,
+    register_language,
+    unregister_language,
+)
+from agentic_retriever.routing.features import FEATURES, DomainTerms, query_features
+from agentic_retriever.routing.models import AutoClassifier, AutoSelector, LLMClassifier, LLMSelector
 from agentic_retriever.routing.selector import (
     HeuristicSelector,
+    RoundRobinSelector,
     StrategySelector,
     StrategyWeights,
     fused_weights,

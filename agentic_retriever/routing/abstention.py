@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from agentic_retriever.routing.values import examined
+from agentic_retriever.routing.signals import examined
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
-from agentic_retriever.text.asking import without_asking, without_requests
-from agentic_retriever.text.identifiers import absent, identifiers
+from agentic_retriever.text.tokens import absent, identifiers, without_asking, without_requests
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -50,17 +49,9 @@ _SURELY_KNOWN: Final = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What speaks for a question being about an index.
+    """What speaks for a question being about an index."""
 
-    Attributes:
-        probability: That it is, in [0, 1]; 1 where too little is known to doubt it.
-        relevance: Nearness to the nearest sampled nodes, 0 as unrelated nodes, 1 as neighbours; ``None`` if unknown.
-        contrast: Height of the nearest above all sampled nodes, in standard deviations; ``None`` if unknown.
-        coverage: Weighed share of terms that the index knows, in [0, 1]; ``None`` for another language or no terms.
-        absent: Identifiers that the index does not have.
-    """
-
-    probability: float
+    probability: float  # That it is, in [0, 1]; 1 where too little is known to doubt it
     relevance: float | None = None
     contrast: float | None = None
     coverage: float | None = None
@@ -79,15 +70,9 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
-    """What speaks for retrieved texts answering a question.
+    """What speaks for retrieved texts answering a question."""
 
-    Attributes:
-        probability: That they do, in [0, 1]; 1 where too little is known to doubt it.
-        coverage: Greatest weighed share of the question's terms in one text, in [0, 1]; ``None`` for another language.
-        absent: Identifiers of the question that no text has although the index has others of their kind.
-    """
-
-    probability: float
+    probability: float  # That they do, in [0, 1]; 1 where too little is known to doubt it
     coverage: float | None = None
     absent: tuple[str, ...] = ()
 
@@ -116,16 +101,7 @@ _SUPPORT: Final = _Weights(1.28, relevance=-1.37, coverage=-7.37, brevity=4.83, 
 
 
 def scope_of(query: str, profile: IndexProfile, *, query_vector: Vector | None) -> Scope:
-    """Tell how probable it is that a question is about an index, without any retrieval.
-
-    Args:
-        query: The question; any text.
-        profile: The index.
-        query_vector: The embedded question at length 1, ``(dimension,)``, or ``None``.
-
-    Returns:
-        The probability and what it is made of.
-    """
+    """Tell how probable it is that a question is about an index, without any retrieval."""
     if profile.nodes < MIN_NODES:
         return Scope(probability=1.0)
     text = examined(query)
@@ -149,15 +125,6 @@ def support_of(query: str, profile: IndexProfile, texts: Sequence[str], *, query
 
     What stage one cannot see, since an index may know every word of a question and still hold no passage on it: whether
     one text has them together.
-
-    Args:
-        query: The question; any text.
-        profile: The index that was searched.
-        texts: Texts of the best nodes, ten of them or so, in any order.
-        query_vector: The embedded question at length 1, ``(dimension,)``, or ``None``.
-
-    Returns:
-        The probability and what it is made of.
     """
     text = examined(query)
     relevance, _ = _nearness(query_vector, profile)

@@ -2,20 +2,105 @@
 
 from __future__ import annotations
 
+import json
 import re
+import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from agentic_retriever.routing.hops import hop_cues
-from agentic_retriever.routing.tables import read_query
-from agentic_retriever.routing.values import examined
+from agentic_retriever.errors import ConfigError, unknown_name
+from agentic_retriever.routing.signals import (
+    COMPLEXITY_LISTS,
+    HOPS,
+    SIGNALS,
+    add_table,
+    examined,
+    packaged_languages,
+    parse_table,
+    read_query,
+    remove_table,
+)
 from agentic_retriever.schema import Complexity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from agentic_retriever.routing.tables import SignalTable
+    from agentic_retriever.routing.signals import ReadQuery, SignalTable
+
+
+# Whether a question asks about something that must be found first: the cues of questions in several steps.
+#
+# "When was the director of Solaris born?" names nobody whose birth could be looked up. Questions of this kind
+# (multi-hop;
+# Yang et al., HotpotQA, EMNLP 2018) tend to describe things instead of naming them, to join clauses, to hold two
+# things
+# against each other, and to name several things. Each such trait is weak evidence and adds a small weight; the weights
+# of
+# wording stand in the language tables, those of writing (names, quotations) here.
+
+SECOND_NAME: Final = 0.17
+THIRD_NAME: Final = 0.07
+QUOTATION: Final = 0.1
+
+_NAMES_OF_TWO: Final = 2
+_NAMES_OF_THREE: Final = 3
+_QUOTED: Final = re.compile(r"\"[^\"\s][^\"]{0,100}\"|«[^»]{1,100}»|“[^”]{1,100}”|「[^」]{1,100}」")
+_WORD: Final = re.compile(r"[^\W\d_](?:[\w'’&-]|\.(?=\w))*")
+_WITHIN_NAMES: Final = frozenset({"of", "the", "de", "del", "la", "las", "los", "von", "van", "da", "di"})
+_SENTENCE_EDGES: Final = frozenset(".?!¿¡\n")
+_MAX_ABBREVIATED: Final = 3
+_PRONOUN_I: Final = frozenset({"I", "I'm", "I'd", "I'll", "I've", "I’m", "I’d", "I’ll", "I’ve"})
+
+
+def hop_cues(query: str, read: ReadQuery) -> dict[str, float]:
+    """Find the cues of a question in several steps."""
+    by_table = [_worded(table, read.text) for table in read.tables]
+    return max(by_table, key=lambda cues: sum(cues.values()), default={}) | _written(query, names=len(read.tables) == 1)
+
+
+def _worded(table: SignalTable, text: str) -> dict[str, float]:
+    found = ((cue, sum(pattern.search(text) is not None for pattern in cue.patterns)) for cue in table.hops)
+    return {cue.name: cue.weight * count for cue, count in found if count}
+
+
+def _written(query: str, *, names: bool) -> dict[str, float]:
+    raw = unicodedata.normalize("NFC", examined(query))
+    quoted = _QUOTED.findall(raw)
+    count = len(_names(_QUOTED.sub(" , ", raw)) | set(quoted)) if names and not raw.isupper() else 0
+    cues = {
+        "several_names": SECOND_NAME * (count >= _NAMES_OF_TWO) + THIRD_NAME * (count >= _NAMES_OF_THREE),
+        "quotation": QUOTATION * bool(quoted),
+    }
+    return {name: weight for name, weight in cues.items() if weight}
+
+
+def _names(raw: str) -> set[str]:
+    """Runs of words with a capital; not the word that opens a sentence, which has one anyway."""
+    names: list[str] = []
+    last, end = "", 0
+    for match in _WORD.finditer(raw):
+        word, between = match[0], raw[end : match.start()]
+        # Behind an initial or a title ("E.", "St.") no sentence ends.
+        abbreviated = between == ". " and 0 < len(last) <= _MAX_ABBREVIATED
+        opens = not end or (not abbreviated and not _SENTENCE_EDGES.isdisjoint(between))
+        if not opens and _is_name(word):
+            if last and (abbreviated or between == " "):
+                names[-1] += f" {word}"
+            else:
+                names.append(word)
+            last = word
+        elif word not in _WITHIN_NAMES or between != " ":
+            last = ""
+        end = match.end()
+    return set(names)
+
+
+def _is_name(word: str) -> bool:
+    """Tell words with a capital; a code ("N1", "NS-3") names no more than one would ask for anyway."""
+    return word[0].isupper() and word not in _PRONOUN_I and not any(char.isdigit() for char in word)
+
 
 COMPLEX_PATTERN: Final = 0.3
 STRONG_KEYWORD: Final = 0.15
@@ -52,27 +137,13 @@ def assess_complexity(query: str) -> tuple[Complexity, float]:
     questions, 0.05 for each conjunction up to 0.15, less 0.1 for a simple pattern. The verdict is that of the first
     check that applies: complex patterns, strong keywords, cues of several steps that weigh 0.3 together, simple
     patterns, more than 150 characters that are no list, several questions, three conjunctions; else it is simple.
-
-    Args:
-        query: Any text; of a long one, the first and last 1,000 characters are examined for words.
-
-    Returns:
-        The verdict, and the score in [0, 1].
     """
     found = _find(query)
     return _verdict(found), _score(found)
 
 
 def complexity_reasons(query: str) -> tuple[str, ...]:
-    """Name what was found in a question, for explanations.
-
-    Args:
-        query: Any text, as for ``assess_complexity``.
-
-    Returns:
-        What counts for and against complexity, the first checks first: a short name, and behind a colon the words that
-        a pattern or keyword matched, cut at 40 characters, for example ``strong_keyword: compare``. Empty for none.
-    """
+    """Name what was found in a question, for explanations."""
     found = _find(query)
     return (
         *(f"complex_pattern: {_cut(words)}" for words in found.complex_patterns),
@@ -157,16 +228,7 @@ def _verdict(found: _Found) -> Complexity:
 
 
 def question_count(text: str, tables: Sequence[SignalTable]) -> int:
-    """Count the questions in a text: by question marks, or by clauses that a question word opens.
-
-    Args:
-        text: A query in ``matching_form``.
-        tables: The tables of its language.
-
-    Returns:
-        The number of question marks behind words; where three clauses or more ask, their number if that is greater; at
-        least 1. Two clauses alone count as one question, for relative clauses open with the same words.
-    """
+    """Count the questions in a text: by question marks, or by clauses that a question word opens."""
     marks = sum(any(char.isalpha() for char in part) for part in _QUESTION_MARK.split(text)[:-1])
     clauses = max(_asking_clauses(text, table) for table in tables)
     return max(1, marks, clauses if clauses >= _MIN_CLAUSES else 0)
@@ -200,3 +262,73 @@ def _is_list(query: str) -> bool:
     items = [item.strip() for item in _ITEM_END.split(examined(query))]
     filled = [item for item in items if item]
     return len(filled) >= _MIN_ITEMS and all(len(item) <= _MAX_ITEM_CHARS for item in filled)
+
+
+# Signal tables of languages that a program adds to those of the package.
+
+_CODE: Final = re.compile(r"[a-z]{2,3}")
+
+
+def register_language(
+    language: str,
+    *,
+    signals: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]],
+    complexity: Mapping[str, Any] | None = None,
+    spaced: bool = True,
+) -> None:
+    """Add the words by which stage two and the assessment of complexity read questions of one more language.
+
+    Letter case and accents do not count. A word may hold spaces and end in ``*`` for any ending. What is left out
+    stays empty. Register before the first question is asked; registering a language again replaces its table.
+
+    Args:
+        language: ISO 639-1 code, as ``agentic_retriever.text.detect_language`` gives it.
+        signals: Words by signal (``agentic_retriever.routing.signals.SIGNALS``): a list, or an object of ``words`` and
+            ``patterns``, which are regular expressions that take linear time.
+        complexity: Lists by name, as in the packaged tables (``COMPLEXITY_LISTS`` and ``hops``).
+        spaced: Whether words stand between spaces; without, a word is found anywhere.
+
+    Raises:
+        ConfigError: If the code is none, the package has a table of that language, a key is unknown, or a pattern is no
+            regular expression.
+    """
+    if not _CODE.fullmatch(language):
+        raise ConfigError(f"a language must be a code of two or three small letters, such as fr, not {language[:40]!r}")
+    if language in packaged_languages():
+        raise ConfigError(f"the package has a table of {language!r}; only languages without one can be added")
+    lists: dict[str, Any] = {**dict.fromkeys(COMPLEXITY_LISTS, ()), HOPS: {}}
+    _known(complexity or {}, lists, "list of complexity")
+    _known(signals, SIGNALS, "signal")
+    table = {
+        "language": language,
+        "spaced": spaced,
+        "complexity": {**lists, **(complexity or {})},
+        "signals": {name: _entry(signals.get(name, ())) for name in SIGNALS},
+    }
+    try:
+        text = json.dumps(table, default=list)
+    except (TypeError, ValueError) as err:
+        raise ConfigError(f"the table of {language!r} must hold strings, numbers and lists alone: {err}") from err
+    add_table(parse_table(text, file=f"the table of {language!r}"))
+    forget_assessments()
+
+
+def unregister_language(language: str) -> None:
+    """Take away the table of a language that was added."""
+    remove_table(language)
+    forget_assessments()
+
+
+def _entry(words: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Write a signal's words as the packaged tables do."""
+    if isinstance(words, str):
+        raise ConfigError(f"words of a signal must be a list, got the text {words[:40]!r}")
+    parts = dict(words) if isinstance(words, Mapping) else {"words": words}
+    return {"words": (), "patterns": (), **parts}
+
+
+def _known(given: Iterable[str], known: Iterable[str], kind: str) -> None:
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise ConfigError(unknown_name(kind, name, names))

@@ -4,20 +4,90 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.routing.authorship import names_people
+from agentic_retriever.errors import ConfigError
+from agentic_retriever.indices.people import name_words
 from agentic_retriever.routing.complexity import question_count
-from agentic_retriever.routing.tables import SignalTable, read_query
-from agentic_retriever.routing.terms import query_terms
-from agentic_retriever.routing.values import examined, value_hits
-from agentic_retriever.text import detect_language
+from agentic_retriever.routing.signals import SignalTable, examined, query_terms, read_query, shown_form, value_hits
+from agentic_retriever.text import Tokenizer, detect_language
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from agentic_retriever.indices.profile import IndexProfile
-    from agentic_retriever.routing.domain_terms import DomainTerms
+
+
+# Whether a query asks for what certain people wrote or own, and the index knows these people.
+
+SIGNAL: Final = "authorship"
+
+_MAX_CUES: Final = 8
+_NAME_WORDS: Final = 5
+_WINDOW: Final = 60
+_COMMON_SHARE: Final = 0.02
+_FEW_NODES: Final = 2
+_MIN_RUN, _MAX_RUN = 4, 30
+_JOINTS: Final = frozenset(
+    ["or", "and", "&", "y", "e", "o", "u", "the", "de", "del", "van", "von", "der", "mr", "ms", "dr"]
+)
+# The words behind "by" as far as they may be names: "Prieve or Udo W. Pooch, Knuth".
+_WORD_BEHIND: Final = re.compile(r"[\w.'’-]{1,40}|&")
+
+
+def names_people(query: str, profile: IndexProfile) -> bool:
+    """Tell whether a query names people as authors or owners whom the index has as such.
+
+    Words that say so must stand before a name of which a word is among ``profile.people`` and not common in the text of
+    the index. The name needs a capital where its script has them. A query without any capital may do without behind the
+    cues that are words of the table (*written by*), though not behind its patterns, such as a mere *by*, and then the
+    text must hardly have the word.
+    """
+    if not profile.people:
+        return False
+    read, shown = read_query(query), shown_form(query)
+    # Where positions do not agree, since a capital has two small letters, all letters count as small.
+    shown = shown if len(shown) == len(read.text) else read.text
+    small = not any(map(str.isupper, shown))
+    for table in read.tables:
+        cues = (table.words[SIGNAL],) if small and table.spaced else (table.words[SIGNAL], *table.patterns[SIGNAL])
+        found = (match.end() for pattern in cues for match in pattern.finditer(read.text))
+        for end in islice(found, _MAX_CUES):
+            behind = shown[end : end + _WINDOW]
+            words = _name_words(behind, small=small) if table.spaced else _runs(behind)
+            if any(_is_known(word, profile, limit=_FEW_NODES if small else None) for word in words):
+                return True
+    return False
+
+
+def _name_words(behind: str, *, small: bool) -> Iterator[str]:
+    """The words that may be of names, up to the first that cannot; of a text without capitals, the first two."""
+    words = _WORD_BEHIND.findall(behind)
+    for word in words[: 2 if small else _NAME_WORDS]:
+        if word[0].isupper() or word[0].lower() == word[0].upper() or small:
+            yield from name_words(word)
+        elif word.casefold().rstrip(".") not in _JOINTS:
+            return
+
+
+def _runs(behind: str) -> Iterator[str]:
+    """Every run of letters that may be a word of a name, for scripts without spaces between words."""
+    for word in name_words(behind):
+        for start in range(len(word)):
+            yield from (word[start:end] for end in range(start + _MIN_RUN, min(start + _MAX_RUN, len(word)) + 1))
+
+
+def _is_known(word: str, profile: IndexProfile, *, limit: int | None) -> bool:
+    if not any(word in names for names in profile.people.values()):
+        return False
+    most = max(_FEW_NODES, int(_COMMON_SHARE * profile.nodes)) if limit is None else limit
+    terms = Tokenizer(language=profile.language).query_tokens(word)
+    # A word without terms is a stop word.
+    return bool(terms) and all(profile.document_frequency.get(term, 0) <= most for term in terms)
+
 
 FEATURES: Final = (
     "metadata_values",
@@ -72,17 +142,7 @@ def query_features(
     *,
     domain_terms: DomainTerms | None = None,
 ) -> Mapping[str, float]:
-    """Find the signals in a query.
-
-    Args:
-        query: Any text; of a long one, the first and last 1,000 characters are examined.
-        profile: The index it goes to, for the metadata values and terms that this one has; ``None`` for none.
-        complexity_score: In [0, 1], from ``assess_complexity``.
-        domain_terms: Terms of the field to look for; ``None`` for none.
-
-    Returns:
-        Every name of ``FEATURES`` with its strength in [0, 1], 0.0 when absent.
-    """
+    """Find the signals in a query."""
     raw, read = unicodedata.normalize("NFKC", examined(query)), read_query(query)
     text, tables = read.text, read.tables
     signals = {name: float(any(table.matches(name, text) for table in tables)) for name in _WORDED}
@@ -172,3 +232,63 @@ def _rare_share(profile: IndexProfile, terms: Sequence[str]) -> float:
     limit = max(_MIN_RARE, int(_RARE_SHARE * profile.nodes))
     rare = sum(1 for term in distinct if 0 < profile.document_frequency.get(term, 0) <= limit)
     return rare / len(distinct) if distinct else 0.0
+
+
+# Terms of the field that a configuration names: a question with one of them wants its exact words found.
+
+MAX_DOMAIN_TERMS: Final = 500
+
+_MAX_FORM_CHARS: Final = 200
+_BY_COUNT: Final = (0.0, 0.8, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainTerms:
+    """Terms of the field, each with its other forms; equal ones share their tables."""
+
+    terms: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> DomainTerms:
+        """Read a setting."""
+        entries = [entry.strip() for line in text.splitlines() for entry in line.split(";") if entry.strip()]
+        if len(entries) > MAX_DOMAIN_TERMS:
+            raise ConfigError(f"{len(entries):,} domain terms, at most {MAX_DOMAIN_TERMS} are allowed")
+        return cls(tuple(tuple(_form(form, entry) for form in entry.split("|")) for entry in entries))
+
+    def found(self, query_terms: Sequence[str], language: str) -> list[str]:
+        """Find the terms that a query has, in any of their forms."""
+        table = _table(self, language)
+        hits = {
+            at
+            for start, first in enumerate(query_terms)
+            for run, at in table.get(first, ())
+            if tuple(query_terms[start : start + len(run)]) == run
+        }
+        return [self.terms[at][0] for at in sorted(hits)]
+
+    def strength(self, query_terms: Sequence[str], language: str) -> float:
+        """Return how much the terms of a query speak, in [0, 1]: 0 for none, 0.8 for one, 1 for two and more."""
+        return _BY_COUNT[min(len(self.found(query_terms, language)), len(_BY_COUNT) - 1)] if self.terms else 0.0
+
+
+def _form(form: str, entry: str) -> str:
+    form = form.strip()
+    if not any(map(str.isalnum, form)) or len(form) > _MAX_FORM_CHARS:
+        raise ConfigError(
+            f"domain_terms needs TERM or TERM | ALIAS, each with a letter or digit and at most {_MAX_FORM_CHARS} "
+            f"characters, got {entry[:80]!r}"
+        )
+    return form
+
+
+@lru_cache(64)
+def _table(terms: DomainTerms, language: str) -> dict[str, list[tuple[tuple[str, ...], int]]]:
+    """Runs of terms and the entry of each, by the first term; a form of stop words alone has none and never matches."""
+    tokenizer = Tokenizer(language=language)
+    table: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+    for at, forms in enumerate(terms.terms):
+        for run in {tuple(tokenizer.query_tokens(form)) for form in forms}:
+            if run:
+                table.setdefault(run[0], []).append((run, at))
+    return table

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from agentic_retriever.errors import ConfigError, NoEligibleStrategyError
-from agentic_retriever.routing.classifier import softmax
 from agentic_retriever.routing.features import FEATURES
+from agentic_retriever.routing.signals import softmax
 from agentic_retriever.schema import NO_LIMITS, Selection, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agentic_retriever.schema import Allowance, StrategyCard
+
 
 WEIGHTS_FILE: Final = "strategy_weights.json"
 FUSED_WEIGHTS_FILE: Final = "strategy_weights_fused.json"
@@ -50,30 +52,12 @@ class StrategySelector(Protocol):
         features: Mapping[str, float],
         allowance: Allowance = NO_LIMITS,
     ) -> Selection:
-        """Pick a strategy.
-
-        Args:
-            query: The question; any text.
-            cards: The strategies to choose from.
-            features: Signals of the query, from ``query_features``.
-            allowance: What may be spent on a model, by a selector that asks one.
-
-        Returns:
-            Probabilities for every strategy offered, best first; equals in declared order of reliability.
-
-        Raises:
-            NoEligibleStrategyError: If no strategy is offered.
-        """
+        """Pick a strategy."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyWeights:
-    """How much each signal speaks for each strategy, as logarithms of odds.
-
-    Attributes:
-        base: What each strategy has without any signal; 0.0 where it is not listed.
-        signals: Weight by signal and strategy, times the signal's strength.
-    """
+    """How much each signal speaks for each strategy, as logarithms of odds."""
 
     base: Mapping[Strategy, float]
     signals: Mapping[str, Mapping[Strategy, float]]
@@ -104,13 +88,6 @@ class HeuristicSelector:
 
     Where the cards carry measured qualities, a strategy's odds fall with the distance of its quality to the best one,
     by ``MAX_QUALITY_SHIFT`` at most; a card without a measured quality counts as the mean of those that have one.
-
-    Args:
-        weights: The table; by default the packaged one that goes by the wording alone. ``fused_weights()`` starts from
-            ``hybrid`` instead of ``vector`` and leaves it for what has paid.
-
-    Raises:
-        ConfigError: If the packaged table is damaged.
     """
 
     mode = "heuristic"
@@ -126,11 +103,7 @@ class HeuristicSelector:
         features: Mapping[str, float],
         allowance: Allowance = NO_LIMITS,  # noqa: ARG002 - of the protocol
     ) -> Selection:
-        """Pick a strategy; see :class:`StrategySelector`.
-
-        Raises:
-            NoEligibleStrategyError: If no strategy is offered.
-        """
+        """Pick a strategy; see :class:`StrategySelector`."""
         offered = offered_strategies(cards)
         weights = self._weights.with_cards(cards)
         strengths = {name: _strength(features.get(name, 0.0)) for name in weights.signals}
@@ -171,15 +144,7 @@ def _why(
 
 
 def quality_shifts(cards: Sequence[StrategyCard]) -> dict[Strategy, float]:
-    """Turn measured qualities into logarithms of odds.
-
-    Args:
-        cards: The strategies offered, with or without a measured quality.
-
-    Returns:
-        A shift from ``-MAX_QUALITY_SHIFT`` to 0 for each strategy; the best one has 0, and one without a measured
-        quality counts as the mean of the others. Nothing where nothing was measured.
-    """
+    """Turn measured qualities into logarithms of odds."""
     known = {
         card.strategy: min(1.0, max(0.0, card.quality))
         for card in cards
@@ -209,11 +174,7 @@ def _strength(value: float) -> float:
 
 @lru_cache(1)
 def packaged_weights() -> StrategyWeights:
-    """Read the packaged table of what the wording of a query asks for, once; without any signal it is ``vector``.
-
-    Raises:
-        ConfigError: If it is damaged; the key is named.
-    """
+    """Read the packaged table of what the wording of a query asks for, once; without any signal it is ``vector``."""
     return _packaged(WEIGHTS_FILE)
 
 
@@ -222,9 +183,6 @@ def fused_weights() -> StrategyWeights:
     """Read the packaged table for indexes whose hybrid search is calibrated, once; without any signal it is ``hybrid``.
 
     It leaves that only for strategies that did better than it where their signals spoke; see docs/routing.md.
-
-    Raises:
-        ConfigError: If it is damaged; the key is named.
     """
     return _packaged(FUSED_WEIGHTS_FILE)
 
@@ -235,18 +193,7 @@ def _packaged(file: str) -> StrategyWeights:
 
 
 def parse_weights(text: str, *, file: str = WEIGHTS_FILE) -> StrategyWeights:
-    """Read a table of weights.
-
-    Args:
-        text: JSON with the keys ``base`` (strategy to weight) and ``signals`` (signal to strategy to weight).
-        file: Name of the file for messages.
-
-    Returns:
-        The table.
-
-    Raises:
-        ConfigError: If it is no JSON, or a strategy, signal or weight is none.
-    """
+    """Read a table of weights."""
     try:
         data = json.loads(text)
     except ValueError as err:
@@ -268,3 +215,42 @@ def _weights(row: Any, *, where: str) -> dict[Strategy, float]:  # noqa: ANN401 
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
             raise ConfigError(f"{where}.{name} must be a finite number, got {str(weight)[:40]!r}")
     return {Strategy(name): float(weight) for name, weight in row.items()}
+
+
+# Every strategy in turn, so that a benchmark sees each of them on its share of the questions.
+
+
+class RoundRobinSelector:
+    """Offers each strategy in turn, for benchmarks; over any number of threads the counts differ by one at most.
+
+    Turns are counted apart for each set of strategies offered.
+    """
+
+    mode = "round_robin"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns: dict[tuple[Strategy, ...], int] = {}
+
+    def select(
+        self,
+        query: str,  # noqa: ARG002 - of the protocol
+        cards: Sequence[StrategyCard],
+        *,
+        features: Mapping[str, float],  # noqa: ARG002 - of the protocol
+        allowance: Allowance = NO_LIMITS,  # noqa: ARG002 - of the protocol
+    ) -> Selection:
+        """Pick the next strategy; see :class:`StrategySelector`."""
+        offered = offered_strategies(cards)
+        with self._lock:
+            turn = self._turns.get(offered, 0)
+            self._turns[offered] = (turn + 1) % len(offered)
+        share = 1.0 / len(offered)
+        return Selection(
+            name=offered[turn].value,
+            confidence=share,
+            scores={strategy.value: share for strategy in offered[turn:] + offered[:turn]},
+            margin=1.0 if len(offered) == 1 else 0.0,
+            reason=f"turn {turn + 1} of {len(offered)}",
+            mode=self.mode,
+        )

@@ -5,14 +5,7 @@ retrieval a :class:`Retrieval`, synthesis an :class:`Answer` with :class:`Citati
 read-only, every sequence a tuple, and every value turns into plain JSON types with ``to_dict()``.
 """
 
-from agentic_retriever.schema.answers import (
-    Answer,
-    Citation,
-    Confidence,
-    ConfidenceLevel,
-    Retrieval,
-    Tried,
-)
+from agentic_retriever.schema.answers import Answer, Citation, Confidence, ConfidenceLevel, Retrieval, Tried
 from agentic_retriever.schema.attempts import Attempt, FailureKind
 from agentic_retriever.schema.checks_made import SentenceCheck
 from agentic_retriever.schema.decision import Difference, RouteDecision, RouteDiff

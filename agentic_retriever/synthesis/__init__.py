@@ -1,16 +1,14 @@
 """From retrieved nodes to a cited answer: by a model, or by extraction when there is none."""
 
-from agentic_retriever.synthesis.checking import CitedText, check_citations
+from agentic_retriever.synthesis.checking import CitedText, Unsupported, check_citations
 from agentic_retriever.synthesis.citations import PassageMatcher, Support, cite
 from agentic_retriever.synthesis.confidence import AnswerFeatures, ConfidenceModel, confidence_score
 from agentic_retriever.synthesis.context import ContextPassage, assemble
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
-from agentic_retriever.synthesis.foreign import ForeignSynthesizer
-from agentic_retriever.synthesis.llm_answer import LLMAnswer, LLMSynthesizer
-from agentic_retriever.synthesis.rewriting import Unsupported
 from agentic_retriever.synthesis.synthesizer import Synthesizer
 from agentic_retriever.synthesis.terms import unknown_share
 from agentic_retriever.synthesis.values import Evidence, Limits, StreamControl, Synthesis
+from agentic_retriever.synthesis.writing import ForeignSynthesizer, LLMAnswer, LLMSynthesizer
 
 __all__ = [
     "AnswerFeatures",

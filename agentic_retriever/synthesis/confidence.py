@@ -45,28 +45,16 @@ _FAR: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFeatures:
-    """What is known of an answer; ``None`` for what is not.
+    """What is known of an answer; ``None`` for what is not."""
 
-    Attributes:
-        coverage: Weighted share of the question's terms in the cited text, in [0, 1].
-        relevance: How near the dense retriever found the question to the nodes, in [0, 1].
-        reachable: Weighted share of the question's terms in the best single passage, in [0, 1].
-        absent: Weighted share of them in no passage at all, in [0, 1].
-        missing_code: 1 when the question names a code or number that is in no passage, else 0.
-        unknown_share: Share of the question's content words that occur nowhere in the index, in [0, 1].
-        fit: How far the cited text has the kind of answer that is asked for, in [0, 1].
-        margin: How far the best sentence is ahead of the average one, in [0, 1].
-        foreign: Whether the question is in another language than the passages, so that words tell nothing.
-    """
-
-    coverage: float
-    relevance: float | None = None
-    reachable: float | None = None
-    absent: float | None = None
+    coverage: float  # Weighted share of the question's terms in the cited text, in [0, 1]
+    relevance: float | None = None  # How near the dense retriever found the question to the nodes, in [0, 1]
+    reachable: float | None = None  # Weighted share of the question's terms in the best single passage, in [0, 1]
+    absent: float | None = None  # Weighted share of them in no passage at all, in [0, 1]
     missing_code: float | None = None
     unknown_share: float | None = None
-    fit: float | None = None
-    margin: float | None = None
+    fit: float | None = None  # How far the cited text has the kind of answer that is asked for, in [0, 1]
+    margin: float | None = None  # How far the best sentence is ahead of the average one, in [0, 1]
     foreign: bool = False
 
     def values(self) -> dict[str, float | None]:
@@ -103,13 +91,7 @@ class AnswerFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidenceModel:
-    """Weights of the features; a value that turns into JSON and back.
-
-    Attributes:
-        intercept: Log-odds of an answer of which every feature is 0.
-        weights: Weight by feature, for those of ``SIGNS``.
-        neutral: What stands for a feature that is not known, by feature.
-    """
+    """Weights of the features; a value that turns into JSON and back."""
 
     intercept: float
     weights: Mapping[str, float]
@@ -129,11 +111,7 @@ class ConfidenceModel:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> ConfidenceModel:
-        """Read what ``to_dict`` wrote.
-
-        Raises:
-            ConfigError: If a key is missing, a feature is not known or a number is not finite.
-        """
+        """Read what ``to_dict`` wrote."""
         try:
             model = cls(
                 intercept=float(given["intercept"]),
@@ -171,16 +149,6 @@ def confidence_score(
 
     The score is the model's probability times ``0.4 + 0.6 * support``: nothing raises an answer that its citations do
     not support.
-
-    Args:
-        coverage: Weighted share of the question's terms found in the cited text, in [0, 1].
-        relevance: How near the dense retriever found the question to the nodes, in [0, 1], or ``None`` if unknown.
-        support: Mean score of the citations over the sentences of the answer, in [0, 1].
-        features: What else is known; its coverage and relevance are replaced by those given here.
-        model: The weights; those of the package by default.
-
-    Returns:
-        A score in [0, 1]. Arguments outside their range are clipped, those that are not finite count as 0.
     """
     given = features or AnswerFeatures(coverage=coverage)
     known = {name: getattr(given, name) for name in AnswerFeatures.__slots__}

@@ -9,8 +9,8 @@ from llama_index.core.schema import MetadataMode
 from rapidfuzz import fuzz
 
 from agentic_retriever.schema import Complexity
-from agentic_retriever.synthesis.numbers import numbers_in
 from agentic_retriever.text import split_sentences
+from agentic_retriever.text.numbers import numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,19 +31,7 @@ _PAGE_KEYS = ("page", "page_number", "page_label")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPassage:
-    """A node as the synthesizers see it.
-
-    Attributes:
-        number: Rank from 1, in the order of retrieval.
-        node: The node itself.
-        doc_id: Its source document, or its own id when it has none.
-        text: The node's text, or the beginning of it when there was no room for all.
-        offset: Where ``text`` begins in the source document; 0 when the node does not know its place, so that spans
-            then count from the beginning of the node's own text.
-        title: Title of the document, or ``""``.
-        section: Heading path, or ``""``.
-        page: Page number from 1, or ``None``.
-    """
+    """A node as the synthesizers see it."""
 
     number: int
     node: NodeWithScore
@@ -52,7 +40,7 @@ class ContextPassage:
     offset: int
     title: str
     section: str
-    page: int | None
+    page: int | None  # Page number from 1, or None
 
     @property
     def header(self) -> str:
@@ -75,14 +63,6 @@ def assemble(
     larger one takes the better rank of both. One that is nearly the same as a better one, with the same numbers, is
     dropped, too. The last passage is cut at a sentence when it does not fit and 200
     characters or more of it do; what ranks lower is left out.
-
-    Args:
-        nodes: Best first. Blank ones are skipped.
-        max_chars: Most characters of headers and texts together.
-        max_passages: Most passages, at least 1, or ``None`` for as many as there is room for.
-
-    Returns:
-        Passages numbered from 1; ``()`` when no node has text.
     """
     kept: list[ContextPassage] = []
     for node in nodes:

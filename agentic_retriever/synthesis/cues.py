@@ -14,10 +14,11 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.synthesis.numbers import numbers_in
+from agentic_retriever.text.numbers import numbers_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
 
 NUMERIC: Final = frozenset({"number", "amount", "date", "duration", "percent", "time"})
 """Kinds of answers that hold a number."""
@@ -36,14 +37,7 @@ _EMPHASIS: Final = re.compile(r"[*_`]+")
 
 @dataclass(frozen=True, slots=True)
 class Cues:
-    """The patterns of all languages.
-
-    Attributes:
-        asks: What a question says that asks for a kind.
-        shows: What a sentence has that holds a kind.
-        joints: What stands between the parts of a question.
-        leans: How a sentence begins that says little without the one before it.
-    """
+    """The patterns of all languages."""
 
     asks: Mapping[str, re.Pattern[str]]
     shows: Mapping[str, re.Pattern[str]]
@@ -68,28 +62,12 @@ def answer_cues() -> Cues:
 
 
 def asked_kinds(query: str) -> frozenset[str]:
-    """Tell what kinds of answers a question asks for.
-
-    Args:
-        query: Any text.
-
-    Returns:
-        Kinds such as ``date`` or ``person``, and ``listing`` or ``overview`` for what asks for no single fact.
-    """
+    """Tell what kinds of answers a question asks for."""
     return frozenset(kind for kind, pattern in answer_cues().asks.items() if pattern.search(query))
 
 
 def satisfaction(kinds: Collection[str], text: str, query: str) -> float:
-    """Tell how far a text has what is asked for.
-
-    Args:
-        kinds: What is asked for; ``listing`` and ``overview`` do not count.
-        text: A sentence.
-        query: The question, whose own numbers and names are no answers.
-
-    Returns:
-        How far the best of the kinds is there, in [0, 1]; 0 when no kind is asked for.
-    """
+    """Tell how far a text has what is asked for."""
     wanted = [kind for kind in kinds if kind in answer_cues().shows]
     if not wanted:
         return 0.0
@@ -111,14 +89,7 @@ def _has(kind: str, body: str, query: str) -> float:
 
 
 def split_parts(query: str) -> list[str]:
-    """Cut a question at commas, conjunctions and question marks.
-
-    Args:
-        query: Any text.
-
-    Returns:
-        What stands between the joints, blank parts left out.
-    """
+    """Cut a question at commas, conjunctions and question marks."""
     return [part for part in answer_cues().joints.split(query) if part and part.strip()]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentic_retriever.synthesis.cues import NUMERIC, asked_kinds, split_parts
 from agentic_retriever.text import Tokenizer
-from agentic_retriever.text.asking import without_asking
+from agentic_retriever.text.tokens import without_asking
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -22,12 +22,7 @@ _CODE_CHARS = 3
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of several things that a question asks.
-
-    Attributes:
-        terms: Its distinct terms.
-        kinds: What kinds of answers it asks for.
-    """
+    """One of several things that a question asks."""
 
     terms: tuple[str, ...]
     kinds: frozenset[str]
@@ -35,19 +30,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question as it is matched against text.
-
-    Attributes:
-        text: The question as it was asked.
-        terms: Its distinct terms without those that only ask, in order.
-        kinds: What kinds of answers it asks for.
-        parts: What it asks one after the other; ``()`` when that is one thing.
-    """
+    """A question as it is matched against text."""
 
     text: str
     terms: tuple[str, ...]
     kinds: frozenset[str]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Part, ...] = ()  # What it asks one after the other; () when that is one thing
 
     @property
     def asks_number(self) -> bool:
@@ -56,12 +44,7 @@ class Question:
 
     @classmethod
     def of(cls, query: str, tokenizer: Tokenizer) -> Question:
-        """Analyse a question.
-
-        Args:
-            query: The question, in any language.
-            tokenizer: The one that cuts the texts, too.
-        """
+        """Analyse a question."""
         kinds = asked_kinds(query)
         return cls(query, _terms_of(query, tokenizer), kinds, _parts_of(query, tokenizer))
 
@@ -69,13 +52,6 @@ class Question:
         """Weigh the terms by inverse document frequency among some texts.
 
         A term that is everywhere still counts half: retrieval brought texts together because they have it.
-
-        Args:
-            texts: The distinct terms of each text.
-
-        Returns:
-            A weight in [0.5, 1] for each term; 1 for a term that occurs nowhere. A code and its parts are not both
-            weighed.
         """
         size = len(texts)
         rarest = math.log(size + 1) or 1.0
@@ -120,29 +96,12 @@ def is_code(term: str) -> bool:
 
 
 def unknown_share(query: str, document_frequency: Mapping[str, int], *, language: str) -> float | None:
-    """Tell which share of a question's terms occurs nowhere in an index.
-
-    Args:
-        query: The question.
-        document_frequency: In how many nodes of the index each term occurs, for all of its terms.
-        language: ISO 639-1 code of the index, whose tokenizer counted them.
-
-    Returns:
-        A share in [0, 1]; ``None`` for a question without terms.
-    """
+    """Tell which share of a question's terms occurs nowhere in an index."""
     terms = _terms_of(query, Tokenizer(language))
     return sum(term not in document_frequency for term in terms) / len(terms) if terms else None
 
 
 def coverage(weights: Mapping[str, float], terms: Collection[str]) -> float:
-    """Tell which share of the weighted terms of a question is among some terms.
-
-    Args:
-        weights: Weight by question term.
-        terms: The terms of a text.
-
-    Returns:
-        A share in [0, 1]; 0 for a question without terms.
-    """
+    """Tell which share of the weighted terms of a question is among some terms."""
     total = sum(weights.values())
     return min(1.0, sum(weight for term, weight in weights.items() if term in terms) / total) if total else 0.0

@@ -32,13 +32,7 @@ class Closable(Protocol):
 
 
 class StreamControl:
-    """Lets another thread end a streamed answer while its reader waits for the next piece.
-
-    Attributes:
-        cancelled: Whether it was given up.
-        nodes: What was retrieved, once that is known.
-        route: The decision, likewise.
-    """
+    """Lets another thread end a streamed answer while its reader waits for the next piece."""
 
     def __init__(self) -> None:
         self.nodes: tuple[NodeWithScore, ...] = ()
@@ -68,14 +62,7 @@ class StreamControl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What retrieval knows about the question besides the nodes.
-
-    Attributes:
-        relevance: How near the dense retriever found the question to the nodes, in [0, 1], or ``None`` if unknown.
-        query_vector: The question's vector, shape ``(dim,)``, for rescoring sentences, or ``None``.
-        unknown_share: Share of the question's terms that occur nowhere in the index, in [0, 1], or ``None``; see
-            :func:`~agentic_retriever.synthesis.terms.unknown_share`.
-    """
+    """What retrieval knows about the question besides the nodes."""
 
     relevance: float | None = None
     query_vector: Sequence[float] | NDArray[Any] | None = None
@@ -84,54 +71,29 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one answer may use.
+    """What one answer may use."""
 
-    Attributes:
-        max_chars: Most source text in a prompt, in characters.
-        max_passages: Most passages in a prompt, or ``None`` for 5, and 10 for a complex question.
-        max_llm_calls: Model calls, or ``None`` for as many as it takes; 0 means the extractive answer.
-        max_usd: Money for model calls in USD, or ``None`` for no limit.
-        force_cloud: Whether the cloud model is asked first.
-        timeout_s: Seconds left for the model, or ``None`` for its own limit.
-        control: Lets another thread end a streamed answer.
-    """
-
-    max_chars: int = 8_000
-    max_passages: int | None = None
-    max_llm_calls: int | None = None
-    max_usd: float | None = None
+    max_chars: int = 8_000  # Most source text in a prompt, in characters
+    max_passages: int | None = None  # Most passages in a prompt, or None for 5, and 10 for a complex question
+    max_llm_calls: int | None = None  # Model calls, or None for as many as it takes; 0 means the extractive answer
+    max_usd: float | None = None  # Money for model calls in USD, or None for no limit
     force_cloud: bool = False
-    timeout_s: float | None = None
+    timeout_s: float | None = None  # Seconds left for the model, or None for its own limit
     control: StreamControl | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synthesis:
-    """An answer before the router puts its record around it.
-
-    Attributes:
-        text: The answer with its ``[n]`` markers, or a message that nothing was found.
-        citations: One for each number.
-        tier: Who wrote it; ``NONE`` for the message.
-        usage: Model calls made, failed ones included (their tokens are not known and count 0).
-        confidence: Score and level.
-        degraded: What fell back, and why.
-        llm_ms: Milliseconds spent on the model.
-        language: ISO 639-1 code of the question.
-        nodes_left_out: Nodes that the model did not get to read, for lack of room in its prompt or since they say what
-            a better one says; 0 for an extract.
-        checks: How each sentence stands against what it cites, with those that were left out.
-        attempts: The models that were asked, in order, with what became of each.
-    """
+    """An answer before the router puts its record around it."""
 
     text: str
     citations: tuple[Citation, ...]
-    tier: Tier
-    usage: Usage
+    tier: Tier  # Who wrote it; NONE for the message
+    usage: Usage  # Model calls made, failed ones included (their tokens are not known and count 0)
     confidence: Confidence
     degraded: tuple[Degradation, ...]
-    llm_ms: float
-    language: str
+    llm_ms: float  # Milliseconds spent on the model
+    language: str  # ISO 639-1 code of the question
     nodes_left_out: int = 0
     checks: tuple[SentenceCheck, ...] = ()
     attempts: tuple[Attempt, ...] = ()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from agentic_retriever.text.cleaning import TerminalPieces, normalise_query, safe_terminal
 from agentic_retriever.text.languages import UNDETERMINED, detect_language
-from agentic_retriever.text.scripts import Script, ScriptRun, dominant_script, script_of, script_runs
+from agentic_retriever.text.scripts import (
+    Script,
+    ScriptRun,
+    TerminalPieces,
+    dominant_script,
+    normalise_query,
+    safe_terminal,
+    script_of,
+    script_runs,
+)
 from agentic_retriever.text.sentences import Sentence, split_sentences
-from agentic_retriever.text.stopwords import stopwords
-from agentic_retriever.text.tokens import TOKENIZER_VERSION, Tokenizer, count_overlap
+from agentic_retriever.text.tokens import TOKENIZER_VERSION, Tokenizer, count_overlap, stopwords
 
 __all__ = [
     "TOKENIZER_VERSION",

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.text.scripts import Script, script_counts
-from agentic_retriever.text.stopwords import stopword_languages, stopwords
+from agentic_retriever.text.tokens import stopword_languages, stopwords
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
@@ -86,15 +86,7 @@ def _classifier() -> LanguageIdentifier:
 
 
 def detect_language(text: str) -> str:
-    """Tell the language of a text.
-
-    Args:
-        text: Any text; the first 2,000 characters that are not white space at the start are examined.
-
-    Returns:
-        ISO 639-1 code; ``"und"`` when there are fewer than three letters of a script that several languages share, or
-        no letter at all. Chinese without Japanese or Korean letters is ``"zh"``.
-    """
+    """Tell the language of a text."""
     return _detected(text.lstrip()[:_MAX_EXAMINED])
 
 

@@ -5,17 +5,202 @@ Rules, not a model: they need no training data, treat all languages that share a
 
 from __future__ import annotations
 
+import math
 import re
+import unicodedata
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from agentic_retriever.text.abbreviations import ALWAYS_FOLLOWED, BEFORE_NUMBER, MAY_END, MONTHS, STARTERS
-from agentic_retriever.text.clauses import clause_cuts
-from agentic_retriever.text.layout import blocks
-from agentic_retriever.text.scripts import Script, character_class
+import numpy as np
+
+from agentic_retriever.text.scripts import Script, character_class, script_of
+from agentic_retriever.text.tokens import stopword_languages, stopwords
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from agentic_retriever.text.tokens import Tokenizer
+
+    Matrix = npt.NDArray[np.floating[Any]]
+
+
+# Words before a full stop that is not, or need not be, the end of a sentence. Data for ``sentences``.
+
+_TITLES: Final = """
+    adm apdo approx aprox arq avda av bros ca capt cf ch cía cmdr cnel col dept depto dipl dir dña dr dra dras dres drs
+    ed eds eg ej esp evtl excma excmo ext fdo gen ggf gob gov gral hno hnos hon ie ilma ilmo inkl incl ing lic lt máx
+    max mín min mlle mme mr mrs ms mt op pbro ppal pres prof profa prov rep rev sen sgt sig sog sra sras sr sres srta st
+    sta ste sto str tel trad tte univ vda vgl viz vs zzgl
+    bzw d.h e.g i.e p.ej u.a z.b
+    гл им рис см стр т.е т.к ул
+"""
+_COUNTERS: Final = """
+    abs anm apartado apt art arts artt bd cap caps chap eq fig figs kap n no nos nr nro num núm núms p pag pág págs pos
+    pp pt s sec secc sect tab vol vols § №
+"""
+_SUFFIXES: Final = "al co corp cía etc ff inc jr ltd ltda pte pty s.a s.l s.r.l ss u.k u.s uu usw др пр"
+_MONTHS: Final = """
+    januar februar märz april mai juni juli august september oktober november dezember
+    január február március április május június július augusztus szeptember október december
+    ledna února března dubna května června července srpna září října listopadu prosince
+"""
+
+ALWAYS_FOLLOWED: Final = frozenset(_TITLES.split())
+"""Titles and the like: a name or the rest of the sentence follows."""
+
+BEFORE_NUMBER: Final = frozenset(_COUNTERS.split())
+"""Not the end of a sentence when a number follows: ``No. 5``, but ``No. I will not.``"""
+
+MAY_END: Final = frozenset(_SUFFIXES.split())
+"""The end of a sentence when the next word is one that sentences begin with."""
+
+MONTHS: Final = frozenset(_MONTHS.split())
+"""Months of languages that write the day before them with a full stop: ``3. Oktober``."""
+
+STARTERS: Final = frozenset(word for language in stopword_languages() for word in stopwords(language))
+"""Words that, with a capital, begin a sentence rather than a name."""
+
+
+# Where to cut a sentence that punctuation does not end: Thai and Lao write a space instead; others are too long.
+
+MAX_SENTENCE: Final = 1_000
+"""Longest sentence, in characters; longer ones are cut at the best place in their second half."""
+
+# In characters: no clause is shorter; at a space between two Thai words one ends from the second length on, at any
+# space that is not beside a number from the third on.
+_MIN_CLAUSE: Final = 20
+_LONG_CLAUSE: Final = 60
+_VERY_LONG_CLAUSE: Final = 200
+
+_SPACED_CHARS: Final = character_class(Script.THAI, Script.LAO)
+_SPACED_RE: Final = re.compile(f"[{_SPACED_CHARS}]")
+_SPACE_RE: Final = re.compile(r"(?<!\.)\s+(?![\dๆฯ])")
+_BETWEEN_WORDS_RE: Final = re.compile(rf"(?<=[{_SPACED_CHARS}\"'”’)\]])\s+(?=[{_SPACED_CHARS}\"'“‘(\[])")
+# Words with which a new clause or sentence begins: but, therefore, besides, however, when, if, because, afterwards...
+# Those that also join two nouns, such as "and", are not among them.
+_OPENING_RE: Final = re.compile(
+    r"\s+(?:แต่|ดังนั้น|ดังนี้|นอกจาก|อย่างไรก็|ทั้งนี้|อนึ่ง|เมื่อ|หาก|ถ้า|เนื่องจาก|เพราะ|ต่อมา|จากนั้น|หลังจาก|ก่อนที่|ส่วน|ในขณะ|ในปี"
+    r"|ในกรณี|ทำให้|ซึ่ง|จึง|ข้อ|มาตรา|แม้|กล่าวคือ"
+    r"|ແຕ່|ດັ່ງນັ້ນ|ນອກຈາກ|ເມື່ອ|ຖ້າ|ເພາະ|ຕໍ່ມາ|ຫຼັງຈາກ|ຊຶ່ງ|ເຊິ່ງ)"
+)
+# Polite particles that close what is said.
+_CLOSING_RE: Final = re.compile("(?:ครับ|ค่ะ|คะ|นะ|จ้ะ|ແດ່|ເດີ)$")
+
+_PAUSE_RE: Final = re.compile(r"[,;:،؛၊]\s+|[、，；：]")
+_WHITE_RE: Final = re.compile(r"\s+")
+# Vowels that are written before the consonant they belong to.
+_LEADING_VOWELS: Final = frozenset("เแโใไເແໂໃໄ")
+
+
+def clause_cuts(text: str, start: int, end: int) -> Iterator[int]:
+    """Find where to cut a sentence further."""
+    at = start
+    if _SPACED_RE.search(text, start, end):
+        for cut in _space_cuts(text, start, end):
+            yield from _hard_cuts(text, at, cut)
+            yield cut
+            at = cut
+    yield from _hard_cuts(text, at, end)
+
+
+def _space_cuts(text: str, start: int, end: int) -> Iterator[int]:
+    at = start
+    for space in _SPACE_RE.finditer(text, start, end):
+        length = space.start() - at
+        if length >= _MIN_CLAUSE and end - space.end() >= _MIN_CLAUSE and _ends_clause(text, space.start(), length):
+            yield space.end()
+            at = space.end()
+
+
+def _ends_clause(text: str, space: int, length: int) -> bool:
+    """Tell whether a clause of some length ends at a space."""
+    if text[space - 1].isdigit():  # what follows may be its unit
+        return _OPENING_RE.match(text, space) is not None
+    if length >= _VERY_LONG_CLAUSE:
+        return True
+    if not _BETWEEN_WORDS_RE.match(text, space):
+        return False
+    if length >= _LONG_CLAUSE or _OPENING_RE.match(text, space):
+        return True
+    return _CLOSING_RE.search(text[max(0, space - 5) : space]) is not None
+
+
+def _hard_cuts(text: str, start: int, end: int) -> Iterator[int]:
+    while end - start > MAX_SENTENCE:
+        start = _best_cut(text, start + MAX_SENTENCE // 2, start + MAX_SENTENCE)
+        yield start
+
+
+def _best_cut(text: str, first: int, last: int) -> int:
+    """The last place between two offsets where a reader would pause, or else where no letter is torn apart."""
+    for pattern in (_PAUSE_RE, _WHITE_RE):
+        places = [match.end() for match in pattern.finditer(text, first, last)]
+        if places:
+            return places[-1]
+    for cut in range(last, first, -1):
+        torn = unicodedata.category(text[cut])[0] == "M" or text[cut - 1] in _LEADING_VOWELS
+        if not torn:
+            return cut
+    return last
+
+
+# Where the lines of a text belong together, so that sentences are looked for only inside such blocks.
+
+# A heading, a table row, a rule, an underline or a code fence: a line that is one with neither neighbour.
+_ALONE_RE: Final = re.compile(r"\s*(?:#{1,6}\s|\||```|~~~|(?:[-=*_]\s*){3,}$|[^\t]*\t[^\t]*\t|[^|]*\|[^|]*\|)")
+_ITEM_RE: Final = re.compile(r"\s*(?:>\s*)*(?:[-*+•‣◦▪●·–—]|\(?(?:[0-9]{1,3}|[A-Za-z]|[ivxIVX]{2,5})[.)])\s+\S")
+_SECTION_RE: Final = re.compile(r"\s*(?:§+\s*)?[0-9]{1,3}(?:\.[0-9]{1,3})+\.?\s+\S")
+_OPEN_ENDS: Final = (",", ";", "-", "(", "[", "،", "、", "，")
+_ENDS_BY_LINE: Final = frozenset({Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR})
+
+# In characters: lines up to these lengths are titles or entries rather than wrapped prose.
+_SHORT: Final = 40
+_SHORT_SECTION: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Lines that belong together."""
+
+    start: int
+    end: int
+    whole: bool
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """Cut a text into blocks of lines over which a sentence may run on.
+
+    A blank line ends a block, and so does the beginning of a list item or numbered section; a Markdown heading, a table
+    row or a rule is a block of its own. Other lines run on, save after a short line or one in a script that has no full
+    stop.
+    """
+    start = end = 0
+    previous = ""
+    for line in text.splitlines(keepends=True):
+        content = line.strip()
+        if previous and (not content or _breaks(previous, line, content)):
+            yield Block(start, end, _ALONE_RE.match(previous) is not None)
+            start = end
+        end += len(line)
+        if not content:
+            start = end
+        previous = content
+    if previous:
+        yield Block(start, end, _ALONE_RE.match(previous) is not None)
+
+
+def _breaks(previous: str, line: str, content: str) -> bool:
+    """Tell whether a line begins a new block after another that is not blank."""
+    if _ALONE_RE.match(previous) or _ALONE_RE.match(line) or _ITEM_RE.match(line) or _SECTION_RE.match(line):
+        return True
+    if script_of(previous[-1]) in _ENDS_BY_LINE:
+        return True
+    short = _SHORT_SECTION if _SECTION_RE.match(previous) else _SHORT
+    return len(previous) <= short and not previous.endswith(_OPEN_ENDS) and not content[0].islower()
+
 
 _CLOSERS: Final = "\"'”’»›)\\]}」』】〉》）*_"
 _CERTAIN: Final = "。！？｡։።؟۔།༎।॥។៕။"
@@ -36,7 +221,7 @@ _MARKER_RE: Final = re.compile(
     r"\s*(?:>\s*)*(?:#{1,6}\s+)?(?:[-*+•]\s+)?[*_(]*(?:§+\s*)?"
     r"(?:[0-9]{1,3}(?:\.[0-9]{1,3})*|[A-Za-z]|[ivxIVX]{2,5})"
 )
-_OPENING_RE: Final = re.compile("[«¿¡]")
+_OPENING_RE_SENTENCES: Final = re.compile("[«¿¡]")
 _MAX_MARKER: Final = 24
 _MAX_BEFORE: Final = 24
 _PAIR_RE: Final = re.compile(r"([A-Z])\1")
@@ -46,13 +231,7 @@ _THAI_RE: Final = re.compile(f"[{character_class(Script.THAI, Script.LAO)}]")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence and where it stands.
-
-    Attributes:
-        start: Offset of its first character, in code points.
-        end: Offset behind its last character.
-        text: Exactly ``source[start:end]``; neither begins nor ends with white space.
-    """
+    """A sentence and where it stands."""
 
     start: int
     end: int
@@ -65,12 +244,6 @@ def split_sentences(text: str) -> list[Sentence]:
     A blank line ends a sentence; list items, headings and table rows are sentences of their own. Thai and Lao, which
     have no full stop, are cut at line ends and at spaces where a clause begins. No sentence is longer than 1,000
     characters.
-
-    Args:
-        text: Any text, plain or Markdown.
-
-    Returns:
-        Sentences in order, without overlaps, that together hold every character that is not white space.
     """
     sentences = []
     for block in blocks(text):
@@ -143,7 +316,7 @@ def _word_ends(before: str, ahead: re.Match[str] | None) -> bool:
 
 def _begins(ahead: re.Match[str]) -> bool:
     """Tell whether what follows an abbreviation can only be a new sentence."""
-    if _OPENING_RE.search(ahead["opening"]):
+    if _OPENING_RE_SENTENCES.search(ahead["opening"]):
         return True
     return (ahead["word"] or "").casefold() in STARTERS and not ahead["stop"]
 
@@ -152,3 +325,71 @@ def _is_roman(word: str, *, after: str) -> bool:
     if word == "I" and after == "no":  # "No. I will not."
         return False
     return bool(word) and not word.strip("IVXLC")
+
+
+# The sentences that say most of what a text says, without a model.
+
+MAX_SENTENCES: Final = 400
+"""Most sentences that are weighed; of a longer text, so many spread evenly over it."""
+
+_DAMPING: Final = 0.85
+_ROUNDS: Final = 40
+_REPEATED: Final = 0.6
+_MIN_TERMS: Final = 3
+_HEADING_RE: Final = re.compile(r"#{1,6}\s|(?:\d+\.)+\d*\s+\S.{0,78}(?<![.!?:;])$")
+_TABLE_RE: Final = re.compile(r"\||[\s|:+=_*-]+$")
+
+
+def central_sentences(
+    texts: Sequence[str], *, tokenizer: Tokenizer, room: int, measure: Callable[[str], int] = len
+) -> list[str]:
+    """Choose the most central sentences: those most alike to many others that are central themselves.
+
+    Sentences are compared by the cosine of their term weights and ranked by a random walk over those (G. Erkan and
+    D. Radev, "LexRank: Graph-based Lexical Centrality as Salience in Text Summarization", JAIR 22, 2004). One that
+    repeats a chosen one is passed over. Headings, rows of tables and very short sentences count only where there is
+    nothing else.
+    """
+    everything = list(dict.fromkeys(s.text for text in texts for s in split_sentences(text)))
+    sentences = [s for s in everything if not (_HEADING_RE.match(s) or _TABLE_RE.match(s))] or everything
+    terms = [tokenizer.tokens(sentence) for sentence in sentences]
+    long = [i for i, found in enumerate(terms) if len(set(found)) >= _MIN_TERMS] or list(range(len(sentences)))
+    weighed = [long[int(i)] for i in np.linspace(0, len(long) - 1, min(len(long), MAX_SENTENCES))] if long else []
+    alike = _likeness([terms[i] for i in weighed])
+    order: list[int] = np.argsort(-_walk(alike), kind="stable").tolist() if weighed else []
+    chosen: list[int] = []
+    for i in order:
+        size = measure(sentences[weighed[i]])
+        is_new = all(alike[i, j] < _REPEATED for j in chosen)
+        if is_new and (size <= room or not chosen):
+            chosen.append(i)
+            room -= size
+    return [sentences[weighed[i]] for i in sorted(chosen)]
+
+
+def _likeness(terms: Sequence[Sequence[str]]) -> Matrix:
+    """Cosines of the sentences' term weights, ``(n, n)``, in [0, 1]."""
+    frequency = Counter(term for found in terms for term in set(found))
+    columns = {term: column for column, term in enumerate(frequency)}
+    weights = np.zeros((len(terms), max(1, len(columns))), dtype=np.float32)
+    for row, found in enumerate(terms):
+        for term, count in Counter(found).items():
+            weights[row, columns[term]] = count * math.log(1 + len(terms) / frequency[term])
+    norms = np.linalg.norm(weights, axis=1, keepdims=True)
+    weights /= np.where(norms > 0, norms, 1)
+    likeness: Matrix = weights @ weights.T
+    return likeness
+
+
+def _walk(alike: Matrix) -> Matrix:
+    """Share of time that a random walk along likeness spends at each sentence, ``(n,)``."""
+    count = len(alike)
+    others = alike * (1 - np.eye(count, dtype=alike.dtype))  # being like itself says nothing for a sentence
+    totals = others.sum(axis=1, keepdims=True)
+    steps = np.where(totals > 0, others / np.where(totals > 0, totals, 1), 1 / count)
+    share: Matrix = np.full(count, 1 / count)
+    for _ in range(_ROUNDS):
+        share = (1 - _DAMPING) / count + _DAMPING * (share @ steps)
+    # Equal up to rounding is equal, so that the order of such sentences is that of the text.
+    rounded: Matrix = np.round(share, 9)
+    return rounded

@@ -9,17 +9,309 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.text.cleaning import lexical_form
-from agentic_retriever.text.scripts import Script, character_class
-from agentic_retriever.text.words import MAX_TERM, WordRules
+import Stemmer
+
+from agentic_retriever.text.scripts import Script, character_class, lexical_form
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
+
+
+# Small lists of words that carry grammar and no topic, for the languages whose questions are full of them.
+#
+# The lists are short on purpose: a rare word wrongly kept costs BM25 little (its weight is its rarity), one wrongly
+# dropped can never be found. They are written in lower case with accents, and question words are among them.
+
+_WORDS: Final[dict[str, str]] = {
+    "en": """
+        a about after again all also although am an and any are as at be because been before being between both but by
+        can could did do does doing don't doesn't didn't isn't aren't wasn't weren't won't can't couldn't wouldn't
+        shouldn't haven't hasn't hadn't during each either else few for from further had has have having he her here
+        hers herself him himself his how however i i'm i've i'll i'd if in into is it it's its itself just let let's
+        may me might more most much must my myself neither no nor not now of off on once only onto or other others
+        our ours ourselves out over own per please same shall she should since so some such tell than that that's the
+        their theirs them themselves then there there's these they they're this those though through thus to too under
+        until up upon very via was we were what what's when where whereas whether which while who whom whose why will
+        with within without would yet you your yours yourself
+    """,
+    "es": """
+        a al algo algún alguna algunas alguno algunos ante antes aquel aquella aquellas aquellos aquí así aun aún aunque
+        bajo bien cabe cada casi como cómo con contra cual cuál cuales cuáles cualquier cualquiera cuando cuándo cuanto
+        cuánta cuántas cuánto cuántos cuya cuyas cuyo cuyos de debe deben debería del desde donde dónde dos durante e el
+        él ella ellas ello ellos en entonces entre era eran eres es esa esas ese eso esos esta está están estar estas
+        este esto estos estoy fue fueron fui ha había habían haber han has hasta hay he hemos hizo la las le les lo los
+        me mi mis mí mientras más muy ni no nos nosotros nuestra nuestras nuestro nuestros o os otra otras otro otros
+        para pero poco por porque pues puede pueden que qué quien quién quienes quiénes se sea sean según ser será serán
+        si sí sido sin sino sobre solo sólo son soy su sus suya suyo también tampoco tan tanto te tener tengo ti tiene
+        tienen toda todas todo todos tras tu tú tus u un una unas uno unos usted ustedes vosotros y ya yo
+    """,
+    "fr": """
+        a afin ai ainsi alors as au aucun aucune aujourd'hui auquel aussi autre autres aux avait avant avec avez avoir
+        avons c ça car ce ceci cela celle celles celui ces cet cette ceux chaque chez comme comment d dans de des depuis
+        dès deux doit doivent donc dont du elle elles en encore entre es est et étaient était étant été être eux fait il
+        ils j je jusqu l la là laquelle le lequel les lesquelles lesquels leur leurs lorsque lui m ma mais me même mêmes
+        mes moi moins mon n ne ni non nos notre nous on ont ou où par parce pas pendant peu peut peuvent plus plusieurs
+        pour pourquoi puis qu quand que quel quelle quelles quels qui quoi s sa sans se selon sera seront ses si sien
+        soit son sont sous suis sur t ta te tes toi ton tous tout toute toutes très tu un une vers voici voilà vos votre
+        vous y
+    """,
+    "de": """
+        aber alle allem allen aller alles als also am an andere anderen anderer anderes auch auf aus bei beim bin bis
+        bist da dabei dadurch dafür damit dann daran darauf daraus darin darüber das dass davon dazu dein deine dem den
+        denen denn der deren des dessen dich die dies diese diesem diesen dieser dieses dir doch dort du durch ein eine
+        einem einen einer eines er es etwa etwas euch euer für gegen gibt hab habe haben hat hatte hatten hier hin
+        hinter ich ihm ihn ihnen ihr ihre ihrem ihren ihrer im in indem ins ist ja jede jedem jeden jeder jedes jene
+        jetzt kann kein keine keinem keinen keiner können könnte man mein meine mich mir mit muss müssen nach nicht
+        nichts noch nun nur ob oder ohne sehr sein seine seinem seinen seiner seit sich sie sind so solche soll sollen
+        sollte sondern sowie über um und uns unser unsere unter viel viele vom von vor wann war waren warum was weil
+        welche welchem welchen welcher welches wem wen wenn wer werde werden wessen wie wieder will wir wird wo wohin
+        wurde wurden zu zum zur zwar zwischen
+    """,
+    "it": """
+        a abbiamo ad agli ai al alla alle allo altra altre altri altro anche ancora c che chi ci ciò coi col come con
+        contro cosa così cui d da dagli dai dal dalla dalle dallo degli dei del della delle dello dentro di dopo dove e
+        è ed era erano essere fa fino fra fu furono gli ha hai hanno ho i il in invece io l la le lei li lo loro lui ma
+        me mentre mi mia mie miei mio molto ne negli nei nel nella nelle nello no noi non nostra nostro o ogni oppure
+        per perché perciò però più poi può possono qual quale quali qualche quando quanta quante quanti quanto quella
+        quelle quelli quello questa queste questi questo qui quindi se sei senza si sia siamo siano sono sopra sotto sta
+        stata stati stato su sua sue sugli sui sul sulla sulle sullo suo suoi te ti tra tu tua tue tuo tuoi tutta tutte
+        tutti tutto un una uno v vi voi
+    """,
+    "pt": """
+        a à ainda algo algum alguma algumas alguns ante antes ao aos após aquela aquelas aquele aqueles aquilo as às
+        assim até cada com como contra cujo cuja da das de dela delas dele deles depois desde dessa dessas desse desses
+        desta destas deste destes deve devem do dos durante e é ela elas ele eles em enquanto então entre era eram essa
+        essas esse esses esta está estão estas estava este estes eu foi foram há isso isto já la lhe lhes lo mais mas me
+        mesma mesmo meu meus minha minhas muito na não nas nem nessa nesse nesta neste no nos nós nossa nosso num numa o
+        onde ora os ou outra outras outro outros para pela pelas pelo pelos per pode podem pois por porque porquê qual
+        quais qualquer quando quanta quantas quanto quantos que quê quem são se seja sem sendo ser será serão seu seus
+        si sido só sob sobre sua suas também tão te tem têm tendo ter teu teus todas todo todos tu tua tudo um uma umas
+        uns você vocês
+    """,
+}
+
+_SETS: Final = {language: frozenset(words.split()) for language, words in _WORDS.items()}
+_NONE: Final[frozenset[str]] = frozenset()
+
+
+def stopwords(language: str) -> frozenset[str]:
+    """Give the stop words of a language."""
+    return _SETS.get(language, _NONE)
+
+
+def stopword_languages() -> frozenset[str]:
+    """Give the languages that have stop words."""
+    return frozenset(_SETS)
+
+
+# From a word as it stands in a text to the terms under which it is found: the rules below the tokenizer.
+#
+# Stems are those of Snowball (M. F. Porter, "Snowball: a language for stemming algorithms", 2001). Accents are taken
+# off on both sides, so that a query typed without them finds the word written with them.
+
+MAX_TERM: Final = 64
+"""Longest term, in characters; longer ones (encoded data, mostly) are cut there, in documents and queries alike."""
+
+_MAX_CACHED: Final = 1 << 16
+_MAX_SEGMENTS: Final = 5
+
+_STEMMERS: Final = {
+    "ar": "arabic",
+    "ca": "catalan",
+    "da": "danish",
+    "de": "german",
+    "el": "greek",
+    "en": "english",
+    "es": "spanish",
+    "eu": "basque",
+    "fi": "finnish",
+    "fr": "french",
+    "ga": "irish",
+    "hi": "hindi",
+    "hu": "hungarian",
+    "hy": "armenian",
+    "id": "indonesian",
+    "it": "italian",
+    "lt": "lithuanian",
+    "ne": "nepali",
+    "nl": "dutch",
+    "no": "norwegian",
+    "pt": "portuguese",
+    "ro": "romanian",
+    "ru": "russian",
+    "sr": "serbian",
+    "sv": "swedish",
+    "ta": "tamil",
+    "tr": "turkish",
+    "yi": "yiddish",
+}
+# The stemmers of these languages need the accents in the endings. Everywhere else the stem is taken after the accents
+# are off, so that it cannot depend on them.
+_ACCENTS_IN_ENDINGS: Final = frozenset({"fi", "ga", "hu", "lt", "ro", "sr", "tr"})
+# Endings that the stemmer knows only with the accent; put back on words with and without it alike.
+_ENDINGS: Final = {
+    "es": ((re.compile("(?<=[cgsx])ion$"), "ión"),),
+    "fr": ((re.compile("ite(?=s?$)"), "ité"),),
+    "it": ((re.compile("ita$"), "ità"),),
+    "pt": ((re.compile("cao$"), "ção"), (re.compile("coes$"), "ções")),
+}
+_ELIDING: Final = frozenset({"ca", "fr", "it"})
+
+_APOSTROPHE_RE: Final = re.compile("[\u2018\u2019\u02bc\u02b9\uff07]")
+# Vowel signs of Arabic and points of Hebrew, which most texts leave out, and the Arabic stretching stroke.
+_POINTS_RE: Final = re.compile(
+    "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]+"
+)
+_ACCENT_RE: Final = re.compile("(?<=[A-Za-z\u0370-\u03ff])[\u0300-\u036f]+")
+_ONE_FORM: Final = str.maketrans(
+    {
+        "ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "ı": "i", "ё": "е",
+        "أ": "ا", "إ": "ا", "آ": "ا", "ٱ": "ا", "ی": "ي", "ى": "ي", "ک": "ك",
+    }
+)  # fmt: skip
+
+_SEPARATOR_RE: Final = re.compile("[-/._,@]")
+_SEPARATOR_SPLIT_RE: Final = re.compile("([-/._,@])")
+_LAST_PART_RE: Final = re.compile("[^-/._,@]+$")
+_NUMBER_RE: Final = re.compile("[0-9]+(?:[.,][0-9]+)+")
+_THOUSANDS_RE: Final = re.compile("[0-9]{1,3}(?:,[0-9]{3})+(?:[.][0-9]+)?|[0-9]{1,3}(?:[.][0-9]{3})+(?:,[0-9]+)?")
+_MIXED_RE: Final = re.compile(r"([0-9]+)([^\W\d_]+)|([^\W\d_]+)([0-9]+)")
+_DIGIT_RE: Final = re.compile("[0-9]")
+
+
+def fold(word: str) -> str:
+    """Take off what the same word is also written without."""
+    if word.isascii():
+        return word
+    word = _POINTS_RE.sub("", word.translate(_ONE_FORM))
+    return unicodedata.normalize("NFC", _ACCENT_RE.sub("", unicodedata.normalize("NFD", word)))
+
+
+class WordRules:
+    """How the words of one language become terms; safe to share between threads."""
+
+    def __init__(self, language: str) -> None:
+        self._eliding = language in _ELIDING
+        self._accents_first = language not in _ACCENTS_IN_ENDINGS
+        self._endings = _ENDINGS.get(language, ())
+        self._stopwords = frozenset(fold(word) for word in stopwords(language))
+        # A Snowball stemmer works in a buffer of its own, so only one thread may be inside it.
+        self._stemmer = Stemmer.Stemmer(_STEMMERS[language], 0) if language in _STEMMERS else None
+        self._lock = threading.Lock()
+        self.terms: Callable[[str], tuple[str, ...]] = lru_cache(_MAX_CACHED)(self.terms_uncached)
+        """``terms_uncached`` with a memory, for words of ordinary length."""
+
+    @property
+    def rules(self) -> str:
+        """All that the terms depend on besides code: lists, patterns and the stemmer's version."""
+        endings = [(pattern.pattern, ending) for pattern, ending in self._endings]
+        stemmer = f"snowball {Stemmer.version()}" if self._stemmer else "none"
+        return repr((sorted(self._stopwords), self._accents_first, self._eliding, endings, stemmer))
+
+    def terms_uncached(self, word: str) -> tuple[str, ...]:
+        """Give the terms of a word."""
+        word = _APOSTROPHE_RE.sub("'", word.replace("\u2010", "-").casefold())
+        if word[-1] in "+#":
+            found = self._with_sign(word)
+        else:
+            found = self._compound(word) if _SEPARATOR_RE.search(word) else self._simple(word)
+        return tuple(dict.fromkeys(term[:MAX_TERM] for term in found if term))
+
+    def _simple(self, word: str) -> list[str]:
+        """Terms of a word without a separator; apostrophes and digits may be in it."""
+        bare = fold(word)
+        if bare in self._stopwords:
+            return []
+        if "'" in word:
+            if self._eliding:
+                return [term for part in word.split("'") if part for term in self._simple(part)]
+            return self._simple(word.removesuffix("'s").replace("'", ""))
+        mixed = _MIXED_RE.fullmatch(bare)
+        if mixed:
+            return [bare, *(part for part in mixed.groups() if part and part not in self._stopwords)]
+        return [self._stem(word)] if bare else []
+
+    def _stem(self, word: str) -> str:
+        if self._accents_first:
+            word = fold(word)
+        if self._stemmer is None or len(word) > MAX_TERM or _DIGIT_RE.search(word):
+            return fold(word)
+        for pattern, ending in self._endings:
+            word = pattern.sub(ending, word)
+        with self._lock:
+            stem: str = self._stemmer.stemWord(word)
+        return fold(stem)
+
+    def _compound(self, word: str) -> list[str]:
+        """Terms of a word with separators: a number, a code, an address or a hyphenated word."""
+        if _NUMBER_RE.fullmatch(word):
+            return _number(word)
+        parts = _SEPARATOR_RE.split(word)
+        if "." in word and all(len(part) == 1 and part.isalpha() for part in parts):  # U.S.A.
+            return [fold("".join(parts))]
+        terms = [term for part in parts for term in self._simple(part)]
+        if "-" in word and min(map(len, parts)) == 1 and word.replace("-", "").isalpha():  # e-mail, X-ray
+            terms.append(self._stem(word.replace("-", "")))
+        return [*map(fold, _wholes(word)), *terms]
+
+    def _with_sign(self, word: str) -> list[str]:
+        """Terms of a word that ends in ``++`` or ``#``, as the name of a programming language may."""
+        name = _LAST_PART_RE.search(word)
+        start = name.start() if name else 0
+        return [*(self.terms(word[: start - 1]) if start > 1 else ()), fold(word[start:])]
+
+
+def _number(word: str) -> list[str]:
+    """Terms of digits with dots and commas between them: an amount, a section, a version, a list.
+
+    An amount is written with a dot before its decimals and without a mark between its thousands. ``1.234`` and
+    ``1,234`` can be either, so they stand for both.
+    """
+    if _THOUSANDS_RE.fullmatch(word):
+        grouping = "," if "," in word and word.find(",") < (word + ".").find(".") else "."
+        terms = [word.replace(grouping, "").replace(",", ".")]
+        if "," not in word or len(_SEPARATOR_RE.findall(word)) == 1:
+            terms.append(word.replace(",", "."))
+        return terms
+    if "," not in word:
+        sections = word.split(".")
+        shortest = 2 if len(sections) <= _MAX_SEGMENTS else len(sections)
+        return [".".join(sections[:length]) for length in range(len(sections), shortest - 1, -1)]
+    if word.count(",") == 1 and "." not in word:
+        return [word.replace(",", ".")]
+    return [term for piece in word.split(",") for term in (_number(piece) if "." in piece else [piece])]
+
+
+def _wholes(word: str) -> list[str]:
+    """The stretches of a compound that are kept as they are: addresses, codes, dotted and underscored names."""
+    if "@" in word:
+        return [word, *word.split("@")]
+    if _DIGIT_RE.search(word) or "_" in word:
+        return _stretches(word)
+    return [word] if "." in word else []
+
+
+def _stretches(word: str) -> list[str]:
+    """A code and every stretch of two or more of its parts: ``RD-750/2010``, ``RD-750``, ``750/2010``."""
+    pieces = _SEPARATOR_SPLIT_RE.split(word)
+    count = len(pieces) // 2 + 1
+    if count > _MAX_SEGMENTS:
+        return [word]
+    found = [
+        "".join(pieces[2 * start : 2 * (start + width) - 1])
+        for width in range(count, 1, -1)
+        for start in range(count - width + 1)
+    ]
+    if count == 2 and pieces[1] == "-":
+        found.append(pieces[0] + pieces[2])  # NS-3 is also written NS3
+    return found
+
 
 TOKENIZER_VERSION: Final = 1
 """Grows by one with every change of the rules that changes the terms of some text."""
@@ -75,10 +367,6 @@ class Tokenizer:
       its bigrams and characters, whatever the language.
     - A code, number, version or address (``6.2.1``, ``C++``, ``NS-3``, ``2007/46/CE``, ``1,234.5``) is kept whole, and
       its parts follow.
-
-    Attributes:
-        language: ISO 639-1 code of the words, region and letter case ignored; ``"und"`` for neither stems nor stop
-            words.
     """
 
     language: str = "und"
@@ -94,14 +382,7 @@ class Tokenizer:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def tokens(self, text: str) -> list[str]:
-        """Cut a text into terms.
-
-        Args:
-            text: Any text; nothing in it makes this raise.
-
-        Returns:
-            Terms in reading order, with repetitions; ``[]`` for a text of stop words, signs or nothing.
-        """
+        """Cut a text into terms."""
         return self._cut(text, shorter=True)
 
     def query_tokens(self, text: str) -> list[str]:
@@ -109,12 +390,6 @@ class Tokenizer:
 
         The shorter n-grams are there to find a word of one or two letters. In a longer run they only add noise, so this
         leaves them out there; words of alphabets are treated as in ``tokens``.
-
-        Args:
-            text: Any text; nothing in it makes this raise.
-
-        Returns:
-            A sub-list of ``tokens(text)``.
         """
         return self._cut(text, shorter=False)
 
@@ -169,14 +444,131 @@ def _is_code(text: str, start: int, end: int) -> bool:
 
 
 def count_overlap(query_tokens: Iterable[str], text_tokens: Iterable[str]) -> float:
-    """Tell how much of a query occurs in a text.
-
-    Args:
-        query_tokens: Terms of the query.
-        text_tokens: Terms of the text, from the same tokenizer.
-
-    Returns:
-        The share of distinct query terms that are among the text's, in [0, 1]; 0.0 for a query without terms.
-    """
+    """Tell how much of a query occurs in a text."""
     wanted = set(query_tokens)
     return len(wanted.intersection(text_tokens)) / len(wanted) if wanted else 0.0
+
+
+# Names with numbers in them that stand for one thing: codes, and numbered things such as articles and deeds.
+#
+# A question for ``NS-7`` or ``article 57`` that is asked of an index with many identifiers of that kind, but not this
+# one, asks for something that is not there.
+
+MAX_IDENTIFIER: Final = 40
+"""Characters from which a code is none."""
+
+_UNSPACED: Final = character_class(
+    Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR, Script.HAN, Script.KANA, Script.HANGUL
+)
+# Words in front of the number of a thing: an article, a form, a deed.
+_NUMBERED: Final = (
+    "article", "section", "chapter", "annex", "appendix", "clause", "paragraph", "form", "invoice", "ticket", "case",
+    "number", "artículo", "sección", "capítulo", "anexo", "apéndice", "cláusula", "apartado", "formulario", "factura",
+    "expediente", "número", "เลขที่", "มาตรา", "ข้อ", "หมวด", "ระวาง", "ฉบับที่", "รหัส",
+)  # fmt: skip
+
+
+@lru_cache(1)
+def _code_re() -> re.Pattern[str]:
+    """Pattern of a code in a text without letter case."""
+    letter = rf"[^\W\d_{_UNSPACED}]"
+    other = f"[{_UNSPACED}]"
+    start = r"(?<![\w./-])"
+    return re.compile(
+        # ns-3, e42, fy2026, rd-ab-12: letters, perhaps in parts, then a number.
+        rf"{start}{letter}{{1,12}}(?:[-./]{letter}{{1,12}}){{0,3}}[-./]?[0-9][0-9a-z./-]*"
+        # 3a-20000
+        rf"|{start}[0-9]{{1,6}}{letter}{{1,3}}[-./][0-9][0-9a-z./-]*"
+        # A few letters of a script without spaces count only with a separator: its words touch numbers freely.
+        rf"|(?<![{_UNSPACED}\w./-]){other}{{1,5}}(?:[-.]{other}{{1,5}}){{0,5}}[-.][0-9][0-9./-]*(?:{other}(?!{other}))?"
+    )
+
+
+@lru_cache(1)
+def _numbered_re() -> re.Pattern[str]:
+    """Pattern of a word that numbers things, at the end of what stands before a number."""
+    words = "|".join(lexical_form(word) for word in sorted(_NUMBERED, key=len, reverse=True))
+    return re.compile(rf"(?<![a-zà-ɏ])({words})\s{{0,2}}$")
+
+
+_LONGEST_WORD: Final = max(map(len, _NUMBERED)) + 3
+_NUMBER: Final = re.compile(r"(?<![0-9.,])[0-9]{1,18}(?:\.[0-9]{1,9}){0,6}(?![0-9]|[.,][0-9])")
+_LONG_NUMBER: Final = re.compile(r"(?<![0-9.,])(?:[0-9]{4,18}|[0-9]{1,4}(?:\.[0-9]{1,4}){2,6})(?![0-9])")
+_JOINTS: Final = re.compile(r"[-./\s]")
+_DIGITS: Final = re.compile(r"[0-9]+")
+_LETTERS: Final = re.compile(r"[^\W\d_]+")
+
+
+def identifiers(text: str) -> list[str]:
+    """Find the identifiers in a text."""
+    plain = lexical_form(text).casefold()
+    found: dict[str, None] = {}
+    for word in plain.split():
+        for match in _code_re().finditer(word) if _DIGITS.search(word) else ():
+            code = match[0].rstrip(".-/")
+            if len(code) <= MAX_IDENTIFIER:
+                found.setdefault(_JOINTS.sub("", code))
+    for number in _NUMBER.finditer(plain):
+        before = _numbered_re().search(plain[max(0, number.start() - _LONGEST_WORD) : number.start()])
+        if before:
+            found.setdefault(f"{before[1]} {number[0]}")
+    return list(found)
+
+
+def numbers(text: str) -> list[str]:
+    """Find the numbers that may name a thing wherever they stand: from four digits on."""
+    return list(dict.fromkeys(match[0] for match in _LONG_NUMBER.finditer(lexical_form(text))))
+
+
+def kind_of(identifier: str) -> str:
+    """Return what identifiers of one kind share: ``a9`` for ``ns3`` and ``e42``, ``article 9`` for ``article 57``."""
+    word, _, number = identifier.partition(" ")
+    if number:
+        return f"{word} 9"
+    return _DIGITS.sub("9", _LETTERS.sub("a", identifier))
+
+
+def absent(wanted: Iterable[str], known: Mapping[str, frozenset[str]], *, least: int = 3) -> list[str]:
+    """Find the identifiers that a collection does not have although it has others of their kind."""
+    nothing: frozenset[str] = frozenset()
+    missing = []
+    for name in wanted:
+        number = name.partition(" ")[2]
+        same_kind = known.get(kind_of(name), nothing)
+        elsewhere = number in known.get(kind_of(number), nothing)
+        if len(same_kind) >= least and name not in same_kind and not elsewhere:
+            missing.append(name)
+    return missing
+
+
+# The words of a question that only ask, and say nothing of what it is about.
+
+# Their n-grams would count as content. Words of alphabets need no list here, since the tokenizer drops stop words.
+_ASKING: Final = re.compile(
+    "คืออะไร|อะไร|เท่าไหร่|เท่าไร|เท่าใด|ที่ไหน|ที่ใด|แห่งใด|ไหน|อย่างไร|ยังไง|เมื่อไหร่|เมื่อไร|เมื่อใด|หรือไม่|หรือเปล่า|ใช่ไหม|ไหม$|(?<!เ)กี่|ใคร|ทำไม"
+    "|เพราะเหตุใด|ใดบ้าง|ใด|บ้าง|ครับ|ค่ะ|请问|什么|甚麼|什麼|多少|哪里|哪裡|哪个|哪個|哪些|怎么|怎麼|如何|为什么|為什麼|吗|嗎"
+    "|何ですか|ですか|ますか|どこ|いつ|いくら|いくつ|どの|なぜ|だれ|誰|무엇|얼마|언제|어디|누구|어떤|인가요|입니까"
+)
+
+# What is said to whom answers, before it is said what about.
+_REQUESTS: Final = re.compile(
+    r"\b(?:please|(?:tell|give|show|walk|help) (?:me|us)(?: through)?|(?:can|could|would) you|explain|describe"
+    r"|summari[sz]e|compare|(?:an? |the )?(?:overview|summary|gist|outline) of|what .{1,12}?\babout"
+    r"|i(?:'d| would)? (?:want|need|like) to|i(?: a|')m (?:interested in|looking for)|looking for|do i have to"
+    r"|find (?:me )?|list (?:all )?)\b"
+    r"|\b(?:por favor|dame|d[ií]me|mu[eé]strame|cu[eé]ntame|expl[ií]ca(?:me)?|descr[ií]be(?:me)?|res[uú]me(?:me)?"
+    r"|enum[eé]ra(?:me)?|comp[aá]ra(?:me)?|(?:una |la )?visi[oó]n general de|(?:un |el )?resumen de|de qu[eé] trata"
+    r"|quiero|quisiera|necesito|me gustar[ií]a)\b"
+    "|ช่วย|หน่อย|กรุณา|สรุป|อธิบาย|เปรียบเทียบ|บอก|อยากได้|อยากรู้|อยากทราบ|ขอภาพรวม",
+    re.IGNORECASE,
+)
+
+
+def without_requests(query: str) -> str:
+    """Replace the words that only address whom is asked, such as ``give me an overview of``, by spaces."""
+    return _REQUESTS.sub(" ", query)
+
+
+def without_asking(query: str) -> str:
+    """Replace the words that only ask, such as ``อะไร`` or ``什么``, by spaces."""
+    return _ASKING.sub(" ", query)

@@ -13,8 +13,9 @@ from qdrant_client import QdrantClient
 
 from agentic_retriever import AgenticRouter, Budget, RouterConfig
 from agentic_retriever.errors import StoreError
-from agentic_retriever.indices.attached import catching_up, store
-from agentic_retriever.indices.attached.catching_up import CatchingUp
+from agentic_retriever.indices.attached import index as catching_up
+from agentic_retriever.indices.attached import store
+from agentic_retriever.indices.attached.index import CatchingUp
 from agentic_retriever.testing import FakeEmbedding
 
 LEAVE = "How many days of paid leave do employees have?"

@@ -29,8 +29,7 @@ from agentic_retriever.errors import (
     UnknownIndexError,
 )
 from agentic_retriever.evaluation.harness import benchmark
-from agentic_retriever.evaluation.judged import JudgedQuery
-from agentic_retriever.evaluation.strategies import run_strategies
+from agentic_retriever.evaluation.training import JudgedQuery, run_strategies
 from agentic_retriever.testing import FakeEmbedding
 
 PLANETS = {

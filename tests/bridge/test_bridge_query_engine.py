@@ -22,8 +22,7 @@ from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, 
 from small_indexes import GOOD
 from waiting import wait_until
 
-from agentic_retriever.bridge import RoutedQueryEngine
-from agentic_retriever.bridge.plugging import MAX_DESCRIPTION, tool_description
+from agentic_retriever.bridge import MAX_DESCRIPTION, RoutedQueryEngine, tool_description
 from agentic_retriever.schema import Budget
 from agentic_retriever.testing import FakeLLM
 

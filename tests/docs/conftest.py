@@ -43,7 +43,7 @@ def isolate(patch: pytest.MonkeyPatch, folder) -> None:
     for name in [name for name in os.environ if name.startswith(PREFIX) or name in SHARED]:
         patch.delenv(name)
     patch.setattr(socket.socket, "connect", _connect)
-    patch.setattr("agentic_retriever.router.resources.resolve_embedding", _embedding)
+    patch.setattr("agentic_retriever.resources.resolve_embedding", _embedding)
     patch.chdir(folder)
 
 

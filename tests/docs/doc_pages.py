@@ -17,7 +17,7 @@ from agentic_retriever.cli.app import app
 from agentic_retriever.retrievers import REGISTRY
 from agentic_retriever.router import unregister_strategy
 from agentic_retriever.routing import unregister_language
-from agentic_retriever.routing.tables import packaged_languages, table_languages
+from agentic_retriever.routing.signals import packaged_languages, table_languages
 
 if TYPE_CHECKING:
     from pathlib import Path

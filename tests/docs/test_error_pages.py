@@ -8,7 +8,7 @@ from doc_blocks import ROOT
 
 from agentic_retriever import errors
 from agentic_retriever.cli.app import EXIT_CODES
-from agentic_retriever.cli.reporting import INTERRUPTED, OUTPUT_CLOSED, UNEXPECTED
+from agentic_retriever.cli.console import INTERRUPTED, OUTPUT_CLOSED, UNEXPECTED
 
 PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
 KINDS = inspect.getmembers(errors, inspect.isclass)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agentic_retriever.evaluation.choices import choose
+from agentic_retriever.evaluation.results import choose
 from agentic_retriever.evaluation.routing import check_queries, measure_choices
 from agentic_retriever.testing.fakes import FakeEmbedding
 

@@ -65,7 +65,7 @@ def test_kept_indexes_are_used_again(cli, boats, tmp_path):
 
 
 def test_an_interrupted_command_keeps_what_was_done(cli, boats, tmp_path, monkeypatch):
-    from agentic_retriever.evaluation import runner
+    from agentic_retriever.evaluation import harness as runner
 
     original = runner.RouterContestant.ask
 

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
 from agentic_retriever.evaluation import BenchOptions, benchmark
+from agentic_retriever.evaluation.harness import take_turns
+from agentic_retriever.evaluation.journal import RunLog
 from agentic_retriever.evaluation.measures import MEASURES
 from agentic_retriever.evaluation.plots import pareto_front
-from agentic_retriever.evaluation.regret import cheapest_within, mean_choice, oracle_row, routing_quality
-from agentic_retriever.evaluation.rows import Against, Row
-from agentic_retriever.evaluation.run_log import RunLog
-from agentic_retriever.evaluation.runner import take_turns
+from agentic_retriever.evaluation.results import Against, Row, cheapest_within, mean_choice, oracle_row, routing_quality
 from agentic_retriever.schema import Strategy
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
@@ -97,7 +96,7 @@ def test_the_same_seed_gives_the_same_figures(tmp_path, harbour):
 
 
 def test_an_interrupted_run_goes_on(tmp_path, harbour, monkeypatch):
-    from agentic_retriever.evaluation import runner
+    from agentic_retriever.evaluation import harness as runner
 
     asked: list[tuple[str, str]] = []
     original = runner.RouterContestant.ask

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import EvaluationError
-from agentic_retriever.evaluation.statistics import bootstrap_interval, holm, randomisation_test
+from agentic_retriever.evaluation.measures import bootstrap_interval, holm, randomisation_test
 
 values = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=8)
 

@@ -6,11 +6,10 @@ import pytest
 from evaluation_material import stage_one
 
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.evaluation.loading import load_dataset
-from agentic_retriever.evaluation.profiles import dataset_profile
-from agentic_retriever.evaluation.routing import Contender, RoutedQuery
+from agentic_retriever.evaluation.datasets import load_dataset
+from agentic_retriever.evaluation.routing import Contender, RoutedQuery, dataset_profile
 from agentic_retriever.evaluation.vectors import load_vectors
-from agentic_retriever.router.choices import make_classifier
+from agentic_retriever.resources import make_classifier
 
 COLLECTIONS = ("cranfield", "cacm", "cisi", "xquad-en", "xquad-es", "xquad-th")
 

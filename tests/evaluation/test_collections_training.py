@@ -12,11 +12,9 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import KnownQueryEmbedding
-from agentic_retriever.evaluation import strategies
-from agentic_retriever.evaluation.judged import judged_queries
-from agentic_retriever.evaluation.loading import load_dataset
-from agentic_retriever.evaluation.strategies import run_strategies
-from agentic_retriever.evaluation.training import TrainingOptions, train_strategies
+from agentic_retriever.evaluation import training as strategies
+from agentic_retriever.evaluation.datasets import load_dataset
+from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, run_strategies, train_strategies
 from agentic_retriever.evaluation.vectors import load_vectors
 from agentic_retriever.retrievers import FUSION_FILE, FusionModel
 from agentic_retriever.router import AgenticRouter

@@ -6,10 +6,10 @@ import pytest
 from evaluation_material import BOATS, DIMENSION, write_lines
 from typer.testing import CliRunner
 
+from agentic_retriever import resources
 from agentic_retriever.cli.app import app
 from agentic_retriever.config import PREFIX
 from agentic_retriever.indices.measured import MEASURED_FILE
-from agentic_retriever.router import resources
 from agentic_retriever.testing import FakeEmbedding
 
 

@@ -6,9 +6,15 @@ import pytest
 from evaluation_material import BOAT_QUERIES, BOATS, write_beir, write_lines
 
 from agentic_retriever.errors import EvaluationError
-from agentic_retriever.evaluation.datasets import DatasetKind, check_names
-from agentic_retriever.evaluation.loading import load_dataset
-from agentic_retriever.evaluation.problems import MAX_LISTED, ProblemKind, ProblemLog, ProblemReport
+from agentic_retriever.evaluation.datasets import (
+    MAX_LISTED,
+    DatasetKind,
+    ProblemKind,
+    ProblemLog,
+    ProblemReport,
+    check_names,
+    load_dataset,
+)
 from agentic_retriever.schema import Complexity, Strategy
 
 

@@ -16,6 +16,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation import training
+from agentic_retriever.evaluation.datasets import load_dataset
 from agentic_retriever.evaluation.fusion_training import (
     CANDIDATES,
     FusionTable,
@@ -25,9 +26,7 @@ from agentic_retriever.evaluation.fusion_training import (
     train_fusion,
     validate_fusion,
 )
-from agentic_retriever.evaluation.judged import judged_queries
-from agentic_retriever.evaluation.loading import load_dataset
-from agentic_retriever.evaluation.training import TrainingOptions, train_strategies
+from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, train_strategies
 from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, FusionModel, FusionTrainedOn
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Strategy

@@ -9,20 +9,23 @@ from evaluation_material import BOAT_QUERIES, BOATS, BREAD, embed, stage_one, wr
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
-from agentic_retriever.evaluation.bench import bench_routing, material_key
-from agentic_retriever.evaluation.choices import Choice, choose
-from agentic_retriever.evaluation.contenders import stage_one_field, stage_two_field
+from agentic_retriever.evaluation.datasets import load_dataset
 from agentic_retriever.evaluation.journal import Journal, fingerprint
-from agentic_retriever.evaluation.loading import load_dataset
-from agentic_retriever.evaluation.material import RoutingOptions
-from agentic_retriever.evaluation.peers import LlamaIndexEmbeddingSelector, NearestUtteranceRouter
-from agentic_retriever.evaluation.preparation import prepare
+from agentic_retriever.evaluation.results import Choice, choose
 from agentic_retriever.evaluation.routing import (
     FAILED,
     Contender,
+    LlamaIndexEmbeddingSelector,
+    NearestUtteranceRouter,
     RoutedQuery,
+    RoutingOptions,
+    bench_routing,
     evaluate_complexity,
     evaluate_stage_two,
+    material_key,
+    prepare,
+    stage_one_field,
+    stage_two_field,
 )
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.router import AgenticRouter

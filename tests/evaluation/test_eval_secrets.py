@@ -8,10 +8,10 @@ import pytest
 from evaluation_material import DIMENSION
 from typer.testing import CliRunner
 
+from agentic_retriever import resources
 from agentic_retriever.cli.app import app
 from agentic_retriever.config import PREFIX, RouterConfig
 from agentic_retriever.evaluation import benchmark, harness
-from agentic_retriever.router import resources
 from agentic_retriever.testing import FakeEmbedding
 
 CANARY = "canary-0badc0ffee"

@@ -9,11 +9,15 @@ from evaluation_material import DIMENSION, write_beir, write_lines, write_vector
 
 from agentic_retriever.errors import EvaluationError, RetrievalError, UnknownIndexError
 from agentic_retriever.evaluation import training
+from agentic_retriever.evaluation.datasets import load_dataset
 from agentic_retriever.evaluation.journal import Journal
-from agentic_retriever.evaluation.judged import judged_queries
-from agentic_retriever.evaluation.loading import load_dataset
-from agentic_retriever.evaluation.strategies import run_strategies
-from agentic_retriever.evaluation.training import JOURNAL_FILE, TrainingOptions, train_strategies
+from agentic_retriever.evaluation.training import (
+    JOURNAL_FILE,
+    TrainingOptions,
+    judged_queries,
+    run_strategies,
+    train_strategies,
+)
 from agentic_retriever.indices.measured import MeasuredStrategies
 from agentic_retriever.retrievers import REGISTRY
 from agentic_retriever.schema import Strategy

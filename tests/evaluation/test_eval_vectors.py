@@ -5,15 +5,9 @@ import pytest
 from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, embed, write_vectors
 
 from agentic_retriever.errors import EvaluationError
-from agentic_retriever.evaluation.descriptions import describe, read_descriptions
-from agentic_retriever.evaluation.loading import load_dataset
-from agentic_retriever.evaluation.profiles import dataset_profile, sample_profile
-from agentic_retriever.evaluation.vectors import (
-    check_dimensions,
-    embed_dataset,
-    load_vectors,
-    vectors_file,
-)
+from agentic_retriever.evaluation.datasets import load_dataset
+from agentic_retriever.evaluation.routing import dataset_profile, describe, read_descriptions, sample_profile
+from agentic_retriever.evaluation.vectors import check_dimensions, embed_dataset, load_vectors, vectors_file
 from agentic_retriever.sample import SAMPLE_INDEXES
 
 

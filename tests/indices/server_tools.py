@@ -10,8 +10,8 @@ from qdrant_client import QdrantClient
 
 from agentic_retriever.config import Secret
 from agentic_retriever.errors import StoreError
-from agentic_retriever.indices.qdrant_link import QdrantLink
 from agentic_retriever.indices.stores import StoreServer
+from agentic_retriever.stores.server.link import QdrantLink
 
 _numbers = itertools.count()
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from agentic_retriever.errors import StoreError
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 from store_tools import ask, make_node

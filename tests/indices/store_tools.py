@@ -14,7 +14,7 @@ from agentic_retriever.filters import node_fields
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from agentic_retriever.indices.node_store import NodeStore
+    from agentic_retriever.stores.node_store import NodeStore
 
 DIMENSION = 8
 WORDS = [

@@ -17,9 +17,9 @@ from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, Stor
 from agentic_retriever.indices import Indexer, IndexStorage
 from agentic_retriever.indices import views as views_module
 from agentic_retriever.indices.hierarchy import LEAVES, leaf_nodes
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.schema import View
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 from agentic_retriever.testing import FakeEmbedding
 
 CHUNKS = ChunkSettings(chunk_size=48, chunk_overlap=0, leaf_size=12)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agentic_retriever.errors import StoreDamagedError
-from agentic_retriever.indices.edge_files import CollectionFile, Layout
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge.engine import CollectionFile, Layout
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 from store_tools import ask, make_node

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from llama_index.core.schema import IndexNode, NodeRelationship, RelatedNodeInfo, TextNode
 
 from agentic_retriever.errors import EmbeddingError, EmbeddingMismatchError, IndexingError, StoreError
-from agentic_retriever.indices.edge_payload import node_payload, plain_metadata, point_id, stored_node, stored_node_id
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.stores.payload import node_payload, plain_metadata, point_id, stored_node, stored_node_id
 
 sys.path.insert(0, str(Path(__file__).parent))
 from store_tools import ask, make_node, vector, where

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentic_retriever.errors import StoreBusyError
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 if "forkserver" not in multiprocessing.get_all_start_methods():

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from agentic_retriever.errors import ConfigError, EmbeddingMismatchError, StoreBusyError, StoreClosedError, StoreError
-from agentic_retriever.indices.edge_errors import edge_errors
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge.engine import edge_errors
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 from store_tools import ask, make_node, where
@@ -199,7 +199,7 @@ SCRIPT = """
 import os, sys
 sys.path.insert(0, sys.argv[2])
 from store_tools import make_node
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 store = QdrantEdgeVectorStore(sys.argv[1])
 store.add([make_node(n) for n in range(30)])
 child = os.fork() if hasattr(os, "fork") else -1
@@ -210,7 +210,7 @@ if child > 0:
     store.add([make_node(30)])
     try:
         import subprocess
-        code = "import sys; from agentic_retriever.indices.vector_store import *; QdrantEdgeVectorStore(sys.argv[1])"
+        code = "import sys; from agentic_retriever.stores.edge.store import *; QdrantEdgeVectorStore(sys.argv[1])"
         busy = subprocess.run([sys.executable, "-c", code, sys.argv[1]], capture_output=True, text=True)
         assert "StoreBusyError" in busy.stderr, busy.stderr
     finally:

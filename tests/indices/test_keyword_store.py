@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import StoreDamagedError, StoreError
-from agentic_retriever.indices import sealed_folder
 from agentic_retriever.indices.keyword import KeywordIndex
+from agentic_retriever.stores import files as sealed_folder
 from agentic_retriever.text import Tokenizer
 
 ENGLISH = Tokenizer(language="en")

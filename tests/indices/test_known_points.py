@@ -11,9 +11,9 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQuery,
 )
 
-from agentic_retriever.indices import known_points
-from agentic_retriever.indices.known_points import KnownPoints, found_facts
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.stores import points as known_points
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.stores.points import KnownPoints, found_facts
 
 COUNT = 60
 DIMENSION = 3

@@ -14,8 +14,8 @@ from server_tools import memory_link
 from store_tools import assert_finds_what_is_accepted, fill
 
 from agentic_retriever.filters import matches
-from agentic_retriever.indices.server_filters import server_filter
-from agentic_retriever.indices.server_store import QdrantServerVectorStore
+from agentic_retriever.stores.server.collection import server_filter
+from agentic_retriever.stores.server.store import QdrantServerVectorStore
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "filters"))
 from filter_strategies import filter_trees

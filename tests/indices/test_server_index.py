@@ -28,12 +28,12 @@ from agentic_retriever.errors import (
 from agentic_retriever.indices import Indexer, IndexStorage, KeywordIndex, QdrantEdgeVectorStore, copying
 from agentic_retriever.indices import index as index_module
 from agentic_retriever.indices.copying import COPY_FILE, copy_index
-from agentic_retriever.indices.keyword_search import SparseKeywordView
-from agentic_retriever.indices.server_store import QdrantServerVectorStore
+from agentic_retriever.indices.keyword import SparseKeywordView
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, build_adapter
 from agentic_retriever.retrievers.hybrid import FUSED
 from agentic_retriever.schema import Strategy
+from agentic_retriever.stores.server.store import QdrantServerVectorStore
 from agentic_retriever.testing import FakeEmbedding
 
 CHUNKS = ChunkSettings(chunk_size=64, chunk_overlap=8, leaf_size=32)

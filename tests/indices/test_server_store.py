@@ -29,9 +29,11 @@ from agentic_retriever.errors import (
     StoreError,
     StoreUnreachableError,
 )
-from agentic_retriever.indices import point_search, server_read, server_search
-from agentic_retriever.indices.qdrant_link import QdrantLink
-from agentic_retriever.indices.server_store import QdrantServerVectorStore
+from agentic_retriever.stores import points as point_search
+from agentic_retriever.stores.server import searching as server_read
+from agentic_retriever.stores.server import searching as server_search
+from agentic_retriever.stores.server.link import QdrantLink
+from agentic_retriever.stores.server.store import QdrantServerVectorStore
 from agentic_retriever.testing.store_contract import VectorStoreContract, contract_nodes
 
 CANARY = "canary-key-4711"
@@ -295,7 +297,7 @@ def test_a_server_that_is_down(served):
 
 def test_a_write_that_fails_says_how_much_is_stored(faulty, monkeypatch):
     server, store = faulty
-    monkeypatch.setattr("agentic_retriever.indices.server_store._STEP", 2)
+    monkeypatch.setattr("agentic_retriever.stores.server.store._STEP", 2)
     real = server.client.upsert
     monkeypatch.setattr(
         server.client, "upsert", lambda *a: real(*a) if len(a[1]) < 2 else (_ for _ in ()).throw(ValueError("bad"))
@@ -309,7 +311,7 @@ def test_a_write_that_fails_says_how_much_is_stored(faulty, monkeypatch):
 
 def test_a_write_that_is_cut_off_says_how_much_is_stored(faulty, monkeypatch):
     server, store = faulty
-    monkeypatch.setattr("agentic_retriever.indices.server_store._STEP", 2)
+    monkeypatch.setattr("agentic_retriever.stores.server.store._STEP", 2)
     answered, upserts = server._answer, []
 
     def answer(method, path, query, body):

@@ -11,10 +11,9 @@ from server_tools import memory_link
 from store_tools import WORDS, vector, where
 
 from agentic_retriever.errors import InvalidQueryError, StoreDamagedError
-from agentic_retriever.indices.keyword import KeywordIndex
-from agentic_retriever.indices.keyword_search import FilteredKeywordSearch, SparseKeywordView
-from agentic_retriever.indices.server_store import QdrantServerVectorStore
-from agentic_retriever.indices.sparse import SPARSE_FILE, SparseBM25, term_number
+from agentic_retriever.indices.keyword import FilteredKeywordSearch, KeywordIndex, SparseKeywordView
+from agentic_retriever.stores.server.store import QdrantServerVectorStore
+from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25, term_number
 
 THAI = ["โฉนดที่ดินจังหวัดเชียงใหม่", "การโอนกรรมสิทธิ์ห้องชุด", "ภาษีธุรกิจเฉพาะและอากรแสตมป์", "หนังสือรับรองการทำประโยชน์"]
 

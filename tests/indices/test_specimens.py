@@ -5,15 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agentic_retriever.indices.profile import IndexProfile, ProfiledNode, make_profile, sample_ids
-from agentic_retriever.indices.specimens import (
+from agentic_retriever.indices.profile import (
     MAX_OF_A_KIND,
     MAX_SPECIMEN_CHARS,
     SPECIMENS,
+    IndexProfile,
+    ProfiledNode,
     Specimen,
     collect_identifiers,
     draw_specimens,
+    make_profile,
     neighbour_mean,
+    sample_ids,
 )
 
 NODES = [

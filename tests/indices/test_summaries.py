@@ -13,10 +13,10 @@ from agentic_retriever.indices.summaries import (
     central_summary,
     summary_node,
 )
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
 from agentic_retriever.ingestion import ChunkSettings
-from agentic_retriever.ingestion.tokens import count_tokens
+from agentic_retriever.ingestion.chunking import count_tokens
 from agentic_retriever.prompts import summary_prompt
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 from agentic_retriever.testing import FakeEmbedding
 
 

@@ -19,7 +19,7 @@ from llama_index.core.schema import Document, TextNode
 from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery, VectorStoreQueryMode
 
 from agentic_retriever.errors import FilterError, InvalidQueryError, StoreClosedError, StoreError
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 from store_tools import DIMENSION, ask, make_node, vector, where

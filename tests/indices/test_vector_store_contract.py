@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 from agentic_retriever.testing.store_contract import VectorStoreContract, contract_nodes
 
 

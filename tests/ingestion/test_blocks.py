@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentic_retriever.ingestion.blocks import scan_blocks
+from agentic_retriever.ingestion.structure import scan_blocks
 
 
 def kinds(text: str) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from agentic_retriever.errors import SourceError
 from agentic_retriever.ingestion import RESERVED_KEYS
-from agentic_retriever.ingestion.metadata import clean_text, flat_metadata
+from agentic_retriever.ingestion.documents import clean_text, flat_metadata
 
 
 def test_scalars_and_lists_stay() -> None:

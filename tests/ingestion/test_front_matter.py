@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.ingestion.front_matter import parse_front_matter
+from agentic_retriever.ingestion.text_reader import parse_front_matter
 
 
 @pytest.mark.parametrize(

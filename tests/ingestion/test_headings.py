@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from agentic_retriever.ingestion.sections import split_sections
+from agentic_retriever.ingestion.structure import split_sections
 
 BODY = "Texto de la sección, con varias palabras.\n"
 

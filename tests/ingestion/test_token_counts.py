@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import IndexingError
-from agentic_retriever.ingestion import count_tokens, tokens
+from agentic_retriever.ingestion import chunking as tokens
+from agentic_retriever.ingestion import count_tokens
 
 BUNDLED = Path(llama_index.core.__file__).parent / "_static" / "tiktoken_cache"
 

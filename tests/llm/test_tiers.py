@@ -10,12 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.errors import (
-    AllModelsFailedError,
-    BudgetExceededError,
-    DeadlineExceededError,
-    LLMError,
-)
+from agentic_retriever.errors import AllModelsFailedError, BudgetExceededError, DeadlineExceededError, LLMError
 from agentic_retriever.llm import (
     FREE,
     Breaker,

@@ -15,8 +15,9 @@ from log_material import EPOCH, entry, opened
 from sqlalchemy import event
 
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, QueryLogError
-from agentic_retriever.querylog import QueryLog, engine
-from agentic_retriever.querylog.tables import MAX_TEXT_CHARS
+from agentic_retriever.querylog import QueryLog
+from agentic_retriever.querylog import database as engine
+from agentic_retriever.querylog.records import MAX_TEXT_CHARS
 
 WAIT_S = 20
 

@@ -59,7 +59,7 @@ def test_the_end_of_the_interpreter_does_not_wait_for_a_database_that_hangs(tmp_
 
 
 def test_the_end_of_the_interpreter_waits_two_seconds_at_most():
-    from agentic_retriever.querylog import writer
+    from agentic_retriever.querylog import log as writer
 
     assert writer.EXIT_TIMEOUT_S == 2.0
 

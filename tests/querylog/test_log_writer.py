@@ -8,8 +8,8 @@ import time
 import pytest
 
 from agentic_retriever.errors import QueryLogError
-from agentic_retriever.querylog import writer as module
-from agentic_retriever.querylog.writer import BatchWriter, LogStats
+from agentic_retriever.querylog import log as module
+from agentic_retriever.querylog.log import BatchWriter, LogStats
 
 WAIT_S = 20
 

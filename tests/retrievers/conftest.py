@@ -14,9 +14,9 @@ from agentic_retriever.filters import node_fields, predicate
 from agentic_retriever.indices.hierarchy import HierarchyView, Outline, leaf_nodes, outline_of
 from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.indices.summaries import SummaryView, central_summary, summary_node
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 from agentic_retriever.testing.fakes import FakeEmbedding
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.threads import Workers

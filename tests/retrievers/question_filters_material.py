@@ -3,7 +3,7 @@ from __future__ import annotations
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from agentic_retriever.filters import matches
-from agentic_retriever.retrievers.question_filters import FieldDictionary
+from agentic_retriever.understanding.fields import FieldDictionary
 
 DEEDS = [
     {"province": "เชียงใหม่", "district": "แม่ริม", "deed_type": "โฉนด", "area_rai": 5.5, "year": 2530},

@@ -34,8 +34,7 @@ from agentic_retriever.retrievers import (
     source_scores,
 )
 from agentic_retriever.retrievers.base import take_nodes
-from agentic_retriever.retrievers.hybrid import search_depth
-from agentic_retriever.retrievers.id_filter import CHECKED_BY_ID
+from agentic_retriever.retrievers.hybrid import CHECKED_BY_ID, search_depth
 from agentic_retriever.testing.retriever_contract import check_result, contract_nodes
 from agentic_retriever.threads import Workers
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from agentic_retriever.retrievers.question_filters.names import PersonName, is_listed_form, parse_listed
+from agentic_retriever.understanding.words import PersonName, is_listed_form, parse_listed
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.schema import ImageNode, IndexNode, Node, NodeRelationship, RelatedNodeInfo, TextNode
 
+from agentic_retriever.pipeline import kept
 from agentic_retriever.retrievers import REGISTRY, RetrievalRequest, build_adapter
-from agentic_retriever.retrievers.node_copy import copied_node
-from agentic_retriever.router.kept_nodes import kept
+from agentic_retriever.retrievers.base import copied_node
 from agentic_retriever.testing import FakeEmbedding
 
 NAMES = st.text(max_size=6)

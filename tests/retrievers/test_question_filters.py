@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from question_filters_material import DEEDS, GOODS, PAPERS, dictionary, said, selected
 
-from agentic_retriever.retrievers.question_filters import understand
+from agentic_retriever.understanding.understanding import understand
 
 ALIASES = {"province": {"Chiang Mai": "เชียงใหม่", "Lamphun": "ลำพูน", "Nowhere": "ไม่มี"}, "no such field": {"a": "b"}}
 DEED_FIELDS = dictionary(DEEDS, aliases=ALIASES)

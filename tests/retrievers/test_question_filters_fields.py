@@ -7,7 +7,8 @@ import pytest
 from question_filters_material import DEEDS, GOODS, PAPERS, dictionary, said
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.retrievers.question_filters import FieldDictionary, FieldKind, understand
+from agentic_retriever.understanding.fields import FieldDictionary, FieldKind
+from agentic_retriever.understanding.understanding import understand
 
 
 def test_kinds_ranges_and_units_come_from_the_metadata():

@@ -6,7 +6,8 @@ from llama_index.core.vector_stores.types import FilterCondition, MetadataFilter
 from question_filters_material import DEEDS, dictionary
 
 from agentic_retriever.filters import matches
-from agentic_retriever.retrievers.question_filters import Clause, RelaxationLadder, understand
+from agentic_retriever.understanding.clauses import Clause, RelaxationLadder
+from agentic_retriever.understanding.understanding import understand
 
 CALLER = MetadataFilters(
     filters=[MetadataFilter(key="year", value=2550), MetadataFilter(key="year", value=2567)],

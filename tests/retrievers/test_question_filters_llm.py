@@ -11,8 +11,9 @@ from question_filters_material import DEEDS, GOODS, dictionary, said
 from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError
 from agentic_retriever.filters import check_filters
 from agentic_retriever.llm import LLMReply
-from agentic_retriever.retrievers.question_filters import extract_with_llm, understand
 from agentic_retriever.schema import Tier
+from agentic_retriever.understanding.extraction import extract_with_llm
+from agentic_retriever.understanding.understanding import understand
 
 FIELDS = dictionary(DEEDS, aliases={"province": {"Chiang Mai": "เชียงใหม่"}})
 GOODS_FIELDS = dictionary(GOODS)

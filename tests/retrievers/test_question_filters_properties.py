@@ -8,9 +8,8 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from question_filters_material import DEEDS, GOODS, PAPERS, dictionary, selected
 
 from agentic_retriever.filters import check_filters
-from agentic_retriever.retrievers.question_filters import understand
-from agentic_retriever.retrievers.question_filters.folding import fold_query, folded
-from agentic_retriever.retrievers.question_filters.lexicon import phrases, tables
+from agentic_retriever.understanding.understanding import understand
+from agentic_retriever.understanding.words import fold_query, folded, phrases, tables
 
 WORDS = st.sampled_from(
     [

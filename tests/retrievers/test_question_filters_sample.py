@@ -9,8 +9,9 @@ from question_filters_material import said
 
 from agentic_retriever.filters import matches
 from agentic_retriever.ingestion import SourceDocument, read_source
-from agentic_retriever.retrievers.question_filters import FieldDictionary, understand
 from agentic_retriever.sample import SAMPLE_INDEXES, load_questions
+from agentic_retriever.understanding.fields import FieldDictionary
+from agentic_retriever.understanding.understanding import understand
 
 QUESTIONS = [question for question in load_questions() if question["strategy"] == "metadata" and question["answerable"]]
 

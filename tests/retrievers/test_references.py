@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.indices.hierarchy import Outline
-from agentic_retriever.retrievers.references import MAX_REFERENCES, Reference, ReferenceMap, find_references
+from agentic_retriever.understanding.references import MAX_REFERENCES, Reference, ReferenceMap, find_references
 
 
 def found(text):

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, StoreError
-from agentic_retriever.retrievers.sides import guarded, run_sides
+from agentic_retriever.retrievers.base import run_guarded, run_sides
 from agentic_retriever.threads import Workers
 
 
@@ -44,7 +44,7 @@ def test_foreign_errors_come_out_as_ours_without_their_text(workers):
 
 def test_what_is_no_error_is_not_swallowed():
     with pytest.raises(KeyboardInterrupt):
-        guarded("a", failing(KeyboardInterrupt()))
+        run_guarded("a", failing(KeyboardInterrupt()))
 
 
 def test_sides_may_start_in_a_thread_of_the_same_pool():

@@ -13,8 +13,7 @@ from llama_index.core.schema import Document, IndexNode, NodeRelationship, NodeW
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.cache import WarmOutcome
-from agentic_retriever.router.answer_codec import AnswerCodec
-from agentic_retriever.router.answer_values import MAX_CHARS, copied_answer, warm_outcome, worth_keeping
+from agentic_retriever.pipeline import MAX_CHARS, AnswerCodec, copied_answer, warm_outcome, worth_keeping
 from agentic_retriever.schema import (
     Answer,
     Citation,

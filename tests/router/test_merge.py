@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeWithScore, TextNode
 
+from agentic_retriever.pipeline import merge_indexes
 from agentic_retriever.retrievers import SearchResult
-from agentic_retriever.router.merge import merge_indexes
 
 
 def result(prefix, scores):

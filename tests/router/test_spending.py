@@ -4,8 +4,7 @@ import pytest
 
 from agentic_retriever.errors import BudgetExceededError, DeadlineExceededError
 from agentic_retriever.llm import LLMClient
-from agentic_retriever.router.spending import MeteredModel, Spending
-from agentic_retriever.router.timing import QueryClock
+from agentic_retriever.pipeline import MeteredModel, QueryClock, Spending
 from agentic_retriever.schema import Budget, Tier, TierUsage
 from agentic_retriever.testing import FakeLLM
 

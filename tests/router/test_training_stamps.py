@@ -10,10 +10,9 @@ import pytest
 from small_indexes import PLANETS, QUESTION, documents
 
 from agentic_retriever.indices.measured import MEASURED_FILE
+from agentic_retriever.pipeline import Question, answer_key
+from agentic_retriever.resources import TrainingStamps
 from agentic_retriever.retrievers import FUSION_FILE
-from agentic_retriever.router.answering import answer_key
-from agentic_retriever.router.questions import Question
-from agentic_retriever.router.trained import TrainingStamps
 from agentic_retriever.routing import MODEL_FILE
 
 FILES = [MEASURED_FILE, MODEL_FILE, FUSION_FILE]
@@ -78,7 +77,7 @@ def test_files_that_are_not_there_cost_one_look_at_the_folder(tmp_path, monkeypa
     install(tmp_path, FUSION_FILE, "{}")
     settle(tmp_path)
     stamps.of(SimpleNamespace(folder=tmp_path))
-    monkeypatch.setattr("agentic_retriever.router.trained.os.stat", lambda path: looked.append(path) or stat(path))
+    monkeypatch.setattr("agentic_retriever.resources.os.stat", lambda path: looked.append(path) or stat(path))
     stamps.of(SimpleNamespace(folder=tmp_path))
     assert looked == [str(tmp_path), str(tmp_path / FUSION_FILE)]
 

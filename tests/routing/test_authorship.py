@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.routing import HeuristicSelector, assess_complexity, query_features
-from agentic_retriever.routing.authorship import names_people
+from agentic_retriever.routing.features import names_people
 
 
 @pytest.fixture

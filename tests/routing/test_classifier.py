@@ -11,8 +11,8 @@ from routing_material import BOATS, embed
 
 from agentic_retriever.errors import ConfigError, RoutingError
 from agentic_retriever.routing import EmbeddingClassifier, IndexClassifier, ProfileClassifier
-from agentic_retriever.routing.classifier import softmax
-from agentic_retriever.routing.evidence import thinned, unit_vector
+from agentic_retriever.routing.classifier import thinned, unit_vector
+from agentic_retriever.routing.signals import softmax
 
 CLASSIFIERS = [ProfileClassifier(), EmbeddingClassifier()]
 UNUSABLE = {

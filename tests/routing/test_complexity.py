@@ -5,9 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_retriever.routing import assess_complexity, complexity_reasons
-from agentic_retriever.routing.complexity import question_count
-from agentic_retriever.routing.hops import hop_cues
-from agentic_retriever.routing.tables import load_table, matching_form, read_query
+from agentic_retriever.routing.complexity import hop_cues, question_count
+from agentic_retriever.routing.signals import load_table, matching_form, read_query
 from agentic_retriever.schema import Complexity
 
 # Written before the cues of their languages, and not used to choose any of them.

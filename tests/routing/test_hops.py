@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.routing.hops import SECOND_NAME, THIRD_NAME, hop_cues
-from agentic_retriever.routing.tables import load_table, parse_table, read_query, table_languages
+from agentic_retriever.routing.complexity import SECOND_NAME, THIRD_NAME, hop_cues
+from agentic_retriever.routing.signals import load_table, parse_table, read_query, table_languages
 
 
 def cues_of(query: str) -> dict[str, float]:

@@ -24,8 +24,7 @@ from agentic_retriever.errors import (
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.llm import Attempt, FailureKind, LLMClient
 from agentic_retriever.routing import HeuristicSelector, LLMClassifier, LLMSelector, ProfileClassifier
-from agentic_retriever.routing.describing import MAX_QUERY_CHARS, characteristic_terms
-from agentic_retriever.routing.llm_classifier import MAX_SHOWN
+from agentic_retriever.routing.models import MAX_QUERY_CHARS, MAX_SHOWN, characteristic_terms
 from agentic_retriever.schema import Allowance, Selection, Strategy, Tier
 from agentic_retriever.testing import FakeLLM
 

@@ -3,13 +3,8 @@ from __future__ import annotations
 import pytest
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.routing import (
-    assess_complexity,
-    query_features,
-    register_language,
-    unregister_language,
-)
-from agentic_retriever.routing.tables import load_table, read_query, table_languages
+from agentic_retriever.routing import assess_complexity, query_features, register_language, unregister_language
+from agentic_retriever.routing.signals import load_table, read_query, table_languages
 from agentic_retriever.schema import Complexity
 
 COMPARE = "Lequel vaut mieux pour les employés, le congé annuel ou le congé sabbatique ?"

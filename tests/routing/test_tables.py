@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.routing.tables import load_table, matching_form, parse_table, read_query, table_languages
+from agentic_retriever.routing.signals import load_table, matching_form, parse_table, read_query, table_languages
 
 
 @pytest.fixture

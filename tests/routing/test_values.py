@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from agentic_retriever.routing.values import MAX_EXAMINED, ValueHit, ValueTable, examined
+from agentic_retriever.routing.signals import MAX_EXAMINED, ValueHit, ValueTable, examined
 from agentic_retriever.text import Tokenizer
 
 

@@ -12,10 +12,10 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 from agentic_retriever.indices import IndexProfile
 from agentic_retriever.indices.draw_index import draw_report
-from agentic_retriever.indices.ingest_report import IngestReport
+from agentic_retriever.indices.ingest import IngestReport
 from agentic_retriever.ingestion import SkippedSource
 from agentic_retriever.querylog.analytics import Analytics, RouteCount
-from agentic_retriever.router.explaining import Explanation
+from agentic_retriever.router import Explanation
 from agentic_retriever.schema import (
     Answer,
     Attempt,

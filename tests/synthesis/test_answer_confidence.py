@@ -12,12 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.synthesis import (
-    AnswerFeatures,
-    ConfidenceModel,
-    confidence_score,
-    unknown_share,
-)
+from agentic_retriever.synthesis import AnswerFeatures, ConfidenceModel, confidence_score, unknown_share
 from agentic_retriever.synthesis.confidence import SIGNS, default_model
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fit_confidence.py"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agentic_retriever.schema import SentenceCheck
 from agentic_retriever.synthesis import ExtractiveSynthesizer, assemble, check_citations
-from agentic_retriever.synthesis.quotes import quoted_checks
-from agentic_retriever.synthesis.rewriting import UNSUPPORTED_MARK
+from agentic_retriever.synthesis.checking import UNSUPPORTED_MARK
+from agentic_retriever.synthesis.extractive import quoted_checks
 
 FACT = "The daily allowance for meals is EUR 48 in Germany."
 FALSE = "The daily allowance for meals is EUR 84 in Germany."

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.synthesis import PassageMatcher, Support, assemble, cite
-from agentic_retriever.synthesis.citations import NUMBER_MISMATCH_CAP, numbers_in
+from agentic_retriever.synthesis.citations import NUMBER_MISMATCH_CAP
 from agentic_retriever.text import Tokenizer
+from agentic_retriever.text.numbers import numbers_in
 
 TEXT = (
     "The **NS-5** probe was launched in February 2024.  It sold 9,800 units\nin eight months. "

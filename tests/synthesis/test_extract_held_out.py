@@ -14,7 +14,7 @@ from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.embeddings import PackedVectors
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.synthesis import ExtractiveSynthesizer, assemble
-from agentic_retriever.synthesis.numbers import numbers_in
+from agentic_retriever.text.numbers import numbers_in
 
 
 def held_out(key: str) -> bool:

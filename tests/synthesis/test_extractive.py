@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentic_retriever.errors import EmbeddingError
 from agentic_retriever.schema import Complexity
 from agentic_retriever.synthesis import Extraction, ExtractiveSynthesizer, assemble
-from agentic_retriever.synthesis.quotes import shown
+from agentic_retriever.synthesis.extractive import shown
 
 
 def extract(query: str, nodes, language: str = "en", **kwargs) -> Extraction:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.synthesis.markers import MARKER, read_markers
+from agentic_retriever.synthesis.citations import MARKER, read_markers
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from agentic_retriever.errors import LLMOutputError
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.llm import LLMReply, read_choice, read_choices
-from agentic_retriever.retrievers.planning import parse_plan
-from agentic_retriever.retrievers.postprocess.rerank_llm import parse_order
-from agentic_retriever.retrievers.question_filters.replies import MAX_CLAUSES, OPERATORS, read_reply
+from agentic_retriever.retrievers.planner import parse_plan
+from agentic_retriever.retrievers.rerank import parse_order
 from agentic_retriever.routing import HeuristicSelector, LLMClassifier, LLMSelector, ProfileClassifier
 from agentic_retriever.schema import Strategy, StrategyCard, Tier
 from agentic_retriever.synthesis import LLMSynthesizer
 from agentic_retriever.synthesis.context import assemble
 from agentic_retriever.testing.choice_contract import ChoiceReaderContract, ReplyReaderContract
 from agentic_retriever.testing.malformed_replies import HEAVY_REPLIES, MALFORMED_REPLIES
+from agentic_retriever.understanding.extraction import MAX_CLAUSES, OPERATORS, read_reply
 
 
 class Scripted:

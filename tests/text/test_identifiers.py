@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.text.asking import without_asking, without_requests
-from agentic_retriever.text.identifiers import absent, identifiers, kind_of, numbers
+from agentic_retriever.text.tokens import absent, identifiers, kind_of, numbers, without_asking, without_requests
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,6 @@
 from agentic_retriever.indices.attached.asked import AttachedRetriever
 from agentic_retriever.indices.attached.index import AttachedIndex, attach_index
 from agentic_retriever.indices.attached.recognition import Recognised, recognise
-from agentic_retriever.indices.attached.sampling import Sampler
+from agentic_retriever.indices.attached.snapshot import Sampler
 
 __all__ = ["AttachedIndex", "AttachedRetriever", "Recognised", "Sampler", "attach_index", "recognise"]

@@ -37,13 +37,6 @@ class AttachedRetriever:
 
     Its profile is its description. Nothing tells when its nodes change, so its version is constant until
     :meth:`refresh` is called; until then answers stay in the cache for their time to live.
-
-    Args:
-        name: Name of the index.
-        description: What it holds.
-        created: What tells this registration from every other one.
-        recognised: Holds the retriever.
-        embedding: The router's embedding model.
     """
 
     def __init__(
@@ -87,11 +80,7 @@ class AttachedRetriever:
         return frozenset()
 
     def keyword(self) -> KeywordIndex:
-        """Refuse: there are no nodes to read.
-
-        Raises:
-            StoreError: Always.
-        """
+        """Refuse: there are no nodes to read."""
         raise self._unlisted()
 
     def serves(self, strategy: Strategy, needs: Collection[View]) -> bool:  # noqa: ARG002 - as other indexes
@@ -134,19 +123,7 @@ class AttachedRetriever:
         return known
 
     def ask(self, query: str, depth: int) -> list[NodeWithScore]:
-        """Ask for nodes.
-
-        Args:
-            query: The question.
-            depth: How many are wanted. A retriever with a smaller ``similarity_top_k`` is asked as a copy with this
-                one; the retriever itself is never changed. It may give more or fewer.
-
-        Returns:
-            What it gave, without what is no node. Where no node has a score, they get falling ones, in its order.
-
-        Raises:
-            StoreError: If it failed, or gave something else than a list of nodes.
-        """
+        """Ask for nodes."""
         retriever = deepened(self._retriever, depth)
         what = f"the {self.kind} of index {self.name}"
         found = guarded(what, lambda: _retrieved(retriever, query))

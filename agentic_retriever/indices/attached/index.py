@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextvars
+import logging
+import os
 import threading
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.errors import EmbeddingMismatchError, IndexingError
+from agentic_retriever.errors import AgenticRetrieverError, EmbeddingMismatchError, IndexingError, StoreError
 from agentic_retriever.filters import node_fields, predicate
 from agentic_retriever.indices.attached.asked import AttachedRetriever
-from agentic_retriever.indices.attached.catching_up import CatchingUp
-from agentic_retriever.indices.attached.sampling import Sampler, is_same_model
-from agentic_retriever.indices.attached.snapshot import Snapshot, SnapshotReader
+from agentic_retriever.indices.attached.snapshot import Sampler, Snapshot, SnapshotReader, is_same_model
 from agentic_retriever.indices.attached.store import AttachedVectorStore
-from agentic_retriever.indices.attached.version import WatchedVersion
 from agentic_retriever.schema import Strategy, View
-from agentic_retriever.threads import guarded
+from agentic_retriever.threads import DeadlineCaller, guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Hashable, Iterator
 
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.schema import BaseNode
@@ -33,6 +37,127 @@ if TYPE_CHECKING:
     from agentic_retriever.indices.prefilter.index import MetadataIndex
     from agentic_retriever.indices.profile import IndexProfile
 
+
+# Taking notice of changes to an attached index in a thread of its own, which questions wait for only so long.
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S: Final = 2.0
+"""A change is waited for that long from the moment that somebody began to look; after that the index stays as it was
+read last until it has been read again.
+"""
+
+REST_S: Final = 1.0
+"""After a failure it is not tried again for that long."""
+
+
+class CatchingUp:
+    """Runs one piece of work at a time, however many wait for it; one that hangs is waited for no longer."""
+
+    def __init__(self, what: str, work: Callable[[], object], *, timer: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._work = work
+        self._timer = timer
+        # Two places, since a piece of work is done a moment before its thread ends.
+        self._caller = DeadlineCaller(what, max_calls=2)
+        self._lock = threading.Lock()
+        self._running: Future[str | None] | None = None
+        self._since = self._rest_until = 0.0
+        self._pid = os.getpid()
+
+    def run(self, timeout_s: float) -> str | None:
+        """Do the work, or wait for whoever does it already."""
+        running, since = self._started()
+        try:
+            return running.result(timeout=max(0.0, min(timeout_s, since + PATIENCE_S - self._timer())))
+        except FutureTimeoutError:
+            return f"{self._what} is under way since {self._timer() - since:.1f} s"
+
+    def _started(self) -> tuple[Future[str | None], float]:
+        with self._lock:
+            running = self._running
+            is_over = running is None or self._pid != os.getpid()  # a fork leaves its threads behind
+            if running is not None and not is_over and running.done():
+                is_over = running.result() is None or self._timer() >= self._rest_until
+            if running is None or is_over:
+                self._since, self._pid = self._timer(), os.getpid()
+                # In a context of its own: it is no part of the question that happened to come first.
+                done = partial(contextvars.Context().run, self._done)
+                running = self._running = self._caller.start(done, PATIENCE_S)
+            return running, self._since
+
+    def _done(self) -> str | None:
+        try:
+            self._work()
+        except AgenticRetrieverError as err:
+            self._rest_until = self._timer() + REST_S
+            logger.warning("%s failed, so it stays as it was: %s", self._what, err)
+            return str(err)
+        return None
+
+
+# The version of an attached index: it grows when its nodes are seen to have changed.
+
+LOOK_EVERY_S: Final = 1.0
+"""How often what is dear to find out is looked at; less often where a look takes more than a hundredth of that."""
+
+_REST: Final = 100
+
+
+class WatchedVersion:
+    """Looks at a source: at its mark whenever it is asked, at its imprint now and then. Never waits for another thread.
+
+    A source that cannot be looked at keeps its version; searching it will say what is wrong.
+    """
+
+    def __init__(self, name: str, source: NodeSource, *, timer: Callable[[], float] = time.monotonic) -> None:
+        self._name = name
+        self._source = source
+        self._timer = timer
+        self._lock = threading.Lock()  # never held while the source is looked at, which may hang
+        self._version = 1
+        self._mark = self._seen(source.mark, None)
+        self._imprint: Hashable = None
+        self._next_look = 0.0
+        self._imprint = self._look()
+
+    def may_differ(self, version: int) -> bool:
+        """Tell, in no time, whether :meth:`current` may return another version than this one."""
+        is_due = self._timer() >= self._next_look
+        return is_due or version != self._version or self._seen(self._source.mark, self._mark) != self._mark
+
+    def current(self) -> int:
+        """Look, which may take any time, and return the version."""
+        mark, imprint = self._seen(self._source.mark, self._mark), self._imprint
+        if mark != self._mark or self._timer() >= self._next_look:
+            imprint = self._look()
+        with self._lock:
+            if (mark, imprint) != (self._mark, self._imprint):
+                self._mark, self._imprint = mark, imprint
+                self._version += 1
+            return self._version
+
+    def grow(self) -> int:
+        """Count as changed, and return the new version."""
+        with self._lock:
+            self._version += 1
+            return self._version
+
+    def _look(self) -> Hashable:
+        start = self._timer()
+        imprint = self._seen(self._source.imprint, self._imprint)
+        end = self._timer()
+        self._next_look = end + max(LOOK_EVERY_S, _REST * (end - start))
+        return imprint
+
+    def _seen(self, look: Callable[[], Hashable], before: Hashable) -> Hashable:
+        try:
+            return guarded(f"index {self._name}", look)
+        except StoreError as err:
+            logger.debug("changes of index %r cannot be seen: %s", self._name, err)
+            return before
+
+
 _WORDS_ALONE: Final = frozenset({Strategy.HYBRID, Strategy.PLANNER})
 
 
@@ -46,17 +171,6 @@ class AttachedIndex:
     model.
 
     Safe to use from many threads, as far as the index behind it is.
-
-    Args:
-        name: Name of the index.
-        description: What it holds.
-        created: What tells this registration from every other one.
-        source: Where the nodes are.
-        vector_store: Where they are searched by vectors, or ``None``.
-        sampler: The embedding models.
-
-    Attributes:
-        embedding: The model that questions to this index are embedded with.
     """
 
     def __init__(
@@ -113,15 +227,7 @@ class AttachedIndex:
         return self.views.issuperset(needs) if self._is_dense else strategy in _WORDS_ALONE
 
     def load(self, progress: Progress | None = None) -> Snapshot:
-        """Read the nodes and derive the views, if that was not done for the current version; may take any time.
-
-        Args:
-            progress: Hears how many passages are embedded.
-
-        Raises:
-            StoreError: If the nodes cannot be read.
-            EmbeddingError: If the sample for routing could not be embedded the first time.
-        """
+        """Read the nodes and derive the views, if that was not done for the current version; may take any time."""
         with self._lock:
             version = self._watched.current()
             known = self._snapshot
@@ -133,12 +239,6 @@ class AttachedIndex:
         """Look for changes and read the nodes again if there are any, and wait for that at most so long.
 
         It goes on in a thread of its own; until it is done, everything stays as it was read last.
-
-        Args:
-            timeout_s: Seconds; in any case not more than 2 since the look began.
-
-        Returns:
-            Why the index may not be up to date, for people; ``None`` if it is.
         """
         return self._catching_up.run(timeout_s) if self._watched.may_differ(self._current().version) else None
 
@@ -208,23 +308,7 @@ def attach_index(
     wrap: Callable[[BaseEmbedding], EmbeddingModel],
     progress: Progress | None = None,
 ) -> AttachedIndex | AttachedRetriever:
-    """Make an attached index, and read what routing needs of it.
-
-    Args:
-        name: Name of the index.
-        recognised: What it is made of.
-        description: What it holds; needed for a retriever, which tells nothing else.
-        created: What tells this registration from every other one.
-        router: The router's embedding model.
-        wrap: Makes a model of the index's own embedding.
-        progress: Hears how many passages are embedded.
-
-    Raises:
-        IndexingError: If a retriever comes without a description.
-        EmbeddingError: If the sample for routing could not be embedded, or the index's own model fails.
-        EmbeddingMismatchError: If the index's own model is another one than its vectors come from.
-        StoreError: If the nodes cannot be read.
-    """
+    """Make an attached index, and read what routing needs of it."""
     if recognised.source is None:
         if not description.strip():
             raise IndexingError(

@@ -14,9 +14,14 @@ from llama_index.core.indices.vector_store import VectorStoreIndex
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery
 
 from agentic_retriever.errors import IndexingError
-from agentic_retriever.indices.attached.docstore_source import DocstoreSource, listed_ids
-from agentic_retriever.indices.attached.store_sources import ListedSource, OwnStoreSource, QdrantSource
-from agentic_retriever.indices.node_store import NodeStore
+from agentic_retriever.indices.attached.sources import (
+    DocstoreSource,
+    ListedSource,
+    OwnStoreSource,
+    QdrantSource,
+    listed_ids,
+)
+from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.threads import guarded
 
 if TYPE_CHECKING:
@@ -35,36 +40,18 @@ _ALLOWED: Final = "a LlamaIndex index, query engine or retriever"
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """What can be used of an object.
-
-    Attributes:
-        kind: Name of its class, for messages.
-        source: All its nodes, or ``None`` where they cannot be listed.
-        vector_store: Where they are searched by vectors, or ``None``.
-        embedding: The model that these come from, or ``None``.
-        retriever: What is asked where nodes cannot be listed: a retriever or query engine.
-        known: Number of nodes, as far as known.
-    """
+    """What can be used of an object."""
 
     kind: str
-    source: NodeSource | None = None
-    vector_store: BasePydanticVectorStore | None = None
-    embedding: BaseEmbedding | None = None
+    source: NodeSource | None = None  # All its nodes, or None where they cannot be listed
+    vector_store: BasePydanticVectorStore | None = None  # Where they are searched by vectors, or None
+    embedding: BaseEmbedding | None = None  # The model that these come from, or None
     retriever: BaseRetriever | BaseQueryEngine | None = None
     known: int = 0
 
 
 def recognise(name: str, given: object) -> Recognised:
-    """Find out what can be used of an object.
-
-    Args:
-        name: Name that it is to have, for messages.
-        given: The object.
-
-    Raises:
-        IndexingError: If it is nothing that can be attached; the message says what can.
-        StoreError: If it could not be read.
-    """
+    """Find out what can be used of an object."""
     kind = type(given).__name__
     if isinstance(given, VectorStoreIndex):
         return _vector_index(name, given, kind)

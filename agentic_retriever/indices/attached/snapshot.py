@@ -4,46 +4,44 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from agentic_retriever.embeddings import EmbeddingModel, embedding_name
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError
 from agentic_retriever.indices.keyword import KeywordIndex
-from agentic_retriever.indices.node_text import embedded_text
 from agentic_retriever.indices.prefilter.index import MetadataIndex
 from agentic_retriever.indices.prefilter.view import SOURCE_ALIASES
-from agentic_retriever.indices.profile import IndexProfile, ProfiledNode, make_profile
-from agentic_retriever.indices.specimens import draw_specimens
+from agentic_retriever.indices.profile import (
+    IndexProfile,
+    ProfiledNode,
+    background,
+    draw_specimens,
+    make_profile,
+    sample_ids,
+)
+from agentic_retriever.stores.node_text import embedded_text
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.threads import guarded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
-    from agentic_retriever.embeddings import EmbeddingModel
-    from agentic_retriever.indices.attached.sampling import Sampler
-    from agentic_retriever.indices.attached.sources import NodeSource
+    from agentic_retriever.indices.attached.sources import NodeSource, Vectors
     from agentic_retriever.indices.ingest import Progress
+
+    Matrix = npt.NDArray[np.float32]
+
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The derived views of one version.
-
-    Attributes:
-        version: The version.
-        doc_ids: Ids of the source documents, in order; of a node without one, its own.
-        keyword: The BM25 view.
-        metadata: The prefilter.
-        profile: What stage one reads; vectors by the router's model.
-        background: Mean and deviation of the cosine of unrelated nodes by the index's own model; ``None`` where the
-            profile's are those.
-        dimension: Length of the stored vectors, or ``None`` where they cannot be read.
-        sampled: Ids of the nodes whose vectors the profile has.
-    """
+    """The derived views of one version."""
 
     version: int
     doc_ids: tuple[str, ...]
@@ -51,7 +49,7 @@ class Snapshot:
     metadata: MetadataIndex
     profile: IndexProfile
     background: tuple[float, float] | None
-    dimension: int | None
+    dimension: int | None  # Length of the stored vectors, or None where they cannot be read
     sampled: tuple[str, ...]
 
     @property
@@ -62,14 +60,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReader:
-    """Reads an attached index.
-
-    Attributes:
-        name: Its name.
-        description: What it holds.
-        source: Where its nodes are.
-        sampler: Its models.
-    """
+    """Reads an attached index."""
 
     name: str
     description: str
@@ -77,17 +68,7 @@ class SnapshotReader:
     sampler: Sampler
 
     def read(self, version: int, *, before: Snapshot | None = None, progress: Progress | None = None) -> Snapshot:
-        """Read all nodes and derive the views.
-
-        Args:
-            version: The version that is read.
-            before: The snapshot of an earlier version, whose sample stays where a new one cannot be embedded.
-            progress: Hears how many passages are embedded.
-
-        Raises:
-            StoreError: If the nodes cannot be read.
-            EmbeddingError: If the sample could not be embedded and there is none from before.
-        """
+        """Read all nodes and derive the views."""
         nodes, sources = self._nodes()
         found = ((node.node_id, {**node.metadata, "doc_id": sources[node.node_id]}) for node in nodes)
         profile, sampled, background = self._profile(nodes, version, before, progress)
@@ -153,3 +134,86 @@ def described_by(model: EmbeddingModel, name: str, description: str) -> npt.NDAr
         except (EmbeddingError, DeadlineExceededError) as err:
             logger.warning("index %r: its description could not be embedded: %s", name, err)
     return np.empty(0, dtype=np.float32)
+
+
+# Which vectors stage one reads of an attached index, and what cosines are worth in it.
+
+MAX_EMBEDDED: Final = 100
+"""Passages that are embedded for stage one, where the vectors of the index are of another model than the router's."""
+
+MAX_PASSAGE_CHARS: Final = 1_000
+MAX_MEASURED: Final = 32
+"""Passages that are embedded by the index's own model to learn what its cosines are worth, where its vectors cannot be
+read."""
+
+_READ_FOR_BACKGROUND: Final = 256
+_SAME_TEXT: Final = "are these two models the same?"
+_SAME_COSINE: Final = 0.999
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """The models of an attached index."""
+
+    router: EmbeddingModel
+    own: EmbeddingModel | None = None
+    batch_size: int = 16
+
+    @property
+    def shares(self) -> bool:
+        """Whether the index's vectors come from the router's model."""
+        return self.own is self.router
+
+    def sample(
+        self, nodes: Sequence[ProfiledNode], source: NodeSource, progress: Progress | None = None
+    ) -> tuple[list[str], Matrix]:
+        """Choose nodes and return their vectors by the router's model: stored ones where they are its."""
+        node_ids = [node.node_id for node in nodes]
+        if self.shares:
+            found, rows = stored_vectors(source, sample_ids(node_ids))
+            if found:
+                return found, rows
+        texts = {node.node_id: node.text[:MAX_PASSAGE_CHARS] for node in nodes}
+        chosen = sample_ids(node_ids, MAX_EMBEDDED)
+        return chosen, self._embedded(self.router, [texts[i] for i in chosen], progress)
+
+    def background(
+        self, nodes: Sequence[ProfiledNode], source: NodeSource, progress: Progress | None = None
+    ) -> tuple[float, float] | None:
+        """Return mean and deviation of the cosine of unrelated nodes by the index's own model."""
+        if self.own is None or self.shares:
+            return None
+        node_ids = [node.node_id for node in nodes]
+        rows = stored_vectors(source, sample_ids(node_ids, _READ_FOR_BACKGROUND))[1]
+        if not len(rows):
+            chosen = set(sample_ids(node_ids, MAX_MEASURED))
+            texts = [node.text[:MAX_PASSAGE_CHARS] for node in nodes if node.node_id in chosen]
+            rows = self._embedded(self.own, texts, progress)
+        return background(rows)
+
+    def _embedded(self, model: EmbeddingModel, texts: Sequence[str], progress: Progress | None) -> Matrix:
+        """Embed passages without a trace on the disk."""
+        if progress is not None:
+            progress.nodes(len(texts))
+        parts = []
+        for at in range(0, len(texts), self.batch_size):
+            part = texts[at : at + self.batch_size]
+            parts.append(model.embed_sentences(part))
+            if progress is not None:
+                progress.nodes_done(len(part))
+        return np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32)
+
+
+def stored_vectors(source: NodeSource, node_ids: Sequence[str]) -> Vectors:
+    """Read stored vectors."""
+    return guarded("reading stored vectors", lambda: source.vectors(node_ids))
+
+
+def is_same_model(own: EmbeddingModel, router: EmbeddingModel) -> bool:
+    """Tell whether two models are one: the same object, or the same name and the same vector for one text."""
+    if own.base is router.base:
+        return True
+    if embedding_name(own.base) != router.name:
+        return False
+    left, right = own.embed_query(_SAME_TEXT), router.embed_query(_SAME_TEXT)
+    return left.shape == right.shape and float(left @ right) >= _SAME_COSINE

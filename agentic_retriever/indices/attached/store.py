@@ -16,7 +16,7 @@ from llama_index.core.vector_stores.types import (
 
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingMismatchError, InvalidQueryError, StoreError
 from agentic_retriever.filters import is_empty, node_fields, predicate
-from agentic_retriever.indices.attached.sampling import stored_vectors
+from agentic_retriever.indices.attached.snapshot import stored_vectors
 from agentic_retriever.threads import DeadlineCaller, guarded
 
 if TYPE_CHECKING:
@@ -58,10 +58,6 @@ class AttachedVectorStore(BasePydanticVectorStore):
 
     Filters are answered by the index's own prefilter and never reach the foreign store, whose meaning of them may be
     another one.
-
-    Args:
-        index: The index.
-        store: The foreign store, or ``None`` for an index that is not searched by vectors, which finds nothing.
     """
 
     stores_text: bool = True
@@ -81,27 +77,15 @@ class AttachedVectorStore(BasePydanticVectorStore):
         return None
 
     def add(self, nodes: Sequence[BaseNode], **kwargs: object) -> list[str]:  # noqa: ARG002 - LlamaIndex's signature
-        """Refuse.
-
-        Raises:
-            StoreError: Always.
-        """
+        """Refuse."""
         raise self._read_only()
 
     def delete(self, ref_doc_id: str, **delete_kwargs: object) -> None:  # noqa: ARG002 - LlamaIndex's signature
-        """Refuse.
-
-        Raises:
-            StoreError: Always.
-        """
+        """Refuse."""
         raise self._read_only()
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
-        """Read nodes by id, or all, that satisfy filters.
-
-        Raises:
-            StoreError: If they cannot be read, or not within 5 seconds.
-        """
+        """Read nodes by id, or all, that satisfy filters."""
         satisfies = predicate(filters)
         if node_ids is None:
             node_ids = list(self._index.candidates(filters))
@@ -109,21 +93,11 @@ class AttachedVectorStore(BasePydanticVectorStore):
         return [node for node in found if satisfies(node_fields(node))]
 
     def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], npt.NDArray[np.float32]]:
-        """Read stored vectors at length 1; none where the store does not give them away.
-
-        Raises:
-            StoreError: If they cannot be read, or not within 5 seconds.
-        """
+        """Read stored vectors at length 1; none where the store does not give them away."""
         return self._in_time(lambda: stored_vectors(self._index.source, node_ids))
 
     def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:  # noqa: ARG002 - as above
-        """Find the nodes nearest to an embedding.
-
-        Raises:
-            InvalidQueryError: If there is no embedding, or another mode than the default.
-            EmbeddingMismatchError: If the embedding is of another dimension than the vectors.
-            StoreError: If the foreign store failed.
-        """
+        """Find the nodes nearest to an embedding."""
         allowed = self._allowed(query)
         if self._store is None or (allowed is not None and not allowed):
             return VectorStoreQueryResult([], [], [])

@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING, Final, cast
 
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
-from agentic_retriever.filters import is_empty
-from agentic_retriever.filters.check import LIST_OPERATORS, RANGE_OPERATORS, TEXT_OPERATORS
-from agentic_retriever.filters.values import Scalar, as_boolean, parse_moment
+from agentic_retriever.filters import (
+    LIST_OPERATORS,
+    RANGE_OPERATORS,
+    TEXT_OPERATORS,
+    Scalar,
+    as_boolean,
+    is_empty,
+    parse_moment,
+)
 from agentic_retriever.indices.prefilter.clauses import AnyOf, Both, Compared, Either, Without
 from agentic_retriever.indices.prefilter.ordered import Side
 from agentic_retriever.indices.prefilter.values import DAY_US, microseconds_of

@@ -18,7 +18,7 @@ from agentic_retriever.indices.prefilter.numbers import NodeNumbers, PackedIds
 from agentic_retriever.indices.prefilter.ordered import OrderedKeys
 from agentic_retriever.indices.prefilter.snapshot import Snapshot
 from agentic_retriever.indices.prefilter.values import Entries
-from agentic_retriever.indices.sealed_folder import read_files, read_header, write_sealed
+from agentic_retriever.stores.files import read_files, read_header, write_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Final
 
 from llama_index.core.vector_stores.types import MetadataFilters
 
-from agentic_retriever.filters.check import RANGE_OPERATORS, walk_clauses
-from agentic_retriever.filters.values import parse_moment
-from agentic_retriever.indices.edge_filters import push_down
+from agentic_retriever.filters import RANGE_OPERATORS, parse_moment, walk_clauses
+from agentic_retriever.stores.payload import push_down
 
 if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilter

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from agentic_retriever.filters.values import elements, is_missing, parse_moment
+from agentic_retriever.filters import elements, is_missing, parse_moment
 from agentic_retriever.indices.prefilter.inverted import Factorised
 
 if TYPE_CHECKING:

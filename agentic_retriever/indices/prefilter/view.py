@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
     from llama_index.core.vector_stores.types import MetadataFilters
 
-    from agentic_retriever.indices.node_store import NodeStore
     from agentic_retriever.indices.prefilter.candidates import CandidateSet
+    from agentic_retriever.stores.node_store import NodeStore
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from metadata_strategies import oracle, random_filters, random_row, seeds
 from agentic_retriever.filters import node_fields, predicate
 from agentic_retriever.indices.prefilter.index import MetadataIndex
 from agentic_retriever.indices.prefilter.plan import PlanKind
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
 NODES = 48
 QUERY = [0.3, -0.2, 0.9, 0.1]

@@ -16,7 +16,7 @@ from store_tools import in_threads
 
 from agentic_retriever.indices.prefilter import btree_nodes, clustering, snapshot
 from agentic_retriever.indices.prefilter.index import MetadataIndex
-from agentic_retriever.indices.vector_store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
 STEPS = 1_000
 SMALL = {"LEAF": 4, "FANOUT": 3, "RUN": 3}

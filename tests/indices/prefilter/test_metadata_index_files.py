@@ -11,7 +11,7 @@ from store_tools import where
 from agentic_retriever.errors import StoreDamagedError, StoreError
 from agentic_retriever.indices.prefilter import snapshot
 from agentic_retriever.indices.prefilter.index import MetadataIndex
-from agentic_retriever.indices.sealed_folder import read_files, read_header, write_sealed
+from agentic_retriever.stores.files import read_files, read_header, write_sealed
 
 ROWS = {
     "n1": {"kind": "a", "year": 2020, "sold": True, "big": 2**53 + 1, "day": "2020-01-31", "tags": ["x", "y"]},

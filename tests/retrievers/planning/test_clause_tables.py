@@ -6,14 +6,7 @@ from importlib.resources import files
 import pytest
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.retrievers.planning.tables import (
-    LISTS,
-    folded,
-    load_table,
-    lowered,
-    parse_table,
-    table_languages,
-)
+from agentic_retriever.retrievers.splitting import LISTS, folded, load_table, lowered, parse_table, table_languages
 
 
 def given(**changes):
@@ -30,7 +23,7 @@ def test_shipped_tables_are_whole():
 
 
 def test_shipped_entries_have_the_form_that_texts_are_brought_to():
-    folder = files("agentic_retriever.retrievers.planning").joinpath("languages")
+    folder = files("agentic_retriever.retrievers").joinpath("languages")
     for language in table_languages():
         data = json.loads(folder.joinpath(f"{language}.json").read_text(encoding="utf-8"))
         for name in set(LISTS) - {"asks", "relatives", "joins"}:

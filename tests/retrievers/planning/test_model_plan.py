@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentic_retriever.errors import LLMError, LLMOutputError
 from agentic_retriever.llm import LLMClient
-from agentic_retriever.retrievers.planning import parse_plan, plan_by_model
+from agentic_retriever.retrievers.planner import parse_plan, plan_by_model
 from agentic_retriever.schema import Tier
 from agentic_retriever.testing.fakes import FakeLLM
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from agentic_retriever.retrievers.planning import PARTS_KEY, merge_parts
+from agentic_retriever.retrievers.planner import PARTS_KEY, merge_parts
 from agentic_retriever.text import Tokenizer
 
 EN = Tokenizer("en")

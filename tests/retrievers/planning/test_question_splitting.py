@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.retrievers.planning import MOST_PARTS, split_question
+from agentic_retriever.retrievers.splitting import MOST_PARTS, split_question
 
 COMPARISONS = {
     "Compare the operating margin of fiscal 2024 with fiscal 2025": (

@@ -16,7 +16,7 @@ from agentic_retriever.retrievers.postprocess import (
     postprocess,
     store_vectors,
 )
-from agentic_retriever.retrievers.postprocess.rerank import by_scores
+from agentic_retriever.retrievers.rerank import by_scores
 
 NODES = [hit(f"n{i}", 1 - i / 10, f"text {i}") for i in range(6)]
 

@@ -15,14 +15,15 @@ from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, LLMError, LLMOutputError
 from agentic_retriever.llm import LLMClient
 from agentic_retriever.retrievers import source_scores
-from agentic_retriever.retrievers.postprocess import (
+from agentic_retriever.retrievers.postprocess import make_reranker
+from agentic_retriever.retrievers.rerank import (
+    MAX_PASSAGES,
     CohereReranker,
     CrossEncoderReranker,
     LLMReranker,
     NoReranker,
-    make_reranker,
+    parse_order,
 )
-from agentic_retriever.retrievers.postprocess.rerank_llm import MAX_PASSAGES, parse_order
 from agentic_retriever.schema import Tier
 from agentic_retriever.testing.fakes import FakeLLM
 

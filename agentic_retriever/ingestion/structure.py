@@ -1,0 +1,598 @@
+"""A text as a sequence of blocks: headings, paragraphs, lists, tables, code, each a span of the source."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+# Which lines are headings: Markdown ones, numbered sections, and the articles and chapters of legal texts.
+#
+# A line is judged with its neighbours only. What needs the whole document (is the numbering monotone? is this a table
+# of contents?) is settled afterwards, in ``settle``.
+
+Origin = Literal["markdown", "legal", "numbered", "single"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """A heading, or the label of a provision whose text begins on the same line."""
+
+    title: str
+    level: int
+    origin: Origin
+    number: str = ""
+    article: str = ""
+    inline: bool = False
+    weak: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LineContext:
+    """The neighbours of a line."""
+
+    before: str
+    after: str
+    next_text: str
+    at_break: bool
+
+
+_MAX_TITLE_CHARS = 110
+_MAX_ATX_CHARS = 1000
+_MAX_TITLE_WORDS = 14
+_MAX_SENTENCE_TITLE_WORDS = 8
+_LEGAL_LEVEL = 10
+_NUMBER_LEVEL = 20
+
+_ATX = re.compile(r"(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$")
+_MARKUP = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|(\*\*|__|`|(?<!\w)[*_](?=\w)|(?<=[\w.:!?])[*_](?!\w))")
+
+_NUMBER = r"(?:\d{1,3}|[A-Z](?=\.\d))(?:\.\d{1,3})*"
+_NUMBERED = re.compile(rf"({_NUMBER})(\.?)[ \t]+(\S.*)$")
+_LIST_START = re.compile(r"[ \t]*(?:[-*+•]|\(?(?:\d{1,3}|[A-Za-z])[.)])[ \t]+\S")
+_LEADERS = re.compile(r"\.{3,}|…|[ \t]{2,}\d+$|\t\d+$")
+
+_ROMAN = r"[IVXLCDM]{1,8}\b"
+_THAI_DIGITS = str.maketrans("๐๑๒๓๔๕๖๗๘๙", "0123456789")
+_ORDINAL = (
+    r"(?:[Pp]rimer[oa]|[Ss]egund[oa]|[Tt]ercer[oa]|[Cc]uart[oa]|[Qq]uint[oa]|[Ss]ext[oa]|[Ss][ée]ptim[oa]|"
+    r"[Oo]ctav[oa]|[Nn]oven[oa]|[Dd][ée]cim[oa]|[ÚúUu]nic[oa]|PRIMER[OA]|SEGUND[OA]|TERCER[OA]|ÚNIC[OA])\b"
+)
+_LEGAL_NUMBER = (
+    rf"(?:[\d๐-๙]{{1,4}}(?:[./][\d๐-๙]{{1,3}})*(?:[ \-]?(?:bis|ter|quater|quinquies)\b|[a-z]\b|[ºª°])?|"
+    rf"{_ROMAN}|{_ORDINAL}|[A-Z]\b)"
+)
+_DIVISIONS: tuple[tuple[int, str], ...] = (
+    (1, r"Libro|LIBRO|Livre|LIVRE|Book|BOOK|Buch|BUCH|ภาค(?:ที่)?"),
+    (2, r"T[íi]tulo|T[ÍI]TULO|Title|TITLE|Titre|TITRE|Parte?|PARTE?|ลักษณะ(?:ที่)?"),
+    (2, r"Anexo|ANEXO|Annexe?|ANNEXE?|Appendix|APPENDIX|Ap[ée]ndice|AP[ÉE]NDICE|Anhang|ANHANG"),
+    (3, r"Cap[íi]tulo|CAP[ÍI]TULO|Chapter|CHAPTER|Chapitre|CHAPITRE|Kapitel|KAPITEL|หมวด(?:ที่)?|บทที่"),
+    (4, r"Secci[óo]n|SECCI[ÓO]N|Section|SECTION|Abschnitt|ABSCHNITT|ส่วน(?:ที่)?"),
+)
+_ARTICLE_WORD = (
+    r"Art[íi]culo|ART[ÍI]CULO|Article|ARTICLE|Artigo|ARTIGO|Articolo|ARTICOLO|Artikel|ARTIKEL|Art\.?|ART\.?|มาตรา"
+)
+_LEGAL = re.compile(
+    "(?:"
+    + "|".join(f"(?P<d{at}>{words})" for at, (_, words) in enumerate(_DIVISIONS))
+    + rf"|(?P<article>{_ARTICLE_WORD}))[ \t]*(?P<number>{_LEGAL_NUMBER})(?P<rest>.*)$"
+)
+_PUNCTUATION = re.compile(r"[ \t]*(?:\.?[ \t]*[-–—]|[.:])[ \t]*")
+# After a Thai article number these words make a reference ("section 12 of ...", "and", "or", "to") of it.
+_THAI_REFERENCE = re.compile(r"[ \t]*(?:แห่ง|หรือ|และ|วรรค|ถึง|ของ|ดังกล่าว)")
+_SENTENCE_END = (".", "!", "?", ":", ";", "»", "”", '"', ")", "।", "。")
+
+
+def find_heading(line: str, context: LineContext) -> Heading | None:
+    """Judge one line."""
+    stripped = line.strip()
+    if not stripped or len(line) - len(line.lstrip()) > 3:
+        return None
+    if stripped[0] == "#":
+        return _markdown(stripped)
+    return _legal(stripped, context) or _numbered(stripped, context)
+
+
+def label(text: str, *, level: int, origin: Origin = "markdown") -> Heading:
+    """Make a heading from the text of an explicit one (Markdown, HTML), with the numbers that stand in it."""
+    title = _MARKUP.sub(lambda hit: hit[1] or "", text).strip() or text.strip()
+    numbered, legal = _NUMBERED.match(title), _LEGAL.match(title)
+    number = article = ""
+    if numbered and ("." in numbered[1] or numbered[2]):
+        number = numbered[1]
+    if legal and legal["article"] and not legal["rest"][:1].isalnum():
+        article = _article_number(legal["number"])
+    return Heading(title=title, level=level, origin=origin, number=number, article=article)
+
+
+def is_bare(heading: Heading) -> bool:
+    """Tell whether a legal heading is a word and a number alone, so that its title may stand on the next line."""
+    found = _LEGAL.match(heading.title) if heading.origin == "legal" and not heading.inline else None
+    return found is not None and not found["rest"].strip(" .:-–—")
+
+
+def extends_title(line: str, after: str, next_text: str) -> bool:
+    """Tell whether a line is the title of the bare ``Article 7`` or ``CAPÍTULO III`` above it."""
+    text = line.strip()
+    if not _is_title(text) or text.endswith((".", ":")) or _LIST_START.match(text) or _LEGAL.match(text):
+        return False
+    return not after or bool(re.match(r"\(?1[.)]", after.strip())) or bool(_LEGAL.match(next_text.strip()))
+
+
+def _markdown(line: str) -> Heading | None:
+    found = _ATX.match(line) if len(line) <= _MAX_ATX_CHARS else None
+    if found is None or not (found[2] or "").strip("# \t"):
+        return None
+    return label(found[2], level=len(found[1]))
+
+
+def _legal(line: str, context: LineContext) -> Heading | None:
+    found = _LEGAL.match(line)
+    if found is None or (found["rest"][:1].isalnum() and found["rest"][:1].isascii()):
+        return None
+    thai = "\u0e00" <= line[0] <= "\u0e7f"
+    weak = not context.at_break
+    if weak and not thai and not context.before.rstrip().endswith(_SENTENCE_END):
+        return None
+    heading = _article(line, found, context, thai) if found["article"] else _division(line, found, context)
+    return replace(heading, weak=weak) if heading else None
+
+
+def _division(line: str, found: re.Match[str], context: LineContext) -> Heading | None:
+    rest = found["rest"].strip()
+    title = _PUNCTUATION.sub("", rest, count=1) if _PUNCTUATION.match(rest) else rest
+    if title and (not _is_title(title) or _wraps(context)):
+        return None
+    level = next(rank for at, (rank, _) in enumerate(_DIVISIONS) if found[f"d{at}"])
+    return Heading(title=line, level=_LEGAL_LEVEL + level, origin="legal")
+
+
+def _article(line: str, found: re.Match[str], context: LineContext, thai: bool) -> Heading | None:
+    rest, bare = found["rest"], line[: found.start("rest")].strip()
+    mark = _PUNCTUATION.match(rest)
+    body = rest[mark.end() :].strip() if mark else rest.strip()
+    title, inline = line, False
+    if thai:
+        if not mark and (_THAI_REFERENCE.match(rest) or (rest and not rest[0].isspace())):
+            return None
+        title, inline = (bare, True) if body else (line, False)
+    elif body and mark:
+        title, inline = _split_body(line, found.start("rest") + mark.end(), context, bare)
+    elif body and (not _is_title(body) or body.endswith(".") or _wraps(context)):
+        return None
+    return Heading(
+        title=title.rstrip(" .:-–—"),
+        level=_LEGAL_LEVEL + 5,
+        origin="legal",
+        article=_article_number(found["number"]),
+        inline=inline,
+    )
+
+
+def _split_body(line: str, body_start: int, context: LineContext, bare: str) -> tuple[str, bool]:
+    """Return the title of an article with text on its line, and whether that text is body."""
+    body = line[body_start:].strip()
+    if _is_title(body) and not _wraps(context) and _stands_alone(body, context):
+        return line, False
+    first, separator, more = body.partition(". ")
+    if separator and more.strip() and _is_title(first):
+        return line[: line.index(first, body_start) + len(first)], True
+    return bare, True
+
+
+def _numbered(line: str, context: LineContext) -> Heading | None:
+    found = _NUMBERED.match(line)
+    if found is None:
+        return None
+    number, dot, rest = found[1], found[2], found[3].strip()
+    level = _NUMBER_LEVEL + number.count(".") + 1
+    weak = not context.at_break
+    if "." not in number:
+        return _single(line, number, rest, context) if dot and not weak else None
+    if weak and not context.before.rstrip().endswith(_SENTENCE_END):
+        return None
+    if _is_title(rest) and not _wraps(context) and _stands_alone(rest, context):
+        return Heading(title=line.rstrip(" ."), level=level, origin="numbered", number=number, weak=weak)
+    first, separator, more = rest.partition(". ")
+    if dot and separator and more.strip() and _is_title(first):
+        title = f"{line[: found.start(3)]}{first}"
+        return Heading(title=title, level=level, origin="numbered", number=number, inline=True, weak=weak)
+    return None
+
+
+def _single(line: str, number: str, rest: str, context: LineContext) -> Heading | None:
+    """``1. Introduction``, which only the text below it tells from a list item."""
+    following = context.next_text
+    if context.after or not following or following[:1].isspace() or _LIST_START.match(following):
+        return None
+    if not _is_title(rest) or rest.endswith((".", ":", ";")):
+        return None
+    return Heading(title=line, level=_NUMBER_LEVEL + 1, origin="single", number=number)
+
+
+def _is_title(text: str) -> bool:
+    if not text or len(text) > _MAX_TITLE_CHARS or _LEADERS.search(text) or text.endswith((",", ";")):
+        return False
+    first = text.lstrip("«“\"'¿¡(")[:1]
+    if not first.isalpha() or first.islower():
+        return False
+    words = len(text.split())
+    if text.endswith((".", "!")) or ". " in text:
+        return words <= _MAX_SENTENCE_TITLE_WORDS and ". " not in text
+    return words <= _MAX_TITLE_WORDS
+
+
+def _stands_alone(text: str, context: LineContext) -> bool:
+    """Tell a title that ends in a full stop from a provision of a few words: only the title has text below it."""
+    below = context.next_text.strip()
+    return not text.endswith(".") or (bool(below) and not _NUMBERED.match(below) and not _LEGAL.match(below))
+
+
+def _wraps(context: LineContext) -> bool:
+    """Tell whether the line below goes on with the sentence."""
+    return context.after.lstrip()[:1].islower()
+
+
+def _article_number(number: str) -> str:
+    ascii_number = number.translate(_THAI_DIGITS).rstrip("ºª°.")
+    return re.sub(r"(?<=\d)[ \-]?(?=(?:bis|ter|quater|quinquies)\b)", " ", ascii_number)
+
+
+# Headings judged by the document they stand in: monotone numbers, contents lists, references at a line start.
+
+_MIN_EMPTY = 3
+_MAX_STEP = 10
+_LETTER = 1000
+
+
+def settle(headings: Sequence[Heading | None]) -> list[Heading | None]:
+    """Take back the candidates that the whole document speaks against.
+
+    Explicit Markdown headings always stay. Taken back are: lists of headings without any text between them (a table of
+    contents); ``1.``-style ones in a document with Markdown headings, or that are no series 1, 2, ... and have no
+    ``1.1`` below them; numbers that run backwards or leap; and articles in the middle of a block that are not the next
+    article.
+    """
+    kept = list(headings)
+    for at in _contents_lists(kept) | _lone_singles(kept):
+        kept[at] = None
+    last_number: tuple[int, ...] | None = None
+    last_article: int | None = None
+    for at, heading in enumerate(kept):
+        if heading is None or heading.origin == "markdown":
+            continue
+        if heading.origin == "legal":
+            article = _leading_int(heading.article)
+            if heading.weak and not _next_article(heading, article, last_article):
+                kept[at] = None
+                continue
+            last_article = article or last_article
+            last_number = None
+        elif _follows(last_number, _parts(heading.number)):
+            last_number = _parts(heading.number)
+        else:
+            kept[at] = None
+    return kept
+
+
+def _contents_lists(headings: Sequence[Heading | None]) -> set[int]:
+    """Return the members of chains of headings of which three or more have neither text nor a deeper heading below."""
+    doomed: set[int] = set()
+    chain: list[int] = []
+    for at, heading in enumerate([*headings, None]):
+        if heading is not None and heading.origin != "markdown":
+            chain.append(at)
+            if not heading.inline:
+                continue
+        doomed.update(_empty_chain(chain, headings))
+        chain = []
+    return doomed
+
+
+def _empty_chain(chain: Sequence[int], headings: Sequence[Heading | None]) -> Sequence[int]:
+    members = [heading for at in chain if (heading := headings[at]) is not None]
+    empty = sum(after.level <= heading.level for heading, after in pairwise(members))
+    return chain if empty >= _MIN_EMPTY - 1 else ()
+
+
+def _lone_singles(headings: Sequence[Heading | None]) -> set[int]:
+    singles = {at: int(heading.number) for at, heading in enumerate(headings) if heading and heading.origin == "single"}
+    if any(heading is not None and heading.origin == "markdown" for heading in headings):
+        return set(singles)
+    present = set(singles.values())
+    parents = {
+        heading.number.split(".")[0] for heading in headings if heading is not None and heading.origin == "numbered"
+    }
+
+    def in_series(number: int) -> bool:
+        return str(number) in parents or number - 1 in present or (number == 1 and 2 in present)
+
+    return {at for at, number in singles.items() if not in_series(number)}
+
+
+def _parts(number: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else _LETTER + ord(part) for part in number.split("."))
+
+
+def _follows(last: tuple[int, ...] | None, number: tuple[int, ...]) -> bool:
+    if last is None or set(number) == {1} or number[0] > _LETTER > last[0]:
+        return True
+    if number <= last:
+        return False
+    shared = next((at for at, (one, two) in enumerate(zip(last, number, strict=False)) if one != two), len(last))
+    return number[shared] - (last[shared] if shared < len(last) else 0) <= _MAX_STEP
+
+
+def _leading_int(article: str) -> int | None:
+    digits = re.match(r"\d+", article)
+    return int(digits[0]) if digits else None
+
+
+def _next_article(heading: Heading, article: int | None, last: int | None) -> bool:
+    if not heading.article:
+        return False
+    return article is not None and last is not None and article - last in {0, 1} and heading.article != str(last)
+
+
+BlockKind = Literal["heading", "text", "list", "table", "code"]
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)$")
+_UNDERLINE = re.compile(r" {0,3}(={3,}|-{3,})[ \t\r]*$")
+_DELIMITER_CELL = re.compile(r"[ \t]*:?-+:?[ \t\r]*")
+_LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\(?(?:\d{1,3}|[A-Za-z])[.)])[ \t]+\S")
+_MAX_ROW_CHARS = 20_000
+_MAX_SETEXT_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A span of the source that holds one kind of thing; it begins and ends with a visible character."""
+
+    start: int
+    end: int
+    kind: BlockKind
+    heading: Heading | None = None
+
+
+def scan_blocks(text: str, *, start: int = 0, markup: bool = True) -> list[Block]:
+    r"""Divide a text into blocks. Every visible character from ``start`` on is in exactly one."""
+    blocks = _Scanner(text, start, markup=markup).scan()
+    headings = settle([block.heading for block in blocks])
+    return _rejoin(text, blocks, headings)
+
+
+def _rejoin(text: str, blocks: list[Block], headings: list[Heading | None]) -> list[Block]:
+    """Put lines that turned out to be no headings back into the paragraph that they were taken from."""
+    joined: list[Block] = []
+    loose = False
+    for block, heading in zip(blocks, headings, strict=True):
+        demoted = block.heading is not None and heading is None
+        kind: BlockKind = "list" if demoted and _LIST_ITEM.match(text[block.start : block.end]) else block.kind
+        current = replace(block, heading=heading, kind="text" if demoted and kind == "heading" else kind)
+        last = joined[-1] if joined else None
+        if last and (loose or demoted) and _same_paragraph(text, last, current):
+            joined[-1] = replace(last, end=current.end)
+        else:
+            joined.append(current)
+        loose = demoted
+    return joined
+
+
+def _same_paragraph(text: str, last: Block, current: Block) -> bool:
+    prose = {"text", "list"}
+    one_line_end = text.count("\n", last.end, current.start) <= 1
+    return last.kind in prose and current.kind in prose and current.heading is None and one_line_end
+
+
+class _Scanner:
+    """Walks over the lines once."""
+
+    def __init__(self, text: str, start: int, *, markup: bool) -> None:
+        self._text = text
+        self._markup = markup
+        self._spans = _line_spans(text, start)
+        self._at = 0
+        self._after_heading = False
+        self._unclosed: dict[str, int] = {}
+        self._blank_from = self._next_visible()
+
+    def scan(self) -> list[Block]:
+        blocks: list[Block] = []
+        while self._at < len(self._spans):
+            if not self._line(self._at).strip():
+                self._at += 1
+                continue
+            block = self._heading() or self._code() or self._table() or self._prose()
+            self._after_heading = block.kind == "heading"
+            blocks.append(block)
+        return blocks
+
+    def _line(self, at: int) -> str:
+        if not 0 <= at < len(self._spans):
+            return ""
+        start, end = self._spans[at]
+        return self._text[start:end]
+
+    def _next_visible(self) -> list[int]:
+        """Return for each line the first line from it on that is not blank."""
+        following = [len(self._spans)] * (len(self._spans) + 2)
+        for at in range(len(self._spans) - 1, -1, -1):
+            start, end = self._spans[at]
+            following[at] = following[at + 1] if self._text[start:end].isspace() or start == end else at
+        return following
+
+    def _context(self, at: int, *, at_break: bool) -> LineContext:
+        after = self._line(at + 1)
+        return LineContext(
+            before="" if at_break else self._line(at - 1),
+            after=after if after.strip() else "",
+            next_text=self._line(self._blank_from[at + 1]),
+            at_break=at_break,
+        )
+
+    def _block(self, first: int, last: int, kind: BlockKind, heading: Heading | None = None) -> Block:
+        """Make a block of the lines ``first`` to ``last`` and go on behind it."""
+        self._at = last + 1
+        start, end = self._spans[first][0], self._spans[last][1]
+        source = self._text[start:end]
+        start, end = end - len(source.lstrip()), start + len(source.rstrip())
+        return Block(start, end, kind, heading)
+
+    def _at_break(self, at: int) -> bool:
+        return at == 0 or not self._line(at - 1).strip() or (self._after_heading and at == self._at)
+
+    def _candidate(self, at: int) -> Heading | None:
+        line = self._line(at)
+        if line.lstrip()[:1] == "#" and not self._markup:
+            return None
+        return find_heading(line, self._context(at, at_break=self._at_break(at)))
+
+    def _heading(self) -> Block | None:
+        at = self._at
+        heading = self._candidate(at)
+        if heading is None:
+            return self._setext()
+        if heading.inline:
+            return self._prose(heading)
+        below = self._blank_from[at + 1]
+        if is_bare(heading) and below - at <= 2 and below < len(self._spans):
+            context = self._context(below, at_break=True)
+            if extends_title(self._line(below), context.after, context.next_text):
+                title = f"{heading.title.rstrip(' .:')}. {self._line(below).strip()}"
+                return self._block(at, below, "heading", replace(heading, title=title))
+        return self._block(at, at, "heading", heading)
+
+    def _setext(self) -> Block | None:
+        line, below = self._line(self._at), self._line(self._at + 1)
+        if not self._markup or not self._at_break(self._at) or len(line) > _MAX_SETEXT_CHARS:
+            return None
+        underline = _UNDERLINE.match(below)
+        if underline is None or "|" in line or _LIST_ITEM.match(line) or _UNDERLINE.match(line):
+            return None
+        heading = label(line.strip(), level=1 if underline[1][0] == "=" else 2)
+        return self._block(self._at, self._at + 1, "heading", heading)
+
+    def _code(self) -> Block | None:
+        found = _FENCE.match(self._line(self._at)) if self._markup else None
+        if found is None or (found[1][0] == "`" and "`" in found[2]):
+            return None
+        mark = found[1][0]
+        if len(found[1]) >= self._unclosed.get(mark, len(self._text) + 1):
+            return None
+        for at in range(self._at + 1, len(self._spans)):
+            closing = _FENCE.match(self._line(at))
+            if closing and closing[1][0] == mark and len(closing[1]) >= len(found[1]) and not closing[2].strip():
+                return self._block(self._at, at, "code")
+        # A fence that is never closed is taken as text, so that one slip does not swallow the rest of the document.
+        self._unclosed[mark] = len(found[1])
+        return None
+
+    def _is_row(self, at: int) -> bool:
+        line = self._line(at).strip()
+        return line[:1] == "|" and line.count("|", 0, _MAX_ROW_CHARS) > 1
+
+    def _has_delimiter_below(self, at: int) -> bool:
+        line, below = self._line(at), self._line(at + 1)
+        if "|" not in line or "|" not in below or len(below) > _MAX_ROW_CHARS:
+            return False
+        return all(_DELIMITER_CELL.fullmatch(cell) for cell in below.strip().strip("|").split("|"))
+
+    def _starts_table(self, at: int) -> bool:
+        return self._is_row(at) or self._has_delimiter_below(at)
+
+    def _table(self) -> Block | None:
+        if not self._starts_table(self._at):
+            return None
+        headed = self._has_delimiter_below(self._at)
+        at = self._at + 1
+        while self._is_row(at) or (headed and "|" in self._line(at)):
+            at += 1
+        return self._block(self._at, at - 1, "table")
+
+    def _prose(self, heading: Heading | None = None) -> Block:
+        first = self._at
+        is_list = heading is None and bool(_LIST_ITEM.match(self._line(first)))
+        at = first + 1
+        while self._goes_on(at, is_list=is_list):
+            at += 1
+        return self._block(first, at - 1, "list" if is_list else "text", heading)
+
+    def _goes_on(self, at: int, *, is_list: bool) -> bool:
+        line = self._line(at)
+        if not line.strip() or self._starts_table(at):
+            return False
+        if self._markup and _FENCE.match(line):
+            return False
+        if not is_list and _LIST_ITEM.match(line):
+            return False
+        return self._candidate(at) is None
+
+
+def _line_spans(text: str, start: int) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    while start < len(text):
+        end = text.find("\n", start)
+        end = len(text) if end < 0 else end
+        spans.append((start, end))
+        start = end + 1
+    return spans
+
+
+# Blocks grouped under the headings that they stand below.
+
+
+@dataclass(slots=True)
+class Section:
+    """The blocks between one heading and the next."""
+
+    path: tuple[Heading, ...]
+    blocks: list[Block] = field(default_factory=list)
+
+    @property
+    def number(self) -> str:
+        """Number of the innermost numbered heading, such as ``"6.2.1"``, or ``""``."""
+        return next((heading.number for heading in reversed(self.path) if heading.number), "")
+
+    @property
+    def article(self) -> str:
+        """Number of the article that it lies in, such as ``"42"``, or ``""``."""
+        return next((heading.article for heading in reversed(self.path) if heading.article), "")
+
+
+def split_sections(text: str, *, start: int = 0, markup: bool = True) -> list[Section]:
+    """Divide a text at its headings."""
+    sections: list[Section] = []
+    current = Section(())
+    waiting: list[Block] = []
+    for block in scan_blocks(text, start=start, markup=markup):
+        heading = block.heading
+        if heading is None:
+            current.blocks.extend([*waiting, block])
+            waiting = []
+            continue
+        if current.blocks:
+            sections.append(current)
+        current = Section((*_enclosing(current.path, heading), heading))
+        if block.kind == "heading":
+            waiting.append(block)
+        else:
+            current.blocks.extend([*waiting, block])
+            waiting = []
+    current.blocks.extend(waiting)
+    return [*sections, current] if current.blocks else sections
+
+
+def joined(sections: Sequence[Section]) -> Section:
+    """Make one section of several."""
+    paths = [section.path for section in sections]
+    shared = [level[0] for level in zip(*paths, strict=False) if all(one is level[0] for one in level)]
+    return Section(tuple(shared), [block for section in sections for block in section.blocks])
+
+
+def _enclosing(path: tuple[Heading, ...], heading: Heading) -> tuple[Heading, ...]:
+    return tuple(outer for outer in path if outer.level < heading.level)

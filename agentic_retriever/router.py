@@ -1,0 +1,785 @@
+"""The router that people use: from a question to a decision, to nodes, to a cited answer."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from llama_index.core.schema import BaseNode, Document
+
+from agentic_retriever.bridge import Pluggable
+from agentic_retriever.cache import answer_cache, warm
+from agentic_retriever.checks import check_query, check_top_k
+from agentic_retriever.config import RouterConfig
+from agentic_retriever.errors import (
+    AgenticRetrieverError,
+    ConfigError,
+    DeadlineExceededError,
+    IndexingError,
+    StoreError,
+    unknown_name,
+)
+from agentic_retriever.filters import check_filters
+from agentic_retriever.indices import Indexer, IngestReport
+from agentic_retriever.indices.attached import AttachedIndex, AttachedRetriever
+from agentic_retriever.indices.copying import copy_index
+from agentic_retriever.ingestion import ChunkSettings, discover
+from agentic_retriever.pipeline import (
+    AnswerCodec,
+    AnswerStage,
+    AnswerStream,
+    AsyncAnswerStream,
+    Pipeline,
+    Question,
+    Recorder,
+    Refiner,
+    RetrieveStage,
+    RouteStage,
+    Services,
+    Stages,
+    copied_answer,
+    offer,
+    pinned_strategy,
+    warm_outcome,
+)
+from agentic_retriever.querylog import open_query_log
+from agentic_retriever.resources import (
+    Resources,
+    attach,
+    make_classifier,
+    make_client,
+    make_selector,
+    make_synthesizer,
+    writers_key,
+)
+from agentic_retriever.retrievers import RetrieverAdapter, StrategySpec
+from agentic_retriever.retrievers.registry import add_spec, remove_spec
+from agentic_retriever.routing import FEATURES
+from agentic_retriever.schema import RouteDecision, Strategy, View, strategy_named
+from agentic_retriever.schema.markup import element, frame, short_text
+from agentic_retriever.threads import DeadlineCaller, Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+    from types import TracebackType
+
+    from llama_index.core.base.base_query_engine import BaseQueryEngine
+    from llama_index.core.base.base_retriever import BaseRetriever
+    from llama_index.core.base.embeddings.base import BaseEmbedding
+    from llama_index.core.indices.base import BaseIndex
+    from llama_index.core.llms import LLM
+    from llama_index.core.postprocessor.types import BaseNodePostprocessor
+    from llama_index.core.response_synthesizers import BaseSynthesizer
+    from llama_index.core.vector_stores.types import MetadataFilters
+    from typing_extensions import Self
+
+    from agentic_retriever.cache import SingleFlightCache, WarmReport
+    from agentic_retriever.embeddings import VectorSource
+    from agentic_retriever.indices import Index, Progress, RoutedIndex
+    from agentic_retriever.indices.copying import CopyProgress, CopyReport
+    from agentic_retriever.querylog import Analytics
+    from agentic_retriever.routing import IndexClassifier, StrategySelector
+    from agentic_retriever.schema import Answer, Budget, Retrieval, Selection, StrategyCard
+    from agentic_retriever.synthesis import Synthesizer
+
+
+# The indexes of a router: made, brought up to date, removed.
+
+
+class IndexLibrary:
+    """The part of a router that looks after its indexes."""
+
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+
+    def index_names(self) -> list[str]:
+        """Return the names of all indexes, in order."""
+        return self.resources.names()
+
+    def descriptions(self) -> dict[str, str]:
+        """Return what each index holds, by its name, without opening any; ``""`` where that cannot be read."""
+        return {name: self._description(name) for name in self.index_names()}
+
+    def index(self, name: str) -> RoutedIndex:
+        """Return an index, stored or attached; changes to an attached one are waited for, two seconds at most."""
+        self.resources.attached.catch_up(name, self.resources.config.deadline_s)
+        return self.resources.index(name)
+
+    def stored_index(self, name: str) -> Index:
+        """Return an index of the data directory, with its folder, documents and files."""
+        return self.resources.stored(name)
+
+    def refresh_index(self, name: str) -> None:
+        """Have an attached index read anew by the next question, for changes that cannot be seen from outside.
+
+        A stored index is always up to date.
+        """
+        index = self.resources.index(name)
+        if isinstance(index, (AttachedIndex, AttachedRetriever)):
+            index.refresh()
+
+    def add_index(
+        self,
+        name: str,
+        source: str | Path | Sequence[str | Path] | Sequence[Document] | Sequence[BaseNode] | None = None,
+        *,
+        index: BaseIndex[Any] | BaseQueryEngine | BaseRetriever | None = None,
+        description: str = "",
+        progress: Progress | None = None,
+    ) -> IngestReport:
+        """Make an index from sources, bring an existing one up to date with them, or attach one of LlamaIndex.
+
+        An attached index is searched where it is, lives in this router only, and is not copied: nothing is written.
+        """
+        if index is not None or source is None:
+            if source is not None or index is None:
+                raise IndexingError(f"index {name!r} needs either a source or index=..., and exactly one of them")
+            return attach(self.resources, name, index, description=description, progress=progress)
+        self.resources.attached.refuse(name)
+        return self._add_sources(name, source, description, progress)
+
+    def _add_sources(self, name: str, source: object, description: str, progress: Progress | None) -> IngestReport:
+        items = _as_list(source)
+        for path in items:
+            if isinstance(path, (str, Path)):
+                discover(Path(path))  # a path that is not there must not leave an empty index behind
+        is_new = name not in self.resources.storage.names()
+        index = self._create(name, description) if is_new else self.resources.stored(name)
+        indexer = Indexer(index, max_file_mb=self.resources.config.max_file_mb, progress=progress)
+        paths = [item for item in items if isinstance(item, (str, Path))]
+        documents = [item for item in items if isinstance(item, Document)]
+        nodes = [item for item in items if isinstance(item, BaseNode) and not isinstance(item, Document)]
+        report = IngestReport()
+        for path in paths:
+            report += indexer.add_path(path)
+        if documents:
+            report += indexer.add_documents(documents)
+        if nodes:
+            report += indexer.add_nodes(nodes)
+        if is_new and not index.count():
+            self.remove_index(name)
+            reasons = "; ".join(f"{s.source}: {s.reason}" for s in report.skipped[:3]) or "no supported files"
+            raise IndexingError(f"nothing could be indexed, so index {name!r} was not made ({reasons})")
+        return report
+
+    def build_views(self, name: str, *, progress: Progress | None = None) -> None:
+        """Build what some strategies need of an index: leaves."""
+        index, model = self.resources.stored(name), self.resources.model
+        index.keyword()
+        index.build_views(progress, write_summary=None if model is None else lambda text: model.complete(text).text)
+
+    def copy_index(
+        self, name: str, *, to: str, new_name: str | None = None, progress: CopyProgress | None = None
+    ) -> CopyReport:
+        """Move an index between the data directory and the Qdrant server, or copy it there; nothing is embedded again.
+
+        A copy that was cut off goes on when it is started again. The source is kept until the copy has been counted.
+        Add nothing to the index meanwhile.
+        """
+        self.resources.attached.refuse(name)
+        report = copy_index(
+            self.resources.storage, name, self.resources.embedding(), to=to, new_name=new_name, progress=progress
+        )
+        if report.moved:
+            self.resources.forget(name)
+        return report
+
+    def remove_documents(self, name: str, doc_ids: Sequence[str]) -> IngestReport:
+        """Drop documents from an index."""
+        return Indexer(self.resources.stored(name)).remove_documents(doc_ids)
+
+    def remove_index(self, name: str) -> None:
+        """Delete an index and everything in it; an attached one is only let go of, and stays as it is."""
+        self.resources.forget(name)
+        if not self.resources.attached.remove(name):
+            self.resources.storage.remove(name)
+
+    def _description(self, name: str) -> str:
+        storage = self.resources.storage
+        try:
+            attached = self.resources.attached.get(name)
+            return storage.manifest(name).description if attached is None else attached.description
+        except AgenticRetrieverError:  # using that index will say so
+            return ""
+
+    def _create(self, name: str, description: str) -> Index:
+        c = self.resources.config
+        chunks = ChunkSettings(chunk_size=c.chunk_size, chunk_overlap=c.chunk_overlap, leaf_size=c.leaf_size)
+        return self.resources.storage.create(name, self.resources.embedding(), description=description, chunks=chunks)
+
+
+def _as_list(source: object) -> list[str | Path | BaseNode]:
+    items = [source] if isinstance(source, (str, Path, BaseNode)) else list(source) if _is_list(source) else []  # type: ignore[call-overload]  # a sequence
+    wrong = [item for item in items if not isinstance(item, (str, Path, BaseNode))]
+    if not items or wrong:
+        got = type(wrong[0] if wrong else source).__name__
+        raise IndexingError(f"a source must be a path or LlamaIndex documents or nodes, at least one; got {got}")
+    return items
+
+
+def _is_list(source: object) -> bool:
+    return isinstance(source, (list, tuple))
+
+
+# A decision as a person wants to read it.
+
+_MAX_QUERY_CHARS = 200
+_MAX_ROWS = 12
+_MIN_SIGNAL = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a question goes where it goes; ``print`` it, or show it in Jupyter."""
+
+    decision: RouteDecision
+    cards: tuple[StrategyCard, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """Return the text line by line."""
+        query = " ".join(self.decision.query.split())
+        shown = query if len(query) <= _MAX_QUERY_CHARS else f"{query[: _MAX_QUERY_CHARS - 1]}…"
+        return [f"Question: {shown}", *self._index(), *self._strategy(), *self._nature(), *self._costs()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types: the record, the cards, and the text."""
+        cards = [
+            {
+                "strategy": card.strategy.value,
+                "description": card.description,
+                "cost": card.cost,
+                "typical_ms": card.typical_ms,
+                "quality": card.quality,
+                "measured": card.measured,
+            }
+            for card in self.cards
+        ]
+        return {"decision": self.decision.to_dict(), "cards": cards, "text": self.lines()}
+
+    def _repr_html_(self) -> str:
+        """Draw the text in Jupyter: escaped, no assets, colours inherited from the theme."""
+        return frame(element("pre", str(self), style="white-space:pre-wrap"))
+
+    _repr_pretty_ = short_text
+
+    def _index(self) -> Iterator[str]:
+        stage = self.decision.index
+        yield f"Index: {', '.join(stage.names)} ({_how(stage)})"
+        if stage.abstained:
+            yield "  out of scope: nothing in the indexes seems to be about this"
+        yield f"  {stage.reason}"
+        if len(stage.scores) > 1:
+            for name, score in list(stage.scores.items())[:_MAX_ROWS]:
+                kinds = "  ".join(f"{kind} {value:.2f}" for kind, value in stage.evidence.get(name, {}).items())
+                yield f"    {score:.3f}  {name}{'  ' + kinds if kinds else ''}"
+            if len(stage.scores) > _MAX_ROWS:
+                yield f"    and {len(stage.scores) - _MAX_ROWS} more"
+
+    def _strategy(self) -> Iterator[str]:
+        stage = self.decision.strategy
+        yield f"Strategy: {stage.name} ({_how(stage)})"
+        yield f"  {stage.reason}"
+        known = {card.strategy.value: card for card in self.cards}
+        if len(stage.scores) > 1:
+            for name, score in stage.scores.items():
+                yield f"    {score:.3f}  {name}{_facts(known.get(name))}"
+        for name, why in self.decision.withheld.items():
+            yield f"    not offered: {name}: {why}"
+
+    def _nature(self) -> Iterator[str]:
+        decision = self.decision
+        because = f": {', '.join(decision.complexity_reasons)}" if decision.complexity_reasons else ""
+        yield f"Complexity: {decision.complexity.value}, {decision.complexity_score:.2f}{because}"
+        signals = [
+            f"{name.replace('_', ' ')} {value:.2f}"
+            for name, value in sorted(decision.features.items(), key=lambda item: (-item[1], item[0]))
+            if value >= _MIN_SIGNAL
+        ]
+        if signals:
+            yield f"Signals: {', '.join(signals)}"
+
+    def _costs(self) -> Iterator[str]:
+        decision = self.decision
+        for lost in decision.degraded:
+            yield f"Fell back: {lost.step} to {lost.fallback}: {lost.reason}"
+        usage = decision.usage
+        if usage.llm_calls:
+            tokens = sum(one.prompt_tokens + one.completion_tokens for one in usage.tiers)
+            yield f"Spent: {usage.llm_calls} model calls, {tokens:,} tokens, {usage.usd:.5f} USD"
+        times = ", ".join(f"{name} {ms:.1f}" for name, ms in decision.timings_ms.items())
+        if times:
+            yield f"Milliseconds: {times}"
+
+
+def _how(stage: Selection) -> str:
+    asked = ", the model was asked" if stage.escalated else ""
+    return f"{stage.mode}{asked}, probability {stage.confidence:.2f}, margin {stage.margin:.2f}"
+
+
+def _facts(card: StrategyCard | None) -> str:
+    if card is None:
+        return ""
+    quality = "" if card.quality is None else f"  measured nDCG@10 {card.quality:.3f}"
+    return f"{quality}  {card.typical_ms:.0f} ms{' measured' if card.measured else ''}"
+
+
+# What a router does with a question: decide, explain, retrieve, answer.
+
+
+class Queries(IndexLibrary):
+    """The part of a router that takes questions; safe to call from many threads."""
+
+    def __init__(self, resources: Resources, pipeline: Pipeline) -> None:
+        super().__init__(resources)
+        self.config: RouterConfig = resources.config
+        self._pipeline = pipeline
+
+    def route(
+        self,
+        query: str,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        budget: Budget | None = None,
+    ) -> RouteDecision:
+        """Decide which index and strategy a question goes to, without retrieving."""
+        return self._pipeline.route(self._question(query, index, strategy, None, None), budget)
+
+    def explain(
+        self,
+        query: str,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        budget: Budget | None = None,
+    ) -> Explanation:
+        """Decide as :meth:`route`, and say why in words: print what is returned."""
+        return self.explanation(self.route(query, index=index, strategy=strategy, budget=budget))
+
+    def explanation(self, decision: RouteDecision) -> Explanation:
+        """Put a decision into words, with the strategies that its index can serve now."""
+        name = decision.index.name
+        if name not in self.index_names():
+            return Explanation(decision=decision)
+        index = self.resources.index(name)
+        cards, _ = offer(index, self.resources.trained(index).measured, left_ms=None)
+        return Explanation(decision=decision, cards=cards)
+
+    def replay(self, decision: RouteDecision | Mapping[str, Any]) -> RouteDecision:
+        """Route a recorded question again, with the same pins.
+
+        What evidence decided is decided anew from the indexes as they are now; what chance or a model decided (round
+        robin, ``llm``) is taken from the record, as long as the index or strategy is still there. On unchanged indexes
+        the result has no difference to the record: ``not decision.diff(router.replay(decision))``.
+        """
+        if not isinstance(decision, RouteDecision):
+            decision = RouteDecision.from_dict(decision)
+        question = self._question(
+            decision.query,
+            decision.index.name if decision.index.mode == "pinned" else None,
+            decision.strategy.name if decision.strategy.mode == "pinned" else None,
+            None,
+            None,
+        )
+        return self._pipeline.route(question, recorded=decision)
+
+    def retrieve(
+        self,
+        query: str,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        filters: MetadataFilters | None = None,
+        top_k: int | None = None,
+        budget: Budget | None = None,
+    ) -> Retrieval:
+        """Route a question and fetch its nodes."""
+        return self._pipeline.retrieve(self._question(query, index, strategy, filters, top_k), budget)
+
+    def query(
+        self,
+        query: str,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        filters: MetadataFilters | None = None,
+        top_k: int | None = None,
+        budget: Budget | None = None,
+        force_cloud: bool = False,
+    ) -> Answer:
+        """Answer a question with citations."""
+        return self._pipeline.answer(
+            self._question(query, index, strategy, filters, top_k), budget, force_cloud=force_cloud
+        )
+
+    def stream(
+        self,
+        query: str,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        filters: MetadataFilters | None = None,
+        top_k: int | None = None,
+        budget: Budget | None = None,
+        force_cloud: bool = False,
+    ) -> AnswerStream:
+        """Answer a question piece by piece; arguments as :meth:`query`."""
+        question = self._question(query, index, strategy, filters, top_k)
+        return AnswerStream(lambda control: self._pipeline.stream(question, budget, control, force_cloud=force_cloud))
+
+    def _question(
+        self,
+        query: str,
+        index: str | None,
+        strategy: str | Strategy | None,
+        filters: MetadataFilters | None,
+        top_k: int | None,
+    ) -> Question:
+        check_filters(filters)
+        return Question(
+            query=check_query(query, max_chars=self.config.max_query_chars),
+            top_k=self.config.top_k if top_k is None else check_top_k(top_k, maximum=self.config.max_top_k),
+            index=index,
+            strategy=pinned_strategy(strategy),
+            filters=filters,
+            top_k_given=top_k is not None,
+        )
+
+
+T = TypeVar("T")
+
+#: How much longer than its deadline an async call may take, in seconds: the sync side should end first and say more.
+_GRACE_S = 0.25
+
+#: Streamed answers under way at once, each read by a thread of its own.
+_MAX_STREAMS = 128
+
+
+class AgenticRouter(Queries, Pluggable):
+    """Routes questions to indexes and strategies and answers them with citations.
+
+    Making one reads no index and calls no server. All methods are safe to call from many threads, from a running event
+    loop (Jupyter) and, with an ``a`` in front, as coroutines that never block the loop.
+
+    Args:
+        config: The settings; from the environment and ``.env`` by default.
+        embedding: Any LlamaIndex embedding, instead of the one that the settings name.
+        llm: Any LlamaIndex LLM that writes the answers, instead of the one that the settings name.
+        classifier: Stage one, instead of the one that the settings name.
+        selector: Stage two, instead of the one that the settings name.
+        synthesizer: Writes the answers, instead of the built-in one; any LlamaIndex response synthesizer, too, whose
+            citations are then checked, and which extraction stands in for when it fails.
+        postprocessors: LlamaIndex node postprocessors, run last on what was retrieved; one that fails is left out.
+        packed: Known vectors, such as those shipped with the sample.
+        timer: Monotonic time in seconds.
+        new_id: Makes query ids.
+
+    Example:
+        >>> router = AgenticRouter()
+        >>> router.add_index("handbook", "docs/", description="Company handbook")
+        >>> print(router.query("How many days of leave do I have?"))
+    """
+
+    def __init__(  # noqa: PLR0913 - every stage can be replaced, by keyword
+        self,
+        config: RouterConfig | None = None,
+        *,
+        embedding: BaseEmbedding | None = None,
+        llm: LLM | None = None,
+        classifier: IndexClassifier | None = None,
+        selector: StrategySelector | None = None,
+        synthesizer: Synthesizer | BaseSynthesizer | None = None,
+        postprocessors: Sequence[BaseNodePostprocessor] = (),
+        packed: Sequence[VectorSource] = (),
+        timer: Callable[[], float] = time.perf_counter,
+        new_id: Callable[[], str] = lambda: secrets.token_hex(16),
+    ) -> None:
+        config = config or RouterConfig.load()
+        client = make_client(config, llm)
+        resources = Resources(config, embedding=embedding, packed=packed, model=client)
+        selector = selector or make_selector(config, client)
+        stages = Stages(
+            RouteStage(resources, classifier or make_classifier(config, client), selector),
+            RetrieveStage(resources, Refiner(resources, client, postprocessors), client),
+            AnswerStage(resources, make_synthesizer(resources, client, synthesizer)),
+        )
+        #: The answer cache: ``cache.clear()`` and ``cache.stats()``.
+        self.cache: SingleFlightCache[Answer] = answer_cache(
+            config, AnswerCodec(), link=resources.redis, copy=copied_answer
+        )
+        self._client = client
+        self._log = open_query_log(config)
+        services = Services(
+            cache=self.cache,
+            recorder=Recorder(self._log, client),
+            llm=writers_key(client, synthesizer, postprocessors),
+            timer=timer,
+            new_id=new_id,
+        )
+        pipeline = Pipeline(resources, stages, services, repeatable=selector.mode != "round_robin")
+        super().__init__(resources, pipeline)
+        self._workers = Workers(config.workers, "agentic-router")
+        # Threads of their own, so that retrieval goes on while answers wait for models that hang.
+        self._finders = Workers(config.workers, "agentic-finder")
+        self._streams = DeadlineCaller("streamed answers", max_calls=_MAX_STREAMS, max_waiting=0)
+
+    @classmethod
+    def from_indexes(
+        cls,
+        indexes: Mapping[str, BaseIndex[Any] | BaseQueryEngine | BaseRetriever],
+        config: RouterConfig | None = None,
+        *,
+        descriptions: Mapping[str, str] | None = None,
+        **options: Any,  # noqa: ANN401 - those of the constructor
+    ) -> Self:
+        """Make a router over LlamaIndex indexes, query engines or retrievers, as ``add_index(name, index=...)`` does.
+
+        Args:
+            indexes: What is attached, by the name that it is to have.
+            config: The settings; from the environment and ``.env`` by default.
+            descriptions: What each holds, by name; a retriever or query engine needs one.
+            **options: Models and stages, as for the constructor.
+
+        Raises:
+            IndexingError: If a name or what is to be attached cannot be used, or a description is of no index.
+            AgenticRetrieverError: If it cannot be read; otherwise as ``add_index``.
+
+        Example:
+            >>> router = AgenticRouter.from_indexes({"contracts": index}, embedding=embedding, llm=llm)
+        """
+        told = dict(descriptions or {})
+        if not told.keys() <= indexes.keys():
+            unknown = ", ".join(sorted(map(repr, told.keys() - indexes.keys())))
+            raise IndexingError(f"descriptions of {unknown}, which is not among the indexes")
+        router = cls(config, **options)
+        try:
+            for name, index in indexes.items():
+                router.add_index(name, index=index, description=told.get(name, ""))
+        except BaseException:
+            router.close()
+            raise
+        return router
+
+    async def aroute(
+        self,
+        query: str,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        budget: Budget | None = None,
+    ) -> RouteDecision:
+        """Do as :meth:`route`, off the event loop."""
+        return await self._off_loop(budget, lambda: self.route(query, index=index, strategy=strategy, budget=budget))
+
+    async def aretrieve(
+        self,
+        query: str,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        filters: MetadataFilters | None = None,
+        top_k: int | None = None,
+        budget: Budget | None = None,
+    ) -> Retrieval:
+        """Do as :meth:`retrieve`, off the event loop."""
+        return await self._off_loop(
+            budget,
+            lambda: self.retrieve(query, index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget),
+        )
+
+    async def aquery(
+        self,
+        query: str,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        filters: MetadataFilters | None = None,
+        top_k: int | None = None,
+        budget: Budget | None = None,
+        force_cloud: bool = False,
+    ) -> Answer:
+        """Do as :meth:`query`, off the event loop; whoever waits for the same answer as another holds no thread."""
+        question = self._question(query, index, strategy, filters, top_k)
+        answering = self._pipeline.aanswer(question, budget, force_cloud=force_cloud, workers=self._workers)
+        return await self._in_time(budget, answering)
+
+    def astream(
+        self,
+        query: str,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        filters: MetadataFilters | None = None,
+        top_k: int | None = None,
+        budget: Budget | None = None,
+        force_cloud: bool = False,
+    ) -> AsyncAnswerStream:
+        """Do as :meth:`stream`, for ``async for``, off the event loop."""
+        stream = self.stream(
+            query, index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget, force_cloud=force_cloud
+        )
+        return AsyncAnswerStream(stream, self._streams)
+
+    def analytics(self, since: datetime | None = None, until: datetime | None = None) -> Analytics:
+        """Sum up the query history: totals, routes, tiers, times, cost and savings, fallbacks.
+
+        Args:
+            since: Begin of the period, with a time zone; ``None`` for the first query.
+            until: End of the period, with a time zone; ``None`` for now.
+
+        Raises:
+            ConfigError: If there is no history by the setting ``query_log``, or a time has no zone.
+            QueryLogError: If the history cannot be read.
+        """
+        if self._log is None:
+            raise ConfigError("query_log is none, so there is no history; set it to sqlite or the URL of a database")
+        return self._log.analytics(since, until)
+
+    def warm(
+        self, questions: Iterable[str], *, progress: Callable[[int, int], None] = lambda _done, _total: None
+    ) -> WarmReport:
+        """Ask questions beforehand, so that their answers are in the cache; one that fails never stops the rest.
+
+        Args:
+            questions: The questions, such as those that ``cache.read_questions(path)`` finds in a file.
+            progress: Hears how many are done, and of how many.
+        """
+        return warm(
+            lambda one: warm_outcome(self.query(one)), tuple(questions), progress=progress, stop_on=(StoreError,)
+        )
+
+    def close(self) -> None:
+        """Close every index; a second call does nothing."""
+        self._workers.close()
+        self._finders.close()
+        self.cache.close()
+        if self._log is not None:
+            self._log.close()
+        if self._client is not None:
+            self._client.close()
+        self.resources.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _off_loop(self, budget: Budget | None, call: Callable[[], T]) -> T:
+        return await self._in_time(budget, self._finders.run(call))
+
+    async def _in_time(self, budget: Budget | None, call: Awaitable[T]) -> T:
+        limit = self._pipeline.limit_s(budget)
+        try:
+            return await asyncio.wait_for(call, limit + _GRACE_S)
+        except asyncio.TimeoutError as err:
+            raise DeadlineExceededError(f"the query took longer than {limit:.1f} s; allow more or ask less") from err
+
+
+# Strategies that a program adds to the seven of the package.
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_RESERVED: Final = ("auto",)
+
+A = TypeVar("A", bound=type[RetrieverAdapter])
+
+
+def register_strategy(
+    name: str,
+    *,
+    description: str,
+    needs: Sequence[View] = (View.CHUNKS,),
+    cost: float = 1.0,
+    typical_ms: float = 30.0,
+    signals: Mapping[str, float] | None = None,
+) -> Callable[[A], A]:
+    """Add a strategy: a decorator for a class that inherits ``RetrieverAdapter`` and implements ``_search``.
+
+    From then on every router of the process offers it to stage two, takes it by name (``strategy="recent"``), measures
+    it in benchmarks and can learn when to choose it. Register before the first question is asked: a router keeps the
+    retrievers it has made. Registering a name again replaces the strategy, which helps in notebooks.
+
+    Args:
+        name: Small letters, digits and ``_``, at most 40, a letter first; none of the seven.
+        description: When to use it, one line that ends with a full stop; selectors, models and people read it.
+        needs: The views of an index that it reads; it is offered by indexes that have them.
+        cost: Relative work of one query, above 0; ``vector`` is 1.
+        typical_ms: Typical latency in milliseconds, above 0.
+        signals: How much each signal of a query (``agentic_retriever.routing.FEATURES``) speaks for it, as logarithm of
+            odds at full strength. What is taken without any signal starts with 1.5, so 3 makes it likely.
+
+    Returns:
+        The decorator; it gives the class its ``strategy``.
+
+    Raises:
+        ConfigError: If a value is none of what is allowed.
+    """
+    _check(name, description, (cost, typical_ms))
+    spoken = _checked_signals(signals or {})
+    views = tuple(_view(view) for view in needs)
+
+    def decorate(adapter: A) -> A:
+        given: object = adapter
+        if not (isinstance(given, type) and issubclass(given, RetrieverAdapter)):
+            raise ConfigError(f"strategy {name!r} must be a class that inherits RetrieverAdapter, not {given!r:.80}")
+        adapter.strategy = strategy_named(name)
+        add_spec(
+            StrategySpec(
+                strategy=adapter.strategy,
+                description=description,
+                needs=views,
+                cost=cost,
+                typical_ms=typical_ms,
+                build=adapter,
+                signals=spoken,
+            )
+        )
+        return adapter
+
+    return decorate
+
+
+def unregister_strategy(name: str | Strategy) -> None:
+    """Take away a strategy that was added."""
+    remove_spec(name)
+
+
+def _check(name: str, description: str, positive: tuple[float, ...]) -> None:
+    if not _NAME.fullmatch(name) or name in _RESERVED:
+        raise ConfigError(
+            f"a strategy's name must be small letters, digits and _, a letter first, 40 at most, not {name[:60]!r}"
+        )
+    if name in {strategy.value for strategy in Strategy}:
+        raise ConfigError(f"strategy {name!r} is one of the package's own; give yours another name")
+    if "\n" in description or not description.endswith("."):
+        raise ConfigError(f"the description of strategy {name!r} must be one line that ends with a full stop")
+    if not all(math.isfinite(value) and value > 0 for value in positive):
+        raise ConfigError(f"cost and typical_ms of strategy {name!r} must be numbers above 0, got {positive}")
+
+
+def _checked_signals(signals: Mapping[str, Any]) -> dict[str, float]:
+    for name, weight in signals.items():
+        if name not in FEATURES:
+            raise ConfigError(unknown_name("signal", name, FEATURES))
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
+            raise ConfigError(f"the weight of signal {name!r} must be a finite number, got {str(weight)[:40]!r}")
+    return {name: float(weight) for name, weight in signals.items()}
+
+
+def _view(view: View | str) -> View:
+    try:
+        return View(view)
+    except ValueError as err:
+        raise ConfigError(unknown_name("view", str(view), (known.value for known in View))) from err

@@ -1,0 +1,476 @@
+"""Evidence first, and a model only where the evidence is not clear."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+from agentic_retriever.errors import ConfigError, DeadlineExceededError, LLMError, LLMOutputError
+from agentic_retriever.llm import TierNeeds, ask, random_boundary, read_choice, spent_on_failure
+from agentic_retriever.prompts import index_choice_prompt, strategy_choice_prompt, strategy_word_prompt
+from agentic_retriever.routing.classifier import DEFAULT_INDEX_MARGIN, IndexClassifier
+from agentic_retriever.routing.signals import checked_share
+from agentic_retriever.schema import NO_LIMITS, Degradation, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from agentic_retriever.indices.profile import IndexProfile
+    from agentic_retriever.llm import Choice, ModelClient
+    from agentic_retriever.routing.selector import StrategySelector
+    from agentic_retriever.schema import Allowance, StrategyCard, TierUsage
+
+
+DEFAULT_ESCALATION_MARGIN: Final = 0.2
+"""Lead in probability of the first index below which a model is asked."""
+DEFAULT_MIN_CONFIDENCE: Final = 0.35
+"""Probability of the first strategy below which a model is asked; with no signal at all the heuristic has 0.39."""
+
+MODE: Final = "auto"
+
+
+class IndexReconsiderer(Protocol):
+    """Asks a model about a decision by evidence, as ``LLMClassifier`` does."""
+
+    def reconsider(
+        self, query: str, profiles: Sequence[IndexProfile], base: Selection, *, allowance: Allowance
+    ) -> Selection:
+        """Return the decision of both, or ``base`` itself where there is nothing to choose."""
+
+
+class StrategyReconsiderer(Protocol):
+    """Asks a model about a decision by signals, as ``LLMSelector`` does."""
+
+    def reconsider(
+        self, query: str, cards: Sequence[StrategyCard], base: Selection, *, allowance: Allowance
+    ) -> Selection:
+        """Return the decision of both, or ``base`` itself where there is nothing to choose."""
+
+
+class EscalationCounter:
+    """Counts decisions, and those that were handed to a model; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked = 0
+        self._escalated = 0
+
+    @property
+    def asked(self) -> int:
+        """Decisions between two candidates or more."""
+        with self._lock:
+            return self._asked
+
+    @property
+    def escalated(self) -> int:
+        """Decisions that were handed to a model."""
+        with self._lock:
+            return self._escalated
+
+    @property
+    def escalation_rate(self) -> float:
+        """Share of the decisions that were handed to a model, in [0, 1]; 0 before the first."""
+        with self._lock:
+            return self._escalated / self._asked if self._asked else 0.0
+
+    def _settled(self, base: Selection, final: Selection) -> Selection:
+        """Count a decision; it was handed to a model when the final one is not the base itself."""
+        handed = final is not base
+        if len(base.scores) > 1:
+            with self._lock:
+                self._asked += 1
+                self._escalated += handed
+        return replace(final, escalated=True) if handed else base
+
+
+class AutoClassifier(EscalationCounter):
+    """Picks the index by evidence, and asks a model where the lead is small or no index seems to fit.
+
+    Without a model, or where the allowance forbids one, the decision by evidence stands as it is. A decision that was
+    handed to a model says so in ``Selection.escalated``, whatever the model said.
+    """
+
+    mode = MODE
+
+    def __init__(
+        self, base: IndexClassifier, model: IndexReconsiderer | None, *, margin: float = DEFAULT_ESCALATION_MARGIN
+    ) -> None:
+        super().__init__()
+        self.margin = checked_share("margin", margin)
+        self._base = base
+        self._model = model
+
+    def classify(
+        self,
+        query: str,
+        profiles: Sequence[IndexProfile],
+        *,
+        query_vector: npt.NDArray[np.float32] | None,
+        allowance: Allowance = NO_LIMITS,
+    ) -> Selection:
+        """Pick an index; see :class:`~agentic_retriever.routing.IndexClassifier`."""
+        base = self._base.classify(query, profiles, query_vector=query_vector, allowance=allowance)
+        final = base
+        unclear = base.margin < self.margin or base.abstained
+        if self._model is not None and unclear and allowance.may_ask:
+            final = self._model.reconsider(query, profiles, base, allowance=allowance)
+        return self._settled(base, final)
+
+
+class AutoSelector(EscalationCounter):
+    """Picks the strategy by signals, and asks a model only when that is unsure.
+
+    Without a model, or where the allowance forbids one, the first decision stands as it is. A decision that was handed
+    to a model says so in ``Selection.escalated``, whatever the model said.
+    """
+
+    mode = MODE
+
+    def __init__(
+        self,
+        base: StrategySelector,
+        model: StrategyReconsiderer | None,
+        *,
+        min_confidence: float = DEFAULT_MIN_CONFIDENCE,
+    ) -> None:
+        super().__init__()
+        self.min_confidence = checked_share("min_confidence", min_confidence)
+        self._base = base
+        self._model = model
+
+    def select(
+        self,
+        query: str,
+        cards: Sequence[StrategyCard],
+        *,
+        features: Mapping[str, float],
+        allowance: Allowance = NO_LIMITS,
+    ) -> Selection:
+        """Pick a strategy; see :class:`~agentic_retriever.routing.StrategySelector`."""
+        base = self._base.select(query, cards, features=features, allowance=allowance)
+        final = base
+        if self._model is not None and base.confidence < self.min_confidence and allowance.may_ask:
+            final = self._model.reconsider(query, cards, base, allowance=allowance)
+        return self._settled(base, final)
+
+
+# One choice by a model: asked in one call, read by name, joined with the evidence, never an error.
+
+LEAST_WEIGHT: Final = 0.51
+"""Weight of a model's choice that says it is unsure: still the first, however clear the evidence for another is."""
+MOST_WEIGHT: Final = 0.95
+"""Weight of a model's choice that says it is certain; models say so too often."""
+UNSTATED_WEIGHT: Final = 0.75
+"""Weight of a model's choice without a confidence."""
+
+MODE_MODEL_CHOICE: Final = "llm"
+_MAX_LOGGED: Final = 500
+_MAX_REASON: Final = 300
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consultation:
+    """What asking a model came to."""
+
+    choice: Choice | None = None  # What it chose, or None
+    failure: str = ""
+    spent: tuple[TierUsage, ...] = ()
+
+
+def consult(
+    client: ModelClient,
+    prompt: Callable[[str], str],
+    names: Sequence[str],
+    *,
+    allowance: Allowance,
+    boundary: Callable[[], str] = random_boundary,
+) -> Consultation:
+    """Ask a model to choose among names; at most one call."""
+    if not allowance.may_ask:
+        return Consultation(failure="the budget forbids a model call; allow one, or more time")
+    limited = allowance.usd is not None or allowance.llm_calls is not None
+    needs = TierNeeds(max_usd=allowance.usd, max_calls=allowance.llm_calls) if limited else None
+    try:
+        asked = ask(client, prompt, timeout_s=allowance.timeout_s, needs=needs, boundary=boundary)
+    except (LLMError, DeadlineExceededError) as err:
+        return Consultation(failure=str(err)[:_MAX_REASON], spent=spent_on_failure(client, err))
+    try:
+        choice = read_choice(asked.text, names)
+    except LLMOutputError as err:
+        # At DEBUG only: a reply may repeat the question.
+        logger.debug("%s Reply: %s", err, ascii(asked.text[:_MAX_LOGGED])[: _MAX_LOGGED - len(str(err)) - 8])
+        return Consultation(failure=str(err), spent=asked.spent)
+    return Consultation(choice=choice, spent=asked.spent)
+
+
+def decided(base: Selection, consultation: Consultation, *, step: str, second: float = 0.0) -> Selection:
+    """Join what a model said with the decision that the evidence alone came to.
+
+    A choice and the evidence are joined by a linear opinion pool (M. Stone, "The Opinion Pool", 1961): the choice
+    counts with the model's stated confidence, clipped to ``[LEAST_WEIGHT, MOST_WEIGHT]``, or with ``UNSTATED_WEIGHT``;
+    the rest is left to the probabilities of the evidence. The choice always comes first, and every candidate keeps a
+    probability. The weights are conventions, not measurements.
+    """
+    spent = (*base.spent, *consultation.spent)
+    choice = consultation.choice
+    if choice is None:
+        lost = Degradation(step=step, reason=consultation.failure, fallback=base.mode)
+        return replace(base, degraded=(*base.degraded, lost), spent=spent)
+    weight = UNSTATED_WEIGHT if choice.confidence is None else min(MOST_WEIGHT, max(LEAST_WEIGHT, choice.confidence))
+    shares = {name: (1.0 - weight) * share for name, share in _distribution(base.scores).items()}
+    shares[choice.name] = shares.get(choice.name, 0.0) + weight
+    ranked = dict(sorted(shares.items(), key=lambda item: -item[1]))
+    order = list(ranked)
+    margin = ranked[order[0]] - ranked[order[1]]
+    unsure = choice.confidence is not None and choice.confidence < 0.5
+    return replace(
+        base,
+        name=choice.name,
+        names=tuple(order[: 2 if margin < second and not _empty(base, order[1]) else 1]),
+        confidence=ranked[choice.name],
+        scores=ranked,
+        margin=margin,
+        reason=_reason(choice),
+        mode=MODE_MODEL_CHOICE,
+        # Where the evidence finds nothing fitting, a model that is more doubtful than not does not overrule it.
+        abstained=base.abstained and unsure,
+        evidence={**base.evidence, choice.name: {**base.evidence.get(choice.name, {}), MODE_MODEL_CHOICE: weight}},
+        spent=spent,
+    )
+
+
+def _distribution(scores: Mapping[str, float]) -> dict[str, float]:
+    """Bring scores to a sum of 1; equal shares where they are no probabilities."""
+    usable = all(math.isfinite(score) and score >= 0 for score in scores.values())
+    total = math.fsum(scores.values()) if usable else 0.0
+    if total <= 0:
+        return dict.fromkeys(scores, 1.0 / len(scores))
+    return {name: score / total for name, score in scores.items()}
+
+
+def _empty(base: Selection, name: str) -> bool:
+    # Evidence gives no share at all to an index without nodes.
+    return base.scores.get(name, 0.0) <= 0
+
+
+def _reason(choice: Choice) -> str:
+    stated = "" if choice.confidence is None else f" with confidence {choice.confidence:.2f}"
+    return f"the model chose it{stated}{f': {choice.reason}' if choice.reason else ''}"
+
+
+# What a model is shown of the options that it chooses among: descriptions and statistics, never retrieved text.
+
+MAX_DESCRIPTION_CHARS: Final = 600
+MAX_QUERY_CHARS: Final = 4_000
+
+_QUERY_TAIL: Final = 1_000
+_TERMS: Final = 12
+_COMMON_TERMS: Final = 400
+_FIELDS: Final = 8
+_VALUES: Final = 6
+_VALUE_CHARS: Final = 40
+# Terms of scripts without spaces are groups of characters, which say nothing to a reader.
+_UNSPACED: Final = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+
+
+def shortened(query: str) -> str:
+    """Cut a question to 4,000 characters; its end, where the question of a long text mostly stands, is kept."""
+    if len(query) <= MAX_QUERY_CHARS:
+        return query
+    return f"{query[: MAX_QUERY_CHARS - _QUERY_TAIL]} … {query[-_QUERY_TAIL:]}"
+
+
+def describe_indexes(profiles: Sequence[IndexProfile]) -> list[tuple[str, list[str]]]:
+    """Describe indexes by what they hold."""
+    return [
+        (profile.name, _index_lines(profile, [other for other in profiles if other is not profile]))
+        for profile in profiles
+    ]
+
+
+def describe_strategies(cards: Sequence[StrategyCard]) -> list[tuple[str, list[str]]]:
+    """Describe strategies by their cards: name and lines of each, once each."""
+    described: dict[str, list[str]] = {}
+    for card in cards:
+        lines = [f"Description: {card.description[:MAX_DESCRIPTION_CHARS]}", f"Cost: {card.cost:g}"]
+        if card.quality is not None:
+            lines.append(f"Measured quality: {card.quality:.2f}")
+        described.setdefault(card.strategy.value, lines)
+    return list(described.items())
+
+
+def _index_lines(profile: IndexProfile, others: Sequence[IndexProfile]) -> list[str]:
+    lines = [f"Description: {profile.description[:MAX_DESCRIPTION_CHARS]}"] if profile.description.strip() else []
+    if profile.language != "und":
+        lines.append(f"Language: {profile.language}")
+    lines.append(f"Passages: {profile.nodes:,}")
+    terms = characteristic_terms(profile, others)
+    if terms:
+        lines.append(f"Typical words: {', '.join(terms)}")
+    return [*lines, *(f"Field {line}" for line in _field_lines(profile))]
+
+
+def characteristic_terms(profile: IndexProfile, others: Sequence[IndexProfile], most: int = _TERMS) -> list[str]:
+    """Find the terms that tell an index from others.
+
+    Terms are ranked by their part of the Kullback-Leibler divergence between the index and the mean of the others, as
+    in T. Tomokiyo and M. Hurst, "A Language Model Approach to Keyphrase Extraction", ACL 2003 workshop.
+    """
+    common = sorted(profile.document_frequency.items(), key=lambda item: (-item[1], item[0]))[:_COMMON_TERMS]
+    told: list[tuple[float, str]] = []
+    for term, count in common:
+        if len(term) < 3 or not term.isalpha() or _UNSPACED.search(term):
+            continue
+        here = (count + 0.5) / (profile.nodes + 1)
+        elsewhere = [(other.document_frequency.get(term, 0) + 0.5) / (other.nodes + 1) for other in others]
+        there = math.fsum(elsewhere) / len(elsewhere) if elsewhere else 1.0 / (profile.nodes + 1)
+        told.append((here * math.log(here / there), term))
+    return [term for weight, term in sorted(told, key=lambda pair: (-pair[0], pair[1]))[:most] if weight > 0]
+
+
+def _field_lines(profile: IndexProfile) -> list[str]:
+    lines = [
+        f"{name}: {'; '.join(value[:_VALUE_CHARS] for value in sorted(values)[:_VALUES])}"
+        for name, values in sorted(profile.field_values.items())
+        if values
+    ]
+    lines += [f"{name}: {low:g} to {high:g}" for name, (low, high) in sorted(profile.number_ranges.items())]
+    return [line[: _VALUES * _VALUE_CHARS * 2] for line in lines[:_FIELDS]]
+
+
+# Stage one by a language model: one prompt with what every index holds, answered by name.
+
+MODE_LLM_CLASSIFIER = MODE_MODEL_CHOICE
+MAX_SHOWN: Final = 20
+"""So many indexes are shown to a model; of more, those that the evidence finds the likeliest."""
+
+STEP: Final = "routing.index.llm"
+
+
+class LLMClassifier:
+    """Asks a model which index a query is about; at most one call a query, none where one index alone has nodes.
+
+    The evidence decides first, by ``fallback``; the model's choice is then joined with it (see
+    ``agentic_retriever.routing.models.decided``). When the model may not be asked, fails or says nothing that can
+    be read, the decision by evidence stands, and ``Selection.degraded`` says why. Safe to share between threads.
+    """
+
+    mode = MODE_LLM_CLASSIFIER
+
+    def __init__(
+        self,
+        client: ModelClient,
+        fallback: IndexClassifier,
+        *,
+        index_margin: float = DEFAULT_INDEX_MARGIN,
+        boundary: Callable[[], str] = random_boundary,
+    ) -> None:
+        self.fallback = fallback
+        self.index_margin = checked_share("index_margin", index_margin)
+        self._client = client
+        self._boundary = boundary
+
+    def classify(
+        self,
+        query: str,
+        profiles: Sequence[IndexProfile],
+        *,
+        query_vector: npt.NDArray[np.float32] | None,
+        allowance: Allowance = NO_LIMITS,
+    ) -> Selection:
+        """Pick an index; see :class:`~agentic_retriever.routing.IndexClassifier`."""
+        base = self.fallback.classify(query, profiles, query_vector=query_vector, allowance=allowance)
+        return self.reconsider(query, profiles, base, allowance=allowance)
+
+    def reconsider(
+        self, query: str, profiles: Sequence[IndexProfile], base: Selection, *, allowance: Allowance = NO_LIMITS
+    ) -> Selection:
+        """Ask the model about a decision by evidence."""
+        filled = [profile for profile in profiles if profile.nodes > 0]
+        if len(base.scores) < 2 or len(filled) < 2:
+            return base
+        likeliest = sorted(filled, key=lambda profile: -base.scores.get(profile.name, 0.0))[:MAX_SHOWN]
+        shown = {profile.name for profile in likeliest}
+        # In order of registration, so that the place of an index in the prompt tells nothing.
+        described = describe_indexes([profile for profile in filled if profile.name in shown])
+        asked = shortened(query)
+        consultation = consult(
+            self._client,
+            lambda mark: index_choice_prompt(asked, described, mark),
+            [name for name, _ in described],
+            allowance=allowance,
+            boundary=self._boundary,
+        )
+        return decided(base, consultation, step=STEP, second=self.index_margin)
+
+
+# Stage two by a language model: which strategy suits a question, by name.
+
+MODE_LLM_SELECTOR = MODE_MODEL_CHOICE
+STEP_LLM_SELECTOR: Final = "routing.strategy.llm"
+
+_PROMPTS: Final = {"structured": strategy_choice_prompt, "word": strategy_word_prompt}
+
+
+class LLMSelector:
+    """Asks a model for the strategy; at most one call a query, none where one strategy is offered.
+
+    ``fallback`` decides first by the signals of the query; the model's choice is then joined with it (see
+    ``agentic_retriever.routing.models.decided``). When the model may not be asked, fails or says nothing that can
+    be read, that first decision stands, and ``Selection.degraded`` says why. Safe to share between threads.
+    """
+
+    mode = MODE_LLM_SELECTOR
+
+    def __init__(
+        self,
+        client: ModelClient,
+        fallback: StrategySelector,
+        *,
+        form: Literal["structured", "word"] = "structured",
+        boundary: Callable[[], str] = random_boundary,
+    ) -> None:
+        if form not in _PROMPTS:
+            raise ConfigError(f"form must be one of {', '.join(_PROMPTS)}, got {str(form)[:40]!r}")
+        self.fallback = fallback
+        self.form = form
+        self._client = client
+        self._boundary = boundary
+
+    def select(
+        self,
+        query: str,
+        cards: Sequence[StrategyCard],
+        *,
+        features: Mapping[str, float],
+        allowance: Allowance = NO_LIMITS,
+    ) -> Selection:
+        """Pick a strategy; see :class:`~agentic_retriever.routing.StrategySelector`."""
+        base = self.fallback.select(query, cards, features=features, allowance=allowance)
+        return self.reconsider(query, cards, base, allowance=allowance)
+
+    def reconsider(
+        self, query: str, cards: Sequence[StrategyCard], base: Selection, *, allowance: Allowance = NO_LIMITS
+    ) -> Selection:
+        """Ask the model about a decision by signals."""
+        described = describe_strategies(cards)
+        if len(base.scores) < 2 or len(described) < 2:
+            return base
+        asked, write = shortened(query), _PROMPTS[self.form]
+        consultation = consult(
+            self._client,
+            lambda mark: write(asked, described, mark),
+            [name for name, _ in described],
+            allowance=allowance,
+            boundary=self._boundary,
+        )
+        return decided(base, consultation, step=STEP_LLM_SELECTOR)

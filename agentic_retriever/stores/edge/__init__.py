@@ -1,0 +1,1 @@
+"""Qdrant Edge: the engine in this process."""

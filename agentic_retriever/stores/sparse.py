@@ -1,0 +1,114 @@
+"""BM25 as sparse vectors, for engines that keep postings and document frequencies themselves.
+
+A document's vector holds the part of BM25 that depends on the document alone, ``tf / (tf + k1 * (1 - b + b * length /
+average))``; the engine multiplies it by the inverse document frequency, ``ln(1 + (N - df + 0.5) / (df + 0.5))``, of the
+query's terms. That is Lucene's BM25, the one of :class:`KeywordIndex`, but for two things: the average length is fixed
+when the vectors are made, and a term is a number of 32 bits.
+
+Two of V terms share a number with probability ``V**2 / 2**33``: about one pair among 100,000 terms, about 120 pairs
+among a million. Documents with one term of such a pair are found for the other, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Final
+
+from agentic_retriever.errors import StoreDamagedError
+from agentic_retriever.json_files import write_atomically
+from agentic_retriever.text import Tokenizer, detect_language
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    SparseRow = tuple[list[int], list[float]]
+
+
+SPARSE_FILE: Final = "sparse.json"
+K1: Final = 1.5
+B: Final = 0.75
+_EXAMINED: Final = 200  # texts whose language is looked at
+
+
+@dataclass(frozen=True)
+class SparseBM25:
+    """How texts become sparse vectors; fixed for the life of a collection, or until all its vectors are made again."""
+
+    language: str
+    average: float
+    fingerprint: str
+    k1: float = K1
+    b: float = B  # Strength of the length normalisation, in [0, 1]
+
+    @classmethod
+    def fitted(cls, texts: Sequence[str]) -> SparseBM25:
+        """Choose language and average length by some texts, as many as can be had."""
+        languages = Counter(detect_language(text) for text in texts[:_EXAMINED])
+        languages.pop("und", None)
+        language = max(sorted(languages), key=lambda name: languages[name]) if languages else "und"
+        tokenizer = Tokenizer(language=language)
+        lengths = [len(tokenizer.tokens(text)) for text in texts]
+        average = max(1.0, math.fsum(lengths) / len(lengths)) if lengths else 1.0
+        return cls(language, average, tokenizer.fingerprint)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Cuts texts and queries alike."""
+        return Tokenizer(language=self.language)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the tokenizer still cuts texts as it did when the stored vectors were made."""
+        return self.tokenizer.fingerprint == self.fingerprint
+
+    def document(self, text: str) -> SparseRow:
+        """Return the vector of a text: term numbers, ascending, and their weights in (0, 1)."""
+        terms = self.tokenizer.tokens(text)
+        norm = self.k1 * (1 - self.b + self.b * len(terms) / self.average)
+        weights: dict[int, float] = {}
+        for term, count in Counter(terms).items():
+            number = term_number(term)
+            weights[number] = weights.get(number, 0.0) + count / (count + norm)
+        return _row(weights)
+
+    def query(self, text: str) -> SparseRow:
+        """Return the vector of a question: term numbers, ascending, and how often each comes."""
+        counts: dict[int, float] = {}
+        for term in self.tokenizer.query_tokens(text):
+            number = term_number(term)
+            counts[number] = counts.get(number, 0.0) + 1.0
+        return _row(counts)
+
+    def save(self, folder: Path) -> None:
+        """Write the settings beside the index."""
+        write_atomically(folder / SPARSE_FILE, json.dumps(asdict(self), indent=2).encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> SparseBM25 | None:
+        """Read the settings; ``None`` where there are none."""
+        path = folder / SPARSE_FILE
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as err:
+            raise StoreDamagedError(
+                f"{path} is damaged; remove it and run: agentic-retriever index build {folder.name}"
+            ) from err
+
+
+@lru_cache(65_536)
+def term_number(term: str) -> int:
+    """Return the number of a term, the same in every process and version: 32 bits of BLAKE2b."""
+    return int.from_bytes(hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "big")
+
+
+def _row(weights: dict[int, float]) -> SparseRow:
+    numbers: Iterable[int] = sorted(weights)
+    return list(numbers), [weights[number] for number in numbers]

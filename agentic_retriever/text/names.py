@@ -1,0 +1,145 @@
+"""Names in a sentence: capitalised words, abbreviations and codes, and in Thai what stands behind a title or a kind."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from agentic_retriever.text import stopwords
+from agentic_retriever.text.tokens import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+_WORD: Final = re.compile(r"[^\W_]+(?:[-'’./&+][^\W_]+)*")
+_OPENS: Final = re.compile(r"(?:^|[.!?:;…\n|«“\"¿¡(]|^\s*[-*•]|\d[.)])[\s*_>#«“\"'(¿¡]*$")
+# Languages that write every noun with a capital.
+_CAPITAL_NOUNS: Final = frozenset({"de", "lb"})
+
+_ALIASES: Final = {
+    word: name
+    for name, words in {
+        "eur": ("eur", "euro", "euros", "€", "ยูโร"),
+        "usd": ("usd", "dollar", "dollars", "dólar", "dólares", "$", "ดอลลาร์"),
+        "gbp": ("gbp", "pound", "pounds", "libra", "libras", "£", "ปอนด์"),
+        "jpy": ("jpy", "yen", "¥", "เยน"),
+        "thb": ("thb", "baht", "฿", "บาท"),
+    }.items()
+    for word in words
+}
+
+_PERSON: Final = "นางสาว|นาง|นาย"
+_KINDS: Final = "บริษัท|ธนาคาร|จังหวัด|อำเภอ|ตำบล|สหกรณ์|แม่น้ำ|หมู่บ้าน|มหาวิทยาลัย|กระทรวง"
+_THAI_NAME: Final = re.compile(rf"(?P<kind>{_PERSON}|{_KINDS}) ?(?P<name>[\u0e01-\u0e3a\u0e40-\u0e4e]{{2,12}})")
+_SAME_SHARE: Final = 0.7
+_MIN_PREFIX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name in a text."""
+
+    start: int
+    end: int
+    text: str
+    code: bool
+    opening: bool = False
+
+    @property
+    def key(self) -> str:
+        """What is compared."""
+        return name_key(self.text)
+
+
+def name_key(word: str) -> str:
+    """Write a word as names are compared: without case, accents and genitive, currencies under one code."""
+    bare = fold(re.sub("['’]s?$", "", word.casefold()))
+    return _ALIASES.get(bare, bare)
+
+
+def find_names(text: str, language: str = "und") -> list[Name]:
+    """Find the names of a text in a script that has capitals."""
+    shouted = text.upper() == text
+    words = list(_WORD.finditer(text))
+    common = stopwords(language) if language != "und" else stopwords("en") | stopwords("es")
+    found: list[Name] = []
+    for at, word in enumerate(words):
+        kind = _kind(word[0], shouted=shouted)
+        if kind == "code":
+            found.append(Name(word.start(), word.end(), word[0], code=True))
+        elif kind == "capital" and word[0].casefold() not in common:
+            opening = _OPENS.search(text[max(0, word.start() - 8) : word.start()]) is not None
+            if (
+                opening
+                and at + 1 < len(words)
+                and _beside(text, word, words[at + 1])
+                and language not in _CAPITAL_NOUNS
+            ):
+                opening = False
+            if language not in _CAPITAL_NOUNS or opening or _in_run(text, words, at):
+                found.append(Name(word.start(), word.end(), word[0], code=False, opening=opening))
+    return found
+
+
+def keys_in(text: str) -> frozenset[str]:
+    """Give all the words of a text as names are compared, and the parts of compound ones."""
+    return frozenset(key for word in _WORD.finditer(text) for key in _keys(word[0])) | frozenset(
+        name for sign, name in _ALIASES.items() if not sign.isascii() and sign in text
+    ) | ({"usd"} if "$" in text else frozenset())  # fmt: skip
+
+
+def foreign_thai_names(sentence: str, near: str, whole: str) -> Iterator[str]:
+    """Find the Thai names of a sentence that a source does not have.
+
+    A Thai name has no capital and often no end, so it is what stands behind a title or a kind of place. It must agree
+    with what stands behind the same word nearby, or else anywhere in the source.
+    """
+    for match in _THAI_NAME.finditer(sentence):
+        group = _PERSON if match["kind"] in _PERSON.split("|") else match["kind"]
+        nearby = _behind(group, near)
+        others = nearby or _behind(group, whole)
+        if others:
+            known = any(_same(match["name"], other) for other in others)
+        else:
+            known = match["name"][: _MIN_PREFIX + 1] in whole
+        if not known:
+            yield match[0]
+
+
+def _behind(kinds: str, text: str) -> list[str]:
+    return [match["name"] for match in _THAI_NAME.finditer(text) if match["kind"] in kinds.split("|")]
+
+
+def _same(name: str, other: str) -> bool:
+    shorter = min(len(name), len(other))
+    common = next((i for i in range(shorter) if name[i] != other[i]), shorter)
+    return common >= max(min(_MIN_PREFIX, shorter), _SAME_SHARE * shorter)
+
+
+def _kind(word: str, *, shouted: bool) -> str:
+    has_digit = any(char.isdecimal() for char in word)
+    if has_digit:
+        return "code" if word[0].isalpha() and any(char.isupper() for char in word) else ""
+    letters = [char for char in word if char.isalpha()]
+    if not shouted and len(letters) > 1 and all(char.isupper() for char in letters):
+        return "code"
+    return "capital" if word[0].isupper() and len(word) > 1 and not shouted else ""
+
+
+def _beside(text: str, word: re.Match[str], other: re.Match[str]) -> bool:
+    """Tell whether a capitalised word follows at once: "Maria Lopez"."""
+    return text[word.end() : other.start()] == " " and _kind(other[0], shouted=False) == "capital"
+
+
+def _in_run(text: str, words: Sequence[re.Match[str]], at: int) -> bool:
+    before = at > 0 and words[at - 1][0][0].isupper() and text[words[at - 1].end() : words[at].start()] == " "
+    return before or (at + 1 < len(words) and _beside(text, words[at], words[at + 1]))
+
+
+def _keys(word: str) -> Iterator[str]:
+    yield name_key(word)
+    parts = re.split(r"[-'’./&+]", word)
+    if len(parts) > 1:
+        yield from (name_key(part) for part in parts if part)

@@ -1,0 +1,644 @@
+"""A question on its way to clauses: its text in comparable form and what the automaton found in it."""
+
+from __future__ import annotations
+
+import calendar
+import datetime as dt
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from agentic_retriever.understanding.fields import Match, ValueRef, alias_matches
+from agentic_retriever.understanding.words import (
+    UNSPACED,
+    Folded,
+    choose,
+    common_words,
+    compatible,
+    decimal_sign,
+    fold_query,
+    grammar_words,
+    languages_in_use,
+    phrases,
+    stem_language,
+    titles,
+    units,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from agentic_retriever.understanding.fields import FieldDictionary
+
+
+MAX_EXAMINED: Final = 4_000
+"""Characters of a question that are looked at; what stands behind them makes no clause."""
+
+_MAX_GAP: Final = 16
+_LINK: Final = re.compile(r"[\s:=\"'(]*(?:(?:of|is|in|the|de|del|la|el|es|คือ|เป็น|ชื่อ)[\s:=\"'(]*){0,2}")
+_TIGHT_LINK: Final = re.compile(r"[\s:=\"'(]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question with everything that was found in it."""
+
+    query: str
+    folded: Folded
+    dictionary: FieldDictionary
+    languages: frozenset[str]
+    stems: tuple[str, ...]
+    decimal: str
+    matches: tuple[Match, ...]
+    _ends: Mapping[int, tuple[Match, ...]] = field(repr=False)
+    _starts: Mapping[int, tuple[Match, ...]] = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """The folded text."""
+        return self.folded.text
+
+    def shown(self, start: int, end: int) -> str:
+        """Return a stretch of the folded text as it stands in the question."""
+        first, last = self.folded.origin(start, end)
+        return self.query[first:last]
+
+    def named_before(self, start: int, *, tight: bool = False) -> tuple[frozenset[str], int]:
+        """Return the fields named right before a place, and where the name begins; no word between if ``tight``."""
+        for end in range(start, max(-1, start - _MAX_GAP), -1):
+            if end in self._ends and (_TIGHT_LINK if tight else _LINK).fullmatch(self.text, end, start):
+                named = self._ends[end]
+                return _fields(named), min(match.start for match in named)
+        return frozenset(), start
+
+    def named_after(self, end: int) -> tuple[frozenset[str], int]:
+        """Return the fields named right behind a place, as in ``finance department``, and where the name ends."""
+        named = self._starts.get(end + 1, ()) if self.text[end : end + 1] == " " else ()
+        return _fields(named), max((match.end for match in named), default=end)
+
+
+def _fields(matches: tuple[Match, ...]) -> frozenset[str]:
+    return frozenset(name for match in matches for name in match.fields)
+
+
+def read_question(
+    query: str, dictionary: FieldDictionary, language: str | None, aliases: Mapping[str, Mapping[str, str]]
+) -> Question:
+    """Fold a question and run the automaton over it."""
+    examined = query[:MAX_EXAMINED]
+    comparable = fold_query(examined)
+    matches = [*dictionary.matcher.matches(comparable.text), *alias_matches(dictionary, aliases, comparable.text)]
+    ends: dict[int, tuple[Match, ...]] = {}
+    starts: dict[int, tuple[Match, ...]] = {}
+    for match in matches:
+        if match.fields:
+            ends[match.end] = (*ends.get(match.end, ()), match)
+            starts[match.start] = (*starts.get(match.start, ()), match)
+    code = stem_language(examined, language)
+    languages = languages_in_use(examined, language)
+    return Question(
+        query=query,
+        folded=comparable,
+        dictionary=dictionary,
+        languages=languages,
+        stems=(code, *sorted(languages - {"th", code})),
+        decimal=decimal_sign(code),
+        matches=tuple(matches),
+        _ends=ends,
+        _starts=starts,
+    )
+
+
+# People in a question: a family name stands for the stored names that have it, a given name narrows them.
+
+CUED: Final = 0.75
+ALONE: Final = 0.5
+GIVEN_BONUS: Final = 0.1
+"""What is added where a given name or an initial stands beside the family name."""
+
+_MAX_GIVEN: Final = 3
+_MIN_ALONE: Final = 4
+_WORD_BEFORE: Final = re.compile(r"(?:^|[\s,;:(\"'.-])(?P<word>[^\W\d_]{1,24})(?P<stop>\.?)[ -]?\Z")
+_INITIALS_BEHIND: Final = re.compile(r",? ?(?P<initials>(?:[^\W\d_]\.[ -]?){1,3})")
+_BETWEEN_NAMES: Final = re.compile(r"[ ,]*(?:and|or|y|e|o|u|ni|nor|&|และ|หรือ)?[ ]*")
+_SENTENCE_START: Final = re.compile(r"(?:^|[.?!:;\n(])[ \"'¿¡]*\Z")
+_MAX_NAME_CHARS: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A person that a question names: where, who it can be, and how sure that is."""
+
+    start: int
+    end: int
+    refs: tuple[ValueRef, ...]
+    certainty: float
+    cued: bool
+
+
+def recognise_person(question: Question, match: Match, refs: Sequence[ValueRef], last_cued: int) -> Person | None:
+    """Decide whether a family name in a question is meant as one.
+
+    Behind a word such as ``by``, or in a list that began behind one, it counts. Elsewhere it must be written with a
+    capital inside a sentence and be no common word.
+    """
+    start, end, given = _given(question, match)
+    kept = tuple(ref for ref in (_narrowed(question, match, ref, given) for ref in refs) if ref is not None)
+    if not kept:
+        return None
+    before = question.text[max(0, start - _MAX_NAME_CHARS) : start]
+    listed = 0 <= last_cued <= start and _BETWEEN_NAMES.fullmatch(question.text, last_cued, start) is not None
+    named = any(ref.field in question.named_before(start)[0] for ref in refs)
+    cued = listed or named or _by_words().search(before) is not None
+    if not _counts(question, match, cued=cued, given=bool(given)):
+        return None
+    certainty = (CUED if cued else ALONE) + (GIVEN_BONUS if given else 0.0)
+    return Person(start, end, kept, certainty, cued)
+
+
+def _counts(question: Question, match: Match, *, cued: bool, given: bool) -> bool:
+    text = question.text[match.start : match.end]
+    capital = question.shown(match.start, match.end)[:1].isupper()
+    if text in grammar_words():
+        return capital and given and cued
+    if cued:
+        return capital or text not in common_words()
+    ordinary = len(text) < _MIN_ALONE or text in common_words() or question.query.isupper()
+    first = _SENTENCE_START.search(question.text, max(0, match.start - 8), match.start) is not None
+    return capital and not ordinary and (given or not first)
+
+
+def _given(question: Question, match: Match) -> tuple[int, int, tuple[str, ...]]:
+    """Find the given names around a family name: where the whole name begins and ends, and what they are."""
+    behind = _INITIALS_BEHIND.match(question.text, match.end)
+    if behind is not None:
+        return match.start, behind.end("initials"), tuple(re.findall(r"[^\W\d_]", behind["initials"]))
+    start, words = match.start, list[str]()
+    lower = not any(char.isupper() for char in question.query)
+    while len(words) < _MAX_GIVEN:
+        found = _WORD_BEFORE.search(question.text, max(0, start - 28), start)
+        if found is None:
+            break
+        capital = question.shown(found.start("word"), found.end("word"))[:1].isupper()
+        initial = len(found["word"]) == 1
+        if not (initial and found["stop"]) and (found["word"] in grammar_words() or found["word"] in titles()):
+            break
+        if not (capital or lower) or (found["stop"] and not initial) or (lower and not initial and words):
+            break
+        words.insert(0, found["word"])
+        start = found.start("word")
+    return start, match.end, tuple(words)
+
+
+def _narrowed(question: Question, match: Match, ref: ValueRef, given: tuple[str, ...]) -> ValueRef | None:
+    names = question.dictionary.matcher.families[ref.field].get(question.text[match.start : match.end], [])
+    kept = tuple(stored for name, stored in names if compatible(given, name.given))
+    return ValueRef(ref.field, kept, "family") if kept else None
+
+
+@lru_cache(1)
+def _by_words() -> re.Pattern[str]:
+    """Words right before a name that say it is a person's: by, de, โดย."""
+    words = {phrase for phrase, readings in phrases().items() if any(r.symbol == "J" for r in readings)}
+    listed = "|".join(re.escape(word) for word in sorted({*words, "de", "del", "either"}, key=len, reverse=True))
+    forms = "|".join(re.escape(word) for word in sorted(titles(), key=len, reverse=True))
+    return re.compile(rf"(?:^|[\s,(]|[\u0e00-\u0e7f])(?:{listed}) *(?:(?:{forms}) *)?\Z")
+
+
+# Which of the values that stand in a question are meant, and how sure that is.
+#
+# A value is surest where its field is named beside it. Numbers alone, single letters, roman numerals, stop words and
+# the
+# free subject words of a topical field count only there (or, for the last, in quotation marks): ``text`` or ``1960``
+# in a
+# question is rarely a value. The longest match wins, so ``น.ส.3ก`` is never taken for ``น.ส.3``. A value of several
+# fields counts for the field that is named, else for any of them, with less certainty.
+
+NAMED: Final = 0.95
+QUOTED: Final = 0.9
+PLAIN: Final = {"exact": 0.8, "alias": 0.8, "stem": 0.7, "flag": 0.6}
+DISTINCT_BONUS: Final = 0.1
+UNSURE: Final = 0.5
+COMMON: Final = 0.35
+SEVERAL_FIELDS: Final = 0.7
+OTHER_FIELD: Final = 0.8
+"""Factor where another field is named beside a value than the one that has it."""
+
+_MAX_FIELDS: Final = 4
+_SHORT_CAPITALS: Final = 5
+_ROMAN: Final = re.compile(r"[ivxlc]{1,6}")
+
+
+@dataclass(frozen=True, slots=True)
+class ValueHit:
+    """A value that a question names."""
+
+    start: int
+    end: int
+    refs: tuple[ValueRef, ...]
+    certainty: float  # In (0, 1]
+    cued: bool = False
+    span: tuple[int, int] = (0, 0)
+
+
+def recognise(question: Question) -> list[ValueHit]:
+    """Find the values that a question names, in reading order, without overlap."""
+    hits = [hit for match in question.matches if match.values for hit in (_judge(question, match),) if hit]
+    chosen = _longest([*hits, *_people(question)])
+    for language in question.stems:
+        taken = [(hit.start, hit.end) for hit in chosen]
+        inflected = question.dictionary.matcher.inflected(question.folded, language, taken)
+        chosen = _longest([*chosen, *(hit for match in inflected for hit in (_judge(question, match),) if hit)])
+    return chosen
+
+
+def _longest(hits: list[ValueHit]) -> list[ValueHit]:
+    kept: list[ValueHit] = []
+    covered: set[int] = set()
+    for hit in sorted(hits, key=lambda h: (h.start - h.end, h.start, -h.certainty)):
+        if covered.isdisjoint(range(hit.start, hit.end)):
+            covered.update(range(hit.start, hit.end))
+            kept.append(hit)
+    return sorted(kept, key=lambda hit: hit.start)
+
+
+def _people(question: Question) -> list[ValueHit]:
+    found: list[ValueHit] = []
+    last_cued = -1
+    for match in sorted(question.matches, key=lambda m: (m.start, -m.end)):
+        refs = [ref for ref in match.values if ref.how == "family"]
+        person = recognise_person(question, match, refs, last_cued) if refs else None
+        if person is not None:
+            last_cued = match.end if person.cued else last_cued
+            span = person.start, person.end
+            found.append(ValueHit(*span, person.refs, person.certainty, person.cued, span))
+    return found
+
+
+def _judge(question: Question, match: Match) -> ValueHit | None:
+    refs = [ref for ref in match.values if ref.how != "family"]
+    if not refs:
+        return None
+    named, span = _named(question, match)
+    meant = tuple(ref for ref in refs if ref.field in named)
+    if meant:
+        return ValueHit(match.start, match.end, meant, NAMED if len(meant) == 1 else NAMED * SEVERAL_FIELDS, span=span)
+    judged = [(ref, _unnamed(question, match, ref)) for ref in refs]
+    usable = [(ref, certainty) for ref, certainty in judged if certainty is not None]
+    if not usable or len(usable) > _MAX_FIELDS:
+        return None
+    certainty = min(certainty for _, certainty in usable)
+    certainty *= (SEVERAL_FIELDS if len(usable) > 1 else 1.0) * (OTHER_FIELD if named else 1.0)
+    own = match.start, match.end
+    return ValueHit(*own, tuple(ref for ref, _ in usable), certainty, span=own)
+
+
+def _named(question: Question, match: Match) -> tuple[frozenset[str], tuple[int, int]]:
+    """Fields named before a match or, where words stand between spaces, behind it; with the whole stretch."""
+    own = match.start, match.end
+    text = question.text[match.start : match.end]
+    grammar = text in grammar_words()
+    if grammar and not _as_stored(question, match):
+        return frozenset(), own
+    before, start = question.named_before(match.start, tight=grammar or sum(map(str.isalpha, text)) < 2)
+    if before or grammar or UNSPACED.search(text):
+        return before, (start, match.end)
+    after, end = question.named_after(match.end)
+    return after, (match.start, end)
+
+
+def _as_stored(question: Question, match: Match) -> bool:
+    shown = question.shown(match.start, match.end)
+    return any(shown in ref.originals for ref in match.values)
+
+
+def _unnamed(question: Question, match: Match, ref: ValueRef) -> float | None:
+    """How sure a value is whose field is not named; ``None`` where it does not count."""
+    text = question.text[match.start : match.end]
+    around = question.text[match.start - 1 : match.start] + question.text[match.end : match.end + 1]
+    info = question.dictionary.fields[ref.field]
+    if around == '""':
+        return UNSURE if info.topical else QUOTED
+    if info.topical or text in grammar_words() or _says_nothing(text):
+        return None
+    if text in common_words():
+        return COMMON
+    if _is_short(text) or _other_capitals(question.shown(match.start, match.end), ref):
+        return UNSURE if _as_stored(question, match) else None
+    distinct = " " in text or any(char.isdigit() for char in text)
+    return PLAIN[ref.how] + (DISTINCT_BONUS if distinct else 0.0)
+
+
+def _says_nothing(text: str) -> bool:
+    return sum(map(str.isalpha, text)) < 2 or _ROMAN.fullmatch(text) is not None
+
+
+def _is_short(text: str) -> bool:
+    """Tell whether a value is so short that it often stands inside or for something else."""
+    unspaced = UNSPACED.match(text)
+    if unspaced is None:
+        return len(text) <= 2
+    return len(text) <= (3 if "\u0e00" <= text[0] < "\u1100" else 1)
+
+
+def _other_capitals(shown: str, ref: ValueRef) -> bool:
+    """Tell whether an abbreviation in capitals stands in the question as a word in small letters: ``IT`` and ``it``."""
+    short = all(original.isupper() and len(original) <= _SHORT_CAPITALS for original in ref.originals)
+    return short and shown not in ref.originals and not UNSPACED.match(shown)
+
+
+# Numbers, amounts and dates as they are written.
+
+BUDDHIST: Final = 543
+"""Years by which the Buddhist era is ahead of the common one."""
+
+_INTEGER: Final = re.compile(r"[0-9]{1,15}")
+_POINTED: Final = re.compile(r"[0-9]{1,3}(?:,[0-9]{3}){1,4}(?:\.[0-9]{1,9})?|[0-9]{1,15}(?:\.[0-9]{1,9})?")
+_COMMAED: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3}){1,4}(?:,[0-9]{1,9})?|[0-9]{1,15}(?:,[0-9]{1,9})?")
+_PLAIN_DECIMAL: Final = re.compile(r"[0-9]{1,15}[.,][0-9]{1,9}")
+_ISO_DATE: Final = re.compile(r"([12][0-9]{3})-([0-9]{2})-([0-9]{2})")
+_SLASHED: Final = re.compile(r"([0-9]{1,2})[/.-]([0-9]{1,2})[/.-]([12][0-9]{3})")
+_TWO: Final = re.compile(r"([0-9][0-9.,]*)-([0-9][0-9.,]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number with a unit."""
+
+    number: float
+    unit: str
+    base: float
+    dimension: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time span of the calendar: a day, a month, a year or a decade."""
+
+    year: int
+    month: int | None = None  # Month, or None for a whole year
+    day: int | None = None  # Day, or None for a whole month
+    years: int = 1
+    era: str | None = None  # "be", "ce" or None where it was not said
+
+    def first_day(self, year: int) -> str:
+        """Return its first day as an ISO date, with the year replaced."""
+        return f"{year:04d}-{self.month or 1:02d}-{self.day or 1:02d}"
+
+    def last_day(self, year: int) -> str:
+        """Return its last day as an ISO date, with the year replaced."""
+        last = year + self.years - 1
+        month = self.month or 12
+        day = self.day or calendar.monthrange(last, month)[1]
+        return f"{last:04d}-{month:02d}-{day:02d}"
+
+
+def read_number(text: str, decimal: str) -> float | None:
+    """Read figures with their separators."""
+    for sign in dict.fromkeys((decimal, ".", ",")):
+        if (_POINTED if sign == "." else _COMMAED).fullmatch(text):
+            grouping = "," if sign == "." else "."
+            return float(text.replace(grouping, "").replace(sign, "."))
+    if _PLAIN_DECIMAL.fullmatch(text):
+        return float(text.replace(",", "."))
+    return None
+
+
+def split_figures(text: str, decimal: str, *, day_first: bool) -> Iterator[tuple[str, int, int, object]]:
+    """Tell what a run of figures, dots, commas, slashes and hyphens is."""
+    moment = _date(text, day_first=day_first)
+    if moment is not None:
+        yield "D", 0, len(text), moment
+        return
+    two = _TWO.fullmatch(text)
+    if two is not None:
+        first, second = read_number(two[1], decimal), read_number(two[2], decimal)
+        if first is not None and second is not None:
+            yield _symbol(two[1]), 0, two.end(1), first
+            yield "T", two.end(1), two.start(2), None
+            yield _symbol(two[2]), two.start(2), len(text), second
+            return
+    number = read_number(text, decimal)
+    yield ("W", 0, len(text), None) if number is None else (_symbol(text), 0, len(text), number)
+
+
+def _symbol(text: str) -> str:
+    return "4" if len(text) == 4 and text[0] in "12" and _INTEGER.fullmatch(text) else "N"
+
+
+def _date(text: str, *, day_first: bool) -> Moment | None:
+    iso = _ISO_DATE.fullmatch(text)
+    if iso is not None:
+        return make_date(int(iso[1]), int(iso[2]), int(iso[3]))
+    slashed = _SLASHED.fullmatch(text)
+    if slashed is None:
+        return None
+    first, second, year = (int(part) for part in slashed.groups())
+    if first > 12 or first == second or day_first:
+        return make_date(year, second, first)
+    return make_date(year, first, second) if second > 12 else None
+
+
+def make_date(year: int, month: int, day: int | None, era: str | None = None) -> Moment | None:
+    """Make a day or month, if the calendar has it in either era."""
+    for shift in (0, BUDDHIST):
+        try:
+            dt.date(year - shift, month, day or 1)
+        except ValueError:
+            continue
+        return Moment(year, month, day, era=era)
+    return None
+
+
+def add_up(numbers: list[tuple[float, str]]) -> Amount | None:
+    """Add numbers with units of one dimension, greatest unit first: ``5 rai 2 ngan``."""
+    known = units()
+    total, last = 0.0, None
+    for number, unit in numbers:
+        size = known[unit]
+        if last is not None and (size.dimension != last.dimension or size.factor >= last.factor):
+            return None
+        total, last = total + number * size.factor, size
+    number, unit = numbers[0]
+    return Amount(number, unit, total, known[unit].dimension)
+
+
+# A question as a string of letters, one for each thing in it, over which patterns of restrictions run.
+#
+# The letters are those of the lexicon; beside them ``V`` is a value, ``F`` the name of a field, ``N`` a number, ``4``
+# a
+# number of four digits that may be a year, ``Z`` a decade, ``Q`` an amount with a unit, ``D`` a date, ``m`` a month of
+# a
+# year, ``W`` any other word, ``,`` a comma and ``.`` the end of a sentence. Every repetition in the patterns over them
+# is bounded, so they take linear time.
+
+_PIECE: Final = re.compile(r"[0-9](?:[0-9.,/-]*[0-9])?|[,.;:!?()]|[^\W\d_]+|[<>=≤≥]+")
+_SIGNS: Final = {">": "gt", ">=": "gte", "≥": "gte", "<": "lt", "<=": "lte", "≤": "lte"}
+_NUMERIC: Final = frozenset("N4QXUE")
+_MONEY: Final = frozenset({"eur", "usd", "thb", "gbp", "jpy"})
+_DECADE: Final = re.compile(r"[12][0-9]{2}0")
+_DECADE_END: Final = re.compile(r"'?s\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing in a question."""
+
+    symbol: str
+    start: int
+    end: int
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The things in a question, in reading order, and their letters, one an item."""
+
+    items: tuple[Item, ...]
+    symbols: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "symbols", "".join(item.symbol for item in self.items))
+
+    def rewritten(self, pattern: re.Pattern[str], make: Callable[[Sequence[Item]], Item | None]) -> Stream:
+        """Replace every stretch that fits a pattern by one item, where ``make`` gives one."""
+        items: list[Item] = []
+        done = 0
+        for found in pattern.finditer(self.symbols):
+            made = make(self.items[found.start() : found.end()])
+            if made is not None:
+                items.extend(self.items[done : found.start()])
+                items.append(made)
+                done = found.end()
+        return Stream((*items, *self.items[done:]))
+
+
+def read_stream(question: Question, hits: Sequence[ValueHit]) -> Stream:
+    """Cut a question into things."""
+    items = [Item("V", hit.start, hit.end, hit) for hit in hits]
+    covered = {at for hit in hits for at in range(hit.start, hit.end)}
+    cues = _cues(question, covered)
+    covered.update(at for cue in cues for at in range(cue.start, cue.end))
+    edges = {cue.end for cue in cues}, {cue.start for cue in cues}
+    for found in _PIECE.finditer(question.text):
+        if found.start() not in covered:
+            items.extend(_piece(question, found, edges))
+    stream = Stream(tuple(_read(question, sorted([*items, *cues], key=lambda item: item.start))))
+    for pattern, make in _COMPOSITIONS:
+        stream = stream.rewritten(pattern, make)
+    return stream
+
+
+def _cues(question: Question, covered: set[int]) -> list[Match]:
+    """Choose the longest among overlapping cues and names of fields."""
+    taken = set(covered)
+    chosen: list[Match] = []
+    for match in sorted(question.matches, key=lambda m: (m.start - m.end, m.start)):
+        usable = match.fields or any(reading.language in question.languages for reading in match.readings)
+        if usable and taken.isdisjoint(range(match.start, match.end)):
+            taken.update(range(match.start, match.end))
+            chosen.append(match)
+    return chosen
+
+
+def _piece(question: Question, found: re.Match[str], edges: tuple[set[int], set[int]]) -> list[Item]:
+    text, start, end = found[0], found.start(), found.end()
+    if text[0].isdigit():
+        return _figures(question, found, edges)
+    if text[0] in "<>=≤≥":
+        return [Item("O", start, end, _SIGNS[text])] if text in _SIGNS else []
+    if text in ".:" and question.text[end : end + 1].isalnum():
+        return []
+    return [Item("," if text in ",;" else "." if text in ".:!?()" else "W", start, end)]
+
+
+def _figures(question: Question, found: re.Match[str], edges: tuple[set[int], set[int]]) -> list[Item]:
+    text, start, end = found[0], found.start(), found.end()
+    decade = _DECADE_END.match(question.text, end) if _DECADE.fullmatch(text) else None
+    if decade is not None:
+        return [Item("Z", start, decade.end(), Moment(int(text), years=10))]
+    if _is_code(question.text, start, end, edges):
+        return [Item("W", start, end)]
+    figures = split_figures(text, question.decimal, day_first="en" not in question.languages)
+    return [Item(symbol, start + first, start + last, value) for symbol, first, last, value in figures]
+
+
+def _is_code(text: str, start: int, end: int, edges: tuple[set[int], set[int]]) -> bool:
+    """Tell whether figures belong to a code, such as ``NS-3``, ``E42`` or ``T/12``."""
+    cue_ends, cue_starts = edges
+    before, behind = text[start - 1 : start] if start else "", text[end : end + 1]
+    if start not in cue_ends:
+        if before.isascii() and before.isalpha():
+            return True
+        if start > 1 and before in "-/#_." and text[start - 2].isalnum():
+            return True
+    return behind.isascii() and behind.isalpha() and end not in cue_starts
+
+
+def _read(question: Question, mixed: Sequence[Item | Match]) -> list[Item]:
+    """Give each cue the reading that fits its place, and leave out fillers."""
+    items: list[Item] = []
+    for thing in mixed:
+        item = thing if isinstance(thing, Item) else _as_item(question, thing, items)
+        if item.symbol != "-":
+            items.append(item)
+    return items
+
+
+def _as_item(question: Question, match: Match, before: Sequence[Item]) -> Item:
+    behind_number = bool(before) and before[-1].symbol in _NUMERIC
+    reading = choose(match.readings, question.languages, behind_number=behind_number)
+    if match.fields and (reading is None or reading.symbol not in "YU"):
+        return Item("F", match.start, match.end, match.fields)
+    if reading is None:
+        return Item("W", match.start, match.end)
+    return Item(reading.symbol, match.start, match.end, reading.value)
+
+
+def _times_factor(items: Sequence[Item]) -> Item:
+    value = items[0].value
+    for item in items[1:]:
+        value *= item.value
+    return Item("N", items[0].start, items[-1].end, value)
+
+
+def _amount(items: Sequence[Item]) -> Item | None:
+    if items[0].symbol == "U":
+        if items[0].value not in _MONEY:
+            return None
+        items = [*items[1:], items[0]]
+    pairs = [(items[at].value, items[at + 1].value) for at in range(0, len(items) - 1, 2)]
+    amount = add_up(pairs)
+    if amount is None:
+        return None
+    return Item("Q", min(item.start for item in items), max(item.end for item in items), amount)
+
+
+def _dated(items: Sequence[Item]) -> Item | None:
+    month = next(int(item.value) for item in items if item.symbol == "M")
+    year = next(int(item.value) for item in items if item.symbol == "4")
+    day = next((item.value for item in items if item.symbol == "N"), None)
+    era = next((item.value for item in items if item.symbol == "E"), None)
+    if day is not None and not float(day).is_integer():
+        return None
+    moment = make_date(year, month, None if day is None else int(day), era)
+    if moment is None:
+        return None
+    return Item("m" if day is None else "D", items[0].start, items[-1].end, moment)
+
+
+def _decade(items: Sequence[Item]) -> Item | None:
+    year = int(items[-1].value)
+    if items[-1].symbol == "N":
+        year = 1900 + year if 20 <= year <= 90 and float(items[-1].value).is_integer() else 0
+    return Item("Z", items[0].start, items[-1].end, Moment(year, years=10)) if year and year % 10 == 0 else None
+
+
+_COMPOSITIONS: Final[tuple[tuple[re.Pattern[str], Callable[[Sequence[Item]], Item | None]], ...]] = (
+    (re.compile(r"[N4]X{1,2}"), _times_factor),
+    (re.compile(r"(?:[N4]U){1,3}"), _amount),
+    (re.compile(r"U[N4](?![XU])"), _amount),
+    (re.compile(r"N[IG]?M[IGYE,]{0,3}4E?|MN,?[IG]?4E?|M[IGYE,]{0,3}4E?"), _dated),
+    (re.compile(r"S[N4]"), _decade),
+)

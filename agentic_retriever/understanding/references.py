@@ -1,0 +1,149 @@
+"""References between parts of documents: "section 4.2", "apartado 6.2.1 del Anexo III", "มาตรา 12"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from agentic_retriever.text import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from agentic_retriever.indices.hierarchy import Outline
+
+
+_SECTION: Final = (
+    r"(?<!\w)(?:sections?|sec\.|clauses?|paragraphs?|apartados?|secci[oó]n(?:es)?|ep[ií]grafes?|numeral(?:es)?|puntos?"
+    r"|seç(?:ão|ões)|sezion[ei]|abschnitt(?:e|en|s)?)|หัวข้อ(?:ที่)?|ข้อ(?:ที่)?|ส่วนที่|§+"
+)
+_ARTICLE: Final = r"(?<!\w)(?:articles?|art\.|arts\.|art[ií]culos?|artigos?|articol[oi]|artikeln?)|มาตรา"
+_NUMBER: Final = r"(?:[0-9๐-๙]{1,4}|[A-Z](?=\.[0-9]))(?:\.[0-9๐-๙]{1,3}){0,5}(?:\s?(?:bis|ter|quater|quinquies)\b)?"
+_JOINT: Final = r"\s*(?:,|–|-|(?:y|e|o|u|and|or|to|a|al|et|ou|und|oder)\b|และ|หรือ|ถึง)\s*"
+_RANGES: Final = frozenset({"-", "–", "to", "a", "al", "ถึง"})
+_REFERENCE_RE: Final = re.compile(
+    rf"(?:(?P<section>{_SECTION})|(?P<article>{_ARTICLE}))\s*"
+    rf"(?P<numbers>{_NUMBER}(?:{_JOINT}{_NUMBER}){{0,8}})"
+    # Looked at, not consumed, since the next reference may stand in it.
+    r"(?=\s*(?:(?:of|in|from|del?|du|des|der|do|da|della?)\b|แห่ง|ของ|ใน)\s*(?P<target>[^.,;:()\n\[\]|]{2,80})|)",
+    re.IGNORECASE,
+)
+_NUMBER_RE: Final = re.compile(_NUMBER, re.IGNORECASE)
+_OWN_RE: Final = re.compile(r"\b(?:this|these|est[ea]s?|presente|mism[oa])\b|นี้", re.IGNORECASE)
+_ARTICLE_WORD_RE: Final = re.compile(r"^(?:the|el|la|los|las|le|les|o|os|as)\s+", re.IGNORECASE)
+_THAI_DIGITS: Final = str.maketrans("๐๑๒๓๔๕๖๗๘๙", "0123456789")
+
+MAX_REFERENCES: Final = 40
+"""Most references that are read in one text."""
+
+_MAX_RANGE: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A reference that stands in a text."""
+
+    kind: str
+    number: str
+    target: str
+
+
+def find_references(text: str) -> list[Reference]:
+    """Find the references in a text, in English, Spanish, Thai and what is written like them."""
+    found: dict[Reference, None] = {}
+    for match in _REFERENCE_RE.finditer(text):
+        kind = "section" if match["section"] else "article"
+        for number in _numbers(match["numbers"]):
+            found.setdefault(Reference(kind=kind, number=number, target=(match["target"] or "").strip()))
+        if len(found) >= MAX_REFERENCES:
+            break
+    return list(found)[:MAX_REFERENCES]
+
+
+class ReferenceMap:
+    """Resolves references to chunks.
+
+    A reference that names a document by words of its title goes there; one that names none, or its own, stays in its
+    own document. An article that is not in its own document goes to the only one that has it. A name that fits no
+    title leads nowhere, since it means a document that is not in the index.
+    """
+
+    def __init__(self, outlines: Mapping[str, Outline]) -> None:
+        self._outlines = outlines
+        self._tokenizer = Tokenizer()
+        self._titled: dict[str, set[str]] = {}
+        self._with_article: dict[str, list[str]] = {}
+        for doc_id, outline in outlines.items():
+            for term in self._tokenizer.tokens(outline.title):
+                self._titled.setdefault(term, set()).add(doc_id)
+            for number in outline.articles:
+                self._with_article.setdefault(number, []).append(doc_id)
+
+    def resolve(self, reference: Reference, doc_id: str) -> Sequence[str]:
+        """Return the chunks that a reference means, in reading order; none when it leads nowhere."""
+        for candidate in self._documents(reference, doc_id):
+            chunks = self._chunks(reference, candidate)
+            if chunks:
+                return chunks
+        return ()
+
+    def _documents(self, reference: Reference, doc_id: str) -> Iterator[str]:
+        target = _ARTICLE_WORD_RE.sub("", reference.target, count=1) if reference.target else ""
+        named = self._named(target) if target and not _OWN_RE.search(target) else []
+        if named:
+            yield from sorted(named, key=lambda found: (found != doc_id, found))
+            return
+        if target and not _OWN_RE.search(target) and not target[0].islower():
+            return
+        yield doc_id
+        others = self._with_article.get(reference.number, []) if reference.kind == "article" else []
+        if len(others) == 1:
+            yield others[0]
+
+    def _named(self, target: str) -> list[str]:
+        """Return the documents whose titles hold the most of the first words, where these say enough."""
+        best: set[str] = set()
+        length = 0
+        for term in self._tokenizer.tokens(target):
+            fitting = self._titled.get(term, set())
+            narrowed = best & fitting if length else set(fitting)
+            if not narrowed:
+                break
+            best, length = narrowed, length + 1
+        # One common word, such as "policy", names nothing.
+        return sorted(best) if length >= 2 or len(best) == 1 else []
+
+    def _chunks(self, reference: Reference, doc_id: str) -> Sequence[str]:
+        outline = self._outlines.get(doc_id)
+        if outline is None:
+            return ()
+        return _part(outline.articles if reference.kind == "article" else outline.sections, reference.number)
+
+
+def _part(parts: Mapping[str, Sequence[str]], number: str) -> Sequence[str]:
+    """Return the chunks of a part; of what it consists of where it has no text itself; of what it lies in otherwise."""
+    if number in parts:
+        return parts[number]
+    inside = [chunk for known, chunks in parts.items() if known.startswith(f"{number}.") for chunk in chunks]
+    if inside:
+        return inside
+    while "." in number:
+        number = number.rpartition(".")[0]
+        if number in parts:
+            return parts[number]
+    return ()
+
+
+def _numbers(text: str) -> Iterable[str]:
+    """Read a list of numbers, such as ``"3, 5 y 7"`` or ``"10 to 12"``."""
+    matches = list(_NUMBER_RE.finditer(text))
+    numbers = [" ".join(m[0].translate(_THAI_DIGITS).casefold().split()) for m in matches]
+    for position, number in enumerate(numbers):
+        yield number
+        if position + 1 < len(matches):
+            joint = text[matches[position].end() : matches[position + 1].start()].strip().casefold()
+            following = numbers[position + 1]
+            if joint in _RANGES and number.isdecimal() and following.isdecimal():
+                last = min(int(following), int(number) + _MAX_RANGE)
+                yield from map(str, range(int(number) + 1, last))

@@ -1,0 +1,308 @@
+"""Words that make a restriction out of a number or a value, per language; the data stands in ``languages/``.
+
+To add a language, add ``languages/CODE.json`` with the keys of the others and its code to ``LANGUAGES``. Phrases are
+written without regard to letter case and accents. Each kind of cue has a letter, so that a question becomes a short
+string of letters over which small patterns run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from agentic_retriever.text import UNDETERMINED, detect_language, stopwords
+from agentic_retriever.text.scripts import Script, character_class, lexical_form
+from agentic_retriever.text.tokens import fold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+# The form in which questions and metadata values are compared, with the way back to the question's characters.
+
+_ALIKE: Final = str.maketrans({**dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"), "’": "'", "‘": "'"})
+_QUOTES: Final = str.maketrans(dict.fromkeys("“”„«»", '"'))
+# Signs that belong to the letter before them although Unicode does not count them among the marks.
+_SPACING_VOWELS: Final = frozenset("\u0e33\u0eb3")
+_THAI_E: Final = "\u0e40"
+
+_UNSPACED_SCRIPTS: Final = (
+    Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR, Script.HAN, Script.KANA, Script.HANGUL,
+)  # fmt: skip
+
+UNSPACED: Final = re.compile(f"[{character_class(*_UNSPACED_SCRIPTS)}]")
+"""Letters of the scripts that are written without spaces between words."""
+
+# Vowels written behind or around a consonant, and the repetition sign: no word begins with one.
+_NEVER_FIRST: Final = frozenset("ะัาำิีึืฺุูๅๆ็่้๊๋์ํ๎ະັາຳິີຶືຸູົຼ່້໊໋໌ໍ")
+# Vowels written before their consonant: no word ends with one.
+_NEVER_LAST: Final = frozenset("เแโใไເແໂໃໄ")
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A text in comparable form."""
+
+    text: str
+    starts: tuple[int, ...]  # For each of its characters, where in the original the piece begins that it came from
+    ends: tuple[int, ...]
+
+    def origin(self, start: int, end: int) -> tuple[int, int]:
+        """Turn a stretch of the folded text, not empty, into one of the original."""
+        return self.starts[start], self.ends[end - 1]
+
+
+def folded(text: str) -> str:
+    """Bring a text to comparable form, white space trimmed."""
+    if text.isascii():
+        return " ".join(text.lower().split())
+    return " ".join("".join(_fold_cluster(text[start:end]) for start, end in _clusters(text)).split())
+
+
+def fold_query(text: str) -> Folded:
+    """Bring a question to the same form and keep where each character came from."""
+    chars: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for start, end in _clusters(text):
+        for char in _fold_cluster(text[start:end]):
+            blank = char.isspace()
+            if blank and chars and chars[-1] == " ":
+                ends[-1] = end
+                continue
+            chars.append(" " if blank else char)
+            starts.append(start)
+            ends.append(end)
+    return Folded("".join(chars), tuple(starts), tuple(ends))
+
+
+def has_borders(text: str, start: int, end: int, *, digits_split: bool = False) -> bool:
+    """Tell whether a stretch of folded text can stand as a word of its own there."""
+    if start > 0 and _glued(text[start - 1], text[start], digits_split=digits_split):
+        return False
+    return end >= len(text) or not _glued(text[end - 1], text[end], digits_split=digits_split)
+
+
+def _glued(left: str, right: str, *, digits_split: bool) -> bool:
+    if right in _NEVER_FIRST or left in _NEVER_LAST:
+        return True
+    if not (_is_wordlike(left) and _is_wordlike(right)):
+        return False
+    if left.isdigit() != right.isdigit() and (digits_split or UNSPACED.match(left) or UNSPACED.match(right)):
+        return False
+    return not (UNSPACED.match(left) or UNSPACED.match(right))
+
+
+def _is_wordlike(char: str) -> bool:
+    return char.isalnum() or unicodedata.category(char)[0] == "M"
+
+
+def _clusters(text: str) -> Iterator[tuple[int, int]]:
+    """Cut a text into letters with the signs that belong to them."""
+    start = 0
+    for at in range(1, len(text) + 1):
+        if at < len(text) and _belongs(text[at], text[at - 1]):
+            continue
+        yield start, at
+        start = at
+
+
+def _belongs(char: str, before: str) -> bool:
+    if char < "\u0300":
+        return False
+    if char == _THAI_E:
+        return before == _THAI_E
+    return char in _SPACING_VOWELS or unicodedata.category(char)[0] == "M"
+
+
+@lru_cache(1 << 15)
+def _fold_cluster(piece: str) -> str:
+    return fold(lexical_form(piece).casefold()).translate(_ALIKE).translate(_QUOTES)
+
+
+LANGUAGES: Final = ("en", "es", "th")
+
+SYMBOLS: Final[dict[str, str]] = {
+    "compare": "O", "time": "R", "either": "H", "from": "G", "postfix": "P", "in": "I", "year": "Y", "era": "E",
+    "between": "B", "to": "T", "and": "A", "or": "C", "not": "K", "by": "J", "others": "L", "decade": "S",
+    "topic": "?", "filler": "-",
+}  # fmt: skip
+"""The letter of each kind of cue. Beside them: M a month, N a number, X a multiplier, U a unit."""
+
+_MIN_WORDS: Final = 3
+
+# A phrase with several readings takes the one that fits behind a number there, and elsewhere the other.
+_BEHIND_NUMBER: Final = "TPUXACEM"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of a cue."""
+
+    language: str  # ISO 639-1 code of the language it belongs to
+    symbol: str
+    value: str | float
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit of measure: what it measures, and how much one is of that dimension's base unit."""
+
+    dimension: str
+    factor: float
+
+
+@lru_cache(1)
+def tables() -> Mapping[str, Mapping[str, Any]]:
+    """Read the data of every language, by its code."""
+    folder = files(__package__).joinpath("languages")
+    return {code: json.loads(folder.joinpath(f"{code}.json").read_text(encoding="utf-8")) for code in LANGUAGES}
+
+
+@lru_cache(1)
+def units() -> Mapping[str, Unit]:
+    """Read the known units, by id."""
+    content = json.loads(files(__package__).joinpath("units.json").read_text(encoding="utf-8"))
+    return {name: Unit(dimension, float(factor)) for name, (dimension, factor) in content.items()}
+
+
+@lru_cache(1)
+def phrases() -> Mapping[str, tuple[Reading, ...]]:
+    """Give every cue of every language, by its folded phrase."""
+    found: dict[str, list[Reading]] = {}
+    for code, table in tables().items():
+        for phrase, symbol, value in _cues(table):
+            found.setdefault(folded(phrase), []).append(Reading(code, symbol, value))
+    return {phrase: tuple(readings) for phrase, readings in found.items()}
+
+
+def _cues(table: Mapping[str, Any]) -> Iterator[tuple[str, str, str | float]]:
+    """Go through the cues of one language: phrase, letter and value."""
+    lists = [(SYMBOLS[kind], by_value) for kind, by_value in table["cues"].items()]
+    for symbol, by_value in (*lists, ("M", table["months"]), ("U", table["units"])):
+        for value, listed in by_value.items():
+            yield from ((phrase, symbol, value) for phrase in listed)
+    for symbol, numbers in (("N", table["numbers"]), ("X", table["multipliers"])):
+        yield from ((phrase, symbol, float(number)) for phrase, number in numbers.items())
+
+
+def choose(readings: tuple[Reading, ...], languages: frozenset[str], *, behind_number: bool) -> Reading | None:
+    """Choose the reading of a phrase that fits its place; ``None`` where no language in use has it."""
+    usable = [reading for reading in readings if reading.language in languages]
+    fitting = [reading for reading in usable if (reading.symbol in _BEHIND_NUMBER) is behind_number]
+    return next(iter(fitting or usable), None)
+
+
+def languages_in_use(query: str, language: str | None) -> frozenset[str]:
+    """Tell whose cues to look for: the question's language, Thai, which cannot be mistaken, and what else it may be."""
+    code = (language or detect_language(query)).lower().replace("_", "-").split("-")[0]
+    # One or two words are too few to tell a language by.
+    if code in {"en", "es"} and (language is not None or len(query.split()) >= _MIN_WORDS):
+        return frozenset({code, "th"})
+    # Short questions are often taken for a neighbour of Spanish; Thai ones hold English words.
+    return frozenset({"en", "th"}) if code == "th" else frozenset(LANGUAGES)
+
+
+def decimal_sign(language: str) -> str:
+    """Return the sign before decimals in a language, ``"."`` where it is not known."""
+    return str(tables().get(language, {}).get("decimal", "."))
+
+
+@lru_cache(1)
+def concept_words() -> Mapping[str, tuple[str, ...]]:
+    """Give the words for what a field holds, in every language, by its English name."""
+    found: dict[str, dict[str, None]] = {}
+    for table in tables().values():
+        for concept, words in table["concepts"].items():
+            found.setdefault(concept, {}).update(dict.fromkeys(folded(word) for word in words))
+    return {concept: tuple(words) for concept, words in found.items()}
+
+
+@lru_cache(1)
+def common_words() -> frozenset[str]:
+    """Give words too common for a value to be recognised by them alone, folded."""
+    return frozenset(folded(word) for table in tables().values() for word in table["common"])
+
+
+@lru_cache(1)
+def grammar_words() -> frozenset[str]:
+    """Give the stop words of every language here and the cues, folded: never taken for a value unless it is named."""
+    listed = {folded(word) for code in LANGUAGES for word in stopwords(code)}
+    cues = {phrase for phrase, readings in phrases().items() if any(r.symbol not in "MUNX" for r in readings)}
+    return frozenset(listed | cues)
+
+
+@lru_cache(1)
+def titles() -> frozenset[str]:
+    """Give the forms of address that stand before a name, folded."""
+    return frozenset(folded(word) for table in tables().values() for word in table["titles"])
+
+
+def stem_language(query: str, language: str | None) -> str:
+    """Tell whose stems serve for a question."""
+    code = (language or detect_language(query)).lower().replace("_", "-").split("-")[0]
+    return "und" if code in {"", UNDETERMINED} else code
+
+
+# Names of people as bibliographies write them, and as questions do.
+
+_SUFFIX: Final = re.compile(r"[ ,]+(?:jr|sr|ii|iii|iv)\.?$")
+_WORD: Final = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
+# Both can read a text in one way only: any value of an index is held against them, such as "j. ae. scs. 25, 1958".
+_LISTED: Final = re.compile(r"[^\W\d_][^,\d]{0,60}, ?[^\W\d_]\.?(?:-?[^\W\d_][\w.'-]*)?(?: [^\W\d_][\w.'-]*)*\.?")
+_PLAIN: Final = re.compile(r"(?:[^\W\d_](?:\.{1,2} ?|[\w'-]+(?:\. ?| ))){1,3}[^\W\d_][\w'-]+")
+_PARTICLES: Final = frozenset({"de", "del", "der", "den", "van", "von", "la", "le", "di", "da", "du", "ter", "dos"})
+
+
+@dataclass(frozen=True, slots=True)
+class PersonName:
+    """A name taken apart."""
+
+    family: str
+    given: tuple[str, ...]  # Given names or their initials, folded, in order; () where none are known
+
+
+def parse_listed(name: str) -> PersonName | None:
+    """Take apart ``Last, F. M.`` or ``First Last``."""
+    if len(name) > 80 or not name[:1].isalpha():
+        return None
+    if _LISTED.fullmatch(name):
+        family, _, given = name.partition(",")
+        if len(family.split()) > 4:
+            return None
+        return PersonName(_SUFFIX.sub("", folded(family)), tuple(_WORD.findall(folded(given))))
+    if name.isascii() is False and not name[0].isupper():  # scripts without capitals
+        return None
+    if _PLAIN.fullmatch(name) and all(word[0].isupper() or word in _PARTICLES for word in name.split()):
+        words = _WORD.findall(_SUFFIX.sub("", folded(name)))
+        return _first_last(words) if len(words) >= 2 else None
+    return None
+
+
+def _first_last(words: list[str]) -> PersonName:
+    at = len(words) - 1
+    while at > 1 and words[at - 1] in _PARTICLES:
+        at -= 1
+    return PersonName(" ".join(words[at:]), tuple(words[:at]))
+
+
+def is_listed_form(name: str) -> bool:
+    """Tell whether a value is written ``Last, F.``, which hardly anything but a name is."""
+    return bool(_LISTED.fullmatch(name)) and len(name.partition(",")[0].split()) <= 4
+
+
+def compatible(given: tuple[str, ...], stored: tuple[str, ...]) -> bool:
+    """Tell whether given names of a question can be those of a stored name.
+
+    Names are compared in order, initials by their letter, so ``udo`` fits ``u w`` and ``uwe`` does not fit ``udo``.
+    """
+    for asked, known in zip(given, stored, strict=False):
+        shorter = min(len(asked), len(known))
+        if asked[0] != known[0] or (shorter > 1 and asked != known):
+            return False
+    return True
