@@ -1,16 +1,30 @@
-"""The values around one model call: what it needs, what was tried, what came back."""
+"""The values around one model call: what it needs, what came back, what it took; and how to ask for anything else."""
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+from agentic_retriever.errors import (
+    AgenticRetrieverError,
+    AllModelsFailedError,
+    BudgetExceededError,
+    LLMError,
+    ModelPausedError,
+    OverloadedError,
+    SynthesisError,
+)
+from agentic_retriever.llm.replies import without_thoughts
 from agentic_retriever.schema import Attempt, Complexity, Tier, TierUsage, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from agentic_retriever.llm.streaming import ReplyStream
+
+_DRAWS: Final = 4
+_NOT_SENT: Final = (BudgetExceededError, ModelPausedError, OverloadedError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +45,9 @@ class TierNeeds:
     force_cloud: bool = False
     max_usd: float | None = None
     max_calls: int | None = None
+
+
+NO_NEEDS: Final = TierNeeds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +82,6 @@ class LLMReply:
     attempts: tuple[Attempt, ...] = ()
 
 
-@runtime_checkable
-class StreamsReplies(Protocol):
-    """A client that can also answer piece by piece."""
-
-    def stream(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> ReplyStream:
-        """Answer a prompt piece by piece."""
-
-
 class ModelClient(Protocol):
     """Anything that completes a prompt: one model, or several tiers behind one face."""
 
@@ -90,6 +99,24 @@ class ModelClient(Protocol):
 
     def complete(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> LLMReply:
         """Answer a prompt within a total time, or raise ``LLMError`` or ``DeadlineExceededError``."""
+
+
+@runtime_checkable
+class StreamsReplies(Protocol):
+    """A client that can also answer piece by piece."""
+
+    def stream(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> ReplyStream:
+        """Answer a prompt piece by piece."""
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate how many tokens a model counts in a text.
+
+    A rough rule that errs on the high side: four ASCII characters a token, and one token for every other character,
+    which fits Thai, Chinese or Hindi under today's vocabularies within a factor of two.
+    """
+    plain = sum(1 for char in text if char < "\x80")
+    return (plain + 3) // 4 + len(text) - plain
 
 
 def spent_on(attempts: Sequence[Attempt]) -> tuple[TierUsage, ...]:
@@ -110,17 +137,68 @@ def spent_on(attempts: Sequence[Attempt]) -> tuple[TierUsage, ...]:
     ).tiers
 
 
-def estimate_tokens(text: str) -> int:
-    """Estimate how many tokens a model counts in a text.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedReply:
+    """What a model said to a framed prompt: without its thoughts and cut in ``text``, as it came in ``reply``."""
 
-    A rough rule that errs on the high side: four ASCII characters a token, and one token for every other character,
-    which fits Thai, Chinese or Hindi under today's vocabularies within a factor of two.
+    text: str
+    reply: LLMReply
 
-    Args:
-        text: Any text.
+    @property
+    def spent(self) -> tuple[TierUsage, ...]:
+        """What it took: one entry for each model that was asked."""
+        reply = self.reply
+        whole = TierUsage(
+            tier=reply.tier,
+            model=reply.model,
+            calls=1,
+            prompt_tokens=reply.prompt_tokens,
+            completion_tokens=reply.completion_tokens,
+            usd=reply.usd,
+        )
+        return spent_on(reply.attempts) or (whole,)
 
-    Returns:
-        A count of tokens, at least 1 for text that is not empty.
+
+def random_boundary() -> str:
+    """Draw what marks the frame of a prompt: 16 hexadecimal digits that nobody can guess."""
+    return secrets.token_hex(8)
+
+
+def ask(
+    client: ModelClient,
+    prompt: Callable[[str], str],
+    *,
+    timeout_s: float | None = None,
+    needs: TierNeeds | None = None,
+    boundary: Callable[[], str] = random_boundary,
+) -> AskedReply:
+    """Ask a model for something other than an answer: a choice, a plan, an order of passages, restrictions.
+
+    ``prompt`` writes the prompt with a boundary, and raises ``SynthesisError`` for one that occurs in the texts.
+
+    Raises:
+        LLMError: If the model failed, or no boundary could be drawn that the texts do not contain.
+        DeadlineExceededError: If it did not answer in time.
     """
-    plain = sum(1 for char in text if char < "\x80")
-    return (plain + 3) // 4 + len(text) - plain
+    refused: SynthesisError | None = None
+    for _ in range(_DRAWS):
+        try:
+            text = prompt(boundary())
+        except SynthesisError as err:
+            refused = err
+            continue
+        if needs is None:
+            reply = client.complete(text, timeout_s=timeout_s)
+        else:
+            reply = client.complete(text, timeout_s=timeout_s, needs=needs)
+        return AskedReply(text=without_thoughts(reply.text), reply=reply)
+    raise LLMError(f"{_DRAWS} boundaries in a row occur in the texts; pass a better source of randomness") from refused
+
+
+def spent_on_failure(client: ModelClient, failure: AgenticRetrieverError) -> tuple[TierUsage, ...]:
+    """Account for a call of :func:`ask` that failed: one call for each model asked; tokens are not known, and 0."""
+    if isinstance(failure, AllModelsFailedError):
+        return spent_on(failure.attempts)
+    if isinstance(failure, _NOT_SENT) or isinstance(failure.__cause__, SynthesisError):
+        return ()
+    return (TierUsage(tier=client.tier, model=client.model, calls=1, prompt_tokens=0, completion_tokens=0),)

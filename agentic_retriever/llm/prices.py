@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import dataclass
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads it
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from agentic_retriever.errors import ConfigError, unknown_name
 from agentic_retriever.schema import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    from pydantic_core import ErrorDetails
 
     from agentic_retriever.schema import TierUsage
 
-_MILLION = 1_000_000
-_TABLE_KEYS = ("as_of", "source", "unit", "models")
-_PRICE_KEYS = ("in", "out", "context")
+_MILLION: Final = 1_000_000
+_STRICT: Final = ConfigDict(frozen=True, strict=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """The price of one model.
+class Price(BaseModel):
+    """The price of one model."""
 
-    Attributes:
-        in_usd: USD for a million tokens of the prompt, from 0.
-        out_usd: USD for a million tokens of the answer, from 0.
-        context_tokens: Tokens that the model reads and writes at most, or ``None`` if not known.
-    """
+    model_config = _STRICT
 
-    in_usd: float
-    out_usd: float
-    context_tokens: int | None = None
+    in_usd: float = Field(ge=0, validation_alias="in")  # for a million tokens of the prompt
+    out_usd: float = Field(ge=0, validation_alias="out")  # for a million tokens of the answer
+    context_tokens: int | None = Field(default=None, gt=0, validation_alias="context")
 
     @property
     def free(self) -> bool:
@@ -46,26 +43,19 @@ class Price:
         return (prompt_tokens * self.in_usd + completion_tokens * self.out_usd) / _MILLION
 
 
-FREE = Price(in_usd=0.0, out_usd=0.0)
+FREE: Final = Price(in_usd=0.0, out_usd=0.0)
 """The price of a model on the user's own machine, such as any Ollama model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceTable:
-    """Prices by the model's name at OpenRouter.
+class PriceTable(BaseModel):
+    """Prices by the model's name at OpenRouter, the day on which they held, and where they are from."""
 
-    Attributes:
-        as_of: The day on which the prices held, ISO 8601.
-        source: Where they are from.
-        prices: Price by model.
-    """
+    model_config = _STRICT
 
-    as_of: str
-    source: str
-    prices: Mapping[str, Price]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "prices", frozen(self.prices))
+    as_of: str = ""
+    source: str = ""
+    unit: Any = Field(default=None, repr=False)  # for the reader of the file
+    prices: Annotated[Mapping[str, Price], AfterValidator(frozen)] = Field(validation_alias="models")
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> PriceTable:
@@ -74,9 +64,6 @@ class PriceTable:
         The file is a JSON object with ``models``: by name, ``in`` and ``out`` in USD per million tokens and, if known,
         ``context`` in tokens; ``as_of`` and ``source`` are taken over if given, ``unit`` is for the reader. Its models
         replace those of the package, all others stay.
-
-        Args:
-            path: The file; ``None`` or ``""`` for the package's table alone.
 
         Raises:
             ConfigError: If the file cannot be read, or holds no such table or a key that is none of these.
@@ -100,28 +87,15 @@ class PriceTable:
 
     @classmethod
     def _parse(cls, data: object, where: str) -> PriceTable:
-        models = data.get("models") if isinstance(data, dict) else None
-        if not isinstance(data, dict) or not isinstance(models, dict):
-            raise ConfigError(f'setting prices_file: {where} must be a JSON object with "models" by name')
-        _only_known(data, _TABLE_KEYS, where)
-        for name in ("as_of", "source"):
-            if not isinstance(data.get(name, ""), str):
-                raise ConfigError(f'setting prices_file: {where}: "{name}" must be a text')
-        return cls(
-            as_of=data.get("as_of", ""),
-            source=data.get("source", ""),
-            prices={str(name): _price(str(name), entry, where) for name, entry in models.items()},
-        )
+        try:
+            return cls.model_validate(data)
+        except ValidationError as err:
+            raise ConfigError(f"setting prices_file: {where}{_what_is_wrong(err.errors()[0])}") from None
 
     def price(self, model: str) -> Price | None:
-        """Return the price of a model.
+        """Return the price of a model, or ``None`` if the table does not know it.
 
-        Args:
-            model: Its name, such as ``"openai/gpt-4o-mini"``. Without its maker, the name must end just one entry; with
-                the suffix ``:free`` it is free, as at OpenRouter.
-
-        Returns:
-            Its price, or ``None`` if the table does not know it.
+        Without its maker, the name must end just one entry; with the suffix ``:free`` it is free, as at OpenRouter.
         """
         if model.endswith(":free"):
             return FREE
@@ -131,39 +105,22 @@ class PriceTable:
         named = [price for name, price in self.prices.items() if name.rpartition("/")[2] == model]
         return named[0] if len(named) == 1 else None
 
-    def cost_usd(self, model: str, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """Return the cost of one call in USD, or ``None`` if the table does not know the model."""
-        price = self.price(model)
-        return None if price is None else price.cost_usd(prompt_tokens, completion_tokens)
+
+def _what_is_wrong(problem: ErrorDetails) -> str:
+    """Say what is wrong with a file of prices, in terms of its keys."""
+    keys = problem["loc"]
+    entry = f": {str(keys[1])[:80]!r}" if len(keys) > 1 else ""
+    if problem["type"] == "extra_forbidden":
+        known = ("in", "out", "context") if entry else ("as_of", "source", "unit", "models")
+        return f"{entry}: {unknown_name('key', str(keys[-1]), known)}"
+    if entry:
+        return f'{entry} needs "in" and "out" from 0 in USD per million tokens, and "context" in tokens or not at all'
+    if keys and keys[0] in {"as_of", "source"}:
+        return f': "{keys[0]}" must be a text'
+    return ' must be a JSON object with "models" by name'
 
 
-def _only_known(data: Mapping[str, object], known: tuple[str, ...], where: str) -> None:
-    """Refuse a key that would be passed over, such as a misspelt one."""
-    for key in data:
-        if key not in known:
-            raise ConfigError(f"setting prices_file: {where}: {unknown_name('key', key, known)}")
-
-
-def _price(name: str, entry: object, where: str) -> Price:
-    values = entry if isinstance(entry, dict) else {}
-    _only_known(values, _PRICE_KEYS, f"{where}: {name[:80]!r}")
-    amounts = [values.get("in"), values.get("out")]
-    context = values.get("context")
-    usable = all(_is_amount(amount) for amount in amounts)
-    if not usable or not (context is None or (type(context) is int and context > 0)):
-        raise ConfigError(
-            f'setting prices_file: {where}: {name[:80]!r} needs "in" and "out" from 0 in USD per million tokens, and '
-            '"context" in tokens or not at all'
-        )
-    return Price(in_usd=float(values["in"]), out_usd=float(values["out"]), context_tokens=context)
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostReport:
+class CostReport(BaseModel):
     """What a number of calls cost, and what they would have cost on the cloud model alone.
 
     Attributes:
@@ -175,6 +132,8 @@ class CostReport:
         unpriced_calls: Calls to models whose price is not known; they count 0 in ``usd``.
     """
 
+    model_config = ConfigDict(frozen=True)
+
     usd: float
     cloud_only_usd: float | None
     saved_usd: float | None
@@ -184,17 +143,11 @@ class CostReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return self.model_dump()
 
 
 def cost_report(spent: Sequence[TierUsage], prices: Mapping[str, Price | None], cloud: Price | None) -> CostReport:
-    """Compare what was spent with what the cloud model alone would have cost.
-
-    Args:
-        spent: The accounts of any number of calls.
-        prices: Price by model; a model that is missing or ``None`` has no known price.
-        cloud: Price of the cloud model, if known.
-    """
+    """Compare what was spent with what the cloud model alone would have cost; a missing price is not known."""
     calls = sum(one.calls for one in spent)
     usd = sum(one.usd for one in spent)
     local = unpriced = 0

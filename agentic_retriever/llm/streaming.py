@@ -1,41 +1,47 @@
-"""Answers word by word: through threads, under one total deadline, without leaving anything behind.
-
-``async_streaming.py`` has their twins for ``async for``.
-"""
+"""Answers word by word: through threads, under one total deadline, without leaving anything behind."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from typing_extensions import Self
 
 from agentic_retriever.errors import DeadlineExceededError
-from agentic_retriever.llm.reading import Ending
+from agentic_retriever.llm.watch import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
-    from types import TracebackType
 
     from llama_index.core.base.llms.types import CompletionResponse
 
     from agentic_retriever.llm.calls import LLMReply
     from agentic_retriever.llm.watch import CallWatch
+    from agentic_retriever.threads import DeadlineCaller
+
+T = TypeVar("T")
 
 _END = object()
 _STOP = object()
 
 
-class StreamStopped(Exception):  # noqa: N818 - no error: the reader went away
-    """The reader closed the stream."""
+class StreamStopped(BaseException):
+    """The reader closed the stream, which is no error."""
 
 
-class _Raised:
-    def __init__(self, err: BaseException) -> None:
-        self.err = err
+def result_of(pieces: Generator[str, None, T]) -> T:
+    """Run a generator to its end and return its result."""
+    try:
+        while True:
+            next(pieces)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 class Canceller:
@@ -47,7 +53,7 @@ class Canceller:
         self._event = threading.Event()
         self._stop: Callable[[], None] | None = None
 
-    def calls(self, stop: Callable[[], None] | None) -> None:
+    def on_cancel(self, stop: Callable[[], None] | None) -> None:
         """Set what ends the wait of the reader; called at once if the stream is closed already."""
         with self._lock:
             self._stop = stop
@@ -62,11 +68,7 @@ class Canceller:
                 self._stop()
 
     def sleep(self, seconds: float) -> None:
-        """Wait, unless the stream is closed.
-
-        Raises:
-            StreamStopped: If it is, or gets so.
-        """
+        """Wait; ``StreamStopped`` if the stream is closed, or gets so."""
         if self._event.wait(seconds):
             raise StreamStopped
 
@@ -78,14 +80,10 @@ class TokenFeed:
         who: The model, for messages.
         limit_s: Seconds until the last piece.
         watch: The call behind it, to be cut when the reader goes away.
-
-    Attributes:
-        text: What was handed out so far.
-        ending: What the provider said of the end.
     """
 
     def __init__(self, who: str, limit_s: float, watch: CallWatch) -> None:
-        self.text = ""
+        self.text = ""  # what was handed out so far
         self.ending = Ending()
         self._who = who
         self._limit_s = limit_s
@@ -99,7 +97,7 @@ class TokenFeed:
         try:
             self._watch.run(lambda: self._read(open_stream))
         except BaseException as err:  # noqa: BLE001 - handed to the reader, who raises it
-            self._queue.put(_Raised(err))
+            self._queue.put(err)
         else:
             self._queue.put(_END)
 
@@ -122,7 +120,7 @@ class TokenFeed:
         self._queue.put(_STOP)
         self._watch.cancel()
 
-    def tokens(self) -> Iterator[str]:
+    def tokens(self) -> Generator[str, None, None]:
         """Yield the pieces as they come; blank ones before the first word are held back.
 
         Raises:
@@ -155,8 +153,8 @@ class TokenFeed:
         # What the cut connection raises comes after the reader went away and is no failure.
         if item is _STOP or self._stopped.is_set():
             raise StreamStopped
-        if isinstance(item, _Raised):
-            raise item.err
+        if isinstance(item, BaseException):
+            raise item
         return item
 
 
@@ -210,7 +208,95 @@ class ReplyStream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class Pieces(Protocol):
+    """Text that comes piece by piece and can be given up from another thread."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def close(self) -> None:
+        """Give the rest up."""
+
+
+class AsyncPieces:
+    """Reads pieces for ``async for`` in a thread that ``caller`` starts; the event loop is never blocked.
+
+    Attributes:
+        text: What came so far.
+    """
+
+    def __init__(self, stream: Pieces, caller: DeadlineCaller) -> None:
+        self._stream = stream
+        self._caller = caller
+        self._queue: asyncio.Queue[object] | None = None
+        self._ended = False
+        self.text = ""
+        weakref.finalize(self, stream.close)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        if self._ended:
+            raise StopAsyncIteration
+        if self._queue is None:
+            self._queue = asyncio.Queue()
+            self._caller.start(_pump(self._stream, asyncio.get_running_loop(), self._queue), 0.0)
+        item = await self._queue.get()
+        if isinstance(item, str):
+            self.text += item
+            return item
+        self._ended = True
+        if isinstance(item, Exception):
+            raise item
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Give the answer up; harmless at any time and more than once."""
+        self._ended = True
+        self._stream.close()
+        if self._queue is not None:
+            self._queue.put_nowait(_END)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+
+class AsyncReplyStream(AsyncPieces):
+    """The twin of :class:`ReplyStream` for ``async for``."""
+
+    def __init__(self, stream: ReplyStream, caller: DeadlineCaller) -> None:
+        super().__init__(stream, caller)
+        self._replies = stream
+
+    @property
+    def reply(self) -> LLMReply | None:
+        """The whole reply with its accounts, once the stream has ended by itself."""
+        return self._replies.reply
+
+
+def _pump(stream: Pieces, loop: asyncio.AbstractEventLoop, pieces: asyncio.Queue[object]) -> Callable[[], None]:
+    """Return what reads a stream in a thread and hands its pieces to an event loop, without holding its reader."""
+
+    def post(item: object) -> None:
+        try:
+            loop.call_soon_threadsafe(pieces.put_nowait, item)
+        except RuntimeError:  # the loop is closed, so nobody listens
+            stream.close()
+
+    def run() -> None:
+        try:
+            for piece in stream:
+                post(piece)
+        except Exception as err:  # noqa: BLE001 - handed to the reader, who raises it
+            post(err)
+        else:
+            post(_END)
+
+    return run

@@ -3,59 +3,69 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel, ConfigDict
 
 from agentic_retriever.errors import AllModelsFailedError, DeadlineExceededError, StreamBrokenError
-from agentic_retriever.llm.async_streaming import AsyncReplyStream
-from agentic_retriever.llm.calls import LLMReply, TierNeeds, estimate_tokens
-from agentic_retriever.llm.endpoint import FAILURES
-from agentic_retriever.llm.failures import failure_kind
-from agentic_retriever.llm.health import TierHealth, look_at
+from agentic_retriever.llm.calls import NO_NEEDS, LLMReply, TierNeeds, estimate_tokens
+from agentic_retriever.llm.client import AskedModel, LLMClient
+from agentic_retriever.llm.failures import FAILURES, failure_kind
 from agentic_retriever.llm.prices import CostReport, Price, cost_report
-from agentic_retriever.llm.streaming import Canceller, ReplyStream
+from agentic_retriever.llm.streaming import AsyncReplyStream, Canceller
 from agentic_retriever.schema import Attempt, Complexity, FailureKind, Tier
 from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
+    from concurrent.futures import Future
 
-    from agentic_retriever.llm.client import LLMClient
     from agentic_retriever.schema import TierUsage
 
-LONG_CONTEXT_CHARS = 8_000
+LONG_CONTEXT_CHARS: Final = 8_000
 """With more source text than this in a prompt, in characters, the cloud tier is asked first."""
 
-RESERVE_S = 10.0
+RESERVE_S: Final = 10.0
 """Seconds that a tier leaves to each one behind it, where there is time enough."""
 
-_LOCAL_FIRST = (Tier.PRIMARY, Tier.CLOUD, Tier.SMALL)
-_CLOUD_FIRST = (Tier.CLOUD, Tier.PRIMARY, Tier.SMALL)
-_NO_NEEDS = TierNeeds()
-_MAX_STREAMS = 64
+_LOCAL_FIRST: Final = (Tier.PRIMARY, Tier.CLOUD, Tier.SMALL)
+_CLOUD_FIRST: Final = (Tier.CLOUD, Tier.PRIMARY, Tier.SMALL)
+_MAX_STREAMS: Final = 64
 
 
 def share_s(left_s: float, followers: int, reserve_s: float = RESERVE_S) -> float:
-    """Say how much of the time that is left one tier may use.
+    """Say how much of the time that is left one tier may use, when some others may still be asked after it.
 
     The last one may use all of it. One that others follow may use half, or more as long as each of the others keeps
     ``reserve_s``: of 60 s the first of three gets 40, of 2 s it gets 1.
-
-    Args:
-        left_s: Seconds left, above 0.
-        followers: Tiers that may still be asked after it.
-        reserve_s: Seconds to leave to each of them, if possible.
     """
     return left_s if followers < 1 else max(left_s / 2, left_s - reserve_s * followers)
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    client: LLMClient
-    limit_s: float
+class TierHealth(BaseModel):
+    """Whether one tier can be asked.
+
+    Attributes:
+        tier: The tier.
+        model: Name of its model.
+        ok: Whether it can; ``None`` when there is no way to look, as with a model that was passed in.
+        detail: What is wrong and what to do, or what was seen.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    tier: Tier
+    model: str
+    ok: bool | None
+    detail: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return self.model_dump(mode="json")
 
 
-class TieredClient:
+class TieredClient(AskedModel):
     """Asks the tier that fits, then the others, until one answers or the time is up.
 
     A simple question goes to the primary tier first; a complex one, one with more than ``long_context_chars`` of source
@@ -116,71 +126,13 @@ class TieredClient:
         """Return the window, in tokens, of the tier that would be asked first."""
         return self.order(needs)[0].context_tokens
 
-    def order(self, needs: TierNeeds = _NO_NEEDS) -> tuple[LLMClient, ...]:
+    def order(self, needs: TierNeeds = NO_NEEDS) -> tuple[LLMClient, ...]:
         """Return the models in the order in which they are asked."""
         cloud_first = (
             needs.force_cloud or needs.complexity is Complexity.COMPLEX or needs.context_chars > self.long_context_chars
         )
         tiers = _CLOUD_FIRST if cloud_first else _LOCAL_FIRST
         return tuple(self._clients[tier] for tier in tiers if tier in self._clients)
-
-    def complete(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> LLMReply:
-        """Answer a prompt.
-
-        Args:
-            prompt: The whole prompt.
-            timeout_s: Total seconds for all tiers together; the client's own limit if that is lower.
-            needs: What decides the order of the tiers, and which may be asked.
-
-        Returns:
-            The answer, with every tier that was tried in ``attempts``.
-
-        Raises:
-            AllModelsFailedError: If no tier answered; ``attempts`` says why.
-            DeadlineExceededError: If there was no time to begin with.
-        """
-        attempts: list[Attempt] = []
-        last: Exception | None = None
-        for turn in self._turns(prompt, timeout_s, needs or _NO_NEEDS, attempts):
-            client, trial = turn.client, turn.client.begin(turn.limit_s)
-            try:
-                reply = client.answer(prompt, trial)
-            except FAILURES as err:
-                attempts.append(trial.attempt(client.tier, client.model, failure=failure_kind(err)))
-                last = err
-            else:
-                attempts.append(trial.attempt(client.tier, client.model, reply=reply))
-                return replace(reply, attempts=tuple(attempts))
-        raise _none_answered(attempts) from last
-
-    def stream(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> ReplyStream:
-        """Answer a prompt piece by piece; arguments as :meth:`complete`.
-
-        The tier may change until the first piece was shown, never after it.
-
-        Returns:
-            The pieces. Iterating raises as :meth:`complete` does before the first piece, and after it a
-            ``StreamBrokenError`` with what was shown.
-        """
-
-        def run(canceller: Canceller) -> Generator[str, None, LLMReply]:
-            attempts: list[Attempt] = []
-            for turn in self._turns(prompt, timeout_s, needs or _NO_NEEDS, attempts):
-                client = turn.client
-                trial = client.begin(turn.limit_s, sleep=canceller.sleep)
-                try:
-                    reply = yield from client.tokens(prompt, trial, canceller)
-                except StreamBrokenError as err:
-                    attempts.append(_broken(trial.attempt(client.tier, client.model), prompt, err, client))
-                    raise StreamBrokenError(str(err), err.text, attempts) from err.__cause__
-                except FAILURES as err:
-                    attempts.append(trial.attempt(client.tier, client.model, failure=failure_kind(err)))
-                else:
-                    attempts.append(trial.attempt(client.tier, client.model, reply=reply))
-                    return replace(reply, attempts=tuple(attempts))
-            raise _none_answered(attempts)
-
-        return ReplyStream(run)
 
     def astream(
         self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None
@@ -194,15 +146,12 @@ class TieredClient:
         return cost_report(spent, prices, self._cloud_price)
 
     def health(self, timeout_s: float = 1.0) -> tuple[TierHealth, ...]:
-        """Look whether each tier can be asked, all at once.
-
-        Args:
-            timeout_s: Total seconds.
+        """Look whether each tier can be asked, all at once, within some seconds.
 
         Returns:
             One finding for each tier, in the order in which a simple question goes to them.
         """
-        return look_at(self.order(), timeout_s)
+        return _look_at(self.order(), timeout_s)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tiers with their models, breakers and windows, as plain JSON types."""
@@ -220,53 +169,77 @@ class TieredClient:
         for client in self._clients.values():
             client.close()
 
+    def _pieces(
+        self, prompt: str, timeout_s: float | None, needs: TierNeeds, canceller: Canceller | None
+    ) -> Generator[str, None, LLMReply]:
+        attempts: list[Attempt] = []
+        last: Exception | None = None
+        for client, limit_s in self._turns(prompt, timeout_s, needs, attempts):
+            trial = client.begin(limit_s, canceller)
+            try:
+                reply = yield from client.answer(prompt, trial, canceller)
+            except StreamBrokenError as err:
+                # What a stream that broke off brought is paid for.
+                counts = {"prompt_tokens": estimate_tokens(prompt), "answer_tokens": estimate_tokens(err.text)}
+                attempts.append(trial.attempt(failure=failure_kind(err), **counts))
+                raise StreamBrokenError(str(err), err.text, attempts) from err.__cause__
+            except FAILURES as err:
+                attempts.append(trial.attempt(failure=failure_kind(err)))
+                last = err
+            else:
+                attempts.append(trial.answered(reply))
+                return replace(reply, attempts=tuple(attempts))
+        tried = "; ".join(map(str, attempts))
+        raise AllModelsFailedError(f"no model answered: {tried}; see agentic-retriever doctor", attempts) from last
+
     def _turns(
         self, prompt: str, timeout_s: float | None, needs: TierNeeds, attempts: list[Attempt]
-    ) -> Iterator[_Turn]:
+    ) -> Iterator[tuple[LLMClient, float]]:
         """Yield the models to ask, each with its share of the time; enter those that are passed over."""
         limit = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
         if limit <= 0:
             raise DeadlineExceededError("no time is left to ask a model; allow the query more time")
         ends = self._clock() + limit
         prompt_tokens = estimate_tokens(prompt)
-        able: list[LLMClient] = []
-        for client in self.order(needs):
-            refusal = client.refusal(prompt_tokens, needs)
-            if refusal is None:
-                able.append(client)
-            else:
-                attempts.append(Attempt(tier=client.tier, model=client.model, failure=refusal))
+        refusals = {client: client.refusal(prompt_tokens, needs) for client in self.order(needs)}
+        attempts += [_passed_over(client, refusal) for client, refusal in refusals.items() if refusal is not None]
+        able = [client for client, refusal in refusals.items() if refusal is None]
         for i, client in enumerate(able):
             left = ends - self._clock()
-            if left <= 0:
-                attempts.append(Attempt(tier=client.tier, model=client.model, failure=FailureKind.TIMEOUT))
-                continue
-            spare = _spare_calls(attempts, needs)
-            if spare < 0:
-                attempts.append(Attempt(tier=client.tier, model=client.model, failure=FailureKind.BUDGET))
+            # How many models may be asked besides this one; below 0 when not even this one may.
+            most = len(Tier) if needs.max_calls is None else needs.max_calls
+            spare = most - 1 - sum(1 for attempt in attempts if attempt.requests)
+            if left <= 0 or spare < 0:
+                attempts.append(_passed_over(client, FailureKind.TIMEOUT if left <= 0 else FailureKind.BUDGET))
                 continue
             followers = min(spare, sum(1 for later in able[i + 1 :] if later.available))
-            yield _Turn(client, share_s(left, followers))
+            yield client, share_s(left, followers)
 
 
-def _spare_calls(attempts: Sequence[Attempt], needs: TierNeeds) -> int:
-    """How many models may be asked besides the next one; below 0 when not even that one may."""
-    most = len(Tier) if needs.max_calls is None else needs.max_calls
-    return most - 1 - sum(1 for attempt in attempts if attempt.requests)
+def _look_at(clients: Sequence[LLMClient], timeout_s: float) -> tuple[TierHealth, ...]:
+    """Look at several models at once, within some seconds."""
+    ends = time.monotonic() + timeout_s
+    caller = DeadlineCaller("looking at the models", max_calls=max(1, len(clients)))
+
+    def start(probe: Callable[[float], str] | None) -> Future[str] | None:
+        return None if probe is None else caller.start(lambda: probe(timeout_s), 0.0)
+
+    started = [(client, start(client.endpoint.probe)) for client in clients]
+    return tuple(_found(client, future, ends) for client, future in started)
 
 
-def _broken(attempt: Attempt, prompt: str, err: StreamBrokenError, client: LLMClient) -> Attempt:
-    """Enter a stream that broke off: what it brought is paid for."""
-    prompt_tokens, completion_tokens = estimate_tokens(prompt), estimate_tokens(err.text)
-    return replace(
-        attempt,
-        failure=failure_kind(err),
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-        usd=None if client.price is None else client.price.cost_usd(prompt_tokens, completion_tokens),
-    )
+def _found(client: LLMClient, future: Future[str] | None, ends: float) -> TierHealth:
+    if future is None:
+        return TierHealth(tier=client.tier, model=client.model, ok=None, detail="a model that was passed in; not asked")
+    try:
+        wrong = future.result(timeout=max(0.0, ends - time.monotonic()))
+    except (TimeoutError, DeadlineExceededError):
+        wrong = "no answer in time; check that its server runs"
+    except Exception as err:  # noqa: BLE001 - a diagnosis reports whatever goes wrong
+        wrong = f"{type(err).__name__} while looking; check its address"
+    paused = "" if client.available else "; left alone for now since it failed several times in a row"
+    return TierHealth(tier=client.tier, model=client.model, ok=not wrong, detail=(wrong or "it can be asked") + paused)
 
 
-def _none_answered(attempts: Sequence[Attempt]) -> AllModelsFailedError:
-    told = "; ".join(map(str, attempts))
-    return AllModelsFailedError(f"no model answered: {told}; see agentic-retriever doctor", attempts)
+def _passed_over(client: LLMClient, why: FailureKind) -> Attempt:
+    return Attempt(tier=client.tier, model=client.model, failure=why)

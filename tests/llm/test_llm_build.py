@@ -9,7 +9,7 @@ import pytest
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.llm import TierNeeds, build_client, build_llm
+from agentic_retriever.llm import FailureKind, TierNeeds, build_client
 from agentic_retriever.llm.build import context_window
 from agentic_retriever.schema import Tier
 from agentic_retriever.testing.fakes import FakeLLM
@@ -17,20 +17,19 @@ from agentic_retriever.testing.fakes import FakeLLM
 CANARY = "sk-or-canary-4711"
 
 
+def built(**settings):
+    """The LlamaIndex model behind the first tier."""
+    return build_client(RouterConfig(**settings)).order()[0]._unshown.llm
+
+
 def test_none_gives_no_model():
-    assert build_llm(RouterConfig()) is None
     assert build_client(RouterConfig()) is None
 
 
 @pytest.mark.parametrize("value", ["", "gpt-4", "ollama:", "ollama:  ", "openrouter:", "none:x", "openai:gpt-4o", ":"])
 def test_unknown_model_setting_lists_what_is_allowed(value):
     with pytest.raises(ConfigError, match=r"none, ollama:MODEL .* openrouter:MODEL"):
-        build_llm(RouterConfig(llm=value, openrouter_api_key=CANARY))
-
-
-def test_openrouter_without_key_says_what_to_set():
-    with pytest.raises(ConfigError, match="OPENROUTER_API_KEY"):
-        build_llm(RouterConfig(llm="openrouter:openai/gpt-4o-mini"))
+        build_client(RouterConfig(llm=value, openrouter_api_key=CANARY))
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def no_network(monkeypatch):
 
 
 def test_ollama_is_built_and_described_without_network(no_network):
-    llm = build_llm(RouterConfig(llm="ollama:llama3:8b", ollama_base_url="http://127.0.0.1:1", llm_timeout_s=7))
+    llm = built(llm="ollama:llama3:8b", ollama_base_url="http://127.0.0.1:1", llm_timeout_s=7)
     assert llm.model == "llama3:8b"
     assert llm.request_timeout == 7
     assert llm.metadata.context_window == context_window(8_000) == 8_192
@@ -51,10 +50,9 @@ def test_ollama_is_built_and_described_without_network(no_network):
 
 
 def test_openrouter_is_built_without_network_and_without_retries(no_network):
-    config = RouterConfig(llm="openrouter:openai/gpt-4o-mini", openrouter_api_key=CANARY, llm_timeout_s=9)
-    llm = build_llm(config)
+    client = build_client(RouterConfig(llm="openrouter:openai/gpt-4o-mini", openrouter_api_key=CANARY, llm_timeout_s=9))
+    llm = client.order()[0]._unshown.llm
     assert (llm.model, llm.max_retries, llm.timeout) == ("openai/gpt-4o-mini", 0, 9)
-    client = build_client(config)
     assert (client.tier, client.model, client.timeout_s) == (Tier.CLOUD, "openai/gpt-4o-mini", 9)
     assert CANARY not in repr(client)
     assert build_client(RouterConfig(llm="ollama:x")).tier is Tier.PRIMARY
@@ -112,7 +110,9 @@ def test_own_prices_are_used(tmp_path):
     path.write_text('{"models": {"a/b": {"in": 1, "out": 2, "context": 50000}}}')
     config = RouterConfig(llm="openrouter:a/b", prices_file=str(path), openrouter_api_key=CANARY)
     (only,) = build_client(config).order()
-    assert (only.price.in_usd, only.context_tokens, only.estimate_usd(10**6)) == (1.0, 50_000, 1 + 2 * 1024 / 1e6)
+    assert (only.price.in_usd, only.context_tokens) == (1.0, 50_000)
+    assert only.refusal(10**5, TierNeeds(max_usd=0.1 + 2 * 1024 / 1e6)) is None
+    assert only.refusal(10**5, TierNeeds(max_usd=0.1 + 2 * 1023 / 1e6)) is FailureKind.BUDGET
 
 
 def test_context_window_is_bounded_and_grows_with_the_context():
