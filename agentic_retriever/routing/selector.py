@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
 
 WEIGHTS_FILE: Final = "strategy_weights.json"
-FUSED_WEIGHTS_FILE: Final = "strategy_weights_fused.json"
 
 QUALITY_WEIGHT: Final = 40.0
 """How much one unit of measured nDCG@10 below the best of the strategies offered counts, as logarithm of odds.
 
 A lead of half a hundredth, which a hundred questions cannot tell from chance, is worth 0.2; one of 0.0225 turns the
-order of ``vector`` and ``hybrid`` round in either packaged table. Chosen on two collections; see docs/routing.md.
+order of ``vector`` and ``hybrid`` round. Chosen on two collections; see docs/routing.md.
 """
 MAX_QUALITY_SHIFT: Final = 2.0
 """The most that measured quality may speak against a strategy; a clear signal in the query speaks louder."""
 
+_PAID: Final = (Strategy.VECTOR, Strategy.HYBRID, Strategy.METADATA, Strategy.SUMMARY)
+# What ``fused_weights`` may pick by signals: the switches away from calibrated hybrid that gained where they were tried.
 _MAX_REASONS: Final = 3
 
 
@@ -175,21 +176,20 @@ def _strength(value: float) -> float:
 @lru_cache(1)
 def packaged_weights() -> StrategyWeights:
     """Read the packaged table of what the wording of a query asks for, once; without any signal it is ``vector``."""
-    return _packaged(WEIGHTS_FILE)
+    return parse_weights(files("agentic_retriever.routing").joinpath(WEIGHTS_FILE).read_text(encoding="utf-8"))
 
 
 @lru_cache(1)
 def fused_weights() -> StrategyWeights:
-    """Read the packaged table for indexes whose hybrid search is calibrated, once; without any signal it is ``hybrid``.
+    """Start the packaged table from ``hybrid``, for indexes whose hybrid search is calibrated.
 
-    It leaves that only for strategies that did better than it where their signals spoke; see docs/routing.md.
+    ``hybrid`` and ``vector`` change places, and only those signals speak that lead to strategies which did better than
+    ``hybrid`` where they spoke; see docs/routing.md.
     """
-    return _packaged(FUSED_WEIGHTS_FILE)
-
-
-def _packaged(file: str) -> StrategyWeights:
-    text = files("agentic_retriever.routing").joinpath(file).read_text(encoding="utf-8")
-    return parse_weights(text, file=file)
+    table = packaged_weights()
+    places = {Strategy.HYBRID: table.base[Strategy.VECTOR], Strategy.VECTOR: table.base[Strategy.HYBRID]}
+    rows = {name: {s: row[s] for s in _PAID if s in row} for name, row in table.signals.items()}
+    return StrategyWeights({**table.base, **places}, {name: row for name, row in rows.items() if row})
 
 
 def parse_weights(text: str, *, file: str = WEIGHTS_FILE) -> StrategyWeights:
