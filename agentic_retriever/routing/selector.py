@@ -32,8 +32,8 @@ order of ``vector`` and ``hybrid`` round. Chosen on two collections; see docs/ro
 MAX_QUALITY_SHIFT: Final = 2.0
 """The most that measured quality may speak against a strategy; a clear signal in the query speaks louder."""
 
+# Where calibrated hybrid search was the start, switches to these by signals gained, and to the others did not.
 _PAID: Final = (Strategy.VECTOR, Strategy.HYBRID, Strategy.METADATA, Strategy.SUMMARY)
-# What ``fused_weights`` may pick by signals: the switches away from calibrated hybrid that gained where they were tried.
 _MAX_REASONS: Final = 3
 
 

@@ -22,18 +22,13 @@ if TYPE_CHECKING:
 
 SIGNS: Final[Mapping[str, int]] = frozen(
     {
-        "coverage": 1,
         "reachable": 1,
         "absent": -1,
         "missing_code": -1,
         "unknown_share": -1,
-        "fit": 1,
-        "margin": 1,
-        "relevance": 1,
         "relevance_odds": 1,
         "relevance_unknown": 0,
         "foreign": 0,
-        "relevance_of_foreign": 1,
     }
 )
 """The features, and whether more of each may only raise (1) or lower (-1) the probability, or either (0)."""
@@ -53,8 +48,6 @@ class AnswerFeatures:
     absent: float | None = None  # Weighted share of them in no passage at all, in [0, 1]
     missing_code: float | None = None
     unknown_share: float | None = None
-    fit: float | None = None  # How far the cited text has the kind of answer that is asked for, in [0, 1]
-    margin: float | None = None  # How far the best sentence is ahead of the average one, in [0, 1]
     foreign: bool = False
 
     def values(self) -> dict[str, float | None]:
@@ -68,24 +61,18 @@ class AnswerFeatures:
         reachable = coverage if self.reachable is None else _unit(self.reachable)
         absent = 1.0 - max(coverage, reachable) if self.absent is None else _unit(self.absent)
         by_words = {
-            "coverage": coverage,
             "reachable": reachable,
             "absent": absent,
             "missing_code": _known(self.missing_code),
             "unknown_share": _known(self.unknown_share),
         }
         # Words stand for a relevance that is not known; in another language nothing does.
-        near = _unit(self.relevance) if self.relevance is not None else _FAR if self.foreign else reachable
-        odds = _logit(near) if self.foreign or self.relevance is not None else 0.0
+        relevance = _FAR if self.foreign and self.relevance is None else self.relevance
         return {
             **(dict.fromkeys(by_words, 0.0) if self.foreign else by_words),
-            "fit": _known(self.fit),
-            "margin": _known(self.margin),
-            "relevance": near,
-            "relevance_odds": odds,
-            "relevance_unknown": float(self.relevance is None and not self.foreign),
+            "relevance_odds": 0.0 if relevance is None else _logit(_unit(relevance)),
+            "relevance_unknown": float(relevance is None),
             "foreign": float(self.foreign),
-            "relevance_of_foreign": odds if self.foreign else 0.0,
         }
 
 

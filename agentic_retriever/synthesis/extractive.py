@@ -615,8 +615,6 @@ class Extraction:
     support: float
     weights: Mapping[str, float]  # Weight of each of the question's terms, in [0.5, 1]
     degraded: tuple[Degradation, ...] = ()
-    fit: float | None = None
-    margin: float = 0.0  # How far the best sentence is ahead of the average one, as a share of its score, in [0, 1]
     absent: float = 0.0  # Weighted share of the question's terms that are in no passage, in [0, 1]
     missing_code: bool = False
     foreign: bool = False
@@ -630,8 +628,6 @@ class Extraction:
             absent=self.absent,
             missing_code=float(self.missing_code),
             unknown_share=unknown_share,
-            fit=self.fit,
-            margin=self.margin,
             foreign=self.foreign,
         )
 
@@ -683,8 +679,6 @@ class ExtractiveSynthesizer:
             support=_BLIND_SUPPORT if blind else 1.0,
             weights=frozen(weights),
             degraded=degraded,
-            fit=_fit(question, picked),
-            margin=_margin(before),
             absent=1.0 - coverage(weights, everywhere) if weights else 0.0,
             missing_code=_misses_code(query, passages, everywhere),
             foreign=_is_foreign(language, passages),
@@ -733,13 +727,6 @@ def _lists_documents(found: Sequence[Candidate], question: Question, weights: Ma
     return best > 0 and alike >= (_MANY_DOCUMENTS if LISTING not in question.kinds else _MANY_DOCUMENTS - 1)
 
 
-def _fit(question: Question, picked: Sequence[Candidate]) -> float | None:
-    kinds = question.kinds - {LISTING, OVERVIEW}
-    if not kinds:
-        return None
-    return max((satisfaction(kinds, c.text, question.text) for c in picked), default=0.0)
-
-
 def _misses_code(query: str, passages: Sequence[ContextPassage], everywhere: frozenset[str]) -> bool:
     """Tell whether the question names a code or a numbered thing that no passage has."""
     wanted = identifiers(query[:_QUERY_CHARS])
@@ -759,11 +746,6 @@ def _is_foreign(language: str, passages: Sequence[ContextPassage]) -> bool:
     told = passages[0].node.node.metadata.get("language")
     found = told if isinstance(told, str) and told else detect_language(passages[0].text[:_LANGUAGE_CHARS])
     return found not in (UNDETERMINED, language)
-
-
-def _margin(scored: Scored) -> float:
-    top = float(scored.whole.max()) if scored.whole.size else 0.0
-    return (top - float(scored.whole.mean())) / top if top > 0 else 0.0
 
 
 def _not_embedded(err: Exception) -> Degradation:

@@ -26,16 +26,14 @@ FEATURES = st.builds(
     absent=MAYBE,
     missing_code=MAYBE,
     unknown_share=MAYBE,
-    fit=MAYBE,
-    margin=MAYBE,
     foreign=st.booleans(),
 )
 
 
 def test_good_evidence_is_high_and_none_is_not_found():
-    good = AnswerFeatures(coverage=1, reachable=1, absent=0, missing_code=0, unknown_share=0, fit=1, margin=0.8)
+    good = AnswerFeatures(coverage=1, reachable=1, absent=0, missing_code=0, unknown_share=0)
     assert confidence_score(coverage=1, relevance=0.98, support=1, features=good) >= 0.75
-    none = AnswerFeatures(coverage=0, reachable=0, absent=1, missing_code=1, unknown_share=1, fit=0, margin=0)
+    none = AnswerFeatures(coverage=0, reachable=0, absent=1, missing_code=1, unknown_share=1)
     assert confidence_score(coverage=0, relevance=0.02, support=1, features=none) < 0.1
     assert confidence_score(coverage=1, relevance=None, support=1) > 0.75
     assert confidence_score(coverage=0, relevance=None, support=1) < 0.5
@@ -61,11 +59,11 @@ def test_better_evidence_never_lowers_it(features, support, value):
 
     base = score(features, support)
     assert score(features, max(support, value)) >= base - 1e-9
-    for name in ("coverage", "relevance", "reachable", "absent", "missing_code", "unknown_share", "fit", "margin"):
+    for name in ("coverage", "relevance", "reachable", "absent", "missing_code", "unknown_share"):
         old = getattr(features, name)
         if old is None:
             continue
-        better = min(old, value) if SIGNS[name] < 0 else max(old, value)
+        better = min(old, value) if SIGNS.get(name, 1) < 0 else max(old, value)
         assert score(replace(features, **{name: better}), support) >= base - 1e-9
 
 
@@ -88,7 +86,7 @@ def _rows(script, count=400):
         coverage, relevance = rng.random(), rng.random()
         right = rng.random() < 1 / (1 + 2.718 ** -(5 * coverage + 3 * relevance - 4))
         features = AnswerFeatures(
-            coverage=coverage, relevance=relevance, fit=rng.random(), absent=rng.choice([None, 0.0, 1.0])
+            coverage=coverage, relevance=relevance, unknown_share=rng.random(), absent=rng.choice([None, 0.0, 1.0])
         )
         rows.append(script.JudgedAnswer(features=features, right=right))
     return rows
@@ -99,8 +97,8 @@ def test_a_fit_is_calibrated_and_finds_what_matters(script):
     model = script.fit_confidence(rows)
     given = [model.probability(row.features) for row in rows]
     assert sum(given) / len(given) == pytest.approx(sum(row.right for row in rows) / len(rows), abs=0.02)
-    assert model.weights["coverage"] > 1.5
-    assert model.weights["coverage"] > abs(model.weights["fit"])
+    assert model.weights["reachable"] > 1.5
+    assert model.weights["reachable"] > abs(model.weights["unknown_share"])
     assert all(weight * SIGNS[name] >= 0 for name, weight in model.weights.items())
 
 
@@ -118,7 +116,7 @@ def test_wrong_evidence_gets_no_weight_rather_than_a_wrong_sign(script):
         script.JudgedAnswer(features=replace(row.features, coverage=1 - row.features.coverage), right=row.right)
         for row in _rows(script)
     ]
-    assert script.fit_confidence(rows).weights["coverage"] == 0.0
+    assert script.fit_confidence(rows).weights["reachable"] == 0.0
 
 
 def test_a_model_turns_into_json_and_back():
@@ -132,7 +130,7 @@ def test_a_model_turns_into_json_and_back():
         {},
         {"intercept": "x", "weights": {}, "neutral": {}},
         {"intercept": 0, "weights": {"nonsense": 1}, "neutral": {}},
-        {"intercept": 0, "weights": {"coverage": float("nan")}, "neutral": {}},
+        {"intercept": 0, "weights": {"reachable": float("nan")}, "neutral": {}},
         {"intercept": 0, "weights": [1], "neutral": {}},
     ],
 )
