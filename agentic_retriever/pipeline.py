@@ -22,6 +22,7 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent, RetrievalStartEvent
 from llama_index.core.instrumentation.events.synthesis import SynthesizeEndEvent, SynthesizeStartEvent
 from llama_index.core.schema import ImageNode, IndexNode, NodeWithScore, TextNode
+from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import Self
 
 from agentic_retriever.bridge import as_response
@@ -61,17 +62,12 @@ from agentic_retriever.retrievers.rerank import LLMReranker
 from agentic_retriever.retrievers.searchable import HasSearchProfile, MayHang, ServesSome
 from agentic_retriever.routing import DomainTerms, assess_complexity, complexity_reasons, query_features, support_of
 from agentic_retriever.schema import (
-    Allowance,
+    NO_LIMITS,
     Answer,
-    Attempt,
-    Citation,
-    Confidence,
-    ConfidenceLevel,
     Degradation,
     Retrieval,
     RouteDecision,
     Selection,
-    SentenceCheck,
     Strategy,
     Tier,
     TierUsage,
@@ -165,19 +161,17 @@ class QueryClock:
 
 
 class Spending:
-    """The accounts of one query; safe to use from several threads."""
+    """The accounts of one query: what its budget was, and what is left of it; safe to use from several threads."""
 
     def __init__(self, budget: Budget | None, clock: QueryClock) -> None:
         self.clock = clock
-        self._budget = budget
+        self._budget = budget or NO_LIMITS
         self._lock = threading.Lock()
         self._spent: list[TierUsage] = []
 
     def left_ms(self) -> float | None:
         """Return the milliseconds that the caller's budget leaves, or ``None`` if it names none."""
-        if self._budget is None or self._budget.max_ms is None:
-            return None
-        return 1000 * self.clock.left_s("choosing the strategy")
+        return None if self._budget.max_ms is None else 1000 * self.clock.left_s("choosing the strategy")
 
     @property
     def usage(self) -> Usage:
@@ -190,29 +184,13 @@ class Spending:
         with self._lock:
             self._spent.extend(spent)
 
-    def allowance(self, doing: str) -> Allowance:
-        """Return what is left."""
-        left_s = self.clock.left_s(doing)
-        if self._budget is None:
-            return Allowance(timeout_s=left_s)
-        usage, calls, usd = self.usage, self._budget.max_llm_calls, self._budget.max_usd
-        return Allowance(
-            timeout_s=left_s,
-            llm_calls=None if calls is None else max(0, calls - usage.llm_calls),
-            usd=None if usd is None else max(0.0, usd - usage.usd),
-        )
+    def left(self, doing: str) -> Budget:
+        """Return what is left; ``DeadlineExceededError`` if no time is left for what is named."""
+        return self._budget.left(self.usage, 1000 * self.clock.left_s(doing))
 
     def refuse(self) -> BudgetExceededError:
         """Return the error for a model call that the budget forbids."""
-        return BudgetExceededError(f"the budget allows no further model call ({self._limits()}); allow more")
-
-    def _limits(self) -> str:
-        budget = self._budget
-        if budget is None:
-            return "no limit"
-        shown = (f"{name}={value:g}" for name in ("max_llm_calls", "max_usd", "max_ms")
-                 if (value := getattr(budget, name)) is not None)  # fmt: skip
-        return ", ".join(shown) or "no limit"
+        return BudgetExceededError(f"the budget allows no further model call ({self._budget}); allow more")
 
 
 class MeteredModel:
@@ -239,17 +217,12 @@ class MeteredModel:
 
     def complete(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> LLMReply:
         """Answer a prompt within a total time."""
-        allowance = self._spending.allowance("asking the model")
-        if not allowance.may_ask:
+        left = self._spending.left("asking the model")
+        if not left.may_ask:
             raise self._spending.refuse()
-        left = allowance.timeout_s
-        limit = left if timeout_s is None else timeout_s if left is None else min(left, timeout_s)
+        limit = left.timeout_s if timeout_s is None or left.timeout_s is None else min(left.timeout_s, timeout_s)
         needs = needs or TierNeeds()
-        if allowance.usd is not None:
-            most = allowance.usd if needs.max_usd is None else min(allowance.usd, needs.max_usd)
-            needs = replace(needs, max_usd=most)
-        if allowance.llm_calls is not None:
-            needs = replace(needs, max_calls=allowance.llm_calls)
+        needs = replace(needs, budget=needs.budget.within(left))
         try:
             reply = self._client.complete(prompt, timeout_s=limit, needs=needs)
         except AllModelsFailedError as err:
@@ -596,12 +569,11 @@ class AnswerStage:
         )
 
     def _limits(self, spending: Spending, *, force_cloud: bool, control: StreamControl | None = None) -> Limits:
-        config, allowance = self._resources.config, spending.allowance("writing the answer")
+        config, allowance = self._resources.config, spending.left("writing the answer")
         return Limits(
             max_chars=config.llm_context_chars,
             max_passages=config.context_passages or None,
-            max_llm_calls=allowance.llm_calls,
-            max_usd=allowance.usd,
+            budget=allowance,
             force_cloud=force_cloud,
             timeout_s=_less_reserve(allowance.timeout_s),
             control=control,
@@ -1125,7 +1097,7 @@ class RouteStage:
             question.query,
             [index.profile() for index in indexes],
             query_vector=vector,
-            allowance=spending.allowance("choosing the index"),
+            allowance=spending.left("choosing the index"),
         )
         spending.add(selection.spent)
         return self._settle_scope(selection, indexes), versions
@@ -1169,7 +1141,7 @@ class RouteStage:
         if recorded is not None and _unrepeatable(recorded.strategy) and recorded.strategy.name in names:
             return recorded.strategy, withheld
         selection = self._selector.select(
-            question.query, offered, features=features, allowance=spending.allowance("choosing the strategy")
+            question.query, offered, features=features, allowance=spending.left("choosing the strategy")
         )
         spending.add(selection.spent)
         return replace(selection, degraded=(*trained.degraded, *selection.degraded)), withheld
@@ -1657,11 +1629,12 @@ class AsyncAnswerStream(AsyncPieces):
 
 # Answers as JSON and back, whole: nodes with their texts and metadata, the decision and everything that was spent.
 
-FORMAT = 1
-"""Changes when answers of before can no longer be read."""
+FORMAT = 2
+"""Changes when answers of before can no longer be read; they then count as not there."""
 
 #: Only these classes are made from what a shared store holds.
 _NODE_CLASSES: dict[str, type[TextNode]] = {kind.class_name(): kind for kind in (TextNode, IndexNode, ImageNode)}
+_JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
 
 
 class AnswerCodec:
@@ -1671,22 +1644,10 @@ class AnswerCodec:
         """Write an answer as JSON in UTF-8."""
         row = {
             "format": FORMAT,
-            "text": value.text,
-            "citations": [citation.to_dict() for citation in value.citations],
-            "confidence": [value.confidence.score, value.confidence.level.value],
-            "route": value.route.to_dict(),
+            **value.to_dict(),
+            # Two models of one tier are one in the totals of an answer, and two here.
+            "usage": {"tiers": [usage.to_dict() for usage in value.usage.tiers]},
             "nodes": [_written(node) for node in value.nodes],
-            "usage": [usage.to_dict() for usage in value.usage.tiers],
-            "timings_ms": dict(value.timings_ms),
-            "tier": value.tier.value,
-            "cached": value.cached,
-            "degraded": [lost.to_dict() for lost in value.degraded],
-            "query_id": value.query_id,
-            "understood": list(value.understood),
-            "tried": [one.to_dict() for one in value.tried],
-            "attempts": [attempt.to_dict() for attempt in value.attempts],
-            "nodes_left_out": value.nodes_left_out,
-            "checks": [check.to_dict() for check in value.checks],
         }
         try:
             text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -1704,42 +1665,10 @@ class AnswerCodec:
             if row["format"] != FORMAT:
                 message = f"the answer has format {str(row['format'])[:20]!r}, this version reads {FORMAT}"
                 raise ValueError(message)
-            return _answer(row)
-        except (LookupError, TypeError, AttributeError, RecursionError, AgenticRetrieverError) as err:
+            return replace(Answer.from_dict({**row, "nodes": ()}), nodes=kept(_node(node) for node in row["nodes"]))
+        except (LookupError, TypeError, AttributeError, RecursionError, ValidationError, AgenticRetrieverError) as err:
             message = f"these bytes are no answer ({type(err).__name__})"
             raise ValueError(message) from err
-
-
-def _answer(row: Mapping[str, Any]) -> Answer:
-    score, level = row["confidence"]
-    return Answer(
-        text=_text(row["text"]),
-        citations=tuple(Citation(**citation) for citation in row["citations"]),
-        confidence=Confidence(float(score), ConfidenceLevel(level)),
-        route=RouteDecision.from_dict(row["route"]),
-        nodes=kept(_node(node) for node in row["nodes"]),
-        usage=Usage(tuple(TierUsage.from_dict(usage) for usage in row["usage"])),
-        timings_ms={str(name): float(value) for name, value in row["timings_ms"].items()},
-        tier=Tier(row["tier"]),
-        cached=bool(row["cached"]),
-        degraded=tuple(Degradation.from_dict(lost) for lost in row["degraded"]),
-        query_id=_text(row["query_id"]),
-        understood=tuple(_text(line) for line in row["understood"]),
-        tried=tuple(_tried(one) for one in row["tried"]),
-        checks=tuple(SentenceCheck.from_dict(check) for check in row["checks"]),
-        attempts=tuple(Attempt.from_dict(attempt) for attempt in row["attempts"]),
-        nodes_left_out=int(row["nodes_left_out"]),
-    )
-
-
-def _tried(row: Mapping[str, Any]) -> Tried:
-    confidence = row["confidence"]
-    return Tried(
-        strategy=Strategy(row["strategy"]),
-        confidence=None if confidence is None else float(confidence),
-        nodes=int(row["nodes"]),
-        ms=float(row["ms"]),
-    )
 
 
 def _written(scored: NodeWithScore) -> dict[str, Any]:
@@ -1753,33 +1682,14 @@ def _written(scored: NodeWithScore) -> dict[str, Any]:
         raise ValueError(message)
     # mode="python" keeps what JSON has no word for, so that it is refused instead of quietly becoming something else.
     content = node.model_dump(mode="python", exclude_defaults=True)
-    return {"class": kind, "id": node.node_id, "score": scored.score, "node": _plain(content)}
+    try:
+        return {"class": kind, "id": node.node_id, "score": scored.score, "node": _JSON.validate_python(content)}
+    except ValidationError as err:
+        message = f"something in a node has no JSON form: {err.errors(include_url=False)[0]['msg']}"
+        raise ValueError(message) from err
 
 
 def _node(row: Mapping[str, Any]) -> NodeWithScore:
     kind = _NODE_CLASSES[row["class"]]
     content = {name: value for name, value in row["node"].items() if name != "class_name"}
     return NodeWithScore(node=kind(**{**content, "id_": row["id"]}), score=row["score"])
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(type(value).__name__)
-    return value
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Refuse what JSON would silently turn into something else: tuples, and keys that are no texts."""
-    if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            message = "a key in a node's metadata is no text"
-            raise ValueError(message)
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float):
-        return float(value)  # numpy's float64 is one, too
-    if value is None or type(value) in (str, int, bool):
-        return value
-    message = f"a {type(value).__name__} in a node has no JSON form"
-    raise ValueError(message)

@@ -62,7 +62,7 @@ from agentic_retriever.retrievers import RetrieverAdapter, StrategySpec
 from agentic_retriever.retrievers.registry import add_spec, remove_spec
 from agentic_retriever.routing import FEATURES
 from agentic_retriever.schema import RouteDecision, Strategy, View, strategy_named
-from agentic_retriever.schema.markup import element, frame, short_text
+from agentic_retriever.show import render, short_text
 from agentic_retriever.threads import DeadlineCaller, Workers
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """Draw the text in Jupyter: escaped, no assets, colours inherited from the theme."""
-        return frame(element("pre", str(self), style="white-space:pre-wrap"))
+        return render("text.html", text=str(self))
 
     _repr_pretty_ = short_text
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.evaluation.interval_plot import Interval, interval_plot
+from agentic_retriever.evaluation.markup import Html, details, element, figure, frame, joined, note, small, table
 from agentic_retriever.evaluation.measures import MEASURES
 from agentic_retriever.evaluation.options import ORACLE
-from agentic_retriever.schema.markup import Html, details, element, figure, frame, joined, note, small, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.schema.markup import Html, element, shortened
+from agentic_retriever.evaluation.markup import Html, element, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

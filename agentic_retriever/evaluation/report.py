@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from agentic_retriever.evaluation.markup import text as _text
 from agentic_retriever.evaluation.measures import MEASURES
 from agentic_retriever.evaluation.options import AUTO
 from agentic_retriever.evaluation.plots import target_svgs
-from agentic_retriever.schema.markup import text as _text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

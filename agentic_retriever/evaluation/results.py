@@ -38,7 +38,7 @@ from agentic_retriever.evaluation.reliability import Reliability, measure_reliab
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.retrievers.registry import spec_of
 from agentic_retriever.schema import ConfidenceLevel, Strategy, frozen
-from agentic_retriever.schema.markup import short_text
+from agentic_retriever.show import short_text
 from agentic_retriever.threads import usable_cores
 
 if TYPE_CHECKING:

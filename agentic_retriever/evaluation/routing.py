@@ -54,7 +54,7 @@ from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.routing import AutoSelector, HeuristicSelector, LLMSelector, assess_complexity, query_features
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS
 from agentic_retriever.schema import NO_LIMITS, Selection
-from agentic_retriever.schema.markup import short_text
+from agentic_retriever.show import short_text
 from agentic_retriever.text import Script, dominant_script, stopwords
 from agentic_retriever.text.tokens import stopword_languages
 
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from agentic_retriever.indices import IndexProfile
     from agentic_retriever.router import AgenticRouter
     from agentic_retriever.routing import DomainTerms, IndexClassifier, StrategySelector
-    from agentic_retriever.schema import Allowance, Complexity, Strategy, StrategyCard
+    from agentic_retriever.schema import Budget, Complexity, Strategy, StrategyCard
 
     Matrix = npt.NDArray[np.float32]
 
@@ -406,7 +406,7 @@ class LlamaIndexEmbeddingSelector:
         profiles: Sequence[IndexProfile],
         *,
         query_vector: Vector | None,
-        allowance: Allowance = NO_LIMITS,  # noqa: ARG002 - of the protocol
+        allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
     ) -> Selection:
         """Pick an index; see ``IndexClassifier``."""
         missing = [profile.name for profile in profiles if profile.name not in self._known]
@@ -443,7 +443,7 @@ class NearestUtteranceRouter:
         profiles: Sequence[IndexProfile],
         *,
         query_vector: Vector | None,
-        allowance: Allowance = NO_LIMITS,  # noqa: ARG002 - of the protocol
+        allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
     ) -> Selection:
         """Pick an index; see ``IndexClassifier``."""
         rows, names = self._utterances(profiles)

@@ -30,7 +30,7 @@ from agentic_retriever.retrievers import (
     cards,
 )
 from agentic_retriever.schema import Strategy, View, frozen
-from agentic_retriever.schema.markup import short_text
+from agentic_retriever.show import short_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from agentic_retriever.errors import IndexingError
 from agentic_retriever.indices.catalog import CatalogEntry
-from agentic_retriever.indices.draw_index import draw_report
 from agentic_retriever.ingestion import (
     CHUNKING_VERSION,
     SkippedSource,
@@ -21,7 +20,7 @@ from agentic_retriever.ingestion import (
     nodes_as_they_are,
     read_source,
 )
-from agentic_retriever.schema.markup import short_text
+from agentic_retriever.show import render, short_text
 from agentic_retriever.stores.node_text import embedded_text
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class IngestReport:
 
     def _repr_html_(self) -> str:
         """Draw the counts in Jupyter: escaped, no assets, colours of the theme."""
-        return draw_report(self)
+        return render("ingest_report.html", report=self)
 
     _repr_pretty_ = short_text
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, StoreError
-from agentic_retriever.indices.draw_index import draw_profile
 from agentic_retriever.indices.people import collect_people
 from agentic_retriever.json_files import write_atomically
-from agentic_retriever.schema.markup import short_text
+from agentic_retriever.show import render, short_text
 from agentic_retriever.stores.node_text import embedded_text
 from agentic_retriever.text import Tokenizer, detect_language, split_sentences
 from agentic_retriever.text.tokens import identifiers, kind_of, numbers
@@ -183,7 +182,7 @@ class IndexProfile:
 
     def _repr_html_(self) -> str:
         """Draw the evidence in Jupyter: escaped, no assets, colours of the theme."""
-        return draw_profile(self)
+        return render("profile.html", profile=self)
 
     _repr_pretty_ = short_text
 

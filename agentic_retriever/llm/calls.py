@@ -16,7 +16,7 @@ from agentic_retriever.errors import (
     SynthesisError,
 )
 from agentic_retriever.llm.replies import without_thoughts
-from agentic_retriever.schema import Attempt, Complexity, Tier, TierUsage, Usage
+from agentic_retriever.schema import NO_LIMITS, Attempt, Budget, Complexity, Tier, TierUsage, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,16 +35,15 @@ class TierNeeds:
         complexity: A complex question goes to the cloud tier first.
         context_chars: Characters of source text in the prompt; a long context goes to the cloud tier first.
         force_cloud: Whether the caller wants the cloud tier first.
-        max_usd: Most that the call may cost in USD, prompt and longest answer; ``None`` for no limit. A model whose
-            price is not known is not asked under a limit.
-        max_calls: Most models that may be asked one after another; ``None`` for no limit.
+        budget: Its ``max_usd`` is the most that the call may cost, prompt and longest answer, and a model whose price
+            is not known is not asked under a limit; its ``max_llm_calls`` is the most models that may be asked one
+            after another. Its time is not looked at, as the call has a timeout of its own.
     """
 
     complexity: Complexity = Complexity.SIMPLE
     context_chars: int = 0
     force_cloud: bool = False
-    max_usd: float | None = None
-    max_calls: int | None = None
+    budget: Budget = NO_LIMITS
 
 
 NO_NEEDS: Final = TierNeeds()

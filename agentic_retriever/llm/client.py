@@ -310,10 +310,10 @@ class LLMClient(AskedModel):
         """
         if prompt_tokens > 2 * self.context_tokens:
             return FailureKind.TOO_LONG
-        if needs.max_usd is None:
+        if needs.budget.max_usd is None:
             return None
         usd = None if self.price is None else self.price.cost_usd(prompt_tokens, self.endpoint.max_answer_tokens)
-        return FailureKind.BUDGET if usd is None or usd > needs.max_usd else None
+        return FailureKind.BUDGET if usd is None or usd > needs.budget.max_usd else None
 
     def begin(self, timeout_s: float | None, canceller: Canceller | None) -> Trial:
         """Start the time of one call."""
@@ -364,8 +364,8 @@ class LLMClient(AskedModel):
         refusal = self.refusal(estimate_tokens(prompt), needs)
         if refusal is FailureKind.BUDGET:
             raise BudgetExceededError(
-                f"{self.who}: the call may cost more than max_usd={needs.max_usd:g}, or its price is not known; allow "
-                "more, or add its price to prices_file"
+                f"{self.who}: the call may cost more than max_usd={needs.budget.max_usd:g}, or its price is not "
+                "known; allow more, or add its price to prices_file"
             )
         if refusal is not None:
             raise LLMError(

@@ -207,7 +207,7 @@ class TieredClient(AskedModel):
         for i, client in enumerate(able):
             left = ends - self._clock()
             # How many models may be asked besides this one; below 0 when not even this one may.
-            most = len(Tier) if needs.max_calls is None else needs.max_calls
+            most = len(Tier) if needs.budget.max_llm_calls is None else needs.budget.max_llm_calls
             spare = most - 1 - sum(1 for attempt in attempts if attempt.requests)
             if left <= 0 or spare < 0:
                 attempts.append(_passed_over(client, FailureKind.TIMEOUT if left <= 0 else FailureKind.BUDGET))

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from agentic_retriever.querylog.records import QUERIES, STEPS, UtcTime
 from agentic_retriever.schema import Complexity, Tier, frozen
-from agentic_retriever.schema.markup import Html, bar, frame, short_text, table
+from agentic_retriever.show import Cell, Table, render, short_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -188,19 +188,19 @@ class Analytics:
 
     def _repr_html_(self) -> str:
         """Draw the tables in Jupyter: escaped, no assets, colours inherited from the theme."""
-        return frame(*(self._table(*one) for one in self.tables()))
+        return render("tables.html", tables=[self._table(*one) for one in self.tables()])
 
     _repr_pretty_ = short_text
 
-    def _table(self, title: str, headers: list[str], rows: list[list[str]]) -> Html:
-        """Write one table; counts by name get a bar each."""
+    def _table(self, title: str, headers: list[str], rows: list[list[str]]) -> Table:
+        """Return one table as it is drawn; counts by name get a bar each."""
         names = 2 if title == "routes" else 1
         if title in {"queries", "latency"}:
-            return table(headers, rows, caption=title, names=names)
+            return Table(headers, rows, title, names)
         most = max(self.queries, 1)
         shares = [int(row[-1].replace(",", "")) / most for row in rows]
-        barred = [[*row, bar(share, f"{share:.0%}")] for row, share in zip(rows, shares, strict=True)]
-        return table([*headers, ""], barred, caption=title, names=names)
+        barred = [[*row, Cell(f"{share:.0%}", share=share)] for row, share in zip(rows, shares, strict=True)]
+        return Table([*headers, ""], barred, title, names)
 
 
 def _share(part: int, whole: int) -> float | None:

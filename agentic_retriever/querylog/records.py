@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator
 
-from agentic_retriever.schema import Degradation, Tier, TierUsage, frozen
+from agentic_retriever.schema import Degradation, Record, Tier, TierUsage, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogEntry:
+class LogEntry(Record):
     """One query as the history keeps it; made by :func:`entry_of`, read back by ``QueryLog.recent``."""
 
     query: str = field(default="", repr=False)
@@ -86,12 +86,8 @@ class LogEntry:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
         return {
-            **{name: getattr(self, name) for name in self.__slots__},
+            **self.fields_to_dict(),
             "recorded_at": None if self.recorded_at is None else self.recorded_at.isoformat(),
-            "indexes": list(self.indexes),
-            "timings_ms": dict(self.timings_ms),
-            "spent": [used.to_dict() for used in self.spent],
-            "degraded": [lost.to_dict() for lost in self.degraded],
             "llm_calls": self.llm_calls,
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,

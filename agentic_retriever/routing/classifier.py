@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from agentic_retriever.indices.profile import IndexProfile
-    from agentic_retriever.schema import Allowance
+    from agentic_retriever.schema import Budget
 
     Vector = npt.NDArray[np.float32]
 
@@ -259,7 +259,7 @@ class IndexClassifier(Protocol):
         profiles: Sequence[IndexProfile],
         *,
         query_vector: npt.NDArray[np.float32] | None,
-        allowance: Allowance = NO_LIMITS,
+        allowance: Budget = NO_LIMITS,
     ) -> Selection:
         """Pick an index."""
 
@@ -284,7 +284,7 @@ class _EvidenceClassifier(ABC):
         profiles: Sequence[IndexProfile],
         *,
         query_vector: npt.NDArray[np.float32] | None,
-        allowance: Allowance = NO_LIMITS,  # noqa: ARG002 - of the protocol
+        allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
     ) -> Selection:
         """Pick an index; see :class:`IndexClassifier`."""
         check_names(profiles)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agentic_retriever.indices.profile import IndexProfile
     from agentic_retriever.llm import Choice, ModelClient
     from agentic_retriever.routing.selector import StrategySelector
-    from agentic_retriever.schema import Allowance, StrategyCard, TierUsage
+    from agentic_retriever.schema import Budget, StrategyCard, TierUsage
 
 
 DEFAULT_ESCALATION_MARGIN: Final = 0.2
@@ -40,7 +40,7 @@ class IndexReconsiderer(Protocol):
     """Asks a model about a decision by evidence, as ``LLMClassifier`` does."""
 
     def reconsider(
-        self, query: str, profiles: Sequence[IndexProfile], base: Selection, *, allowance: Allowance
+        self, query: str, profiles: Sequence[IndexProfile], base: Selection, *, allowance: Budget
     ) -> Selection:
         """Return the decision of both, or ``base`` itself where there is nothing to choose."""
 
@@ -48,9 +48,7 @@ class IndexReconsiderer(Protocol):
 class StrategyReconsiderer(Protocol):
     """Asks a model about a decision by signals, as ``LLMSelector`` does."""
 
-    def reconsider(
-        self, query: str, cards: Sequence[StrategyCard], base: Selection, *, allowance: Allowance
-    ) -> Selection:
+    def reconsider(self, query: str, cards: Sequence[StrategyCard], base: Selection, *, allowance: Budget) -> Selection:
         """Return the decision of both, or ``base`` itself where there is nothing to choose."""
 
 
@@ -113,7 +111,7 @@ class AutoClassifier(EscalationCounter):
         profiles: Sequence[IndexProfile],
         *,
         query_vector: npt.NDArray[np.float32] | None,
-        allowance: Allowance = NO_LIMITS,
+        allowance: Budget = NO_LIMITS,
     ) -> Selection:
         """Pick an index; see :class:`~agentic_retriever.routing.IndexClassifier`."""
         base = self._base.classify(query, profiles, query_vector=query_vector, allowance=allowance)
@@ -151,7 +149,7 @@ class AutoSelector(EscalationCounter):
         cards: Sequence[StrategyCard],
         *,
         features: Mapping[str, float],
-        allowance: Allowance = NO_LIMITS,
+        allowance: Budget = NO_LIMITS,
     ) -> Selection:
         """Pick a strategy; see :class:`~agentic_retriever.routing.StrategySelector`."""
         base = self._base.select(query, cards, features=features, allowance=allowance)
@@ -191,14 +189,14 @@ def consult(
     prompt: Callable[[str], str],
     names: Sequence[str],
     *,
-    allowance: Allowance,
+    allowance: Budget,
     boundary: Callable[[], str] = random_boundary,
 ) -> Consultation:
     """Ask a model to choose among names; at most one call."""
     if not allowance.may_ask:
         return Consultation(failure="the budget forbids a model call; allow one, or more time")
-    limited = allowance.usd is not None or allowance.llm_calls is not None
-    needs = TierNeeds(max_usd=allowance.usd, max_calls=allowance.llm_calls) if limited else None
+    limited = allowance.max_usd is not None or allowance.max_llm_calls is not None
+    needs = TierNeeds(budget=allowance) if limited else None
     try:
         asked = ask(client, prompt, timeout_s=allowance.timeout_s, needs=needs, boundary=boundary)
     except (LLMError, DeadlineExceededError) as err:
@@ -385,14 +383,14 @@ class LLMClassifier:
         profiles: Sequence[IndexProfile],
         *,
         query_vector: npt.NDArray[np.float32] | None,
-        allowance: Allowance = NO_LIMITS,
+        allowance: Budget = NO_LIMITS,
     ) -> Selection:
         """Pick an index; see :class:`~agentic_retriever.routing.IndexClassifier`."""
         base = self.fallback.classify(query, profiles, query_vector=query_vector, allowance=allowance)
         return self.reconsider(query, profiles, base, allowance=allowance)
 
     def reconsider(
-        self, query: str, profiles: Sequence[IndexProfile], base: Selection, *, allowance: Allowance = NO_LIMITS
+        self, query: str, profiles: Sequence[IndexProfile], base: Selection, *, allowance: Budget = NO_LIMITS
     ) -> Selection:
         """Ask the model about a decision by evidence."""
         filled = [profile for profile in profiles if profile.nodes > 0]
@@ -452,14 +450,14 @@ class LLMSelector:
         cards: Sequence[StrategyCard],
         *,
         features: Mapping[str, float],
-        allowance: Allowance = NO_LIMITS,
+        allowance: Budget = NO_LIMITS,
     ) -> Selection:
         """Pick a strategy; see :class:`~agentic_retriever.routing.StrategySelector`."""
         base = self.fallback.select(query, cards, features=features, allowance=allowance)
         return self.reconsider(query, cards, base, allowance=allowance)
 
     def reconsider(
-        self, query: str, cards: Sequence[StrategyCard], base: Selection, *, allowance: Allowance = NO_LIMITS
+        self, query: str, cards: Sequence[StrategyCard], base: Selection, *, allowance: Budget = NO_LIMITS
     ) -> Selection:
         """Ask the model about a decision by signals."""
         described = describe_strategies(cards)

@@ -18,7 +18,7 @@ from agentic_retriever.schema import NO_LIMITS, Selection, Strategy
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agentic_retriever.schema import Allowance, StrategyCard
+    from agentic_retriever.schema import Budget, StrategyCard
 
 
 WEIGHTS_FILE: Final = "strategy_weights.json"
@@ -51,7 +51,7 @@ class StrategySelector(Protocol):
         cards: Sequence[StrategyCard],
         *,
         features: Mapping[str, float],
-        allowance: Allowance = NO_LIMITS,
+        allowance: Budget = NO_LIMITS,
     ) -> Selection:
         """Pick a strategy."""
 
@@ -102,7 +102,7 @@ class HeuristicSelector:
         cards: Sequence[StrategyCard],
         *,
         features: Mapping[str, float],
-        allowance: Allowance = NO_LIMITS,  # noqa: ARG002 - of the protocol
+        allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
     ) -> Selection:
         """Pick a strategy; see :class:`StrategySelector`."""
         offered = offered_strategies(cards)
@@ -238,7 +238,7 @@ class RoundRobinSelector:
         cards: Sequence[StrategyCard],
         *,
         features: Mapping[str, float],  # noqa: ARG002 - of the protocol
-        allowance: Allowance = NO_LIMITS,  # noqa: ARG002 - of the protocol
+        allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
     ) -> Selection:
         """Pick the next strategy; see :class:`StrategySelector`."""
         offered = offered_strategies(cards)

@@ -325,7 +325,7 @@ class Synthesizer:
     def _settled(self, task: Task, limits: Limits) -> Synthesis | None:
         """Settle what needs no model: nothing found, or no model to ask."""
         extraction = task.extraction
-        wants_model = self._llm is not None and limits.max_llm_calls != 0
+        wants_model = self._llm is not None and limits.budget.may_ask
         reach = extraction.reachable if wants_model else extraction.coverage
         support = 1.0 if wants_model else extraction.support
         score = score_of(task, coverage=reach, support=support)
@@ -348,6 +348,5 @@ def _needs(task: Task, passages: Sequence[ContextPassage], limits: Limits) -> Ti
         complexity=task.complexity,
         context_chars=sum(len(passage.text) for passage in passages),
         force_cloud=limits.force_cloud,
-        max_usd=limits.max_usd,
-        max_calls=limits.max_llm_calls,
+        budget=limits.budget,
     )

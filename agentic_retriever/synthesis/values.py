@@ -6,6 +6,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agentic_retriever.schema import NO_LIMITS, Budget
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -75,8 +77,7 @@ class Limits:
 
     max_chars: int = 8_000  # Most source text in a prompt, in characters
     max_passages: int | None = None  # Most passages in a prompt, or None for 5, and 10 for a complex question
-    max_llm_calls: int | None = None  # Model calls, or None for as many as it takes; 0 means the extractive answer
-    max_usd: float | None = None  # Money for model calls in USD, or None for no limit
+    budget: Budget = NO_LIMITS
     force_cloud: bool = False
     timeout_s: float | None = None  # Seconds left for the model, or None for its own limit
     control: StreamControl | None = None

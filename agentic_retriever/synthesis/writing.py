@@ -284,7 +284,7 @@ class ForeignSynthesizer:
         index_of: Callable[[str], str] = lambda _node_id: "",
     ) -> LLMAnswer:
         """Answer a question from passages; arguments as ``LLMSynthesizer.answer``."""
-        if needs is not None and needs.max_usd is not None:
+        if needs is not None and needs.budget.max_usd is not None:
             raise BudgetExceededError(f"what {self.client.model} costs is not known, so a budget in USD forbids it")
         nodes = [_numbered(passage) for passage in passages]
         started = self._timer()

@@ -25,7 +25,7 @@ from agentic_retriever.llm import (
     spent_on,
 )
 from agentic_retriever.llm.tiers import share_s
-from agentic_retriever.schema import Complexity, Tier
+from agentic_retriever.schema import Budget, Complexity, Tier
 from agentic_retriever.testing.fakes import FakeLLM
 from agentic_retriever.threads import Workers
 
@@ -155,14 +155,14 @@ def test_share_of_a_minute_and_of_two_seconds():
 
 def test_budget_excludes_what_may_cost_more_and_what_has_no_known_price():
     tiers = three()
-    poor = TierNeeds(force_cloud=True, max_usd=0.0)
+    poor = TierNeeds(force_cloud=True, budget=Budget(max_usd=0.0))
     reply = tiers.complete("q", needs=poor)
     assert (reply.tier, reply.usd) == (Tier.PRIMARY, 0.0)
     assert [(a.model, a.failure, a.requests) for a in reply.attempts] == [
         ("gpt", FailureKind.BUDGET, 0),
         ("llama", None, 1),
     ]
-    rich = TierNeeds(force_cloud=True, max_usd=0.01)
+    rich = TierNeeds(force_cloud=True, budget=Budget(max_usd=0.01))
     assert tiers.complete("q", needs=rich).tier is Tier.CLOUD
     unknown = model(Tier.PRIMARY, ["x"], price=None)
     with pytest.raises(AllModelsFailedError, match="not within the budget"):

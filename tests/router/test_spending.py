@@ -20,25 +20,25 @@ def usage(calls=1, usd=0.0):
     return TierUsage(tier=Tier.CLOUD, model="m", calls=calls, prompt_tokens=5, completion_tokens=1, usd=usd)
 
 
-def test_an_allowance_is_what_is_left():
+def test_what_is_left():
     time = Time()
     spending = Spending(Budget(max_ms=2_000, max_usd=0.02, max_llm_calls=3), QueryClock(2.0, time))
     assert spending.left_ms() == 2_000
     spending.add([usage(2, 0.015)])
     time.now = 0.5
-    left = spending.allowance("writing")
-    assert (left.timeout_s, left.llm_calls) == (1.5, 1)
-    assert left.usd == pytest.approx(0.005)
+    left = spending.left("writing")
+    assert (left.timeout_s, left.max_llm_calls) == (1.5, 1)
+    assert left.max_usd == pytest.approx(0.005)
     spending.add([usage(4, 1.0)])
-    assert (spending.allowance("writing").llm_calls, spending.allowance("writing").usd) == (0, 0.0)
+    assert (spending.left("writing").max_llm_calls, spending.left("writing").max_usd) == (0, 0.0)
     time.now = 2.0
     with pytest.raises(DeadlineExceededError):
-        spending.allowance("writing")
+        spending.left("writing")
 
 
 def test_no_budget_limits_only_the_time():
-    left = Spending(None, QueryClock(9.0, Time())).allowance("x")
-    assert (left.timeout_s, left.llm_calls, left.usd) == (9.0, None, None)
+    left = Spending(None, QueryClock(9.0, Time())).left("x")
+    assert (left.timeout_s, left.max_llm_calls, left.max_usd) == (9.0, None, None)
     assert Spending(None, QueryClock(9.0, Time())).left_ms() is None
     assert Spending(Budget(max_llm_calls=1), QueryClock(9.0, Time())).left_ms() is None
 

@@ -7,17 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import ConfigError, RoutingError
-from agentic_retriever.schema import (
-    Allowance,
-    Budget,
-    Complexity,
-    Degradation,
-    RouteDecision,
-    Selection,
-    Tier,
-    TierUsage,
-    Usage,
-)
+from agentic_retriever.schema import Budget, Complexity, Degradation, RouteDecision, Selection, Tier, TierUsage, Usage
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
 names = st.text(min_size=1, max_size=12)
@@ -136,7 +126,16 @@ def test_a_budget_out_of_range_is_refused(limits):
         Budget(**limits)
 
 
-def test_an_allowance_of_nothing_forbids_models():
-    assert Allowance().may_ask
-    assert not Allowance(llm_calls=0).may_ask
-    assert not Allowance(timeout_s=0).may_ask
+def test_a_budget_without_calls_forbids_models():
+    assert Budget().may_ask
+    assert not Budget(max_llm_calls=0).may_ask
+
+
+def test_what_is_left_of_a_budget():
+    spent = Usage((TierUsage(tier=Tier.CLOUD, model="m", calls=2, prompt_tokens=1, completion_tokens=1, usd=0.5),))
+    assert Budget(max_llm_calls=1, max_usd=0.75).left(spent, 10) == Budget(max_ms=10, max_llm_calls=0, max_usd=0.25)
+    assert Budget().left(spent, 10) == Budget(max_ms=10)
+    one, other = Budget(max_usd=1, max_ms=5), Budget(max_usd=2, max_llm_calls=3)
+    assert one.within(other) == other.within(one) == Budget(max_ms=5, max_usd=1, max_llm_calls=3)
+    assert str(Budget(max_usd=0.5, max_llm_calls=2)) == "max_llm_calls=2, max_usd=0.5"
+    assert str(Budget()) == "no limit"

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeWithScore, TextNode
 
+from agentic_retriever.evaluation.markup import Html, bar, duration, element, frame, joined, shortened, table, text
 from agentic_retriever.indices import IndexProfile
-from agentic_retriever.indices.draw_index import draw_report
 from agentic_retriever.indices.ingest import IngestReport
 from agentic_retriever.ingestion import SkippedSource
 from agentic_retriever.querylog.analytics import Analytics, RouteCount
@@ -33,7 +33,6 @@ from agentic_retriever.schema import (
     Tried,
     Usage,
 )
-from agentic_retriever.schema.markup import Html, bar, duration, element, frame, joined, shortened, table, text
 
 TAGS = {"div", "span", "b", "q", "a", "ol", "li", "pre", "details", "summary", "table", "caption", "thead", "tbody",
         "tr", "th", "td", "svg", "rect"}  # fmt: skip
@@ -280,7 +279,7 @@ def test_texts_are_cut_and_times_are_written_for_people():
 
 def test_long_lists_are_cut_and_said_to_be():
     many = IngestReport(skipped=tuple(SkippedSource(f"s{at}", "why") for at in range(40)))
-    assert "and 28 more left out" in draw_report(many)
+    assert "and 28 more left out" in many._repr_html_()
     scores = {f"index{at}": 1 / 40 for at in range(40)}
     chosen = replace(selection("x"), scores=scores)
     assert "and 28 more" in chosen._repr_html_()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentic_retriever.errors import LLMError
 from agentic_retriever.llm import LLMClient, LLMReply
 from agentic_retriever.prompts import NOT_FOUND
-from agentic_retriever.schema import Complexity, ConfidenceLevel, Tier, Usage
+from agentic_retriever.schema import Budget, Complexity, ConfidenceLevel, Tier, Usage
 from agentic_retriever.synthesis import Evidence, ExtractiveSynthesizer, Limits, LLMSynthesizer, Synthesizer
 from agentic_retriever.testing.fakes import FakeLLM
 
@@ -130,7 +130,7 @@ def test_a_hanging_model_gives_the_extract_in_time(handbook):
     assert 90 <= got.llm_ms < 1_000
 
 
-@pytest.mark.parametrize("limits", [Limits(max_llm_calls=0)])
+@pytest.mark.parametrize("limits", [Limits(budget=Budget(max_llm_calls=0))])
 def test_no_calls_allowed_means_the_extract(handbook, limits):
     synthesizer, llm = with_model(["never"])
     got = synthesizer.synthesize(QUERY, handbook, limits=limits)

@@ -48,36 +48,20 @@ def short_text(value: object, printer: _Printer, cycle: bool) -> None:  # noqa: 
     This is to be ``_repr_pretty_`` in the very body of a class, since IPython prefers the ``__repr__`` of a class to
     what it inherits. Notebooks store this beside the HTML, where the representation of a benchmark would take hundreds
     of kilobytes.
-
-    Args:
-        value: The value.
-        printer: IPython's.
-        cycle: Whether the value holds itself, which none of ours does.
     """
     written = str(value) if type(value).__str__ is not object.__str__ else repr(value)
     printer.text(_clean(written if len(written) <= _MAX_PLAIN_CHARS else f"{written[: _MAX_PLAIN_CHARS - 1]}…"))
 
 
 def text(value: object) -> Html:
-    """Turn anything into HTML: HTML stays as it is, everything else is escaped.
-
-    Args:
-        value: What to show. Control characters and marks that override the reading direction are left out, and lone
-            surrogates become U+FFFD, so that the result is valid in any notebook file.
-    """
+    """Turn anything into HTML: HTML stays as it is, everything else is escaped."""
     if isinstance(value, Html):
         return value
     return Html(html.escape(_clean(str(value))))
 
 
 def element(name: str, *inside: object, **attributes: object) -> Html:
-    """Write one element.
-
-    Args:
-        name: Its tag, from the program, never from outside.
-        *inside: What it holds; plain strings are escaped.
-        **attributes: By name, with ``_`` for ``-`` and an ``_`` behind names that Python reserves; values are escaped.
-    """
+    """Write one element."""
     shown = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(_SPACE.sub(" ", str(value)))}"'
         for key, value in attributes.items()
@@ -98,14 +82,7 @@ def frame(*parts: object) -> str:
 
 
 def table(headers: Sequence[object], rows: Iterable[Sequence[object]], *, caption: object = "", names: int = 1) -> Html:
-    """Write a table.
-
-    Args:
-        headers: Of the columns; none where all are empty.
-        rows: The cells.
-        caption: Above the table.
-        names: How many columns from the left hold words; the others hold figures and are aligned on the right.
-    """
+    """Write a table."""
     align = [
         _CELL + ("left" if at < names else "right;font-variant-numeric:tabular-nums") for at in range(len(headers))
     ]
@@ -122,12 +99,7 @@ def table(headers: Sequence[object], rows: Iterable[Sequence[object]], *, captio
 
 
 def bar(share: float, label: str) -> Html:
-    """Draw a share as a small bar.
-
-    Args:
-        share: In [0, 1]; clipped, and 0 when it is no number.
-        label: What it says to those who do not see it.
-    """
+    """Draw a share as a small bar."""
     filled = round(_BAR_WIDTH * min(1.0, max(0.0, share))) if math.isfinite(share) else 0
     ground = element("rect", width=_BAR_WIDTH, height=_BAR_HEIGHT, rx=2, fill="currentColor", opacity=".15")
     front = element("rect", width=filled, height=_BAR_HEIGHT, rx=2, fill="currentColor", opacity=".65")

@@ -1,0 +1,212 @@
+"""Templates become HTML here: whatever comes from outside is text, and nothing is loaded from anywhere.
+
+jinja2 escapes every value that a template puts somewhere, so a mistake shows as visible tags and never as markup.
+Styles stand inline, since notebooks that are not trusted lose their style sheets; only ``currentColor``, opacity and
+JupyterLab's variables with a grey behind them are used, which can be read on light and on dark ground.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from agentic_retriever.show.intervals import interval_plot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from jinja2 import Environment
+
+# Control characters but tab and line feed; characters that turn the reading direction of what follows; characters
+# that XML-based renderers refuse.
+_STRIPPED: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_SPACE: Final = re.compile(r"\s+")
+_MARKER: Final = re.compile(r"\[([0-9]{1,4})\]")
+_LINE_END: Final = re.compile(r"\n\s*")
+_MAX_PLAIN_CHARS: Final = 2_000
+_MAX_ROWS: Final = 12
+_MIN_SIGNAL: Final = 0.005
+_CHOICES: Final = frozenset({"query", "index.name", "index.names", "index.abstained", "strategy.name", "complexity"})
+
+
+class Cell(NamedTuple):
+    """One cell of a table that is more than its text."""
+
+    text: str = ""
+    best: bool = False  # in bold
+    aside: str = ""  # smaller and paler behind the text
+    share: float | None = None  # in [0, 1], drawn as a bar
+
+
+class Table(NamedTuple):
+    """A table whose first columns hold words, and the others figures."""
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    caption: str = ""
+    names: int = 1
+
+
+class _Printer(Protocol):
+    def text(self, obj: str) -> None: ...
+
+
+def render(template: str, **values: object) -> str:
+    """Draw values by the template of that name, such as ``render("answer.html", answer=answer)``."""
+    return _environment().get_template(template).render(**values)
+
+
+def short_text(value: object, printer: _Printer, cycle: bool) -> None:  # noqa: ARG001 - as IPython calls it
+    """Write the text of a value that has one, else its representation, cut where it is long.
+
+    This is to be ``_repr_pretty_`` in the very body of a class, since IPython prefers the ``__repr__`` of a class to
+    what it inherits. Notebooks store this beside the HTML, where the representation of a benchmark would take hundreds
+    of kilobytes.
+    """
+    written = str(value) if type(value).__str__ is not object.__str__ else repr(value)
+    printer.text(_clean(written if len(written) <= _MAX_PLAIN_CHARS else f"{written[: _MAX_PLAIN_CHARS - 1]}…"))
+
+
+def figure_text(value: float | None, digits: int = 3) -> str:
+    """Write a figure, or a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    """Make the environment of all templates; jinja2 is loaded with the first drawing."""
+    from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound  # noqa: PLC0415 - only where it draws
+    from markupsafe import Markup  # noqa: PLC0415 - likewise
+
+    class Templates(BaseLoader):
+        """The templates beside this file, whose line ends and indentation are no part of what they draw."""
+
+        def get_source(self, environment: Environment, template: str) -> tuple[str, str, None]:  # noqa: ARG002 - theirs
+            path = Path(__file__).parent / "templates" / template
+            if not path.is_file():
+                raise TemplateNotFound(template)
+            return _LINE_END.sub("", path.read_text(encoding="utf-8")), str(path), None
+
+    environment = Environment(
+        loader=Templates(),
+        extensions=["jinja2.ext.do"],
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) else _clean(str(value)),
+    )
+    environment.filters.update(
+        line=_line, short=shortened, duration=duration, figure=figure_text, some=_some, plain=_plain_value
+    )
+    environment.globals.update(
+        anchor_of=_anchor, pieces=_pieces, links=_links, candidates=_candidates, signals=_signals, costs=_costs,
+        source=_source, node_row=_node_row, interval_plot=interval_plot, choices=_CHOICES,
+    )  # fmt: skip
+    return environment
+
+
+def _clean(value: str) -> str:
+    return _SURROGATE.sub("\ufffd", _STRIPPED.sub("", value))
+
+
+def _line(value: object) -> str:
+    """Return any text as one line, as it stands in attributes."""
+    return _SPACE.sub(" ", str(value))
+
+
+def shortened(value: object, most: int) -> str:
+    """Return a text as one line of at most so many characters, with an ellipsis where it was cut."""
+    line = _line(value).strip()
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def duration(ms: float) -> str:
+    """Write milliseconds as a person reads them."""
+    if ms >= 1000:
+        return f"{ms / 1000:.1f} s"
+    return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
+
+
+def _some(values: Any, most: int = _MAX_ROWS) -> str:  # noqa: ANN401 - any texts
+    """List the first of some texts in their order."""
+    ordered = sorted(values)
+    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(shortened(value, 300) for value in ordered[:most]) + more
+
+
+def _plain_value(value: object) -> str:
+    if value is None:
+        return "none"
+    return f"{value:.3f}" if isinstance(value, float) else shortened(value, 300)
+
+
+def _anchor(query_id: str) -> str:
+    return "ar-" + hashlib.sha256(query_id.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def _source(citation: Any) -> str:  # noqa: ANN401 - a Citation, which this room does not know
+    place = [citation.title or citation.doc_id, citation.section]
+    if citation.page is not None:
+        place.append(f"page {citation.page}")
+    return " › ".join(part for part in place if part)
+
+
+def _node_row(at: int, found: Any) -> list[object]:  # noqa: ANN401 - a NodeWithScore
+    node = found.node
+    place = [node.metadata.get("title") or node.ref_doc_id or node.node_id, node.metadata.get("section")]
+    source = " › ".join(shortened(part, 240) for part in place if part)
+    return [at, figure_text(found.score), source, shortened(node.get_content(), 240)]
+
+
+def _pieces(answer: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - an Answer
+    """Yield the text of an answer piece by piece, each with why nothing supports it, ``""`` where something does."""
+    words, at = str(answer.text), 0
+    for check in sorted(answer.checks, key=lambda one: one.start):
+        if check.supported or check.start < at or check.end <= check.start:
+            continue
+        yield words[at : check.start], ""
+        why = "; ".join(check.problems) or "not supported by what it cites"
+        yield words[check.start : check.end], why
+        at = check.end
+    yield words[at:], ""
+
+
+def _links(piece: str, cited: Mapping[int, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a text, those that are the marker of a citation with it, the others with ``None``."""
+    at = 0
+    for found in _MARKER.finditer(piece):
+        if int(found[1]) in cited:
+            yield piece[at : found.start()], None
+            yield found[0], cited[int(found[1])]
+            at = found.end()
+    yield piece[at:], None
+
+
+def _candidates(stage: Any) -> tuple[list[str], list[list[Cell]], int]:  # noqa: ANN401 - a Selection
+    """Return headers and rows of the candidates of a stage, and how many are left out."""
+    first = list(stage.scores.items())[:_MAX_ROWS]
+    kinds = list(dict.fromkeys(kind for name, _ in first for kind in stage.evidence.get(name, {})))
+    rows = []
+    for name, score in first:
+        found = stage.evidence.get(name, {})
+        figures = [Cell(f"{found[kind]:.2f}" if kind in found else "") for kind in kinds]
+        bar = Cell(f"{score:.3f}", share=score)
+        rows.append([Cell(name, best=name in stage.names), bar, *figures])
+    return ["candidate", "score", *kinds], rows, len(stage.scores) - len(first)
+
+
+def _signals(features: Mapping[str, float]) -> str:
+    ordered = sorted(features.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in ordered if value >= _MIN_SIGNAL)
+
+
+def _costs(timings_ms: Mapping[str, float], usage: Any) -> str:  # noqa: ANN401 - a Usage
+    """Say what was spent: times by step, calls, tokens and money."""
+    said = [f"{name} {duration(ms)}" for name, ms in timings_ms.items()]
+    if usage.llm_calls:
+        tokens = sum(one.prompt_tokens + one.completion_tokens for one in usage.tiers)
+        said.append(f"{usage.llm_calls} model calls, {tokens:,} tokens, {usage.usd:.5f} USD")
+    return " · ".join(said)
