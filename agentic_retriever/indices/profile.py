@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from agentic_retriever.indices.people import collect_people
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.show import render, short_text
 from agentic_retriever.stores.node_text import embedded_text
-from agentic_retriever.text import Tokenizer, detect_language, split_sentences
+from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.tokens import identifiers, kind_of, numbers
 
 if TYPE_CHECKING:
@@ -33,17 +33,12 @@ if TYPE_CHECKING:
     Matrix = npt.NDArray[np.float32]
 
 
-# What a profile keeps of single nodes: sentences that stand in for questions, identifiers, and how near nodes lie.
+# What a profile keeps of single nodes: identifiers, and how near nodes lie.
 
-SPECIMENS: Final = 64
-"""Most sentences that a profile keeps."""
-MAX_SPECIMEN_CHARS: Final = 240
 MAX_OF_A_KIND: Final = 5_000
 """Identifiers of one kind from which on a profile does not claim to know them all, and keeps none."""
 NEIGHBOURS: Final = 3
 
-_MIN_SPECIMEN_CHARS: Final = 24
-_EXAMINED_CHARS: Final = 4_000
 _EXAMINED_ROWS: Final = 256
 _TOO_MANY_KINDS: Final = 200
 
@@ -55,33 +50,6 @@ class _Node(Protocol):
     def text(self) -> str: ...
     @property
     def metadata(self) -> Mapping[str, Any]: ...
-
-
-class Specimen(NamedTuple):
-    """A sentence of a sampled node."""
-
-    row: int
-    text: str  # The sentence, at most 240 characters
-
-
-def draw_specimens(nodes: Sequence[_Node], sampled: Sequence[str], *, rows: int) -> tuple[Specimen, ...]:
-    """Draw sentences of sampled nodes, at equal distances over the sample."""
-    if rows != len(sampled) or not rows:
-        return ()
-    step = max(1, -(-rows // SPECIMENS))
-    chosen = {sampled[row]: row for row in range(0, rows, step)}
-    drawn = (Specimen(chosen[node.node_id], _sentence(node)) for node in nodes if node.node_id in chosen)
-    return tuple(sorted(specimen for specimen in drawn if specimen.text))
-
-
-def _sentence(node: _Node) -> str:
-    text = node.text[:_EXAMINED_CHARS]
-    found = [" ".join(sentence.text.split())[:MAX_SPECIMEN_CHARS] for sentence in split_sentences(text)]
-    fit = [sentence for sentence in found if len(sentence) >= _MIN_SPECIMEN_CHARS]
-    if not fit:
-        return " ".join(text.split())[:MAX_SPECIMEN_CHARS]
-    digest = hashlib.sha256(node.node_id.encode("utf-8", "surrogatepass")).digest()
-    return fit[int.from_bytes(digest[:4], "big") % len(fit)]
 
 
 def collect_identifiers(nodes: Iterable[_Node]) -> dict[str, frozenset[str]]:
@@ -157,7 +125,6 @@ class IndexProfile:
         neighbour_mean: Mean cosine of sampled nodes to those nearest to them; 0 when it was not measured.
         identifiers: Codes and numbered things by kind (see ``agentic_retriever.text.tokens``), of kinds that have
             few enough to know them all.
-        specimens: Sentences of sampled nodes, which stand in for questions.
         whole: Whether it was made from all nodes, and not from a description alone; saved profiles always were.
     """
 
@@ -177,7 +144,6 @@ class IndexProfile:
     people: Mapping[str, frozenset[str]] = field(default_factory=dict)
     neighbour_mean: float = 0.0
     identifiers: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    specimens: tuple[Specimen, ...] = ()
     whole: bool = True
 
     def _repr_html_(self) -> str:
@@ -208,7 +174,6 @@ class IndexProfile:
             "people": {name: sorted(words) for name, words in self.people.items()},
             "neighbour_mean": self.neighbour_mean,
             "identifiers": {kind: sorted(names) for kind, names in self.identifiers.items()},
-            "specimens": [[specimen.row, specimen.text] for specimen in self.specimens],
         }
         buffer = io.BytesIO()
         encoded = np.frombuffer(json.dumps(facts, ensure_ascii=False).encode("utf-8", "surrogatepass"), dtype=np.uint8)
@@ -232,7 +197,7 @@ class IndexProfile:
             facts["field_values"] = {name: frozenset(values) for name, values in facts["field_values"].items()}
             facts["people"] = {name: frozenset(words) for name, words in facts["people"].items()}
             facts["identifiers"] = {kind: frozenset(names) for kind, names in facts["identifiers"].items()}
-            facts["specimens"] = tuple(Specimen(row, text) for row, text in facts["specimens"])
+            facts.pop("specimens", None)  # sentences that earlier versions kept
             facts["number_ranges"] = {name: (low, high) for name, (low, high) in facts["number_ranges"].items()}
             return cls(**facts, sample=sample, description_vector=vector)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
@@ -343,7 +308,6 @@ def make_profile(
         people=collect_people(nodes),
         neighbour_mean=neighbour_mean(sample),
         identifiers=collect_identifiers(nodes),
-        specimens=draw_specimens(nodes, sample_ids([node.node_id for node in nodes]), rows=len(sample)),
     )
 
 

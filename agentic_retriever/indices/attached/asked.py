@@ -117,7 +117,7 @@ class AttachedRetriever:
                 description_vector=vector,
                 version=version,
             )
-            known = replace(made, whole=False, specimens=())
+            known = replace(made, whole=False)
             if len(vector):
                 self._profile = known
         return known

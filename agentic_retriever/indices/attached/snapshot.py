@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,7 +17,6 @@ from agentic_retriever.indices.profile import (
     IndexProfile,
     ProfiledNode,
     background,
-    draw_specimens,
     make_profile,
     sample_ids,
 )
@@ -115,10 +114,7 @@ class SnapshotReader:
         profile = make_profile(
             nodes, rows, name=self.name, description=self.description, description_vector=described, version=version
         )
-        here = {node.node_id for node in nodes}
-        # Rows of the sample whose nodes are gone have no sentences to draw.
-        specimens = draw_specimens(nodes, sampled, rows=len(rows)) if here.issuperset(sampled) else ()
-        return replace(profile, specimens=specimens), sampled, background
+        return profile, sampled, background
 
     def _dimension(self, nodes: list[ProfiledNode]) -> int | None:
         first = [node.node_id for node in nodes[:1]]

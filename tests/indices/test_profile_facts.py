@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,13 +8,9 @@ import pytest
 
 from agentic_retriever.indices.profile import (
     MAX_OF_A_KIND,
-    MAX_SPECIMEN_CHARS,
-    SPECIMENS,
     IndexProfile,
     ProfiledNode,
-    Specimen,
     collect_identifiers,
-    draw_specimens,
     make_profile,
     neighbour_mean,
     sample_ids,
@@ -33,28 +30,6 @@ def profile_of(nodes, **changes):
         nodes, sample, name="pumps", description="", description_vector=np.zeros(0, np.float32), version=3
     )
     return replace(made, **changes)
-
-
-def test_specimens_are_sentences_of_their_rows():
-    sampled = sample_ids([node.node_id for node in NODES])
-    drawn = draw_specimens(NODES, sampled, rows=len(sampled))
-    texts = {node.node_id: node.text for node in NODES}
-    assert SPECIMENS // 2 < len(drawn) <= SPECIMENS
-    assert len({one.row for one in drawn}) == len(drawn)
-    assert all(one.text in texts[sampled[one.row]] for one in drawn)
-    assert drawn == draw_specimens(list(reversed(NODES)), sampled, rows=len(sampled))
-
-
-def test_no_specimens_without_a_row_for_each_id():
-    sampled = sample_ids([node.node_id for node in NODES])
-    assert draw_specimens(NODES, sampled, rows=0) == ()
-    assert draw_specimens(NODES, sampled, rows=len(sampled) - 1) == ()
-
-
-@pytest.mark.parametrize("text", ["", "   ", "x", "word " * 500, "ก" * 900])
-def test_specimens_of_odd_texts_are_short(text):
-    drawn = draw_specimens([ProfiledNode("a", text, {})], ["a"], rows=1)
-    assert all(0 < len(one.text) <= MAX_SPECIMEN_CHARS for one in drawn)
 
 
 def test_identifiers_by_kind_from_texts_and_metadata():
@@ -87,10 +62,17 @@ def test_a_profile_comes_back_as_it_was_saved(tmp_path):
     loaded = IndexProfile.load(tmp_path, version=3, description="")
     assert loaded is not None
     assert loaded.identifiers == profile.identifiers
-    assert loaded.specimens == profile.specimens
-    assert isinstance(loaded.specimens[0], Specimen)
     assert loaded.neighbour_mean == profile.neighbour_mean
     assert IndexProfile.load(tmp_path, version=4, description="") is None
+
+
+def test_a_profile_of_an_earlier_version_is_read(tmp_path):
+    profile_of(NODES).save(tmp_path)
+    with np.load(tmp_path / "profile.npz") as data:
+        arrays = dict(data)
+    facts = json.loads(arrays["facts"].tobytes()) | {"specimens": [[0, "The pump P-0 runs."]]}
+    np.savez(tmp_path / "profile.npz", **arrays | {"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8)})
+    assert IndexProfile.load(tmp_path, version=3, description="") is not None
 
 
 def test_a_profile_of_a_damaged_file_is_made_again(tmp_path):
