@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import functools
 import json
 import logging
 import math
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from llama_index.core.bridge.pydantic import BaseModel
@@ -79,10 +78,10 @@ from agentic_retriever.stores.node_text import embedded_text
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, unknown_share
 from agentic_retriever.text import detect_language, normalise_query
 from agentic_retriever.threads import DeadlineCaller
-from agentic_retriever.tracing import RouteDecisionEvent, Span, emit, is_watched, span, streamed
+from agentic_retriever.tracing import RouteDecisionEvent, Span, Stage, is_watched, span, traced
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     import numpy.typing as npt
@@ -301,99 +300,8 @@ def cosines(
 # ``AgenticRouter.retrieve`` stands above route and search where only nodes are asked for. An answer from the cache has
 # the first one alone.
 
-P = ParamSpec("P")
+
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Stage(Generic[T]):
-    """How a stage is told."""
-
-    name: str
-    inputs: Callable[..., dict[str, object]]
-    begins: Callable[..., BaseEvent | None]  # The event with which it begins, from the same; or None
-    ends: Callable[..., tuple[object, BaseEvent | None]]
-
-    def open(self, args: Sequence[object]) -> Span:
-        """Make the span; it is not entered yet."""
-        return Span(self.name, self.inputs(*args))
-
-    def begun(self, args: Sequence[object]) -> None:
-        """Tell that it begins."""
-        self._emit(self.begins(*args))
-
-    def ended(self, opened: Span, result: T, args: Sequence[object]) -> None:
-        """Tell what it gave."""
-        opened.result, event = self.ends(result, *args)
-        self._emit(event)
-
-    @staticmethod
-    def _emit(event: BaseEvent | None) -> None:
-        if event is not None:
-            emit(event)
-
-
-def traced(stage: Stage[T]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Open a span around every call of a method while somebody watches."""
-
-    def decorate(run: Callable[P, T]) -> Callable[P, T]:
-        @functools.wraps(run)
-        def watched(*args: P.args, **kwargs: P.kwargs) -> T:
-            if not is_watched():
-                return run(*args, **kwargs)
-            with span(stage.open(args)) as opened:
-                stage.begun(args)
-                result = run(*args, **kwargs)
-                stage.ended(opened, result, args)
-                return result
-
-        return watched
-
-    return decorate
-
-
-def traced_task(stage: Stage[T]) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """Do as :func:`traced` for a coroutine."""
-
-    def decorate(run: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        @functools.wraps(run)
-        async def watched(*args: P.args, **kwargs: P.kwargs) -> T:
-            if not is_watched():
-                return await run(*args, **kwargs)
-            with span(stage.open(args)) as opened:
-                stage.begun(args)
-                result = await run(*args, **kwargs)
-                stage.ended(opened, result, args)
-                return result
-
-        return watched
-
-    return decorate
-
-
-def traced_stream(
-    stage: Stage[T],
-) -> Callable[[Callable[P, Generator[str, None, T]]], Callable[P, Generator[str, None, T]]]:
-    """Do as :func:`traced` for a generator; the span lasts until it ends, breaks or is closed."""
-
-    def decorate(run: Callable[P, Generator[str, None, T]]) -> Callable[P, Generator[str, None, T]]:
-        @functools.wraps(run)
-        def watched(*args: P.args, **kwargs: P.kwargs) -> Generator[str, None, T]:
-            if not is_watched():
-                return (yield from run(*args, **kwargs))
-            opened = stage.open(args)
-            return (
-                yield from streamed(
-                    opened,
-                    run(*args, **kwargs),
-                    begun=lambda: stage.begun(args),
-                    ended=lambda result: stage.ended(opened, result, args),
-                )
-            )
-
-        return watched
-
-    return decorate
 
 
 def adapter_search(adapter: RetrieverAdapter, index: str, request: RetrievalRequest) -> SearchResult:
@@ -416,17 +324,9 @@ def _question(_self: object, question: Question, *_rest: object) -> dict[str, ob
     return {"query": question.query, **{name: value for name, value in pins.items() if value is not None}}
 
 
-def _nothing(*_args: object) -> None:
-    return None
-
-
 def _routed(routed: Routed, *_args: object) -> tuple[object, BaseEvent]:
     record = routed.decision.to_dict()
     return record, RouteDecisionEvent(decision=record)
-
-
-def _search_begins(_self: object, question: Question, *_rest: object) -> BaseEvent:
-    return RetrievalStartEvent(str_or_query_bundle=question.query)
 
 
 def _search_ends(
@@ -455,17 +355,9 @@ def _retrieval(_self: object, retrieval: Retrieval, *_rest: object) -> dict[str,
     return {"query": retrieval.route.query, "nodes": [scored.node.node_id for scored in retrieval.nodes]}
 
 
-def _synthesis_begins(_self: object, retrieval: Retrieval, *_rest: object) -> BaseEvent:
-    return SynthesizeStartEvent(query=retrieval.route.query)
-
-
 def _synthesis_ends(answer: Answer, _self: object, retrieval: Retrieval, *_rest: object) -> tuple[object, BaseEvent]:
     response = as_response(answer)
     return response, SynthesizeEndEvent(query=retrieval.route.query, response=response)
-
-
-def _query_begins(_self: object, question: Question, *_rest: object) -> BaseEvent:
-    return QueryStartEvent(query=question.query)
 
 
 def _query_ends(answer: Answer, _self: object, question: Question, *_rest: object) -> tuple[object, BaseEvent]:
@@ -473,20 +365,29 @@ def _query_ends(answer: Answer, _self: object, question: Question, *_rest: objec
     return response, QueryEndEvent(query=question.query, response=response)
 
 
-def _nodes(retrieval: Retrieval, *_args: object) -> tuple[object, None]:
-    return list(retrieval.nodes), None
-
-
-QUERY: Final[Stage[Answer]] = Stage("AgenticRouter.query", _question, _query_begins, _query_ends)
-RETRIEVE: Final[Stage[Retrieval]] = Stage("AgenticRouter.retrieve", _question, _nothing, _nodes)
-ROUTE: Final[Stage[Routed]] = Stage("AgenticRouter.route", _question, _nothing, _routed)
-SEARCH: Final[Stage[tuple[Retrieval, dict[str, str]]]] = Stage(
-    "AgenticRouter.search", _question, _search_begins, _search_ends
+QUERY: Final = Stage(
+    "AgenticRouter.query",
+    _question,
+    lambda _self, question, *_: QueryStartEvent(query=question.query),
+    _query_ends,
 )
-REFINE: Final[Stage[tuple[list[NodeWithScore], tuple[Degradation, ...]]]] = Stage(
-    "AgenticRouter.refine", _question, _refine_begins, _refine_ends
+RETRIEVE: Final = Stage(
+    "AgenticRouter.retrieve", _question, lambda *_: None, lambda retrieval, *_: (list(retrieval.nodes), None)
 )
-SYNTHESIZE: Final[Stage[Answer]] = Stage("AgenticRouter.synthesize", _retrieval, _synthesis_begins, _synthesis_ends)
+ROUTE: Final = Stage("AgenticRouter.route", _question, lambda *_: None, _routed)
+SEARCH: Final = Stage(
+    "AgenticRouter.search",
+    _question,
+    lambda _self, question, *_: RetrievalStartEvent(str_or_query_bundle=question.query),
+    _search_ends,
+)
+REFINE: Final = Stage("AgenticRouter.refine", _question, _refine_begins, _refine_ends)
+SYNTHESIZE: Final = Stage(
+    "AgenticRouter.synthesize",
+    _retrieval,
+    lambda _self, retrieval, *_: SynthesizeStartEvent(query=retrieval.route.query),
+    _synthesis_ends,
+)
 
 
 # The last hop: nodes to an answer, and the key under which it is cached.
@@ -524,7 +425,7 @@ class AnswerStage:
             done = self._ask(write, retrieval, origin, query_vector, limits, believed=believed)
         return _finished(retrieval, done, spending, force_cloud=force_cloud)
 
-    @traced_stream(SYNTHESIZE)
+    @traced(SYNTHESIZE)
     def stream(
         self,
         retrieval: Retrieval,
@@ -839,7 +740,7 @@ class Pipeline:
             )
             return self._handed_out(call, answer, cached=cached)
 
-    @traced_task(QUERY)
+    @traced(QUERY)
     async def aanswer(
         self, question: Question, budget: Budget | None, *, force_cloud: bool, workers: Workers
     ) -> Answer:
@@ -862,7 +763,7 @@ class Pipeline:
             )
             return self._handed_out(call, answer, cached=cached)
 
-    @traced_stream(QUERY)
+    @traced(QUERY)
     def stream(
         self, question: Question, budget: Budget | None, control: StreamControl, *, force_cloud: bool
     ) -> Generator[str, None, Answer]:

@@ -7,12 +7,14 @@ default. A handler of either kind that raises is warned of once and never ends a
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import uuid
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.callbacks.base_handler import BaseCallbackHandler
@@ -25,7 +27,7 @@ from llama_index_instrumentation.span import active_span_id
 from llama_index_instrumentation.span_handlers import NullSpanHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from llama_index.core.callbacks.schema import CBEventType
     from llama_index_instrumentation.dispatcher import Dispatcher
@@ -118,7 +120,7 @@ def is_watched() -> bool:
 
 @contextmanager
 def span(opened: Span) -> Iterator[Span]:
-    """Enter a span for a block; not around a ``yield``, for which there is :func:`streamed`."""
+    """Enter a span for a block; never around a ``yield``."""
     opened.enter()
     token = active_span_id.set(opened.span_id)
     try:
@@ -133,32 +135,98 @@ def span(opened: Span) -> Iterator[Span]:
             active_span_id.reset(token)
 
 
-def streamed(
-    opened: Span, pieces: Generator[str, None, T], *, begun: Callable[[], None], ended: Callable[[T], None]
-) -> Generator[str, None, T]:
-    """Run a generator inside a span, which is active only while the generator runs, never in its reader's code.
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of a query as handlers see it; its functions get the arguments of the method that does it."""
 
-    ``begun`` is called first and ``ended`` with the result, both while the span is active.
-    """
-    opened.enter()
-    try:
-        opened.active(begun)
-        while True:
-            try:
-                piece = opened.active(lambda: next(pieces))
-            except StopIteration as end:
-                result: T = end.value
-                break
-            yield piece
-        opened.active(lambda: ended(result))
-    except BaseException as err:
+    name: str
+    inputs: Callable[..., Mapping[str, object]]
+    begins: Callable[..., BaseEvent | None]
+    ends: Callable[..., tuple[object, BaseEvent | None]]  # gets the result first; gives the span's result and an event
+
+    def open(self, args: Sequence[object]) -> Span:
+        """Make the span; it is not entered yet."""
+        return Span(self.name, self.inputs(*args))
+
+    def begin(self, args: Sequence[object]) -> None:
+        """Tell the handlers of events that it begins."""
+        event = self.begins(*args)
+        if event is not None:
+            emit(event)
+
+    def end(self, opened: Span, result: T, args: Sequence[object]) -> T:
+        """Tell the handlers of events that it ended, and return the result."""
+        opened.result, event = self.ends(result, *args)
+        if event is not None:
+            emit(event)
+        return result
+
+
+def traced(stage: Stage) -> Callable[[F], F]:
+    """Open a span around every call while somebody watches; that of a generator lasts until it ends or is closed."""
+
+    def decorate(run: F) -> F:
+        if inspect.iscoroutinefunction(run):
+            watched = _watched_task(stage, run)
+        elif inspect.isgeneratorfunction(run):
+            watched = _watched_stream(stage, run)
+        else:
+            watched = _watched_call(stage, run)
+        return cast("F", functools.wraps(run)(watched))
+
+    return decorate
+
+
+def _watched_call(stage: Stage, run: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the method
+        if not is_watched():
+            return run(*args, **kwargs)
+        with span(stage.open(args)) as opened:
+            stage.begin(args)
+            return stage.end(opened, run(*args, **kwargs), args)
+
+    return watched
+
+
+def _watched_task(stage: Stage, run: Callable[..., Any]) -> Callable[..., Any]:
+    async def watched(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the coroutine
+        if not is_watched():
+            return await run(*args, **kwargs)
+        with span(stage.open(args)) as opened:
+            stage.begin(args)
+            return stage.end(opened, await run(*args, **kwargs), args)
+
+    return watched
+
+
+def _watched_stream(stage: Stage, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep the span active only while the generator runs, never in its reader's code."""
+
+    def watched(*args: Any, **kwargs: Any) -> Generator[Any, None, Any]:  # noqa: ANN401 - those of the generator
+        if not is_watched():
+            return (yield from run(*args, **kwargs))
+        opened, pieces = stage.open(args), run(*args, **kwargs)
+        opened.enter()
         try:
-            opened.active(pieces.close)
-        finally:
-            opened.end(err)
-        raise
-    opened.end()
-    return result
+            opened.active(lambda: stage.begin(args))
+            while True:
+                try:
+                    piece = opened.active(lambda: next(pieces))
+                except StopIteration as end:
+                    result = end.value
+                    break
+                yield piece
+            opened.active(lambda: stage.end(opened, result, args))
+        except BaseException as err:
+            try:
+                opened.active(pieces.close)
+            finally:
+                opened.end(err)
+            raise
+        opened.end()
+        return result
+
+    return watched
 
 
 def emit(event: BaseEvent) -> None:
