@@ -18,7 +18,6 @@ from agentic_retriever.cache import cache_key
 from agentic_retriever.embeddings import (
     DiskVectorCache,
     EmbeddingModel,
-    RedisVectorCache,
     embedding_name,
     resolve_embedding,
 )
@@ -36,7 +35,7 @@ from agentic_retriever.indices.attached import AttachedIndex, attach_index, reco
 from agentic_retriever.indices.manifest import check_index_name
 from agentic_retriever.indices.measured import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.llm import build_client
-from agentic_retriever.redis_link import open_link
+from agentic_retriever.redis import RedisVectorCache, open_link
 from agentic_retriever.retrievers import FUSION_FILE, AdapterSettings, build_adapter
 from agentic_retriever.retrievers.fusion import Fusion
 from agentic_retriever.routing import (

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from llama_index.core.schema import BaseNode, Document
 
 from agentic_retriever.bridge import Pluggable
-from agentic_retriever.cache import answer_cache, warm
+from agentic_retriever.cache import SingleFlightCache, warm
+from agentic_retriever.redis import RedisStore
 from agentic_retriever.checks import check_query, check_top_k
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import (
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
     from typing_extensions import Self
 
-    from agentic_retriever.cache import SingleFlightCache, WarmReport
+    from agentic_retriever.cache import WarmReport
     from agentic_retriever.embeddings import VectorSource
     from agentic_retriever.indices import Index, Progress, RoutedIndex
     from agentic_retriever.indices.copying import CopyProgress, CopyReport
@@ -514,8 +515,12 @@ class AgenticRouter(Queries, Pluggable):
             AnswerStage(resources, make_synthesizer(resources, client, synthesizer)),
         )
         #: The answer cache: ``cache.clear()`` and ``cache.stats()``.
-        self.cache: SingleFlightCache[Answer] = answer_cache(
-            config, AnswerCodec(), link=resources.redis, copy=copied_answer
+        self.cache: SingleFlightCache[Answer] = SingleFlightCache(
+            max_entries=config.cache_max_entries,
+            ttl_s=config.cache_ttl_s,
+            store=None if resources.redis is None else RedisStore(resources.redis, kind="answers"),
+            codec=None if resources.redis is None else AnswerCodec(),
+            copy=copied_answer,
         )
         self._client = client
         self._log = open_query_log(config)

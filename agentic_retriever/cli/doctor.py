@@ -113,7 +113,7 @@ def _local_model(config: RouterConfig, served: Sequence[str] | None) -> Finding:
 
 
 def _caches(config: RouterConfig) -> Iterator[Finding]:
-    from agentic_retriever.redis_link import open_link
+    from agentic_retriever.redis import open_link
 
     if not config.cache_max_entries or not config.cache_ttl_s:
         yield Finding("answer cache", NOTE, "off")

@@ -4,7 +4,6 @@ from agentic_retriever.embeddings.cache import DiskVectorCache, PackedVectors, V
 from agentic_retriever.embeddings.known import KnownQueryEmbedding
 from agentic_retriever.embeddings.local import LocalE5Embedding
 from agentic_retriever.embeddings.model import EmbeddingModel
-from agentic_retriever.embeddings.redis_cache import RedisVectorCache
 from agentic_retriever.embeddings.resolve import embedding_name, ollama_models, resolve_embedding
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "KnownQueryEmbedding",
     "LocalE5Embedding",
     "PackedVectors",
-    "RedisVectorCache",
     "VectorCache",
     "VectorSource",
     "embedding_name",

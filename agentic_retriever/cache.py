@@ -1,0 +1,514 @@
+"""Computed values kept for a while, in memory and on a second level if wanted, and questions asked beforehand.
+
+Single flight: of many callers that miss one key at once, threads and tasks alike, one computes and all get its result,
+or its failure, together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import math
+import threading
+import time
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import asdict, dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+from cachetools import TLRUCache
+
+from agentic_retriever.errors import AgenticRetrieverError, ConfigError, DeadlineExceededError, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+V = TypeVar("V")
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+MAX_FILE_BYTES: Final = 64_000_000  # of questions; larger files are refused
+_JSON_SUFFIXES = (".jsonl", ".ndjson")
+_ENCODE = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
+
+
+def cache_key(**parts: object) -> str:
+    """Return a key for named JSON values; the order of names and of mapping keys does not matter, types do."""
+    return hashlib.sha256(_ENCODE(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class _Store(Protocol):
+    """Keeps bytes for a while outside of the process, such as :class:`agentic_retriever.redis.RedisStore`."""
+
+    def get(self, key: str) -> tuple[bytes, float] | None: ...  # with the seconds that they still hold
+    def set(self, key: str, data: bytes, ttl_s: float) -> None: ...  # now or soon
+    def delete(self, key: str) -> None: ...  # after all that was set before
+    def clear(self) -> int: ...  # what was set but not yet written included
+    def stats(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+
+
+class _Codec(Protocol[V]):
+    """Turns values into JSON in UTF-8 and back, or raises; never with pickle, as others may write a store."""
+
+    def encode(self, value: V) -> bytes: ...
+    def decode(self, data: bytes) -> V: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Counts since the cache was made."""
+
+    hits: int  # calls answered from memory
+    misses: int  # calls that computed
+    shared: int  # calls that waited for the computation of another
+    entries: int  # values in memory now
+    store_hits: int = 0  # calls answered from the second level
+    failures: int = 0  # computations that failed
+    unkept: int = 0  # values computed and not stored, such as degraded answers
+    store_errors: int = 0  # errors of the second level or its codec; each counted as a miss
+    store: dict[str, Any] | None = None
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of calls that did not compute, in [0, 1]; 0 before the first call."""
+        free = self.hits + self.store_hits + self.shared
+        return free / (free + self.misses) if free + self.misses else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {**asdict(self), "hit_rate": self.hit_rate}
+
+
+class SingleFlightCache(Generic[V]):
+    """Values in memory and on a second level, for any number of threads, and of tasks on any number of event loops.
+
+    ``max_entries`` or ``ttl_s`` of 0 turns both levels off (single flight still works); numbers below raise
+    ``ConfigError``. ``copy`` makes what is handed out from what is kept, so that callers cannot change it.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_entries: int,
+        ttl_s: float,
+        timer: Callable[[], float] = time.monotonic,
+        store: _Store | None = None,
+        codec: _Codec[V] | None = None,
+        copy: Callable[[V], V] = lambda value: value,
+    ) -> None:
+        if max_entries < 0:
+            raise ConfigError(f"max_entries must be 0 or more, got {max_entries}")
+        if not math.isfinite(ttl_s) or ttl_s < 0:
+            raise ConfigError(f"ttl_s must be a finite number of seconds, 0 or more, got {ttl_s}")
+        if (store is None) != (codec is None):
+            raise ConfigError("a cache with a store needs a codec, and a codec needs a store; pass both or neither")
+        self._keeps = bool(max_entries and ttl_s)
+        self._ttl_s = float(ttl_s)
+        self._timer = timer
+        self._copy = copy
+        self._second = (store, codec) if self._keeps and store is not None and codec is not None else None
+        self._store_errors = 0
+        self._lock = threading.Lock()  # guards all below
+        # A value is kept with the time at which it ends, since those from a second level have less than the full time.
+        self._memory: TLRUCache[str, tuple[V, float]] = TLRUCache(
+            max(1, max_entries), ttu=lambda _key, entry, _now: entry[1], timer=timer
+        )
+        self._flights: dict[str, _Flight[V]] = {}
+        self._epoch = 0
+        self._counts = dict.fromkeys(("hits", "misses", "shared", "store_hits", "failures", "unkept"), 0)
+
+    def get_or_compute(
+        self,
+        key: str,
+        compute: Callable[[], V],
+        *,
+        keep: Callable[[V], bool] = lambda _value: True,
+        timeout_s: float | None = None,
+    ) -> tuple[V, bool]:
+        """Return the value of a key, computing it if need be, and whether it was there or another caller computed it.
+
+        A value that ``keep`` does not want is not stored; a failure never is, and is raised for every caller that
+        waited for it. Waiting for another caller longer than ``timeout_s`` ends with ``DeadlineExceededError``.
+        """
+        ends = None if timeout_s is None else self._timer() + timeout_s
+        while True:
+            flight, leads = self._board(key, leader=compute)
+            if isinstance(flight, tuple):
+                return self._copy(flight[0]), True
+            if leads:
+                value, computed = self._lead(key, flight, compute, keep)
+                return self._copy(value), not computed
+            try:
+                return self._copy(flight.future.result(self._left(ends))[0]), True
+            except _AbandonedError:
+                continue
+            except FutureTimeoutError as err:
+                return self._late(flight, timeout_s, err), True
+
+    async def aget_or_compute(
+        self,
+        key: str,
+        compute: Callable[[], V],
+        *,
+        submit: Callable[[Callable[[], None]], object],
+        keep: Callable[[V], bool] = lambda _value: True,
+        timeout_s: float | None = None,
+        unwanted: Callable[[], None] = lambda: None,
+    ) -> tuple[V, bool]:
+        """Do as :meth:`get_or_compute` without holding a thread while waiting; ``submit`` starts a worker thread.
+
+        One thread serves all tasks and threads that want one key. A task that is cancelled takes nothing from the
+        others: the computation goes on, and its result is kept. When all are cancelled, a computation that has not
+        begun never does, and one that has is told so by ``unwanted``. A thread that comes while the computation still
+        waits for a worker makes it itself, so that a pool whose workers all wait for it cannot come to a standstill.
+        ``timeout_s`` limits one's own computation, too.
+        """
+        ends = None if timeout_s is None else self._timer() + timeout_s
+        while True:
+            flight, leads = self._board(key, leader=None)
+            if isinstance(flight, tuple):
+                return self._copy(flight[0]), True
+            job = partial(self._lead_in_worker, key, flight, compute, keep)
+            if leads:
+                flight.unwanted = unwanted
+                self._start(key, flight, job, submit)
+            try:
+                value, computed = await asyncio.wait_for(asyncio.wrap_future(flight.future), self._left(ends))
+            except _AbandonedError:
+                continue
+            except asyncio.CancelledError:
+                self._leave(key, flight)
+                raise
+            except asyncio.TimeoutError as err:
+                return self._late(flight, timeout_s, err), True
+            return self._copy(value), not (leads and computed and flight.leader is flight)
+
+    def peek(self, key: str) -> V | None:
+        """Return the value of a key from either level, or ``None``; nobody is made to wait or to compute."""
+        with self._lock:
+            found, epoch = self._in_memory(key), self._epoch
+        found = found or self._in_store(key, epoch)
+        return None if found is None else self._copy(found[0])
+
+    def put(self, key: str, value: V, *, epoch: int) -> None:
+        """Keep a value that was made elsewhere, unless the cache was cleared since ``epoch`` was read."""
+        with self._lock:
+            self._counts["misses"] += 1
+        if self._keep(key, value, epoch, wanted=True):
+            self._share(key, value, epoch)
+
+    @property
+    def epoch(self) -> int:
+        """Counts the times that the cache was cleared."""
+        with self._lock:
+            return self._epoch
+
+    def clear(self) -> int:
+        """Drop every value of both levels, those being computed included.
+
+        Returns:
+            How many there were: the larger of the counts of the two levels, as most values are in both.
+        """
+        with self._lock:
+            self._memory.expire()
+            count = len(self._memory)
+            self._memory.clear()
+            self._flights.clear()
+            self._epoch += 1
+        return max(count, self._attempt("clear", lambda store, _codec: store.clear(), 0))
+
+    def close(self) -> None:
+        """Let the second level write what is still in line; the cache can be used further."""
+        self._attempt("close", lambda store, _codec: store.close(), None)
+
+    def stats(self) -> CacheStats:
+        """Return the counts."""
+        store = self._attempt("count", lambda store, _codec: store.stats(), None)
+        with self._lock:
+            self._memory.expire()
+            return CacheStats(**self._counts, entries=len(self._memory), store_errors=self._store_errors, store=store)
+
+    def _board(self, key: str, *, leader: object | None) -> tuple[tuple[V] | _Flight[V], bool]:
+        """Find the value of a key, in a tuple, or its flight; and whether the caller has to see to the computation."""
+        with self._lock:
+            found = self._in_memory(key)
+            if found is not None:
+                return found, False
+            flight = self._flights.get(key)
+            if flight is None:
+                flight = self._flights[key] = _Flight(self._epoch, leader)
+                return flight, True
+            flight.waiting += 1
+            if leader is not None and flight.leader is None:
+                flight.leader = leader
+                return flight, True
+            self._counts["shared"] += 1
+            return flight, False
+
+    def _start(
+        self, key: str, flight: _Flight[V], job: Callable[[], None], submit: Callable[[Callable[[], None]], object]
+    ) -> None:
+        try:
+            submit(job)
+        except BaseException as err:
+            if self._take(flight):
+                self._fail(key, flight, err)
+            raise
+
+    def _take(self, flight: _Flight[V]) -> bool:
+        """Begin a flight on behalf of the task that made it, unless somebody began it already."""
+        with self._lock:
+            free = flight.leader is None
+            if free:
+                flight.leader = flight
+            return free
+
+    def _lead_in_worker(
+        self, key: str, flight: _Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]
+    ) -> None:
+        if not self._take(flight):
+            return
+        try:
+            self._lead(key, flight, compute, keep)
+        except Exception:  # noqa: BLE001 - the flight hands it to all who wait; nobody looks at the future of this job
+            return
+
+    def _lead(
+        self, key: str, flight: _Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]
+    ) -> tuple[V, bool]:
+        """Find the value in the second level or compute it; return it, and whether it was computed."""
+        kept = False
+        try:
+            found = self._in_store(key, flight.epoch)
+            if found is None:
+                with self._lock:
+                    self._counts["misses"] += 1
+                value = compute()
+                kept = self._keep(key, value, flight.epoch, wanted=keep(value))
+            else:
+                value = found[0]
+        except BaseException as err:
+            self._fail(key, flight, err)
+            raise
+        with self._lock:
+            self._forget(key, flight)
+        flight.future.set_result((value, found is None))
+        if kept:
+            self._share(key, value, flight.epoch)
+        return value, found is None
+
+    def _fail(self, key: str, flight: _Flight[V], err: BaseException) -> None:
+        """End a flight with a failure, for all who wait; they compute for themselves if it is no ``Exception``."""
+        with self._lock:
+            self._counts["failures"] += 1
+            self._forget(key, flight)
+        flight.future.set_exception(err if isinstance(err, Exception) else _AbandonedError())
+
+    def _leave(self, key: str, flight: _Flight[V]) -> None:
+        """Note that a task was cancelled; the last one ends the flight, so that who comes then begins anew."""
+        with self._lock:
+            flight.waiting -= 1
+            if flight.waiting or flight.future.done():
+                return
+            begun, flight.leader = flight.leader is not None, flight.leader or flight
+            self._forget(key, flight)
+        if not begun:
+            flight.future.set_exception(_AbandonedError())
+        flight.unwanted()
+
+    def _forget(self, key: str, flight: _Flight[V]) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
+
+    def _in_memory(self, key: str) -> tuple[V] | None:
+        try:
+            entry = self._memory[key]
+        except KeyError:
+            return None
+        self._counts["hits"] += 1
+        return (entry[0],)
+
+    def _in_store(self, key: str, epoch: int) -> tuple[V] | None:
+        """Return a value from the second level, and keep it in memory; of an old epoch there is none."""
+        stored = self._attempt("read", lambda store, _codec: store.get(key), None)
+        if stored is None:
+            return None
+        data, ttl_s = stored
+        found = self._attempt("decode", lambda _store, codec: (codec.decode(data),), None)
+        if found is None:
+            self._drop(key)
+            return None
+        with self._lock:
+            if epoch != self._epoch:
+                return None
+            self._counts["store_hits"] += 1
+            self._remember(key, found[0], min(ttl_s, self._ttl_s))
+        return found
+
+    def _keep(self, key: str, value: V, epoch: int, *, wanted: bool) -> bool:
+        """Keep a value in memory if it is wanted and was begun after the last clearing; return whether it was kept."""
+        with self._lock:
+            kept = wanted and epoch == self._epoch
+            self._counts["unkept"] += not kept
+            if kept:
+                self._remember(key, value, self._ttl_s)
+        return kept
+
+    def _remember(self, key: str, value: V, ttl_s: float) -> None:
+        if self._keeps and ttl_s > 0:
+            self._memory[key] = (value, self._timer() + ttl_s)
+
+    def _share(self, key: str, value: V, epoch: int) -> None:
+        """Hand a value that was kept to the second level, and take it back if all was cleared meanwhile."""
+        self._attempt("write", lambda store, codec: store.set(key, codec.encode(value), self._ttl_s), None)
+        if epoch != self.epoch:
+            self._drop(key)
+
+    def _drop(self, key: str) -> None:
+        self._attempt("delete", lambda store, _codec: store.delete(key), None)
+
+    def _attempt(self, what: str, use: Callable[[_Store, _Codec[V]], T], default: T) -> T:
+        """Use the second level, if there is one; whatever goes wrong in it is a miss."""
+        if self._second is None:
+            return default
+        try:
+            return use(*self._second)
+        except Exception as err:  # noqa: BLE001 - foreign code, and bytes that others wrote; a cache must not fail a query
+            self._store_errors += 1
+            log = logger.warning if self._store_errors == 1 else logger.debug
+            log("the second level of a cache could not %s a value (%s)", what, type(err).__name__)
+            return default
+
+    def _left(self, ends: float | None) -> float | None:
+        return None if ends is None else max(0.0, ends - self._timer())
+
+    def _late(self, flight: _Flight[V], timeout_s: float | None, err: Exception) -> V:
+        # The computation may have ended just now, or have raised a TimeoutError of its own.
+        if flight.future.done():
+            return self._copy(flight.future.result()[0])
+        raise DeadlineExceededError(f"the same question is still being answered after {timeout_s or 0:.1f} s") from err
+
+
+class _AbandonedError(Exception):
+    """The caller that computed was interrupted; whoever waits computes for itself."""
+
+
+class _Flight(Generic[V]):
+    """A computation under way, or about to be; all but its future is guarded by the lock of the cache."""
+
+    __slots__ = ("epoch", "future", "leader", "unwanted", "waiting")
+
+    def __init__(self, epoch: int, leader: object | None) -> None:
+        self.epoch = epoch
+        #: Who computes: the flight itself for a worker of the task that made it, something else for a thread.
+        self.leader = leader
+        self.waiting = 1
+        self.unwanted: Callable[[], None] = lambda: None
+        #: The value, and whether it was computed. It counts as running from the start, so that no task that waits for
+        #: it can cancel it.
+        self.future: Future[tuple[V, bool]] = Future()
+        self.future.set_running_or_notify_cancel()
+
+
+class WarmOutcome(str, Enum):
+    """What became of one question that was asked beforehand."""
+
+    CACHED = "cached"
+    STORED = "stored"
+    NOT_KEPT = "not_kept"
+
+
+@dataclass(frozen=True, slots=True)
+class WarmFailure:
+    """A question that could not be answered, and why, in one line."""
+
+    question: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmReport:
+    """What warming did, in numbers of questions."""
+
+    asked: int
+    cached: int  # answers that were there already
+    stored: int  # answers that are there now
+    not_kept: int  # answers not worth keeping, such as degraded ones
+    failed: tuple[WarmFailure, ...]
+    stopped: str = ""  # why warming ended before the last question
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {**asdict(self), "failed": [asdict(failure) for failure in self.failed]}
+
+
+def read_questions(path: str | Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Read questions, one a line or, in a ``.jsonl`` or ``.ndjson`` file, one object with ``query`` a line.
+
+    Returns the questions, each once, in order; and what is wrong with other lines, one line each. A file that cannot be
+    read, or is larger than 64 MB, raises ``SourceError``.
+    """
+    file = Path(path)
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_FILE_BYTES + 1)
+    except OSError as err:
+        raise SourceError(f"cannot read {file}: {err.strerror or err}; pass a text file, one question a line") from err
+    if len(content) > MAX_FILE_BYTES:
+        raise SourceError(f"{file} is larger than {MAX_FILE_BYTES // 1_000_000} MB; split it into several files")
+    read = _json_question if file.suffix.lower() in _JSON_SUFFIXES else str.strip
+    questions: dict[str, None] = {}
+    problems: list[str] = []
+    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            questions[read(line.decode("utf-8"))] = None
+        except ValueError as err:
+            what = "not UTF-8" if isinstance(err, UnicodeDecodeError) else str(err)
+            problems.append(f"line {number}: {what}")
+    return tuple(questions), tuple(problems)
+
+
+def warm(
+    ask: Callable[[str], WarmOutcome],
+    questions: Sequence[str],
+    *,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
+    stop_on: tuple[type[AgenticRetrieverError], ...] = (),
+) -> WarmReport:
+    """Ask questions one after another, to the end unless one raises an error of ``stop_on``, which all would meet."""
+    counts = dict.fromkeys(WarmOutcome, 0)
+    failed: list[WarmFailure] = []
+    stopped = ""
+    for done, question in enumerate(questions, start=1):
+        try:
+            counts[ask(question)] += 1
+        except AgenticRetrieverError as err:
+            failed.append(WarmFailure(question, str(err)))
+            stopped = str(err) if isinstance(err, stop_on) else ""
+        progress(done, len(questions))
+        if stopped:
+            break
+    kept = {outcome.value: count for outcome, count in counts.items()}
+    return WarmReport(asked=sum(counts.values()) + len(failed), failed=tuple(failed), stopped=stopped, **kept)
+
+
+def _json_question(line: str) -> str:
+    try:
+        row = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as err:
+        message = f"not JSON ({err.msg})" if isinstance(err, json.JSONDecodeError) else "nested too deeply"
+        raise ValueError(message) from err
+    question = row.get("query") if isinstance(row, dict) else None
+    if not isinstance(question, str) or not question.strip():
+        message = "no object with a text under 'query'"
+        raise ValueError(message)
+    return question.strip()
