@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import threading
 import uuid
 
 import pytest
 from redis_servers import OwnServer
 
-from agentic_retriever.redis_link import Breaker, RedisLink
+from agentic_retriever.breaker import Breaker
+from agentic_retriever.redis import RedisLink
 
 REDIS = "redis://127.0.0.1:6379/13"
 
@@ -42,14 +42,10 @@ def link(links):
 
 
 @pytest.fixture
-def namespace(link, monkeypatch):
+def namespace(link):
     """A namespace of this test alone, whose keys are deleted when nobody writes any more."""
-    monkeypatch.setattr("agentic_retriever.redis_link.writer._IDLE_S", 0.02)
     name = f"test-{uuid.uuid4().hex}"
     yield name
-    for thread in threading.enumerate():
-        if thread.name.startswith("Redis writer"):
-            thread.join(5)
     link.call(lambda client: [client.delete(key) for key in client.scan_iter(f"{name}*")], default=None)
 
 
@@ -83,4 +79,4 @@ def clock():
 
 @pytest.fixture
 def breaker(clock):
-    return Breaker(cooldown_s=1.0, max_cooldown_s=8.0, timer=clock)
+    return Breaker(failures=1, cooldown_s=1.0, max_cooldown_s=8.0, clock=clock)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from agentic_retriever.cache import SingleFlightCache, cache_key
-from agentic_retriever.redis_link import RedisStore
+from agentic_retriever.redis import RedisStore
 
 
 class Json:

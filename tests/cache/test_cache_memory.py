@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.cache import ExpiringLRU, SingleFlightCache
+from agentic_retriever.cache import SingleFlightCache
 from agentic_retriever.errors import ConfigError
 
 KEYS = st.sampled_from("abcdef")
@@ -55,19 +55,6 @@ class Model:
         count = len(self.entries)
         self.entries.clear()
         return count
-
-
-@given(st.integers(0, 4), STEPS)
-def test_behaves_like_its_model(most, steps):
-    model = Model(most)
-    real = ExpiringLRU(most, lambda: model.now)
-    for name, *arguments in steps:
-        if name == "wait":
-            model.now += arguments[0]
-        else:
-            assert getattr(real, name)(*arguments) == getattr(model, name)(*arguments)
-        model.fresh()
-        assert len(real) == len(model.entries)
 
 
 @given(st.integers(0, 4), st.sampled_from([0, 2.0]), STEPS)

@@ -1,0 +1,554 @@
+"""Calls to a Redis server, good and bad ones; values and vectors on it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import socket
+import threading
+import time
+import traceback
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis_servers import MISBEHAVIOURS, free_port, misbehaving
+
+from agentic_retriever.config import RouterConfig, Secret
+from agentic_retriever.embeddings import EmbeddingModel, text_hash
+from agentic_retriever.errors import ConfigError
+from agentic_retriever.redis import (
+    RedisStore,
+    RedisVectorCache,
+    decode_vector,
+    encode_vector,
+    open_link,
+    seal,
+    unseal,
+)
+from agentic_retriever.testing import FakeEmbedding
+
+
+def took(call):
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def until(condition, seconds=5.0):
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "did not happen in time"
+        threading.Event().wait(0.005)
+
+
+def ask(link):
+    return link.call(lambda client: client.get("k"), default="none")
+
+
+def ping(link):
+    return link.call(lambda client: client.ping(), default=False)
+
+
+class TestMisbehavingServers:
+    @pytest.mark.parametrize("how", MISBEHAVIOURS)
+    def test_costs_little_once_and_nothing_afterwards(self, links, breaker, how, caplog):
+        with misbehaving(MISBEHAVIOURS[how]) as url:
+            link = links(url, breaker=breaker)
+            store = RedisStore(link, kind="answers")
+            first = took(lambda: store.get("k"))
+            later = sorted(took(lambda: store.get("k")) for _ in range(200))
+            written = took(lambda: [store.set("k", b"1", 10) for _ in range(100)])
+            # No thread is left waiting for the server.
+            until(lambda: not any(thread.name == f"Redis at {link.address}" for thread in threading.enumerate()))
+        assert first < 1.0  # 0.2 s, and patience with a busy machine
+        assert later[190] < 0.05
+        assert written < 0.5
+        stats = store.stats()
+        assert (stats["up"], stats["hits"], stats["misses"], stats["failures"]) == (False, 0, 201, 1)
+        assert stats["skipped"] >= 200
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "canary-secret" not in caplog.text
+
+    @pytest.mark.parametrize("how", MISBEHAVIOURS)
+    def test_embedding_goes_on_without_the_server(self, links, breaker, how):
+        with misbehaving(MISBEHAVIOURS[how]) as url:
+            model = EmbeddingModel(FakeEmbedding(), name="fake", shared=RedisVectorCache(links(url, breaker=breaker)))
+            assert model.embed_query("the cat").shape == (32,)
+            assert model.embed_passages([str(i) for i in range(200)])[1] == 200
+            model.close()
+
+    def test_nobody_listens(self, links, breaker, caplog):
+        link = links(f"redis://127.0.0.1:{free_port()}", breaker=breaker)
+        calls = [took(lambda: ask(link)) for _ in range(100)]
+        assert calls[0] < 1.0
+        assert sorted(calls)[95] < 0.05
+        assert ask(link) == "none"
+        assert len(caplog.records) == 1
+
+    def test_connections_are_never_accepted(self, links, breaker):
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(0)
+            address = listener.getsockname()
+            crowd = [socket.socket() for _ in range(4)]
+            for one in crowd:
+                one.setblocking(False)
+                one.connect_ex(address)
+            try:
+                link = links(f"redis://127.0.0.1:{address[1]}", breaker=breaker)
+                assert took(lambda: ask(link)) < 1.0
+                assert not link.is_up
+            finally:
+                for one in crowd:
+                    one.close()
+
+    def test_many_callers_of_a_hanging_server_wait_at_the_same_time(self, links, breaker, caplog):
+        with misbehaving(MISBEHAVIOURS["hangs"]) as url:
+            link = links(url, breaker=breaker)
+            threads = [threading.Thread(target=ask, args=(link,)) for _ in range(60)]
+            assert took(lambda: [thread.start() for thread in threads] + [thread.join() for thread in threads]) < 2.0
+        assert link.stats()["openings"] == len(caplog.records) == 1
+
+    def test_a_probe_costs_its_caller_nothing(self, links, breaker, clock):
+        with misbehaving(MISBEHAVIOURS["hangs"]) as url:
+            link = links(url, breaker=breaker, connect_timeout_s=1.0)
+            ask(link)
+            for _ in range(5):
+                clock.now += 100
+                assert took(lambda: ask(link)) < 0.5
+            assert not link.is_up
+
+    def test_the_url_cannot_undo_the_time_limits(self, links, breaker):
+        with misbehaving(MISBEHAVIOURS["hangs"]) as url:
+            link = links(url + "?socket_timeout=60&socket_connect_timeout=60", breaker=breaker)
+            assert took(lambda: ask(link)) < 1.0
+
+    def test_a_foreign_failure_of_any_kind_is_a_miss(self, links, breaker):
+        assert links("redis://127.0.0.1:1", breaker=breaker).call(lambda client: 1 / 0, default=7) == 7
+
+
+class TestOwnServer:
+    def test_stopped_and_started_again(self, own_server, links, breaker, clock, caplog):
+        caplog.set_level(logging.INFO, "agentic_retriever")
+        server = own_server()
+        link = links(server.url, timeout_s=5.0, breaker=breaker)
+        store = RedisStore(link, kind="answers")
+        store.set("k", b'"before"', 60)
+        assert store.flush(5)
+        assert store.get("k")[0] == b'"before"'
+        server.kill()
+        assert store.get("k") is None
+        assert not link.is_up
+        server.start()
+        assert store.get("k") is None, "the cooldown is not over"
+        clock.now += 1.0
+        store.get("k")
+        until(lambda: link.is_up)
+        store.set("k", b'"after"', 60)
+        assert store.flush(5)
+        assert store.get("k")[0] == b'"after"'
+        assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+    def test_frozen_and_thawed(self, own_server, links, breaker, clock):
+        server = own_server()
+        link = links(server.url, timeout_s=0.2, breaker=breaker)
+        assert ping(link)
+        server.freeze()
+        assert took(lambda: ping(link)) < 1.0
+        assert took(lambda: ping(link)) < 0.1
+        server.thaw()
+        clock.now += 1.0
+        ping(link)
+        until(lambda: link.is_up)
+        assert ping(link)
+
+    def test_full(self, own_server, links, breaker, caplog):
+        server = own_server("--maxmemory", "1mb", "--maxmemory-policy", "noeviction")
+        store = RedisStore(links(server.url, timeout_s=5.0, breaker=breaker), kind="answers")
+        for number in range(5):
+            store.set(str(number), b'"%s"' % (b"x" * 500_000), 60)
+        assert store.flush(5)
+        stats = store.stats()
+        assert stats["up"], "a full server still answers"
+        assert stats["dropped"] > 0
+        assert store.get("k") is None
+        assert [record.getMessage().count("OutOfMemoryError") for record in caplog.records] == [1]
+        assert "xxx" not in caplog.text
+
+    def test_passwords(self, own_server, links, breaker, caplog):
+        server = own_server("--requirepass", "right")
+        url = server.url.replace("redis://", "redis://:canary-wrong@")
+        store = RedisStore(links(url, timeout_s=5.0, breaker=breaker), kind="answers")
+        assert store.get("k") is None
+        assert "AuthenticationError" in caplog.text
+        assert "canary-wrong" not in caplog.text + repr(store)
+        url = server.url.replace("redis://", "redis://:right@").replace("/0", "/3?decode_responses=true")
+        store = RedisStore(links(url, timeout_s=5.0), kind="answers")
+        store.set("k", "ไทย".encode(), 60)
+        assert store.flush(5)
+        assert store.get("k")[0].decode() == "ไทย"
+
+    def test_clear_of_a_server_that_is_down_is_made_up_for(self, own_server, links, breaker, clock, caplog):
+        server = own_server()
+        store = RedisStore(links(server.url, timeout_s=5.0, connect_timeout_s=5.0, breaker=breaker), kind="answers")
+        store.set("k", b'"old"', 60)
+        assert store.flush(5)
+        breaker.leave(breaker.enter(), ok=False)
+        assert store.clear() == 0
+        assert "could not be cleared" in caplog.text
+        clock.now += 1.0
+        found = []
+
+        def new_is_there():
+            found.append(store.get("k"))
+            store.set("new", b"2", 60)
+            return store.get("new")
+
+        until(new_is_there)
+        assert store.get("new")[0] == b"2"
+        assert found == [None] * len(found)
+        assert store.get("k") is None
+
+
+class TestConstruction:
+    def test_calls_nobody(self, links):
+        before = threading.active_count()
+        link = links("redis://203.0.113.1:6379")
+        assert threading.active_count() <= before
+        assert link.stats() == {"up": True, "openings": 0, "calls": 0, "failures": 0, "refusals": 0, "skipped": 0}
+
+    @pytest.mark.parametrize(
+        ("url", "shown"),
+        [
+            ("redis://:canary@cache.example:6380/2", "cache.example:6380/2"),
+            ("rediss://user:canary@cache.example", "cache.example:6379/0"),
+            ("redis://:canary@[::1]:7000", "[::1]:7000/0"),
+            ("unix:///run/redis.sock?password=canary", "/run/redis.sock"),
+        ],
+    )
+    def test_the_address_shows_no_secret(self, links, url, shown):
+        link = links(Secret(url))
+        assert link.address == shown
+        assert "canary" not in repr(link) + repr(RedisStore(link, kind="answers"))
+
+    @pytest.mark.parametrize(
+        "url", ["", "localhost:6379", "http://:canary@host", "redis://", "redis://:canary@host:port", "redis://[::1",
+                "redis://:canary@host:6379?socket_timeout=canary"]
+    )  # fmt: skip
+    def test_a_wrong_url_is_told_without_showing_it(self, links, url):
+        with pytest.raises(ConfigError, match="redis_url") as caught:
+            links(url)
+        assert "canary" not in "".join(traceback.format_exception(caught.value))
+
+    def test_open_link_reads_the_settings(self, tmp_path):
+        config = RouterConfig(data_dir=tmp_path)
+        assert open_link(config) is None
+        made = open_link(config.with_changes(redis_url="redis://h:1/2", redis_timeout_ms=400))
+        assert (made.address, made.timeout_s, made.connect_timeout_s) == ("h:1/2", 0.4, 0.4)
+
+    def test_open_link_without_the_package(self, tmp_path, monkeypatch, caplog):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        assert open_link(RouterConfig(data_dir=tmp_path, redis_url=Secret("redis://:canary@h"))) is None
+        assert "agentic-retriever[redis]" in caplog.text
+        assert "canary" not in caplog.text
+
+    @pytest.mark.parametrize("name", ["", "a*", "a b", "a\n", "x" * 70, "a::b", "[a]"])
+    def test_namespaces_are_checked(self, links, name):
+        with pytest.raises(ConfigError, match="namespace"):
+            RedisStore(links("redis://h"), kind="answers", namespace=name)
+        with pytest.raises(ConfigError, match="namespace"):
+            RedisStore(links("redis://h"), kind=name)
+
+
+class TestEnvelope:
+    @given(st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5), st.floats(1, 1e9))
+    def test_comes_back_whole_and_is_json(self, value, until_s):
+        data = json.dumps(value).encode()
+        raw = seal(data, until_s)
+        assert json.loads(raw)["value"] == value
+        assert unseal(raw) == (data, pytest.approx(until_s, abs=0.002))
+
+    @given(st.data())
+    def test_any_changed_byte_is_noticed(self, data):
+        raw = bytearray(seal(b'{"answer":"forty-two"}', 2_000))
+        at = data.draw(st.integers(0, len(raw) - 1))
+        raw[at] ^= data.draw(st.integers(1, 255))
+        with pytest.raises(ValueError, match="value"):
+            unseal(bytes(raw))
+
+    @given(st.binary(max_size=80) | st.integers(1, 70).map(lambda cut: seal(b'{"answer":"forty-two"}', 2_000)[:-cut]))
+    def test_other_bytes_and_cut_values_are_refused(self, raw):
+        with pytest.raises(ValueError, match="value"):
+            unseal(raw)
+
+    def test_other_format_is_refused(self):
+        with pytest.raises(ValueError, match="format"):
+            unseal(seal(b"1", 2_000).replace(b'"v":1', b'"v":2'))
+
+
+class TestStore:
+    @pytest.fixture
+    def store(self, link, namespace):
+        made = RedisStore(link, kind="answers", namespace=namespace)
+        yield made
+        made.close()
+
+    @pytest.fixture
+    def raw_keys(self, link, namespace):
+        return lambda: link.call(lambda client: list(client.scan_iter(f"{namespace}*")), default=None)
+
+    @pytest.fixture
+    def raw_key(self, store, raw_keys):
+        """The name on the server of the value ``1`` under ``k``."""
+        store.set("k", b"1", 60)
+        assert store.flush(5)
+        [name] = raw_keys()
+        return name
+
+    def test_a_value_comes_back_with_the_time_that_it_still_has(self, store, link, namespace):
+        store.set("k", b'"value"', 60)
+        assert store.flush(5)
+        data, ttl_s = store.get("k")
+        assert data == b'"value"'
+        assert 0 < ttl_s <= 60
+        assert store.get("other") is None
+        assert store.stats() == json.loads(json.dumps(store.stats())) == {
+            "up": True, "hits": 1, "misses": 1, "written": 1, "dropped": 0, "oversize": 0, "corrupt": 0,
+            "failures": 0, "skipped": 0,
+        }  # fmt: skip
+        assert RedisStore(link, kind="answers", namespace=namespace).get("k")[0] == b'"value"', "another process"
+        assert RedisStore(link, kind="vectors", namespace=namespace).get("k") is None
+
+    def test_the_server_forgets_it_in_time(self, link, raw_key):
+        assert 0 < link.call(lambda client: client.pttl(raw_key), default=None) <= 60_000
+
+    def test_over_even_where_the_server_forgot_to_forget(self, link, namespace):
+        now = [1_000.0]
+        store = RedisStore(link, kind="answers", namespace=namespace, clock=lambda: now[0])
+        store.set("k", b"1", 60)
+        assert store.flush(5)
+        now[0] += 59
+        assert store.get("k") == (b"1", 1.0)
+        now[0] += 1
+        assert store.get("k") is None
+
+    @pytest.mark.parametrize("ttl_s", [0, -1, 0.0001])
+    def test_nothing_is_kept_for_no_time(self, store, raw_keys, ttl_s):
+        store.set("k", b"1", ttl_s)
+        assert store.flush(5)
+        assert raw_keys() == []
+
+    def test_keys_hold_nothing_of_the_question(self, store, raw_keys, namespace):
+        for key in ("What is my salary?", "\ud800", "k" * 100_000, "a b\r\nFLUSHALL\r\n"):
+            store.set(key, b"1", 60)
+            assert store.flush(5)
+            assert store.get(key)[0] == b"1"
+        for name in raw_keys():
+            assert name.decode().removeprefix(f"{namespace}:answers:").isalnum()
+            assert len(name) < 120
+
+    @pytest.mark.parametrize(
+        "raw",
+        [b"", b"garbage", b'{"v":1}', pickle.dumps("x"), b'{"v":2,"sum":"' + b"0" * 32 + b'","until":1,"value":1}'],
+    )
+    def test_corrupt_values_are_misses_and_deleted(self, store, link, raw_key, raw_keys, raw):
+        link.call(lambda client: client.set(raw_key, raw), default=None)
+        assert store.get("k") is None
+        assert store.flush(5)
+        assert raw_keys() == []
+        assert store.stats()["corrupt"] == 1
+
+    def test_a_key_of_another_type_is_a_miss(self, store, link, raw_key):
+        link.call(lambda client: (client.delete(raw_key), client.lpush(raw_key, "x")), default=None)
+        assert store.get("k") is None
+
+    def test_oversize_values_are_not_written(self, link, namespace):
+        store = RedisStore(link, kind="answers", namespace=namespace, max_value_bytes=10)
+        store.set_many({"small": b"1" * 10, "large": b"1" * 11}, 60)
+        assert store.flush(5)
+        assert set(store.get_many(["small", "large"])) == {"small"}
+        assert store.stats()["oversize"] == 1
+
+    def test_clear_drops_its_own_and_nothing_else(self, link, namespace):
+        stores = [RedisStore(link, kind=kind, namespace=namespace) for kind in ("answers", "vectors", "answersX")]
+        link.call(lambda client: client.set(f"{namespace}:answers", "a key of someone else", ex=60), default=None)
+        for store in stores:
+            store.set_many({str(i): b"1" for i in range(700)}, 60)
+            assert store.flush(5)
+        assert stores[0].clear() == 700
+        assert [len(store.get_many([str(i) for i in range(700)])) for store in stores] == [0, 700, 700]
+        assert link.call(lambda client: client.exists(f"{namespace}:answers"), default=None) == 1
+        assert stores[0].clear() == 0
+
+    def test_clear_drops_what_was_set_and_not_yet_written(self, store):
+        for i in range(50):
+            store.set(str(i), b"1", 60)
+        store.clear()
+        assert store.flush(5)
+        assert store.get_many([str(i) for i in range(50)]) == {}
+
+    def test_many_threads(self, store):
+        def work(seed):
+            for i in range(30):
+                store.set(f"{seed}-{i}", b"%d" % i, 60)
+                found = store.get(f"{seed}-{i // 2}")
+                assert found is None or found[0] == b"%d" % (i // 2)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.flush(5)
+        assert (store.stats()["failures"], store.stats()["written"]) == (0, 240)
+
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
+    @given(values=st.dictionaries(st.text(max_size=8), st.text(max_size=50), max_size=6))
+    def test_any_values(self, store, values):
+        store.set_many({key: json.dumps(value).encode() for key, value in values.items()}, 60)
+        assert store.flush(5)
+        assert {key: json.loads(data) for key, (data, _) in store.get_many(list(values)).items()} == values
+
+
+class TestWriting:
+    """What is in line to be written, with a link that answers when it is told to."""
+
+    class SlowLink:
+        timeout_s = 0.001
+
+        def __init__(self):
+            self.begun, self.go = threading.Event(), threading.Event()
+            self.calls = 0
+
+        def call(self, function, *, default, timeout_s=None):
+            self.begun.set()
+            assert self.go.wait(10)
+            self.calls += 1
+            return default
+
+        def stats(self):
+            return {"up": True, "failures": 0, "refusals": 0, "skipped": 0}
+
+    @pytest.fixture
+    def slow(self):
+        link = self.SlowLink()
+        yield link
+        link.go.set()
+
+    def test_a_full_line_takes_no_more_and_never_waits(self, slow):
+        store = RedisStore(slow, kind="answers")
+        assert took(lambda: [store.set(str(i), b"1", 60) for i in range(1_030)]) < 2.0
+        assert store.stats()["dropped"] == 6
+        assert not store.flush(0.01)
+        slow.go.set()
+        assert store.flush(10)
+        assert slow.calls == 1_024
+
+    def test_nor_one_with_many_bytes(self, slow):
+        store = RedisStore(slow, kind="answers")
+        for i in range(9):
+            store.set(str(i), b"1" * 950_000, 60)
+        assert store.stats()["dropped"] == 1
+        store.set("small", b"1", 60)
+        assert store.stats()["dropped"] == 1
+
+    def test_jobs_run_in_order_and_closing_waits_for_them(self, slow):
+        store, done = RedisStore(slow, kind="answers"), []
+        slow.call = lambda function, *, default, timeout_s=None: function(SimpleNamespace(unlink=done.append))
+        for _ in range(2):
+            for i in range(100):
+                store.delete(str(i % 10))
+            store.close()
+        assert done == done[:10] * 20
+        assert len(set(done)) == 10
+        until(lambda: not any(thread.name.startswith("Redis writer") for thread in threading.enumerate()))
+
+    def test_no_more_threads(self, slow, monkeypatch):
+        def refuse(thread):
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        store = RedisStore(slow, kind="answers")
+        store.set("k", b"1", 60)
+        assert store.stats()["dropped"] == 1
+        assert store.flush(1)
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=50))
+def test_vectors_come_back_to_the_bit_and_are_json(numbers):
+    vector = np.array(numbers, dtype=np.float32)
+    data = encode_vector(vector)
+    assert json.loads(data)["n"] == len(numbers)
+    assert decode_vector(data).tobytes() == vector.tobytes()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b'{"n":1}', b'{"n":1,"f32":3}', b'{"n":2,"f32":"AACAPw=="}', b'{"n":1,"f32":"AACAP"}',
+     b'{"n":1,"f32":"AA\xc3\xa4CAPw=="}', b'{"n":0,"f32":""}', b"[" * 100_000],
+)  # fmt: skip
+def test_what_is_no_vector_is_none(data):
+    assert decode_vector(data) is None
+
+
+class TestVectors:
+    @pytest.fixture
+    def make(self, link, namespace):
+        return lambda: RedisVectorCache(link, namespace=namespace)
+
+    def test_two_processes_embed_a_text_once(self, make):
+        texts = [f"the cat number {i}" for i in range(150)]
+        first, shared = FakeEmbedding(), make()
+        matrix, computed = EmbeddingModel(first, name="fake", shared=shared).embed_passages(texts)
+        assert computed == 150
+        assert shared.store.flush(5)
+        second = FakeEmbedding()
+        again, computed = EmbeddingModel(second, name="fake", shared=make()).embed_passages(texts)
+        assert computed == len(second.calls) == 0
+        assert (again == matrix).all()
+        assert shared.store.stats()["written"] == shared.store.clear() == 150
+
+    def test_questions_too_and_apart_from_passages(self, make):
+        shared = make()
+        model = EmbeddingModel(FakeEmbedding(), name="fake", shared=shared)
+        vector = model.embed_query("the cat")
+        assert shared.store.flush(5)
+        second = FakeEmbedding()
+        other = EmbeddingModel(second, name="fake", shared=make())
+        assert (other.embed_query("the cat") == vector).all()
+        assert second.calls == []
+        assert other.embed_passages(["the cat"])[1] == 1
+        assert EmbeddingModel(FakeEmbedding(), name="another", shared=make()).embed_query("the cat") is not vector
+        with pytest.raises(ValueError, match="read-only"):
+            other.embed_query("the cat")[0] = 7
+
+    def test_one_model_s_vector_for_a_day(self, make, link, namespace):
+        shared, key = make(), text_hash("x")
+        shared.put_many("a", {key: np.array([1, 0], dtype=np.float32)})
+        assert shared.store.flush(5)
+        assert shared.get_many("b", [key]) == {}
+        assert shared.get_many("a", [key])[key].tolist() == [1, 0]
+        [left] = link.call(lambda c: [c.ttl(name) for name in c.scan_iter(f"{namespace}*")], default=[])
+        assert 86_000 < left <= 86_400
+
+    @pytest.mark.parametrize("vector", [[0, 0], [np.nan, 1], [3, 4]])
+    def test_unusable_vectors_are_computed_again(self, make, vector):
+        shared = make()
+        key = text_hash("\0query the cat")
+        shared.put_many("fake", {key: np.array(vector, dtype=np.float32), text_hash("the cat"): np.ones(2, np.float32)})
+        assert shared.store.flush(5)
+        model = EmbeddingModel(FakeEmbedding(), name="fake", shared=shared)
+        assert model.embed_query("the cat").shape == (32,)
+        assert model.embed_passages(["the cat"])[1] == 1
+
+    def test_damaged_vectors_are_dropped(self, make, link, namespace):
+        shared, key = make(), text_hash("x")
+        shared.store.set(f"a\0{key.hex()}", b'{"n":7,"f32":""}', 60)
+        assert shared.store.flush(5)
+        assert shared.get_many("a", [key]) == {}
+        assert shared.store.flush(5)
+        assert link.call(lambda c: list(c.scan_iter(f"{namespace}*")), default=None) == []
