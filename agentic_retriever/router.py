@@ -15,7 +15,6 @@ from llama_index.core.schema import BaseNode, Document
 
 from agentic_retriever.bridge import Pluggable
 from agentic_retriever.cache import SingleFlightCache, warm
-from agentic_retriever.redis import RedisStore
 from agentic_retriever.checks import check_query, check_top_k
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import (
@@ -50,6 +49,7 @@ from agentic_retriever.pipeline import (
     warm_outcome,
 )
 from agentic_retriever.querylog import open_query_log
+from agentic_retriever.redis import RedisStore
 from agentic_retriever.resources import (
     Resources,
     attach,
