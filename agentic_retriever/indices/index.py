@@ -15,7 +15,7 @@ from agentic_retriever.errors import EmbeddingMismatchError, StoreBusyError
 from agentic_retriever.indices.catalog import CATALOG_FILE, Catalog
 from agentic_retriever.indices.keyword import index_keyword, index_words, revise_words
 from agentic_retriever.indices.manifest import Manifest, damaged
-from agentic_retriever.indices.prefilter.view import MetadataView
+from agentic_retriever.indices.prefilter import MetadataView
 from agentic_retriever.indices.profile import index_profile
 from agentic_retriever.indices.stores import CHUNKS, stores_of
 from agentic_retriever.indices.vector_rows import VectorRowsView
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from agentic_retriever.indices.hierarchy import HierarchyView
     from agentic_retriever.indices.ingest import Progress
     from agentic_retriever.indices.keyword import KeywordSearch
-    from agentic_retriever.indices.prefilter.candidates import CandidateSet
-    from agentic_retriever.indices.prefilter.index import MetadataIndex
+    from agentic_retriever.indices.prefilter import CandidateSet, MetadataIndex
     from agentic_retriever.indices.profile import IndexProfile
     from agentic_retriever.indices.stores import IndexStores, StoreServer
     from agentic_retriever.indices.summaries import SummaryView, SummaryWriter

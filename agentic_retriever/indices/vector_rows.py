@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from agentic_retriever.errors import AgenticRetrieverError
-from agentic_retriever.indices.prefilter.candidates import CandidateSet
+from agentic_retriever.indices.prefilter import CandidateSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
-    from agentic_retriever.indices.prefilter.numbers import NodeNumbers
+    from agentic_retriever.indices.prefilter import NodeNumbers
     from agentic_retriever.stores.node_store import NodeStore
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from agentic_retriever.errors import (
     unknown_name,
 )
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
-from agentic_retriever.indices.prefilter.plan import PlanKind
+from agentic_retriever.indices.prefilter import PlanKind
 from agentic_retriever.retrievers.fusion import RRF_K, Fusion
 from agentic_retriever.retrievers.searchable import prefilter_of
 from agentic_retriever.threads import Workers, guarded

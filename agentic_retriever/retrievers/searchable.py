@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
 
     from agentic_retriever.indices.keyword import KeywordSearch
-    from agentic_retriever.indices.prefilter.candidates import CandidateSet
-    from agentic_retriever.indices.prefilter.index import MetadataIndex
+    from agentic_retriever.indices.prefilter import CandidateSet, MetadataIndex
     from agentic_retriever.indices.profile import IndexProfile
     from agentic_retriever.indices.vector_rows import VectorRows
     from agentic_retriever.schema import Strategy, View

@@ -9,7 +9,7 @@ from llama_index.core.vector_stores.types import VectorStoreQuery
 
 from agentic_retriever.errors import DeadlineExceededError, StoreError
 from agentic_retriever.filters import is_empty, node_fields, predicate
-from agentic_retriever.indices.prefilter.plan import PlanKind
+from agentic_retriever.indices.prefilter import PlanKind
 from agentic_retriever.indices.vector_rows import MAX_CANDIDATES
 from agentic_retriever.retrievers.base import Candidate, Found, RetrieverAdapter, fetch_nodes, run_guarded
 from agentic_retriever.retrievers.searchable import AnswersItself, HasVectorRows, prefilter_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from llama_index.core.schema import NodeWithScore
     from llama_index.core.vector_stores.types import MetadataFilters
 
-    from agentic_retriever.indices.prefilter.plan import FilterPlan
+    from agentic_retriever.indices.prefilter import FilterPlan
     from agentic_retriever.retrievers.base import AdapterSettings, RetrievalRequest
     from agentic_retriever.retrievers.searchable import SearchableIndex
 

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from agentic_retriever.indices.attached.sources import NodeSource
     from agentic_retriever.indices.ingest import Progress
     from agentic_retriever.indices.keyword import KeywordIndex
-    from agentic_retriever.indices.prefilter.candidates import CandidateSet
-    from agentic_retriever.indices.prefilter.index import MetadataIndex
+    from agentic_retriever.indices.prefilter import CandidateSet, MetadataIndex
     from agentic_retriever.indices.profile import IndexProfile
 
 
@@ -287,7 +286,7 @@ class AttachedIndex:
         if found.exact or not found:
             return found
         satisfies = predicate(filters)
-        nodes = guarded(f"reading nodes of index {self.name}", lambda: self.source.get(found.node_ids()))
+        nodes = guarded(f"reading nodes of index {self.name}", lambda: self.source.get(list(found)))
         return found.narrowed(node.node_id for node in nodes if satisfies(node_fields(node)))
 
     def nodes(self) -> Iterator[BaseNode]:

@@ -11,8 +11,7 @@ import numpy as np
 from agentic_retriever.embeddings import EmbeddingModel, embedding_name
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError
 from agentic_retriever.indices.keyword import KeywordIndex
-from agentic_retriever.indices.prefilter.index import MetadataIndex
-from agentic_retriever.indices.prefilter.view import SOURCE_ALIASES
+from agentic_retriever.indices.prefilter import SOURCE_ALIASES, MetadataIndex
 from agentic_retriever.indices.profile import (
     IndexProfile,
     ProfiledNode,

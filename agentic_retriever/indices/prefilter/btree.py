@@ -4,31 +4,94 @@ A range is answered along one path: each inner node on it adds one bitmap, that 
 the bound lies, and the leaf adds the entries that are left. This is the range-encoded bitmap index (Chan and Ioannidis
 1998, "Bitmap Index Design and Evaluation") laid over a B+-tree (Comer 1979, "The Ubiquitous B-Tree"), so that keys can
 be inserted and deleted, and a field of a million different values needs no bitmap for each.
+
+All entries of one key stand in one leaf, so the position of a key in a node decides for whole children. A changed node
+is a new node.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from itertools import accumulate
+from math import ceil
+from operator import or_
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from pyroaring import BitMap
 
-from agentic_retriever.indices.prefilter.btree_nodes import Leaf, delete, insert, pack, stack
-from agentic_retriever.indices.prefilter.inverted import bitmap_of
+from agentic_retriever.indices.prefilter.inverted import Rows, bitmap_of, rows_of, union
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    import numpy.typing as npt
+Key: TypeAlias = Any  # of the tree's type: int, float, or anything that compares with the other keys
+Keys: TypeAlias = npt.NDArray[Any]
 
-    from agentic_retriever.indices.prefilter.btree_nodes import Key, Node
-
-    Rows = npt.NDArray[np.uint32]
-    Keys = npt.NDArray[Any]
-
+LEAF: Final = 1_024  # most entries of a leaf with more than one key
+FANOUT: Final = 16  # most children of an inner node
+RUN: Final = 64  # from so many rows on, a leaf of one key keeps nothing but their bitmap
 _SHRINK: Final = 4
+
+
+class Side(NamedTuple):
+    """One side of a bound: the keys above it or those below it."""
+
+    bound: Key
+    above: bool
+    inclusive: bool  # whether the bound itself counts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """Entries in order of their keys."""
+
+    keys: Keys  # (n,) ascending; one key alone where ``rows`` is None
+    rows: Rows | None  # (n,) the row of each key; None where all rows of ``bitmap`` have the one key
+    bitmap: BitMap  # all rows
+
+    @property
+    def low(self) -> Key:
+        """The least key."""
+        key = self.keys[0]
+        return key.item() if isinstance(key, np.generic) else key
+
+    def entries(self) -> tuple[Keys, Rows]:
+        """Return keys and rows of the same length."""
+        if self.rows is not None:
+            return self.keys, self.rows
+        rows = rows_of(self.bitmap)
+        return np.repeat(self.keys, len(rows)), rows
+
+    def part(self, start: int, end: int) -> BitMap:
+        """Return the rows of the keys from one position to another."""
+        if end - start == len(self.keys):
+            return self.bitmap
+        return BitMap() if self.rows is None else bitmap_of(self.rows[start:end])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inner:
+    """Up to 16 children, all of one height, in order of their keys."""
+
+    lows: tuple[Key, ...]  # the least key below each child
+    children: tuple[Leaf | Inner, ...]
+    upto: tuple[BitMap, ...]  # for each child, the rows below it and all before it
+
+    @property
+    def low(self) -> Key:
+        """The least key."""
+        return self.lows[0]
+
+    @property
+    def bitmap(self) -> BitMap:
+        """All rows below."""
+        return self.upto[-1]
+
+
+Node: TypeAlias = Leaf | Inner
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,154 +99,101 @@ class BPlusTree:
     """Rows by key, in order of the keys. Immutable: changes give a new tree that shares what did not change.
 
     Keys are one numpy type, ``float64`` or ``int64``, or objects that can all be compared with each other. A row may
-    have several keys.
-
-    Attributes:
-        root: The top node; ``None`` for an empty tree.
-        repeats: Rows that were inserted with several keys.
-        peak: Most rows there were since the tree was built as a whole.
+    have several keys. Bitmaps that are returned are not to be changed.
     """
 
     root: Node | None = None
-    repeats: BitMap = field(default_factory=BitMap)
-    peak: int = 0
+    repeats: BitMap = field(default_factory=BitMap)  # rows that were inserted with several keys
+    peak: int = 0  # most rows there were since the tree was built as a whole
 
-    @classmethod
-    def build(cls, keys: Keys, rows: Rows) -> BPlusTree:
-        """Build a tree of many entries at once.
-
-        Args:
-            keys: ``(n,)`` in any order, without NaN.
-            rows: ``(n,)`` the row of each key.
-
-        Returns:
-            The tree.
-        """
-        keys, rows, repeats = _sorted(keys, rows)
-        root = stack(pack(keys, rows))
-        return cls(root, repeats, 0 if root is None else len(root.bitmap))
-
-    def __len__(self) -> int:
-        return sum(len(leaf.bitmap) if leaf.rows is None else len(leaf.rows) for leaf in self.leaves())
+    def __bool__(self) -> bool:
+        return self.root is not None
 
     @property
     def bitmap(self) -> BitMap:
-        """Every row of the tree; not to be changed."""
+        """Every row of the tree."""
         return BitMap() if self.root is None else self.root.bitmap
 
     def insert(self, keys: Keys, rows: Rows) -> BPlusTree:
-        """Return a tree that has these entries too.
+        """Return a tree that has these entries too, in any order, without NaN.
 
-        Args:
-            keys: ``(n,)`` in any order, of the tree's type.
-            rows: ``(n,)`` rows that the tree does not have yet; all keys of a row are inserted together.
-
-        Returns:
-            The new tree.
+        The tree must not have the rows yet; all keys of a row are inserted together.
         """
         if not len(keys):
             return self
+        tree = self
+        if self and self._dtype() != keys.dtype:
+            # Numbers that no float64 holds: from now on all are kept as they are.
+            keys = keys.astype(object)
+            if self._dtype() != np.object_:
+                held, held_rows = self.entries()
+                tree = BPlusTree().insert(held.astype(object), held_rows)
         keys, rows, repeats = _sorted(keys, rows)
-        root = stack(pack(keys, rows) if self.root is None else insert(self.root, keys, rows))
-        peak = 0 if root is None else max(self.peak, len(root.bitmap))
-        return BPlusTree(root, self.repeats | repeats if repeats else self.repeats, peak)
+        root = _stack(_pack(keys, rows) if tree.root is None else _insert(tree.root, keys, rows))
+        peak = 0 if root is None else max(tree.peak, len(root.bitmap))
+        return BPlusTree(root, tree.repeats | repeats if repeats else tree.repeats, peak)
 
     def delete(self, rows: BitMap) -> BPlusTree:
         """Return a tree without the entries of these rows."""
-        root = self.root if self.root is None else delete(self.root, rows)
+        root = None if self.root is None else _delete(self.root, rows)
         if root is self.root:
             return self
         left = BPlusTree(root, self.repeats - rows, self.peak)
         # Thin leaves are left as they are until three rows in four are gone: cheaper than joining them one by one, and
         # leaves stay a quarter full on average.
-        return left if _SHRINK * len(left.bitmap) >= self.peak else BPlusTree.build(*left.entries())
+        return left if _SHRINK * len(left.bitmap) >= self.peak else BPlusTree().insert(*left.entries())
 
-    def below(self, bound: Key, *, inclusive: bool, within: BitMap | None = None) -> BitMap:
-        """Find the rows that have a key below a bound.
-
-        Args:
-            bound: A key of the tree's type.
-            inclusive: Whether the bound itself counts.
-            within: Only these rows.
-
-        Returns:
-            The rows; not to be changed.
-        """
-        parts = self._parts_below(bound, inclusive=inclusive)
-        if within is not None:
-            parts = [part & within for part in parts]
-        return _union(parts)
-
-    def above(self, bound: Key, *, inclusive: bool, within: BitMap | None = None) -> BitMap:
-        """Find the rows that have a key above a bound.
-
-        Args:
-            bound: A key of the tree's type.
-            inclusive: Whether the bound itself counts.
-            within: Only these rows.
-
-        Returns:
-            The rows; not to be changed.
-        """
+    def find(self, side: Side, within: BitMap | None = None) -> BitMap:
+        """Find the rows, of those within a bitmap, that have a key on one side of a bound."""
+        side = self._exact(side)
+        path, leaf, end = self._cut(side.bound, inclusive=side.inclusive != side.above)
+        parts = [inner.upto[place - 1] for inner, place in path if place > 0]
+        if leaf is not None and end:
+            parts.append(leaf.part(0, end))
+        if not side.above:
+            return union(parts if within is None else [part & within for part in parts])
         found = self.bitmap if within is None else self.bitmap & within
-        for part in self._parts_below(bound, inclusive=not inclusive):
+        for part in parts:
             found = found - part
         if self.repeats:  # such a row may have one key below the bound and another above it
+            above = [child.bitmap for inner, place in path for child in inner.children[place + 1 :]]
+            if leaf is not None:
+                above.append(leaf.part(end, len(leaf.keys)))
             repeats = self.repeats if within is None else self.repeats & within
-            found = _union([found, *(part & repeats for part in self._parts_above(bound, inclusive=inclusive))])
+            found = union([found, *(part & repeats for part in above)])
         return found
 
-    def equal(self, key: Key) -> BitMap:
-        """Find the rows that have a key; not to be changed."""
-        node = self.root
-        while node is not None and not isinstance(node, Leaf):
-            place = bisect_right(node.lows, key) - 1
-            node = node.children[place] if place >= 0 else None
-        if node is None:
-            return BitMap()
-        start, end = (int(np.searchsorted(node.keys, key, side)) for side in ("left", "right"))
-        if node.rows is None:
-            return node.bitmap if end > start else BitMap()
-        return bitmap_of(node.rows[start:end])
-
-    def count_below(self, bound: Key, *, inclusive: bool) -> tuple[int, int]:
-        """Count the rows below a bound without making a bitmap.
-
-        Args:
-            bound: A key of the tree's type.
-            inclusive: Whether the bound itself counts.
-
-        Returns:
-            At least and at most how many; the same number where no row has several keys.
-        """
-        count = min(self._count(bound, inclusive=inclusive), len(self.bitmap))
-        return (0 if self.repeats else count), count
-
-    def count_above(self, bound: Key, *, inclusive: bool) -> tuple[int, int]:
-        """Count the rows above a bound without making a bitmap.
-
-        Args:
-            bound: A key of the tree's type.
-            inclusive: Whether the bound itself counts.
-
-        Returns:
-            At least and at most how many; the same number where no row has several keys.
-        """
+    def count(self, side: Side) -> tuple[int, int]:
+        """Count at least and at most how many rows ``find`` gives; the same where no row has several keys."""
+        side = self._exact(side)
+        path, leaf, end = self._cut(side.bound, inclusive=side.inclusive != side.above)
+        below = sum(len(inner.upto[place - 1]) for inner, place in path if place > 0)
+        if leaf is not None:
+            below += end if leaf.rows is not None else end * len(leaf.bitmap)
         rows = len(self.bitmap)
         if self.repeats:
-            return 0, rows
-        count = rows - self._count(bound, inclusive=not inclusive)
+            return 0, rows if side.above else min(below, rows)
+        count = rows - below if side.above else below
         return count, count
+
+    def equal(self, key: Key) -> BitMap:
+        """Find the rows that have a key."""
+        exact = self._exact(Side(key, above=False, inclusive=True)).bound
+        _, leaf, end = self._cut(exact, inclusive=True)
+        if leaf is None or exact != key:
+            return BitMap()
+        start = int(np.searchsorted(leaf.keys, exact, "left"))
+        return leaf.part(start, end)
 
     def leaves(self) -> Iterator[Leaf]:
         """Yield the leaves in order of their keys."""
-        stack_ = [] if self.root is None else [self.root]
-        while stack_:
-            node = stack_.pop()
+        waiting = [] if self.root is None else [self.root]
+        while waiting:
+            node = waiting.pop()
             if isinstance(node, Leaf):
                 yield node
             else:
-                stack_.extend(reversed(node.children))
+                waiting.extend(reversed(node.children))
 
     def entries(self) -> tuple[Keys, Rows]:
         """Return all keys, ascending, and their rows."""
@@ -192,70 +202,41 @@ class BPlusTree:
             return np.empty(0), np.empty(0, dtype=np.uint32)
         return np.concatenate([keys for keys, _ in parts]), np.concatenate([rows for _, rows in parts])
 
-    def distinct(self) -> int:
-        """Count the different keys."""
-        return sum(1 if leaf.rows is None else len(np.unique(leaf.keys)) for leaf in self.leaves())
-
     def renumber(self, numbers: Rows) -> BPlusTree:
         """Return the tree under other row numbers: row ``r`` becomes ``numbers[r]``."""
         keys, rows = self.entries()
-        return BPlusTree.build(keys, numbers[rows])
+        return BPlusTree().insert(keys, numbers[rows])
 
-    def _parts_below(self, bound: Key, *, inclusive: bool) -> list[BitMap]:
+    def _cut(self, bound: Key, *, inclusive: bool) -> tuple[list[tuple[Inner, int]], Leaf | None, int]:
+        """Find where the keys up to a bound end: the way down with the child taken, the leaf, the place in it."""
         find: Any = bisect_right if inclusive else bisect_left
-        parts: list[BitMap] = []
+        path: list[tuple[Inner, int]] = []
         node = self.root
-        while node is not None and not isinstance(node, Leaf):
+        while isinstance(node, Inner):
             place = find(node.lows, bound) - 1
-            if place > 0:
-                parts.append(node.upto[place - 1])
-            node = node.children[place] if place >= 0 else None
-        if node is not None:
-            end = _place(node, bound, inclusive=inclusive)
-            if end == len(node.keys):
-                parts.append(node.bitmap)
-            elif end and node.rows is not None:
-                parts.append(bitmap_of(node.rows[:end]))
-        return parts
-
-    def _parts_above(self, bound: Key, *, inclusive: bool) -> list[BitMap]:
-        find: Any = bisect_left if inclusive else bisect_right
-        parts: list[BitMap] = []
-        node = self.root
-        while node is not None and not isinstance(node, Leaf):
-            place = find(node.lows, bound) - 1
-            parts += [child.bitmap for child in node.children[place + 1 :]]
-            node = node.children[place] if place >= 0 else None
-        if node is not None:
-            start = _place(node, bound, inclusive=not inclusive)
-            if start == 0:
-                parts.append(node.bitmap)
-            elif node.rows is not None:
-                parts.append(bitmap_of(node.rows[start:]))
-        return parts
-
-    def _count(self, bound: Key, *, inclusive: bool) -> int:
-        find: Any = bisect_right if inclusive else bisect_left
-        total = 0
-        node = self.root
-        while node is not None and not isinstance(node, Leaf):
-            place = find(node.lows, bound) - 1
-            total += len(node.upto[place - 1]) if place > 0 else 0
+            path.append((node, place))
             node = node.children[place] if place >= 0 else None
         if node is None:
-            return total
-        end = _place(node, bound, inclusive=inclusive)
-        return total + (end if node.rows is not None else end * len(node.bitmap))
+            return path, None, 0
+        return path, node, int(np.searchsorted(node.keys, bound, "right" if inclusive else "left"))
 
+    def _dtype(self) -> np.dtype[Any] | None:
+        node = self.root
+        while isinstance(node, Inner):
+            node = node.children[0]
+        return None if node is None else node.keys.dtype
 
-def _place(leaf: Leaf, bound: Key, *, inclusive: bool) -> int:
-    return int(np.searchsorted(leaf.keys, bound, "right" if inclusive else "left"))
-
-
-def _union(parts: list[BitMap]) -> BitMap:
-    if len(parts) < 2:
-        return parts[0] if parts else BitMap()
-    return BitMap.union(*parts)
+    def _exact(self, side: Side) -> Side:
+        """Say the same with a bound that the keys' type holds."""
+        if isinstance(side.bound, float) or self._dtype() != np.float64:
+            return side
+        try:
+            rounded = float(side.bound)
+        except OverflowError:
+            rounded = float("inf") if side.bound > 0 else float("-inf")
+        # No key lies between the bound and what it was rounded to.
+        inclusive = side.inclusive if rounded == side.bound else (rounded > side.bound) == side.above
+        return Side(rounded, side.above, inclusive)
 
 
 def _sorted(keys: Keys, rows: Rows) -> tuple[Keys, Rows, BitMap]:
@@ -271,3 +252,112 @@ def _sorted(keys: Keys, rows: Rows) -> tuple[Keys, Rows, BitMap]:
     keys, rows = keys[new], rows[new]
     ascending = np.sort(rows)
     return keys, rows, bitmap_of(ascending[1:][ascending[1:] == ascending[:-1]])
+
+
+def _pack(keys: Keys, rows: Rows) -> list[Leaf]:
+    """Cut sorted entries into leaves of about equal size, none of them empty, never within one key."""
+    leaves: list[Leaf] = []
+    start, total = 0, len(keys)
+    size = ceil(total / ceil(total / LEAF)) if total else LEAF
+    while start < total:
+        end = min(start + size, total)
+        if end < total and keys[end - 1] == keys[end]:
+            first = int(np.searchsorted(keys, keys[end], "left"))
+            end = first if first > start else int(np.searchsorted(keys, keys[end], "right"))
+        leaves.append(_leaf(keys[start:end], rows[start:end]))
+        start = end
+    return leaves
+
+
+def _stack(nodes: Sequence[Node]) -> Node | None:
+    """Put inner nodes above nodes of one height until there is one root."""
+    while len(nodes) > 1:
+        nodes = _group(nodes)
+    return nodes[0] if nodes else None
+
+
+def _insert(node: Node, keys: Keys, rows: Rows) -> list[Node]:
+    """Insert sorted entries, and return the nodes of the same height that take the node's place."""
+    if isinstance(node, Leaf):
+        return list(_insert_in_leaf(node, keys, rows))
+    # A key below all others goes to the first child, whose least key it then becomes.
+    places = np.searchsorted(_array(node.lows[1:], keys.dtype), keys, "right")
+    ends = np.searchsorted(places, np.arange(len(node.children)), "right").tolist()
+    children: list[Node] = []
+    upto: list[BitMap] = []
+    start, added = 0, BitMap()
+    for child, before, end in zip(node.children, node.upto, ends, strict=True):
+        grown = [child]
+        if end > start:
+            grown = _insert(child, keys[start:end], rows[start:end])
+            added = added | bitmap_of(rows[start:end])
+            start = end
+        for part in grown[:-1]:
+            upto.append(upto[-1] | part.bitmap if upto else part.bitmap)
+        upto.append(before | added if added else before)
+        children += grown
+    return list(_group(children)) if len(children) > FANOUT else [_inner(children, upto)]
+
+
+def _insert_in_leaf(leaf: Leaf, keys: Keys, rows: Rows) -> list[Leaf]:
+    if leaf.rows is None:
+        before = int(np.searchsorted(keys, leaf.low, "left"))
+        after = int(np.searchsorted(keys, leaf.low, "right"))
+        run = Leaf(leaf.keys, None, leaf.bitmap | bitmap_of(rows[before:after])) if after > before else leaf
+        return [*_pack(keys[:before], rows[:before]), run, *_pack(keys[after:], rows[after:])]
+    places = np.searchsorted(leaf.keys, keys, "right")
+    all_keys, all_rows = np.insert(leaf.keys, places, keys), np.insert(leaf.rows, places, rows)
+    if len(all_keys) > LEAF:
+        return _pack(all_keys, all_rows)
+    return [Leaf(all_keys, all_rows, leaf.bitmap | bitmap_of(rows))]
+
+
+def _delete(node: Node, rows: BitMap) -> Node | None:
+    """Return what is left without some rows: the node itself where it has none of them, ``None`` for nothing."""
+    if not node.bitmap.intersect(rows):
+        return node
+    if isinstance(node, Leaf):
+        return _delete_from_leaf(node, rows)
+    children: list[Node] = []
+    upto: list[BitMap] = []
+    for child, before in zip(node.children, node.upto, strict=True):
+        left = _delete(child, rows)
+        if left is not None:
+            children.append(left)
+            upto.append(before - rows if before.intersect(rows) else before)
+    return _inner(children, upto) if children else None
+
+
+def _delete_from_leaf(leaf: Leaf, rows: BitMap) -> Leaf | None:
+    bitmap = leaf.bitmap - rows
+    if not bitmap:
+        return None
+    if leaf.rows is None and len(bitmap) >= RUN:
+        return Leaf(leaf.keys, None, bitmap)
+    keys, held = leaf.entries()
+    gone = rows_of(leaf.bitmap & rows)
+    keep = held != gone[0] if len(gone) == 1 else ~np.isin(held, gone)
+    return Leaf(keys[keep], held[keep], bitmap)
+
+
+def _leaf(keys: Keys, rows: Rows) -> Leaf:
+    if len(keys) >= RUN and keys[0] == keys[-1]:
+        return Leaf(keys[:1].copy(), None, bitmap_of(rows))
+    # Copies, so that a leaf does not keep the array that it was cut from.
+    return Leaf(keys.copy(), rows.astype(np.uint32), bitmap_of(rows))
+
+
+def _inner(children: Sequence[Node], upto: Sequence[BitMap]) -> Inner:
+    return Inner(tuple(child.low for child in children), tuple(children), tuple(upto))
+
+
+def _group(nodes: Sequence[Node]) -> list[Inner]:
+    size = ceil(len(nodes) / ceil(len(nodes) / FANOUT))
+    groups = [nodes[start : start + size] for start in range(0, len(nodes), size)]
+    return [_inner(group, list(accumulate((node.bitmap for node in group), or_))) for group in groups]
+
+
+def _array(keys: Sequence[Any], dtype: np.dtype[Any]) -> Keys:
+    made = np.empty(len(keys), dtype=dtype)
+    made[:] = keys
+    return made

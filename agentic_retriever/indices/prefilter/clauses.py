@@ -1,279 +1,261 @@
-"""What a filter becomes before it is run: tests over bitmaps that know about how many rows will pass.
+"""What a filter becomes before it is run: matchers over bitmaps that know about how many rows will pass.
 
-A test is *exact*, or it lets too many rows through where a field's texts are not indexed; never too few.
+A matcher is *exact*, or it lets too many rows through where a field's texts are not indexed; never too few. Filters
+mean what :mod:`agentic_retriever.filters` says.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 from pyroaring import BitMap
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from agentic_retriever.filters import (
+    LIST_OPERATORS,
+    RANGE_OPERATORS,
+    TEXT_OPERATORS,
+    Scalar,
+    as_boolean,
+    is_empty,
+    parse_moment,
+)
+from agentic_retriever.indices.prefilter.btree import Side
+from agentic_retriever.indices.prefilter.fields import DAY_US, microseconds_of
+from agentic_retriever.indices.prefilter.inverted import MANY, union
 
-    from agentic_retriever.indices.prefilter.ordered import OrderedKeys, Side
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from agentic_retriever.indices.prefilter.btree import BPlusTree
+    from agentic_retriever.indices.prefilter.fields import FieldIndex
 
 _CONTAINER: Final = 2**16  # rows that one container of a bitmap spans
 _DENSE: Final = 4_096  # from so many rows on, a container keeps a bit for every row it spans
 _DENSE_COST: Final = 750  # what such a one costs to go through, in single rows; measured
-_MANY: Final = 16  # from so many bitmaps on it is faster to join them first
+_UPPER: Final = frozenset({FilterOperator.GT, FilterOperator.GTE})
+_INCLUSIVE: Final = frozenset({FilterOperator.GTE, FilterOperator.LTE})
 
 
-class Test(Protocol):
-    """Something that rows pass or fail.
+class Matcher(NamedTuple):
+    """Something that rows pass or fail; a named tuple, as a dataclass takes longer to make and each clause is one."""
 
-    Attributes:
-        low: At least so many rows pass.
-        high: At most so many rows pass.
-        cost: How much work it is to find them, in single rows of a bitmap.
-        exact: Whether it lets through nothing but what the filter means.
-    """
-
-    @property
-    def low(self) -> int: ...  # noqa: D102 - see the class
-    @property
-    def high(self) -> int: ...  # noqa: D102
-    @property
-    def cost(self) -> int: ...  # noqa: D102
-    @property
-    def exact(self) -> bool: ...  # noqa: D102
-
-    def rows(self, within: BitMap | None = None) -> BitMap:
-        """Find the rows that pass.
-
-        Args:
-            within: Only these rows; ``None`` for all.
-
-        Returns:
-            The rows; not to be changed.
-        """
-        ...
+    rows: Callable[[BitMap | None], BitMap]  # those that pass, of the given ones or of all; not to be changed
+    low: int  # at least so many rows pass
+    high: int  # at most so many rows pass
+    cost: int  # how much work it is to find them, in single rows of a bitmap
+    exact: bool = True  # whether it lets through nothing but what the filter means
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AnyOf:
-    """Passed by the rows of any of some bitmaps.
+class Compiler:
+    """Makes matchers of filters over the indexed fields and all rows there are."""
 
-    Attributes:
-        bitmaps: The bitmaps; none for a test that nothing passes.
-        total: How many rows there are in all.
-        exact: See :class:`Test`.
-    """
+    def __init__(self, fields: Mapping[str, FieldIndex], alive: BitMap) -> None:
+        self._fields = fields
+        self._alive = alive
+        self._total = len(alive)
 
-    bitmaps: Sequence[BitMap]
-    total: int
-    exact: bool = True
+    def compile(self, filters: MetadataFilters | None) -> Matcher:
+        """Make the matcher of filters that ``check_filters`` accepts; no filter is no restriction."""
+        if filters is None or is_empty(filters):
+            return self._any([self._alive])
+        return self._group(filters, negated=False)
 
-    @property
-    def low(self) -> int:
-        """The longest bitmap's rows."""
-        return max(map(len, self.bitmaps), default=0) if self.exact else 0
+    def _group(self, group: MetadataFilters, *, negated: bool) -> Matcher:
+        is_or, is_not = group.condition is FilterCondition.OR, group.condition is FilterCondition.NOT
+        # "not" means none of its parts. Negation is carried down to the clauses, since the negation of a matcher that
+        # lets too many rows through would let too few through.
+        parts = [
+            self._part(child, negated=negated != is_not)
+            for child in group.filters
+            if isinstance(child, MetadataFilter) or not is_empty(child)
+        ]
+        return _either(parts, self._total) if is_or != negated else _both(parts, self._total)
 
-    @property
-    def high(self) -> int:
-        """All rows of all bitmaps."""
-        return min(self.total, sum(map(len, self.bitmaps)))
+    def _part(self, item: MetadataFilter | MetadataFilters, *, negated: bool) -> Matcher:
+        if isinstance(item, MetadataFilters):
+            return self._group(item, negated=negated)
+        matcher = self._clause(item)
+        return self._without(self._alive, matcher) if negated else matcher
 
-    @property
-    def cost(self) -> int:
-        """Single rows, or full containers."""
-        return sum(bitmap_cost(bitmap) for bitmap in self.bitmaps)
+    def _clause(self, clause: MetadataFilter) -> Matcher:
+        field = self._fields.get(clause.key)
+        if clause.operator is FilterOperator.IS_EMPTY:
+            return self._without(self._alive, self._any([] if field is None else [field.present]))
+        if field is None:
+            return self._any([])
+        if clause.operator in RANGE_OPERATORS:
+            return self._range(field, clause)
+        if clause.operator in TEXT_OPERATORS:
+            return self._texts(field, _text_test(clause))
+        return self._equality(field, clause)
 
-    def rows(self, within: BitMap | None = None) -> BitMap:
-        """Find the rows that pass."""
-        bitmaps = self.bitmaps
-        if not bitmaps:
-            return BitMap()
+    def _equality(self, field: FieldIndex, clause: MetadataFilter) -> Matcher:
+        operator = clause.operator
+        values = cast("list[Scalar]", clause.value if operator in LIST_OPERATORS else [clause.value])
+        if operator is FilterOperator.ALL:
+            matchers = [self._equal(field, [value]) for value in values]
+            return _both(matchers or [self._any([field.present])], self._total)
+        matcher = self._equal(field, values)
+        negative = operator in {FilterOperator.NE, FilterOperator.NIN}
+        return self._without(field.present, matcher) if negative else matcher
+
+    def _equal(self, field: FieldIndex, values: Iterable[Scalar]) -> Matcher:
+        found: list[BitMap | None] = []
+        asks_texts = False
+        for value in dict.fromkeys(str(value).lower() if isinstance(value, bool) else value for value in values):
+            if not isinstance(value, str):
+                found.append(field.numbers.equal(value))
+                continue
+            asks_texts = True
+            found.append(field.words.postings.get(value))
+            truth = as_boolean(value)
+            if truth is not None:
+                found.append(field.words.postings.get(truth))
+        if asks_texts and field.unindexed:
+            return self._any([*found, field.unindexed], exact=False)
+        return self._any(found)
+
+    def _texts(self, field: FieldIndex, accepts: Callable[[str], bool]) -> Matcher:
+        if field.unindexed:
+            return self._any([field.unindexed], exact=False)
+        return self._any(rows for text, rows in field.words.texts() if accepts(text))
+
+    def _range(self, field: FieldIndex, clause: MetadataFilter) -> Matcher:
+        bound = cast("Scalar", clause.value)
+        above, inclusive = clause.operator in _UPPER, clause.operator in _INCLUSIVE
+        if not isinstance(bound, str):
+            return _compared(field.numbers, Side(bound, above, inclusive))
+        moment = parse_moment(bound)
+        if moment is None:
+            return self._texts(field, _order_test(bound, above=above, inclusive=inclusive))
+        days, moments = _moment_sides(*moment, above=above, inclusive=inclusive)
+        pairs = ((field.days, days), (field.moments, moments))
+        return _either([_compared(keys, side) for keys, side in pairs if keys], self._total)
+
+    def _any(self, bitmaps: Iterable[BitMap | None], *, exact: bool = True) -> Matcher:
+        return _any_of([bitmap for bitmap in bitmaps if bitmap], self._total, exact=exact)
+
+    def _without(self, base: BitMap, matcher: Matcher) -> Matcher:
+        """Let the rows of a bitmap pass that fail a matcher; all of them where it cannot say which."""
+        if not matcher.exact:
+            return self._any([base], exact=False)
+        return _without(base, matcher, every=len(base) == self._total)
+
+
+def _any_of(bitmaps: Sequence[BitMap], total: int, *, exact: bool) -> Matcher:
+    """Passed by the rows of any of some bitmaps."""
+
+    def rows(within: BitMap | None) -> BitMap:
         if within is None:
-            return bitmaps[0] if len(bitmaps) == 1 else BitMap.union(*bitmaps)
-        if len(bitmaps) == 1:
-            return bitmaps[0] & within
-        if len(bitmaps) < _MANY:
-            return BitMap.union(*(bitmap & within for bitmap in bitmaps))
-        return BitMap.union(*bitmaps) & within
+            return union(bitmaps)
+        if len(bitmaps) < MANY:
+            return union([bitmap & within for bitmap in bitmaps])
+        return union(bitmaps) & within
+
+    sizes = [len(bitmap) for bitmap in bitmaps]
+    return Matcher(
+        rows,
+        low=max(sizes, default=0) if exact else 0,
+        high=min(total, sum(sizes)),
+        cost=sum(size if size <= _DENSE else _cost(bitmap) for size, bitmap in zip(sizes, bitmaps, strict=True)),
+        exact=exact,
+    )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Compared:
-    """Passed by the rows that have a key on one side of a bound; always exact.
-
-    Attributes:
-        keys: The keys.
-        side: The bound, as the keys' type holds it.
-        low: See :class:`Test`; counted in the tree.
-        high: See :class:`Test`; counted in the tree.
-        cost: See :class:`Test`.
-        exact: See :class:`Test`.
-    """
-
-    keys: OrderedKeys
-    side: Side
-    low: int
-    high: int
-    cost: int
-    exact: bool = True
-
-    @classmethod
-    def of(cls, keys: OrderedKeys, side: Side) -> Compared:
-        """Make the test, and count.
-
-        Args:
-            keys: The keys.
-            side: The bound.
-
-        Returns:
-            The test.
-        """
-        side = keys.exact(side)
-        low, high = keys.counts(side)
-        return cls(keys, side, low, high, min(high, bitmap_cost(keys.tree.bitmap)))
-
-    def rows(self, within: BitMap | None = None) -> BitMap:
-        """Find the rows that pass."""
-        return self.keys.find(self.side, within)
+def _compared(keys: BPlusTree, side: Side) -> Matcher:
+    """Passed by the rows that have a key on one side of a bound."""
+    low, high = keys.count(side)
+    return Matcher(lambda within: keys.find(side, within), low, high, cost=min(high, _cost(keys.bitmap)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Without:
-    """Passed by rows that fail another test.
+def _without(base: BitMap, matcher: Matcher, *, every: bool) -> Matcher:
+    """Passed by the rows of a bitmap, which may have every row there is, that fail an exact matcher."""
 
-    Attributes:
-        base: The rows that it is about.
-        every: Whether these are all rows there are.
-        test: The other test, exact.
-    """
+    def rows(within: BitMap | None) -> BitMap:
+        start = base if within is None else within if every else base & within
+        return start - matcher.rows(start)
 
-    base: BitMap
-    every: bool
-    test: Test
-
-    @property
-    def low(self) -> int:
-        """What is left when as many as can be pass the other."""
-        return max(0, len(self.base) - self.test.high)
-
-    @property
-    def high(self) -> int:
-        """What is left when as few as can be pass the other."""
+    return Matcher(
+        rows,
+        low=max(0, len(base) - matcher.high),
         # Some of those that pass the other may lie outside the base, but for all clauses made here they do not.
-        return max(0, len(self.base) - self.test.low)
-
-    @property
-    def cost(self) -> int:
-        """That of the other, and of the base where it restricts."""
-        return self.test.cost + (0 if self.every else bitmap_cost(self.base))
-
-    @property
-    def exact(self) -> bool:
-        """Always."""
-        return True
-
-    def rows(self, within: BitMap | None = None) -> BitMap:
-        """Find the rows that pass."""
-        start = self.base if within is None else within if self.every else self.base & within
-        return start - self.test.rows(start)
+        high=max(0, len(base) - matcher.low),
+        cost=matcher.cost + (0 if every else _cost(base)),
+    )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Either:
-    """Passed by rows that pass any of some tests.
-
-    Attributes:
-        tests: The tests.
-        total: How many rows there are in all.
-    """
-
-    tests: Sequence[Test]
-    total: int
-
-    @property
-    def low(self) -> int:
-        """That of the widest test."""
-        return max((test.low for test in self.tests), default=0)
-
-    @property
-    def high(self) -> int:
-        """That of all tests together."""
-        return min(self.total, sum(test.high for test in self.tests))
-
-    @property
-    def cost(self) -> int:
-        """That of all tests together."""
-        return sum(test.cost for test in self.tests)
-
-    @property
-    def exact(self) -> bool:
-        """Whether all tests are."""
-        return all(test.exact for test in self.tests)
-
-    def rows(self, within: BitMap | None = None) -> BitMap:
-        """Find the rows that pass."""
-        found = [test.rows(within) for test in self.tests]
-        if len(found) < 2:
-            return found[0] if found else BitMap()
-        return BitMap.union(*found)
+def _either(matchers: Sequence[Matcher], total: int) -> Matcher:
+    """Passed by the rows that pass any of some matchers."""
+    if len(matchers) == 1:
+        return matchers[0]
+    return Matcher(
+        lambda within: union([matcher.rows(within) for matcher in matchers]),
+        low=max((matcher.low for matcher in matchers), default=0),
+        high=min(total, sum(matcher.high for matcher in matchers)),
+        cost=sum(matcher.cost for matcher in matchers),
+        exact=all(matcher.exact for matcher in matchers),
+    )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Both:
-    """Passed by rows that pass every one of some tests, run from the cheapest and strictest on.
+def _both(matchers: Sequence[Matcher], total: int) -> Matcher:
+    """Passed by the rows that pass every one of some matchers, at least one, run from the cheapest and strictest on."""
+    if len(matchers) == 1:
+        return matchers[0]
 
-    Attributes:
-        tests: The tests, at least one.
-        total: How many rows there are in all.
-    """
+    def rank(matcher: Matcher) -> float:
+        # The order that costs least when matchers are independent: cost over the share of rows that one removes
+        # (Hellerstein and Stonebraker 1993, "Predicate Migration").
+        removed = 1.0 - matcher.high / max(1, total)
+        return matcher.cost / (removed + 0.01)
 
-    tests: Sequence[Test]
-    total: int
-
-    @property
-    def low(self) -> int:
-        """What is left when the tests fail different rows."""
-        return max(0, sum(test.low for test in self.tests) - self.total * (len(self.tests) - 1))
-
-    @property
-    def high(self) -> int:
-        """That of the strictest test."""
-        return min(test.high for test in self.tests)
-
-    @property
-    def cost(self) -> int:
-        """That of the cheapest test; the others see little of what it leaves."""
-        return min(test.cost for test in self.tests)
-
-    @property
-    def exact(self) -> bool:
-        """Whether all tests are."""
-        return all(test.exact for test in self.tests)
-
-    def rows(self, within: BitMap | None = None) -> BitMap:
-        """Find the rows that pass; what nothing can pass ends it at once."""
+    def rows(within: BitMap | None) -> BitMap:
         running = within
-        for test in sorted(self.tests, key=self._rank):
-            running = test.rows(running)
+        for matcher in sorted(matchers, key=rank):
+            running = matcher.rows(running)
             if not running:
-                break
+                break  # nothing can pass any more
         return BitMap() if running is None else running
 
-    def _rank(self, test: Test) -> float:
-        # The order that costs least when tests are independent: cost over the share of rows that a test removes
-        # (Hellerstein and Stonebraker 1993, "Predicate Migration").
-        removed = 1.0 - test.high / max(1, self.total)
-        return test.cost / (removed + 0.01)
+    return Matcher(
+        rows,
+        low=max(0, sum(matcher.low for matcher in matchers) - total * (len(matchers) - 1)),
+        high=min(matcher.high for matcher in matchers),
+        cost=min(matcher.cost for matcher in matchers),  # the others see little of what the cheapest leaves
+        exact=all(matcher.exact for matcher in matchers),
+    )
 
 
-def bitmap_cost(bitmap: BitMap) -> int:
-    """Say what it costs to go through a bitmap.
-
-    Args:
-        bitmap: Any bitmap.
-
-    Returns:
-        Its rows, or less where these are so dense that they are kept as bits.
-    """
+def _cost(bitmap: BitMap) -> int:
+    """Estimate what it costs to go through a bitmap: its rows, or less where they are so dense that bits are kept."""
     if not bitmap:
         return 0
     containers = (bitmap.max() - bitmap.min()) // _CONTAINER + 1
     return len(bitmap) if len(bitmap) <= _DENSE * containers else _DENSE_COST * containers
+
+
+def _moment_sides(moment: dt.datetime, is_date: bool, *, above: bool, inclusive: bool) -> tuple[Side, Side]:
+    """Say a comparison with a moment in days, for dates, and in microseconds, for date-times."""
+    microseconds = microseconds_of(moment)
+    day = microseconds // DAY_US
+    days = Side(day, above, inclusive)
+    if not is_date:
+        return days, Side(microseconds, above, inclusive)
+    # By the day: after it begins with the next midnight, and so does all that is no longer up to it.
+    midnight = (day + 1 if above != inclusive else day) * DAY_US
+    return days, Side(midnight, above, inclusive=above)
+
+
+def _text_test(clause: MetadataFilter) -> Callable[[str], bool]:
+    wanted = str(clause.value)
+    if clause.operator is FilterOperator.TEXT_MATCH:
+        return lambda text: wanted in text
+    folded = wanted.casefold()
+    return lambda text: folded in text.casefold()
+
+
+def _order_test(bound: str, *, above: bool, inclusive: bool) -> Callable[[str], bool]:
+    if above:
+        return (lambda text: text >= bound) if inclusive else (lambda text: text > bound)
+    return (lambda text: text <= bound) if inclusive else (lambda text: text < bound)

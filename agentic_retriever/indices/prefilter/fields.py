@@ -1,95 +1,119 @@
-"""Everything that is indexed of one metadata field."""
+"""One metadata field: its values taken apart by type, as filters compare them, and everything indexed of them.
+
+Of the types that can stand in one field the order is: booleans, numbers, dates, date-times, texts. Filters never
+compare across types, so each type has an order, and a structure, of its own and no comparison can fail.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import TYPE_CHECKING
+import datetime as dt
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
 from pyroaring import BitMap
 
-from agentic_retriever.indices.prefilter.inverted import Factorised, InvertedIndex, bitmap_of, rows_of
-from agentic_retriever.indices.prefilter.ordered import OrderedKeys
-from agentic_retriever.indices.prefilter.values import moment_entries, split
+from agentic_retriever.filters import elements, is_missing, parse_moment
+from agentic_retriever.indices.prefilter.btree import BPlusTree, Keys
+from agentic_retriever.indices.prefilter.inverted import Factorised, InvertedIndex, Rows, bitmap_of, rows_of, union
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentic_retriever.indices.prefilter.inverted import Rows
-    from agentic_retriever.indices.prefilter.values import Entries
+Entries: TypeAlias = tuple[Keys, Rows]  # keys of one type, and the row of each
+
+DAY_US: Final = 86_400_000_000
+_EXACT: Final = 2**53  # beyond it a float64 cannot tell neighbouring integers apart
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+_NUMBERS: Final = frozenset({int, float})
 
 
-class FieldKind(str, Enum):
-    """What the values of a field are."""
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldValues:
+    """What the nodes have in one field, taken apart but not yet indexed."""
 
-    TEXT = "text"
-    NUMBER = "number"
-    BOOLEAN = "boolean"
-    DATE = "date"
-    MIXED = "mixed"
-    OTHER = "other"
+    present: Rows  # those in which the field is not missing
+    words: Factorised  # texts and booleans
+    numbers: Entries
 
+    @classmethod
+    def of(cls, values: Sequence[object], rows: Rows) -> FieldValues:
+        """Take metadata values of any type apart, one for each of the rows, which are ascending."""
+        flat, flat_rows, present = values, rows, rows
+        if set(map(type, values)) == {list}:
+            lists = cast("Sequence[list[object]]", values)
+            lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(rows))
+            flat, flat_rows, present = list(chain.from_iterable(lists)), np.repeat(rows, lengths), rows[lengths > 0]
+        return cls._of_one_kind(flat, flat_rows, present) or cls._of_mixed(values, rows)
 
-@dataclass(frozen=True, slots=True)
-class FieldInfo:
-    """What is known of a metadata field.
+    def renumber(self, numbers: Rows) -> FieldValues:
+        """Return the values under other row numbers: row ``r`` becomes ``numbers[r]``."""
+        keys, rows = self.numbers
+        words = replace(self.words, rows=numbers[self.words.rows])
+        return FieldValues(numbers[self.present], words, (keys, numbers[rows]))
 
-    Attributes:
-        name: The field.
-        kind: What its values are; ``DATE`` where all texts are ISO 8601 dates or date-times (in lists, one of them),
-            ``OTHER`` for objects and nested lists, which no filter compares.
-        distinct: How many different values there are; of texts that are left out, ``None``.
-        nodes: How many nodes have the field.
-        indexed: Whether filters on it are answered from the index alone; not so for texts of very many values.
-    """
+    @classmethod
+    def _of_one_kind(cls, values: Sequence[Any], rows: Rows, present: Rows) -> FieldValues | None:
+        """Take apart what is all text, all boolean or all numbers; by far the most fields are."""
+        kinds = set(map(type, values))
+        if kinds <= {str} or kinds == {bool}:
+            return cls(present, Factorised.of(values, rows), _number_entries([], rows[:0]))
+        if kinds <= _NUMBERS:
+            keys, _ = entries = _number_entries(values, rows)
+            if keys.dtype == np.float64 and not np.isnan(keys).any():
+                return cls(present, Factorised.of([], rows[:0]), entries)
+        return None
 
-    name: str
-    kind: FieldKind
-    distinct: int | None
-    nodes: int
-    indexed: bool
+    @classmethod
+    def _of_mixed(cls, values: Sequence[object], rows: Rows) -> FieldValues:
+        present: list[int] = []
+        words: list[tuple[str | bool, int]] = []
+        numbers: list[tuple[int | float, int]] = []
+        for value, row in zip(values, rows.tolist(), strict=True):
+            if is_missing(value):
+                continue
+            present.append(row)
+            for scalar in elements(value):
+                if isinstance(scalar, (str, bool)):
+                    words.append((scalar, row))
+                else:
+                    numbers.append((scalar, row))
+        return cls(
+            _as_rows(present),
+            Factorised.of([word for word, _ in words], _as_rows([row for _, row in words])),
+            _number_entries([number for number, _ in numbers], _as_rows([row for _, row in numbers])),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FieldIndex:
-    """The index of one field. Immutable: changes give a new one that shares what did not change.
+    """The index of one field. Immutable: changes give a new one that shares what did not change."""
 
-    Attributes:
-        present: Rows in which the field is not missing.
-        words: Texts and booleans; booleans alone where ``whole`` is false.
-        text_rows: Rows that have a text.
-        whole: Whether texts are indexed.
-        numbers: Numbers, by worth.
-        days: Dates without a time, as days since 1970.
-        moments: Date-times, as microseconds since 1970 in UTC.
-    """
+    whole: bool = True  # whether texts are indexed
+    present: BitMap = field(default_factory=BitMap)  # rows in which the field is not missing
+    words: InvertedIndex = field(default_factory=InvertedIndex)  # texts and booleans; booleans alone if not ``whole``
+    unindexed: BitMap = field(default_factory=BitMap)  # rows that have a text, if not ``whole``
+    numbers: BPlusTree = field(default_factory=BPlusTree)  # by worth
+    days: BPlusTree = field(default_factory=BPlusTree)  # dates without a time, as days since 1970
+    moments: BPlusTree = field(default_factory=BPlusTree)  # date-times, as microseconds since 1970 in UTC
 
-    present: BitMap
-    words: InvertedIndex
-    text_rows: BitMap
-    whole: bool
-    numbers: OrderedKeys
-    days: OrderedKeys
-    moments: OrderedKeys
-
-    @property
-    def cost(self) -> int:
-        """Roughly how many bytes the texts take."""
-        return self.words.cost
-
-    def insert(self, values: RawField, size: int) -> FieldIndex:
+    def insert(self, values: FieldValues) -> FieldIndex:
         """Return an index that has these values too; their rows must be new."""
-        days, moments = moment_entries(values.words)
-        words = values.words if self.whole else values.booleans()
+        words, unindexed = values.words, self.unindexed
+        if not self.whole:
+            texts, words = words.split_texts()
+            unindexed = unindexed | bitmap_of(texts)
+        days, moments = _moment_entries(values.words)
         return FieldIndex(
+            whole=self.whole,
             present=self.present | bitmap_of(values.present),
             words=self.words.insert(words),
-            text_rows=self.text_rows | values.text_rows(),
-            whole=self.whole,
-            numbers=self.numbers.insert(values.numbers, size),
-            days=self.days.insert(days, size),
-            moments=self.moments.insert(moments, size),
+            unindexed=unindexed,
+            numbers=self.numbers.insert(*values.numbers),
+            days=self.days.insert(*days),
+            moments=self.moments.insert(*moments),
         )
 
     def delete(self, rows: BitMap) -> FieldIndex:
@@ -100,108 +124,80 @@ class FieldIndex:
             self,
             present=self.present - rows,
             words=self.words.delete(rows),
-            text_rows=self.text_rows - rows,
+            unindexed=self.unindexed - rows,
             numbers=self.numbers.delete(rows),
             days=self.days.delete(rows),
             moments=self.moments.delete(rows),
         )
 
-    def renumber(self, numbers: Rows, size: int) -> FieldIndex:
+    def renumber(self, numbers: Rows) -> FieldIndex:
         """Return the index under other row numbers: row ``r`` becomes ``numbers[r]``."""
-        return FieldIndex(
+        return replace(
+            self,
             present=bitmap_of(numbers[rows_of(self.present)]),
             words=self.words.renumber(numbers),
-            text_rows=bitmap_of(numbers[rows_of(self.text_rows)]),
-            whole=self.whole,
-            numbers=self.numbers.renumber(numbers, size),
-            days=self.days.renumber(numbers, size),
-            moments=self.moments.renumber(numbers, size),
+            unindexed=bitmap_of(numbers[rows_of(self.unindexed)]),
+            numbers=self.numbers.renumber(numbers),
+            days=self.days.renumber(numbers),
+            moments=self.moments.renumber(numbers),
         )
 
     def without_texts(self) -> FieldIndex:
         """Return the index with its texts left out; dates keep their ranges."""
-        return replace(self, words=self.words.without_texts(), whole=False)
-
-    def info(self, name: str) -> FieldInfo:
-        """Describe the field."""
-        distinct = len(self.words) + self.numbers.tree.distinct() if self.whole or not self.text_rows else None
-        return FieldInfo(name, self._kind(), distinct, len(self.present), self.whole or not self.text_rows)
-
-    def _kind(self) -> FieldKind:
-        dated = self.days.tree.bitmap | self.moments.tree.bitmap
-        kinds = {
-            FieldKind.TEXT: bool(self.text_rows),
-            FieldKind.NUMBER: bool(self.numbers),
-            FieldKind.BOOLEAN: self.words.get(True) is not None or self.words.get(False) is not None,
-        }
-        found = [kind for kind, there in kinds.items() if there]
-        if len(found) != 1:
-            return FieldKind.MIXED if found else FieldKind.OTHER
-        return FieldKind.DATE if found == [FieldKind.TEXT] and dated == self.text_rows else found[0]
+        texts = union([rows for _, rows in self.words.texts()])
+        return replace(self, words=self.words.without_texts(), unindexed=texts, whole=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RawField:
-    """The values of a field, taken apart but not yet indexed.
+def microseconds_of(moment: dt.datetime) -> int:
+    """Count the microseconds from 1970 in UTC, exactly."""
+    return (moment - _EPOCH) // _MICROSECOND
 
-    Attributes:
-        present: Rows in which the field is not missing.
-        words: Texts and booleans.
-        numbers: Numbers.
-    """
 
-    present: Rows
-    words: Factorised
-    numbers: Entries
+def _number_entries(numbers: Sequence[int | float], rows: Rows) -> Entries:
+    """Make ``float64`` keys of numbers of any size where these are exact, else keep the numbers themselves."""
+    try:
+        keys = np.asarray(numbers, dtype=np.float64)
+    except OverflowError:
+        return _objects(numbers), rows
+    if len(keys) and not (np.abs(keys) < _EXACT).all():
+        exact = all(isinstance(number, float) or int(key) == number for number, key in zip(numbers, keys, strict=True))
+        if not exact:
+            return _objects(numbers), rows
+    return keys, rows
 
-    @classmethod
-    def of(cls, values: Sequence[object], rows: Rows) -> RawField:
-        """Take values apart.
 
-        Args:
-            values: What the metadata hold, of any type; one for each row.
-            rows: ``(n,)`` row numbers, ascending.
+def _moment_entries(words: Factorised) -> tuple[Entries, Entries]:
+    """Find the ISO 8601 dates, as days, and date-times, as microseconds, among texts."""
+    days: dict[int, int] = {}
+    moments: dict[int, int] = {}
+    for code, text in enumerate(words.values):
+        # Most texts are no dates, and parsing them to find out takes ten times as long as this look.
+        if not isinstance(text, str) or len(text) < 10 or text[4] != "-":
+            continue
+        found = parse_moment(text)
+        if found is not None:
+            microseconds = microseconds_of(found[0])
+            (days if found[1] else moments)[code] = microseconds // DAY_US if found[1] else microseconds
+    return _spread(words, days), _spread(words, moments)
 
-        Returns:
-            The parts.
-        """
-        return cls(*split(values, rows))
 
-    def text_rows(self) -> BitMap:
-        """Return the rows that have a text."""
-        if all(isinstance(value, str) for value in self.words.values):
-            return bitmap_of(self.words.rows)
-        rows = self.words.rows.tolist()
-        values, codes = self.words.values, self.words.codes.tolist()
-        return BitMap([row for row, code in zip(rows, codes, strict=True) if isinstance(values[code], str)])
+def _spread(words: Factorised, keys: dict[int, int]) -> Entries:
+    """Give every row whose word has a key that key."""
+    if not keys:
+        return np.empty(0, dtype=np.int64), words.rows[:0]
+    key_of_code = np.zeros(len(words.values), dtype=np.int64)
+    key_of_code[list(keys)] = list(keys.values())
+    has_key = np.zeros(len(words.values), dtype=np.bool_)
+    has_key[list(keys)] = True
+    chosen = has_key[words.codes]
+    return key_of_code[words.codes[chosen]], words.rows[chosen]
 
-    def booleans(self) -> Factorised:
-        """Return the booleans alone."""
-        values = self.words.values
-        if all(isinstance(value, str) for value in values):
-            return Factorised.of([], self.words.rows[:0])
-        pairs = zip(self.words.rows.tolist(), self.words.codes.tolist(), strict=True)
-        kept = [(row, values[code]) for row, code in pairs if isinstance(values[code], bool)]
-        rows = rows_of(BitMap()) if not kept else np.asarray([row for row, _ in kept], dtype=np.uint32)
-        return Factorised.of([value for _, value in kept], rows)
 
-    def index(self, size: int, *, whole: bool = True) -> FieldIndex:
-        """Index the values.
+def _objects(numbers: Sequence[int | float]) -> Keys:
+    keys = np.empty(len(numbers), dtype=object)
+    keys[:] = numbers
+    return keys
 
-        Args:
-            size: Number of rows there are.
-            whole: Whether texts are indexed.
 
-        Returns:
-            The index.
-        """
-        days, moments = moment_entries(self.words)
-        return FieldIndex(
-            present=bitmap_of(self.present),
-            words=InvertedIndex.build(self.words if whole else self.booleans()),
-            text_rows=self.text_rows(),
-            whole=whole,
-            numbers=OrderedKeys.build(self.numbers, size),
-            days=OrderedKeys.build(days, size),
-            moments=OrderedKeys.build(moments, size),
-        )
+def _as_rows(rows: list[int]) -> Rows:
+    return np.asarray(rows, dtype=np.uint32)

@@ -1,29 +1,119 @@
-"""The metadata prefilter: which nodes satisfy a filter, known before any vector or text is looked at."""
+"""Answers of the metadata prefilter: the nodes that satisfy a filter, and how a filtered vector search is best run.
+
+Decided by how many nodes satisfy the filter. Measured with the embedded store on 50,000 nodes of 384 dimensions, ten
+results, medians on two cores:
+
+==========  ==================  ====  ==============  =======================
+candidates  filter pushed down   ids  ids and filter  filter not translatable
+==========  ==================  ====  ==============  =======================
+1                       0.2 ms   0.2          0.3 ms                   500 ms
+16                      0.6 ms   0.5          0.6 ms                   460 ms
+64                      0.8 ms   0.8          1.1 ms                   530 ms
+256                     1.0 ms   3.0          2.1 ms                   530 ms
+1,000                   0.9 ms   5.6          8.6 ms                    56 ms
+5,000                   2.5 ms    20           25 ms                    16 ms
+==========  ==================  ====  ==============  =======================
+
+So ids cost about 5 µs each. They win for a handful, and for thousands where the engine cannot check a clause itself and
+the store reads node after node until it has enough: about 0.16 ms for each node of the index that one result takes.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+from pyroaring import BitMap
 
 from agentic_retriever.checks import MAX_TOP_K, check_top_k
-from agentic_retriever.filters import check_filters, is_empty
-from agentic_retriever.indices.prefilter.candidates import CandidateSet
-from agentic_retriever.indices.prefilter.compile import Compiler
-from agentic_retriever.indices.prefilter.files import load_snapshot, save_snapshot
-from agentic_retriever.indices.prefilter.plan import FilterPlan, PlanKind, ids_limit
+from agentic_retriever.filters import RANGE_OPERATORS, check_filters, is_empty, parse_moment, walk_clauses
+from agentic_retriever.indices.prefilter.clauses import Compiler
+from agentic_retriever.indices.prefilter.inverted import rows_of
 from agentic_retriever.indices.prefilter.snapshot import Snapshot
+from agentic_retriever.stores.payload import push_down
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from llama_index.core.vector_stores.types import MetadataFilters
-    from pyroaring import BitMap
+    from agentic_retriever.indices.prefilter.clauses import Matcher
+    from agentic_retriever.indices.prefilter.fields import FieldIndex
+    from agentic_retriever.indices.prefilter.inverted import Rows
+    from agentic_retriever.indices.prefilter.snapshot import Item, NodeNumbers
 
-    from agentic_retriever.indices.prefilter.clauses import Test
-    from agentic_retriever.indices.prefilter.fields import FieldIndex, FieldInfo
-    from agentic_retriever.indices.prefilter.numbers import NodeNumbers
-    from agentic_retriever.indices.prefilter.snapshot import Item
+IDS_LIMIT: Final = 16  # up to so many candidates the store gets their ids, whatever the filter
+MAX_IDS: Final = 5_000  # the most ids that the store gets
+_READS_PER_ID: Final = 32  # nodes read one after another in place of an id looked up, at equal cost; from the table
+
+
+class CandidateSet(AbstractSet[str]):
+    """Ids of the nodes that satisfy a filter, at one moment: a set that is only written out where somebody asks.
+
+    Where ``exact`` is false, the nodes that satisfy it are among them, and the rest is for the store to sort out.
+    """
+
+    __slots__ = ("_rows", "exact", "numbering")
+
+    def __init__(self, numbering: NodeNumbers, rows: BitMap, *, exact: bool = True) -> None:
+        #: What the numbers stand for: an object that only grows, until the prefilter is built or compacted anew.
+        self.numbering = numbering
+        self._rows = rows
+        self.exact = exact
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, node_id: object) -> bool:
+        return isinstance(node_id, str) and any(number in self._rows for number in self.numbering.find(node_id))
+
+    def __iter__(self) -> Iterator[str]:
+        numbering = self.numbering
+        return (numbering[row] for row in self._rows)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(count={len(self)}, exact={self.exact})"
+
+    def numbers(self) -> Rows:
+        """List the nodes' numbers, rising, ``(count,)``."""
+        return rows_of(self._rows)
+
+    def narrowed(self, node_ids: Iterable[str]) -> CandidateSet:
+        """Keep those that somebody who can tell found to satisfy the filter: an exact set of what is in both."""
+        rows = (number for node_id in node_ids for number in self.numbering.find(node_id))
+        return CandidateSet(self.numbering, BitMap(list(rows)) & self._rows)
+
+    @classmethod
+    def _from_iterable(cls, node_ids: Iterable[str]) -> AbstractSet[str]:  # type: ignore[override]  # what "&" makes
+        return frozenset(node_ids)
+
+
+class PlanKind(str, Enum):
+    """Ways to run a filtered vector search."""
+
+    NONE = "none"  # nothing satisfies the filter, so no query is made
+    IDS = "ids"  # few nodes do, and the query gets their ids beside the filter
+    PUSH_DOWN = "push_down"  # the query gets the filter
+    ALL = "all"  # there is no filter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterPlan:
+    """How to run a filtered vector search, and at least and at most how many nodes satisfy the filter.
+
+    The filter is sent with ids too: a node that changed after the plan was made is then still judged as it is.
+    """
+
+    kind: PlanKind
+    filters: MetadataFilters | None
+    node_ids: tuple[str, ...] | None  # never empty; None where the query is not to be restricted by ids
+    low: int
+    high: int
 
 
 class MetadataIndex:
@@ -40,7 +130,7 @@ class MetadataIndex:
         >>> from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
         >>> index = MetadataIndex.build([("n1", {"year": 2020}), ("n2", {"year": 2024})], version=1)
         >>> after_2021 = MetadataFilters(filters=[MetadataFilter(key="year", operator=">", value=2021)])
-        >>> index.candidates(after_2021).node_ids()
+        >>> list(index.candidates(after_2021))
         ['n2']
     """
 
@@ -51,15 +141,7 @@ class MetadataIndex:
 
     @classmethod
     def build(cls, items: Iterable[Item], version: int, *, aliases: Mapping[str, str] | None = None) -> MetadataIndex:
-        """Build the index of many nodes at once.
-
-        Args:
-            items: ``(node_id, metadata)`` pairs; read once, so a generator will do.
-            version: Version of the index that the items come from.
-            aliases: Other names of fields that filters may use.
-
-        Returns:
-            The index.
+        """Build the index of ``(node_id, metadata)`` pairs; ``aliases`` are other names of fields in filters.
 
         Raises:
             IndexingError: A node id comes twice.
@@ -68,33 +150,22 @@ class MetadataIndex:
 
     @classmethod
     def load(cls, folder: Path, version: int, *, aliases: Mapping[str, str] | None = None) -> MetadataIndex | None:
-        """Read an index back, if it is there and still fits.
-
-        Args:
-            folder: Where it was saved.
-            version: The version now.
-            aliases: As for :meth:`build`.
-
-        Returns:
-            The index, or ``None`` when there is none, or it is of another version or file format.
+        """Read an index back, or give ``None`` when there is none, or it is of another version or file format.
 
         Raises:
             StoreDamagedError: A file is missing, cut or edited; the message names it.
             StoreError: A file cannot be read.
         """
-        snapshot = load_snapshot(folder, version)
+        snapshot = Snapshot.load(folder, version)
         return None if snapshot is None else cls(snapshot, aliases)
 
     def save(self, folder: Path) -> None:
-        """Write the index into a folder, whole or not at all.
-
-        Args:
-            folder: Where to; what was there is replaced.
+        """Write the index into a folder, whole or not at all, in place of what was there.
 
         Raises:
             StoreError: It cannot be written.
         """
-        save_snapshot(self._snapshot, folder)
+        self._snapshot.save(folder)
 
     @property
     def version(self) -> int:
@@ -109,72 +180,32 @@ class MetadataIndex:
         """The node ids by number: an object that only grows, until the prefilter is built or compacted anew."""
         return self._snapshot.numbers
 
-    def fields(self) -> list[FieldInfo]:
-        """Describe the fields, in order of their names."""
-        return [index.info(name) for name, index in sorted(self._snapshot.fields.items())]
-
-    def values(self, field: str) -> dict[str | bool, int]:
-        """Count the nodes of each text and boolean of a field; empty where there are none or they are left out."""
-        index = self._snapshot.fields.get(self._aliases.get(field, field))
-        return {} if index is None else {value: len(rows) for value, rows in index.words.postings.items()}
-
     def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
-        """Find the nodes that satisfy filters.
-
-        Args:
-            filters: The filters; ``None`` or empty for all nodes.
-            known_only: Whether a field that no node has is an error. Otherwise it is missing in every node.
-
-        Returns:
-            The nodes' ids, as a set.
+        """Find the nodes that satisfy filters; with ``known_only`` a field that no node has is an error.
 
         Raises:
             FilterError: The filters cannot be evaluated, or name an unknown field.
         """
-        snapshot, test = self._test(filters, known_only=known_only)
-        return CandidateSet(snapshot.numbers, test.rows(), exact=test.exact)
+        snapshot, matcher = self._matcher(filters, known_only=known_only)
+        return CandidateSet(snapshot.numbers, matcher.rows(None), exact=matcher.exact)
 
-    def estimate(self, filters: MetadataFilters | None, *, known_only: bool = False) -> tuple[int, int]:
-        """Tell about how many nodes satisfy filters, without finding them.
-
-        Args:
-            filters: As for :meth:`candidates`.
-            known_only: As for :meth:`candidates`.
-
-        Returns:
-            At least and at most how many.
+    def plan(self, filters: MetadataFilters | None, top_k: int) -> FilterPlan:
+        """Decide how a vector search for ``top_k`` nodes is best run.
 
         Raises:
-            FilterError: As for :meth:`candidates`.
-        """
-        _, test = self._test(filters, known_only=known_only)
-        return test.low, test.high
-
-    def plan(self, filters: MetadataFilters | None, top_k: int, *, known_only: bool = False) -> FilterPlan:
-        """Decide how a filtered vector search is best run.
-
-        Args:
-            filters: As for :meth:`candidates`.
-            top_k: How many nodes are wanted.
-            known_only: As for :meth:`candidates`.
-
-        Returns:
-            The plan.
-
-        Raises:
-            FilterError: As for :meth:`candidates`.
+            FilterError: The filters cannot be evaluated.
             InvalidQueryError: ``top_k`` is no positive int.
         """
         check_top_k(top_k, maximum=MAX_TOP_K)
-        snapshot, test = self._test(filters, known_only=known_only)
-        low, high = test.low, test.high
+        snapshot, matcher = self._matcher(filters)
+        low, high = matcher.low, matcher.high
         if is_empty(filters):
             return FilterPlan(kind=PlanKind.ALL, filters=None, node_ids=None, low=low, high=high)
         limit = ids_limit(filters, nodes=len(snapshot.alive), top_k=top_k)
         rows: BitMap | None = None
         if low <= limit:
-            rows = test.rows()
-            low, high = (len(rows) if test.exact else 0), len(rows)
+            rows = matcher.rows(None)
+            low, high = (len(rows) if matcher.exact else 0), len(rows)
         if high == 0:
             return FilterPlan(kind=PlanKind.NONE, filters=filters, node_ids=None, low=0, high=0)
         if rows is None or high > limit:
@@ -182,34 +213,10 @@ class MetadataIndex:
         node_ids = tuple(snapshot.numbers[row] for row in rows)
         return FilterPlan(kind=PlanKind.IDS, filters=filters, node_ids=node_ids, low=low, high=high)
 
-    def add(self, items: Iterable[Item], *, version: int | None = None) -> None:
-        """Add nodes; those whose id is there already are replaced.
-
-        Args:
-            items: ``(node_id, metadata)`` pairs.
-            version: Version of the index with them; by default the same as before.
-
-        Raises:
-            IndexingError: A node id comes twice.
-        """
-        self.update(items, (), version=version)
-
-    def delete(self, node_ids: Iterable[str], *, version: int | None = None) -> None:
-        """Remove nodes; ids that are not there are passed over.
-
-        Args:
-            node_ids: Which.
-            version: Version of the index without them; by default the same as before.
-        """
-        self.update((), node_ids, version=version)
-
-    def update(self, items: Iterable[Item], deleted: Iterable[str] = (), *, version: int | None = None) -> None:
+    def update(self, items: Iterable[Item] = (), deleted: Iterable[str] = (), *, version: int | None = None) -> None:
         """Remove nodes, then add or replace others, as one change that no reader sees half of.
 
-        Args:
-            items: ``(node_id, metadata)`` pairs.
-            deleted: Ids of the nodes to remove.
-            version: Version of the index after it; by default the same as before.
+        Ids to remove that are not there are passed over. The version of the index after it is by default the same.
 
         Raises:
             IndexingError: A node id comes twice; nothing is changed then.
@@ -219,7 +226,7 @@ class MetadataIndex:
             after = before.version if version is None else version
             self._snapshot = before.delete(deleted, after).insert(items, after)
 
-    def _test(self, filters: MetadataFilters | None, *, known_only: bool) -> tuple[Snapshot, Test]:
+    def _matcher(self, filters: MetadataFilters | None, *, known_only: bool = False) -> tuple[Snapshot, Matcher]:
         snapshot = self._snapshot
         fields: Mapping[str, FieldIndex] = snapshot.fields
         if self._aliases:
@@ -227,3 +234,18 @@ class MetadataIndex:
             fields = {**known, **fields}
         check_filters(filters, known_fields=fields if known_only else None)
         return snapshot, Compiler(fields, snapshot.alive).compile(filters)
+
+
+def ids_limit(filters: MetadataFilters | None, *, nodes: int, top_k: int) -> int:
+    """Say up to how many candidates, from 16 to 5,000, the store is better off with their ids."""
+    if not any(_is_untranslatable(clause) for clause in walk_clauses(filters)):
+        return IDS_LIMIT
+    # With c candidates the store reads about nodes * top_k / c nodes, or looks up c ids.
+    return min(MAX_IDS, max(IDS_LIMIT, math.isqrt(_READS_PER_ID * nodes * top_k)))
+
+
+def _is_untranslatable(clause: MetadataFilter) -> bool:
+    if push_down(MetadataFilters(filters=[clause]), {}).exact:
+        return False
+    # A range of dates is not taken at the engine's word, but what it lets through is hardly more than is wanted.
+    return not (clause.operator in RANGE_OPERATORS and isinstance(clause.value, str) and parse_moment(clause.value))

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import StoreDamagedError, StoreError
-from agentic_retriever.indices.prefilter.index import MetadataIndex
-from agentic_retriever.indices.prefilter.plan import MAX_IDS
+from agentic_retriever.indices.prefilter.index import MAX_IDS, MetadataIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode
     from llama_index.core.vector_stores.types import MetadataFilters
 
-    from agentic_retriever.indices.prefilter.candidates import CandidateSet
+    from agentic_retriever.indices.prefilter.index import CandidateSet
     from agentic_retriever.stores.node_store import NodeStore
 
 logger = logging.getLogger(__name__)
@@ -28,12 +27,9 @@ SOURCE_ALIASES: Final = {"document_id": "doc_id", "ref_doc_id": "doc_id"}
 
 
 class MetadataView:
-    """The prefilter over the nodes of a vector store; for any number of threads.
+    """The prefilter over the nodes of a vector store, saved in a folder; for any number of threads.
 
-    Args:
-        store: Holds the nodes.
-        folder: Where the prefilter is saved.
-        version: Tells the version of the index, which grows with every change.
+    ``version`` tells the version of the index, which grows with every change.
     """
 
     def __init__(self, store: NodeStore, folder: Path, version: Callable[[], int]) -> None:
@@ -45,11 +41,7 @@ class MetadataView:
         self._unsaved = False
 
     def current(self) -> MetadataIndex:
-        """Return the prefilter of the current version: the one in memory, else the saved one, else a new one.
-
-        Raises:
-            StoreError: The nodes cannot be read.
-        """
+        """Return the prefilter of the current version: the one in memory, else the saved one, else a new one."""
         with self._lock:
             version = self._version()
             if self._index is None or self._index.version != version:
@@ -57,32 +49,18 @@ class MetadataView:
             return self._index
 
     def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
-        """Find the nodes that satisfy filters; where texts are not indexed the store has the last word.
-
-        Args:
-            filters: The filters; ``None`` or empty for all nodes.
-            known_only: Whether a field that no node has is an error.
-
-        Returns:
-            The nodes' ids, exactly.
-
-        Raises:
-            FilterError: The filters cannot be evaluated, or name an unknown field.
-            StoreError: The nodes cannot be read.
-        """
+        """Find the nodes that satisfy filters, exactly; where texts are not indexed the store has the last word."""
         found = self.current().candidates(filters, known_only=known_only)
         if found.exact or not found:
             return found
-        node_ids = found.node_ids() if found.count <= MAX_IDS else None
+        node_ids = list(found) if len(found) <= MAX_IDS else None
         return found.narrowed(node.node_id for node in self._store.get_nodes(node_ids=node_ids, filters=filters))
 
     @contextmanager
     def changing(self, written: Sequence[BaseNode], removed: Sequence[str]) -> Iterator[None]:
         """Change the prefilter together with the index's version, which is to be raised inside.
 
-        Args:
-            written: Nodes that are in the store by now.
-            removed: Ids of nodes that are not any more.
+        ``written`` are nodes that are in the store by now, ``removed`` ids of nodes that are not any more.
         """
         with self._lock:
             before = self._version()

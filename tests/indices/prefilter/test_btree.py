@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import random
+from itertools import product
+from operator import ge, gt, le, lt
 
 import numpy as np
 import pytest
@@ -9,9 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from pyroaring import BitMap
 
-from agentic_retriever.indices.prefilter import btree_nodes
-from agentic_retriever.indices.prefilter.btree import BPlusTree
-from agentic_retriever.indices.prefilter.btree_nodes import Leaf
+from agentic_retriever.indices.prefilter import btree
+from agentic_retriever.indices.prefilter.btree import BPlusTree, Leaf, Side
 
 SMALL = {"LEAF": 4, "FANOUT": 4, "RUN": 3}
 WITHIN = BitMap(range(0, 60, 7))
@@ -19,17 +20,23 @@ BOUNDS = [float("-inf"), 0.0, 0.5, 7.0, float("inf")]
 keys = st.one_of(st.integers(-3, 12).map(float), st.sampled_from([0.5, float("inf"), float("-inf")]))
 
 
-@pytest.fixture(params=["small nodes", "real nodes"])
-def node_sizes(request, monkeypatch):
-    if request.param == "small nodes":
-        for name, size in SMALL.items():
-            monkeypatch.setattr(btree_nodes, name, size)
+def shrink(patch):
+    for name, size in SMALL.items():
+        patch.setattr(btree, name, size)
 
 
 def arrays(entries, dtype=np.float64):
     made = np.empty(len(entries), dtype=dtype)
     made[:] = [key for key, _ in entries]
     return made, np.array([row for _, row in entries], dtype=np.uint32)
+
+
+def below(tree, bound, inclusive):
+    return tree.find(Side(bound, False, inclusive))
+
+
+def above(tree, bound, inclusive):
+    return tree.find(Side(bound, True, inclusive))
 
 
 def depth(node):
@@ -39,9 +46,9 @@ def depth(node):
         assert len(held) == len(rows) > 0
         assert (held[:-1] <= held[1:]).all()
         assert set(rows.tolist()) == set(node.bitmap)
-        assert node.rows is None or len(node.rows) <= btree_nodes.LEAF or held[0] == held[-1]
+        assert node.rows is None or len(node.rows) <= btree.LEAF or held[0] == held[-1]
         return 1
-    assert 1 <= len(node.children) <= btree_nodes.FANOUT
+    assert 1 <= len(node.children) <= btree.FANOUT
     assert list(node.lows) == [child.low for child in node.children] == sorted(node.lows)
     seen = BitMap()
     for child, upto in zip(node.children, node.upto, strict=True):
@@ -56,40 +63,32 @@ def check(tree, entries, bounds=BOUNDS):
     held, rows = tree.entries()
     assert sorted(zip(held.tolist(), rows.tolist(), strict=True)) == sorted(set(entries))
     assert (held[:-1] <= held[1:]).all()
-    assert len(tree) == len(set(entries))
-    assert tree.distinct() == len({key for key, _ in entries})
     leaves = [leaf.low for leaf in tree.leaves()]
     assert len(set(leaves)) == len(leaves)  # no key in two leaves
     if tree.root is not None:
         depth(tree.root)
-    single = not tree.repeats
     for bound in bounds:
-        for inclusive in (False, True):
-            below = {row for key, row in entries if key < bound or (inclusive and key == bound)}
-            above = {row for key, row in entries if key > bound or (inclusive and key == bound)}
-            assert set(tree.below(bound, inclusive=inclusive)) == below
-            assert set(tree.above(bound, inclusive=inclusive)) == above
-            assert tree.below(bound, inclusive=inclusive, within=WITHIN) == BitMap(below) & WITHIN
-            assert tree.above(bound, inclusive=inclusive, within=WITHIN) == BitMap(above) & WITHIN
-            for rows, (low, high) in (
-                (below, tree.count_below(bound, inclusive=inclusive)),
-                (above, tree.count_above(bound, inclusive=inclusive)),
-            ):
-                assert low <= len(rows) <= high
-                assert low == high or not single
         assert set(tree.equal(bound)) == {row for key, row in entries if key == bound}
+        for above, inclusive in product((False, True), repeat=2):
+            side = Side(bound, above, inclusive)
+            accepts = {(False, False): lt, (False, True): le, (True, False): gt, (True, True): ge}[above, inclusive]
+            expected = {row for key, row in entries if accepts(key, bound)}
+            assert set(tree.find(side)) == expected
+            assert tree.find(side, WITHIN) == BitMap(expected) & WITHIN
+            low, high = tree.count(side)
+            assert low <= len(expected) <= high
+            assert low == high or tree.repeats
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(keys, st.integers(0, 60)), max_size=60), st.data())
 def test_build_insert_and_delete_equal_a_plain_list(entries, data):
     with pytest.MonkeyPatch.context() as patch:
-        for name, size in SMALL.items():
-            patch.setattr(btree_nodes, name, size)
+        shrink(patch)
         cut = data.draw(st.integers(0, 60))
         early = [entry for entry in entries if entry[1] < cut]
         late = [entry for entry in entries if entry[1] >= cut]
-        built = BPlusTree.build(*arrays(early))
+        built = BPlusTree().insert(*arrays(early))
         check(built, early)
         grown = built.insert(*arrays(late))
         check(grown, entries)
@@ -103,8 +102,7 @@ class TreeAsList(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        for name, size in SMALL.items():
-            self.patch.setattr(btree_nodes, name, size)
+        shrink(self.patch)
         self.tree, self.entries, self.rows = BPlusTree(), [], 0
 
     @rule(found=st.lists(st.lists(keys, min_size=1, max_size=2), max_size=12))
@@ -133,19 +131,22 @@ def test_any_run_of_changes():
     run_state_machine_as_test(TreeAsList, settings=steps)
 
 
-def test_a_tall_tree(node_sizes):
+@pytest.mark.parametrize("small", [True, False])
+def test_a_tall_tree(small, monkeypatch):
+    if small:
+        shrink(monkeypatch)
     rng = np.random.default_rng(1)
     found = rng.permutation(np.repeat(np.arange(20_000.0), rng.integers(1, 3, 20_000)))
     rows = np.arange(len(found), dtype=np.uint32)
     half = len(found) // 2
-    tree = BPlusTree.build(found[:half], rows[:half])
+    tree = BPlusTree().insert(found[:half], rows[:half])
     for part in np.array_split(np.arange(half, len(found)), 5):
         tree = tree.insert(found[part], rows[part])
     depth(tree.root)
     for bound in (0.0, 1.0, 777.5, 19_999.0):
-        assert list(tree.below(bound, inclusive=True)) == np.flatnonzero(found <= bound).tolist()
-        assert list(tree.above(bound, inclusive=False)) == np.flatnonzero(found > bound).tolist()
-        assert tree.count_below(bound, inclusive=False) == ((found < bound).sum(),) * 2
+        assert list(below(tree, bound, True)) == np.flatnonzero(found <= bound).tolist()
+        assert list(above(tree, bound, False)) == np.flatnonzero(found > bound).tolist()
+        assert tree.count(Side(bound, False, False)) == ((found < bound).sum(),) * 2
     tall = depth(tree.root)
     tree = tree.delete(BitMap(rows[:-50].tolist()))
     assert sorted(tree.entries()[1].tolist()) == rows[-50:].tolist()
@@ -156,52 +157,48 @@ def test_a_tall_tree(node_sizes):
 
 def test_a_range_takes_few_bitmaps_whatever_its_width():
     rng = np.random.default_rng(2)
-    tree = BPlusTree.build(rng.random(300_000), np.arange(300_000, dtype=np.uint32))
+    tree = BPlusTree().insert(rng.random(300_000), np.arange(300_000, dtype=np.uint32))
     height = depth(tree.root)
     assert height == 4
     for bound in (0.001, 0.3, 0.5, 0.999):
-        assert len(tree._parts_below(bound, inclusive=True)) <= height
+        assert len(tree._cut(bound, inclusive=True)[0]) < height
 
 
 def test_heavy_keys_keep_no_arrays():
     found = np.repeat([1.0, 2.0, 3.0], [5_000, 10, 5_000])
-    tree = BPlusTree.build(found, np.arange(len(found), dtype=np.uint32))
+    tree = BPlusTree().insert(found, np.arange(len(found), dtype=np.uint32))
     assert [leaf.rows is None for leaf in tree.leaves()] == [True, False, True]
     tree = tree.insert(np.array([0.5, 1.0, 1.5, 3.5]), np.arange(len(found), len(found) + 4, dtype=np.uint32))
     depth(tree.root)
     assert len(tree.equal(1.0)) == 5_001
-    assert len(tree.above(1.0, inclusive=False)) == 5_012
+    assert len(above(tree, 1.0, False)) == 5_012
     few = tree.delete(BitMap(range(4_995)))
     assert len(few.equal(1.0)) == 6
 
 
 def test_keys_of_any_kind_that_compare():
     entries = [(2**53, 1), (2**53 + 1, 2), (1.5, 3), (10**30, 4), (float("inf"), 5), (-(10**400), 6)]
-    tree = BPlusTree.build(*arrays(entries, object))
+    tree = BPlusTree().insert(*arrays(entries, object))
     assert list(tree.equal(2**53)) == [1]
-    assert list(tree.above(2**53, inclusive=False)) == [2, 4, 5]
-    assert list(tree.below(1.5, inclusive=False)) == [6]
-    assert list(tree.above(10**400, inclusive=True)) == [5]
+    assert list(above(tree, 2**53, False)) == [2, 4, 5]
+    assert list(below(tree, 1.5, False)) == [6]
+    assert list(above(tree, 10**400, True)) == [5]
 
 
 def test_rows_with_several_keys_are_on_both_sides():
-    tree = BPlusTree.build(*arrays([(1.0, 7), (10.0, 7), (1.0, 7), (5.0, 8)]))
+    tree = BPlusTree().insert(*arrays([(1.0, 7), (10.0, 7), (1.0, 7), (5.0, 8)]))
     assert list(tree.repeats) == [7]
-    assert list(tree.below(3.0, inclusive=True)) == [7]
-    assert list(tree.above(3.0, inclusive=True)) == [7, 8]
-    assert list(tree.above(3.0, inclusive=True, within=BitMap([7]))) == [7]
+    assert list(below(tree, 3.0, True)) == [7]
+    assert list(above(tree, 3.0, True)) == [7, 8]
+    assert list(tree.find(Side(3.0, True, True), BitMap([7]))) == [7]
     assert list(tree.delete(BitMap([7])).repeats) == []
 
 
 def test_nothing():
-    tree = BPlusTree.build(*arrays([]))
-    assert tree.root is None
-    assert len(tree) == 0
+    tree = BPlusTree().insert(*arrays([]))
+    assert not tree
     check(tree, [])
     assert tree.insert(*arrays([])) is tree
     assert tree.delete(BitMap([1])) is tree
-
-
-def test_deleting_what_is_not_there_shares_everything():
-    tree = BPlusTree.build(*arrays([(1.0, 1)]))
-    assert tree.delete(BitMap([2])) is tree
+    one = tree.insert(*arrays([(1.0, 1)]))
+    assert one.delete(BitMap([2])) is one

@@ -11,8 +11,7 @@ from store_tools import where
 
 from agentic_retriever.errors import FilterError, StoreClosedError
 from agentic_retriever.indices import Indexer, IndexStorage
-from agentic_retriever.indices.prefilter import snapshot
-from agentic_retriever.indices.prefilter.index import MetadataIndex
+from agentic_retriever.indices.prefilter import MetadataIndex, snapshot
 from agentic_retriever.ingestion import ChunkSettings
 
 

@@ -29,7 +29,7 @@ def expected(entries):
 @settings(max_examples=200, deadline=None)
 @given(pairs, pairs, st.sets(st.integers(0, 200_000)), st.integers(0, 100))
 def test_build_insert_and_delete_equal_plain_sets(first, second, gone, more):
-    before = InvertedIndex.build(factorised(first))
+    before = InvertedIndex().insert(factorised(first))
     assert lists(before) == expected(first)
 
     grown = before.insert(factorised(second))
@@ -44,34 +44,37 @@ def test_build_insert_and_delete_equal_plain_sets(first, second, gone, more):
 
 
 def test_text_true_and_the_boolean_are_two_values():
-    index = InvertedIndex.build(factorised([("True", 1), (True, 2)]))
-    assert set(index.get("True")) == {1}
-    assert set(index.get(True)) == {2}
-    assert index.get(False) is None
+    index = InvertedIndex().insert(factorised([("True", 1), (True, 2)]))
+    assert set(index.postings["True"]) == {1}
+    assert set(index.postings[True]) == {2}
+    assert False not in index.postings
     assert [text for text, _ in index.texts()] == ["True"]
 
 
 def test_without_texts_keeps_booleans():
-    index = InvertedIndex.build(factorised([("x", 1), (True, 2)])).without_texts()
-    assert lists(index) == {(bool, True): {2}}
-    assert index.cost == 0
+    values = factorised([("x", 1), (True, 2), ("y", 2), ("x", 3)])
+    texts, booleans = values.split_texts()
+    assert texts.tolist() == [1, 2, 3]
+    for index in (InvertedIndex().insert(values).without_texts(), InvertedIndex().insert(booleans)):
+        assert lists(index) == {(bool, True): {2}}
+        assert index.cost == 0
 
 
 def test_renumbering():
-    index = InvertedIndex.build(factorised([("x", 1), ("x", 3), ("y", 0)]))
+    index = InvertedIndex().insert(factorised([("x", 1), ("x", 3), ("y", 0)]))
     assert lists(index.renumber(np.array([5, 4, 9, 2], dtype=np.uint32))) == {(str, "x"): {4, 2}, (str, "y"): {5}}
 
 
 def test_deleting_what_is_not_there_shares_everything():
-    index = InvertedIndex.build(factorised([("x", 1)]))
+    index = InvertedIndex().insert(factorised([("x", 1)]))
     assert index.delete(BitMap([7])) is index
 
 
 def test_many_different_values():
     entries = [(str(number), number) for number in range(70_000)]  # more than 16 bits number
-    index = InvertedIndex.build(factorised(entries))
-    assert len(index) == 70_000
-    assert list(index.get("69999")) == [69_999]
+    index = InvertedIndex().insert(factorised(entries))
+    assert len(index.postings) == 70_000
+    assert list(index.postings["69999"]) == [69_999]
 
 
 def test_bitmaps_and_arrays():

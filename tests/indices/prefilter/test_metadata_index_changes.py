@@ -14,19 +14,21 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from metadata_strategies import oracle, random_filters, random_row, seeds
 from store_tools import in_threads
 
-from agentic_retriever.indices.prefilter import btree_nodes, clustering, snapshot
-from agentic_retriever.indices.prefilter.index import MetadataIndex
+from agentic_retriever.indices.prefilter import MetadataIndex, btree, snapshot
 from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
 STEPS = 1_000
-SMALL = {"LEAF": 4, "FANOUT": 3, "RUN": 3}
 
 
 def shrink(patch):
-    for name, size in SMALL.items():
-        patch.setattr(btree_nodes, name, size)
+    for name, size in {"LEAF": 4, "FANOUT": 3, "RUN": 3}.items():
+        patch.setattr(btree, name, size)
     patch.setattr(snapshot, "_MIN_LOOSE", 8)
-    patch.setattr(clustering, "MIN_ROWS", 4)
+    patch.setattr(snapshot, "_MIN_CLUSTERED", 4)
+
+
+def accepted(rows, filters):
+    return {node_id for node_id, row in rows.items() if oracle(row, filters)}
 
 
 class IndexAsDict(RuleBasedStateMachine):
@@ -41,13 +43,13 @@ class IndexAsDict(RuleBasedStateMachine):
     def add(self, chosen, ids):
         rows = {node_id: random_row(chosen) for node_id in sorted(ids)}
         self.version += 1
-        self.index.add(rows.items(), version=self.version)
+        self.index.update(rows.items(), version=self.version)
         self.rows.update(rows)
 
     @rule(gone=st.sets(st.integers(0, 25).map(str)))
     def delete(self, gone):
         self.version += 1
-        self.index.delete(gone, version=self.version)
+        self.index.update(deleted=gone, version=self.version)
         self.rows = {node_id: row for node_id, row in self.rows.items() if node_id not in gone}
 
     @rule(chosen=seeds)
@@ -56,13 +58,13 @@ class IndexAsDict(RuleBasedStateMachine):
 
     @invariant()
     def equal(self):
-        expected = {node_id for node_id, row in self.rows.items() if oracle(row, self.filters)}
-        low, high = self.index.estimate(self.filters)
+        expected = accepted(self.rows, self.filters)
+        _, matcher = self.index._matcher(self.filters)
         assert set(self.index.candidates(self.filters)) == expected
-        assert low <= len(expected) <= high
+        assert matcher.low <= len(expected) <= matcher.high
         assert (len(self.index), self.index.version) == (len(self.rows), self.version)
         there = {name for row in self.rows.values() for name, value in row.items() if value != []}
-        assert {field.name for field in self.index.fields()} == there
+        assert set(self.index._snapshot.fields) == there
 
     def teardown(self):
         self.patch.undo()
@@ -87,18 +89,18 @@ def test_index_store_and_dict_agree_over_1000_steps(tmp_path, monkeypatch):
                 new = {node_id: random_row(chosen) for node_id in chosen.sample(sorted(rows), min(2, len(rows)))}
             elif kind == "delete":
                 gone = chosen.sample(sorted(rows), min(chosen.choice([1, 3, 20]), len(rows)))
-                index.delete(gone)
+                index.update(deleted=gone)
                 store.delete_nodes(node_ids=gone)
                 rows = {node_id: row for node_id, row in rows.items() if node_id not in gone}
                 continue
             else:
                 filters = random_filters(chosen)
-                expected = {node_id for node_id, row in rows.items() if oracle(row, filters)}
+                expected = accepted(rows, filters)
                 assert set(index.candidates(filters)) == expected, (step, filters)
                 assert store.count(filters) == len(expected), (step, filters)
                 asked, hits = asked + 1, hits + len(expected)
                 continue
-            index.add(new.items())
+            index.update(new.items())
             store.add([TextNode(id_=i, text="t", metadata=row, embedding=[1.0, 0.5]) for i, row in new.items()])
             rows.update(new)
     assert asked > 300
@@ -115,9 +117,9 @@ def _look(index, turn, size):
     mixed = index.candidates(_clauses(("text", "==", text), ("number", "!=", turn)))
     every = index.candidates(_clauses(("list", "==", "x")))
     found = index.candidates(_clauses(("number", "<", turn), ("list", "!=", text)))
-    ids = found.node_ids()
-    right = not mixed and every.count == size and found.count in {0, size} and len(set(ids)) == found.count
-    return [] if right and all(found.contains(i) for i in ids) else [(turn, mixed, every.count, found.count)]
+    ids = list(found)
+    right = not mixed and len(every) == size and len(ids) == len(found) == len(set(ids)) and len(ids) in {0, size}
+    return [] if right and all(i in found for i in ids) else [(turn, mixed, len(every), len(found))]
 
 
 def test_readers_see_one_moment_while_a_writer_writes(monkeypatch):
@@ -141,7 +143,7 @@ def test_readers_see_one_moment_while_a_writer_writes(monkeypatch):
         reader.start()
     try:
         for turn in range(1, turns):
-            index.add(state(turn), version=turn)
+            index.update(state(turn), version=turn)
     finally:
         stop.set()
         for reader in readers:
@@ -155,12 +157,11 @@ def test_writers_wait_for_each_other():
 
     def write(name):
         for i in range(50):
-            index.add([(f"{name}-{i}", {"name": name, "i": i})])
+            index.update([(f"{name}-{i}", {"name": name, "i": i})])
             if i % 2:
-                index.delete([f"{name}-{i - 1}"])
+                index.update(deleted=[f"{name}-{i - 1}"])
 
     in_threads(write, "abcd")
-    assert len(index) == 100
-    assert index.values("name") == dict.fromkeys("abcd", 25)
-    odd = MetadataFilters(filters=[MetadataFilter(key="i", value=49)])
-    assert index.candidates(odd) == {f"{name}-49" for name in "abcd"}
+    assert index.candidates(None) == {f"{name}-{i}" for name in "abcd" for i in range(1, 50, 2)}
+    assert [len(index.candidates(_clauses(("name", "==", name)))) for name in "abcd"] == [25] * 4
+    assert index.candidates(_clauses(("i", "==", 49))) == {f"{name}-49" for name in "abcd"}
