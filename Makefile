@@ -7,7 +7,7 @@ NAME ?=
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format docs clean
+.PHONY: help demo test check house bench format docs clean
 
 help: ## show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -34,6 +34,11 @@ check: $(VENV)/.dev ## ruff, mypy --strict, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# With --check, a broken limit ends CI.
+house: $(VENV)/.dev ## count lines, files, settings and import cycles, against their limits
+	$(BIN)/python scripts/house.py
+	$(BIN)/python scripts/trace_query.py
 
 bench: $(VENV)/.dev ## measure against the peers in the same run; NAME=... runs one
 	$(BIN)/python -m benchmarks $(NAME)

@@ -386,7 +386,21 @@ class Pluggable:
         budget: Budget | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> RoutedRetriever:
-        """Return the router as a LlamaIndex retriever; each node tells its route in ``metadata["route"]``."""
+        """Return the router as a LlamaIndex retriever; each node tells its route in ``metadata["route"]``.
+
+        Args:
+            index: An index to use whatever the router thinks.
+            strategy: A strategy to use whatever the router thinks.
+            filters: Conditions on metadata that every node must meet.
+            top_k: Most nodes to return; the configured number by default.
+            budget: What a query may spend.
+            callback_manager: LlamaIndex callbacks; none by default.
+
+        Raises:
+            FilterError: If the filters cannot be used.
+            InvalidQueryError: If ``top_k`` cannot be used.
+            UnknownStrategyError: If no strategy has that name.
+        """
         pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
         return RoutedRetriever(self, pins, callback_manager=callback_manager)
 
@@ -401,7 +415,20 @@ class Pluggable:
         streaming: bool = False,
         callback_manager: CallbackManager | None = None,
     ) -> RoutedQueryEngine:
-        """Return the router as a LlamaIndex query engine; see :class:`RoutedQueryEngine` for its responses."""
+        """Return the router as a LlamaIndex query engine; see :class:`RoutedQueryEngine` for its responses.
+
+        Args:
+            index: An index to use whatever the router thinks.
+            strategy: A strategy to use whatever the router thinks.
+            filters: Conditions on metadata that every node must meet.
+            top_k: Most nodes to retrieve; the configured number by default.
+            budget: What a query may spend.
+            streaming: Whether responses come word by word.
+            callback_manager: LlamaIndex callbacks; none by default.
+
+        Raises:
+            FilterError: If the filters cannot be used; otherwise as :meth:`as_retriever`.
+        """
         pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
         return RoutedQueryEngine(self, pins, streaming=streaming, callback_manager=callback_manager)
 
@@ -417,7 +444,22 @@ class Pluggable:
         top_k: int | None = None,
         budget: Budget | None = None,
     ) -> QueryEngineTool:
-        """Return the router as a tool for LlamaIndex agents, workflows and other query engines."""
+        """Return the router as a tool for LlamaIndex agents, workflows and other query engines.
+
+        Args:
+            name: Name of the tool: letters, digits, ``_`` and ``-``.
+            description: What it can answer; by default made from the names and descriptions of the indexes as they are
+                now, at most 1,024 characters.
+            return_direct: Whether an agent ends with this tool's answer.
+            index: An index to use whatever the router thinks.
+            strategy: A strategy to use whatever the router thinks.
+            filters: Conditions on metadata that every node must meet.
+            top_k: Most nodes to retrieve; the configured number by default.
+            budget: What a query may spend.
+
+        Raises:
+            FilterError: If the filters cannot be used; otherwise as :meth:`as_retriever`.
+        """
         pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
         told = description or tool_description(self.descriptions(), only=index)
         metadata = ToolMetadata(name=name, description=told, return_direct=return_direct)

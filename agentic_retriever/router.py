@@ -109,18 +109,32 @@ class IndexLibrary:
         return {name: self._description(name) for name in self.index_names()}
 
     def index(self, name: str) -> RoutedIndex:
-        """Return an index, stored or attached; changes to an attached one are waited for, two seconds at most."""
+        """Return an index, stored or attached; changes to an attached one are waited for, two seconds at most.
+
+        Raises:
+            UnknownIndexError: If there is none of that name.
+            StoreError: If it cannot be opened.
+        """
         self.resources.attached.catch_up(name, self.resources.config.deadline_s)
         return self.resources.index(name)
 
     def stored_index(self, name: str) -> Index:
-        """Return an index of the data directory, with its folder, documents and files."""
+        """Return an index of the data directory, with its folder, documents and files.
+
+        Raises:
+            IndexingError: If it is an attached one, which has none.
+            UnknownIndexError: If there is none of that name.
+            StoreError: If it cannot be opened.
+        """
         return self.resources.stored(name)
 
     def refresh_index(self, name: str) -> None:
         """Have an attached index read anew by the next question, for changes that cannot be seen from outside.
 
         A stored index is always up to date.
+
+        Raises:
+            UnknownIndexError: If there is none of that name.
         """
         index = self.resources.index(name)
         if isinstance(index, (AttachedIndex, AttachedRetriever)):
@@ -138,6 +152,22 @@ class IndexLibrary:
         """Make an index from sources, bring an existing one up to date with them, or attach one of LlamaIndex.
 
         An attached index is searched where it is, lives in this router only, and is not copied: nothing is written.
+
+        Args:
+            name: Name of the index: letters, digits, ``_``, ``-`` and ``.``.
+            source: A file or folder, several of them, or LlamaIndex documents or nodes.
+            index: A LlamaIndex index, query engine or retriever to attach, instead of a source.
+            description: What the index holds; used when it is made.
+            progress: Hears how far it is.
+
+        Returns:
+            What was added, changed, left alone, removed and skipped.
+
+        Raises:
+            IndexingError: If the name, a source or what is to be attached cannot be used, or both or none are given.
+            IndexExistsError: If an index is to be attached under a name that is taken.
+            EmbeddingError: If the embedding model failed; run again to go on.
+            StoreError: If the index cannot be opened, read or written.
         """
         if index is not None or source is None:
             if source is not None or index is None:
@@ -171,7 +201,17 @@ class IndexLibrary:
         return report
 
     def build_views(self, name: str, *, progress: Progress | None = None) -> None:
-        """Build what some strategies need of an index: leaves."""
+        """Build what some strategies need of an index: leaves, and summaries written by the model where there is one.
+
+        Args:
+            name: The index.
+            progress: Hears how far it is.
+
+        Raises:
+            UnknownIndexError: If there is no such index.
+            EmbeddingError: If something could not be embedded; run again to go on.
+            StoreError: If the disk failed.
+        """
         index, model = self.resources.stored(name), self.resources.model
         index.keyword()
         index.build_views(progress, write_summary=None if model is None else lambda text: model.complete(text).text)
@@ -183,6 +223,21 @@ class IndexLibrary:
 
         A copy that was cut off goes on when it is started again. The source is kept until the copy has been counted.
         Add nothing to the index meanwhile.
+
+        Args:
+            name: The index.
+            to: ``server`` or ``embedded``.
+            new_name: Name of the copy; without one the index itself moves.
+            progress: Hears how far it is.
+
+        Returns:
+            What was done.
+
+        Raises:
+            UnknownIndexError: If there is no such index.
+            IndexingError: If it is there already, kept changing, or the new name is taken.
+            ConfigError: If no server is configured.
+            StoreError: If either side failed; the source is as before.
         """
         self.resources.attached.refuse(name)
         report = copy_index(
@@ -193,11 +248,27 @@ class IndexLibrary:
         return report
 
     def remove_documents(self, name: str, doc_ids: Sequence[str]) -> IngestReport:
-        """Drop documents from an index."""
+        """Drop documents from an index.
+
+        Args:
+            name: An index of the data directory.
+            doc_ids: Ids of documents in it.
+
+        Returns:
+            What was removed.
+
+        Raises:
+            UnknownIndexError: If there is no such index.
+            IndexingError: If a document is not in it; nothing is removed then.
+        """
         return Indexer(self.resources.stored(name)).remove_documents(doc_ids)
 
     def remove_index(self, name: str) -> None:
-        """Delete an index and everything in it; an attached one is only let go of, and stays as it is."""
+        """Delete an index and everything in it; an attached one is only let go of, and stays as it is.
+
+        Raises:
+            UnknownIndexError: If there is none of that name.
+        """
         self.resources.forget(name)
         if not self.resources.attached.remove(name):
             self.resources.storage.remove(name)
@@ -353,7 +424,22 @@ class Queries(IndexLibrary):
         strategy: str | Strategy | None = None,
         budget: Budget | None = None,
     ) -> RouteDecision:
-        """Decide which index and strategy a question goes to, without retrieving."""
+        """Decide which index and strategy a question goes to, without retrieving.
+
+        Args:
+            query: The question.
+            index: An index to use whatever the router thinks.
+            strategy: A strategy to use whatever the router thinks.
+            budget: What the query may spend; strategies that do not fit its time are withheld.
+
+        Raises:
+            InvalidQueryError: If the question cannot be used.
+            OutOfScopeError: If it is about nothing in the indexes, and ``on_abstain`` is ``raise``.
+            RoutingError: If there is nothing to choose from.
+            UnknownIndexError: If the pinned index is unknown.
+            UnknownStrategyError: If the pinned strategy is unknown.
+            DeadlineExceededError: If the time ran out.
+        """
         return self._pipeline.route(self._question(query, index, strategy, None, None), budget)
 
     def explain(
@@ -364,11 +450,25 @@ class Queries(IndexLibrary):
         strategy: str | Strategy | None = None,
         budget: Budget | None = None,
     ) -> Explanation:
-        """Decide as :meth:`route`, and say why in words: print what is returned."""
+        """Decide as :meth:`route`, and say why in words: print what is returned.
+
+        Args:
+            query: The question.
+            index: An index to use whatever the router thinks.
+            strategy: A strategy to use whatever the router thinks.
+            budget: What the query may spend.
+
+        Raises:
+            RoutingError: As :meth:`route`, whose other errors are raised too.
+        """
         return self.explanation(self.route(query, index=index, strategy=strategy, budget=budget))
 
     def explanation(self, decision: RouteDecision) -> Explanation:
-        """Put a decision into words, with the strategies that its index can serve now."""
+        """Put a decision into words, with the strategies that its index can serve now.
+
+        Args:
+            decision: Any decision, such as ``answer.route``.
+        """
         name = decision.index.name
         if name not in self.index_names():
             return Explanation(decision=decision)
@@ -382,6 +482,12 @@ class Queries(IndexLibrary):
         What evidence decided is decided anew from the indexes as they are now; what chance or a model decided (round
         robin, ``llm``) is taken from the record, as long as the index or strategy is still there. On unchanged indexes
         the result has no difference to the record: ``not decision.diff(router.replay(decision))``.
+
+        Args:
+            decision: A decision, or what its ``to_dict()`` gave.
+
+        Raises:
+            RoutingError: If it is no decision record; otherwise as :meth:`route`.
         """
         if not isinstance(decision, RouteDecision):
             decision = RouteDecision.from_dict(decision)
@@ -404,7 +510,26 @@ class Queries(IndexLibrary):
         top_k: int | None = None,
         budget: Budget | None = None,
     ) -> Retrieval:
-        """Route a question and fetch its nodes."""
+        """Route a question and fetch its nodes.
+
+        Args:
+            query: The question.
+            index: An index to use whatever the router thinks.
+            strategy: A strategy to use whatever the router thinks.
+            filters: Conditions on metadata that every node must meet.
+            top_k: Most nodes to return; the configured number by default.
+            budget: What the query may spend.
+
+        Returns:
+            Copies of the nodes, best first, with the decision.
+
+        Raises:
+            InvalidQueryError: If the question or ``top_k`` cannot be used.
+            FilterError: If the filters cannot be used.
+            RetrievalError: If every strategy failed.
+            DeadlineExceededError: If the time ran out.
+            RoutingError: As :meth:`route`.
+        """
         return self._pipeline.retrieve(self._question(query, index, strategy, filters, top_k), budget)
 
     def query(
@@ -418,7 +543,27 @@ class Queries(IndexLibrary):
         budget: Budget | None = None,
         force_cloud: bool = False,
     ) -> Answer:
-        """Answer a question with citations."""
+        """Answer a question with citations.
+
+        Args:
+            query: The question.
+            index: An index to use whatever the router thinks.
+            strategy: A strategy to use whatever the router thinks.
+            filters: Conditions on metadata that every node must meet.
+            top_k: Most nodes to retrieve; the configured number by default.
+            budget: What the query may spend.
+            force_cloud: Ask for the cloud model; noted as degraded where none is configured.
+
+        Returns:
+            The answer with its citations, confidence, route, usage and timings.
+
+        Raises:
+            InvalidQueryError: If the question or ``top_k`` cannot be used.
+            FilterError: If the filters cannot be used.
+            RetrievalError: If every strategy failed.
+            DeadlineExceededError: If the time ran out before nodes were found.
+            RoutingError: As :meth:`route`.
+        """
         return self._pipeline.answer(
             self._question(query, index, strategy, filters, top_k), budget, force_cloud=force_cloud
         )
@@ -434,7 +579,18 @@ class Queries(IndexLibrary):
         budget: Budget | None = None,
         force_cloud: bool = False,
     ) -> AnswerStream:
-        """Answer a question piece by piece; arguments as :meth:`query`."""
+        """Answer a question piece by piece; arguments as :meth:`query`.
+
+        Returns:
+            The pieces, and the finished ``answer`` behind them. The model may change until the first piece is shown,
+            never after it: a reply that breaks off then raises a ``StreamBrokenError`` with what was shown. Iterating
+            raises as :meth:`query` does, otherwise.
+
+        Raises:
+            InvalidQueryError: If the question or ``top_k`` cannot be used.
+            FilterError: If the filters cannot be used.
+            UnknownStrategyError: If the pinned strategy is unknown.
+        """
         question = self._question(query, index, strategy, filters, top_k)
         return AnswerStream(lambda control: self._pipeline.stream(question, budget, control, force_cloud=force_cloud))
 

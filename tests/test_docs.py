@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -109,10 +110,43 @@ def test_version_is_one():
     assert f"## {agentic_retriever.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_files_stay_small():
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in (ROOT / "agentic_retriever").rglob("*.py")
-        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 900
-    }
-    assert not long
+def test_the_architecture_page_names_every_room_and_no_other():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Layers")[2]
+    rows = [row.split(" | ") for row in blocks(page, "text")[0].splitlines()]
+    package = ROOT / "agentic_retriever"
+    rooms = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/*.py")}
+    assert sorted(room for row in rows for room in row) == sorted(rooms - {"__init__", "__main__"})
+    checked = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\nlayers = [")[2].partition("]")[0]
+    assert rows == [row.split(" | ") for row in re.findall('"(.+)"', checked) if row != "__main__"]
+
+
+def public_callables():
+    """Names that users import and the public methods of classes among them, as far as they are ours."""
+    for name in agentic_retriever.__all__:
+        value = getattr(agentic_retriever, name)
+        if callable(value):
+            yield name, value
+        for attribute in dir(value) if inspect.isclass(value) else ():
+            raw = inspect.getattr_static(value, attribute)
+            method = raw.fget if isinstance(raw, property) else getattr(raw, "__func__", raw)
+            ours = inspect.isfunction(method) and method.__module__.startswith("agentic_retriever")
+            if ours and not attribute.startswith("_"):
+                yield f"{name}.{attribute}", method
+
+
+@pytest.mark.parametrize(("name", "value"), [pytest.param(*pair, id=pair[0]) for pair in public_callables()])
+def test_what_users_import_has_a_full_docstring(name, value):
+    text = inspect.getdoc(value)
+    assert text, f"{name} has no docstring"
+    summary, _, rest = text.partition("\n")
+    assert summary.endswith((".", ":")), name
+    assert not rest or rest.startswith("\n"), f"{name}: a blank line comes after the summary"
+    if not inspect.isfunction(value):
+        return
+    parameters = [one for one in inspect.signature(value).parameters if one not in {"self", "cls"}]
+    refers = re.search(r"\b[Aa]s (?:every )?:(?:meth|class):|^Do what ``", text)  # the twin of a method
+    if len(parameters) > 1 and not refers:
+        assert "\nArgs:\n" in text, name
+    if "\nArgs:\n" in text:
+        told = re.findall(r"^    \*{0,2}(\w+)[:,(]", text.partition("\nArgs:\n")[2], re.MULTILINE)
+        assert set(parameters) <= set(told), name

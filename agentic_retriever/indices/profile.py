@@ -185,6 +185,11 @@ class IndexProfile:
         """Read a saved profile; ``None`` when there is none, it cannot be read, or it is not of this version.
 
         A profile is derived, so one that cannot be read is no damage: it is made again.
+
+        Args:
+            folder: Where :meth:`save` wrote it.
+            version: The version of the index that it has to be of.
+            description: The description of the index that it has to be of.
         """
         try:
             content = (folder / PROFILE_FILE).read_bytes()

@@ -44,6 +44,19 @@ class NodeStore(AsyncTwins, ABC):
         """Store nodes with their embeddings; a node whose id is stored already is replaced.
 
         Everything is checked before the first node is written.
+
+        Args:
+            nodes: Nodes that have embeddings.
+            **add_kwargs: Ignored.
+
+        Returns:
+            The nodes' ids, in their order.
+
+        Raises:
+            IndexingError: A node cannot be stored; the message names it and the field.
+            EmbeddingError: An embedding is missing, zero, or has NaN or an infinity.
+            EmbeddingMismatchError: An embedding has another dimension than the collection.
+            StoreError: The disk or the server failed; the message says how many nodes are stored.
         """
         self._check_open()
         if nodes:
@@ -52,7 +65,15 @@ class NodeStore(AsyncTwins, ABC):
         return [node.node_id for node in nodes]
 
     def delete(self, ref_doc_id: str, **delete_kwargs: object) -> None:  # noqa: ARG002 - LlamaIndex's signature
-        """Delete the nodes of one source document."""
+        """Delete the nodes of one source document.
+
+        Args:
+            ref_doc_id: The document's id. One that is not there is no error.
+            **delete_kwargs: Ignored.
+
+        Raises:
+            StoreError: The id is empty, or the disk or the server failed.
+        """
         if not ref_doc_id:
             message = f"delete() needs a document's id, got {ref_doc_id!r}; to remove everything call clear()"
             raise StoreError(message)
@@ -64,7 +85,17 @@ class NodeStore(AsyncTwins, ABC):
         filters: MetadataFilters | None = None,
         **delete_kwargs: object,  # noqa: ARG002 - LlamaIndex's signature
     ) -> None:
-        """Delete the nodes that have one of the ids *and* satisfy the filters."""
+        """Delete the nodes that have one of the ids *and* satisfy the filters.
+
+        Args:
+            node_ids: Ids; those that are not there are no error.
+            filters: Metadata filters.
+            **delete_kwargs: Ignored.
+
+        Raises:
+            StoreError: Nothing was given, or an empty list or filter; only ``clear`` empties a collection.
+            FilterError: The filters cannot be evaluated.
+        """
         if (node_ids is None and filters is None) or node_ids == [] or (filters is not None and is_empty(filters)):
             message = (
                 "delete_nodes() needs node ids or a filter that are not empty, so that nothing is deleted by mistake; "
@@ -74,7 +105,25 @@ class NodeStore(AsyncTwins, ABC):
         self._delete(filters, node_ids=node_ids)
 
     def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:
-        """Find the nodes nearest to an embedding."""
+        """Find the nodes nearest to an embedding.
+
+        Args:
+            query: ``query_embedding``, ``similarity_top_k`` (0 gives nothing) and, each narrowing the result,
+                ``filters``, ``node_ids`` and ``doc_ids``. An empty list gives nothing; only where ``query_str`` is set
+                too does an empty ``node_ids`` restrict nothing, as that is what LlamaIndex's own retriever sends.
+            **kwargs: None are known.
+
+        Returns:
+            Nodes, cosines in [-1, 1] and ids, by falling score and then by id.
+
+        Raises:
+            InvalidQueryError: Another mode than the default, no embedding, a bad ``similarity_top_k``, or an unknown
+                argument.
+            EmbeddingError: The embedding is zero, or has NaN or an infinity.
+            EmbeddingMismatchError: It has another dimension than the collection.
+            FilterError: The filters cannot be evaluated.
+            StoreError: The disk or the server failed.
+        """
         self._check_open()
         hits = self._nearest(StoreQuery.checked(query, kwargs, self._stored_dimension))
         return VectorStoreQueryResult(
@@ -91,7 +140,20 @@ class NodeStore(AsyncTwins, ABC):
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, limit: int | None = None
     ) -> list[BaseNode]:
-        """Read nodes, all of them however many there are."""
+        """Read nodes, all of them however many there are.
+
+        Args:
+            node_ids: Only these; an empty list gives nothing.
+            filters: Only those that satisfy the filters.
+            limit: At most so many; ``None`` for all.
+
+        Returns:
+            The nodes; in the order of ``node_ids`` where these are given, else always in the same order.
+
+        Raises:
+            FilterError: The filters cannot be evaluated.
+            InvalidQueryError: ``limit`` is negative.
+        """
         if limit is not None and limit < 0:
             message = f"limit is {limit}; allowed are 0 and more, or None for all"
             raise InvalidQueryError(message)
@@ -101,6 +163,15 @@ class NodeStore(AsyncTwins, ABC):
         """Index a metadata field for faster filters.
 
         ``add`` does so by itself for up to 64 fields whose values are of one type; in this process from 500 nodes on.
+
+        Args:
+            field: Name of the field.
+            kind: ``keyword`` for texts, ``float`` for numbers, ``bool``, or ``datetime`` for ISO 8601 texts. An index
+                of another kind on the field is replaced.
+
+        Raises:
+            ConfigError: The kind is unknown or the field's name cannot be indexed.
+            StoreError: Nothing was ever stored, or the disk or the server failed.
         """
         if kind not in FIELD_KINDS:
             message = f"unknown kind of payload index {kind!r:.40}; allowed: {', '.join(FIELD_KINDS)}"
