@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -65,7 +66,6 @@ class LocalE5Embedding(BaseEmbedding):
         return vector
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
-        import asyncio  # noqa: PLC0415 - only async callers need it
 
         return await asyncio.to_thread(self._get_query_embedding, query)
 

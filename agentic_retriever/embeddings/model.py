@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from cachetools import TTLCache
 
-from agentic_retriever.embeddings.cache import DiskVectorCache, VectorCache, VectorSource, text_hash
+from agentic_retriever.embeddings.vectors import text_hash
 from agentic_retriever.errors import AgenticRetrieverError, EmbeddingError
 from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
     from llama_index.core.base.embeddings.base import BaseEmbedding
+
+    from agentic_retriever.embeddings.vectors import VectorCache, VectorSource
 
     Vector = npt.NDArray[np.float32]
     Matrix = npt.NDArray[np.float32]
@@ -27,13 +29,9 @@ class EmbeddingModel:
     """Any LlamaIndex embedding, made safe to build on; usable from many threads.
 
     Queries go through ``get_query_embedding`` and passages through ``get_text_embedding_batch``, so that models with
-    two sides (E5, BGE) are used as they were trained. Vectors come back as float32 of unit length.
-
-    Attributes:
-        name: Identity of the model, such as ``"local:multilingual-e5-small-q4"``; an index remembers it.
-        base: The LlamaIndex embedding.
-        batch_size: Texts per call.
-        timeout_s: Seconds for one call in all.
+    two sides (E5, BGE) are used as they were trained. Vectors come back as read-only float32 of unit length. A model
+    that fails, or whose vectors are not usable, raises ``EmbeddingError``, one that takes too long
+    ``DeadlineExceededError``.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only settings of one object
@@ -45,18 +43,18 @@ class EmbeddingModel:
         timeout_s: float = 120.0,
         memory_size: int = 2048,
         memory_ttl_s: float = 86_400.0,
-        disk: DiskVectorCache | None = None,
+        disk: VectorCache | None = None,
         packed: Sequence[VectorSource] = (),
         shared: VectorCache | None = None,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.name = name
+        self.name = name  # such as "local:multilingual-e5-small-q4"; an index remembers it
         self.base = base
         self.batch_size = batch_size
-        self.timeout_s = timeout_s
-        self._disk = disk
+        self.timeout_s = timeout_s  # for one call in all
         self._shared = shared
-        self._sources: tuple[VectorSource, ...] = (*packed, *(level for level in (disk, shared) if level is not None))
+        self._levels = tuple(level for level in (disk, shared) if level is not None)
+        self._sources: tuple[VectorSource, ...] = (*packed, *self._levels)
         self._memory: TTLCache[str, Vector] = TTLCache(memory_size, memory_ttl_s, timer=timer)
         self._lock = threading.Lock()
         self._dimension: int | None = None
@@ -64,59 +62,31 @@ class EmbeddingModel:
 
     @property
     def dimension(self) -> int:
-        """Length of the vectors; asks the model once if it has not embedded anything yet.
-
-        Raises:
-            EmbeddingError: As :meth:`embed_query`.
-        """
+        """Length of the vectors; asks the model once if it has not embedded anything yet."""
         if self._dimension is None:
             self.embed_query("dimension")
         return self._dimension or 0
 
     def embed_query(self, text: str, *, timeout_s: float | None = None) -> Vector:
-        """Embed a question.
-
-        Args:
-            text: The question.
-            timeout_s: Seconds for the call in all; the model's own limit by default.
-
-        Returns:
-            Unit vector, ``(dimension,)`` float32, read-only.
-
-        Raises:
-            EmbeddingError: If the model failed or its vector is not usable.
-            DeadlineExceededError: If it took too long.
-        """
-        with self._lock:
-            cached: Vector | None = self._memory.get(text)
-        if cached is not None:
-            return cached
-        limit = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
+        """Embed a question, in ``timeout_s`` at most if that is less than the model's own limit."""
+        known = self._remembered([text])
+        if known:
+            return known[text]
         vector = self._shared_query(text)
         if vector is None:
-            vector = self._checked(self._call(lambda: [self.base.get_query_embedding(text)], limit), 1)[0]
+            vector = self._checked(self._call(lambda: [self.base.get_query_embedding(text)], timeout_s), 1)[0]
             if self._shared is not None:
                 self._shared.put_many(self.name, {_query_hash(text): vector})
-        with self._lock:
-            if self._memory.maxsize >= 1:
-                self._memory[text] = vector
+        self._remember({text: vector})
         return vector
 
     def embed_passages(
         self, texts: Sequence[str], *, on_progress: Callable[[int], None] | None = None
     ) -> tuple[Matrix, int]:
-        """Embed passages, taking from the caches what is known and keeping there what is new.
+        """Embed passages, taking from the caches what is known and keeping there what is new, batch by batch.
 
-        Args:
-            texts: The passages.
-            on_progress: Called with the number of passages finished since the last call.
-
-        Returns:
-            Unit vectors ``(len(texts), dimension)`` float32, and how many of them the model had to compute.
-
-        Raises:
-            EmbeddingError: If the model failed or its vectors are not usable; batches that were done stay cached.
-            DeadlineExceededError: If one batch took too long.
+        Returns unit vectors ``(len(texts), dimension)``, and how many of them the model had to compute.
+        ``on_progress`` hears the number of passages finished since the last call.
         """
         report = on_progress or (lambda _done: None)
         hashes = [text_hash(text) for text in texts]
@@ -126,50 +96,37 @@ class EmbeddingModel:
         keys = list(missing)
         for i in range(0, len(keys), self.batch_size):
             part = keys[i : i + self.batch_size]
-            batch = [missing[key] for key in part]
-            matrix = self._checked(self._call(lambda b=batch: self._embed_batch(b), self.timeout_s), len(part))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
-            fresh = dict(zip(part, matrix, strict=True))
-            for level in (self._disk, self._shared):
-                if level is not None:
-                    level.put_many(self.name, fresh)
+            fresh = dict(zip(part, self._embed([missing[key] for key in part]), strict=True))
+            for level in self._levels:
+                level.put_many(self.name, fresh)
             known.update(fresh)
             report(len(part))
-        dimension = self._dimension or 0
-        rows = [known[key] for key in hashes]
-        return (np.stack(rows) if rows else np.empty((0, dimension), dtype=np.float32)), len(keys)
+        return self._stacked([known[key] for key in hashes]), len(keys)
 
     def embed_sentences(self, texts: Sequence[str], *, timeout_s: float | None = None) -> Matrix:
-        """Embed short-lived passages, such as the sentences of an answer: one call, kept in memory only.
-
-        Args:
-            texts: The sentences.
-            timeout_s: Seconds for the call in all; the model's own limit by default.
-
-        Returns:
-            Unit vectors ``(len(texts), dimension)`` float32.
-
-        Raises:
-            EmbeddingError: If the model failed or its vectors are not usable.
-            DeadlineExceededError: If it took too long.
-        """
+        """Embed short-lived passages, such as the sentences of an answer: one call, kept in memory only."""
         keys = ["\0passage " + text for text in texts]
-        with self._lock:
-            known = {key: vector for key in keys if (vector := self._memory.get(key)) is not None}
+        known = self._remembered(keys)
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
         if missing:
-            limit = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
-            raw = self._call(lambda: self._embed_batch(list(missing.values())), limit)
-            known.update(zip(missing, self._checked(raw, len(missing)), strict=True))
-            with self._lock:
-                if self._memory.maxsize >= 1:
-                    self._memory.update({key: known[key] for key in missing})
-        return np.stack([known[key] for key in keys]) if keys else np.empty((0, self._dimension or 0), np.float32)
+            fresh = dict(zip(missing, self._embed(list(missing.values()), timeout_s), strict=True))
+            known.update(fresh)
+            self._remember(fresh)
+        return self._stacked([known[key] for key in keys])
 
     def close(self) -> None:
         """Close the caches that outlive the process."""
-        for level in (self._disk, self._shared):
-            if level is not None:
-                level.close()
+        for level in self._levels:
+            level.close()
+
+    def _remembered(self, keys: Iterable[str]) -> dict[str, Vector]:
+        with self._lock:
+            return {key: vector for key in keys if (vector := self._memory.get(key)) is not None}
+
+    def _remember(self, vectors: dict[str, Vector]) -> None:
+        with self._lock:
+            if self._memory.maxsize >= 1:
+                self._memory.update(vectors)
 
     def _shared_query(self, text: str) -> Vector | None:
         if self._shared is None:
@@ -180,13 +137,6 @@ class EmbeddingModel:
             return None
         vector.setflags(write=False)
         return vector
-
-    def _embed_batch(self, batch: list[str]) -> list[list[float]]:
-        # One call per batch: LlamaIndex would cut it again by its own batch size, so that is what it is set to.
-        if self.base.embed_batch_size < len(batch):
-            return [v for i in range(0, len(batch), self.base.embed_batch_size)
-                    for v in self.base.get_text_embedding_batch(batch[i : i + self.base.embed_batch_size])]  # fmt: skip
-        return self.base.get_text_embedding_batch(batch)
 
     def _known(self, hashes: Sequence[bytes]) -> dict[bytes, Vector]:
         known: dict[bytes, Vector] = {}
@@ -205,9 +155,20 @@ class EmbeddingModel:
         self._dimension = vector.shape[0]
         return True
 
-    def _call(self, function: Callable[[], list[list[float]]], timeout_s: float) -> list[list[float]]:
+    def _embed(self, batch: list[str], timeout_s: float | None = None) -> Matrix:
+        # LlamaIndex cuts a call by its own batch size, so it gets no more texts than that at once.
+        most = self.base.embed_batch_size
+
+        def embed() -> list[list[float]]:
+            parts = [batch[i : i + most] for i in range(0, len(batch), most)]
+            return [vector for part in parts for vector in self.base.get_text_embedding_batch(part)]
+
+        return self._checked(self._call(embed, timeout_s), len(batch))
+
+    def _call(self, function: Callable[[], list[list[float]]], timeout_s: float | None) -> list[list[float]]:
+        limit = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
         try:
-            return self._caller.call(function, timeout_s)
+            return self._caller.call(function, limit)
         except AgenticRetrieverError:
             raise
         except Exception as err:  # the seam to embedding models: every client has errors of its own
@@ -240,6 +201,9 @@ class EmbeddingModel:
         unit: Matrix = matrix / norms
         unit.setflags(write=False)
         return unit
+
+    def _stacked(self, vectors: list[Vector]) -> Matrix:
+        return np.stack(vectors) if vectors else np.empty((0, self._dimension or 0), dtype=np.float32)
 
 
 def _query_hash(text: str) -> bytes:

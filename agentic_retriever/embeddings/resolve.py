@@ -1,25 +1,71 @@
-"""From a name in the settings to an embedding model."""
+"""From a name in the settings to an embedding model, and back."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.request
 from typing import TYPE_CHECKING
 
-from agentic_retriever.embeddings.known import KnownQueryEmbedding
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.bridge.pydantic import PrivateAttr
+
 from agentic_retriever.embeddings.local import LOCAL_MODEL, LocalE5Embedding
 from agentic_retriever.errors import ConfigError
 
 if TYPE_CHECKING:
-    from llama_index.core.base.embeddings.base import BaseEmbedding
+    from collections.abc import Mapping
+
+    import numpy as np
+    import numpy.typing as npt
 
     from agentic_retriever.config import RouterConfig
 
-AUTO = "auto"
-LOCAL = "local"
-OLLAMA_PREFIX = "ollama:"
-AUTO_OLLAMA_MODEL = "nomic-embed-text"
-_PROBE_TIMEOUT_S = 0.5
+_LOCAL = "local"
+_OLLAMA_PREFIX = "ollama:"
+_AUTO_OLLAMA_MODEL = "nomic-embed-text"
+
+
+class KnownQueryEmbedding(BaseEmbedding):
+    """Another embedding model, with the vectors of some questions at hand, so that it need not compute those.
+
+    It passes for the model itself: :func:`embedding_name` gives the name of that one.
+    """
+
+    model_name: str = "known-queries"
+    _base: BaseEmbedding = PrivateAttr()
+    _queries: dict[str, npt.NDArray[np.float32]] = PrivateAttr()
+
+    def __init__(self, base: BaseEmbedding, queries: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        super().__init__(model_name=base.model_name, embed_batch_size=base.embed_batch_size)
+        self._base = base
+        self._queries = dict(queries)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name for LlamaIndex's serialisation."""
+        return "KnownQueryEmbedding"
+
+    @property
+    def base(self) -> BaseEmbedding:
+        """The model behind it."""
+        return self._base
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        known = self._queries.get(query)
+        if known is None:
+            return self._base.get_query_embedding(query)
+        vector: list[float] = known.tolist()
+        return vector
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return await asyncio.to_thread(self._get_query_embedding, query)
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._base.get_text_embedding(text)
+
+    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return self._base.get_text_embedding_batch(texts)
 
 
 def embedding_name(base: BaseEmbedding) -> str:
@@ -27,32 +73,25 @@ def embedding_name(base: BaseEmbedding) -> str:
     if isinstance(base, KnownQueryEmbedding):
         return embedding_name(base.base)
     if isinstance(base, LocalE5Embedding):
-        return f"{LOCAL}:{LOCAL_MODEL}"
+        return f"{_LOCAL}:{LOCAL_MODEL}"
     if type(base).__name__ == "OllamaEmbedding":
-        return f"{OLLAMA_PREFIX}{base.model_name}"
+        return f"{_OLLAMA_PREFIX}{base.model_name}"
     return f"{type(base).__name__}:{base.model_name}"
 
 
 def resolve_embedding(config: RouterConfig, *, remembered: str | None = None) -> BaseEmbedding:
     """Build the embedding that the settings name; no network but for ``auto`` without an index.
 
-    Args:
-        config: The settings.
-        remembered: Identity that the indexes of the data directory were built with, if there are any.
-
-    Returns:
-        A LlamaIndex embedding.
-
-    Raises:
-        ConfigError: If the name is none of ``auto``, ``local``, ``ollama:MODEL``.
+    ``remembered`` is the identity that the indexes of the data directory were built with, if there are any. A name that
+    is none of ``auto``, ``local`` and ``ollama:MODEL`` raises ``ConfigError``.
     """
     name = config.embedding_model
-    if name == AUTO:
-        name = remembered or (OLLAMA_PREFIX + AUTO_OLLAMA_MODEL if ollama_has(config, AUTO_OLLAMA_MODEL) else LOCAL)
-    if name in (LOCAL, f"{LOCAL}:{LOCAL_MODEL}"):
+    if name == "auto":
+        name = remembered or (_OLLAMA_PREFIX + _AUTO_OLLAMA_MODEL if _ollama_has_default(config) else _LOCAL)
+    if name in (_LOCAL, f"{_LOCAL}:{LOCAL_MODEL}"):
         return LocalE5Embedding()
-    if name.startswith(OLLAMA_PREFIX) and len(name) > len(OLLAMA_PREFIX):
-        return _ollama(name[len(OLLAMA_PREFIX) :], config)
+    if name.startswith(_OLLAMA_PREFIX) and len(name) > len(_OLLAMA_PREFIX):
+        return _ollama(name.removeprefix(_OLLAMA_PREFIX), config)
     if remembered == name:
         raise ConfigError(
             f"the indexes were built with the embedding {name!r}, which has no name in the settings; "
@@ -61,7 +100,7 @@ def resolve_embedding(config: RouterConfig, *, remembered: str | None = None) ->
     raise ConfigError(f"setting embedding_model must be auto, local or ollama:MODEL, got {name!r}")
 
 
-def ollama_models(config: RouterConfig, timeout_s: float = _PROBE_TIMEOUT_S) -> list[str] | None:
+def ollama_models(config: RouterConfig, timeout_s: float = 0.5) -> list[str] | None:
     """Return the models that the Ollama server has, or ``None`` when it does not answer in time."""
     url = config.ollama_base_url.rstrip("/") + "/api/tags"
     if not url.startswith(("http://", "https://")):
@@ -76,9 +115,8 @@ def ollama_models(config: RouterConfig, timeout_s: float = _PROBE_TIMEOUT_S) -> 
         return None
 
 
-def ollama_has(config: RouterConfig, model: str) -> bool:
-    """Tell whether the Ollama server answers and has a model, with or without its tag."""
-    return any(name == model or name.split(":")[0] == model for name in ollama_models(config) or [])
+def _ollama_has_default(config: RouterConfig) -> bool:
+    return any(name.split(":")[0] == _AUTO_OLLAMA_MODEL for name in ollama_models(config) or [])
 
 
 def _ollama(model: str, config: RouterConfig) -> BaseEmbedding:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -67,21 +67,18 @@ class DiskVectorCache:
     def get_many(self, model: str, hashes: Sequence[bytes]) -> dict[bytes, Vector]:
         """Return the vectors known for these text hashes under this model."""
         found: dict[bytes, Vector] = {}
-        with self._lock:
-            try:
-                connection = self._open()
-                if connection is None:
-                    return {}
-                for i in range(0, len(hashes), _QUERY_CHUNK):
-                    part = list(hashes[i : i + _QUERY_CHUNK])
-                    marks = ",".join("?" * len(part))
-                    rows = connection.execute(
-                        f"SELECT hash, vector FROM vectors WHERE model = ? AND hash IN ({marks})",  # noqa: S608 - only marks
-                        [model, *part],
-                    )
-                    found.update({key: np.frombuffer(blob, dtype=np.float32) for key, blob in rows})
-            except (sqlite3.Error, ValueError) as err:
-                self._give_up(err)
+
+        def read(connection: sqlite3.Connection) -> None:
+            for i in range(0, len(hashes), _QUERY_CHUNK):
+                part = hashes[i : i + _QUERY_CHUNK]
+                marks = ",".join("?" * len(part))
+                rows = connection.execute(
+                    f"SELECT hash, vector FROM vectors WHERE model = ? AND hash IN ({marks})",  # noqa: S608 - only marks
+                    [model, *part],
+                )
+                found.update({key: np.frombuffer(blob, dtype=np.float32) for key, blob in rows})
+
+        self._attempt(read)
         return found
 
     def put_many(self, model: str, vectors: Mapping[bytes, Vector]) -> None:
@@ -89,58 +86,51 @@ class DiskVectorCache:
         rows = [
             (model, key, np.ascontiguousarray(vector, dtype=np.float32).tobytes()) for key, vector in vectors.items()
         ]
-        with self._lock:
-            try:
-                connection = self._open()
-                if connection is not None:
-                    with connection:
-                        connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
-            except sqlite3.Error as err:
-                self._give_up(err)
 
-    def count(self) -> int:
-        """Return how many vectors are kept; 0 when the file cannot be read."""
-        with self._lock:
-            try:
-                connection = self._open()
-                return connection.execute("SELECT COUNT(*) FROM vectors").fetchone()[0] if connection else 0
-            except sqlite3.Error as err:
-                self._give_up(err)
-                return 0
+        def write(connection: sqlite3.Connection) -> None:
+            with connection:
+                connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
+
+        self._attempt(write)
 
     def close(self) -> None:
         """Close the file; a later call opens it again."""
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            self._disconnect()
 
-    def _open(self) -> sqlite3.Connection | None:
-        if self._connection is None and not self._broken:
+    def _attempt(self, use: Callable[[sqlite3.Connection], None]) -> None:
+        """Use the file unless it failed before."""
+        with self._lock:
+            if self._broken:
+                return
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as err:
-                self._give_up(err)
-                return None
-            connection = sqlite3.connect(self.path, timeout=5.0, check_same_thread=False)
-            try:
-                connection.execute("PRAGMA journal_mode=WAL")
-                connection.execute("PRAGMA synchronous=NORMAL")
-                connection.execute(_SCHEMA)
-            except sqlite3.Error:
-                connection.close()
-                raise
-            self._connection = connection
-        return self._connection
+                if self._connection is None:
+                    self._connection = _connect(self.path)
+                use(self._connection)
+            except (sqlite3.Error, ValueError, OSError) as err:
+                logger.warning(
+                    "embedding cache %s is not usable (%s); vectors are computed again", self.path, type(err).__name__
+                )
+                self._broken = True
+                self._disconnect()
 
-    def _give_up(self, err: Exception) -> None:
-        logger.warning(
-            "embedding cache %s is not usable (%s); vectors are computed again", self.path, type(err).__name__
-        )
-        self._broken = True
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute(_SCHEMA)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 class PackedVectors:
