@@ -145,7 +145,10 @@ def routing(macro=0.97, recall=0.6, complexity=0.9):
     return {
         "seed": 0,
         "datasets": [{"name": "cacm"}, {"name": "cisi"}],
-        "stage_one": {"profile": {"macro_accuracy": macro, "abstention": abstention}},
+        "stage_one": {
+            "profile": {"macro_accuracy": macro, "abstention": abstention},
+            "embedding": {"macro_accuracy": 0.6},
+        },
         "stage_two": {"heuristic": {"macro_f1": 0.9}},
         "complexity": {"accuracy": complexity, "macro_f1": 0.9},
     }
