@@ -1,31 +1,191 @@
-"""The history in its database: made when first written, checked for its version, pruned, read."""
+"""The history in its database: tables, connections, writing, pruning, reading and counting; loads SQLAlchemy."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 import os
+import re
 import secrets
 import sqlite3
 import threading
+import unicodedata
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from datetime import datetime, timezone
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
+from sqlalchemy.engine import Dialect
 from sqlalchemy.pool import NullPool
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.types import TypeDecorator
 
-from agentic_retriever.config.values import Secret
-from agentic_retriever.errors import ConfigError, QueryLogError
-from agentic_retriever.querylog.records import META, METADATA, QUERIES, SCHEMA_VERSION, entry_from, row_of
+from agentic_retriever.errors import QueryLogError
+from agentic_retriever.querylog.analytics import Analytics, Latency, RouteCount
+from agentic_retriever.querylog.records import Address, LogEntry
+from agentic_retriever.schema import Complexity, Degradation, Tier, TierUsage
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import datetime
+# The tables of the history, and how an entry becomes a row and a row an entry.
 
-    from agentic_retriever.querylog.records import LogEntry
+#: Raised by one whenever a column changes its meaning; columns are never reused.
+SCHEMA_VERSION: Final = 1
+#: Longer questions are cut to this many characters, so that one cannot fill the disk.
+MAX_TEXT_CHARS: Final = 4_000
+_MAX_NAME_CHARS: Final = 400
+#: The steps that every version times have a column each; any other is kept in ``other_ms``.
+STEPS: Final = ("total", "routing", "embedding", "retrieval", "rerank", "synthesis", "llm")
+# What PostgreSQL refuses in a text: NUL, and halves of surrogate pairs, which SQLite's driver refuses as well.
+_UNSTORABLE_RE: Final = re.compile("[\x00\ud800-\udfff]")
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """A moment in UTC, aware in Python on every database."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Bring an aware moment to UTC; SQLite keeps it without its zone."""
+        if value is None:
+            return None
+        utc = value.astimezone(timezone.utc)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
+        """Return an aware moment in UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
+
+
+METADATA: Final = sa.MetaData()
+
+META: Final = sa.Table(
+    "agentic_retriever_meta",
+    METADATA,
+    sa.Column("name", sa.String(40), primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+
+QUERIES: Final = sa.Table(
+    "agentic_retriever_queries",
+    METADATA,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    # Given before the row is written, so that writing it again after a lost confirmation is noticed.
+    sa.Column("entry_id", sa.String(32), nullable=False, unique=True),
+    sa.Column("query_id", sa.Text, nullable=False),
+    sa.Column("recorded_at", UtcTime, nullable=False, index=True),
+    sa.Column("query_text", sa.Text),
+    sa.Column("query_hash", sa.String(64)),
+    sa.Column("complexity", sa.Text, nullable=False),
+    sa.Column("complexity_score", sa.Double),
+    sa.Column("index_name", sa.Text, nullable=False),
+    sa.Column("index_names", sa.Text, nullable=False),
+    sa.Column("index_mode", sa.Text, nullable=False),
+    sa.Column("index_confidence", sa.Double),
+    sa.Column("strategy", sa.Text, nullable=False),
+    sa.Column("strategy_mode", sa.Text, nullable=False),
+    sa.Column("strategy_confidence", sa.Double),
+    sa.Column("tier", sa.Text, nullable=False),
+    sa.Column("cached", sa.Boolean, nullable=False),
+    sa.Column("llm_calls", sa.BigInteger, nullable=False),
+    sa.Column("cloud_calls", sa.BigInteger, nullable=False),
+    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+    sa.Column("usd", sa.Double, nullable=False),
+    sa.Column("cloud_only_usd", sa.Double),
+    sa.Column("spent", sa.Text),
+    sa.Column("citations", sa.BigInteger, nullable=False),
+    sa.Column("confidence", sa.Double),
+    sa.Column("confidence_level", sa.Text, nullable=False),
+    # The steps alone, so that the database can count equal ones; and each with its reason and fallback.
+    sa.Column("degraded_steps", sa.Text),
+    sa.Column("degraded", sa.Text),
+    sa.Column("error", sa.Text, nullable=False),
+    *(sa.Column(f"{step}_ms", sa.Double) for step in STEPS),
+    sa.Column("other_ms", sa.Text),
+)
+
+
+def hash_of(query: str, salt: bytes) -> str:
+    """Return what stands for a question: 64 hexadecimal digits, alike for spellings that differ in case or spaces.
+
+    The hash is keyed (HMAC-SHA-256, RFC 2104), so the same question has another hash in every database.
+    """
+    plain = " ".join(unicodedata.normalize("NFKC", query).casefold().split())
+    return hmac.new(salt, plain.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def row_of(entry: LogEntry, *, text: str, salt: bytes) -> dict[str, Any]:
+    """Return the columns of an entry."""
+    row: dict[str, Any] = {
+        "entry_id": entry.entry_id,
+        "query_id": _storable(entry.query_id, _MAX_NAME_CHARS),
+        "recorded_at": entry.recorded_at,
+        "query_text": _storable(entry.query, MAX_TEXT_CHARS) if text == "plain" else None,
+        "query_hash": hash_of(entry.query, salt) if text == "hashed" and entry.query else None,
+        "index_name": _storable(entry.index, _MAX_NAME_CHARS),
+        "index_names": _json([_storable(name, _MAX_NAME_CHARS) for name in entry.indexes]),
+        "spent": _json([used.to_dict() for used in entry.spent]) if entry.spent else None,
+        **_degraded_columns(entry.degraded, with_reasons=text == "plain"),
+    }
+    row |= {f"{step}_ms": entry.timings_ms.get(step) for step in STEPS}
+    other = {step: ms for step, ms in entry.timings_ms.items() if step not in STEPS}
+    row["other_ms"] = _json(other) if other else None
+    for name in ("complexity", "index_mode", "strategy", "strategy_mode", "tier", "confidence_level", "error"):
+        row[name] = _storable(getattr(entry, name), _MAX_NAME_CHARS)
+    for name in _AS_THEY_ARE:
+        row[name] = getattr(entry, name)
+    return row
+
+
+_AS_THEY_ARE: Final = (
+    "complexity_score", "index_confidence", "strategy_confidence", "cached", "llm_calls", "cloud_calls",
+    "prompt_tokens", "completion_tokens", "usd", "cloud_only_usd", "citations", "confidence",
+)  # fmt: skip
+
+
+def _degraded_columns(degraded: tuple[Degradation, ...], *, with_reasons: bool) -> dict[str, str | None]:
+    if not degraded:
+        return {"degraded_steps": None, "degraded": None}
+    shown = [lost if with_reasons else Degradation(step=lost.step, reason="", fallback="") for lost in degraded]
+    cleaned = [{name: _storable(text, _MAX_NAME_CHARS) for name, text in lost.to_dict().items()} for lost in shown]
+    return {"degraded_steps": _json(sorted({lost["step"] for lost in cleaned})), "degraded": _json(cleaned)}
+
+
+def entry_from(row: Mapping[str, Any]) -> LogEntry:
+    """Return the entry that a row was made of, as far as it was kept."""
+    timings = {step: row[f"{step}_ms"] for step in STEPS if row[f"{step}_ms"] is not None}
+    return LogEntry(
+        query=row["query_text"] or "",
+        query_hash=row["query_hash"] or "",
+        index=row["index_name"],
+        indexes=tuple(json.loads(row["index_names"])),
+        timings_ms={**timings, **json.loads(row["other_ms"] or "{}")},
+        spent=tuple(TierUsage(**{**used, "tier": Tier(used["tier"])}) for used in json.loads(row["spent"] or "[]")),
+        degraded=tuple(Degradation(**lost) for lost in json.loads(row["degraded"] or "[]")),
+        **{name: row[name] for name in _SAME},
+    )
+
+
+_SAME: Final = (
+    "entry_id", "query_id", "recorded_at", "complexity", "complexity_score", "index_mode", "index_confidence",
+    "strategy", "strategy_mode", "strategy_confidence", "tier", "cached", "cloud_only_usd", "citations", "confidence",
+    "confidence_level", "error",
+)  # fmt: skip
+
+
+def _storable(text: str, limit: int) -> str:
+    return _UNSTORABLE_RE.sub("\ufffd", text[:limit])
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
 
 
 # Connections to the database of the history: short waits, one connection for each piece of work, typed errors.
@@ -378,109 +538,126 @@ class Database:
         return int(version) == SCHEMA_VERSION
 
 
-# Where a history is kept: a SQLite file, or a PostgreSQL database by its URL. Shown without its secrets.
+# Analytics out of the database: counted by SQL that every database speaks, percentiles exactly in Python.
 
-_POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
-_ALLOWED = "use a file, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
+#: Times are taken from this many queries at most, the newest: 8 MB of memory a step.
+MAX_TIMED_ROWS: Final = 1_000_000
+_FETCHED_AT_ONCE: Final = 10_000
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """The place of a history."""
-
-    path: Path | None = None  # The SQLite file, or None for a server
-    url: Secret = field(default_factory=Secret)
-    secrets: tuple[Secret, ...] = ()
-
-    def __str__(self) -> str:
-        if self.path is not None:
-            return str(self.path)
-        parts = urlsplit(self.url.reveal())
-        port = f":{parts.port}" if parts.port else ""
-        return f"postgresql://{parts.hostname or 'localhost'}{port}{parts.path}"
-
-    def redacted(self, text: str) -> str:
-        """Return a text with every secret of the URL starred out."""
-        for secret in self.secrets:
-            text = text.replace(secret.reveal(), "********")
-        return text
+_C = QUERIES.c
+_NO_ERROR = _C.error == ""
+_ANSWERED = sa.and_(_NO_ERROR, _C.tier.not_in(["", Tier.NONE.value]))
+_COMPARED = _C.cloud_only_usd.is_not(None)
 
 
-def address_of(place: str | Path | Secret) -> Address:
-    """Read where a history is to be kept."""
-    if isinstance(place, Path):
-        return Address(path=place)
-    text = place.reveal() if isinstance(place, Secret) else place
-    scheme, separator, rest = text.partition("://")
-    if not separator:
-        if not text.strip() or ":" in text or "@" in text:
-            raise ConfigError(f"the place of the query history is neither a file nor a URL; {_ALLOWED}")
-        return Address(path=Path(text))
-    if scheme.lower() == "sqlite":
-        return Address(path=_sqlite_file(rest))
-    if scheme.lower() not in _POSTGRES:
-        known = scheme.lower() if scheme.replace("+", "").isalnum() and len(scheme) <= 30 else "of this kind"
-        raise ConfigError(f"the query history cannot be kept in a database {known}; {_ALLOWED}")
-    return _server(rest)
+def measure(connection: sa.Connection, *, since: datetime | None, until: datetime | None) -> Analytics:
+    """Measure a period."""
+    where = [_C.recorded_at >= since] if since is not None else []
+    where += [_C.recorded_at < until] if until is not None else []
+    totals = connection.execute(_totals().where(*where)).one()._asdict()
+    if not totals["queries"]:
+        return Analytics(since=since, until=until)
+    routes = connection.execute(
+        sa.select(_C.index_name, _C.strategy, sa.func.count()).where(*where).group_by(_C.index_name, _C.strategy)
+    ).all()
+    timed, latency = _latency(connection, where)
+    return Analytics(
+        since=since,
+        until=until,
+        **_plain(totals),
+        timed=timed,
+        latency_ms=latency,
+        routes=tuple(
+            RouteCount(index=index, strategy=strategy, queries=count)
+            for index, strategy, count in sorted(routes, key=lambda row: (-row[2], row[0], row[1]))
+        ),
+        tiers=_counted(connection, _C.tier, where),
+        confidence_levels=_counted(connection, _C.confidence_level, where),
+        errors=_counted(connection, _C.error, where),
+        fallbacks=_fallbacks(connection, where),
+    )
 
 
-def _sqlite_file(rest: str) -> Path:
-    if not rest.startswith("/") or rest in {"/", "/:memory:"} or "?" in rest:
-        raise ConfigError("the query history needs a SQLite file, without options; write sqlite:///FILE")
-    return Path(rest[1:])
+def _totals() -> sa.Select[Any]:
+    def count_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
+        return sa.func.sum(sa.case((condition, 1), else_=0))
+
+    return sa.select(
+        sa.func.count().label("queries"),
+        sa.func.min(_C.recorded_at, type_=UtcTime).label("first_at"),
+        sa.func.max(_C.recorded_at, type_=UtcTime).label("last_at"),
+        count_if(_ANSWERED).label("answered"),
+        count_if(_C.complexity == Complexity.SIMPLE.value).label("simple"),
+        count_if(_C.complexity == Complexity.COMPLEX.value).label("complex"),
+        count_if(sa.and_(_C.cached, _NO_ERROR)).label("cached"),
+        count_if(_C.degraded_steps.is_not(None)).label("degraded"),
+        count_if(sa.and_(_ANSWERED, _C.cloud_calls == 0)).label("local"),
+        sa.func.sum(_C.llm_calls).label("llm_calls"),
+        sa.func.sum(_C.prompt_tokens).label("prompt_tokens"),
+        sa.func.sum(_C.completion_tokens).label("completion_tokens"),
+        sa.func.sum(_C.usd).label("usd"),
+        sa.func.sum(_C.cloud_only_usd).label("cloud_only_usd"),
+        sa.func.sum(sa.case((_COMPARED, _C.usd))).label("compared_usd"),
+        sa.func.avg(_C.confidence).label("mean_confidence"),
+    )
 
 
-def _server(rest: str) -> Address:
-    url = f"postgresql+psycopg://{rest}"
-    try:
-        parts = urlsplit(url)
-        # An unescaped @, / or : of a password would end up in the host, the port or the database, which are shown.
-        misread = "@" in parts.path or "@" in parts.query or "@" in parts.netloc.rpartition("@")[0]
-        hosted = parts.port is None or parts.port > 0
-    except ValueError:
-        misread, hosted = True, False
-    if misread or not hosted or "#" in rest:
-        # No cause: what urlsplit says repeats parts of the URL.
-        raise ConfigError(
-            "the URL of the query history cannot be read; percent-encode special characters of the password, "
-            "such as %40 for @ and %2F for /"
-        ) from None
-    options = [pair.partition("=") for pair in parts.query.split("&")]
-    raw = [parts.password or "", *(value for name, _, value in options if "pass" in name.lower())]
-    secrets = {spelling for text in raw for spelling in (text, unquote(text)) if spelling}
-    # The longest first, so that one that is part of another does not spoil it.
-    ordered = sorted(secrets, key=lambda text: (-len(text), text))
-    return Address(url=Secret(url), secrets=tuple(Secret(text) for text in ordered))
+_MOMENTS = ("first_at", "last_at")
+_NUMBERS = ("usd", "cloud_only_usd", "compared_usd", "mean_confidence")
 
 
-# Entries on their way to the database: what a query leaves to the thread that writes.
+def _plain(totals: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring sums to int and float; PostgreSQL returns decimals."""
+    plain: dict[str, Any] = {name: totals[name] for name in _MOMENTS}
+    for name, value in totals.items():
+        if name in _NUMBERS:
+            plain[name] = None if value is None else float(value)
+        elif name not in _MOMENTS:
+            plain[name] = int(value)
+    return plain
 
 
-class Waiting(NamedTuple):
-    """An entry, and what it is to be recorded with."""
-
-    entry: LogEntry
-    recorded_at: datetime
-    entry_id: str
-
-    def stamped(self) -> LogEntry:
-        """Return the entry with its time and id."""
-        return replace(self.entry, recorded_at=self.recorded_at, entry_id=self.entry_id)
+def _counted(
+    connection: sa.Connection, column: ColumnElement[str], where: Iterable[ColumnElement[bool]]
+) -> dict[str, int]:
+    """Count rows by a column, leaving out empty values, the most frequent first."""
+    rows = connection.execute(sa.select(column, sa.func.count()).where(column != "", *where).group_by(column))
+    return _most_frequent_first({row[0]: row[1] for row in rows})
 
 
-class EntryIds:
-    """Ids of 32 hexadecimal characters that no other log and no other process gives; safe to use from many threads.
+def _fallbacks(connection: sa.Connection, where: Iterable[ColumnElement[bool]]) -> dict[str, int]:
+    rows = connection.execute(
+        sa.select(_C.degraded_steps, sa.func.count())
+        .where(_C.degraded_steps.is_not(None), *where)
+        .group_by(_C.degraded_steps)
+    )
+    counts: Counter[str] = Counter()
+    for steps, count in rows:
+        counts.update(dict.fromkeys(json.loads(steps), count))
+    return _most_frequent_first(counts)
 
-    Half of each is drawn once for the log and half is counted, as a query must not wait for the system to draw it.
-    """
 
-    def __init__(self) -> None:
-        self.after_fork()
+def _most_frequent_first(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
-    def after_fork(self) -> None:
-        """Draw anew in a child process, which would count on from where its parent is."""
-        self._ids = map(f"{secrets.token_hex(8)}{{:016x}}".format, count())
 
-    def next(self) -> str:
-        """Return the next id."""
-        return next(self._ids)
+def _latency(connection: sa.Connection, where: Iterable[ColumnElement[bool]]) -> tuple[int, dict[str, Latency]]:
+    """Read the times of the newest queries in one pass, and measure each step."""
+    columns = [_C[f"{step}_ms"] for step in STEPS]
+    chosen = sa.select(*columns, _C.cached, _C.other_ms).where(*where).order_by(_C.id.desc()).limit(MAX_TIMED_ROWS)
+    times: dict[str, array[float]] = {step: array("d") for step in ("total", "uncached", *STEPS[1:])}
+    rows = 0
+    # In parts, so that a server sends what is worked on next, not a million rows at once.
+    for row in connection.execution_options(yield_per=_FETCHED_AT_ONCE).execute(chosen):
+        rows += 1
+        for step, ms in zip(STEPS, row, strict=False):
+            if ms is not None:
+                times[step].append(ms)
+        *_, cached, other = row
+        if row[0] is not None and not cached:
+            times["uncached"].append(row[0])
+        for step, ms in json.loads(other).items() if other else ():
+            times.setdefault(step, array("d")).append(ms)
+    if len(times["uncached"]) == len(times["total"]):
+        del times["uncached"]
+    return rows, {step: Latency.of(sorted(found)) for step, found in times.items() if found}

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, InvalidQueryError, QueryLogError
 from agentic_retriever.querylog.analytics import Analytics
-from agentic_retriever.querylog.database import EntryIds, Waiting, address_of
-from agentic_retriever.querylog.records import LogEntry, entry_of
+from agentic_retriever.querylog.records import EntryIds, LogEntry, Waiting, address_of, entry_of
 from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.config.values import Secret
-    from agentic_retriever.querylog.database import Address, Database
+    from agentic_retriever.querylog.database import Database
+    from agentic_retriever.querylog.records import Address
     from agentic_retriever.schema import Answer
 
 
@@ -401,7 +401,7 @@ class QueryLog:
                 raise InvalidQueryError(f"{name} must have a time zone; write datetime(..., tzinfo=timezone.utc)")
 
         def read() -> Analytics:
-            from agentic_retriever.querylog.analytics import measure  # noqa: PLC0415 - loads SQLAlchemy
+            from agentic_retriever.querylog.database import measure  # noqa: PLC0415 - loads SQLAlchemy
 
             with self._keeper.database().reading() as connection:
                 if connection is None:

@@ -1,26 +1,22 @@
-"""What the history keeps of one query."""
+"""What the history keeps of one query, and where: values alone, so that nothing here loads SQLAlchemy."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import math
-import re
-import unicodedata
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final
+import secrets
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
-import sqlalchemy as sa
-from sqlalchemy.types import TypeDecorator
-
+from agentic_retriever.config.values import Secret
+from agentic_retriever.errors import ConfigError
 from agentic_retriever.schema import Degradation, Record, Tier, TierUsage, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from sqlalchemy.engine import Dialect
 
     from agentic_retriever.schema import Answer, RouteDecision
 
@@ -154,159 +150,109 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-# The tables of the history, and how an entry becomes a row and a row an entry.
+# Where a history is kept: a SQLite file, or a PostgreSQL database by its URL. Shown without its secrets.
 
-#: Raised by one whenever a column changes its meaning; columns are never reused.
-SCHEMA_VERSION: Final = 1
-#: Longer questions are cut to this many characters, so that one cannot fill the disk.
-MAX_TEXT_CHARS: Final = 4_000
-_MAX_NAME_CHARS: Final = 400
-#: The steps that every version times have a column each; any other is kept in ``other_ms``.
-STEPS: Final = ("total", "routing", "embedding", "retrieval", "rerank", "synthesis", "llm")
-# What PostgreSQL refuses in a text: NUL, and halves of surrogate pairs, which SQLite's driver refuses as well.
-_UNSTORABLE_RE: Final = re.compile("[\x00\ud800-\udfff]")
+_POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
+_ALLOWED = "use a file, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
 
 
-class UtcTime(TypeDecorator[datetime]):
-    """A moment in UTC, aware in Python on every database."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """The place of a history."""
 
-    impl = sa.DateTime(timezone=True)
-    cache_ok = True
+    path: Path | None = None  # The SQLite file, or None for a server
+    url: Secret = field(default_factory=Secret)
+    secrets: tuple[Secret, ...] = ()
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Bring an aware moment to UTC; SQLite keeps it without its zone."""
-        if value is None:
-            return None
-        utc = value.astimezone(timezone.utc)
-        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+    def __str__(self) -> str:
+        if self.path is not None:
+            return str(self.path)
+        parts = urlsplit(self.url.reveal())
+        port = f":{parts.port}" if parts.port else ""
+        return f"postgresql://{parts.hostname or 'localhost'}{port}{parts.path}"
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
-        """Return an aware moment in UTC."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
-
-
-METADATA: Final = sa.MetaData()
-
-META: Final = sa.Table(
-    "agentic_retriever_meta",
-    METADATA,
-    sa.Column("name", sa.String(40), primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
-)
-
-QUERIES: Final = sa.Table(
-    "agentic_retriever_queries",
-    METADATA,
-    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
-    # Given before the row is written, so that writing it again after a lost confirmation is noticed.
-    sa.Column("entry_id", sa.String(32), nullable=False, unique=True),
-    sa.Column("query_id", sa.Text, nullable=False),
-    sa.Column("recorded_at", UtcTime, nullable=False, index=True),
-    sa.Column("query_text", sa.Text),
-    sa.Column("query_hash", sa.String(64)),
-    sa.Column("complexity", sa.Text, nullable=False),
-    sa.Column("complexity_score", sa.Double),
-    sa.Column("index_name", sa.Text, nullable=False),
-    sa.Column("index_names", sa.Text, nullable=False),
-    sa.Column("index_mode", sa.Text, nullable=False),
-    sa.Column("index_confidence", sa.Double),
-    sa.Column("strategy", sa.Text, nullable=False),
-    sa.Column("strategy_mode", sa.Text, nullable=False),
-    sa.Column("strategy_confidence", sa.Double),
-    sa.Column("tier", sa.Text, nullable=False),
-    sa.Column("cached", sa.Boolean, nullable=False),
-    sa.Column("llm_calls", sa.BigInteger, nullable=False),
-    sa.Column("cloud_calls", sa.BigInteger, nullable=False),
-    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
-    sa.Column("completion_tokens", sa.BigInteger, nullable=False),
-    sa.Column("usd", sa.Double, nullable=False),
-    sa.Column("cloud_only_usd", sa.Double),
-    sa.Column("spent", sa.Text),
-    sa.Column("citations", sa.BigInteger, nullable=False),
-    sa.Column("confidence", sa.Double),
-    sa.Column("confidence_level", sa.Text, nullable=False),
-    # The steps alone, so that the database can count equal ones; and each with its reason and fallback.
-    sa.Column("degraded_steps", sa.Text),
-    sa.Column("degraded", sa.Text),
-    sa.Column("error", sa.Text, nullable=False),
-    *(sa.Column(f"{step}_ms", sa.Double) for step in STEPS),
-    sa.Column("other_ms", sa.Text),
-)
+    def redacted(self, text: str) -> str:
+        """Return a text with every secret of the URL starred out."""
+        for secret in self.secrets:
+            text = text.replace(secret.reveal(), "********")
+        return text
 
 
-def hash_of(query: str, salt: bytes) -> str:
-    """Return what stands for a question: 64 hexadecimal digits, alike for spellings that differ in case or spaces.
+def address_of(place: str | Path | Secret) -> Address:
+    """Read where a history is to be kept."""
+    if isinstance(place, Path):
+        return Address(path=place)
+    text = place.reveal() if isinstance(place, Secret) else place
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        if not text.strip() or ":" in text or "@" in text:
+            raise ConfigError(f"the place of the query history is neither a file nor a URL; {_ALLOWED}")
+        return Address(path=Path(text))
+    if scheme.lower() == "sqlite":
+        return Address(path=_sqlite_file(rest))
+    if scheme.lower() not in _POSTGRES:
+        known = scheme.lower() if scheme.replace("+", "").isalnum() and len(scheme) <= 30 else "of this kind"
+        raise ConfigError(f"the query history cannot be kept in a database {known}; {_ALLOWED}")
+    return _server(rest)
 
-    The hash is keyed (HMAC-SHA-256, RFC 2104), so the same question has another hash in every database.
+
+def _sqlite_file(rest: str) -> Path:
+    if not rest.startswith("/") or rest in {"/", "/:memory:"} or "?" in rest:
+        raise ConfigError("the query history needs a SQLite file, without options; write sqlite:///FILE")
+    return Path(rest[1:])
+
+
+def _server(rest: str) -> Address:
+    url = f"postgresql+psycopg://{rest}"
+    try:
+        parts = urlsplit(url)
+        # An unescaped @, / or : of a password would end up in the host, the port or the database, which are shown.
+        misread = "@" in parts.path or "@" in parts.query or "@" in parts.netloc.rpartition("@")[0]
+        hosted = parts.port is None or parts.port > 0
+    except ValueError:
+        misread, hosted = True, False
+    if misread or not hosted or "#" in rest:
+        # No cause: what urlsplit says repeats parts of the URL.
+        raise ConfigError(
+            "the URL of the query history cannot be read; percent-encode special characters of the password, "
+            "such as %40 for @ and %2F for /"
+        ) from None
+    options = [pair.partition("=") for pair in parts.query.split("&")]
+    raw = [parts.password or "", *(value for name, _, value in options if "pass" in name.lower())]
+    secrets = {spelling for text in raw for spelling in (text, unquote(text)) if spelling}
+    # The longest first, so that one that is part of another does not spoil it.
+    ordered = sorted(secrets, key=lambda text: (-len(text), text))
+    return Address(url=Secret(url), secrets=tuple(Secret(text) for text in ordered))
+
+
+# Entries on their way to the database: what a query leaves to the thread that writes.
+
+
+class Waiting(NamedTuple):
+    """An entry, and what it is to be recorded with."""
+
+    entry: LogEntry
+    recorded_at: datetime
+    entry_id: str
+
+    def stamped(self) -> LogEntry:
+        """Return the entry with its time and id."""
+        return replace(self.entry, recorded_at=self.recorded_at, entry_id=self.entry_id)
+
+
+class EntryIds:
+    """Ids of 32 hexadecimal characters that no other log and no other process gives; safe to use from many threads.
+
+    Half of each is drawn once for the log and half is counted, as a query must not wait for the system to draw it.
     """
-    plain = " ".join(unicodedata.normalize("NFKC", query).casefold().split())
-    return hmac.new(salt, plain.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
+    def __init__(self) -> None:
+        self.after_fork()
 
-def row_of(entry: LogEntry, *, text: str, salt: bytes) -> dict[str, Any]:
-    """Return the columns of an entry."""
-    row: dict[str, Any] = {
-        "entry_id": entry.entry_id,
-        "query_id": _storable(entry.query_id, _MAX_NAME_CHARS),
-        "recorded_at": entry.recorded_at,
-        "query_text": _storable(entry.query, MAX_TEXT_CHARS) if text == "plain" else None,
-        "query_hash": hash_of(entry.query, salt) if text == "hashed" and entry.query else None,
-        "index_name": _storable(entry.index, _MAX_NAME_CHARS),
-        "index_names": _json([_storable(name, _MAX_NAME_CHARS) for name in entry.indexes]),
-        "spent": _json([used.to_dict() for used in entry.spent]) if entry.spent else None,
-        **_degraded_columns(entry.degraded, with_reasons=text == "plain"),
-    }
-    row |= {f"{step}_ms": entry.timings_ms.get(step) for step in STEPS}
-    other = {step: ms for step, ms in entry.timings_ms.items() if step not in STEPS}
-    row["other_ms"] = _json(other) if other else None
-    for name in ("complexity", "index_mode", "strategy", "strategy_mode", "tier", "confidence_level", "error"):
-        row[name] = _storable(getattr(entry, name), _MAX_NAME_CHARS)
-    for name in _AS_THEY_ARE:
-        row[name] = getattr(entry, name)
-    return row
+    def after_fork(self) -> None:
+        """Draw anew in a child process, which would count on from where its parent is."""
+        self._ids = map(f"{secrets.token_hex(8)}{{:016x}}".format, count())
 
-
-_AS_THEY_ARE: Final = (
-    "complexity_score", "index_confidence", "strategy_confidence", "cached", "llm_calls", "cloud_calls",
-    "prompt_tokens", "completion_tokens", "usd", "cloud_only_usd", "citations", "confidence",
-)  # fmt: skip
-
-
-def _degraded_columns(degraded: tuple[Degradation, ...], *, with_reasons: bool) -> dict[str, str | None]:
-    if not degraded:
-        return {"degraded_steps": None, "degraded": None}
-    shown = [lost if with_reasons else Degradation(step=lost.step, reason="", fallback="") for lost in degraded]
-    cleaned = [{name: _storable(text, _MAX_NAME_CHARS) for name, text in lost.to_dict().items()} for lost in shown]
-    return {"degraded_steps": _json(sorted({lost["step"] for lost in cleaned})), "degraded": _json(cleaned)}
-
-
-def entry_from(row: Mapping[str, Any]) -> LogEntry:
-    """Return the entry that a row was made of, as far as it was kept."""
-    timings = {step: row[f"{step}_ms"] for step in STEPS if row[f"{step}_ms"] is not None}
-    return LogEntry(
-        query=row["query_text"] or "",
-        query_hash=row["query_hash"] or "",
-        index=row["index_name"],
-        indexes=tuple(json.loads(row["index_names"])),
-        timings_ms={**timings, **json.loads(row["other_ms"] or "{}")},
-        spent=tuple(TierUsage(**{**used, "tier": Tier(used["tier"])}) for used in json.loads(row["spent"] or "[]")),
-        degraded=tuple(Degradation(**lost) for lost in json.loads(row["degraded"] or "[]")),
-        **{name: row[name] for name in _SAME},
-    )
-
-
-_SAME: Final = (
-    "entry_id", "query_id", "recorded_at", "complexity", "complexity_score", "index_mode", "index_confidence",
-    "strategy", "strategy_mode", "strategy_confidence", "tier", "cached", "cloud_only_usd", "citations", "confidence",
-    "confidence_level", "error",
-)  # fmt: skip
-
-
-def _storable(text: str, limit: int) -> str:
-    return _UNSTORABLE_RE.sub("\ufffd", text[:limit])
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    def next(self) -> str:
+        """Return the next id."""
+        return next(self._ids)

@@ -15,8 +15,9 @@ from log_material import EPOCH, entries, entry, moments, opened
 
 from agentic_retriever.errors import InvalidQueryError
 from agentic_retriever.querylog import Analytics, Latency
-from agentic_retriever.querylog.analytics import measure, nearest_rank
-from agentic_retriever.querylog.database import Database, address_of
+from agentic_retriever.querylog.analytics import nearest_rank
+from agentic_retriever.querylog.database import Database, measure
+from agentic_retriever.querylog.records import address_of
 from agentic_retriever.schema import TierUsage
 
 
@@ -131,7 +132,7 @@ def test_percentiles_at_the_edges():
 
 
 def test_times_come_from_the_newest_queries(place, monkeypatch):
-    monkeypatch.setattr("agentic_retriever.querylog.analytics.MAX_TIMED_ROWS", 10)
+    monkeypatch.setattr("agentic_retriever.querylog.database.MAX_TIMED_ROWS", 10)
     with opened(place) as log:
         for number in range(100):
             log.record(entry(number))

@@ -17,7 +17,7 @@ from sqlalchemy import event
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, QueryLogError
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.querylog import database as engine
-from agentic_retriever.querylog.records import MAX_TEXT_CHARS
+from agentic_retriever.querylog.database import MAX_TEXT_CHARS
 
 WAIT_S = 20
 

@@ -10,8 +10,8 @@ from log_material import EPOCH, answer, entry, opened, route
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError
 from agentic_retriever.querylog import QueryLog, open_query_log
-from agentic_retriever.querylog.database import address_of
-from agentic_retriever.querylog.records import hash_of
+from agentic_retriever.querylog.database import hash_of
+from agentic_retriever.querylog.records import address_of
 from agentic_retriever.schema import Degradation
 
 if TYPE_CHECKING:
