@@ -13,7 +13,7 @@ from agentic_retriever.querylog import QueryLog
 OPTIONS = {"capture_output": True, "text": True, "timeout": 120}
 PRELUDE = """
 import os, sys, threading
-from agentic_retriever.querylog import LogEntry, QueryLog, writer
+from agentic_retriever.querylog import LogEntry, QueryLog, log as writer
 place = sys.argv[1]
 # The limit that a process waits at its end has a test of its own; a busy machine must not reach it in the others.
 writer.EXIT_TIMEOUT_S = 60
