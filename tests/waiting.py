@@ -1,8 +1,10 @@
-"""Waiting in tests for what comes about in another thread."""
+"""Time and threads in tests: waiting for what comes about elsewhere, and limits to how long something may take."""
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import contextmanager
 
 
 def wait_until(condition, seconds: float = 5.0) -> None:
@@ -11,3 +13,20 @@ def wait_until(condition, seconds: float = 5.0) -> None:
     while not condition():
         assert time.monotonic() < ends, "it did not come about in time"
         time.sleep(0.01)
+
+
+@contextmanager
+def within(seconds: float):
+    """See that the block takes less than this."""
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < seconds
+
+
+def in_threads(count: int, call) -> None:
+    """Call with 0, 1, 2 ... in as many threads at once, and wait for their ends."""
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -3,7 +3,6 @@
 from agentic_retriever.breaker import Breaker, BreakerState
 from agentic_retriever.llm.build import build_client
 from agentic_retriever.llm.calls import (
-    AskedReply,
     LLMReply,
     ModelClient,
     StreamsReplies,
@@ -17,14 +16,13 @@ from agentic_retriever.llm.calls import (
 from agentic_retriever.llm.client import Endpoint, LLMClient, RetryPolicy
 from agentic_retriever.llm.failures import failure_kind
 from agentic_retriever.llm.prices import FREE, CostReport, Price, PriceTable
-from agentic_retriever.llm.replies import Choice, containers, json_values, read_choice, read_choices, without_thoughts
+from agentic_retriever.llm.replies import Choice, containers, json_values, read_choice, without_thoughts
 from agentic_retriever.llm.streaming import AsyncPieces, AsyncReplyStream, ReplyStream
 from agentic_retriever.llm.tiers import TieredClient, TierHealth
 from agentic_retriever.schema import Attempt, FailureKind
 
 __all__ = [
     "FREE",
-    "AskedReply",
     "AsyncPieces",
     "AsyncReplyStream",
     "Attempt",
@@ -53,7 +51,6 @@ __all__ = [
     "json_values",
     "random_boundary",
     "read_choice",
-    "read_choices",
     "spent_on",
     "spent_on_failure",
     "without_thoughts",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from agentic_retriever.errors import (
@@ -80,6 +80,11 @@ class LLMReply:
     prompt_cut: bool = False
     attempts: tuple[Attempt, ...] = ()
 
+    @property
+    def spent(self) -> tuple[TierUsage, ...]:
+        """What it took: one entry for each model that was asked."""
+        return spent_on(self.attempts) or (_usage(self),)
+
 
 class ModelClient(Protocol):
     """Anything that completes a prompt: one model, or several tiers behind one face."""
@@ -120,42 +125,18 @@ def estimate_tokens(text: str) -> int:
 
 def spent_on(attempts: Sequence[Attempt]) -> tuple[TierUsage, ...]:
     """Return the accounts of what was tried: one entry for each model that got a request, failed ones included."""
-    return Usage.of(
-        [
-            TierUsage(
-                tier=one.tier,
-                model=one.model,
-                calls=1,
-                prompt_tokens=one.prompt_tokens,
-                completion_tokens=one.completion_tokens,
-                usd=one.usd or 0.0,
-            )
-            for one in attempts
-            if one.requests
-        ]
-    ).tiers
+    return Usage.of([_usage(one) for one in attempts if one.requests]).tiers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedReply:
-    """What a model said to a framed prompt: without its thoughts and cut in ``text``, as it came in ``reply``."""
-
-    text: str
-    reply: LLMReply
-
-    @property
-    def spent(self) -> tuple[TierUsage, ...]:
-        """What it took: one entry for each model that was asked."""
-        reply = self.reply
-        whole = TierUsage(
-            tier=reply.tier,
-            model=reply.model,
-            calls=1,
-            prompt_tokens=reply.prompt_tokens,
-            completion_tokens=reply.completion_tokens,
-            usd=reply.usd,
-        )
-        return spent_on(reply.attempts) or (whole,)
+def _usage(one: Attempt | LLMReply) -> TierUsage:
+    return TierUsage(
+        tier=one.tier,
+        model=one.model,
+        calls=1,
+        prompt_tokens=one.prompt_tokens,
+        completion_tokens=one.completion_tokens,
+        usd=one.usd or 0.0,
+    )
 
 
 def random_boundary() -> str:
@@ -170,8 +151,8 @@ def ask(
     timeout_s: float | None = None,
     needs: TierNeeds | None = None,
     boundary: Callable[[], str] = random_boundary,
-) -> AskedReply:
-    """Ask a model for something other than an answer: a choice, a plan, an order of passages, restrictions.
+) -> LLMReply:
+    """Ask a model for something other than an answer, such as a choice; its reply comes without its thoughts, and cut.
 
     ``prompt`` writes the prompt with a boundary, and raises ``SynthesisError`` for one that occurs in the texts.
 
@@ -190,7 +171,7 @@ def ask(
             reply = client.complete(text, timeout_s=timeout_s)
         else:
             reply = client.complete(text, timeout_s=timeout_s, needs=needs)
-        return AskedReply(text=without_thoughts(reply.text), reply=reply)
+        return replace(reply, text=without_thoughts(reply.text))
     raise LLMError(f"{_DRAWS} boundaries in a row occur in the texts; pass a better source of randomness") from refused
 
 
@@ -200,4 +181,4 @@ def spent_on_failure(client: ModelClient, failure: AgenticRetrieverError) -> tup
         return spent_on(failure.attempts)
     if isinstance(failure, _NOT_SENT) or isinstance(failure.__cause__, SynthesisError):
         return ()
-    return (TierUsage(tier=client.tier, model=client.model, calls=1, prompt_tokens=0, completion_tokens=0),)
+    return (_usage(Attempt(tier=client.tier, model=client.model)),)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from agentic_retriever.errors import LLMOutputError
 
@@ -290,6 +290,9 @@ _BEFORE: Final = r"(?<!\w)(?<!\w[-.])"
 _AFTER: Final = r"(?!\w|[-.]\w)"
 
 
+_Answer: TypeAlias = "tuple[object, dict[str, object] | str]"  # what is chosen, and what stands around it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """What a model chose.
@@ -305,13 +308,12 @@ class Choice:
     reason: str = ""
 
 
-def read_choice(reply: str, names: Sequence[str], *, aliases: Mapping[str, str] | None = None) -> Choice:
+def read_choice(reply: str, names: Sequence[str]) -> Choice:
     """Read the one option that a reply chooses; see the module for the rules.
 
     Args:
         reply: Any text.
         names: The options.
-        aliases: Other spellings of options, each with the option that it means.
 
     Returns:
         The choice; its name is one of ``names``.
@@ -320,52 +322,26 @@ def read_choice(reply: str, names: Sequence[str], *, aliases: Mapping[str, str] 
         LLMOutputError: If the reply cannot be read as a choice; the message is at most 200 characters, without the
             reply.
     """
-    options = _OptionNames(names, aliases)
+    options = _OptionNames(names)
     text = without_thoughts(reply)
-    given = _structured(text, options)
-    if given is None:
-        return Choice(name=_from_prose(text, options))
-    if not given:
-        raise _unreadable(f"what it chooses is none of the {len(names)} options", text)
-    return given[0]
-
-
-def read_choices(
-    reply: str, names: Sequence[str], *, most: int | None = None, aliases: Mapping[str, str] | None = None
-) -> list[Choice]:
-    """Read the options that a reply chooses, best first.
-
-    As :func:`read_choice`, but of several answers each counts once, and a list of names alone, one a line or with
-    commas between them, is an answer too. At least one choice is returned and ``most`` at most.
-    """
-    options = _OptionNames(names, aliases)
-    text = without_thoughts(reply)
-    given = _structured(text, options, several=True)
-    if given is None:
-        given = [Choice(name=name) for name in _listed(text, options) or [_from_prose(text, options)]]
-    if not given:
-        raise _unreadable(f"what it chooses is none of the {len(names)} options", text)
-    return list({choice.name: choice for choice in reversed(given)}.values())[::-1][:most]
-
-
-def _structured(text: str, options: _OptionNames, *, several: bool = False) -> list[Choice] | None:
-    """Return the answers in JSON or labelled lines that are options; ``None`` where there is neither."""
     values = json_values(text)
     answers = [answer for container in containers(values) for answer in _answers(container)]
     answers += [(item, {}) for value in values if isinstance(value, list) for item in value if isinstance(item, str)]
-    if not answers:
-        answers = _labelled(text, options, several=several)
+    answers = answers or _labelled(text, options)
     if answers:
-        read = (_choice(value, context, options) for value, context in answers[:_MAX_ANSWERS])
-        return [choice for choice in read if choice is not None]
+        for value, context in answers[:_MAX_ANSWERS]:
+            choice = _choice(value, context, options)
+            if choice is not None:
+                return choice
+        raise _unreadable(f"what it chooses is none of the {len(names)} options", text)
     if _BEGUN.search(text):
         raise _unreadable("its JSON is cut off, broken or holds no choice", text)
-    return None
+    return Choice(name=_from_prose(text, options))
 
 
-def _labelled(text: str, options: _OptionNames, *, several: bool) -> list[tuple[object, dict[str, object] | str]]:
+def _labelled(text: str, options: _OptionNames) -> list[_Answer]:
     """Return what labelled lines choose, each with the text that follows."""
-    found: list[tuple[object, dict[str, object] | str]] = []
+    found: list[_Answer] = []
     for label, _ in zip(_LABEL.finditer(text), range(_MAX_ANSWERS), strict=False):
         context = text[label.start("value") : label.start("value") + _MAX_CONTEXT]
         value = label["value"]
@@ -374,16 +350,16 @@ def _labelled(text: str, options: _OptionNames, *, several: bool) -> list[tuple[
             value = context.lstrip().split("\n", 1)[0]
             if options.find_line(value) is None:
                 continue
-        found += [(part, context) for part in (value.split(",") if several else [value])]
+        found.append((value, context))
     return found
 
 
-def _answers(container: dict[str, object] | list[object]) -> list[tuple[object, dict[str, object] | str]]:
+def _answers(container: dict[str, object] | list[object]) -> list[_Answer]:
     """Return what the keys of an object choose, the most telling key first."""
     if isinstance(container, list):
         return []
     keyed = {_key(key): value for key, value in reversed(container.items())}
-    found: list[tuple[object, dict[str, object] | str]] = []
+    found: list[_Answer] = []
     for key in _CHOICE_KEYS:
         if key in keyed:
             value = keyed[key]
@@ -457,16 +433,6 @@ def _from_prose(text: str, options: _OptionNames) -> str:
     return name
 
 
-def _listed(text: str, options: _OptionNames) -> list[str]:
-    """Return the options of a list of names alone, else those that stand on lines of their own."""
-    if len(text) > MAX_PROSE_CHARS:
-        return []
-    named = [options.find_line(part) for part in re.split("[\n,;]", text) if part.strip()]
-    if None in named:
-        named = [options.find_line(line) for line in text.splitlines()]
-    return [name for name in named if name is not None]
-
-
 def _only_mention(sentences: Sequence[str], options: _OptionNames) -> str | None:
     """Return the option that sentences name, if they name one only and no sentence that names it denies or asks."""
     naming = [(sentence, options.mentioned(sentence)) for sentence in sentences]
@@ -489,16 +455,11 @@ class _OptionNames:
     """The names that can be chosen.
 
     A text is one of them when it is spelled alike; else when it is alike but for case, but for accents too, but for
-    ``_``, ``-`` and spaces between the words too, or without these, and no other option is so alike. ``aliases`` are
-    other spellings, each with the option that it means; those of no option are left out.
+    ``_``, ``-`` and spaces between the words too, or without these, and no other option is so alike.
     """
 
-    def __init__(self, names: Sequence[str], aliases: Mapping[str, str] | None = None) -> None:
-        self.names = tuple(names)
-        known = set(names)
-        spellings = {name: name for name in names}
-        spellings.update({other: meant for other, meant in (aliases or {}).items() if meant in known} | spellings)
-        self._tiers = [_alike(spellings, form) for form in _FORMS]
+    def __init__(self, names: Sequence[str]) -> None:
+        self._tiers = [_alike(names, form) for form in _FORMS]
         self._mention: re.Pattern[str] | None = None
 
     def find(self, text: str) -> str | None:
@@ -543,11 +504,11 @@ _FORMS: Final[tuple[Callable[[str], str], ...]] = (
 _PLAIN_FORM: Final = 2
 
 
-def _alike(spellings: Mapping[str, str], form: Callable[[str], str]) -> dict[str, str | None]:
-    """Map each form of a spelling to its option, or to ``None`` where two options share it."""
+def _alike(names: Iterable[str], form: Callable[[str], str]) -> dict[str, str | None]:
+    """Map each form of a name to its option, or to ``None`` where two options share it."""
     forms: dict[str, str | None] = {}
-    for spelling, name in spellings.items():
-        key = form(spelling)
+    for name in names:
+        key = form(name)
         forms[key] = name if forms.get(key, name) == name else None
     return {key: name for key, name in forms.items() if key}
 

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import threading
+
 import model_servers
 import pytest
+
+from agentic_retriever.config import RouterConfig
+from agentic_retriever.llm import build_client
 
 
 @pytest.fixture
@@ -19,6 +24,51 @@ def chat():
 def stream_body():
     """Builds the body of a streamed reply."""
     return model_servers.stream_body
+
+
+@pytest.fixture(params=["ollama", "openrouter"])
+def provider(request):
+    return request.param
+
+
+@pytest.fixture
+def other(provider):
+    """The provider that stands in when the first one fails."""
+    return "openrouter" if provider == "ollama" else "ollama"
+
+
+@pytest.fixture
+def build():
+    """Builds tiers from settings, and closes them."""
+    made = []
+
+    def make(**settings):
+        settings = {"openrouter_api_key": model_servers.KEY, **settings}
+        made.append(build_client(RouterConfig(**settings)))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def tiers_on(server, provider, build):
+    """Builds one tier of the provider on the server, without retries."""
+
+    def make(**settings):
+        urls = {"ollama_base_url": server.url, "openrouter_base_url": f"{server.url}/api/v1"}
+        return build(**{"llm": f"{provider}:some/model:1b", "llm_retries": 0, **urls, **settings})
+
+    return make
+
+
+@pytest.fixture
+def release():
+    """What hanging models wait for; set at the end."""
+    event = threading.Event()
+    yield event
+    event.set()
 
 
 class FakeClock:

@@ -11,7 +11,7 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.llm import FailureKind, TierNeeds, build_client
 from agentic_retriever.llm.build import context_window
-from agentic_retriever.schema import Tier
+from agentic_retriever.schema import Budget, Tier
 from agentic_retriever.testing.fakes import FakeLLM
 
 CANARY = "sk-or-canary-4711"
@@ -111,8 +111,8 @@ def test_own_prices_are_used(tmp_path):
     config = RouterConfig(llm="openrouter:a/b", prices_file=str(path), openrouter_api_key=CANARY)
     (only,) = build_client(config).order()
     assert (only.price.in_usd, only.context_tokens) == (1.0, 50_000)
-    assert only.refusal(10**5, TierNeeds(max_usd=0.1 + 2 * 1024 / 1e6)) is None
-    assert only.refusal(10**5, TierNeeds(max_usd=0.1 + 2 * 1023 / 1e6)) is FailureKind.BUDGET
+    assert only.refusal(10**5, TierNeeds(budget=Budget(max_usd=0.1 + 2 * 1024 / 1e6))) is None
+    assert only.refusal(10**5, TierNeeds(budget=Budget(max_usd=0.1 + 2 * 1023 / 1e6))) is FailureKind.BUDGET
 
 
 def test_context_window_is_bounded_and_grows_with_the_context():

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
-import time
 
 import pytest
+from waiting import in_threads, within
 
 from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError
 from agentic_retriever.llm import Endpoint, FailureKind, LLMClient, estimate_tokens, failure_kind
@@ -27,10 +26,8 @@ def test_reply_carries_text_tier_model_and_estimated_tokens():
 
 
 def test_token_estimate_counts_dense_scripts_by_character():
-    assert estimate_tokens("") == 0
-    assert estimate_tokens("a") == 1
-    assert estimate_tokens("abcd" * 5) == 5
-    assert estimate_tokens("ที่ดิน") == len("ที่ดิน")
+    thai = "ที่ดิน"
+    assert [estimate_tokens(text) for text in ("", "a", "abcd" * 5, thai)] == [0, 1, 5, len(thai)]
 
 
 @pytest.mark.parametrize("blank", ["", "   ", "\n\t\u3000"])
@@ -74,9 +71,8 @@ def test_every_foreign_error_becomes_one_of_ours(raised, expected, kind):
     assert failure_kind(raised) is failure_kind(caught.value) is kind
     message = str(caught.value)
     assert message.startswith(f"primary model fake-llm: {kind.value}")
-    assert "SECRET" not in message
-    assert "canary" not in message
-    assert "PROMPT" not in message
+    for secret in ("SECRET", "canary", "PROMPT"):
+        assert secret not in message
 
 
 def test_our_own_errors_pass_unchanged():
@@ -86,53 +82,35 @@ def test_our_own_errors_pass_unchanged():
     assert caught.value is own
 
 
-def test_hanging_model_is_abandoned_and_its_late_reply_ignored():
-    release = threading.Event()
-
-    def slow(prompt: str) -> str:
-        release.wait(20)
-        return "late"
-
-    hung = client(slow, timeout_s=5)
-    started = time.monotonic()
-    with pytest.raises(DeadlineExceededError, match=r"primary model fake-llm"):
+def test_hanging_model_is_abandoned_and_its_late_reply_ignored(release):
+    hung = client(lambda _p: release.wait(20) and "late")
+    with within(1.0), pytest.raises(DeadlineExceededError, match=r"primary model fake-llm"):
         hung.complete("q", timeout_s=0.1)
-    assert time.monotonic() - started < 1.0
     release.set()
     assert hung.complete("q").text == "late"
 
 
-def test_a_client_whose_calls_all_hang_still_answers_in_time():
-    release = threading.Event()
+def test_a_client_whose_calls_all_hang_still_answers_in_time(release):
     hung = client(lambda _p: str(release.wait(20)), max_calls=2)
-    started = time.monotonic()
-    for _ in range(4):
-        with pytest.raises(DeadlineExceededError):
-            hung.complete("q", timeout_s=0.05)
-    assert time.monotonic() - started < 2.0
-    release.set()
+    with within(2.0):
+        for _ in range(4):
+            with pytest.raises(DeadlineExceededError):
+                hung.complete("q", timeout_s=0.05)
 
 
-def test_more_callers_than_may_wait_are_told_at_once_that_it_is_overloaded():
-    release = threading.Event()
+def test_more_callers_than_may_wait_are_told_at_once_that_it_is_overloaded(release):
     hung = client(lambda _p: str(release.wait(20)), max_calls=2, endpoint=Endpoint(max_waiting=1))
     kinds: list[FailureKind] = []
 
-    def ask() -> None:
+    def ask(_i) -> None:
         try:
             hung.complete("q", timeout_s=0.6)
         except DeadlineExceededError as err:
             kinds.append(failure_kind(err))
 
-    threads = [threading.Thread(target=ask) for _ in range(20)]
-    started = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert time.monotonic() - started < 0.6 + 0.5
+    with within(0.6 + 0.5):
+        in_threads(20, ask)
     assert (kinds.count(FailureKind.TIMEOUT), kinds.count(FailureKind.OVERLOADED)) == (2, 18)
-    release.set()
 
 
 @pytest.mark.parametrize("left", [0, -1.0])
@@ -143,12 +121,9 @@ def test_no_time_left_asks_nothing(left):
     assert llm.prompts == []
 
 
-def test_own_limit_wins_over_a_longer_one():
-    release = threading.Event()
-    hung = client(lambda _p: str(release.wait(20)), timeout_s=0.05)
+def test_own_limit_wins_over_a_longer_one(release):
     with pytest.raises(DeadlineExceededError):
-        hung.complete("q", timeout_s=60)
-    release.set()
+        client(lambda _p: str(release.wait(20)), timeout_s=0.05).complete("q", timeout_s=60)
 
 
 def test_works_below_a_running_loop_and_in_three_loops_in_turn():
@@ -162,17 +137,9 @@ def test_works_below_a_running_loop_and_in_three_loops_in_turn():
 
 def test_works_from_many_threads():
     one = client(lambda prompt: f"re {prompt}")
-    got: dict[str, str] = {}
-
-    def ask(i: int) -> None:
-        got[f"q{i}"] = one.complete(f"q{i}").text
-
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert got == {f"q{i}": f"re q{i}" for i in range(16)}
+    got: dict[int, str] = {}
+    in_threads(16, lambda i: got.update({i: one.complete(f"q{i}").text}))
+    assert got == {i: f"re q{i}" for i in range(16)}
 
 
 def test_repr_names_the_model_alone():

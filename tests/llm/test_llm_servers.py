@@ -1,46 +1,24 @@
-"""Both providers against a server on the loopback interface, one fault at a time."""
+"""Each provider against a server on the loopback interface that answers well, or well enough."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import pytest
-from waiting import wait_until
+from waiting import wait_until, within
 
-from agentic_retriever.config import RouterConfig
-from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError
-from agentic_retriever.llm import LLMClient, TieredClient, build_client
-
-KEY = "sk-or-canary-4711"
-BODY_CANARY = "provider-body-canary"
-
-
-@pytest.fixture(params=["ollama", "openrouter"])
-def provider(request) -> str:
-    return request.param
+from agentic_retriever.errors import DeadlineExceededError, LLMError
 
 
 @pytest.fixture
-def make(server, provider):
-    made: list[TieredClient] = []
+def make(tiers_on):
+    """Builds the client of the only tier."""
 
-    def _make(timeout_s: float = 10, **changes: object) -> LLMClient:
-        config = RouterConfig(
-            llm=f"{provider}:some/model:1b",
-            ollama_base_url=server.url,
-            openrouter_base_url=f"{server.url}/api/v1",
-            openrouter_api_key=KEY,
-            llm_timeout_s=timeout_s,
-            llm_retries=0,
-        )
-        made.append(build_client(config.with_changes(**changes)))
-        return made[-1].order()[0]
+    def _make(**settings):
+        return tiers_on(**settings).order()[0]
 
-    yield _make
-    for client in made:
-        client.close()
+    return _make
 
 
 def test_good_reply(server, provider, make, chat):
@@ -88,7 +66,7 @@ def test_ollama_is_free_and_openrouter_costs_what_the_table_says(server, provide
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_dead_server_gets_three_requests_then_none_until_the_cooldown_ends(server, provider, make, status):
+def test_dead_server_gets_three_requests_then_none_until_the_cooldown_ends(server, make, status):
     server.reply({"error": "x"}, status)
     patient = make(llm_retries=2, breaker_cooldown_s=600)
     for _ in range(20):
@@ -98,7 +76,7 @@ def test_dead_server_gets_three_requests_then_none_until_the_cooldown_ends(serve
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 404])
-def test_refusal_is_never_sent_again(server, provider, make, status):
+def test_refusal_is_never_sent_again(server, make, status):
     server.reply({"error": "x"}, status)
     with pytest.raises(LLMError):
         make(llm_retries=2).complete("q")
@@ -106,13 +84,11 @@ def test_refusal_is_never_sent_again(server, provider, make, status):
 
 
 @pytest.mark.parametrize(("asked", "requests"), [("0", 3), ("0.05", 3), ("30", 1)])
-def test_retry_after_is_honoured_within_the_deadline(server, provider, make, asked, requests):
+def test_retry_after_is_honoured_within_the_deadline(server, make, asked, requests):
     server.reply({"error": "x"}, 429)
     server.headers = {"retry-after": asked}
-    started = time.monotonic()
-    with pytest.raises(LLMError, match="429"):
+    with within(1.0), pytest.raises(LLMError, match="429"):
         make(llm_retries=2).complete("q", timeout_s=5)
-    assert time.monotonic() - started < 1.0
     assert len(server.requests) == requests
 
 
@@ -135,80 +111,11 @@ def test_abandoned_call_frees_its_thread_and_its_connection(server, provider, ma
     wait_until(lambda: threading.active_count() <= before)
 
 
-@pytest.mark.parametrize("status", [400, 401, 402, 404, 429, 500, 503])
-def test_http_error_is_one_request_and_one_typed_error(server, provider, make, chat, status):
-    server.reply({"error": {"message": BODY_CANARY}} if provider == "openrouter" else {"error": BODY_CANARY}, status)
-    with pytest.raises(LLMError, match=rf"some/model:1b: .*HTTP {status}") as caught:
-        make().complete("q")
-    assert len(server.requests) == 1
-    assert BODY_CANARY not in str(caught.value)
-    assert KEY not in str(caught.value)
-    assert caught.value.__cause__ is not None
-
-
-FAULTS = {
-    "html": b"<html><body>Bad gateway</body></html>",
-    "empty body": b"",
-    "cut json": b'{"message": {"ro',
-    "not utf-8": b"\xff\xfe{}",
-    "error with status 200": {"error": {"message": BODY_CANARY, "code": 502}},
-    "json list": [],
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_unusable_body(server, provider, make, fault):
-    server.reply(FAULTS[fault])
-    with pytest.raises(LLMOutputError) as caught:
-        make().complete("q")
-    assert BODY_CANARY not in str(caught.value)
-    assert len(server.requests) == 1
-
-
-@pytest.mark.parametrize("content", ["", "  \n", None])
-def test_blank_or_null_content(server, provider, make, chat, content):
-    server.reply(chat(provider, content))
-    with pytest.raises(LLMOutputError):
-        make().complete("q")
-
-
-@pytest.mark.parametrize("choices", [[], None])
-def test_no_choices(server, make, provider, chat, choices):
-    if provider == "ollama":
-        pytest.skip("Ollama's replies have no choices")
-    server.reply(chat(provider, "x") | {"choices": choices})
-    with pytest.raises(LLMOutputError):
-        make().complete("q")
-
-
-def test_closed_early(server, make):
-    server.mode = "close"
-    with pytest.raises(LLMError, match=r"cannot be reached|cannot be used"):
-        make().complete("q")
-
-
-def test_refused(make):
-    dead = "http://127.0.0.1:9"
-    with pytest.raises(LLMError, match="cannot be reached"):
-        make(ollama_base_url=dead, openrouter_base_url=dead).complete("q")
-
-
-@pytest.mark.parametrize("mode", ["hang", "drip"])
-def test_hang_and_drip_end_at_the_deadline(server, provider, make, chat, mode):
-    server.reply(chat(provider, "x" * 200))
-    server.mode = mode
-    patient = make()
-    started = time.monotonic()
-    with pytest.raises(DeadlineExceededError, match=r"some/model:1b"):
-        patient.complete("q", timeout_s=0.3)
-    assert time.monotonic() - started < 0.3 + 0.5
-
-
 def test_same_client_in_three_event_loops(server, provider, make, chat):
     server.reply(chat(provider, "ok"))
     one = make()
 
-    async def ask() -> str:
+    async def ask():
         return one.complete("q").text
 
     assert [asyncio.run(ask()) for _ in range(3)] == ["ok"] * 3

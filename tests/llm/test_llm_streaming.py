@@ -6,9 +6,8 @@ import threading
 import time
 
 import pytest
-from waiting import wait_until
+from waiting import wait_until, within
 
-from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import AllModelsFailedError, LLMOutputError, StreamBrokenError
 from agentic_retriever.llm import (
     Breaker,
@@ -19,14 +18,10 @@ from agentic_retriever.llm import (
     RetryPolicy,
     TieredClient,
     TierNeeds,
-    build_client,
     failure_kind,
 )
 from agentic_retriever.schema import Tier
 from agentic_retriever.testing.fakes import FakeLLM
-
-KEY = "sk-or-canary-4711"
-DEAD = "http://127.0.0.1:9"
 
 
 class PieceLLM(FakeLLM):
@@ -58,8 +53,7 @@ def hang(release, first=()):
     return pieces
 
 
-def test_pieces_come_one_by_one_then_the_reply():
-    release = threading.Event()
+def test_pieces_come_one_by_one_then_the_reply(release):
 
     def pieces(_prompt):
         yield "Par"
@@ -137,24 +131,17 @@ def test_all_tiers_down_before_the_first_piece():
     assert [a.failure for a in caught.value.attempts] == [FailureKind.UNREACHABLE, FailureKind.OUTPUT]
 
 
-def test_stall_before_the_first_piece_leaves_time_for_the_next_tier():
-    release = threading.Event()
+def test_stall_before_the_first_piece_leaves_time_for_the_next_tier(release):
     tiers = TieredClient([client_of(hang(release)), client_of(["ok"], Tier.CLOUD)], timeout_s=1.0)
-    started = time.monotonic()
-    assert list(tiers.stream("q")) == ["ok"]
-    assert time.monotonic() - started < 1.0 + 0.5
-    release.set()
+    with within(1.0 + 0.5):
+        assert list(tiers.stream("q")) == ["ok"]
 
 
-def test_stall_between_pieces_ends_at_the_total_deadline():
-    release = threading.Event()
+def test_stall_between_pieces_ends_at_the_total_deadline(release):
     tiers = TieredClient([client_of(hang(release, ["half "])), client_of(["ok"], Tier.CLOUD)], timeout_s=0.6)
-    started = time.monotonic()
-    with pytest.raises(StreamBrokenError) as caught:
+    with within(0.6 + 0.5), pytest.raises(StreamBrokenError) as caught:
         list(tiers.stream("q"))
-    assert time.monotonic() - started < 0.6 + 0.5
     assert failure_kind(caught.value) is FailureKind.TIMEOUT
-    release.set()
 
 
 def test_slow_pieces_do_not_stretch_the_deadline():
@@ -164,10 +151,8 @@ def test_slow_pieces_do_not_stretch_the_deadline():
         while not stop.wait(0.05):
             yield "x"
 
-    started = time.monotonic()
-    with pytest.raises(StreamBrokenError):
+    with within(0.4 + 0.5), pytest.raises(StreamBrokenError):
         list(client_of(pieces).stream("q", timeout_s=0.4))
-    assert time.monotonic() - started < 0.4 + 0.5
     stop.set()
 
 
@@ -194,8 +179,7 @@ def test_breaker_counts_streams_and_forgives_readers_who_leave():
     assert breaker.state.value == "open"
 
 
-def test_a_waiting_reader_is_woken_by_close_from_another_thread():
-    release = threading.Event()
+def test_a_waiting_reader_is_woken_by_close_from_another_thread(release):
     stream = client_of(hang(release, ["a"])).stream("q")
     got = []
     reader = threading.Thread(target=lambda: got.extend(stream))
@@ -205,35 +189,9 @@ def test_a_waiting_reader_is_woken_by_close_from_another_thread():
     reader.join(2)
     assert not reader.is_alive()
     assert got == ["a"]
-    release.set()
 
 
 # Against servers -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["ollama", "openrouter"])
-def provider(request):
-    return request.param
-
-
-@pytest.fixture
-def tiers_on(server, provider):
-    made = []
-
-    def make(**changes):
-        config = RouterConfig(
-            llm=f"{provider}:some/model:1b",
-            ollama_base_url=server.url,
-            openrouter_base_url=f"{server.url}/api/v1",
-            openrouter_api_key=KEY,
-            llm_retries=0,
-        )
-        made.append(build_client(config.with_changes(**changes)))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.close()
 
 
 def test_streamed_reply_of_each_provider(server, provider, tiers_on, stream_body):
@@ -270,34 +228,28 @@ def test_stalled_stream_ends_at_the_deadline_and_frees_its_connection(server, pr
     server.mode = "stall"
     client = tiers_on()
     before = threading.active_count()
-    started = time.monotonic()
-    with pytest.raises((StreamBrokenError, AllModelsFailedError)):
+    with within(0.4 + 0.5), pytest.raises((StreamBrokenError, AllModelsFailedError)):
         list(client.stream("q", timeout_s=0.4))
-    assert time.monotonic() - started < 0.4 + 0.5
     server.released.set()
     wait_until(lambda: server.open_connections == 0)
     wait_until(lambda: threading.active_count() <= before)
 
 
 @pytest.mark.parametrize("status", [401, 500, 200])
-def test_stream_that_does_not_begin_goes_to_the_next_tier(make_server, provider, stream_body, status):
+def test_stream_that_does_not_begin_goes_to_the_next_tier(make_server, provider, other, build, stream_body, status):
     bad, good = make_server(), make_server()
     bad.reply({"error": "x"} if status != 200 else stream_body(provider, [], finish="stop"), status)
-    other = "openrouter" if provider == "ollama" else "ollama"
     good.reply(stream_body(other, ["ok"]))
     urls = {provider: bad.url, other: good.url}
-    config = RouterConfig(
+    client = build(
         llm="ollama:a",
         llm_cloud="openrouter:b/c",
         ollama_base_url=urls["ollama"],
         openrouter_base_url=urls["openrouter"] + "/api/v1",
-        openrouter_api_key=KEY,
     )
-    client = build_client(config)
     stream = client.stream("q", needs=TierNeeds(force_cloud=provider == "openrouter"))
     assert list(stream) == ["ok"]
     assert len(stream.reply.attempts) == 2
-    client.close()
 
 
 def test_abandoned_streams_leave_no_thread_and_no_connection(server, provider, tiers_on, stream_body):

@@ -9,6 +9,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import within
 
 from agentic_retriever.errors import AllModelsFailedError, BudgetExceededError, DeadlineExceededError, LLMError
 from agentic_retriever.llm import (
@@ -109,27 +110,20 @@ def test_all_down_lists_every_attempt():
     assert "PROMPT" not in str(error)
 
 
-def test_hanging_first_tier_leaves_time_for_the_next():
-    release = threading.Event()
+def test_hanging_first_tier_leaves_time_for_the_next(release):
     tiers = three(lambda _p: str(release.wait(20)), ["cloud"], ["small"])
-    started = time.monotonic()
-    reply = tiers.complete("q", timeout_s=1.0)
-    assert time.monotonic() - started < 1.0 + 0.5
+    with within(1.0 + 0.5):
+        reply = tiers.complete("q", timeout_s=1.0)
     assert reply.text == "cloud"
     assert reply.attempts[0].failure is FailureKind.TIMEOUT
     assert 0.4 < reply.attempts[0].seconds < 0.9
-    release.set()
 
 
-def test_all_hanging_end_at_the_deadline():
-    release = threading.Event()
+def test_all_hanging_end_at_the_deadline(release):
     tiers = three(*[lambda _p: str(release.wait(20))] * 3)
-    started = time.monotonic()
-    with pytest.raises(AllModelsFailedError) as caught:
+    with within(1.0 + 0.5), pytest.raises(AllModelsFailedError) as caught:
         tiers.complete("q", timeout_s=1.0)
-    assert time.monotonic() - started < 1.0 + 0.5
     assert [a.failure for a in caught.value.attempts] == [FailureKind.TIMEOUT] * 3
-    release.set()
 
 
 def test_no_time_asks_nobody():
@@ -228,8 +222,7 @@ def test_paused_tier_takes_next_to_no_time():
     assert sorted(spent)[37] < 0.05
 
 
-def test_twenty_hung_calls_do_not_stop_other_work():
-    release = threading.Event()
+def test_twenty_hung_calls_do_not_stop_other_work(release):
     hung = model(Tier.PRIMARY, lambda _p: str(release.wait(20)), max_calls=4, max_waiting=4)
     tiers = TieredClient([hung], timeout_s=5)
     kinds = []
@@ -252,7 +245,6 @@ def test_twenty_hung_calls_do_not_stop_other_work():
     assert time.monotonic() - started < 1.5 + 0.5
     assert kinds.count(FailureKind.OVERLOADED) == 16
     assert kinds.count(FailureKind.TIMEOUT) == 4
-    release.set()
 
 
 def test_costs_compare_with_the_cloud_model():

@@ -8,7 +8,7 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 from agentic_retriever.errors import LLMOutputError
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
-from agentic_retriever.llm import LLMReply, read_choice, read_choices
+from agentic_retriever.llm import LLMReply, read_choice
 from agentic_retriever.retrievers.planner import parse_plan
 from agentic_retriever.retrievers.rerank import parse_order
 from agentic_retriever.routing import HeuristicSelector, LLMClassifier, LLMSelector, ProfileClassifier
@@ -60,18 +60,6 @@ class TestReadChoiceOfNamesInManyForms(ChoiceReaderContract):
 
     def read(self, reply):
         return read_choice(reply, self.options).name
-
-
-@pytest.mark.filterwarnings("error")
-class TestReadChoices(ReplyReaderContract):
-    def read(self, reply):
-        return read_choices(reply, self.options, most=2)
-
-    def check(self, found):
-        names = [choice.name for choice in found]
-        assert 0 < len(names) <= 2
-        assert len(set(names)) == len(names)
-        assert set(names) <= set(self.options)
 
 
 def profile_of(name, text):

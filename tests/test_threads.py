@@ -1,4 +1,4 @@
-"""Bounded worker pools."""
+"""Bounded pools, calls with a total time limit, and the seam to foreign code."""
 
 from __future__ import annotations
 
@@ -8,9 +8,23 @@ import os
 import threading
 
 import pytest
+from waiting import within
 
-from agentic_retriever.errors import AgenticRetrieverError
-from agentic_retriever.threads import Workers
+from agentic_retriever.errors import (
+    AgenticRetrieverError,
+    DeadlineExceededError,
+    EmbeddingError,
+    RetrievalError,
+    StoreError,
+)
+from agentic_retriever.threads import DeadlineCaller, Workers, guarded
+
+
+def failing(error):
+    def call():
+        raise error
+
+    return call
 
 
 def test_no_thread_before_the_first_call_and_none_after_close():
@@ -45,7 +59,7 @@ def test_the_callers_context_and_errors_come_along():
     name = contextvars.ContextVar("name", default="none")
     with Workers(1, "pool") as workers:
         name.set("mine")
-        assert workers.submit(name.get).result() == "mine"
+        assert workers.submit(name.get).result() == DeadlineCaller("thing").call(name.get, 1.0) == "mine"
 
         def change():
             name.set("other")
@@ -113,3 +127,53 @@ def test_a_forked_child_gets_threads_of_its_own():
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), TimeoutError("inner")])
+def test_a_call_in_time_returns_its_result_or_raises_its_error(error):
+    assert DeadlineCaller("thing").call(lambda: 42, 1.0) == 42
+    with pytest.raises(type(error)) as raised:
+        DeadlineCaller("thing").call(failing(error), 1.0)
+    assert raised.value is error
+
+
+def test_hanging_call_is_abandoned_in_time_and_names_what_hung():
+    release = threading.Event()
+    with within(0.5), pytest.raises(DeadlineExceededError, match=r"slow thing did not answer within 0\.1 s"):
+        DeadlineCaller("slow thing").call(release.wait, 0.05)
+    release.set()
+
+
+def test_abandoned_calls_are_bounded_and_their_places_come_back():
+    release = threading.Event()
+    caller = DeadlineCaller("dead server", max_calls=2)
+    for _ in range(2):
+        with pytest.raises(DeadlineExceededError, match="did not answer"):
+            caller.call(release.wait, 0.01)
+    with pytest.raises(DeadlineExceededError, match="overloaded: 2 calls"):
+        caller.call(lambda: 1, 0.01)
+    release.set()
+    assert caller.call(lambda: 1, 5.0) == 1
+
+
+def test_foreign_errors_are_told_by_their_type_alone():
+    assert guarded("the store", lambda: 42) == 42
+    cause = KeyError("api-key-123")
+    with pytest.raises(StoreError) as failed:
+        guarded("the store", failing(cause))
+    assert str(failed.value) == "the store failed with KeyError; see the cause"
+    assert failed.value.__cause__ is cause
+
+
+def test_the_kind_of_error_and_the_advice_are_the_callers():
+    with pytest.raises(RetrievalError) as failed:
+        guarded("it", failing(OSError("x")), error=RetrievalError, advice="ask again")
+    assert str(failed.value) == "it failed with OSError; ask again"
+    assert failed.value.causes == {}
+
+
+@pytest.mark.parametrize("error", [EmbeddingError("down"), KeyboardInterrupt()])
+def test_our_own_errors_and_what_is_no_error_pass_as_they_are(error):
+    with pytest.raises(type(error)) as passed:
+        guarded("it", failing(error))
+    assert passed.value is error
