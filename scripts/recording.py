@@ -11,7 +11,8 @@ and retrieval, and the formats of the files in the data directory. The indexes a
 has them: so it also shows what a new version makes of an old one's files. ``inventory`` describes the files of any data
 directory. ``take`` copies the JSON of ``agentic-retriever bench`` and ``bench-routing`` without what differs from run
 to run. ``compare`` reads all JSON below two folders. It exits with 1 when a strategy's nDCG@10 fell by more than 0.002
-on a collection, stage one by profiles has a macro accuracy below 0.965, another figure of routing fell, or any other file differs.
+on a collection, stage one by profiles has a macro accuracy below 0.965, another figure of routing fell, or any other
+file differs.
 PATTERN is an intended difference, such as ``answers.json:*.route.features.length`` or ``bench:cacm.learned``.
 """
 
