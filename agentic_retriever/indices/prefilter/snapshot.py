@@ -176,11 +176,11 @@ class Snapshot:
         try:
             with np.load(io.BytesIO(files[_ARRAYS]), allow_pickle=False) as arrays:
                 reader = _Reader(dict(arrays))
-            numbers = NodeNumbers(reader.node_ids())
+            numbers, nodes = NodeNumbers(reader.node_ids()), int(header["nodes"])
             fields = dict(reader.field(facts) for facts in json.loads(files[_FIELDS]))
         except (ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile) as err:
             raise StoreDamagedError(f"{folder} is damaged: its files cannot be read back; rebuild it") from err
-        if len(numbers) != header["nodes"]:
+        if len(numbers) != nodes:
             raise StoreDamagedError(f"{folder} is damaged: its files disagree with manifest.json; rebuild it")
         return cls(version=version, numbers=numbers, alive=_all_rows(len(numbers)), fields=fields)
 

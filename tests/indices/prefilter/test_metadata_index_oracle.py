@@ -1,17 +1,25 @@
-"""The prefilter finds exactly what the evaluator accepts, and what a second reading of its rules accepts."""
+"""The prefilter finds exactly what the evaluator accepts, and what a second reading of its rules accepts.
+
+It does so beside stores, while nodes are added, updated and deleted, and while others read it.
+"""
 
 from __future__ import annotations
 
 import random
+import threading
 import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from llama_index.core.schema import TextNode
-from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters, VectorStoreQuery
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQuery
 from metadata_strategies import cases, oracle, random_filters, random_row, seeds
+from store_tools import in_threads, where
 
 from agentic_retriever.filters import matches, node_fields, predicate
 from agentic_retriever.indices.prefilter import MetadataIndex, PlanKind, btree, snapshot
@@ -26,6 +34,14 @@ def repeatable(examples):
         max_examples=examples, derandomize=True, database=None, deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )  # fmt: skip
+
+
+def shrink(patch):
+    """Make few nodes behave as very many do."""
+    for name, size in {"LEAF": 3, "FANOUT": 3, "RUN": 2}.items():
+        patch.setattr(btree, name, size)
+    patch.setattr(snapshot, "_MIN_LOOSE", 8)
+    patch.setattr(snapshot, "_MIN_CLUSTERED", 4)
 
 
 def named(rows):
@@ -73,9 +89,7 @@ def test_filters_and_metadata_that_shrink(case):
 def test_small_nodes_and_another_order_change_nothing(chosen, cut):
     nodes, filters = named(random_row(chosen) for _ in range(60)), random_filters(chosen)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot, "_MIN_CLUSTERED", 4)
-        for name, size in {"LEAF": 3, "FANOUT": 3, "RUN": 2}.items():
-            patch.setattr(btree, name, size)
+        shrink(patch)
         index = MetadataIndex.build(list(nodes.items())[:cut], version=1)
         index.update(list(nodes.items())[cut:])
         found = set(index.candidates(filters))
@@ -102,8 +116,7 @@ def test_texts_that_are_left_out_only_widen(chosen):
 
 @pytest.mark.parametrize("row", [{"year": 2020}, {}], ids=["with", "without"])
 def test_an_oracle_that_would_notice(row):
-    is_2020 = MetadataFilters(filters=[MetadataFilter(key="year", operator=FilterOperator.EQ, value=2020)])
-    assert oracle(row, is_2020) == bool(row)
+    assert oracle(row, where("year", 2020)) == bool(row)
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +193,114 @@ def test_qdrants_own_store_by_the_prefilters_ids(nodes, index, peer, chosen):
         accepts = predicate(filters)
         found = {i for i in peer.query(ask(node_ids=list(candidates))).ids if accepts(fields[i])}
     assert found == accepted(fields, filters)
+
+
+class IndexStoreAndDict(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.patch, self.folder = pytest.MonkeyPatch(), TemporaryDirectory()
+        shrink(self.patch)
+        self.index, self.rows, self.version = MetadataIndex.build([], 0), {}, 0
+        self.store = QdrantEdgeVectorStore(Path(self.folder.name), dimension=2)
+        self.filters = MetadataFilters(filters=[])
+
+    @rule(chosen=seeds, ids=st.sets(st.integers(0, 25).map(str), max_size=8))
+    def add(self, chosen, ids):
+        rows = {node_id: random_row(chosen) for node_id in sorted(ids)}
+        self.version += 1
+        self.index.update(rows.items(), version=self.version)
+        self.store.add([TextNode(id_=i, text="t", metadata=row, embedding=[1.0, 0.5]) for i, row in rows.items()])
+        self.rows.update(rows)
+
+    @rule(gone=st.sets(st.integers(0, 25).map(str)))
+    def delete(self, gone):
+        self.version += 1
+        self.index.update(deleted=gone, version=self.version)
+        self.rows = {node_id: row for node_id, row in self.rows.items() if node_id not in gone}
+        if gone:
+            self.store.delete_nodes(node_ids=sorted(gone))
+
+    @rule(chosen=seeds)
+    def ask(self, chosen):
+        self.filters = random_filters(chosen)
+
+    @invariant()
+    def equal(self):
+        expected = accepted(self.rows, self.filters)
+        low, high = bounds(self.index, self.filters)
+        assert set(self.index.candidates(self.filters)) == expected
+        assert self.store.count(self.filters) == len(expected)
+        assert low <= len(expected) <= high
+        assert (len(self.index), self.index.version) == (len(self.rows), self.version)
+        there = {name for row in self.rows.values() for name, value in row.items() if value != []}
+        assert set(self.index._snapshot.fields) == there
+
+    def teardown(self):
+        self.store.close()
+        self.folder.cleanup()
+        self.patch.undo()
+
+
+def test_index_store_and_dict_agree_over_1000_steps():
+    steps = settings(max_examples=20, stateful_step_count=50, deadline=None, derandomize=True, database=None)
+    run_state_machine_as_test(IndexStoreAndDict, settings=steps)
+
+
+def _clauses(*clauses):
+    return MetadataFilters(filters=[MetadataFilter(key=k, operator=o, value=v) for k, o, v in clauses])
+
+
+def _look(index, turn, size):
+    """What a reader finds wrong; every change replaces all nodes, so two values at once are half of a change."""
+    text = str(turn)
+    mixed = index.candidates(_clauses(("text", "==", text), ("number", "!=", turn)))
+    every = index.candidates(_clauses(("list", "==", "x")))
+    found = index.candidates(_clauses(("number", "<", turn), ("list", "!=", text)))
+    ids = list(found)
+    right = not mixed and len(every) == size and len(ids) == len(found) == len(set(ids)) and len(ids) in {0, size}
+    return [] if right and all(i in found for i in ids) else [(turn, mixed, len(every), len(found))]
+
+
+def test_readers_see_one_moment_while_a_writer_writes(monkeypatch):
+    monkeypatch.setattr(snapshot, "_MIN_LOOSE", 200)
+    size, turns = 60, 120
+
+    def state(turn):
+        return ((f"n{i}", {"text": str(turn), "number": turn, "list": [str(turn), "x"], "i": i}) for i in range(size))
+
+    index = MetadataIndex.build(state(0), 0)
+    stop, problems, seen = threading.Event(), [], set()
+
+    def read(seed):
+        chosen = random.Random(seed)
+        while not stop.is_set():
+            problems.extend(_look(index, chosen.randrange(turns), size))
+            seen.add(index.version)
+
+    readers = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
+    for reader in readers:
+        reader.start()
+    try:
+        for turn in range(1, turns):
+            index.update(state(turn), version=turn)
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert problems == []
+    assert len(seen) > 3
+
+
+def test_writers_wait_for_each_other():
+    index = MetadataIndex.build([], 0)
+
+    def write(name):
+        for i in range(50):
+            index.update([(f"{name}-{i}", {"name": name, "i": i})])
+            if i % 2:
+                index.update(deleted=[f"{name}-{i - 1}"])
+
+    in_threads(write, "abcd")
+    assert index.candidates(None) == {f"{name}-{i}" for name in "abcd" for i in range(1, 50, 2)}
+    assert [len(index.candidates(_clauses(("name", "==", name)))) for name in "abcd"] == [25] * 4
+    assert index.candidates(_clauses(("i", "==", 49))) == {f"{name}-49" for name in "abcd"}
