@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import importlib
 import io
+import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from agentic_retriever.errors import ConfigError, EvaluationError, unknown_name
+from agentic_retriever.errors import ConfigError
 from agentic_retriever.evaluation.measures import BENCH_HINT, MEASURES
 from agentic_retriever.evaluation.options import ORACLE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from agentic_retriever.evaluation.reliability import Reliability
-    from agentic_retriever.evaluation.results import Benchmark, Row, TargetResult
 
 OURS, PEER, FRONT, GREY = "#3b78b5", "#c2703d", "#4f9a55", "#888888"
 
 _SIZE: Final = (7.2, 4.2)
+_ID: Final = re.compile(r'(\bid="|url\(#|href="#)')
 _COMMENT: Final = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
 _STYLE: Final = {
     "svg.hashsalt": "agentic-retriever",
@@ -43,29 +44,25 @@ _STYLE: Final = {
 """Nothing but mid-grey on nothing, so that a plot can be read on light and on dark ground."""
 
 
-def tradeoff_figure(result: Benchmark, target: str | None = None) -> Any:  # noqa: ANN401 - of an optional library
+def tradeoff_figure(result: Any) -> Any:  # noqa: ANN401 - a TargetResult, which itself draws by this file
     """Draw quality against latency for one target; see ``Benchmark.plot``."""
-    names = list(result.results)
-    if target is not None and target not in names:
-        raise EvaluationError(unknown_name("data set", target, names))
-    chosen = result.results[target or names[0]]
     with _library("").rc_context(_STYLE):
-        return _tradeoff(chosen)
+        return _tradeoff(result.rows)
 
 
-def target_svgs(result: TargetResult) -> dict[str, str]:
-    """Draw everything about one target."""
+def target_svgs(result: Any, prefix: str) -> dict[str, str]:  # noqa: ANN401 - a TargetResult
+    """Draw everything about one target as SVG elements by title, whose ids begin with a prefix of their page's own."""
     with _library("").rc_context(_STYLE):
         drawn = {
-            "Quality against latency": _svg(_tradeoff(result)),
-            "Distribution over the questions": _svg(_distributions(list(result.rows.values()))),
+            "Quality against latency": _tradeoff(result.rows),
+            "Distribution over the questions": _distributions(list(result.rows.values())),
         }
         if result.routing is not None:
-            drawn["Regret by question"] = _svg(_regret(result.routing.regret))
-            drawn["Confidence in the chosen strategy"] = _svg(_reliability(result.routing.reliability))
+            drawn["Regret by question"] = _regret(result.routing.regret)
+            drawn["Confidence in the chosen strategy"] = _reliability(result.routing.reliability)
         if result.answers is not None and result.answers.reliability is not None:
-            drawn["Confidence in the answers"] = _svg(_reliability(result.answers.reliability))
-    return drawn
+            drawn["Confidence in the answers"] = _reliability(result.answers.reliability)
+        return {title: _svg(figure, f"{prefix}{at}-") for at, (title, figure) in enumerate(drawn.items())}
 
 
 def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -79,33 +76,76 @@ def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
     return front
 
 
-def _tradeoff(result: TargetResult) -> Any:  # noqa: ANN401 - of an optional library
+def _tradeoff(rows: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of an optional library
     figure, axes = _axes()
-    rows = {name: row for name, row in result.rows.items() if name != ORACLE}
-    points = {name: (max(row.percentile_ms(50), 1e-3), row.mean()) for name, row in rows.items()}
-    for name, row in rows.items():
+    ours = {name: row for name, row in rows.items() if name != ORACLE}
+    points = {name: (max(row.percentile_ms(50), 1e-3), row.mean()) for name, row in ours.items()}
+    for name, row in ours.items():
         low, high = row.intervals[MEASURES[0]]
         at, mean = points[name]
         colour = PEER if row.peer else OURS
         axes.errorbar(
             [at], [mean], yerr=[[max(0.0, mean - low)], [max(0.0, high - mean)]], fmt="o", color=colour, capsize=2
         )
-        axes.annotate(name, (at, mean), textcoords="offset points", xytext=(4, 4), fontsize=7, rotation=25)
     front = pareto_front(points)
     axes.step(
         [points[n][0] for n in front], [points[n][1] for n in front], where="post", color=FRONT, label="Pareto front"
     )
-    if ORACLE in result.rows:
-        axes.axhline(result.rows[ORACLE].mean(), linestyle="--", color=GREY, linewidth=1, label="oracle")
+    if ORACLE in rows:
+        axes.axhline(rows[ORACLE].mean(), linestyle="--", color=GREY, linewidth=1, label="oracle")
     axes.set_xscale("log")
-    for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        axis("{x:g}")
+    axes.margins(0.08, 0.12)
+    axes.xaxis.set_minor_locator(_library("ticker").LogLocator(subs=(2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    fastest, slowest = axes.get_xlim()
+    # Over more than three powers of ten, figures between them would run into each other.
+    axes.xaxis.set_minor_formatter("{x:g}" if slowest < 1000 * fastest else "")
     axes.set(xlabel="median milliseconds of one question", ylabel=f"mean {MEASURES[0]}, 95 % interval")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="lower right")
+    _name_points(figure, axes, points, {name: row.intervals[MEASURES[0]] for name, row in ours.items()})
     return figure
 
 
-def _distributions(rows: Sequence[Row]) -> Any:  # noqa: ANN401 - of an optional library
+def _name_points(
+    figure: Any,  # noqa: ANN401 - of an optional library
+    axes: Any,  # noqa: ANN401 - likewise
+    points: Mapping[str, tuple[float, float]],
+    intervals: Mapping[str, tuple[float, float]],
+) -> None:
+    """Write each name beside its point, as near as it covers no other name, no point, no interval, nor the legend."""
+    figure.draw_without_rendering()  # settles the layout, so that places on the page are known
+    box_of = _library("transforms").Bbox.from_bounds
+    places = {name: axes.transData.transform(point) for name, point in points.items()}
+    ends = {name: [axes.transData.transform((points[name][0], end))[1] for end in intervals[name]] for name in points}
+    taken = [box_of(x - 4, y - 4, 8, 8) for x, y in places.values()]
+    taken += [box_of(x - 1, ends[name][0], 2, ends[name][1] - ends[name][0]) for name, (x, _) in places.items()]
+    taken.append(axes.get_legend().get_window_extent())
+    pixels = figure.dpi / 72
+    for name, (x, y) in places.items():
+        label = axes.annotate(
+            name, points[name], textcoords="offset points", xytext=(0, 0), fontsize=7, ha="center", va="center",
+            arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": GREY, "shrinkA": 0, "shrinkB": 3},
+        )  # fmt: skip
+        label.set_in_layout(False)
+        size = _library("text").Text.get_window_extent(label)  # without its arrow
+        for right, up in _around(size.width + 4, size.height + 3):
+            box = box_of(x + right - size.width / 2 - 2, y + up - size.height / 2 - 1, size.width + 4, size.height + 2)
+            inside = axes.bbox.x0 < box.x0 and box.x1 < axes.bbox.x1 and axes.bbox.y0 < box.y0 and box.y1 < axes.bbox.y1
+            if inside and not any(box.overlaps(other) for other in taken):
+                break
+        label.xyann = (right / pixels, up / pixels)
+        taken.append(box)
+
+
+def _around(width: float, height: float) -> Iterator[tuple[float, float]]:
+    """Yield offsets in pixels from a point to the middle of its label, the nearest first, all around it."""
+    for distance in range(5, 600, 4):
+        for turn in range(24):
+            angle = math.pi * ((turn + 1) // 2 * (-1) ** turn) / 12  # on the right first, then up and down from there
+            yield math.cos(angle) * (distance + width / 2), math.sin(angle) * (distance + height / 2)
+
+
+def _distributions(rows: Sequence[Any]) -> Any:  # noqa: ANN401 - of an optional library
     figure, axes = _axes()
     values = [row.values(MEASURES[0]) for row in rows]
     axes.boxplot(
@@ -153,11 +193,12 @@ def _axes() -> tuple[Any, Any]:
     return figure, figure.subplots()
 
 
-def _svg(figure: Any) -> str:  # noqa: ANN401 - of an optional library
+def _svg(figure: Any, prefix: str) -> str:  # noqa: ANN401 - of an optional library
     """Return a figure as an SVG element to stand in a page: no prologue, no outside address but the name spaces."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return _COMMENT.sub("", buffer.getvalue().decode("utf-8")).strip()
+    svg = _COMMENT.sub("", buffer.getvalue().decode("utf-8")).strip()
+    return _ID.sub(lambda found: found[1] + prefix, svg)
 
 
 def _library(module: str) -> Any:  # noqa: ANN401 - an optional module

@@ -22,7 +22,6 @@ from llama_index.core.evaluation import FaithfulnessEvaluator, RelevancyEvaluato
 from llama_index.core.llms.custom import CustomLLM
 
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, EvaluationError, unknown_name
-from agentic_retriever.evaluation.draw_benchmark import draw_benchmark
 from agentic_retriever.evaluation.measures import (
     MEASURES,
     Outcomes,
@@ -38,7 +37,7 @@ from agentic_retriever.evaluation.reliability import Reliability, measure_reliab
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.retrievers.registry import spec_of
 from agentic_retriever.schema import ConfidenceLevel, Strategy, frozen
-from agentic_retriever.show import short_text
+from agentic_retriever.show import render, short_text
 from agentic_retriever.threads import usable_cores
 
 if TYPE_CHECKING:
@@ -520,6 +519,11 @@ def routing_quality(rows: Sequence[Row], auto: Row, *, seed: int) -> RoutingQual
 FORMAT: Final = 1
 """Version of the JSON; docs/benchmarks.md describes it."""
 
+WORST: Final = 20
+"""Questions that the report lists with their decisions."""
+
+_SHOWN: Final = 300
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetResult:
@@ -563,6 +567,26 @@ class TargetResult:
             "seconds": self.seconds,
             "memory_mb": dict(self.memory_mb),
         }
+
+    def worst_questions(self) -> tuple[str, list[list[str]]]:
+        """Return on which questions the router, or else the best row, did worst: its name, and a line for each."""
+        row = self.rows.get(AUTO) or max(self.rows.values(), key=lambda one: one.mean())
+        regret = {} if self.routing is None else self.routing.regret
+        order = sorted(row.quality, key=lambda q: (row.quality[q][_QUALITY], -regret.get(q, 0.0), q))[:WORST]
+        return row.name, [self._told(query_id, row) for query_id in order]
+
+    def _told(self, query_id: str, row: Row) -> list[str]:
+        record, query = row.records[query_id], self.queries[query_id]
+        ours = [one for one in self.rows.values() if not one.peer and one.name not in {AUTO, ORACLE}]
+        best = max(ours, key=lambda one: one.quality.get(query_id, {}).get(_QUALITY, 0.0), default=row)
+        reached = best.quality.get(query_id, {}).get(_QUALITY, 0.0)
+        sure = float(record.get("confidence") or 0)
+        decision = f"{record.get('strategy', row.name)} ({sure:.2f}): {record.get('reason', '')}"
+        wanted = ", ".join(doc_id for doc_id, grade in query.relevance.items() if grade > 0)
+        return [
+            query_id, query.text[:_SHOWN], f"{row.quality[query_id][_QUALITY]:.3f}", f"{best.name} {reached:.3f}",
+            str(record.get("error") or decision)[:_SHOWN], ", ".join(record.get("docs", [])[:5]), wanted[:_SHOWN],
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -659,20 +683,23 @@ class Benchmark:
         """Draw quality against latency, with the Pareto front."""
         from agentic_retriever.evaluation.plots import tradeoff_figure  # noqa: PLC0415 - needs an optional library
 
-        return tradeoff_figure(self, target)
+        if target is not None and target not in self.results:
+            raise EvaluationError(unknown_name("data set", target, list(self.results)))
+        return tradeoff_figure(self.results[target or next(iter(self.results))])
 
     def to_html(self, path: Path | None = None) -> str:
         """Return the report: one page without any other file; and write it if a file is named."""
-        from agentic_retriever.evaluation.report import report_html  # noqa: PLC0415 - needs an optional library
+        from agentic_retriever.evaluation.plots import target_svgs  # noqa: PLC0415 - needs an optional library
 
-        text = report_html(self)
+        plots = {name: target_svgs(target, f"t{at}-") for at, (name, target) in enumerate(self.results.items())}
+        text = render("report.html", result=self, measures=MEASURES, plots=plots)
         if path is not None:
             write_atomically(path, text.encode("utf-8", "xmlcharrefreplace"))
         return text
 
     def _repr_html_(self) -> str:
         """Draw the tables and intervals in Jupyter: escaped, no assets, colours of the theme."""
-        return draw_benchmark(self)
+        return render("benchmark.html", result=self, measures=MEASURES)
 
     _repr_pretty_ = short_text
 

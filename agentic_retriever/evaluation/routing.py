@@ -23,7 +23,6 @@ from agentic_retriever.config.values import spec_of
 from agentic_retriever.embeddings import PackedVectors, text_hash
 from agentic_retriever.errors import AgenticRetrieverError, EvaluationError, UnknownIndexError, unknown_name
 from agentic_retriever.evaluation.datasets import SAMPLE, DatasetKind, ProblemReport, check_names
-from agentic_retriever.evaluation.draw_benchmark import draw_routing_benchmark
 from agentic_retriever.evaluation.journal import SilentWatcher, fingerprint
 from agentic_retriever.evaluation.measures import compare
 from agentic_retriever.evaluation.reliability import measure_reliability
@@ -54,7 +53,7 @@ from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.routing import AutoSelector, HeuristicSelector, LLMSelector, assess_complexity, query_features
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS
 from agentic_retriever.schema import NO_LIMITS, Selection
-from agentic_retriever.show import short_text
+from agentic_retriever.show import render, short_text
 from agentic_retriever.text import Script, dominant_script, stopwords
 from agentic_retriever.text.tokens import stopword_languages
 
@@ -274,7 +273,7 @@ class RoutingBenchmark:
 
     def _repr_html_(self) -> str:
         """Draw the tables in Jupyter: escaped, no assets, colours of the theme."""
-        return draw_routing_benchmark(self)
+        return render("routing_benchmark.html", result=self)
 
     _repr_pretty_ = short_text
 

@@ -12,10 +12,9 @@ import numpy as np
 
 from agentic_retriever.errors import EvaluationError, StoreDamagedError
 from agentic_retriever.evaluation.datasets import DatasetKind, ProblemKind, ProblemLog, ProblemReport, check_names
-from agentic_retriever.evaluation.draw_benchmark import draw_training
 from agentic_retriever.evaluation.fusion_training import FusionTraining, train_fusion
 from agentic_retriever.evaluation.journal import Journal, SilentWatcher, fingerprint
-from agentic_retriever.evaluation.measures import fold_to_documents, ndcg_by_query
+from agentic_retriever.evaluation.measures import MEASURES, fold_to_documents, ndcg_by_query
 from agentic_retriever.evaluation.results import Failure, told
 from agentic_retriever.evaluation.vectors import SAME_MODEL, load_vectors, vectors_file
 from agentic_retriever.indices import Index
@@ -30,7 +29,7 @@ from agentic_retriever.retrievers import (
     cards,
 )
 from agentic_retriever.schema import Strategy, View, frozen
-from agentic_retriever.show import short_text
+from agentic_retriever.show import render, short_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -347,7 +346,7 @@ class TrainingResult:
 
     def _repr_html_(self) -> str:
         """Draw the tables in Jupyter: escaped, no assets, colours of the theme."""
-        return draw_training(self)
+        return render("training.html", result=self, measure=MEASURES[0])
 
     _repr_pretty_ = short_text
 

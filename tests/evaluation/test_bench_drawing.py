@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, write_beir
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentic_retriever import RouterConfig
 from agentic_retriever.evaluation import benchmark
-from agentic_retriever.evaluation.interval_plot import Interval, interval_plot
+from agentic_retriever.evaluation.plots import tradeoff_figure
+from agentic_retriever.show import Interval
+from agentic_retriever.show.rendering import _environment
 from agentic_retriever.testing import FakeEmbedding
 
 finite = st.floats(-1e6, 1e6)
@@ -63,6 +67,10 @@ def test_the_best_of_each_column_is_bold_and_the_oracle_never(measured):
             assert "<b>" not in cells
 
 
+def interval_plot(lines, title):
+    return str(_environment().get_template("parts.html").module.intervals(lines, title))
+
+
 def points(svg):
     """Read the circles and the interval lines of a plot: (x, y) and (x1, x2, y)."""
     circles = [tuple(map(float, one)) for one in re.findall(r'<circle cx="([^"]*)" cy="([^"]*)"', svg)]
@@ -103,3 +111,60 @@ def test_what_is_no_number_is_left_out(bad):
 
 def test_equal_ends_can_be_drawn():
     assert "<circle" in interval_plot([Interval(name="a", mean=1.0, low=1.0, high=1.0, hollow=True)], "t")
+
+
+@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 1e-3)), min_size=1, max_size=30))
+def test_labels_of_intervals_do_not_overlap(drawn):
+    lines = [Interval(name="n" * 60, low=mean - off, mean=mean, high=mean + off) for mean, off in drawn]
+    svg = interval_plot(lines, "title")
+    boxes = []
+    for x, y, anchor, words in re.findall(r'<text x="([^"]*)" y="([^"]*)"( text-anchor="middle")?[^>]*>([^<]*)<', svg):
+        wide = 5.5 * len(words)  # of a letter of 11 pixels
+        left = float(x) - (wide / 2 if anchor else 0)
+        boxes.append((left, float(y) - 9, left + wide, float(y) + 2))
+    assert len(boxes) > 2 * len(lines)
+    assert not overlapping(boxes)
+
+
+class Measured:
+    """A row of a benchmark as far as the plot looks at it."""
+
+    peer = False
+
+    def __init__(self, ms, quality):
+        self.ms, self.quality = ms, quality
+        self.intervals = {"nDCG@10": (quality - 0.05, quality + 0.05)}
+
+    def percentile_ms(self, _percent):
+        return self.ms
+
+    def mean(self):
+        return self.quality
+
+
+def overlapping(boxes):
+    pairs = itertools.combinations(boxes, 2)
+    return [(a, b) for a, b in pairs if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.01, 5_000), st.floats(0, 1)), min_size=1, max_size=16), st.booleans())
+@example([(0.01, 0.5), (5_000.0, 0.5)], True)
+@example([(10.0, 0.5)] * 16, True)  # all at one place
+@example([(10.0 + at / 100, 0.5 + at / 1_000) for at in range(16)], False)
+def test_no_two_labels_of_the_plot_overlap(measured, with_oracle):
+    text = pytest.importorskip("matplotlib.text")
+    rows = {f"chunk_decoupling {at}": Measured(*one) for at, one in enumerate(measured)}
+    if with_oracle:
+        rows["oracle"] = Measured(1.0, 1.0)
+    figure = tradeoff_figure(SimpleNamespace(rows=rows))
+    figure.draw_without_rendering()
+    [axes] = figure.axes
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    below = [one for one in axes.get_xticklabels(which="both") if left <= one.get_position()[0] <= right]
+    beside = [one for one in axes.get_yticklabels() if low <= one.get_position()[1] <= high]
+    words = [*axes.texts, *below, *beside, *axes.get_legend().get_texts(), axes.xaxis.label, axes.yaxis.label]
+    boxes = [tuple(text.Text.get_window_extent(one).extents) for one in words if one.get_text()]
+    assert len(axes.texts) == len(measured)
+    assert not overlapping(boxes)
+    assert all(box[0] >= 0 and box[2] <= figure.bbox.x1 for box in boxes)

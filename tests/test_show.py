@@ -10,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from agentic_retriever.evaluation.markup import Html, bar, duration, element, frame, joined, shortened, table, text
 from agentic_retriever.indices import IndexProfile
 from agentic_retriever.indices.ingest import IngestReport
 from agentic_retriever.ingestion import SkippedSource
@@ -33,6 +32,8 @@ from agentic_retriever.schema import (
     Tried,
     Usage,
 )
+from agentic_retriever.show import Cell, Table, render
+from agentic_retriever.show.rendering import duration, shortened
 
 TAGS = {"div", "span", "b", "q", "a", "ol", "li", "pre", "details", "summary", "table", "caption", "thead", "tbody",
         "tr", "th", "td", "svg", "rect"}  # fmt: skip
@@ -187,7 +188,7 @@ def test_a_text_never_changes_what_is_drawn_around_it(t):
 
 @given(wild)
 def test_nothing_but_control_characters_is_lost(t):
-    words = "".join(Seen(str(text(t))).words)
+    words = "".join(Seen(render("text.html", text=t)).words)
     assert words == re.sub("[\ud800-\udfff]", "\ufffd", re.sub(CONTROL.pattern.replace("\ud800-\udfff", ""), "", t))
 
 
@@ -249,26 +250,9 @@ def test_colours_are_those_of_the_theme():
     assert not re.search(r"https?:|<script|<style|@import|src=", page)
 
 
-def test_a_string_is_escaped_unless_it_was_made_here():
-    made = element("b", "a<b")
-    assert made == "<b>a&lt;b</b>"
-    assert joined([made, "<i>"], "<") == "<b>a&lt;b</b>&lt;&lt;i&gt;"
-    parts = [made, ""]
-    for mixed in (f"{made}", made + "", "".join(parts), str(made), made.lower(), f"{made:>30}", made[:5]):
-        assert "<b>" not in text(mixed)
-    assert element("span", title=made) == '<span title="&lt;b&gt;a&amp;lt;b&lt;/b&gt;"></span>'
-    assert "<b>" in frame(made)
-    assert isinstance(text(made), Html)
-
-
 @pytest.mark.parametrize(("share", "width"), [(-1.0, 0), (0.5, 40), (2.0, 80), (float("nan"), 0), (float("inf"), 0)])
 def test_bars_keep_to_their_ground(share, width):
-    assert f'<rect width="{width}"' in bar(share, "x")
-
-
-def test_tables_refuse_rows_of_another_length():
-    with pytest.raises(ValueError, match="zip"):
-        table(["a", "b"], [["1"]])
+    assert f'<rect width="{width}"' in render("tables.html", tables=[Table(["a"], [[Cell("x", share=share)]])])
 
 
 def test_texts_are_cut_and_times_are_written_for_people():
