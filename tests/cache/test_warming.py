@@ -3,9 +3,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agentic_retriever import cache
 from agentic_retriever.cache import WarmOutcome, read_questions, warm
 from agentic_retriever.errors import LLMError, SourceError, StoreError
 
@@ -48,15 +49,18 @@ def test_a_file_that_is_not_there(tmp_path):
         read_questions(tmp_path)
 
 
-@given(st.lists(st.text(min_size=1).map(str.strip).filter(lambda q: q and q.isprintable())))
-def test_any_questions_in_json_lines_come_back_once_and_in_order(questions):
-    import tempfile
-    from pathlib import Path
+def test_a_file_without_bounds_is_refused(written, monkeypatch):
+    monkeypatch.setattr(cache, "MAX_FILE_BYTES", 1_000_000)
+    with pytest.raises(SourceError, match="larger than 1 MB"):
+        read_questions(written("What is new?\n" * 80_000))
+    assert read_questions(written("What is new?\n" * 70_000)) == (("What is new?",), ())
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "q.jsonl"
-        path.write_text("\n".join(json.dumps({"query": q}) for q in questions), encoding="utf-8")
-        assert read_questions(path) == (tuple(dict.fromkeys(questions)), ())
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(min_size=1).map(str.strip).filter(lambda q: q and q.isprintable())))
+def test_any_questions_in_json_lines_come_back_once_and_in_order(written, questions):
+    path = written("\n".join(json.dumps({"query": q}) for q in questions), "q.jsonl")
+    assert read_questions(path) == (tuple(dict.fromkeys(questions)), ())
 
 
 def test_counts_what_became_of_each_and_tells_progress():

@@ -1,0 +1,766 @@
+"""The cache: keys, memory, the second level, and one computation for all threads and tasks that want a key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis_servers import MISBEHAVIOURS, misbehaving
+
+from agentic_retriever.cache import CacheStats, SingleFlightCache, cache_key
+from agentic_retriever.errors import AgenticRetrieverError, ConfigError, DeadlineExceededError
+from agentic_retriever.redis import RedisStore
+from agentic_retriever.threads import Workers
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from("abcdef")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("get"), KEYS),
+        st.tuples(st.just("share"), KEYS, st.sampled_from([0.0, 1.0, 2.5, 10.0])),
+        st.tuples(st.just("wait"), st.sampled_from([0.0, 0.5, 1.0, 3.0])),
+        st.tuples(st.just("clear")),
+    ),
+    max_size=60,
+)
+
+
+class Json:
+    def encode(self, value):
+        return json.dumps(value).encode()
+
+    def decode(self, data):
+        return json.loads(data)
+
+
+class FakeStore:
+    """Keeps bytes in a mapping, with time that stands still until it is told to move."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.kept = {}
+        self.calls = []
+
+    def get(self, key):
+        self.calls.append("get")
+        data, ends = self.kept.get(key, (b"", 0))
+        return (data, ends - self.clock()) if ends > self.clock() else None
+
+    def set(self, key, data, ttl_s):
+        self.calls.append("set")
+        self.kept[key] = (data, self.clock() + ttl_s)
+
+    def delete(self, key):
+        self.kept.pop(key, None)
+
+    def clear(self):
+        count = len(self.kept)
+        self.kept.clear()
+        return count
+
+    def stats(self):
+        return {"up": True}
+
+
+class Gate:
+    """A computation that ends when it is told to."""
+
+    def __init__(self, result="value"):
+        self.result = result
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        self.begun.set()
+        assert self.go.wait(10)
+        if isinstance(self.result, BaseException):
+            raise self.result
+        return self.result
+
+
+def never():
+    pytest.fail("must not be computed")
+
+
+def until_shared(cache, count):
+    ends = time.monotonic() + 20
+    while cache.stats().shared < count and time.monotonic() < ends:
+        time.sleep(0.001)
+
+
+async def waiting(cache, count):
+    await asyncio.to_thread(until_shared, cache, count)
+
+
+@pytest.fixture
+def cache():
+    return SingleFlightCache(max_entries=10, ttl_s=60)
+
+
+@pytest.fixture
+def workers():
+    with Workers(8, "test") as made:
+        yield made
+
+
+@pytest.fixture
+def store(clock):
+    return FakeStore(clock)
+
+
+@pytest.fixture
+def make(clock, store):
+    def _make(**settings):
+        return SingleFlightCache(
+            **{"max_entries": 10, "ttl_s": 60, "timer": clock, "store": store, "codec": Json(), **settings}
+        )
+
+    return _make
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), JSON_VALUES, max_size=4))
+def test_order_of_names_does_not_matter_in_keys(parts):
+    assert cache_key(**parts) == cache_key(**dict(reversed(parts.items())))
+
+
+def test_types_and_values_make_different_keys():
+    keys = [cache_key(v=v) for v in (1, True, "1", None, [1], {"1": 1}, 0, False, "")] + [cache_key(w=1), cache_key()]
+    assert len(set(keys)) == len(keys)
+
+
+class Model:
+    """The memory as plainly as it can be said: the least recently used go when it is full, each in its own time."""
+
+    def __init__(self, most):
+        self.most = most
+        self.now = 1_000.0
+        self.entries = OrderedDict()
+
+    def fresh(self):
+        for key in [key for key, (_, ends) in self.entries.items() if self.now >= ends]:
+            del self.entries[key]
+
+    def get(self, key):
+        self.fresh()
+        if key not in self.entries:
+            return None
+        self.entries.move_to_end(key)
+        return self.entries[key][0]
+
+    def put(self, key, value, ttl_s):
+        if not self.most or ttl_s <= 0:
+            return
+        if key not in self.entries:
+            while len(self.entries) >= self.most:
+                self.entries.popitem(last=False)
+        self.entries[key] = (value, self.now + ttl_s)
+        self.entries.move_to_end(key)
+
+    def clear(self):
+        self.fresh()
+        count = len(self.entries)
+        self.entries.clear()
+        return count
+
+
+class OneAnswerStore(FakeStore):
+    """Gives each value once, and keeps none that the cache computed."""
+
+    def get(self, key):
+        found = super().get(key)
+        self.delete(key)
+        return found
+
+    def set(self, key, data, ttl_s):
+        pass
+
+
+@given(st.integers(0, 4), st.sampled_from([0, 2.0]), STEPS)
+def test_memory_behaves_like_its_model(most, ttl_s, steps):
+    model = Model(most)
+    store = OneAnswerStore(lambda: model.now)
+    cache = SingleFlightCache(max_entries=most, ttl_s=ttl_s, timer=store.clock, store=store, codec=Json())
+    for name, *arguments in steps:
+        if name == "wait":
+            model.now += arguments[0]
+        elif name == "clear":
+            shared = len(store.kept) if most and ttl_s else 0
+            assert cache.clear() == max(shared, model.clear())
+            store.clear()
+        elif name == "share":
+            FakeStore.set(store, arguments[0], b'"shared"', arguments[1])
+        else:
+            [key] = arguments
+            value = model.get(key)
+            shared = FakeStore.get(store, key) if most and ttl_s and value is None else None
+            expected = value or ("shared" if shared else "computed")
+            assert cache.get_or_compute(key, lambda: "computed") == (expected, bool(value or shared))
+            if value is None:
+                model.put(key, expected, min(ttl_s, shared[1]) if shared else ttl_s)
+        model.fresh()
+        assert cache.stats().entries == len(model.entries)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "wrong"),
+    [
+        ({"max_entries": -1, "ttl_s": 1}, "max_entries"),
+        ({"max_entries": 1, "ttl_s": -1}, "ttl_s"),
+        ({"max_entries": 1, "ttl_s": float("nan")}, "ttl_s"),
+        ({"max_entries": 1, "ttl_s": float("inf")}, "ttl_s"),
+        ({"max_entries": 1, "ttl_s": 1, "store": FakeStore(time.monotonic)}, "codec"),
+        ({"max_entries": 1, "ttl_s": 1, "codec": Json()}, "codec"),
+    ],
+)
+def test_what_cannot_be_is_refused(numbers, wrong):
+    with pytest.raises(ConfigError, match=wrong):
+        SingleFlightCache(**numbers)
+
+
+def test_second_call_is_a_hit(cache):
+    assert cache.get_or_compute("k", lambda: 1) == (1, False)
+    assert cache.get_or_compute("k", never) == (1, True)
+    assert cache.stats() == CacheStats(hits=1, misses=1, shared=0, entries=1)
+
+
+@pytest.mark.parametrize("off", [{"max_entries": 0}, {"ttl_s": 0}])
+def test_off_means_both_levels(make, store, off):
+    cache = make(**off)
+    assert cache.get_or_compute("k", lambda: 1) == (1, False)
+    assert cache.get_or_compute("k", lambda: 2) == (2, False)
+    assert store.calls == []
+
+
+def test_values_not_worth_keeping_and_failures_are_not_kept(make, store):
+    cache = make()
+    assert cache.get_or_compute("k", lambda: "bad", keep=lambda v: v != "bad") == ("bad", False)
+    with pytest.raises(KeyError):
+        cache.get_or_compute("k", lambda: {}["x"])
+    with pytest.raises(ZeroDivisionError):
+        cache.get_or_compute("k", lambda: 1, keep=lambda value: 1 / 0)
+    assert store.kept == {}
+    assert cache.get_or_compute("k", lambda: "good") == ("good", False)
+
+
+def test_statistics(cache):
+    assert cache.stats().hit_rate == 0
+    cache.get_or_compute("a", lambda: 1)
+    cache.get_or_compute("a", never)
+    cache.get_or_compute("b", lambda: 1, keep=lambda _value: False)
+    with pytest.raises(KeyError):
+        cache.get_or_compute("c", lambda: {}["x"])
+    assert cache.stats().to_dict() == {
+        "hits": 1, "misses": 3, "shared": 0, "entries": 1, "store_hits": 0, "failures": 1, "unkept": 1,
+        "store_errors": 0, "store": None, "hit_rate": 0.25,
+    }  # fmt: skip
+
+
+class TestThreads:
+    @pytest.mark.parametrize(("result", "callers"), [("value", 50), (RuntimeError("down"), 20)])
+    def test_one_computation_for_all(self, cache, result, callers):
+        calls = []
+
+        def compute():
+            calls.append(1)
+            until_shared(cache, callers - 1)
+            if isinstance(result, Exception):
+                raise result
+            return result
+
+        def call(_):
+            try:
+                return cache.get_or_compute("k", compute)[0]
+            except RuntimeError as err:
+                return err
+
+        with ThreadPoolExecutor(callers) as pool:
+            assert list(pool.map(call, range(callers))) == [result] * callers
+        assert len(calls) == 1
+
+    def test_followers_survive_an_interrupted_leader(self, cache):
+        gate = Gate(KeyboardInterrupt())
+
+        def lead():
+            with pytest.raises(KeyboardInterrupt):
+                cache.get_or_compute("k", gate)
+
+        with ThreadPoolExecutor(2) as pool:
+            leader = pool.submit(lead)
+            assert gate.begun.wait(5)
+            follower = pool.submit(cache.get_or_compute, "k", lambda: "mine")
+            until_shared(cache, 1)
+            gate.go.set()
+            assert follower.result(5)[0] == "mine"
+            leader.result(5)
+
+    def test_waiting_for_another_has_a_limit(self, cache):
+        gate = Gate()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(cache.get_or_compute, "k", gate)
+            assert gate.begun.wait(5)
+            with pytest.raises(DeadlineExceededError):
+                cache.get_or_compute("k", never, timeout_s=0.01)
+            gate.go.set()
+
+    def test_they_may_do_anything_at_once(self):
+        cache = SingleFlightCache(max_entries=5, ttl_s=0.001)
+
+        def work(seed):
+            for i in range(300):
+                key = str((seed * 7 + i) % 11)
+                assert cache.get_or_compute(key, lambda k=key: k)[0] == key
+                if i % 50 == 0:
+                    cache.clear()
+
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(work, range(16)))
+        assert cache.stats().entries <= 5
+
+
+@pytest.mark.parametrize("failure", [None, ConnectionError("down")])
+def test_fifty_threads_and_two_hundred_tasks_on_a_cold_key(cache, workers, failure):
+    calls = []
+    ready = threading.Barrier(51)
+
+    def compute():
+        # One caller leads; where a thread took over from a task, neither of the two counts as sharing.
+        until_shared(cache, 248)
+        calls.append(time.perf_counter())
+        time.sleep(0.3)
+        if failure:
+            raise failure
+        return "value"
+
+    async def tasks():
+        jobs = [cache.aget_or_compute("k", compute, submit=workers.submit) for _ in range(200)]
+        return await asyncio.wait_for(asyncio.gather(*jobs, return_exceptions=True), 30)
+
+    def thread(_):
+        ready.wait()
+        try:
+            return cache.get_or_compute("k", compute, timeout_s=30)
+        except ConnectionError as err:
+            return err
+
+    with ThreadPoolExecutor(50) as pool:
+        threads = [pool.submit(thread, i) for i in range(50)]
+        ready.wait()
+        outcomes = asyncio.run(tasks()) + [one.result() for one in threads]
+    assert time.perf_counter() - calls[0] < 1.5  # 0.6 s on a machine with nothing else to do
+    assert (len(calls), len(outcomes)) == (1, 250)
+    if failure:
+        assert all(outcome is failure for outcome in outcomes)
+    else:
+        assert {value for value, _ in outcomes} == {"value"}
+        assert [cached for _, cached in outcomes].count(False) == 1
+
+
+class TestTasks:
+    @pytest.fixture
+    def ask(self, cache, workers):
+        """Starts a task that wants a key."""
+        return lambda compute, key="k": asyncio.create_task(cache.aget_or_compute(key, compute, submit=workers.submit))
+
+    async def test_waiting_tasks_hold_no_worker(self, cache, ask):
+        gate = Gate()
+        tasks = [ask(gate) for _ in range(200)]
+        await waiting(cache, 199)
+        others = await asyncio.wait_for(asyncio.gather(*(ask(lambda i=i: i, str(i)) for i in range(50))), 5)
+        assert [value for value, _ in others] == list(range(50))
+        gate.go.set()
+        assert {value for value, _ in await asyncio.gather(*tasks)} == {"value"}
+        assert gate.calls == 1
+
+    @pytest.mark.parametrize("thread_first", [True, False])
+    async def test_a_task_follows_a_thread_and_a_thread_a_task(self, cache, ask, thread_first):
+        gate = Gate()
+
+        def in_thread():
+            return asyncio.create_task(asyncio.to_thread(cache.get_or_compute, "k", gate))
+
+        leader = in_thread() if thread_first else ask(gate)
+        assert await asyncio.to_thread(gate.begun.wait, 5)
+        follower = ask(gate) if thread_first else in_thread()
+        await waiting(cache, 1)
+        gate.go.set()
+        assert (await leader, await follower) == (("value", False), ("value", True))
+
+    async def test_a_cancelled_leader_harms_nobody_and_its_work_is_kept(self, cache, ask):
+        gate = Gate()
+        leader = ask(gate)
+        assert await asyncio.to_thread(gate.begun.wait, 5)
+        followers = [ask(gate) for _ in range(5)]
+        await waiting(cache, 5)
+        leader.cancel()
+        followers[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leader
+        gate.go.set()
+        results = await asyncio.gather(*followers, return_exceptions=True)
+        assert isinstance(results[0], asyncio.CancelledError)
+        assert results[1:] == [("value", True)] * 4
+        assert gate.calls == 1
+        assert cache.get_or_compute("k", never) == ("value", True)
+
+    async def test_all_cancelled_and_the_key_is_free(self, cache, ask, workers):
+        gate = Gate(RuntimeError("nobody hears this"))
+        tasks = [ask(gate) for _ in range(3)]
+        await waiting(cache, 2)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        gate.go.set()
+        workers.close()
+        assert cache.get_or_compute("k", lambda: "new") == ("new", False)
+
+    async def test_what_nobody_wants_any_more_is_not_begun_and_told(self, cache):
+        with Workers(1, "small") as small:
+            gate, queued, unwanted = Gate(), Gate(), []
+
+            def ask(key, compute):
+                return asyncio.create_task(
+                    cache.aget_or_compute(key, compute, submit=small.submit, unwanted=lambda: unwanted.append(key))
+                )
+
+            running = ask("a", gate)
+            assert await asyncio.to_thread(gate.begun.wait, 5)
+            later = [ask("b", queued) for _ in range(2)]
+            await waiting(cache, 1)
+            later[0].cancel()
+            await asyncio.gather(later[0], return_exceptions=True)
+            assert not unwanted  # the other one still waits
+            later[1].cancel()
+            running.cancel()
+            await asyncio.gather(*later, running, return_exceptions=True)
+            assert sorted(unwanted) == ["a", "b"]
+            gate.go.set()
+        assert queued.calls == 0
+        assert cache.get_or_compute("b", lambda: "new") == ("new", False)
+
+    async def test_an_interrupted_leader_is_followed_by_another(self, cache, ask):
+        gate = Gate(SystemExit())
+
+        def lead():
+            with pytest.raises(SystemExit):
+                cache.get_or_compute("k", gate)
+
+        leader = asyncio.create_task(asyncio.to_thread(lead))
+        assert await asyncio.to_thread(gate.begun.wait, 5)
+        followers = [ask(lambda: "mine") for _ in range(5)]
+        await waiting(cache, 5)
+        gate.go.set()
+        assert {value for value, _ in await asyncio.gather(*followers)} == {"mine"}
+        await leader
+
+    async def test_a_pool_whose_workers_all_wait_for_the_same_key_does_not_stand_still(self, cache):
+        with Workers(2, "small") as small:
+            block = threading.Event()
+            busy = [small.submit(block.wait, 5) for _ in range(2)]
+            leader = asyncio.create_task(cache.aget_or_compute("k", never, submit=small.submit))
+            await asyncio.sleep(0)
+            # Comes first in line when the workers are free, and would wait for what stands behind it in the line.
+            thread = asyncio.to_thread(cache.get_or_compute, "k", lambda: "from the thread")
+            assert await asyncio.wait_for(thread, 5) == ("from the thread", False)
+            assert await leader == ("from the thread", True)
+            block.set()
+            assert all(one.result(5) for one in busy)
+        assert cache.stats().misses == 1
+
+    async def test_waiting_has_a_limit_for_leaders_too(self, cache, workers):
+        gate = Gate()
+        for _ in range(2):
+            with pytest.raises(DeadlineExceededError):
+                await cache.aget_or_compute("k", gate, submit=workers.submit, timeout_s=0.01)
+        gate.go.set()
+        assert (await cache.aget_or_compute("k", gate, submit=workers.submit, timeout_s=5))[0] == "value"
+        assert gate.calls == 1
+
+    async def test_a_timeout_of_the_computation_itself_is_its_own_failure(self, cache, workers):
+        def compute():
+            raise TimeoutError("the model")
+
+        with pytest.raises(TimeoutError, match="the model"):
+            await cache.aget_or_compute("k", compute, submit=workers.submit, timeout_s=5)
+        with pytest.raises(TimeoutError, match="the model"):
+            cache.get_or_compute("k", compute, timeout_s=5)
+
+    async def test_a_pool_that_takes_no_more_locks_no_key(self, cache):
+        closed = Workers(1, "closed")
+        closed.close()
+        with pytest.raises(AgenticRetrieverError, match="closed"):
+            await cache.aget_or_compute("k", never, submit=closed.submit)
+        assert cache.get_or_compute("k", lambda: 1) == (1, False)
+
+    def test_one_cache_on_several_event_loops(self, cache, workers):
+        async def ask():
+            return await cache.aget_or_compute("k", lambda: 1, submit=workers.submit)
+
+        assert [asyncio.run(ask()) for _ in range(3)] == [(1, False), (1, True), (1, True)]
+
+    async def test_the_loop_stays_free(self, ask):
+        gaps = []
+        task = ask(lambda: time.sleep(0.3))
+        while not task.done():
+            last = time.perf_counter()
+            await asyncio.sleep(0.001)
+            gaps.append(time.perf_counter() - last)
+        assert len(gaps) > 10
+        assert max(gaps) < 0.25
+
+    async def test_everybody_gets_a_copy(self, workers):
+        cache = SingleFlightCache(max_entries=10, ttl_s=60, copy=list)
+        gate = Gate(["a"])
+        tasks = [asyncio.create_task(cache.aget_or_compute("k", gate, submit=workers.submit)) for _ in range(3)]
+        await waiting(cache, 2)
+        gate.go.set()
+        for value, _ in await asyncio.gather(*tasks):
+            assert value == ["a"]
+            value.append("spoiled")
+        cache.get_or_compute("k", gate)[0].append("spoiled")
+        assert cache.get_or_compute("k", gate) == (["a"], True)
+
+
+class TestSecondLevel:
+    async def test_what_one_cache_computed_another_one_finds(self, make, workers):
+        assert make().get_or_compute("k", lambda: {"a": 1}) == ({"a": 1}, False)
+        other = make()
+        assert other.get_or_compute("k", never) == ({"a": 1}, True)
+        assert other.get_or_compute("k", never) == ({"a": 1}, True)
+        stats = other.stats()
+        assert (stats.hits, stats.store_hits, stats.misses, stats.entries) == (1, 1, 0, 1)
+        assert stats.to_dict()["store"]["up"] is True
+        third = make()
+        results = await asyncio.gather(*(third.aget_or_compute("k", never, submit=workers.submit) for _ in range(5)))
+        assert results == [({"a": 1}, True)] * 5
+
+    def test_a_value_grows_no_older_than_its_time(self, make, clock):
+        make().get_or_compute("k", lambda: "old")
+        clock.now += 50
+        other = make()
+        assert other.get_or_compute("k", never) == ("old", True)
+        clock.now += 9
+        assert other.get_or_compute("k", never) == ("old", True)
+        clock.now += 1
+        assert other.get_or_compute("k", lambda: "new") == ("new", False)
+
+    def test_a_shorter_time_of_this_cache_holds(self, make, clock):
+        make(ttl_s=600).get_or_compute("k", lambda: "old")
+        other = make(ttl_s=10)
+        other.get_or_compute("k", never)
+        clock.now += 10
+        assert other.stats().entries == 0
+
+    def test_what_cannot_be_read_is_computed_and_replaced(self, make, store):
+        store.set("k", b"{damaged", 60)
+        cache = make()
+        assert cache.get_or_compute("k", lambda: 1) == (1, False)
+        assert store.kept["k"][0] == b"1"
+        assert cache.stats().store_errors == 1
+
+    def test_what_has_no_json_form_stays_in_memory(self, make, store):
+        cache = make()
+        assert cache.get_or_compute("k", lambda: {1, 2}) == ({1, 2}, False)
+        assert cache.get_or_compute("k", never) == ({1, 2}, True)
+        assert store.kept == {}
+
+    def test_a_store_that_raises_costs_nothing_but_its_use(self, make, caplog):
+        class BrokenStore:
+            def __getattr__(self, name):
+                raise OSError("the disk is gone")
+
+        cache = make(store=BrokenStore())
+        assert cache.get_or_compute("k", lambda: 1) == (1, False)
+        assert cache.get_or_compute("k", never) == (1, True)
+        assert cache.clear() == 1
+        stats = cache.stats()
+        assert stats.store is None
+        assert stats.store_errors >= 3
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+    def test_clear_empties_both_levels_and_counts_values_once(self, make, store):
+        cache = make(max_entries=2)
+        for key in "abc":
+            cache.get_or_compute(key, lambda: 1)
+        assert cache.clear() == 3
+        assert store.kept == {}
+        assert cache.get_or_compute("a", lambda: 2) == (2, False)
+
+    def test_what_was_computed_before_clear_does_not_come_back(self, make, store):
+        cache = make()
+        assert cache.get_or_compute("k", lambda: cache.clear() or "old") == ("old", False)
+        assert store.kept == {}
+        assert cache.get_or_compute("k", lambda: "new") == ("new", False)
+        assert cache.clear() == 1
+
+        class Late(FakeStore):
+            def set(self, key, data, ttl_s):
+                cache.clear()
+                super().set(key, data, ttl_s)
+
+            def get(self, key):
+                found = super().get(key)
+                if found:
+                    cache.clear()
+                return found
+
+        late = Late(store.clock)
+        cache = make(store=late)
+        cache.get_or_compute("k", lambda: "old")
+        assert late.kept == {}
+        FakeStore.set(late, "k", b'"old"', 60)
+        assert cache.get_or_compute("k", lambda: "new")[0] == "new"
+
+    def test_waiters_share_one_look_into_the_store(self, make, store):
+        gate = Gate()
+
+        class Slow(FakeStore):
+            def get(self, key):
+                gate()
+                return super().get(key)
+
+        slow = Slow(store.clock)
+        slow.set("k", b"1", 60)
+        cache = make(store=slow)
+        with ThreadPoolExecutor(10) as pool:
+            jobs = [pool.submit(cache.get_or_compute, "k", never) for _ in range(10)]
+            until_shared(cache, 9)
+            gate.go.set()
+            assert [job.result() for job in jobs] == [(1, True)] * 10
+        assert slow.calls == ["set", "get"]
+
+
+class TestOnRedis:
+    @pytest.fixture
+    def on_redis(self):
+        made = []
+
+        def make(link, **namespace):
+            store = RedisStore(link, kind="answers", **namespace)
+            made.append(SingleFlightCache(max_entries=1_000, ttl_s=60, store=store, codec=Json()))
+            return made[-1]
+
+        yield make
+        for cache in made:
+            cache.close()
+
+    def test_two_caches_share_through_the_server(self, on_redis, link, namespace):
+        first, second, third = (on_redis(link, namespace=namespace) for _ in range(3))
+        first.get_or_compute("k", lambda: "ไทย")
+        first.close()
+        assert second.get_or_compute("k", never) == ("ไทย", True)
+        assert second.clear() == 1
+        assert third.get_or_compute("k", lambda: "new") == ("new", False)
+        assert first.get_or_compute("k", never) == ("ไทย", True), "another process's memory is its own"
+
+    @pytest.mark.parametrize("how", MISBEHAVIOURS)
+    def test_a_server_that_misbehaves_costs_little(self, on_redis, links, breaker, how):
+        with misbehaving(MISBEHAVIOURS[how]) as url:
+            cache = on_redis(links(url, breaker=breaker))
+            times = []
+            for i in range(100):
+                start = time.perf_counter()
+                assert cache.get_or_compute(str(i), lambda i=i: i) == (i, False)
+                times.append(time.perf_counter() - start)
+        assert times[0] < 1.0  # 0.3 s, and patience with a busy machine
+        assert sorted(times)[95] < 0.05
+        assert cache.stats().store_errors == 0
+
+    def test_killed_while_in_use(self, on_redis, own_server, links, breaker):
+        server = own_server()
+        link = links(server.url, timeout_s=5.0, breaker=breaker)
+        cache = on_redis(link)
+
+        def work(seed):
+            for i in range(200):
+                assert cache.get_or_compute(f"{seed}-{i}", lambda i=i: i)[0] == i
+                if seed == i == 3:
+                    server.kill()
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+        assert not link.is_up
+
+
+class World:
+    """Documents with a version that grows with every change, and answers made from them."""
+
+    def __init__(self):
+        self.version = 0
+        self.documents = {}
+
+    def change(self, random_):
+        document = random_.randrange(5)
+        if random_.random() < 0.3:
+            self.documents.pop(document, None)
+        else:
+            self.documents[document] = random_.randrange(1_000)
+        self.version += 1
+
+    def answer(self, question):
+        return self.documents.get(question, -1)
+
+    def ask(self, cache, question):
+        key = cache_key(question=question, version=self.version)
+        return cache.get_or_compute(key, lambda: self.answer(question))[0]
+
+
+@contextmanager
+def readers(caches, world, seed):
+    """Two threads for each cache that ask all the time."""
+    done = threading.Event()
+
+    def read(cache, random_):
+        while not done.is_set():
+            world.ask(cache, random_.randrange(5))
+
+    with ThreadPoolExecutor(len(caches) * 2) as pool:
+        jobs = [pool.submit(read, cache, random.Random(seed + i)) for i, cache in enumerate(caches * 2)]
+        try:
+            yield
+        finally:
+            done.set()
+        for job in jobs:
+            job.result()
+
+
+def consistent(caches, *, operations, seed):
+    """After a change has returned, nobody gets what was true before it."""
+    random_, world = random.Random(seed), World()
+    with readers(caches, world, seed):
+        for number in range(operations):
+            if random_.random() < 0.3:
+                world.change(random_)
+            if number % 100 == 99:
+                random_.choice(caches).clear()
+            question = random_.randrange(5)
+            assert world.ask(random_.choice(caches), question) == world.answer(question), number
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_thousand_operations_in_memory(seed):
+    consistent([SingleFlightCache(max_entries=20, ttl_s=60)], operations=1_000, seed=seed)
+
+
+def test_several_processes_caches_over_one_redis(link, namespace):
+    stores = [RedisStore(link, kind="answers", namespace=namespace) for _ in range(3)]
+    caches = [SingleFlightCache(max_entries=5, ttl_s=60, store=store, codec=Json()) for store in stores]
+    consistent(caches, operations=300, seed=1)
+    caches[0].get_or_compute("last", lambda: 7)
+    for cache in caches:
+        cache.close()
+    assert caches[1].get_or_compute("last", never) == (7, True)
+    assert caches[1].stats().store_hits > 0
