@@ -143,7 +143,7 @@ class SingleFlightCache(Generic[V]):
             if isinstance(flight, tuple):
                 return self._copy(flight[0]), True
             if leads:
-                value, computed = self._lead(key, flight, compute, keep)
+                value, computed = self._lead(flight, compute, keep)
                 return self._copy(value), not computed
             try:
                 return self._copy(flight.future.result(self._left(ends))[0]), True
@@ -175,16 +175,15 @@ class SingleFlightCache(Generic[V]):
             flight, leads = self._board(key, leader=None)
             if isinstance(flight, tuple):
                 return self._copy(flight[0]), True
-            job = partial(self._lead_in_worker, key, flight, compute, keep)
             if leads:
                 flight.unwanted = unwanted
-                self._start(key, flight, job, submit)
+                self._start(flight, partial(self._lead_in_worker, flight, compute, keep), submit)
             try:
                 value, computed = await asyncio.wait_for(asyncio.wrap_future(flight.future), self._left(ends))
             except _AbandonedError:
                 continue
             except asyncio.CancelledError:
-                self._leave(key, flight)
+                self._leave(flight)
                 raise
             except asyncio.TimeoutError as err:
                 return self._late(flight, timeout_s, err), True
@@ -243,7 +242,7 @@ class SingleFlightCache(Generic[V]):
                 return found, False
             flight = self._flights.get(key)
             if flight is None:
-                flight = self._flights[key] = _Flight(self._epoch, leader)
+                flight = self._flights[key] = _Flight(key, self._epoch, leader)
                 return flight, True
             flight.waiting += 1
             if leader is not None and flight.leader is None:
@@ -253,13 +252,13 @@ class SingleFlightCache(Generic[V]):
             return flight, False
 
     def _start(
-        self, key: str, flight: _Flight[V], job: Callable[[], None], submit: Callable[[Callable[[], None]], object]
+        self, flight: _Flight[V], job: Callable[[], None], submit: Callable[[Callable[[], None]], object]
     ) -> None:
         try:
             submit(job)
         except BaseException as err:
             if self._take(flight):
-                self._fail(key, flight, err)
+                self._fail(flight, err)
             raise
 
     def _take(self, flight: _Flight[V]) -> bool:
@@ -270,62 +269,57 @@ class SingleFlightCache(Generic[V]):
                 flight.leader = flight
             return free
 
-    def _lead_in_worker(
-        self, key: str, flight: _Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]
-    ) -> None:
+    def _lead_in_worker(self, flight: _Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]) -> None:
         if not self._take(flight):
             return
         try:
-            self._lead(key, flight, compute, keep)
+            self._lead(flight, compute, keep)
         except Exception:  # noqa: BLE001 - the flight hands it to all who wait; nobody looks at the future of this job
             return
 
-    def _lead(
-        self, key: str, flight: _Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]
-    ) -> tuple[V, bool]:
+    def _lead(self, flight: _Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]) -> tuple[V, bool]:
         """Find the value in the second level or compute it; return it, and whether it was computed."""
         kept = False
         try:
-            found = self._in_store(key, flight.epoch)
+            found = self._in_store(flight.key, flight.epoch)
             if found is None:
                 with self._lock:
                     self._counts["misses"] += 1
                 value = compute()
-                kept = self._keep(key, value, flight.epoch, wanted=keep(value))
+                kept = self._keep(flight.key, value, flight.epoch, wanted=keep(value))
             else:
                 value = found[0]
         except BaseException as err:
-            self._fail(key, flight, err)
+            self._fail(flight, err)
             raise
         with self._lock:
-            self._forget(key, flight)
+            self._forget(flight)
         flight.future.set_result((value, found is None))
         if kept:
-            self._share(key, value, flight.epoch)
+            self._share(flight.key, value, flight.epoch)
         return value, found is None
 
-    def _fail(self, key: str, flight: _Flight[V], err: BaseException) -> None:
+    def _fail(self, flight: _Flight[V], err: BaseException) -> None:
         """End a flight with a failure, for all who wait; they compute for themselves if it is no ``Exception``."""
         with self._lock:
             self._counts["failures"] += 1
-            self._forget(key, flight)
+            self._forget(flight)
         flight.future.set_exception(err if isinstance(err, Exception) else _AbandonedError())
 
-    def _leave(self, key: str, flight: _Flight[V]) -> None:
+    def _leave(self, flight: _Flight[V]) -> None:
         """Note that a task was cancelled; the last one ends the flight, so that who comes then begins anew."""
         with self._lock:
             flight.waiting -= 1
             if flight.waiting or flight.future.done():
                 return
-            begun, flight.leader = flight.leader is not None, flight.leader or flight
-            self._forget(key, flight)
-        if not begun:
+            self._forget(flight)
+        if self._take(flight):
             flight.future.set_exception(_AbandonedError())
         flight.unwanted()
 
-    def _forget(self, key: str, flight: _Flight[V]) -> None:
-        if self._flights.get(key) is flight:
-            del self._flights[key]
+    def _forget(self, flight: _Flight[V]) -> None:
+        if self._flights.get(flight.key) is flight:
+            del self._flights[flight.key]
 
     def _in_memory(self, key: str) -> tuple[V] | None:
         try:
@@ -403,9 +397,10 @@ class _AbandonedError(Exception):
 class _Flight(Generic[V]):
     """A computation under way, or about to be; all but its future is guarded by the lock of the cache."""
 
-    __slots__ = ("epoch", "future", "leader", "unwanted", "waiting")
+    __slots__ = ("epoch", "future", "key", "leader", "unwanted", "waiting")
 
-    def __init__(self, epoch: int, leader: object | None) -> None:
+    def __init__(self, key: str, epoch: int, leader: object | None) -> None:
+        self.key = key
         self.epoch = epoch
         #: Who computes: the flight itself for a worker of the task that made it, something else for a thread.
         self.leader = leader
