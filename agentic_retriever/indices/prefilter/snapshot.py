@@ -48,7 +48,7 @@ class NodeNumbers:
 
     A node that was updated has a new number, and its old ones as well: at any time one of them at most is in use. The
     ids that are there from the start lie in one run of bytes with a hash table over them: 1,000,000 UUIDs take 48 MB,
-    a ``dict`` of as many strings 152 MB, with which the prefilter would take 14 % of the memory of its vectors.
+    a ``dict`` of as many strings 167 MB, with which the prefilter would take 14 % of the memory of its vectors.
     """
 
     def __init__(self, ids: Sequence[str] = ()) -> None:
