@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import threading
 import unicodedata
 from contextlib import contextmanager, suppress
@@ -33,6 +32,7 @@ from agentic_retriever.errors import (
     StoreDamagedError,
     StoreError,
 )
+from agentic_retriever.json_files import write_atomically
 from agentic_retriever.stores.payload import indexed_kinds
 
 if TYPE_CHECKING:
@@ -175,16 +175,8 @@ class Layout:
 
     def write(self, description: CollectionFile) -> None:
         """Replace the description as a whole: after a crash the old or the new one is there."""
-        handle, name = tempfile.mkstemp(prefix=".collection-", suffix=".tmp", dir=self.folder)
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(asdict(description), file, ensure_ascii=False, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.description)
-        finally:
-            temporary.unlink(missing_ok=True)
+        content = json.dumps(asdict(description), ensure_ascii=False, indent=1)
+        write_atomically(self.description, content.encode("utf-8"))
 
     def _parse(self, text: str) -> CollectionFile:
         name = self.description.name
