@@ -245,7 +245,8 @@ class RedisStore:
     def delete(self, key: str) -> None:
         """Drop a value, some time soon."""
         name = self._name(key)
-        self._write_later(lambda: self._link.call(lambda client: client.unlink(name), default=None))
+        limit = self._link.timeout_s * _SLOW_TIMES
+        self._write_later(lambda: self._link.call(lambda client: client.unlink(name), default=None, timeout_s=limit))
 
     def clear(self) -> int:
         """Drop all values of this namespace and kind, and no others; return how many there were.

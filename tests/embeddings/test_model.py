@@ -71,44 +71,43 @@ def test_texts_go_out_in_batches_and_progress_adds_up():
     assert sum(seen) == 10
 
 
-def test_query_memory_saves_calls_until_its_time_is_up():
-    now = [0.0]
-    base = FakeEmbedding()
-    embedding = model(base, memory_ttl_s=10, timer=lambda: now[0])
-    embedding.embed_query("q")
-    embedding.embed_query("q")
-    assert len(base.calls) == 1
-    now[0] = 11.0
-    embedding.embed_query("q")
-    assert len(base.calls) == 2
-
-
-def test_memory_can_be_off():
-    base = FakeEmbedding()
-    embedding = model(base, memory_size=0)
-    embedding.embed_query("q")
-    embedding.embed_query("q")
-    assert len(base.calls) == 2
-
-
-def test_a_returned_vector_cannot_spoil_the_memory():
-    embedding = model(FakeEmbedding())
+@pytest.mark.parametrize(("memory_size", "calls"), [(2048, [1, 1, 2]), (0, [1, 2, 3])])
+def test_memory_saves_calls_until_its_time_is_up_and_can_be_off(memory_size, calls):
+    now, base = [0.0], FakeEmbedding()
+    embedding = model(base, memory_size=memory_size, memory_ttl_s=10, timer=lambda: now[0])
+    seen = []
+    for now[0] in (0.0, 9.0, 11.0):
+        vector = embedding.embed_query("q")
+        seen.append(len(base.calls))
+    assert seen == calls
     with pytest.raises(ValueError, match="read-only"):
-        embedding.embed_query("q")[0] = 9
+        vector[0] = 9
 
 
 @pytest.mark.parametrize(
-    ("vector", "told"),
+    ("vectors", "message"),
     [
-        ([float("nan"), 1.0], "zero, NaN or infinite"),
-        ([float("inf"), 1.0], "zero, NaN or infinite"),
-        ([0.0, 0.0], "zero, NaN or infinite"),
-        ([], "shape"),
+        ([[float("nan"), 1.0]], "zero, NaN or infinite"),
+        ([[float("inf"), 1.0]], "zero, NaN or infinite"),
+        ([[0.0, 0.0]], "zero, NaN or infinite"),
+        ([[]], "shape"),
+        ([[1.0], [1.0, 1.0]], "different lengths"),
+        ([[1.0] * 4, [1.0] * 4, None], "returned 2 vectors for 3 texts"),
     ],
 )
-def test_unusable_vectors_are_refused(vector, told):
-    with pytest.raises(EmbeddingError, match=told):
-        model(Scripted(reply=lambda _text: vector)).embed_query("q")
+def test_unusable_vectors_are_refused(vectors, message):
+    class Bad(FakeEmbedding):
+        def _get_query_embedding(self, query):
+            return vectors[0]
+
+        def _get_text_embeddings(self, texts):
+            return [vector for vector in vectors if vector is not None]
+
+    with pytest.raises(EmbeddingError, match=message):
+        model(Bad()).embed_passages([str(i) for i in range(len(vectors))])
+    if len(vectors) == 1:
+        with pytest.raises(EmbeddingError, match=message):
+            model(Bad()).embed_query("q")
 
 
 def test_a_change_of_dimension_is_refused_with_both_numbers():
@@ -116,20 +115,6 @@ def test_a_change_of_dimension_is_refused_with_both_numbers():
     embedding.embed_query("four")
     with pytest.raises(EmbeddingError, match="returned 5 dimensions, 4 before"):
         embedding.embed_query("fives")
-
-
-def test_ragged_vectors_are_refused():
-    with pytest.raises(EmbeddingError, match="different lengths"):
-        model(Scripted(reply=lambda text: [1.0] * len(text))).embed_passages(["a", "bb"])
-
-
-def test_fewer_vectors_than_texts_are_refused_with_both_numbers():
-    class Forgetful(FakeEmbedding):
-        def _get_text_embeddings(self, texts):
-            return super()._get_text_embeddings(texts)[:-1]
-
-    with pytest.raises(EmbeddingError, match="returned 2 vectors for 3 texts"):
-        model(Forgetful()).embed_passages(["a", "b", "c"])
 
 
 def test_failure_of_the_model_is_typed_and_keeps_its_cause_but_not_its_text():

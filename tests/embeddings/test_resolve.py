@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.embeddings import LocalE5Embedding, embedding_name, ollama_models, resolve_embedding
+from agentic_retriever.embeddings import (
+    KnownQueryEmbedding,
+    LocalE5Embedding,
+    embedding_name,
+    ollama_models,
+    resolve_embedding,
+)
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.testing import FakeEmbedding
 
@@ -37,15 +43,13 @@ def ollama():
     server.server_close()
 
 
-def test_local_by_name_and_identity():
-    embedding = resolve_embedding(RouterConfig(embedding_model="local"))
-    assert isinstance(embedding, LocalE5Embedding)
-    assert embedding_name(embedding) == "local:multilingual-e5-small-q4"
-
-
-def test_ollama_by_name_makes_no_call():
-    embedding = resolve_embedding(RouterConfig(embedding_model="ollama:some-model", ollama_base_url=NOWHERE))
-    assert embedding_name(embedding) == "ollama:some-model"
+@pytest.mark.parametrize(
+    ("setting", "name"), [("local", "local:multilingual-e5-small-q4"), ("ollama:some-model", "ollama:some-model")]
+)
+def test_a_model_by_name_makes_no_call(setting, name):
+    embedding = resolve_embedding(RouterConfig(embedding_model=setting, ollama_base_url=NOWHERE))
+    assert isinstance(embedding, LocalE5Embedding) == (setting == "local")
+    assert embedding_name(embedding) == name
 
 
 def test_auto_takes_a_reachable_ollama_else_local(ollama):
@@ -73,17 +77,21 @@ def test_models_of_a_server(ollama):
         ollama_models(RouterConfig(ollama_base_url="file:///etc/passwd"))
 
 
-def test_object_identity():
-    assert embedding_name(FakeEmbedding()) == "FakeEmbedding:fake-embedding"
-
-
-def test_local_model_embeds_any_text(local_embedding):
+async def test_local_model_embeds_any_text(local_embedding):
     query = np.array(local_embedding.get_query_embedding("¿Cuánto cuesta?"))
+    assert query.tolist() == await local_embedding.aget_query_embedding("¿Cuánto cuesta?")
     passages = np.array(local_embedding.get_text_embedding_batch(["El precio es 5.", "nul \0 and \ud800 surrogate"]))
     assert passages.shape == (2, 384)
     assert np.isfinite(passages).all()
     assert query @ passages[0] > query @ passages[1]
 
 
-async def test_local_model_async_twin_gives_the_same(local_embedding):
-    assert await local_embedding.aget_query_embedding("hola") == local_embedding.get_query_embedding("hola")
+async def test_known_questions_are_not_computed():
+    base = FakeEmbedding(dimension=4)
+    model = KnownQueryEmbedding(base, {"known": np.array([1, 0, 0, 0], dtype=np.float32)})
+    assert model.get_query_embedding("known") == await model.aget_query_embedding("known") == [1.0, 0.0, 0.0, 0.0]
+    assert base.calls == []
+    assert model.get_query_embedding("other") == base.get_query_embedding("other")
+    # What is known of a question says nothing of a passage with the same text.
+    assert model.get_text_embedding_batch(["known"]) == [base.get_text_embedding("known")]
+    assert embedding_name(model) == embedding_name(base) == "FakeEmbedding:fake-embedding"
