@@ -48,8 +48,7 @@ format: $(VENV)/.dev ## write the code in the project's format
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.dev ## write docs/configuration.md and .env.example from the settings
-	$(BIN)/python -c "from agentic_retriever.config import configuration_markdown as c; print(c(), end='')" > docs/configuration.md
-	$(BIN)/python -c "from agentic_retriever.config import env_example as e; print(e(), end='')" > .env.example
+	$(BIN)/python scripts/settings_pages.py
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

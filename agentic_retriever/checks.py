@@ -27,8 +27,7 @@ def check_query(query: object, *, max_chars: int = MAX_QUERY_CHARS) -> str:
         raise InvalidQueryError("the question is blank; pass some text")
     if len(query) > max_chars:
         raise InvalidQueryError(
-            f"the question has {len(query):,} characters, at most {max_chars:,} are allowed; "
-            "shorten it or raise max_query_chars"
+            f"the question has {len(query):,} characters, at most {max_chars:,} are allowed; shorten it"
         )
     return query
 

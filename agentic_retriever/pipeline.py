@@ -398,6 +398,8 @@ _RESERVE_SHARE, _RESERVE_S = 0.1, 0.25
 
 
 _JUDGED: Final = 10
+SUPPORT_BELOW: Final = 0.3
+"""Nothing is answered from passages that hold an answer with less probability."""
 
 
 class AnswerStage:
@@ -473,7 +475,6 @@ class AnswerStage:
         config, allowance = self._resources.config, spending.left("writing the answer")
         return Limits(
             max_chars=config.llm_context_chars,
-            max_passages=config.context_passages or None,
             budget=allowance,
             force_cloud=force_cloud,
             timeout_s=_less_reserve(allowance.timeout_s),
@@ -482,12 +483,11 @@ class AnswerStage:
 
     def _judged(self, retrieval: Retrieval, query_vector: Vector | None) -> tuple[Retrieval, bool]:
         """Tell whether the passages seem to hold an answer, and say so where they do not."""
-        least = self._resources.config.support_below
-        if not retrieval.nodes or least <= 0:
+        if not retrieval.nodes:
             return retrieval, True
         texts = [embedded_text(found.node) for found in retrieval.nodes[:_JUDGED]]
         support = support_of(retrieval.route.query, self._profile(retrieval), texts, query_vector=query_vector)
-        if support.probability >= least:
+        if support.probability >= SUPPORT_BELOW:
             return retrieval, True
         said = f"the passages found hardly answer this (probability {support.probability:.2f})"
         return replace(retrieval, understood=(*retrieval.understood, said)), False
@@ -1131,6 +1131,8 @@ def _unit_range(values: Sequence[float]) -> list[float]:
 logger = logging.getLogger(__name__)
 
 MAX_RETRIES: Final = 2
+RETRY_BELOW: Final = 0.5
+"""The next strategy is tried when what was found fits the question less than this."""
 """Further strategies that a search with little to show for it may try."""
 
 # A further strategy is tried when the time left is that many times what the last one took.
@@ -1270,8 +1272,8 @@ class RetrieveStage:
 
     def _worth_another(self, found: list[_Found], spending: Spending) -> bool:
         """Tell whether the next strategy should be tried: little found so far, and time enough."""
-        last, threshold = found[-1], self._resources.config.retry_below
-        if len(found) > MAX_RETRIES or threshold <= 0 or max(one.rank for one in found) >= threshold:
+        last = found[-1]
+        if len(found) > MAX_RETRIES or max(one.rank for one in found) >= RETRY_BELOW:
             return False
         return spending.clock.remaining_s() * 1000 > _TIME_FACTOR * last.ms
 

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final
 
 from llama_index.core.response_synthesizers import BaseSynthesizer
 
@@ -21,6 +21,7 @@ from agentic_retriever.embeddings import (
     embedding_name,
     resolve_embedding,
 )
+from agentic_retriever.embeddings.model import MEMORY_TTL_S
 from agentic_retriever.errors import (
     ConfigError,
     IndexExistsError,
@@ -238,7 +239,7 @@ def attach(
         description=description,
         created=uuid.uuid4().hex,
         router=resources.embedding(),
-        wrap=lambda base: _model(base, resources.config),
+        wrap=_model,
         progress=progress,
     )
     resources.attached.add(made)
@@ -251,15 +252,11 @@ def _asks_itself(resources: Resources, given: object) -> bool:
     return any(getattr(getattr(one, "_router", None), "resources", None) is resources for one in asked)
 
 
-def _model(base: BaseEmbedding, config: RouterConfig) -> EmbeddingModel:
+def _model(base: BaseEmbedding) -> EmbeddingModel:
     """Wrap the embedding of an attached index; what it makes is kept in memory only."""
     return EmbeddingModel(
         base,
         name=embedding_name(base),
-        batch_size=config.embedding_batch_size,
-        timeout_s=config.embedding_timeout_s,
-        memory_size=config.embedding_cache_size,
-        memory_ttl_s=config.embedding_cache_ttl_s,
     )
 
 
@@ -314,15 +311,9 @@ class Resources:
                 self._embedding = EmbeddingModel(
                     base,
                     name=embedding_name(base),
-                    batch_size=self.config.embedding_batch_size,
-                    timeout_s=self.config.embedding_timeout_s,
-                    memory_size=self.config.embedding_cache_size,
-                    memory_ttl_s=self.config.embedding_cache_ttl_s,
                     disk=DiskVectorCache(self.config.data_dir / EMBEDDING_CACHE_FILE),
                     packed=self._packed,
-                    shared=None
-                    if self.redis is None
-                    else RedisVectorCache(self.redis, ttl_s=self.config.embedding_cache_ttl_s),
+                    shared=None if self.redis is None else RedisVectorCache(self.redis, ttl_s=MEMORY_TTL_S),
                 )
             return self._embedding
 
@@ -433,16 +424,19 @@ class Resources:
 
 _NEEDS_MODEL = "{setting} is {value}, which needs a model; set llm to ollama:MODEL or openrouter:MODEL, or take auto"
 
+INDEX_MARGIN: Final = 0.4
+"""Two indexes are searched when their probabilities differ by less; docs/routing.md has what other margins gave."""
+
 
 def make_classifier(config: RouterConfig, client: ModelClient | None) -> IndexClassifier:
     """Return stage one."""
     kind = EmbeddingClassifier if config.classifier == "embedding" else ProfileClassifier
-    profile = kind(config.index_margin, abstain_below=config.abstain_below)
+    profile = kind(INDEX_MARGIN)
     if config.classifier in {"embedding", "profile"}:
         return profile
-    model = None if client is None else LLMClassifier(client, profile, index_margin=config.index_margin)
+    model = None if client is None else LLMClassifier(client, profile, index_margin=INDEX_MARGIN)
     if config.classifier == "auto":
-        return AutoClassifier(profile, model, margin=config.escalation_margin)
+        return AutoClassifier(profile, model)
     if model is None:
         raise ConfigError(_NEEDS_MODEL.format(setting="classifier", value=config.classifier))
     return model
@@ -458,7 +452,7 @@ def make_selector(config: RouterConfig, client: ModelClient | None) -> StrategyS
         return heuristic
     if kind == "auto":
         model = None if client is None else LLMSelector(client, heuristic)
-        return AutoSelector(heuristic, model, min_confidence=config.escalation_confidence)
+        return AutoSelector(heuristic, model)
     if client is None:
         raise ConfigError(_NEEDS_MODEL.format(setting="selector", value=kind))
     return LLMSelector(client, heuristic, form="word" if kind == "llm_word" else "structured")
@@ -497,9 +491,9 @@ def make_synthesizer(
     config = resources.config
     model: LLMSynthesizer | ForeignSynthesizer | None = None
     if given is not None:
-        model = ForeignSynthesizer(given, unsupported=unsupported_policy(config))
+        model = ForeignSynthesizer(given, unsupported=config.unsupported_sentences)
     elif client is not None:
-        model = LLMSynthesizer(client, unsupported=unsupported_policy(config))
+        model = LLMSynthesizer(client, unsupported=config.unsupported_sentences)
     return Synthesizer(_make_extractive(resources), model, answer_threshold=config.answer_threshold)
 
 
@@ -510,9 +504,7 @@ def _make_extractive(resources: Resources) -> ExtractiveSynthesizer:
     def embed(sentences: list[str]) -> Matrix:
         return resources.embedding().embed_sentences(sentences)
 
-    return ExtractiveSynthesizer(
-        max_sentences=config.answer_sentences, embed=embed if config.answer_rescoring else None
-    )
+    return ExtractiveSynthesizer(embed=embed if config.answer_rescoring else None)
 
 
 def writers_key(client: ModelClient | None, given: object, postprocessors: Sequence[BaseNodePostprocessor]) -> str:
@@ -536,10 +528,3 @@ def _settings(postprocessor: BaseNodePostprocessor) -> dict[str, object]:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def unsupported_policy(config: RouterConfig) -> Literal["flag", "mark", "drop"]:
-    """Return what becomes of sentences that no passage supports."""
-    if config.unsupported_sentences == "mark":
-        return "mark"
-    return "drop" if config.unsupported_sentences == "drop" else "flag"

@@ -30,6 +30,7 @@ from agentic_retriever.indices import Indexer, IngestReport
 from agentic_retriever.indices.attached import AttachedIndex, AttachedRetriever
 from agentic_retriever.indices.copying import copy_index
 from agentic_retriever.ingestion import ChunkSettings, discover
+from agentic_retriever.ingestion.chunking import LEAF_SIZE
 from agentic_retriever.pipeline import (
     AnswerCodec,
     AnswerStage,
@@ -283,7 +284,8 @@ class IndexLibrary:
 
     def _create(self, name: str, description: str) -> Index:
         c = self.resources.config
-        chunks = ChunkSettings(chunk_size=c.chunk_size, chunk_overlap=c.chunk_overlap, leaf_size=c.leaf_size)
+        leaf_size = min(LEAF_SIZE, c.chunk_size)
+        chunks = ChunkSettings(chunk_size=c.chunk_size, chunk_overlap=c.chunk_overlap, leaf_size=leaf_size)
         return self.resources.storage.create(name, self.resources.embedding(), description=description, chunks=chunks)
 
 
@@ -604,8 +606,8 @@ class Queries(IndexLibrary):
     ) -> Question:
         check_filters(filters)
         return Question(
-            query=check_query(query, max_chars=self.config.max_query_chars),
-            top_k=self.config.top_k if top_k is None else check_top_k(top_k, maximum=self.config.max_top_k),
+            query=check_query(query),
+            top_k=self.config.top_k if top_k is None else check_top_k(top_k),
             index=index,
             strategy=pinned_strategy(strategy),
             filters=filters,

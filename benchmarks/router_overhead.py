@@ -130,14 +130,16 @@ def _router(indexes: int, nodes: int, *, cached_answers: int) -> Iterator[tuple[
 
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.router import AgenticRouter
+    from agentic_retriever.routing import ProfileClassifier
     from agentic_retriever.testing import FakeEmbedding
 
     with tempfile.TemporaryDirectory() as folder:
         # Never two indexes at once, so that there is one bare search to compare with.
-        config = RouterConfig(data_dir=Path(folder), cache_max_entries=cached_answers, index_margin=0)
+        config = RouterConfig(data_dir=Path(folder), cache_max_entries=cached_answers)
         asked: list[str] = []
         say(f"  indexing {indexes} x {nodes:,} nodes")
-        with AgenticRouter(config, embedding=FakeEmbedding(dimension=DIMENSION)) as router:
+        classifier = ProfileClassifier(index_margin=0)
+        with AgenticRouter(config, embedding=FakeEmbedding(dimension=DIMENSION), classifier=classifier) as router:
             for i in range(indexes):
                 bodies = texts(nodes, seed=_SEED + i, words=WORDS, vocabulary=i)
                 made = [TextNode(id_=f"index-{i}-node-{n}", text=body) for n, body in enumerate(bodies)]

@@ -4,6 +4,7 @@ import getpass
 import itertools
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from model_servers import ModelServer
 from small_indexes import ANIMALS, PLANETS, documents
 
 from agentic_retriever import AgenticRouter, RouterConfig
+from agentic_retriever.breaker import Breaker
 from agentic_retriever.embeddings import LocalE5Embedding
+from agentic_retriever.llm.client import RetryPolicy
 from agentic_retriever.testing import FakeEmbedding
 
 _numbers = itertools.count()
@@ -20,6 +23,17 @@ _numbers = itertools.count()
 # What is measured in time belongs to the benchmarks; a busy machine must fail no test.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+@pytest.fixture
+def endpoints(monkeypatch):
+    """Changes how often the models made from now on are asked again, and when and how long they are left alone."""
+
+    def change(retries=2, **breaker):
+        monkeypatch.setattr("agentic_retriever.llm.build.RetryPolicy", partial(RetryPolicy, retries=retries))
+        monkeypatch.setattr("agentic_retriever.llm.build.Breaker", partial(Breaker, **breaker))
+
+    return change
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,10 @@ import pytest
 from llama_index.core.schema import Document
 from model_servers import chat
 from redis_servers import free_port
+from settings_pages import configuration_markdown, env_example
 
 from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.config import PREFIX, env_example
+from agentic_retriever.config import PREFIX
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.testing import FakeEmbedding
 
@@ -53,9 +54,10 @@ def cloud(make_server):
 
 
 @pytest.fixture
-def make(tmp_path, cloud):
+def make(tmp_path, cloud, endpoints):
     """Makes routers with the canary in every place, and one small index."""
     made = []
+    endpoints(retries=0)
 
     def _make(**changes):
         settings = secret_settings(llm="openrouter:some/model", openrouter_base_url=f"{cloud.url}/api/v1", **changes)
@@ -125,7 +127,7 @@ def test_values_show_no_secret(make, records):
 @pytest.mark.parametrize("code", [400, 401, 402, 404, 429, 500])
 def test_failures_show_no_secret_even_when_the_server_repeats_it(make, cloud, records, code):
     cloud.reply({"error": {"message": f"the key {CANARY} is refused", "code": code}}, code)
-    router = make(llm_retries=0)
+    router = make()
     answer = router.query(QUESTION)
     assert answer.tier.value == "extractive"
     stream = router.stream(QUESTION + " Really?")
@@ -189,7 +191,7 @@ def test_files_hold_no_secret(make, tmp_path):
 
 def test_own_loggers_show_neither_question_nor_text(make, cloud, records):
     cloud.reply({"error": "x"}, 500)
-    router = make(llm_retries=0, classifier="llm", selector="llm")
+    router = make(classifier="llm", selector="llm")
     router.query(QUESTION)
     router.retrieve(QUESTION, strategy="planner")
     router.stream(QUESTION + " Really?").finish()
@@ -203,7 +205,7 @@ def test_own_loggers_show_neither_question_nor_text(make, cloud, records):
 def test_example_of_settings_holds_no_secret(monkeypatch):
     monkeypatch.setenv("OPENROUTER_API_KEY", CANARY)
     monkeypatch.setenv("REDIS_URL", f"redis://:{CANARY}@host")
-    assert CANARY not in env_example()
+    assert CANARY not in env_example() + configuration_markdown()
 
 
 COMMANDS = {

@@ -1,29 +1,16 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
-from pathlib import Path
+import pickle
 
 import pytest
+from pydantic import ValidationError
 
-from agentic_retriever.config import PREFIX, RouterConfig, Secret, env_example
+from agentic_retriever.config import PREFIX, REMOVED, RouterConfig, Secret
 from agentic_retriever.errors import ConfigError
 
-ROOT = Path(__file__).parent.parent
 CANARY = "sk-canary-51c0"
-
-
-def test_env_example_is_what_the_settings_say():
-    assert (ROOT / ".env.example").read_text(encoding="utf-8") == env_example()
-
-
-def test_env_example_names_every_setting_with_its_default():
-    lines = env_example().splitlines()
-    for field in dataclasses.fields(RouterConfig):
-        [line] = [line for line in lines if line.startswith(f"#{PREFIX}{field.name.upper()}=")]
-        default = line.split("=", 1)[1]
-        assert RouterConfig.from_env({PREFIX + field.name.upper(): default}) == RouterConfig()
 
 
 def test_prefixed_variable_wins_over_the_shared_one():
@@ -51,11 +38,10 @@ def test_variables_of_other_programs_are_left_alone():
         ("HYBRID_ALPHA", "nan", "0 to 1"),
         ("DEADLINE_S", "inf", "seconds"),
         ("SELECTOR", "learned", "use auto"),
-        ("CALIBRATION_FILE", "c.json", "remove the setting"),
         ("FUSION", "sum", "one of calibrated, weighted, rrf, borda"),
         ("CHUNK_OVERLAP", "512", "below chunk_size"),
-        ("LEAF_SIZE", "4096", "must not exceed chunk_size"),
-        ("MAX_TOP_K", "2", "must not exceed max_top_k"),
+        ("RERANKER", "colbert", "none, llm, cross_encoder"),
+        ("ADAPTIVE_TOP_K", "maybe", "true or false"),
     ],
 )
 def test_wrong_setting_is_named_with_what_is_allowed(variable, value, told):
@@ -79,9 +65,38 @@ def test_with_changes_checks_names_and_values():
         RouterConfig().with_changes(top_k=-1)
 
 
-def test_config_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        RouterConfig().top_k = 3
+def test_an_unknown_setting_is_answered_with_the_three_nearest():
+    with pytest.raises(ConfigError) as caught:
+        RouterConfig(chunk_sise=9)
+    assert "did you mean 'chunk_size'? (nearest: chunk_size, " in str(caught.value)
+    assert sum(name in str(caught.value) for name in RouterConfig.model_fields) <= 4  # top_k is in adaptive_top_k
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_setting_that_is_gone_is_refused_in_python_and_only_told_in_an_old_file(name, tmp_path):
+    with pytest.raises(ConfigError, match=f"setting {name} is gone: "):
+        RouterConfig(**{name: 1})
+    with pytest.raises(ConfigError, match=f"setting {name} is gone: "):
+        RouterConfig().with_changes(**{name: 1})
+    dotenv = tmp_path / ".env"
+    dotenv.write_text(f"{PREFIX}{name.upper()}=1\n{PREFIX}TOP_K=7\n", encoding="utf-8")
+    with pytest.warns(FutureWarning, match=f"{PREFIX}{name.upper()} is gone: "):
+        assert RouterConfig.load(dotenv, env={}).top_k == 7
+
+
+def test_config_is_frozen_and_a_value():
+    config = RouterConfig(redis_url=CANARY)
+    with pytest.raises(ValidationError):
+        config.top_k = 3
+    assert config == RouterConfig(redis_url=CANARY) != RouterConfig()
+    assert len({config, RouterConfig(redis_url=CANARY)}) == 1
+    assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
+
+
+def test_arguments_alone_make_a_configuration(monkeypatch):
+    monkeypatch.setenv(f"{PREFIX}TOP_K", "3")
+    assert RouterConfig().top_k == 8
+    assert RouterConfig.from_env().top_k == 3
 
 
 def test_dotenv_file_is_read_and_the_environment_wins(tmp_path):
@@ -104,7 +119,7 @@ def test_secret_never_shows():
     assert config.openrouter_api_key.reveal() == CANARY
     shown = [repr(config), str(config), f"{config.openrouter_api_key}", json.dumps(config.to_dict())]
     shown.append(str(config.openrouter_api_key))
-    shown.append(repr(dataclasses.asdict(config)))
+    shown += [repr(config.model_dump()), config.model_dump_json()]
     with pytest.raises(TypeError):
         json.dumps({"key": config.openrouter_api_key})
     with pytest.raises(ConfigError) as caught:

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TextIO
 
@@ -17,7 +18,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.text.scripts import TerminalPieces, safe_terminal
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from agentic_retriever.config import RouterConfig
     from agentic_retriever.router import AgenticRouter
 
 
@@ -244,9 +245,15 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
 
 def load_config(data_dir: Path | None) -> RouterConfig:
     """Read the settings; ``--data-dir`` wins."""
+    from agentic_retriever.config import RouterConfig
+
     # Warnings of our own reach a person through the command's output; those of libraries would only puzzle.
     logging.getLogger("agentic_retriever").addHandler(logging.NullHandler())
-    config = RouterConfig.load()
+    with warnings.catch_warnings(record=True) as gone:
+        warnings.simplefilter("always", FutureWarning)
+        config = RouterConfig.load()
+    for warning in gone:
+        typer.echo(f"warning: {warning.message}", err=True)
     return config.with_changes(data_dir=data_dir) if data_dir is not None else config
 
 

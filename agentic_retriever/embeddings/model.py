@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from cachetools import TTLCache
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     Vector = npt.NDArray[np.float32]
     Matrix = npt.NDArray[np.float32]
 
+BATCH_SIZE: Final = 16
+TIMEOUT_S: Final = 120.0
+"""Seconds for one call: a batch of long passages on a slow processor needs most of a minute."""
+
+MEMORY_TTL_S: Final = 86_400.0
+
 
 class EmbeddingModel:
     """Any LlamaIndex embedding, made safe to build on; usable from many threads.
@@ -39,10 +45,10 @@ class EmbeddingModel:
         base: BaseEmbedding,
         *,
         name: str,
-        batch_size: int = 16,
-        timeout_s: float = 120.0,
+        batch_size: int = BATCH_SIZE,
+        timeout_s: float = TIMEOUT_S,
         memory_size: int = 2048,
-        memory_ttl_s: float = 86_400.0,
+        memory_ttl_s: float = MEMORY_TTL_S,
         disk: VectorCache | None = None,
         packed: Sequence[VectorSource] = (),
         shared: VectorCache | None = None,

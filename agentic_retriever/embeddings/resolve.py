@@ -11,6 +11,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import PrivateAttr
 
 from agentic_retriever.embeddings.local import LOCAL_MODEL, LocalE5Embedding
+from agentic_retriever.embeddings.model import BATCH_SIZE, TIMEOUT_S
 from agentic_retriever.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -126,6 +127,6 @@ def _ollama(model: str, config: RouterConfig) -> BaseEmbedding:
     return OllamaEmbedding(
         model_name=model,
         base_url=config.ollama_base_url,
-        embed_batch_size=config.embedding_batch_size,
-        client_kwargs={"timeout": config.embedding_timeout_s},
+        embed_batch_size=BATCH_SIZE,
+        client_kwargs={"timeout": TIMEOUT_S},
     )

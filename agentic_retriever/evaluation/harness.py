@@ -566,7 +566,7 @@ def _tools(
 ) -> list[RetrieverTool]:
     """One tool per strategy; the selector knows the vectors of their descriptions."""
     resources, index = router.resources, router.index(index_name)
-    config = router.config.with_changes(top_k=depth, max_top_k=max(depth, router.config.max_top_k))
+    config = router.config.with_changes(top_k=depth)
     settings = AdapterSettings.from_config(config, resources.workers(), model=resources.model)
     served = [card for card in cards(index) if card.strategy in strategies]
     described = resources.embedding().embed_sentences([card.description for card in served])

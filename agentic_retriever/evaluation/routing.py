@@ -8,9 +8,9 @@ import math
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -19,7 +19,6 @@ from llama_index.core.selectors import EmbeddingSingleSelector
 from llama_index.core.tools import ToolMetadata
 
 from agentic_retriever import __version__
-from agentic_retriever.config.values import spec_of
 from agentic_retriever.embeddings import PackedVectors, text_hash
 from agentic_retriever.errors import AgenticRetrieverError, EvaluationError, UnknownIndexError, unknown_name
 from agentic_retriever.evaluation.datasets import SAMPLE, DatasetKind, ProblemReport, check_names
@@ -528,13 +527,12 @@ def stage_two_field(router: AgenticRouter) -> dict[str, StrategySelector]:
         return {heuristic.mode: heuristic}
     model = LLMSelector(client, heuristic)
     base = heuristic_selector(router.config.with_changes(selector="auto"))
-    both = AutoSelector(base, LLMSelector(client, base), min_confidence=router.config.escalation_confidence)
+    both = AutoSelector(base, LLMSelector(client, base))
     return {"heuristic": heuristic, "llm": model, "auto": both}
 
 
 def _modes(config: RouterConfig) -> tuple[str, ...]:
-    setting = next(found for found in fields(type(config)) if found.name == "classifier")
-    return spec_of(setting).choices
+    return get_args(type(config).model_fields["classifier"].annotation)
 
 
 # What routing is measured on: profiles to choose from, and questions with their vectors.

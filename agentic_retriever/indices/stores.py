@@ -93,7 +93,7 @@ class StoreServer:
         link = open_server(config)
         if link is None:
             return None
-        return cls(link, config.qdrant_prefix, config.qdrant_shards, config.qdrant_replicas)
+        return cls(link, config.qdrant_prefix)
 
 
 @dataclass(frozen=True, slots=True)

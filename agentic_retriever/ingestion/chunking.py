@@ -12,7 +12,7 @@ from hashlib import sha256
 from importlib import resources
 from itertools import pairwise
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import tiktoken
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
@@ -339,6 +339,9 @@ _MIN_SIZE = 8
 _MAX_SIZE = 100_000
 _LANGUAGE_SAMPLE = 20_000
 
+LEAF_SIZE: Final = 128
+"""Tokens: a few sentences, small enough to tell one statement of a chunk from the next."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSettings:
@@ -346,7 +349,7 @@ class ChunkSettings:
 
     chunk_size: int = 512
     chunk_overlap: int = 50
-    leaf_size: int = 128
+    leaf_size: int = LEAF_SIZE
 
     def __post_init__(self) -> None:
         _check("chunk_size", self.chunk_size, _MIN_SIZE, _MAX_SIZE)

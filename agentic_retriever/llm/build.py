@@ -82,7 +82,6 @@ def build_client(config: RouterConfig, *, models: Mapping[Tier, LLM] | None = No
     return TieredClient(
         clients,
         timeout_s=config.llm_timeout_s,
-        long_context_chars=config.llm_long_context_chars,
         cloud_price=table.price(DEFAULT_CLOUD_MODEL),
     )
 
@@ -197,16 +196,16 @@ def _client(
     on_close: Callable[[], None] | None = None,
 ) -> LLMClient:
     endpoint = Endpoint(
-        retry=RetryPolicy(retries=config.llm_retries),
-        breaker=Breaker(failures=config.breaker_failures, cooldown_s=config.breaker_cooldown_s),
+        retry=RetryPolicy(),
+        breaker=Breaker(),
         price=price,
         max_answer_tokens=MAX_ANSWER_TOKENS,
-        max_waiting=_MAX_WAITING_PER_WORKER * config.llm_workers,
+        max_waiting=_MAX_WAITING_PER_WORKER * config.workers,
         secrets=secrets,
         probe=probe,
         on_close=on_close,
     )
-    return LLMClient(llm, tier=tier, timeout_s=config.llm_timeout_s, max_calls=config.llm_workers, endpoint=endpoint)
+    return LLMClient(llm, tier=tier, timeout_s=config.llm_timeout_s, max_calls=config.workers, endpoint=endpoint)
 
 
 def _ollama_probe(base_url: str, model: str) -> Callable[[float], str]:

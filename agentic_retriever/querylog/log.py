@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from agentic_retriever.config import RouterConfig
-    from agentic_retriever.config.values import Secret
+    from agentic_retriever.config import RouterConfig, Secret
     from agentic_retriever.querylog.database import Database
     from agentic_retriever.querylog.records import Address
     from agentic_retriever.schema import Answer
@@ -316,6 +315,8 @@ class Keeper:
 TEXT_MODES: Final = ("plain", "hashed", "none")
 #: Name of the SQLite file in the data directory.
 FILE_NAME: Final = "queries.sqlite"
+MAX_ROWS: Final = 1_000_000
+"""Most queries kept, the newest: about half a gigabyte."""
 _READ_TIMEOUT_S: Final = 90.0
 _FLUSH_BEFORE_READING_S: Final = 2.0
 _MOST_RECENT: Final = 100_000
@@ -442,7 +443,7 @@ def open_query_log(config: RouterConfig, *, clock: Callable[[], datetime] = _utc
         config.data_dir / FILE_NAME if place == "sqlite" else config.query_log,
         text=config.query_log_text,
         retention_days=config.query_log_retention_days or None,
-        max_rows=config.query_log_max_rows or None,
+        max_rows=MAX_ROWS,
         clock=clock,
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from agentic_retriever.config.values import Secret
+from agentic_retriever.config import Secret
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.schema import Degradation, Record, Tier, TierUsage, frozen
 

@@ -256,13 +256,9 @@ class AdapterSettings:
         return cls(
             workers=workers,
             top_k=config.top_k,
-            max_top_k=config.max_top_k,
-            max_query_chars=config.max_query_chars,
             timeout_s=config.deadline_s,
             fusion=Fusion(config.fusion),
             alpha=config.hybrid_alpha,
-            rrf_k=config.rrf_k,
-            planner_parts=config.planner_parts,
             model=model,
         )
 

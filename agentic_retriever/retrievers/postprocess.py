@@ -280,13 +280,22 @@ Vectors = Callable[["Sequence[str]"], Mapping[str, "npt.ArrayLike"]]
 """Gives the vectors of nodes by id, as far as they are known."""
 
 
+RERANK_TIMEOUT_S = 20.0
+"""Half of the time that is left bounds it besides; a local cross-encoder needs some seconds when it is loaded."""
+
+CROSS_ENCODER = "cross-encoder/mmarco-mMiniLMv2-L12-H384-v1"
+"""Multilingual and small enough for a processor."""
+
+COHERE_MODEL = "rerank-v3.5"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostprocessSettings:
     """What is done with retrieved nodes; the defaults change nothing."""
 
     boosts: tuple[Boost, ...] = ()
     rerank_candidates: int = 20
-    rerank_timeout_s: float = 20.0  # Most seconds for reranking
+    rerank_timeout_s: float = RERANK_TIMEOUT_S  # Most seconds for reranking
     mmr_trade_off: float = 1.0  # Lambda of MMR in [0, 1]; 1 for relevance alone
     adaptive: bool = False
     fall: float = 0.0
@@ -304,13 +313,10 @@ class PostprocessSettings:
         """Take the settings from a router's configuration."""
         return cls(
             boosts=parse_boosts(config.boost_keywords),
-            rerank_candidates=config.rerank_candidates,
-            rerank_timeout_s=config.rerank_timeout_s,
             mmr_trade_off=config.mmr_trade_off,
             adaptive=config.adaptive_top_k,
             fall=config.score_fall,
             neighbours=config.expand_neighbours,
-            max_top_k=config.max_top_k,
         )
 
     def final_top_k(self, top_k: int, complexity_score: float) -> int:
@@ -366,10 +372,11 @@ def make_reranker(config: RouterConfig, client: ModelClient | None) -> Reranker 
         if client is None:
             raise ConfigError("reranker llm needs a model; set llm to ollama:MODEL or openrouter:MODEL")
         return LLMReranker(client)
-    if config.reranker == "cross_encoder":
-        return CrossEncoderReranker(config.cross_encoder_model, timeout_s=config.rerank_timeout_s)
-    if config.reranker == "cohere":
-        return CohereReranker(config.cohere_api_key, config.cohere_model, timeout_s=config.rerank_timeout_s)
+    kind, _, model = config.reranker.partition(":")
+    if kind == "cross_encoder":
+        return CrossEncoderReranker(model or CROSS_ENCODER, timeout_s=RERANK_TIMEOUT_S)
+    if kind == "cohere":
+        return CohereReranker(config.cohere_api_key, model or COHERE_MODEL, timeout_s=RERANK_TIMEOUT_S)
     return None
 
 

@@ -131,9 +131,10 @@ def test_answers_come_from_a_query_engine_without_its_model(router):
 
 @pytest.mark.parametrize("strategy", ["vector", "hybrid"])
 @pytest.mark.parametrize("mmr", [1.0, 0.5])
-def test_results_of_indexes_with_different_models_are_merged(tmp_path, strategy, mmr):
+def test_results_of_indexes_with_different_models_are_merged(tmp_path, strategy, mmr, monkeypatch):
     """Cosines and vectors of two models do not compare, so each list counts by its own best."""
-    config = RouterConfig(data_dir=tmp_path, query_log="none", index_margin=1.0, mmr_trade_off=mmr)
+    config = RouterConfig(data_dir=tmp_path, query_log="none", mmr_trade_off=mmr)
+    monkeypatch.setattr("agentic_retriever.resources.INDEX_MARGIN", 1.0)
     with AgenticRouter(config, embedding=FakeEmbedding(dimension=64)) as both:
         both.add_index("contracts", index=vector_index(contracts(), embedding=other_model()), description="Contracts")
         both.add_index("planets", index=vector_index(contracts(texts=PLANETS)), description="Planets")

@@ -23,6 +23,7 @@ from small_indexes import GOOD
 from waiting import wait_until
 
 from agentic_retriever import tracing
+from agentic_retriever.routing import ProfileClassifier
 from agentic_retriever.schema import RouteDecision
 from agentic_retriever.testing import FakeLLM
 
@@ -147,7 +148,7 @@ def test_below_the_spans_of_llama_index_and_of_the_application(router, watch):
 
 
 def test_two_indexes_searched_side_by_side(make_router, watch):
-    router = make_router(on_abstain="all", abstain_below=0.0, index_margin=1.0)
+    router = make_router(classifier=ProfileClassifier(index_margin=1.0, abstain_below=0.0))
     router.retrieve("How long does it sleep, and what are the moons?")
     searches = [s for s in watch.spans.began if s.partition(".")[2].startswith("search-")]
     below = [watch.spans.above(s)[0] for s in searches if not s.startswith("AgenticRouter")]
@@ -235,7 +236,7 @@ def test_broken_handlers_change_nothing_and_are_warned_of_once(make_router, atta
 
 
 def test_many_queries_at_once_keep_their_own_trees(make_router, watch):
-    router = make_router(model=FakeLLM([GOOD]), llm_workers=16)
+    router = make_router(model=FakeLLM([GOOD]), workers=16)
 
     async def tasks():
         return await asyncio.gather(*(router.aquery(f"{CAT} {n}") for n in range(20)))
@@ -294,7 +295,7 @@ def test_cancelled_queries_and_abandoned_streams_leave_no_span_open(make_router,
         assert answering.wait(20)
         return GOOD
 
-    router = make_router(model=FakeLLM(reply), llm_workers=64, workers=8, cache_max_entries=0)
+    router = make_router(model=FakeLLM(reply), workers=64, cache_max_entries=0)
     router.query(CAT)
     engine = router.as_query_engine(streaming=True)
     gc.collect()

@@ -18,7 +18,7 @@ from small_indexes import GOOD
 from waiting import wait_until
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.schema import Budget, Tier
+from agentic_retriever.schema import Budget, Complexity, Tier
 from agentic_retriever.testing import FakeLLM
 
 
@@ -155,9 +155,10 @@ def test_what_is_none_is_named(make_router):
 
 
 @pytest.mark.parametrize("kind", [CompactAndRefine, Refine, TreeSummarize, SimpleSummarize, Accumulate])
-def test_any_response_synthesizer_writes_the_answer(make_router, kind):
+def test_any_response_synthesizer_writes_the_answer(make_router, kind, monkeypatch):
+    monkeypatch.setattr("agentic_retriever.synthesis.synthesizer.MAX_PASSAGES", dict.fromkeys(Complexity, 1))
     llm = FakeLLM(["The cat sleeps sixteen hours a day. [1]"])
-    router = make_router(synthesizer=synthesizer(llm, kind), context_passages=1)
+    router = make_router(synthesizer=synthesizer(llm, kind))
     answer = router.query(CAT)
     assert "sixteen hours a day" in answer.text
     assert answer.tier is Tier.PRIMARY

@@ -14,7 +14,7 @@ import typer
 from dotenv import dotenv_values
 
 from agentic_retriever.cli.app import app
-from agentic_retriever.config import RouterConfig, env_example
+from agentic_retriever.config import RouterConfig
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -143,7 +143,7 @@ def _pip(arguments: list[str], where: str) -> None:
 
 def _export(arguments: list[str], where: str) -> None:
     for name in (word.partition("=")[0] for word in arguments):
-        if name not in env_example():
+        if name not in (ROOT / ".env.example").read_text(encoding="utf-8"):
             raise BlockError(f"{where}: there is no setting {name}")
 
 

@@ -325,7 +325,7 @@ def test_what_cannot_be_copied_is_told(storage, embedding, index, tmp_path):
 
 def test_a_server_that_fails_leaves_the_source(tmp_path, embedding, small_pages):
     server = QdrantServer()
-    config = RouterConfig(data_dir=tmp_path / "data", qdrant_url=server.url, qdrant_timeout_s=2, cache_max_entries=0)
+    config = RouterConfig(data_dir=tmp_path / "data", qdrant_url=server.url, cache_max_entries=0)
     storage = IndexStorage.from_config(config)
     index = made(storage, embedding, server=False)
     before = everything(index)
@@ -353,7 +353,7 @@ def test_a_server_that_fails_leaves_the_source(tmp_path, embedding, small_pages)
 def test_a_router_with_a_server(tmp_path, caplog):
     server = QdrantServer(key="canary-4711")
     config = RouterConfig(
-        data_dir=tmp_path / "data", qdrant_url=server.url, qdrant_api_key="canary-4711", qdrant_timeout_s=2,
+        data_dir=tmp_path / "data", qdrant_url=server.url, qdrant_api_key="canary-4711",
         cache_max_entries=0, query_log="none",
     )  # fmt: skip
     (tmp_path / "docs").mkdir()

@@ -53,12 +53,13 @@ def build():
 
 
 @pytest.fixture
-def tiers_on(server, provider, build):
+def tiers_on(server, provider, build, endpoints):
     """Builds one tier of the provider on the server, without retries."""
 
-    def make(**settings):
+    def make(retries=0, **settings):
+        endpoints(retries=retries)
         urls = {"ollama_base_url": server.url, "openrouter_base_url": f"{server.url}/api/v1"}
-        return build(**{"llm": f"{provider}:some/model:1b", "llm_retries": 0, **urls, **settings})
+        return build(**{"llm": f"{provider}:some/model:1b", **urls, **settings})
 
     return make
 

@@ -147,7 +147,7 @@ def test_key_shows_nowhere(server, build, chat, name, caplog, capfd):
     caplog.set_level(logging.DEBUG)
     url = break_server(server, "openrouter", name, chat)
     server.body = server.body.replace(BODY.encode(), f"Incorrect API key provided: {KEY}".encode())
-    client = build(llm="openrouter:cloud/model", openrouter_base_url=f"{url}/api/v1", llm_retries=1)
+    client = build(llm="openrouter:cloud/model", openrouter_base_url=f"{url}/api/v1")
     with pytest.raises(AllModelsFailedError) as caught:
         client.complete("the PROMPT", timeout_s=0.5)
     with pytest.raises(AllModelsFailedError) as streamed:

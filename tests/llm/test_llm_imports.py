@@ -12,7 +12,7 @@ CODE = """
     from agentic_retriever.errors import AgenticRetrieverError
     from agentic_retriever.llm import build_client
 
-    config = RouterConfig(llm="{llm}", llm_small="none", llm_cloud="none", llm_retries=0, openrouter_api_key="k",
+    config = RouterConfig(llm="{llm}", llm_small="none", llm_cloud="none", openrouter_api_key="k",
                           ollama_base_url="http://127.0.0.1:9", openrouter_base_url="http://127.0.0.1:9/api/v1")
     client = build_client(config)
     before = set(sys.modules)

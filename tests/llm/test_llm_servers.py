@@ -68,7 +68,7 @@ def test_ollama_is_free_and_openrouter_costs_what_the_table_says(server, provide
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_dead_server_gets_three_requests_then_none_until_the_cooldown_ends(server, make, status):
     server.reply({"error": "x"}, status)
-    patient = make(llm_retries=2, breaker_cooldown_s=600)
+    patient = make(retries=2)
     for _ in range(20):
         with pytest.raises(LLMError):
             patient.complete("q")
@@ -79,7 +79,7 @@ def test_dead_server_gets_three_requests_then_none_until_the_cooldown_ends(serve
 def test_refusal_is_never_sent_again(server, make, status):
     server.reply({"error": "x"}, status)
     with pytest.raises(LLMError):
-        make(llm_retries=2).complete("q")
+        make(retries=2).complete("q")
     assert len(server.requests) == 1
 
 
@@ -88,14 +88,14 @@ def test_retry_after_is_honoured_within_the_deadline(server, make, asked, reques
     server.reply({"error": "x"}, 429)
     server.headers = {"retry-after": asked}
     with within(1.0), pytest.raises(LLMError, match="429"):
-        make(llm_retries=2).complete("q", timeout_s=5)
+        make(retries=2).complete("q", timeout_s=5)
     assert len(server.requests) == requests
 
 
 def test_failure_that_passes_is_retried(server, provider, make, chat):
     server.reply(chat(provider, "ok"))
     server.first = [(503, b"{}"), (500, b"{}")]
-    reply = make(llm_retries=2).complete("q")
+    reply = make(retries=2).complete("q")
     assert (reply.text, reply.attempts[0].requests, len(server.requests)) == ("ok", 3, 3)
 
 

@@ -255,7 +255,7 @@ def test_stream_that_does_not_begin_goes_to_the_next_tier(make_server, provider,
 def test_abandoned_streams_leave_no_thread_and_no_connection(server, provider, tiers_on, stream_body):
     server.reply(stream_body(provider, ["a ", "b "], finish=None))
     server.mode = "stall"
-    client = tiers_on(llm_workers=4)
+    client = tiers_on(workers=4)
     before = threading.active_count()
     for i in range(20):
         stream = client.stream("q", timeout_s=10)
@@ -320,7 +320,7 @@ def test_async_errors_arrive():
 def test_hundred_abandoned_async_streams_leave_nothing(server, provider, tiers_on, stream_body):
     server.reply(stream_body(provider, ["a ", "b "], finish=None))
     server.mode = "stall"
-    client = tiers_on(llm_workers=32)
+    client = tiers_on(workers=32)
     before = threading.active_count()
 
     async def one(i):

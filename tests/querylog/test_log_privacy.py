@@ -192,9 +192,7 @@ def test_settings_lead_to_a_history(tmp_path):
     log = open_query_log(RouterConfig(data_dir=tmp_path))
     assert str(tmp_path / "queries.sqlite") in repr(log)
     assert not list(tmp_path.iterdir())
-    free = open_query_log(
-        RouterConfig(data_dir=tmp_path, query_log_retention_days=0, query_log_max_rows=0, query_log="SQLite")
-    )
+    free = open_query_log(RouterConfig(data_dir=tmp_path, query_log_retention_days=0, query_log="SQLite"))
     free.record(entry(1))
     assert free.flush(WAIT_S)
     assert len(free.recent()) == 1

@@ -80,7 +80,7 @@ class MemoryIndex:
     version: int = 1
     keyword_error: Exception | None = None
     view_error: Exception | None = None
-    chunk_settings: ChunkSettings = ChunkSettings()
+    chunk_settings: ChunkSettings = field(default_factory=ChunkSettings)
 
     def keyword(self):
         if self.keyword_error:

@@ -7,7 +7,7 @@ import json
 import pytest
 from llama_index.core.schema import Document
 
-from agentic_retriever import AgenticRouter, Budget, RouterConfig, Strategy
+from agentic_retriever import AgenticRouter, Budget, RouterConfig, Strategy, pipeline
 from agentic_retriever.errors import (
     ConfigError,
     DeadlineExceededError,
@@ -178,9 +178,10 @@ def _fails_on(name, search):
     return _search
 
 
-def test_little_found_makes_a_second_and_third_try(make):
+def test_little_found_makes_a_second_and_third_try(make, monkeypatch):
+    monkeypatch.setattr(pipeline, "RETRY_BELOW", 1.0)
     # No text is near this question, so every search has little to show.
-    router = make(classifier=Chooser(), config={"retry_below": 1.0})
+    router = make(classifier=Chooser())
     retrieval = router.retrieve("Which moons does Mars have?")
     assert len(retrieval.tried) == 3
     assert len({one.strategy for one in retrieval.tried}) == 3
@@ -193,14 +194,10 @@ def test_little_found_makes_a_second_and_third_try(make):
 
 
 @pytest.mark.parametrize("fixed", [{"strategy": "vector"}, {"budget": Budget(max_ms=2_000)}])
-def test_a_pin_is_never_overridden_and_a_good_find_needs_no_second_try(make, fixed):
-    router = make(config={"retry_below": 1.0 if "strategy" in fixed else 0.2})
+def test_a_pin_is_never_overridden_and_a_good_find_needs_no_second_try(make, fixed, monkeypatch):
+    monkeypatch.setattr(pipeline, "RETRY_BELOW", 1.0 if "strategy" in fixed else 0.2)
+    router = make()
     assert len(router.retrieve("The cat sleeps sixteen hours a day.", **fixed).tried) == 1
-
-
-def test_second_tries_can_be_turned_off(make):
-    router = make(classifier=Chooser(), config={"retry_below": 0})
-    assert len(router.retrieve("Which moons does Mars have?").tried) == 1
 
 
 def test_a_tight_budget_withholds_slow_strategies(make):

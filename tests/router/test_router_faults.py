@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 from fault_material import COMPLEX, OLLAMA_FAULTS, OPENROUTER_FAULTS, body, mode, status
@@ -15,6 +16,8 @@ from waiting import wait_until
 
 from agentic_retriever import Budget
 from agentic_retriever.errors import ConfigError, StreamBrokenError
+from agentic_retriever.llm import TieredClient
+from agentic_retriever.routing import AutoClassifier, AutoSelector
 from agentic_retriever.schema import Complexity, Tier
 
 LATE_S = 0.5
@@ -135,9 +138,10 @@ def test_followers_of_a_late_answer_get_it_too(make_tiers, ollama, cloud):
     assert [answer.tier for answer in asyncio.run(ask())] == [Tier.EXTRACTIVE] * 5
 
 
-def test_recovery_is_seen_with_the_first_query_after_the_cooldown(make_tiers, ollama, cloud):
+def test_recovery_is_seen_with_the_first_query_after_the_cooldown(make_tiers, ollama, cloud, endpoints):
+    endpoints(cooldown_s=0.5)
     all_down(ollama, cloud, status(500))
-    router = make_tiers(breaker_cooldown_s=0.5, llm_cloud="none", llm_small="none")
+    router = make_tiers(llm_cloud="none", llm_small="none")
     assert timed(router).tier is Tier.EXTRACTIVE
     ollama.reply(chat("ollama", GOOD))
     asked = len(ollama.requests)
@@ -151,9 +155,10 @@ def test_recovery_is_seen_with_the_first_query_after_the_cooldown(make_tiers, ol
 
 
 @pytest.mark.parametrize("routing", [{}, {"classifier": "auto", "selector": "auto"}, {"reranker": "llm"}])
-def test_dead_endpoints_get_three_requests_and_then_none(make_tiers, ollama, cloud, routing):
+def test_dead_endpoints_get_three_requests_and_then_none(make_tiers, ollama, cloud, routing, endpoints):
+    endpoints(cooldown_s=600)
     all_down(ollama, cloud, status(503))
-    router = make_tiers(breaker_cooldown_s=600, llm_small="none", **routing)
+    router = make_tiers(llm_small="none", **routing)
     for number in range(20):
         assert timed(router, f"{QUESTION} {number}").tier is Tier.EXTRACTIVE
         assert (len(ollama.requests), len(cloud.requests)) == (3, 3)
@@ -161,10 +166,11 @@ def test_dead_endpoints_get_three_requests_and_then_none(make_tiers, ollama, clo
 
 
 @pytest.mark.parametrize("fault", ["429", "500"])
-def test_dead_cloud_gets_at_most_three_requests_for_one_call(make_tiers, cloud, fault):
+def test_dead_cloud_gets_at_most_three_requests_for_one_call(make_tiers, cloud, fault, endpoints):
+    endpoints(failures=100)
     cloud.healthy.clear()
     cloud.reply({"error": "x"}, int(fault))
-    timed(make_tiers(breaker_failures=100), force_cloud=True)
+    timed(make_tiers(), force_cloud=True)
     assert len(cloud.requests) == 3
 
 
@@ -285,10 +291,11 @@ def test_complex_questions_go_to_the_cloud_first(make_tiers, ollama):
     assert (answer.route.complexity, answer.tier, len(answer.attempts)) == (Complexity.COMPLEX, Tier.CLOUD, 1)
 
 
-def test_forced_cloud_and_long_context_go_to_the_cloud_first(make_tiers, ollama):
+def test_forced_cloud_and_long_context_go_to_the_cloud_first(make_tiers, ollama, monkeypatch):
     ollama.reply(chat("ollama", GOOD))
     assert timed(make_tiers(), force_cloud=True).tier is Tier.CLOUD
-    assert timed(make_tiers(llm_long_context_chars=10)).tier is Tier.CLOUD
+    monkeypatch.setattr("agentic_retriever.llm.build.TieredClient", partial(TieredClient, long_context_chars=10))
+    assert timed(make_tiers()).tier is Tier.CLOUD
 
 
 def test_without_money_only_free_models_are_asked(make_tiers, ollama, cloud):
@@ -320,9 +327,11 @@ def test_no_more_models_are_asked_than_the_budget_allows(make_tiers, ollama, clo
     assert len(ollama.requests) + len(cloud.requests) <= calls
 
 
-def test_routing_and_answer_share_the_calls(make_tiers, ollama):
+def test_routing_and_answer_share_the_calls(make_tiers, ollama, monkeypatch):
+    monkeypatch.setattr("agentic_retriever.resources.AutoClassifier", partial(AutoClassifier, margin=1.0))
+    monkeypatch.setattr("agentic_retriever.resources.AutoSelector", partial(AutoSelector, min_confidence=1.0))
     ollama.reply(chat("ollama", GOOD))
-    router = make_tiers(classifier="auto", selector="auto", escalation_margin=1.0, escalation_confidence=1.0)
+    router = make_tiers(classifier="auto", selector="auto")
     answer = timed(router, budget=Budget(max_llm_calls=2))
     assert answer.usage.llm_calls <= 2
     assert len(ollama.requests) <= 2

@@ -95,7 +95,7 @@ linux_only = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="coun
 def test_sixteen_threads_get_the_answers_of_one(sites):
     questions = [ask_site(n) for n in range(50)]
     options = {"classifier": "profile", "selector": "heuristic", "cache_max_entries": 0}
-    router = sites(model=FakeLLM(scripted), llm_workers=32, **options)
+    router = sites(model=FakeLLM(scripted), workers=32, **options)
     alone = [told(router.query(question)) for question in questions]
     assert {tier for _, _, tier in alone} == {Tier.PRIMARY}
 
@@ -229,9 +229,10 @@ def test_hung_models_stop_neither_retrieval_nor_routing(make_tiers, ollama, clou
         assert isinstance(outcome, DeadlineExceededError | OverloadedError) or outcome.tier is Tier.EXTRACTIVE
 
 
-def test_dead_primary_costs_little_once_it_is_left_alone(make_tiers, ollama, cloud):
+def test_dead_primary_costs_little_once_it_is_left_alone(make_tiers, ollama, cloud, endpoints):
+    endpoints(cooldown_s=600)
     ollama.reply({"error": "x"}, 500)
-    dead = make_tiers(breaker_cooldown_s=600, cache_max_entries=0)
+    dead = make_tiers(cache_max_entries=0)
     alone = make_tiers(llm="openrouter:openai/gpt-4o-mini", llm_cloud="none", cache_max_entries=0)
     dead.query(QUESTION)
     alone.query(QUESTION)
@@ -328,7 +329,7 @@ def resident_kb():
 @linux_only
 def test_some_hundred_queries_leave_nothing_behind(make_tiers, ollama):
     ollama.reply(chat("ollama", GOOD))
-    router = make_tiers(cache_max_entries=50, embedding_cache_size=50)
+    router = make_tiers(cache_max_entries=50)
 
     def some(first, count):
         for number in range(first, first + count):
@@ -377,7 +378,7 @@ def test_five_thousand_queries_leave_nothing_behind(make_router, tmp_path, spans
     """
     threads_before, sockets_before = live_threads(), sockets()
     router = make_router(
-        cache_max_entries=50, embedding_cache_size=50, query_log=f"sqlite:///{tmp_path / 'q.sqlite'}",
+        cache_max_entries=50, query_log=f"sqlite:///{tmp_path / 'q.sqlite'}",
         classifier="profile", selector="heuristic",
     )  # fmt: skip
 
@@ -404,11 +405,12 @@ def test_five_thousand_queries_leave_nothing_behind(make_router, tmp_path, spans
 
 
 @linux_only
-def test_cancelled_queries_and_abandoned_streams_leave_nothing_behind(make_tiers, ollama, cloud):
+def test_cancelled_queries_and_abandoned_streams_leave_nothing_behind(make_tiers, ollama, cloud, endpoints):
+    endpoints(failures=100)
     words = ["The cat ", "sleeps ", "sixteen "]
     mode("stall", stream_body("ollama", words, finish=None))(ollama)
     mode("hang")(cloud)
-    router = make_tiers(deadline_s=1.5, llm_small="none", llm_workers=100, breaker_failures=100)
+    router = make_tiers(deadline_s=1.5, llm_small="none", workers=100)
     router.retrieve(QUESTION)
     threads, open_sockets = live_threads(), sockets()
 

@@ -108,12 +108,12 @@ def test_settings_are_checked(changes):
 
 def test_settings_come_from_the_configuration():
     config = RouterConfig(
-        boost_keywords="abs=0.5", rerank_candidates=7, rerank_timeout_s=3, mmr_trade_off=0.5, adaptive_top_k=True,
-        score_fall=0.25, expand_neighbours=2, max_top_k=50,
+        boost_keywords="abs=0.5", mmr_trade_off=0.5, adaptive_top_k=True,
+        score_fall=0.25, expand_neighbours=2,
     )  # fmt: skip
     assert PostprocessSettings.from_config(config) == PostprocessSettings(
-        boosts=(Boost("abs", 0.5),), rerank_candidates=7, rerank_timeout_s=3.0, mmr_trade_off=0.5, adaptive=True,
-        fall=0.25, neighbours=2, max_top_k=50,
+        boosts=(Boost("abs", 0.5),), mmr_trade_off=0.5, adaptive=True,
+        fall=0.25, neighbours=2,
     )  # fmt: skip
     with pytest.raises(ConfigError, match="KEYWORD = WEIGHT"):
         PostprocessSettings.from_config(RouterConfig(boost_keywords="abs"))

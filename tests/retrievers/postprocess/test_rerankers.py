@@ -217,10 +217,12 @@ def test_the_settings_choose():
     assert isinstance(make_reranker(config.with_changes(reranker="llm"), client), LLMReranker)
     assert isinstance(make_reranker(config.with_changes(reranker="cross_encoder"), None), CrossEncoderReranker)
     assert isinstance(make_reranker(config.with_changes(reranker="cohere"), None), CohereReranker)
+    for name in ("cross_encoder:m", "cohere:m"):
+        assert "m" in vars(make_reranker(config.with_changes(reranker=name), None)).values()
     assert KEY not in repr(config)
     with pytest.raises(ConfigError, match="needs a model"):
         make_reranker(config.with_changes(reranker="llm"), None)
     with pytest.raises(ConfigError, match="cohere_api_key"):
         make_reranker(RouterConfig(reranker="cohere"), None)
-    with pytest.raises(ConfigError, match="one of none, llm, cross_encoder, cohere"):
+    with pytest.raises(ConfigError, match="none, llm, cross_encoder, cross_encoder:MODEL, cohere or cohere:MODEL"):
         RouterConfig(reranker="bert")

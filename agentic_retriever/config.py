@@ -1,0 +1,370 @@
+"""The settings of a router, each with its default, unit and range; the only module that reads the environment.
+
+A setting ``top_k`` is read from ``AGENTIC_RETRIEVER_TOP_K``; those in ``SHARED`` also from the name that other tools
+use, such as ``REDIS_URL``.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from dotenv import dotenv_values
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import Secret as AnySecret
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from agentic_retriever.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pydantic.fields import FieldInfo
+
+PREFIX: Final = "AGENTIC_RETRIEVER_"
+
+SHARED: Final = (
+    "embedding_model", "ollama_base_url", "openrouter_api_key", "cohere_api_key", "redis_url", "qdrant_url",
+)  # fmt: skip
+"""Settings that are also read from their name in capitals alone; the prefixed variable wins."""
+
+_OFFERED: Final = "give the router a classifier of your own to choose another"
+REMOVED: Final = {
+    "embedding_batch_size": "16 texts go to the embedding model in one call",
+    "embedding_timeout_s": "one call to the embedding model may take 120 s",
+    "embedding_cache_size": "2,048 vectors are kept in memory",
+    "embedding_cache_ttl_s": "a vector stays in memory for 24 h",
+    "llm_long_context_chars": "the cloud tier is asked first when a prompt has more than 8,000 characters of source "
+    "text; raise llm_context_chars to allow that many",
+    "llm_retries": "a failed request is sent again twice at most",
+    "llm_workers": "a model answers as many calls at once as the setting workers says",
+    "breaker_failures": "a model is left alone after 3 failures in a row",
+    "breaker_cooldown_s": "a model that failed is left alone for 30 s",
+    "leaf_size": "a leaf of the hierarchy has at most 128 tokens, and no more than chunk_size",
+    "max_top_k": "top_k may be 10,000 at most",
+    "max_query_chars": "a question may have 20,000 characters",
+    "escalation_margin": "a model is asked about the index when the first leads by less than 0.2",
+    "escalation_confidence": "a model is asked about the strategy when the first has less than 0.35",
+    "index_margin": f"two indexes are searched when their probabilities differ by less than 0.4; {_OFFERED}",
+    "abstain_below": f"a question counts as out of scope below a probability of 0.15; {_OFFERED}",
+    "support_below": "nothing is answered from passages that hold an answer with a probability below 0.3",
+    "calibration_file": "probabilities of the index are calibrated as they are",
+    "retry_below": "the next strategy is tried when what was found fits the question less than 0.5",
+    "rrf_k": "the constant of reciprocal rank fusion is 60",
+    "planner_parts": "the planner splits a question into 4 parts at most",
+    "rerank_candidates": "a reranker looks at 20 nodes, or at top_k if that is more",
+    "rerank_timeout_s": "reranking may take 20 s, and half of the time that is left",
+    "cross_encoder_model": "write the model behind the reranker, as in reranker=cross_encoder:MODEL",
+    "cohere_model": "write the model behind the reranker, as in reranker=cohere:MODEL",
+    "answer_sentences": "an extractive answer has at most 4 sentences",
+    "context_passages": "a model reads 5 passages, and 10 for a complex question",
+    "qdrant_timeout_s": "one call to Qdrant may take 10 s",
+    "qdrant_shards": "the server decides (storage.collection in its configuration)",
+    "qdrant_replicas": "the server decides (storage.collection in its configuration)",
+    "query_log_max_rows": "the history keeps the newest 1,000,000 queries",
+}
+"""Settings that are gone, and what holds instead."""
+
+
+_ACCEPTED: Final[dict[object, tuple[type, ...]]] = {int: (int, str), float: (int, float, str), bool: (bool, str)}
+_KINDS: Final[dict[object, str]] = {
+    int: "a whole number", float: "a number", bool: "true or false", Path: "a path",
+}  # fmt: skip
+
+
+class Secret(AnySecret[str]):
+    """A text that shows as stars wherever it is printed; ``reveal()`` gives it, and JSON refuses it."""
+
+    def __init__(self, secret_value: str = "") -> None:
+        super().__init__(secret_value)
+
+    def reveal(self) -> str:
+        """Return the secret itself, for the one call that needs it."""
+        return self.get_secret_value()
+
+    def __bool__(self) -> bool:
+        return bool(self.reveal())
+
+    def _display(self) -> str:
+        return "********" if self else ""
+
+
+class SecretUrl(Secret):
+    """A URL that may hold a password, or one of the words that stand for a place of our own; only these words show."""
+
+    def __init__(self, secret_value: str = "") -> None:
+        super().__init__(secret_value.lower() if secret_value.lower() in {"none", "sqlite"} else secret_value)
+
+    def _display(self) -> str:
+        return self.reveal() if self.reveal() in {"none", "sqlite"} else super()._display()
+
+
+def _setting(default: object, meaning: str, unit: str = "", **limits: Any) -> Any:  # noqa: ANN401 - as pydantic.Field
+    """Declare a setting: its default, what it does, its unit or how to write it, and its limits."""
+    return Field(default, description=meaning, json_schema_extra={"unit": unit}, **limits)
+
+
+class RouterConfig(BaseSettings):
+    """All settings of a router; frozen, checked when made, safe to print.
+
+    ``RouterConfig(top_k=5)`` takes what it is given and the defaults, and reads no environment.
+
+    Raises:
+        ConfigError: If a name is unknown, or a value has the wrong type, is out of range, or does not fit another one.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+    data_dir: Path = _setting(
+        Path("agentic-retriever-data"), "folder that holds the indexes; open only folders you trust"
+    )
+
+    embedding_model: str = _setting(
+        "auto",
+        "auto, local, or ollama:MODEL; auto keeps what the indexes have, else a reachable Ollama, else local",
+    )
+    ollama_base_url: str = _setting("http://localhost:11434", "where Ollama listens")
+
+    llm: str = _setting(
+        "none",
+        "model that writes answers: none, ollama, ollama:MODEL, openrouter or openrouter:MODEL; none in all tiers "
+        "answers by extraction",
+    )
+    llm_cloud: str = _setting(
+        "none", "model for complex questions and long contexts, and when llm fails; values as for llm"
+    )
+    llm_small: str = _setting("none", "model for when llm and llm_cloud fail; values as for llm")
+    llm_timeout_s: float = _setting(60.0, "total time for one answer, all tiers together", "seconds", ge=0.1)
+    llm_context_chars: int = _setting(
+        8_000, "most source text in one prompt; with more than 8,000 the cloud tier is asked first", "characters",
+        ge=500,
+    )  # fmt: skip
+    openrouter_base_url: str = _setting("https://openrouter.ai/api/v1", "where OpenRouter listens")
+    prices_file: str = _setting("", "JSON file with prices of models that go before those of the package")
+    openrouter_api_key: Secret = _setting(Secret(), "key for OpenRouter; never shown")
+
+    chunk_size: int = _setting(512, "largest chunk", "tokens", ge=32, le=8192)
+    chunk_overlap: int = _setting(50, "text shared by neighbouring chunks", "tokens", ge=0)
+    max_file_mb: float = _setting(50.0, "larger files are skipped and reported", "megabytes", ge=0.001)
+
+    top_k: int = _setting(8, "nodes retrieved for a question", "nodes", ge=1, le=10_000)
+    deadline_s: float = _setting(120.0, "total time for one query", "seconds", ge=0.05)
+    workers: int = _setting(
+        8, "threads of the async methods and of parallel searches; calls to one model at once", "threads", ge=1, le=256
+    )
+
+    classifier: Literal["auto", "profile", "embedding", "llm"] = _setting(
+        "auto",
+        "how the index is chosen; auto: by its content, and by a model where that is not clear and there is one",
+    )
+    selector: Literal["auto", "heuristic", "llm", "llm_word", "round_robin"] = _setting(
+        "auto",
+        "how the strategy is chosen; auto: by signals, and by a model where they are not clear and there is one",
+    )
+    domain_terms: str = _setting(
+        "", "terms of the field with aliases, which speak for hybrid, such as: homologation | type approval; ABS"
+    )
+
+    on_abstain: Literal["decline", "answer", "all", "default", "raise"] = _setting(
+        "decline",
+        "what a question gets that seems to be about nothing in the indexes: a word to say so (decline), an answer "
+        "from the nearest index (answer), all of them (all) or the default one (default), or an error (raise)",
+    )
+    default_index: str = _setting("", "index that takes questions about nothing in the indexes; on_abstain = default")
+
+    fusion: Literal["calibrated", "weighted", "rrf", "borda"] = _setting(
+        "calibrated",
+        "how hybrid merges dense and BM25; calibrated weighs them by question, or as trained on the index",
+    )
+    hybrid_alpha: float = _setting(
+        0.7, "weight of the dense side, which calibrated finds by itself; the BM25 side has the rest", ge=0, le=1
+    )
+
+    boost_keywords: str = _setting(
+        "", "keywords that lift nodes, such as: homologation | approval = 0.3; ABS = 0.1; weights from -1 to 1"
+    )
+    reranker: str = _setting(
+        "none",
+        "what orders the nodes anew after retrieval; cross_encoder and cohere need the extra rerank, and take a model "
+        "(or its folder) as in cohere:MODEL",
+        "none, llm, cross_encoder, cross_encoder:MODEL, cohere or cohere:MODEL",
+        pattern="^(none|llm|(cross_encoder|cohere)(:.+)?)$",
+    )
+    cohere_api_key: Secret = _setting(Secret(), "key for Cohere; never shown")
+    mmr_trade_off: float = _setting(1.0, "1 ranks by relevance alone, less prefers nodes unlike each other", ge=0, le=1)
+    adaptive_top_k: bool = _setting(False, "keep fewer nodes for simple questions and more for complex ones")
+    score_fall: float = _setting(
+        0.0, "stop at the first gap larger than this share of the range of scores; 0 never stops", ge=0, le=1
+    )
+    expand_neighbours: int = _setting(
+        0, "chunks of the same section to add on each side of a hit", "chunks", ge=0, le=10
+    )
+
+    answer_threshold: float = _setting(0.4, "confidence below which nothing is answered", ge=0, le=1)
+    answer_rescoring: bool = _setting(
+        True, "compare sentences of an extractive answer with the question by vectors, too, not by words alone"
+    )
+    unsupported_sentences: Literal["flag", "mark", "drop"] = _setting(
+        "flag",
+        "what becomes of sentences of a model that no passage supports: told in the answer's checks (flag), marked "
+        "with [?] as well (mark), or left out (drop)",
+    )
+
+    cache_ttl_s: float = _setting(
+        1_800.0, "how long an answer stays cached; 0 turns the answer cache off", "seconds", ge=0
+    )
+    cache_max_entries: int = _setting(500, "answers kept; 0 turns the answer cache off", "answers", ge=0)
+    redis_url: Secret = _setting(
+        Secret(), "Redis that shares answers and vectors with other processes; empty for memory only; never shown"
+    )
+    redis_timeout_ms: float = _setting(50.0, "total time for one call to Redis", "milliseconds", ge=1, le=10_000)
+
+    qdrant_url: Secret = _setting(
+        Secret(), "Qdrant server that holds new indexes, such as http://localhost:6333; empty for the data directory"
+    )
+    qdrant_api_key: Secret = _setting(Secret(), "key for Qdrant; never shown")
+    qdrant_prefix: str = _setting("agentic-retriever-", "what the names of new collections begin with")
+
+    query_log: SecretUrl = _setting(
+        SecretUrl("sqlite"),
+        "history of queries: none, sqlite for DATA_DIR/queries.sqlite, or postgresql://USER:PASSWORD@HOST/DATABASE, "
+        "extra postgres; never shown",
+        "none, sqlite or a database URL",
+    )
+    query_log_text: Literal["plain", "hashed", "none"] = _setting(
+        "plain", "what the history keeps of questions: text, keyed hash or nothing"
+    )
+    query_log_retention_days: float = _setting(
+        90.0, "age from which queries leave the history; 0 keeps them", "days", ge=0, le=36_500
+    )
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - checked by pydantic
+        for name in settings:
+            if name in REMOVED:
+                raise ConfigError(f"setting {name} is gone: {REMOVED[name]}; remove it")
+            if name not in type(self).model_fields:
+                raise ConfigError(_unknown_setting(name, type(self).model_fields))
+        if settings.get("selector") == "learned":
+            raise ConfigError("selector learned is gone, since it was better on no collection; use auto")
+        try:
+            super().__init__(**settings)
+        except ValidationError as err:
+            name = str(err.errors(include_input=False)[0]["loc"][0])
+            # No cause: pydantic's error keeps the value, which may be a secret.
+            raise ConfigError(_wrong_value(name, type(self).model_fields[name], settings[name])) from None
+        if self.chunk_overlap >= self.chunk_size:
+            raise ConfigError(f"chunk_overlap {self.chunk_overlap} must be below chunk_size {self.chunk_size} (tokens)")
+        if self.on_abstain == "default" and not self.default_index:
+            raise ConfigError("on_abstain is default, so default_index must name an index")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        *_: object,
+        **sources: Any,  # noqa: ANN401 - pydantic's own types are longer than the method
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read nothing but the arguments, else as :class:`BaseSettings`; ``from_env`` and ``load`` read more."""
+        return (sources["init_settings"],)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_other_types(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse what pydantic would turn into the setting's type without being asked, such as ``True`` into 1."""
+        kind: object = cls.model_fields[str(info.field_name)].annotation
+        accepted = _ACCEPTED.get(kind, (str, Path, Secret))
+        if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+            raise ValueError(type(value).__name__)
+        return value
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> RouterConfig:
+        """Read the settings from environment variables; an empty variable counts as not set.
+
+        Args:
+            env: The variables; the process's by default.
+
+        Returns:
+            The settings, defaults where nothing was set. A variable of a setting that is gone brings a warning.
+
+        Raises:
+            ConfigError: If a variable with our prefix is unknown, or a value is ill-typed or out of range.
+        """
+        variables = {PREFIX + name.upper(): name for name in cls.model_fields}
+        given = {PREFIX + name.upper(): env.get(name.upper(), "") for name in SHARED}
+        for variable in (name for name in env if name.startswith(PREFIX)):
+            gone = REMOVED.get(variable.removeprefix(PREFIX).lower())
+            if gone:
+                warnings.warn(f"{variable} is gone: {gone}; remove it", FutureWarning, stacklevel=2)
+            elif variable not in variables:
+                raise ConfigError(_unknown_setting(variable, variables))
+            elif env[variable].strip():
+                given[variable] = env[variable]
+        source = EnvSettingsSource(cls)
+        source.env_vars = {name.lower(): text.strip() for name, text in given.items() if text.strip()}
+        return cls(**source())
+
+    @classmethod
+    def load(cls, dotenv: str | Path = ".env", env: Mapping[str, str] = os.environ) -> RouterConfig:
+        """Read a ``.env`` file, if there is one, and the environment, which wins.
+
+        Args:
+            dotenv: Path of the file.
+            env: The variables; the process's by default.
+
+        Raises:
+            ConfigError: As :meth:`from_env`, or if the file cannot be read.
+        """
+        try:
+            file = {name: value or "" for name, value in dotenv_values(dotenv).items()}
+        except (OSError, UnicodeDecodeError) as err:
+            raise ConfigError(
+                f"cannot read {dotenv}: {type(err).__name__}; make it a readable UTF-8 file or remove it"
+            ) from err
+        try:
+            return cls.from_env({**file, **env})
+        except ConfigError as err:
+            cls.from_env(env)  # says what is wrong with the environment alone, if something is
+            raise ConfigError(f"{err} (in {dotenv})") from err
+
+    def with_changes(self, **changes: object) -> RouterConfig:
+        """Return a copy with some settings changed.
+
+        Raises:
+            ConfigError: If a name is unknown or a value does not fit.
+        """
+        return type(self)(**{**dict(self), **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types, secrets as stars."""
+        return self.model_dump(mode="json")
+
+
+def allowed_values(field: FieldInfo) -> str:
+    """Say what a setting may be: its choices, or its kind with range and unit."""
+    choices = getattr(field.annotation, "__args__", ())
+    if choices:
+        return "one of " + ", ".join(choices)
+    bounds = {type(limit).__name__: getattr(limit, type(limit).__name__.lower(), None) for limit in field.metadata}
+    least, most = bounds.get("Ge"), bounds.get("Le")
+    span = "" if least is None else f"at least {least:g}" if most is None else f"{least:g} to {most:g}"
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    notes = " ".join(part for part in (span, str(extra.get("unit", ""))) if part)
+    return _KINDS.get(field.annotation, "text") + (f" ({notes})" if notes else "")
+
+
+def _wrong_value(name: str, field: FieldInfo, value: object) -> str:
+    secret = isinstance(field.annotation, type) and issubclass(field.annotation, Secret)
+    return f"setting {name} must be {allowed_values(field)}, got {'a secret' if secret else repr(value)[:80]}"
+
+
+def _unknown_setting(got: str, known: Iterable[str]) -> str:
+    """Say what was probably meant, and the three names nearest to it; all of them would hide these."""
+    nearest = get_close_matches(got, known, n=3, cutoff=0.0)
+    meant = get_close_matches(got, nearest, n=1)
+    hint = f"; did you mean {meant[0]!r}?" if meant else ""
+    return f"unknown setting {got[:80]!r}{hint} (nearest: {', '.join(nearest)}; docs/configuration.md has all)"
