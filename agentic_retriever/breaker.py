@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,13 +60,13 @@ class Breaker:
             raise ValueError(message)
         self.failures = failures
         self.cooldown_s = cooldown_s
+        self.failed = 0  # failures in a row so far
         self.openings = 0  # how often it went from closed to open
         self._max_cooldown_s = max(cooldown_s, max_cooldown_s)
         self._clock = clock
         # Reentrant, since the finalizer of a forgotten stream may hand its ticket back in the middle of anything.
         self._lock = threading.RLock()
         self._state = BreakerState.CLOSED
-        self._failed = 0
         self._open_s = cooldown_s
         self._opened_at = 0.0
         self._probing = False
@@ -87,7 +87,9 @@ class Breaker:
         """Seconds until the next probe may go out; 0 unless open."""
         with self._lock:
             self._tick()
-            return self._left_s()
+            if self._state is not BreakerState.OPEN:
+                return 0.0
+            return max(0.0, self._opened_at + self._open_s - self._clock())
 
     def enter(self) -> Ticket | None:
         """Give a ticket to hand to :meth:`leave`, or ``None`` when the call must not go out."""
@@ -111,31 +113,20 @@ class Breaker:
                 return False
             self._probing = False
             if ok:
-                self._failed = 0
+                self.failed = 0
                 if ticket.is_probe:
                     self._open_s = self.cooldown_s
                     self._move(BreakerState.CLOSED)
             elif ok is False:
-                self._failed += 1
+                self.failed += 1
                 if ticket.is_probe:
                     self._open_s = min(self._max_cooldown_s, 2 * self._open_s)
                     self._move(BreakerState.OPEN)
-                elif self._failed >= self.failures:
+                elif self.failed >= self.failures:
                     self.openings += 1
                     self._move(BreakerState.OPEN)
                     return True
             return False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        with self._lock:
-            self._tick()
-            return {"state": self._state.value, "failed": self._failed, "retry_in_s": self._left_s()}
-
-    def _left_s(self) -> float:
-        if self._state is not BreakerState.OPEN:
-            return 0.0
-        return max(0.0, self._opened_at + self._open_s - self._clock())
 
     def _tick(self) -> None:
         if self._state is BreakerState.OPEN and self._clock() - self._opened_at >= self._open_s:
@@ -147,4 +138,4 @@ class Breaker:
         if state is BreakerState.OPEN:
             self._opened_at = self._clock()
         elif state is BreakerState.CLOSED:
-            self._failed = 0
+            self.failed = 0

@@ -93,7 +93,6 @@ class Endpoint:
         retry: When a request is sent again; by default never.
         breaker: Leaves a failing model alone, or ``None``. Models of one server and key may share one.
         price: What it costs, or ``None`` if not known.
-        context_tokens: Tokens of prompt and answer together, or ``None`` to ask the model object.
         max_answer_tokens: Longest answer, for the estimate of a call's cost.
         max_waiting: Callers that may wait for a free thread, or ``None`` for any number.
         secrets: Texts that must show nowhere.
@@ -105,7 +104,6 @@ class Endpoint:
     retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(retries=0))
     breaker: Breaker | None = None
     price: Price | None = None
-    context_tokens: int | None = None
     max_answer_tokens: int = 1_024
     max_waiting: int | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
@@ -241,15 +239,6 @@ class AskedModel(ABC):
         """Return the whole reply; with a canceller, its pieces are yielded as they come."""
 
 
-class _Unshown:
-    """Holds a model whose own repr may show a key."""
-
-    __slots__ = ("llm",)
-
-    def __init__(self, llm: LLM) -> None:
-        self.llm = llm
-
-
 class LLMClient(AskedModel):
     """Completes prompts with one LlamaIndex model, within a total time.
 
@@ -280,7 +269,7 @@ class LLMClient(AskedModel):
         self.timeout_s = timeout_s
         self.endpoint = endpoint or Endpoint()
         self.clock = clock
-        self._unshown = _Unshown(llm)
+        self._llm: Callable[[], LLM] = lambda: llm  # in a function, since a model's own repr may show a key
         self._caller = DeadlineCaller(self.who, max_calls=max_calls, max_waiting=self.endpoint.max_waiting)
 
     def __repr__(self) -> str:
@@ -290,7 +279,7 @@ class LLMClient(AskedModel):
     @property
     def context_tokens(self) -> int:
         """Tokens of prompt and answer together that the model holds."""
-        return self.endpoint.context_tokens or model_window(self._unshown.llm)
+        return model_window(self._llm())
 
     @property
     def price(self) -> Price | None:
@@ -379,7 +368,7 @@ class LLMClient(AskedModel):
         self, prompt: str, feed: TokenFeed, watch: CallWatch, left_s: float, *, streamed: bool
     ) -> Generator[str, None, object]:
         """Send one request and return the text of the reply; what the model's client raises comes out as ours."""
-        llm = self._unshown.llm
+        llm = self._llm()
         try:
             if streamed:
                 self._caller.start(lambda: feed.fill(lambda: llm.stream_complete(prompt)), left_s)

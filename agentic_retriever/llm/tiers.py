@@ -153,17 +153,6 @@ class TieredClient(AskedModel):
         """
         return _look_at(self.order(), timeout_s)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the tiers with their models, breakers and windows, as plain JSON types."""
-        return {
-            client.tier.value: {
-                "model": client.model,
-                "context_tokens": client.context_tokens,
-                "breaker": None if client.endpoint.breaker is None else client.endpoint.breaker.to_dict(),
-            }
-            for client in self.order()
-        }
-
     def close(self) -> None:
         """Free the connections of all models."""
         for client in self._clients.values():

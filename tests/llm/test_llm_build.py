@@ -19,7 +19,7 @@ CANARY = "sk-or-canary-4711"
 
 def built(**settings):
     """The LlamaIndex model behind the first tier."""
-    return build_client(RouterConfig(**settings)).order()[0]._unshown.llm
+    return build_client(RouterConfig(**settings)).order()[0]._llm()
 
 
 def test_none_gives_no_model():
@@ -51,7 +51,7 @@ def test_ollama_is_built_and_described_without_network(no_network):
 
 def test_openrouter_is_built_without_network_and_without_retries(no_network):
     client = build_client(RouterConfig(llm="openrouter:openai/gpt-4o-mini", openrouter_api_key=CANARY, llm_timeout_s=9))
-    llm = client.order()[0]._unshown.llm
+    llm = client.order()[0]._llm()
     assert (llm.model, llm.max_retries, llm.timeout) == ("openai/gpt-4o-mini", 0, 9)
     assert (client.tier, client.model, client.timeout_s) == (Tier.CLOUD, "openai/gpt-4o-mini", 9)
     assert CANARY not in repr(client)
@@ -59,7 +59,7 @@ def test_openrouter_is_built_without_network_and_without_retries(no_network):
 
 
 def tiers(client):
-    return {tier: entry["model"] for tier, entry in client.to_dict().items()}
+    return {one.tier.value: one.model for one in client.order()}
 
 
 def test_three_tiers_by_their_providers_names_are_built_without_network(no_network):
@@ -69,7 +69,7 @@ def test_three_tiers_by_their_providers_names_are_built_without_network(no_netwo
     assert client.context_tokens == 8_192
     assert client.context_tokens_for(TierNeeds(force_cloud=True)) == 128_000
     assert [c.price.free for c in client.order()] == [True, False, True]
-    assert CANARY not in f"{client!r} {client.to_dict()} {[vars(c) for c in client.order()]}"
+    assert CANARY not in f"{client!r} {[vars(c) for c in client.order()]}"
 
 
 def test_openrouter_as_llm_is_primary_beside_another_cloud_model():

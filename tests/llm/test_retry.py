@@ -90,7 +90,7 @@ def test_breaker_ends_the_retries_of_one_call_and_refuses_the_next_until_the_coo
     fake_clock.tick(30)
     assert one.complete("q").text == "back"
     assert one.complete("q").text == "back"
-    assert breaker.to_dict()["failed"] == 0
+    assert breaker.failed == 0
 
 
 def test_a_refused_request_says_nothing_about_the_server(fake_clock):

@@ -34,9 +34,12 @@ PRICED = Price(in_usd=1.0, out_usd=2.0)
 NAMES = {Tier.PRIMARY: "llama", Tier.CLOUD: "gpt", Tier.SMALL: "qwen"}
 
 
+class Windowed(FakeLLM):
+    context_window: int
+
+
 def model(tier, replies, **kwargs):
-    llm = FakeLLM(replies)
-    llm.model_name = NAMES[tier]
+    llm = Windowed(replies, model_name=NAMES[tier], context_window=kwargs.pop("context_tokens", 8_192))
     kwargs.setdefault("price", PRICED if tier is Tier.CLOUD else FREE)
     timeout_s = kwargs.pop("timeout_s", 60)
     clock = kwargs.pop("clock", time.monotonic)
@@ -189,7 +192,7 @@ def test_dead_primary_costs_three_requests_in_a_hundred_calls_and_comes_back(fak
     primary = model(
         Tier.PRIMARY, answer, breaker=breaker, retry=policy, sleep=fake_clock.sleep, clock=fake_clock, timeout_s=10
     )
-    asked = primary._unshown.llm.prompts
+    asked = primary._llm().prompts
     tiers = TieredClient([primary, model(Tier.CLOUD, ["cloud"])], timeout_s=10, clock=fake_clock)
     replies = [tiers.complete("q") for _ in range(100)]
     assert {r.text for r in replies} == {"cloud"}
@@ -204,7 +207,7 @@ def test_dead_primary_costs_three_requests_in_a_hundred_calls_and_comes_back(fak
     down = False
     fake_clock.tick(30)
     assert [tiers.complete("q").text for _ in range(3)] == ["back"] * 3
-    assert tiers.to_dict()["primary"]["breaker"]["state"] == "closed"
+    assert breaker.state.value == "closed"
 
 
 def test_paused_tier_takes_next_to_no_time():
