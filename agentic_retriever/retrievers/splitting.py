@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from agentic_retriever.errors import ConfigError
 from agentic_retriever.text import Tokenizer, detect_language, split_sentences, stopwords
+from agentic_retriever.text.language_files import (
+    NEVER,
+    any_of,
+    check_keys,
+    check_strings,
+    language_files,
+    languages_with,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
-# How each language joins what a question asks for; one JSON file per language in ``languages/``.
-#
-# To add a language, add ``languages/CODE.json`` with the keys of the others. Every entry is a regular expression
-# without
-# capitals and, in Latin script, without accents (save in ``asks`` and ``relatives``, where accents tell a question
-# word
-# from others); it must take linear time, so repetitions of more than one character are bounded. ``spaced: false`` is
-# for
-# scripts without spaces between words, where an entry is found anywhere.
+# How each language joins what a question asks for: the section ``clauses`` of its file. Every entry is a regular
+# expression without capitals and, in Latin script, without accents (save in ``asks`` and ``relatives``, where accents
+# tell a question word from others); it must take linear time, so repetitions of more than one character are bounded.
+# In scripts without spaces between words an entry is found anywhere.
 
 LISTS: Final = (
     "openers",
@@ -42,8 +42,6 @@ LISTS: Final = (
     "inside_names",
 )
 """The lists that every language has."""
-
-_NEVER: Final = re.compile("(?!)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,35 +88,21 @@ def _folded(char: str) -> str:
     return base if len(base) == 1 else char
 
 
-@lru_cache(1)
-def table_languages() -> tuple[str, ...]:
-    """Return the codes of the languages that have a table, sorted."""
-    names = (entry.name for entry in files("agentic_retriever.retrievers").joinpath("languages").iterdir())
-    return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
-
-
 @lru_cache(64)
 def load_table(language: str) -> ClauseTable:
-    """Read and compile the table of a language, once."""
-    file = files("agentic_retriever.retrievers").joinpath("languages").joinpath(f"{language}.json")
-    return parse_table(file.read_text(encoding="utf-8"), file=f"languages/{language}.json")
+    """Compile the table of a language, once."""
+    return parse_table(language_files()[language], file=f"languages/{language}.json")
 
 
-def parse_table(text: str, *, file: str) -> ClauseTable:
+def parse_table(data: Mapping[str, Any], *, file: str) -> ClauseTable:
     """Compile a table."""
-    try:
-        data = json.loads(text)
-    except ValueError as err:
-        raise ConfigError(f"{file} is no JSON: {err}") from err
-    wanted = {"language", "spaced", *LISTS}
-    if not isinstance(data, dict) or set(data) != wanted:
-        odd = ", ".join(sorted(set(data) ^ wanted)) if isinstance(data, dict) else "no object"
-        raise ConfigError(f"{file} must have the keys {', '.join(sorted(wanted))}; missing or unknown: {odd}")
-    if not isinstance(data["language"], str) or not isinstance(data["spaced"], bool):
-        raise ConfigError(f"{file}: language must be a string and spaced true or false")
-    patterns = {name: _compiled(data[name], spaced=data["spaced"], where=f"{file}: {name}") for name in LISTS}
-    starts = _clause_starts(patterns) if data["spaced"] else _NEVER
-    return ClauseTable(language=data["language"], spaced=data["spaced"], clause_starts=starts, **patterns)
+    lists, spaced = check_keys(data["clauses"], LISTS, where=f"{file}: clauses"), data["spaced"]
+    patterns = {}
+    for name in LISTS:
+        where = f"{file}: clauses.{name}"
+        patterns[name] = any_of(check_strings(lists[name], where=where), spaced=spaced, where=where)
+    starts = _clause_starts(patterns) if spaced else NEVER
+    return ClauseTable(language=data["language"], spaced=spaced, clause_starts=starts, **patterns)
 
 
 def _clause_starts(patterns: Mapping[str, re.Pattern[str]]) -> re.Pattern[str]:
@@ -126,24 +110,6 @@ def _clause_starts(patterns: Mapping[str, re.Pattern[str]]) -> re.Pattern[str]:
     joins, asks, relatives = (patterns[name].pattern for name in ("joins", "asks", "relatives"))
     asking = rf"(?:\w{{1,4}}\s){{0,2}}(?:{asks})"
     return re.compile(rf"(?:[,;]\s*|\s)(?:{joins})\s+(?={asking})|[,;]\s*(?!{relatives})(?={asking})")
-
-
-def _compiled(entries: Any, *, spaced: bool, where: str) -> re.Pattern[str]:  # noqa: ANN401 - decoded JSON
-    """Make one pattern of all entries, longest first, so that the longest that fits is the one found."""
-    ordered = sorted(_strings(entries, where), key=len, reverse=True)
-    if not ordered:
-        return _NEVER
-    options = "|".join(f"(?:{entry})" for entry in ordered)
-    try:
-        return re.compile(rf"(?<!\w)(?:{options})(?!\w)" if spaced else options)
-    except re.error as err:
-        raise ConfigError(f"{where} holds something that is no regular expression: {err}") from err
-
-
-def _strings(entries: Any, where: str) -> Sequence[str]:  # noqa: ANN401 - decoded JSON
-    if not isinstance(entries, list) or not all(isinstance(entry, str) and entry for entry in entries):
-        raise ConfigError(f"{where} must be a list of strings, none empty")
-    return entries
 
 
 # Several questions in one: each clause that asks, with what was said before it.
@@ -447,7 +413,7 @@ def distinct(parts: Iterable[str], query: str) -> tuple[str, ...]:
 
 def _tables(text: str) -> tuple[ClauseTable, ...]:
     language = detect_language(text)
-    known = table_languages()
+    known = languages_with("clauses")
     return tuple(load_table(code) for code in ((language,) if language in known else known))
 
 

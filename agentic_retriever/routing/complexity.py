@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -305,11 +304,7 @@ def register_language(
         "complexity": {**lists, **(complexity or {})},
         "signals": {name: _entry(signals.get(name, ())) for name in SIGNALS},
     }
-    try:
-        text = json.dumps(table, default=list)
-    except (TypeError, ValueError) as err:
-        raise ConfigError(f"the table of {language!r} must hold strings, numbers and lists alone: {err}") from err
-    add_table(parse_table(text, file=f"the table of {language!r}"))
+    add_table(parse_table(table, file=f"the table of {language!r}"))
     forget_assessments()
 
 

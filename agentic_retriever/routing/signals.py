@@ -1,15 +1,13 @@
-"""Words and patterns per language that tell what a question asks for; one JSON file per language in ``signals/``.
+"""Words and patterns that tell what a question asks for: the sections ``signals`` and ``complexity`` of a language.
 
-To add a language to the package, add ``signals/CODE.json`` with the keys of the others; a program adds one with
-``agentic_retriever.register_language``. Entries are written without regard to letter
-case and accents. A word may hold spaces and end in ``*`` for any ending; ``spaced: false`` is for scripts without
-spaces between words, where a word is found anywhere. A pattern is a regular expression over ``matching_form``; it must
-take linear time, so repetitions of more than one character are bounded.
+A program adds a language with ``agentic_retriever.register_language``. Entries are written without regard to letter
+case and accents. A word may hold spaces and end in ``*`` for any ending; in scripts without spaces between words it is
+found anywhere. A pattern is a regular expression over ``matching_form``; it must take linear time, so repetitions of
+more than one character are bounded.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import threading
@@ -17,15 +15,15 @@ import unicodedata
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from agentic_retriever.errors import ConfigError, RoutingError
 from agentic_retriever.schema import Selection
 from agentic_retriever.text import Tokenizer, detect_language
+from agentic_retriever.text.language_files import NEVER, check_keys, check_strings, language_files, languages_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from agentic_retriever.indices.profile import IndexProfile
 
@@ -142,7 +140,6 @@ HOPS: Final = "hops"
 """Key of the cues about questions in several steps, beside the lists about complexity."""
 
 _ACCENTS: Final = re.compile("[\u0300-\u036f]+")
-_NEVER: Final = re.compile(r"(?!)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +163,12 @@ class SignalTable:
 
     def matches(self, name: str, text: str) -> bool:
         """Tell whether a word or pattern of a list or signal occurs in a text in ``matching_form``."""
-        found = self.words.get(name, _NEVER).search(text) is not None
+        found = self.words.get(name, NEVER).search(text) is not None
         return found or any(pattern.search(text) for pattern in self.patterns.get(name, ()))
 
     def found_words(self, name: str, text: str) -> list[str]:
         """Return the words of a list that occur in a text, in order, with repetitions."""
-        return [match[0] for match in self.words.get(name, _NEVER).finditer(text)]
+        return [match[0] for match in self.words.get(name, NEVER).finditer(text)]
 
     def found_patterns(self, name: str, text: str) -> list[re.Match[str]]:
         """Return the first match of each pattern of a list or signal that occurs in a text."""
@@ -216,11 +213,9 @@ def table_languages() -> tuple[str, ...]:
     return tuple(sorted({*packaged_languages(), *_added}))
 
 
-@lru_cache(1)
 def packaged_languages() -> tuple[str, ...]:
     """Return the codes of the languages that have a table in the package, sorted."""
-    names = (entry.name for entry in files("agentic_retriever.routing").joinpath("signals").iterdir())
-    return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
+    return languages_with("signals")
 
 
 def load_table(language: str) -> SignalTable:
@@ -244,21 +239,13 @@ def remove_table(language: str) -> None:
 
 @lru_cache(64)
 def _packaged_table(language: str) -> SignalTable:
-    file = files("agentic_retriever.routing").joinpath("signals").joinpath(f"{language}.json")
-    return parse_table(file.read_text(encoding="utf-8"), file=f"signals/{language}.json")
+    return parse_table(language_files()[language], file=f"languages/{language}.json")
 
 
-def parse_table(text: str, *, file: str) -> SignalTable:
+def parse_table(data: Mapping[str, Any], *, file: str) -> SignalTable:
     """Compile a table."""
-    try:
-        data = json.loads(text)
-    except ValueError as err:
-        raise ConfigError(f"{file} is no JSON: {err}") from err
-    _check_keys(data, ("language", "spaced", "complexity", "signals"), file=file, key="the table")
-    if not isinstance(data["language"], str) or not isinstance(data["spaced"], bool):
-        raise ConfigError(f"{file}: language must be a string and spaced true or false")
-    _check_keys(data["complexity"], (*COMPLEXITY_LISTS, HOPS), file=file, key="complexity")
-    _check_keys(data["signals"], SIGNALS, file=file, key="signals")
+    check_keys(data["complexity"], (*COMPLEXITY_LISTS, HOPS), where=f"{file}: complexity")
+    check_keys(data["signals"], SIGNALS, where=f"{file}: signals")
     words: dict[str, re.Pattern[str]] = {}
     patterns: dict[str, tuple[re.Pattern[str], ...]] = {}
     for name in COMPLEXITY_LISTS:
@@ -268,7 +255,7 @@ def parse_table(text: str, *, file: str) -> SignalTable:
         else:
             words[name] = _word_pattern(entries, spaced=data["spaced"], file=file, key=key)
     for name, entry in data["signals"].items():
-        _check_keys(entry, ("words", "patterns"), file=file, key=f"signals.{name}")
+        check_keys(entry, ("words", "patterns"), where=f"{file}: signals.{name}")
         words[name] = _word_pattern(entry["words"], spaced=data["spaced"], file=file, key=f"signals.{name}.words")
         patterns[name] = _compiled(entry["patterns"], file=file, key=f"signals.{name}.patterns")
     hops = _hop_cues(data["complexity"][HOPS], file=file)
@@ -282,7 +269,7 @@ def _hop_cues(data: object, *, file: str) -> tuple[HopCue, ...]:
     cues = []
     for name, entry in data.items():
         key = f"complexity.{HOPS}.{name}"
-        _check_keys(entry, ("weight", "patterns"), file=file, key=key)
+        check_keys(entry, ("weight", "patterns"), where=f"{file}: {key}")
         weight = entry["weight"]
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0.0 < weight <= 1.0:
             raise ConfigError(f"{file}: {key}.weight must be a number above 0 and at most 1, not {weight!r}")
@@ -290,23 +277,8 @@ def _hop_cues(data: object, *, file: str) -> tuple[HopCue, ...]:
     return tuple(cues)
 
 
-def _check_keys(data: object, wanted: Iterable[str], *, file: str, key: str) -> None:
-    allowed = set(wanted)
-    if not isinstance(data, dict):
-        raise ConfigError(f"{file}: {key} must be an object with the keys {', '.join(sorted(allowed))}")
-    if set(data) != allowed:
-        odd = ", ".join(sorted(set(data) ^ allowed))
-        raise ConfigError(f"{file}: {key} must have the keys {', '.join(sorted(allowed))}; missing or unknown: {odd}")
-
-
-def _strings(entries: Any, *, file: str, key: str) -> list[str]:  # noqa: ANN401 - decoded JSON
-    if not isinstance(entries, list) or not all(isinstance(entry, str) and entry for entry in entries):
-        raise ConfigError(f"{file}: {key} must be a list of strings, none empty")
-    return entries
-
-
 def _compiled(entries: Any, *, file: str, key: str) -> tuple[re.Pattern[str], ...]:  # noqa: ANN401 - decoded JSON
-    patterns = enumerate(_strings(entries, file=file, key=key))
+    patterns = enumerate(check_strings(entries, where=f"{file}: {key}"))
     return tuple(_regex(pattern, where=f"{file}: {key}[{at}]") for at, pattern in patterns)
 
 
@@ -319,9 +291,9 @@ def _regex(pattern: str, *, where: str) -> re.Pattern[str]:
 
 def _word_pattern(entries: Any, *, spaced: bool, file: str, key: str) -> re.Pattern[str]:  # noqa: ANN401 - decoded JSON
     """One pattern for all words, longest first, so that the longest that fits is the one found."""
-    words = sorted(_strings(entries, file=file, key=key), key=len, reverse=True)
+    words = sorted(check_strings(entries, where=f"{file}: {key}"), key=len, reverse=True)
     if not words:
-        return _NEVER
+        return NEVER
     ending = r"\w{0,20}" if spaced else ""
     options = "|".join(
         re.escape(_unaccented(word.removesuffix("*")).casefold()) + (ending if word.endswith("*") else "")

@@ -1,19 +1,18 @@
-"""What a question asks for and what shows that a sentence has it: patterns per language in ``answer_cues/``.
+"""What a question asks for and what shows that a sentence has it: the section ``answers`` of each language.
 
-To add a language, add ``answer_cues/CODE.json`` with the keys of the others: ``asks`` and ``shows`` hold regular
-expressions by kind, ``joints`` those between the parts of a question, ``leans`` those with which a sentence begins that
-leans on the one before it. All languages are tried on every text, since questions and documents may differ in theirs.
+``asks`` and ``shows`` hold regular expressions by kind, ``joints`` those between the parts of a question, ``leans``
+those with which a sentence begins that leans on the one before it. All languages are tried on every text, since
+questions and documents may differ in theirs.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
+from agentic_retriever.text.language_files import language_files, languages_with
 from agentic_retriever.text.numbers import numbers_in
 
 if TYPE_CHECKING:
@@ -48,8 +47,7 @@ class Cues:
 @lru_cache(1)
 def answer_cues() -> Cues:
     """Read the patterns of all languages, once."""
-    folder = files("agentic_retriever.synthesis") / "answer_cues"
-    tables = [json.loads(entry.read_text("utf-8")) for entry in sorted(folder.iterdir(), key=lambda e: e.name)]
+    tables = [language_files()[code]["answers"] for code in languages_with("answers")]
     return Cues(
         asks={kind: _any(tables, "asks", kind, re.IGNORECASE) for kind in _kinds(tables, "asks")},
         # A name is known by its capital.

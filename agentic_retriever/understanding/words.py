@@ -1,8 +1,7 @@
-"""Words that make a restriction out of a number or a value, per language; the data stands in ``languages/``.
+"""Words that make a restriction out of a number or a value: the section ``filters`` of each language.
 
-To add a language, add ``languages/CODE.json`` with the keys of the others and its code to ``LANGUAGES``. Phrases are
-written without regard to letter case and accents. Each kind of cue has a letter, so that a question becomes a short
-string of letters over which small patterns run.
+Phrases are written without regard to letter case and accents. Each kind of cue has a letter, so that a question becomes
+a short string of letters over which small patterns run.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from agentic_retriever.text import UNDETERMINED, detect_language, stopwords
+from agentic_retriever.text.language_files import language_files, languages_with
 from agentic_retriever.text.scripts import Script, character_class, lexical_form
 from agentic_retriever.text.tokens import fold
 
@@ -125,8 +125,6 @@ def _fold_cluster(piece: str) -> str:
     return fold(lexical_form(piece).casefold()).translate(_ALIKE).translate(_QUOTES)
 
 
-LANGUAGES: Final = ("en", "es", "th")
-
 SYMBOLS: Final[dict[str, str]] = {
     "compare": "O", "time": "R", "either": "H", "from": "G", "postfix": "P", "in": "I", "year": "Y", "era": "E",
     "between": "B", "to": "T", "and": "A", "or": "C", "not": "K", "by": "J", "others": "L", "decade": "S",
@@ -160,8 +158,7 @@ class Unit:
 @lru_cache(1)
 def tables() -> Mapping[str, Mapping[str, Any]]:
     """Read the data of every language, by its code."""
-    folder = files(__package__).joinpath("languages")
-    return {code: json.loads(folder.joinpath(f"{code}.json").read_text(encoding="utf-8")) for code in LANGUAGES}
+    return {code: language_files()[code]["filters"] for code in languages_with("filters")}
 
 
 @lru_cache(1)
@@ -205,7 +202,7 @@ def languages_in_use(query: str, language: str | None) -> frozenset[str]:
     if code in {"en", "es"} and (language is not None or len(query.split()) >= _MIN_WORDS):
         return frozenset({code, "th"})
     # Short questions are often taken for a neighbour of Spanish; Thai ones hold English words.
-    return frozenset({"en", "th"}) if code == "th" else frozenset(LANGUAGES)
+    return frozenset({"en", "th"}) if code == "th" else frozenset(tables())
 
 
 def decimal_sign(language: str) -> str:
@@ -232,7 +229,7 @@ def common_words() -> frozenset[str]:
 @lru_cache(1)
 def grammar_words() -> frozenset[str]:
     """Give the stop words of every language here and the cues, folded: never taken for a value unless it is named."""
-    listed = {folded(word) for code in LANGUAGES for word in stopwords(code)}
+    listed = {folded(word) for code in tables() for word in stopwords(code)}
     cues = {phrase for phrase, readings in phrases().items() if any(r.symbol not in "MUNX" for r in readings)}
     return frozenset(listed | cues)
 

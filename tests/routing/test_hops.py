@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import json
 import time
-from importlib.resources import files
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.routing.complexity import SECOND_NAME, THIRD_NAME, hop_cues
 from agentic_retriever.routing.signals import load_table, parse_table, read_query, table_languages
+from agentic_retriever.text.language_files import language_files
 
 
 def cues_of(query: str) -> dict[str, float]:
@@ -121,9 +120,8 @@ def test_repetition_takes_no_long_time(unit):
     ],
 )
 def test_damaged_cues_are_named(hops, named):
-    text = files("agentic_retriever.routing").joinpath("signals").joinpath("en.json").read_text(encoding="utf-8")
-    raw = json.loads(text)
-    raw["complexity"]["hops"] = hops
+    english = language_files()["en"]
+    raw = {**english, "complexity": {**english["complexity"], "hops": hops}}
     with pytest.raises(ConfigError) as caught:
-        parse_table(json.dumps(raw), file="signals/xx.json")
+        parse_table(raw, file="languages/xx.json")
     assert named in str(caught.value)

@@ -69,7 +69,7 @@ def test_registering_again_replaces(french):
         ("fr", {"signals": {"comparison": {"word": []}}}, "missing or unknown: word"),
         ("fr", {"signals": {"comparison": {"patterns": ["("]}}}, "no regular expression"),
         ("fr", {"signals": {"comparison": [""]}}, "none empty"),
-        ("fr", {"signals": {"comparison": [object()]}}, "strings, numbers and lists"),
+        ("fr", {"signals": {"comparison": [object()]}}, "must be a list of strings"),
         ("fr", {"signals": {}, "complexity": {"strong": []}}, "unknown list of complexity"),
     ],
 )

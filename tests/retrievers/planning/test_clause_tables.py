@@ -1,51 +1,45 @@
 from __future__ import annotations
 
-import json
-from importlib.resources import files
-
 import pytest
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.retrievers.splitting import LISTS, folded, load_table, lowered, parse_table, table_languages
+from agentic_retriever.retrievers.splitting import LISTS, folded, load_table, lowered, parse_table
+from agentic_retriever.text.language_files import language_files, languages_with
 
 
-def given(**changes):
-    data = {"language": "xx", "spaced": True, **{name: [] for name in LISTS}}
-    return json.dumps({**data, **changes})
+def given(*, spaced=True, **changes):
+    return {"language": "xx", "spaced": spaced, "clauses": {**{name: [] for name in LISTS}, **changes}}
 
 
 def test_shipped_tables_are_whole():
-    assert table_languages() == ("en", "es", "th")
-    for language in table_languages():
+    assert languages_with("clauses") == ("en", "es", "th")
+    for language in languages_with("clauses"):
         table = load_table(language)
         assert table.language == language
         assert table.spaced is (language != "th")
 
 
 def test_shipped_entries_have_the_form_that_texts_are_brought_to():
-    folder = files("agentic_retriever.retrievers").joinpath("languages")
-    for language in table_languages():
-        data = json.loads(folder.joinpath(f"{language}.json").read_text(encoding="utf-8"))
+    for language in languages_with("clauses"):
+        data = language_files()[language]["clauses"]
         for name in set(LISTS) - {"asks", "relatives", "joins"}:
             for entry in data[name]:
                 assert folded(entry) == entry.replace("\\W", "\\w").replace("\\S", "\\s"), (language, name, entry)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("data", "told"),
     [
-        ("{", "no JSON"),
-        ("[]", "must have the keys"),
+        ({**given(), "clauses": []}, "must be an object with the keys"),
         (given(more=[]), "more"),
-        (given(spaced="yes"), "spaced true or false"),
         (given(joints="and"), "joints must be a list"),
         (given(joints=[""]), "joints must be a list"),
         (given(versus=["("]), "versus holds something that is no regular expression"),
     ],
 )
-def test_a_damaged_table_names_file_and_key(text, told):
+def test_a_damaged_table_names_file_and_key(data, told):
     with pytest.raises(ConfigError, match=r"languages/xx\.json") as caught:
-        parse_table(text, file="languages/xx.json")
+        parse_table(data, file="languages/xx.json")
     assert told in str(caught.value)
 
 

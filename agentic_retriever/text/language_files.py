@@ -1,0 +1,84 @@
+"""All words and patterns of a language stand in one file, ``languages/CODE.json``; adding a language is adding one.
+
+A file has ``language`` (its code), ``spaced`` (whether words stand between spaces) and any of these sections:
+``stopwords``; ``complexity`` and ``signals`` for routing; ``clauses`` for questions that are several; ``filters`` for
+what restricts a search; ``answers`` for the kinds of answers. Who uses a section reads and compiles it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final
+
+from agentic_retriever.errors import ConfigError
+
+SECTIONS: Final = ("stopwords", "complexity", "signals", "clauses", "filters", "answers")
+
+NEVER: Final = re.compile(r"(?!)")
+
+
+@lru_cache(1)
+def language_files() -> Mapping[str, Mapping[str, Any]]:
+    """Read the file of every language, once, by its code."""
+    entries = files("agentic_retriever").joinpath("languages").iterdir()
+    found = {
+        name.removesuffix(".json"): parse_language(entry.read_text(encoding="utf-8"), file=f"languages/{name}")
+        for entry in entries
+        if (name := entry.name).endswith(".json")
+    }
+    return dict(sorted(found.items()))
+
+
+def parse_language(text: str, *, file: str) -> Mapping[str, Any]:
+    """Read the text of one file; the sections are checked by those who compile them."""
+    try:
+        data = json.loads(text)
+    except ValueError as err:
+        raise ConfigError(f"{file} is no JSON: {err}") from err
+    if not isinstance(data, dict) or not isinstance(data.get("language"), str):
+        raise ConfigError(f"{file} must be an object whose language is a code such as en")
+    if not isinstance(data.get("spaced"), bool):
+        raise ConfigError(f"{file}: spaced must be true or false")
+    odd = sorted(set(data) - {"language", "spaced", *SECTIONS})
+    if odd:
+        raise ConfigError(f"{file} has unknown sections: {', '.join(odd)}; allowed: {', '.join(SECTIONS)}")
+    return data
+
+
+def languages_with(section: str) -> tuple[str, ...]:
+    """Codes of the languages that have a section, sorted."""
+    return tuple(code for code, data in language_files().items() if section in data)
+
+
+def check_keys(data: object, wanted: Iterable[str], *, where: str) -> Mapping[str, Any]:
+    """Return an object of a file if it has just the wanted keys."""
+    allowed = set(wanted)
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where} must be an object with the keys {', '.join(sorted(allowed))}")
+    if set(data) != allowed:
+        odd = ", ".join(sorted(set(data) ^ allowed))
+        raise ConfigError(f"{where} must have the keys {', '.join(sorted(allowed))}; missing or unknown: {odd}")
+    return data
+
+
+def check_strings(entries: object, *, where: str) -> list[str]:
+    """Return a list of a file if it holds strings alone, none of them empty."""
+    if not isinstance(entries, (list, tuple)) or not all(isinstance(entry, str) and entry for entry in entries):
+        raise ConfigError(f"{where} must be a list of strings, none empty")
+    return list(entries)
+
+
+def any_of(options: Iterable[str], *, spaced: bool, where: str) -> re.Pattern[str]:
+    """One pattern for all options, longest first, so that the longest that fits is found; whole words if spaced."""
+    ordered = sorted(options, key=len, reverse=True)
+    if not ordered:
+        return NEVER
+    joined = "|".join(f"(?:{option})" for option in ordered)
+    try:
+        return re.compile(rf"(?<!\w)(?:{joined})(?!\w)" if spaced else joined)
+    except re.error as err:
+        raise ConfigError(f"{where} holds something that is no regular expression: {err}") from err
