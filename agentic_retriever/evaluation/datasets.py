@@ -27,7 +27,7 @@ from agentic_retriever.ingestion import SourceDocument, discover, read_source
 from agentic_retriever.sample import DATA, SAMPLE_INDEXES
 from agentic_retriever.schema import Complexity, Strategy, frozen
 from agentic_retriever.text import Tokenizer, detect_language, split_sentences
-from agentic_retriever.text.sentences import central_sentences
+from agentic_retriever.text.centrality import central_sentences
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

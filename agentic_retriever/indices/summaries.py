@@ -19,7 +19,7 @@ from agentic_retriever.llm import without_thoughts
 from agentic_retriever.prompts import summary_prompt
 from agentic_retriever.stores.points import KnownPoints, found_facts
 from agentic_retriever.text import Tokenizer, detect_language
-from agentic_retriever.text.sentences import central_sentences
+from agentic_retriever.text.centrality import central_sentences
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
