@@ -4,55 +4,13 @@ import json
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
+from made_up_values import ROUTES
 
 from agentic_retriever.errors import ConfigError, RoutingError
-from agentic_retriever.schema import Budget, Complexity, Degradation, RouteDecision, Selection, Tier, TierUsage, Usage
-
-finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
-names = st.text(min_size=1, max_size=12)
-lost = st.builds(Degradation, step=names, reason=names, fallback=names)
-spent = st.builds(
-    TierUsage,
-    tier=st.sampled_from(Tier),
-    model=names,
-    calls=st.integers(0, 9),
-    prompt_tokens=st.integers(0, 9_999),
-    completion_tokens=st.integers(0, 9_999),
-    usd=st.floats(0, 1),
-)
-selections = st.builds(
-    Selection,
-    name=names,
-    names=st.lists(names, max_size=3).map(tuple),
-    confidence=st.floats(0, 1),
-    scores=st.dictionaries(names, finite, max_size=4),
-    margin=st.floats(0, 1),
-    reason=names,
-    mode=names,
-    abstained=st.booleans(),
-    escalated=st.booleans(),
-    evidence=st.dictionaries(names, st.dictionaries(names, finite, max_size=3), max_size=3),
-    degraded=st.lists(lost, max_size=2).map(tuple),
-    spent=st.lists(spent, max_size=2).map(tuple),
-)
-decisions = st.builds(
-    RouteDecision,
-    query=st.text(max_size=40),
-    index=selections,
-    strategy=selections,
-    complexity=st.sampled_from(Complexity),
-    complexity_score=st.floats(0, 1),
-    complexity_reasons=st.lists(names, max_size=2).map(tuple),
-    features=st.dictionaries(names, finite, max_size=3),
-    timings_ms=st.dictionaries(names, finite, max_size=3),
-    degraded=st.lists(lost, max_size=2).map(tuple),
-    withheld=st.dictionaries(names, names, max_size=2),
-    versions=st.dictionaries(names, st.integers(0, 99), max_size=2),
-)
+from agentic_retriever.schema import Budget, Complexity, RouteDecision, Selection, Tier, TierUsage, Usage
 
 
-@given(decisions)
+@given(ROUTES)
 def test_a_record_survives_json(decision):
     read = RouteDecision.from_dict(json.loads(json.dumps(decision.to_dict())))
     assert read.to_dict() == decision.to_dict()
@@ -60,7 +18,7 @@ def test_a_record_survives_json(decision):
     assert str(decision.diff(read)) == "no difference"
 
 
-@given(decisions, decisions)
+@given(ROUTES, ROUTES)
 def test_a_diff_is_empty_exactly_for_equal_records(one, other):
     diff = one.diff(other)
     assert bool(diff) == bool(other.diff(one))

@@ -8,30 +8,14 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from llama_index.core.schema import NodeWithScore, TextNode
+from made_up_values import answer, decision, found, selection
 
 from agentic_retriever.indices import IndexProfile
 from agentic_retriever.indices.ingest import IngestReport
 from agentic_retriever.ingestion import SkippedSource
 from agentic_retriever.querylog.analytics import Analytics, RouteCount
 from agentic_retriever.router import Explanation
-from agentic_retriever.schema import (
-    Answer,
-    Attempt,
-    Citation,
-    Complexity,
-    Confidence,
-    Degradation,
-    Retrieval,
-    RouteDecision,
-    Selection,
-    SentenceCheck,
-    Strategy,
-    Tier,
-    TierUsage,
-    Tried,
-    Usage,
-)
+from agentic_retriever.schema import Retrieval, SentenceCheck, Strategy
 from agentic_retriever.show import Cell, Table, render
 from agentic_retriever.show.rendering import duration, shortened
 
@@ -93,51 +77,6 @@ def check_harmless(page):
     assert not CONTROL.search("".join(seen.words))
     page.encode("utf-8")
     return seen
-
-
-def selection(t):
-    return Selection(
-        name=t, confidence=0.5, scores={t: 0.7, "b" + t: 0.3}, margin=0.4, reason=t, mode=t, names=(t,), abstained=True,
-        escalated=True, evidence={t: {t: 1.0}}, degraded=(Degradation(step=t, reason=t, fallback=t),),
-    )  # fmt: skip
-
-
-def decision(t):
-    return RouteDecision(
-        query=t, index=selection(t), strategy=selection(t), complexity=Complexity.SIMPLE, complexity_score=0.2,
-        complexity_reasons=(t,), features={t: 0.5}, timings_ms={t: 3.0}, withheld={t: t},
-        degraded=(Degradation(step=t, reason=t, fallback=t),),
-    )  # fmt: skip
-
-
-def found(t):
-    node = TextNode(text=t, id_="n", metadata={"title": t, "section": t})
-    return NodeWithScore(node=node, score=0.5)
-
-
-def citation(number, t):
-    return Citation(number=number, doc_id=t, node_id=t, start=0, end=4, quote=t, score=1.0, index=t, title=t, section=t)
-
-
-def answer(t, *, words=None, checks=()):
-    usage = Usage((TierUsage(tier=Tier.PRIMARY, model=t, calls=1, prompt_tokens=9, completion_tokens=1, usd=0.001),))
-    return Answer(
-        text=t if words is None else words,
-        citations=(citation(1, t), citation(2, t)),
-        confidence=Confidence.of(0.9),
-        route=decision(t),
-        nodes=(found(t),),
-        usage=usage,
-        timings_ms={t: 1.0, "total": 1234.0},
-        tier=Tier.PRIMARY,
-        cached=False,
-        degraded=(Degradation(step=t, reason=t, fallback=t),),
-        query_id=t,
-        understood=(t,),
-        tried=(Tried(strategy=Strategy.VECTOR, confidence=None, nodes=1, ms=2.0),),
-        checks=checks,
-        attempts=(Attempt(tier=Tier.PRIMARY, model=t),),
-    )
 
 
 def profile(t):

@@ -5,64 +5,25 @@ import dataclasses
 import json
 import math
 
+import made_up_values
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_index.core.schema import Document, IndexNode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+from made_up_values import COUNTS, NAMES, NUMBERS, TEXTS, answers
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.cache import WarmOutcome
 from agentic_retriever.pipeline import MAX_CHARS, AnswerCodec, copied_answer, warm_outcome, worth_keeping
-from agentic_retriever.schema import (
-    Answer,
-    Citation,
-    Complexity,
-    Confidence,
-    Degradation,
-    RouteDecision,
-    Selection,
-    Strategy,
-    Tier,
-    TierUsage,
-    Tried,
-    Usage,
-)
+from agentic_retriever.schema import Answer, Degradation, Tier
 from agentic_retriever.testing import FakeEmbedding
 
-TEXTS = st.text(max_size=12)
-NAMES = st.text(min_size=1, max_size=8)
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
-COUNTS = st.integers(0, 10**9)
-SHARES = st.floats(0, 1)
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | NUMBERS | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=5,
 )
-LOST = st.builds(Degradation, step=TEXTS, reason=TEXTS, fallback=TEXTS)
-SPENT = st.builds(
-    TierUsage, tier=st.sampled_from(Tier), model=TEXTS, calls=COUNTS, prompt_tokens=COUNTS, completion_tokens=COUNTS,
-    usd=st.floats(0, 1e6),
-)  # fmt: skip
-SELECTIONS = st.builds(
-    Selection, name=NAMES, names=st.lists(NAMES, max_size=2).map(tuple), confidence=SHARES,
-    scores=st.dictionaries(NAMES, SHARES, max_size=3), margin=SHARES, reason=TEXTS, mode=TEXTS, abstained=st.booleans(),
-    escalated=st.booleans(), evidence=st.dictionaries(NAMES, st.dictionaries(NAMES, NUMBERS, max_size=2), max_size=2),
-    degraded=st.lists(LOST, max_size=2).map(tuple), spent=st.lists(SPENT, max_size=2).map(tuple),
-)  # fmt: skip
-ROUTES = st.builds(
-    RouteDecision, query=TEXTS, index=SELECTIONS, strategy=SELECTIONS, complexity=st.sampled_from(Complexity),
-    complexity_score=SHARES, features=st.dictionaries(NAMES, NUMBERS, max_size=3),
-    timings_ms=st.dictionaries(NAMES, NUMBERS, max_size=3), degraded=st.lists(LOST, max_size=2).map(tuple),
-)  # fmt: skip
-TRIED = st.builds(
-    Tried, strategy=st.sampled_from(Strategy), confidence=st.none() | SHARES, nodes=COUNTS, ms=st.floats(0, 1e6)
-)
-CITATIONS = st.builds(
-    Citation, number=COUNTS, doc_id=TEXTS, node_id=TEXTS, start=COUNTS, end=COUNTS, quote=TEXTS, score=SHARES,
-    index=TEXTS, title=TEXTS, section=TEXTS, page=st.none() | COUNTS,
-)  # fmt: skip
 RELATED = st.builds(RelatedNodeInfo, node_id=NAMES, metadata=st.dictionaries(NAMES, PLAIN, max_size=2))
 
 
@@ -85,14 +46,7 @@ def nodes(draw):
     return NodeWithScore(node=node, score=draw(st.none() | NUMBERS))
 
 
-ANSWERS = st.builds(
-    Answer, text=st.text(alphabet=st.characters(), max_size=40), citations=st.lists(CITATIONS, max_size=3).map(tuple),
-    confidence=SHARES.map(Confidence.of), route=ROUTES, nodes=st.lists(nodes(), max_size=3).map(tuple),
-    usage=st.lists(SPENT, max_size=3).map(lambda tiers: Usage(tuple(tiers))),
-    timings_ms=st.dictionaries(NAMES, NUMBERS, max_size=3), tier=st.sampled_from(Tier), cached=st.booleans(),
-    degraded=st.lists(LOST, max_size=2).map(tuple), query_id=TEXTS, understood=st.lists(TEXTS, max_size=2).map(tuple),
-    tried=st.lists(TRIED, max_size=2).map(tuple),
-)  # fmt: skip
+ANSWERS = answers(nodes())
 
 
 def same(one, other):
@@ -104,19 +58,12 @@ def same(one, other):
 
 @pytest.fixture
 def answer():
-    selection = Selection(name="a", confidence=0.5, scores={"a": 0.5}, margin=0.5, reason="", mode="pinned")
-    route = RouteDecision(
-        query="q", index=selection, strategy=selection, complexity=Complexity.SIMPLE, complexity_score=0.1
-    )
     node = TextNode(
         text="The cat sleeps.", metadata={"tags": ["x"], "retrieval": {"dense": 0.5}},
         relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id="doc", metadata={"a": [1]})},
     )  # fmt: skip
-    return Answer(
-        text="It sleeps [1].", citations=(), confidence=Confidence.of(0.8), route=route,
-        nodes=(NodeWithScore(node=node, score=0.5),), usage=Usage(), timings_ms={"total": 1.0}, tier=Tier.EXTRACTIVE,
-        cached=False, degraded=(), query_id="1",
-    )  # fmt: skip
+    made = made_up_values.answer("It sleeps [1].")
+    return dataclasses.replace(made, nodes=(NodeWithScore(node=node, score=0.5),), degraded=())
 
 
 @settings(max_examples=150, deadline=None)
@@ -169,10 +116,9 @@ def test_objects_and_foreign_classes_of_nodes_are_refused(answer):
             AnswerCodec().encode(odd)
 
 
-ODD = [b"", b"null", b"[]", b"{}", b'{"format":1}', b'{"format":2}', b"\xff", b"[" * 100_000]
-
-
-@pytest.mark.parametrize("data", ODD)
+@pytest.mark.parametrize(
+    "data", [b"", b"null", b"[]", b"{}", b'{"format":1}', b'{"format":2}', b"\xff", b"[" * 100_000]
+)
 def test_other_bytes_are_refused(data):
     with pytest.raises(ValueError):
         AnswerCodec().decode(data)
@@ -182,16 +128,7 @@ def test_other_bytes_are_refused(data):
 @given(st.data())
 def test_a_damaged_answer_is_refused_or_an_answer(data):
     """Nothing but ValueError, whatever is missing or has another type."""
-    selection = Selection(name="a", confidence=0.5, scores={"a": 0.5}, margin=0.5, reason="", mode="pinned")
-    route = RouteDecision(
-        query="q", index=selection, strategy=selection, complexity=Complexity.SIMPLE, complexity_score=0.1
-    )
-    answer = Answer(
-        text="t", citations=(Citation(number=1, doc_id="d", node_id="n", start=0, end=1, quote="q", score=1.0),),
-        confidence=Confidence.of(0.8), route=route, nodes=(NodeWithScore(node=TextNode(text="x"), score=0.5),),
-        usage=Usage((TierUsage(tier=Tier.CLOUD, model="m", calls=1, prompt_tokens=1, completion_tokens=1),)),
-        timings_ms={"total": 1.0}, tier=Tier.EXTRACTIVE, cached=False, degraded=(), query_id="1",
-    )  # fmt: skip
+    answer = made_up_values.answer("t")
     row = json.loads(AnswerCodec().encode(answer))
     place = row
     while True:
