@@ -52,10 +52,12 @@ class NodeNumbers:
     """
 
     def __init__(self, ids: Sequence[str] = ()) -> None:
-        encoded = [node_id.encode("utf-8", "surrogatepass") for node_id in ids]
-        self.text = b"".join(encoded)
+        joined = "".join(ids)
+        self.text = _encode(joined)
+        # Where every character is one byte, as in most ids, the ids need not be encoded one by one.
+        sizes = map(len, ids if len(self.text) == len(joined) else map(_encode, ids))
         starts = np.zeros(len(ids) + 1, dtype=np.int64)
-        np.cumsum(np.fromiter(map(len, encoded), dtype=np.int64, count=len(ids)), out=starts[1:])
+        np.cumsum(np.fromiter(sizes, dtype=np.int64, count=len(ids)), out=starts[1:])
         # Single numbers come faster out of a memoryview than out of an array.
         self.starts = starts.astype(np.uint32 if starts[-1] < 2**32 else np.int64).data
         buckets = max(1, len(ids))
@@ -248,6 +250,10 @@ class _Reader:
     def _bitmaps(self, facts: Mapping[str, str]) -> list[BitMap]:
         data, ends = self.arrays[facts["bytes"]].tobytes(), self.arrays[facts["ends"]].tolist()
         return [BitMap.deserialize(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _identity(version: int) -> dict[str, Any]:
