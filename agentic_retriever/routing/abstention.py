@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -57,16 +57,6 @@ class Scope:
     coverage: float | None = None
     absent: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        return {
-            "probability": self.probability,
-            "relevance": self.relevance,
-            "contrast": self.contrast,
-            "coverage": self.coverage,
-            "absent": list(self.absent),
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
@@ -75,10 +65,6 @@ class Support:
     probability: float  # That they do, in [0, 1]; 1 where too little is known to doubt it
     coverage: float | None = None
     absent: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        return {"probability": self.probability, "coverage": self.coverage, "absent": list(self.absent)}
 
 
 @dataclass(frozen=True, slots=True)

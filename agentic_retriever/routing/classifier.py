@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
@@ -14,6 +12,7 @@ import numpy as np
 
 from agentic_retriever.routing.abstention import DEFAULT_ABSTAIN_BELOW, Scope, scope_of
 from agentic_retriever.routing.signals import (
+    LastMade,
     ValueHit,
     check_names,
     checked_share,
@@ -46,8 +45,7 @@ if TYPE_CHECKING:
 #   Distribution Estimation Method for Resource Selection", SIGIR 2003).
 # - *Vocabulary*: the likelihood of the query's terms in the index against all indexes together, with Jelinek-Mercer
 #   smoothing (L. Si, R. Jin, J. Callan and P. Ogilvie, "A Language Modeling Framework for Resource Selection and
-# Results
-#   Merging", CIKM 2002), over document frequencies.
+#   Results Merging", CIKM 2002), over document frequencies.
 # - *Metadata values* that the query names.
 
 # The mix. Fixed on six collections in three languages; everything within a factor of 1.5 of it is as good within one
@@ -66,7 +64,6 @@ VALUE_WEIGHT: Final = 0.5
 # Many indexes are compared by fewer samples each: 512 lose 0.2 points of macro accuracy against 1,024, 400 two points.
 _MAX_SAMPLES: Final = 8_192
 _MIN_SAMPLES: Final = 512
-_MAX_THINNED: Final = 512
 _FEW: Final = 7
 _CLOSELY: Final = 4
 _GLANCE: Final = 96
@@ -198,30 +195,8 @@ def thinned(sample: Vector, limit: int) -> Vector:
     return np.ascontiguousarray(sample[:: math.ceil(len(sample) / limit)])
 
 
-class _Thinned:
-    """Thinned samples made last: reading every second row of a matrix takes as long as reading all of them.
-
-    An entry holds the sample that it was made from, so that its ``id`` stays taken.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made: OrderedDict[tuple[int, int], tuple[Vector, Vector]] = OrderedDict()
-
-    def get(self, sample: Vector, limit: int) -> Vector:
-        if len(sample) <= limit:
-            return sample
-        key = (id(sample), limit)
-        with self._lock:
-            known = self._made.get(key)
-            if known is None:
-                known = self._made[key] = (sample, thinned(sample, limit))
-                while len(self._made) > _MAX_THINNED:
-                    self._made.popitem(last=False)
-            return known[1]
-
-
-_THINNED: Final = _Thinned()
+# Reading every second row of a matrix takes as long as reading all of them, so thinned samples are kept.
+_THINNED: Final = LastMade(thinned, 512)
 
 
 def _nearest_mean(vector: Vector, sample: Vector) -> float | None:
@@ -235,8 +210,6 @@ def _nearest_mean(vector: Vector, sample: Vector) -> float | None:
     mean = sum(nearest) / len(nearest)
     return mean if math.isfinite(mean) else None
 
-
-__all__ = ["DEFAULT_INDEX_MARGIN", "EmbeddingClassifier", "IndexClassifier", "ProfileClassifier", "softmax"]
 
 DEFAULT_INDEX_MARGIN: Final = 0.1
 """Lead in probability below which the second index is chosen too."""

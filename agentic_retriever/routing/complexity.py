@@ -29,15 +29,12 @@ if TYPE_CHECKING:
     from agentic_retriever.routing.signals import ReadQuery, SignalTable
 
 
-# Whether a question asks about something that must be found first: the cues of questions in several steps.
+# Cues of questions that ask about something that must be found first.
 #
 # "When was the director of Solaris born?" names nobody whose birth could be looked up. Questions of this kind
-# (multi-hop;
-# Yang et al., HotpotQA, EMNLP 2018) tend to describe things instead of naming them, to join clauses, to hold two
-# things
-# against each other, and to name several things. Each such trait is weak evidence and adds a small weight; the weights
-# of
-# wording stand in the language tables, those of writing (names, quotations) here.
+# (multi-hop; Yang et al., HotpotQA, EMNLP 2018) tend to describe things instead of naming them, to join clauses, to
+# hold two things against each other, and to name several things. Each such trait is weak evidence and adds a small
+# weight; the weights of wording stand in the language files, those of writing (names, quotations) here.
 
 SECOND_NAME: Final = 0.17
 THIRD_NAME: Final = 0.07

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Final
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.indices.people import name_words
 from agentic_retriever.routing.complexity import question_count
-from agentic_retriever.routing.signals import SignalTable, examined, query_terms, read_query, shown_form, value_hits
+from agentic_retriever.routing.signals import (
+    WORDED,
+    SignalTable,
+    examined,
+    query_terms,
+    read_query,
+    shown_form,
+    value_hits,
+)
 from agentic_retriever.text import Tokenizer, detect_language
 
 if TYPE_CHECKING:
@@ -112,7 +120,6 @@ FEATURES: Final = (
 )
 """Names of all signals, each of which ``query_features`` returns."""
 
-_WORDED: Final = ("comparison", "analysis", "overview", "procedure", "whole", "detail", "listing", "references")
 # One field named may be chance ("policy" in a question about policies), two hardly are.
 _BY_FIELDS: Final = (0.0, 0.35, 0.8, 1.0)
 _BY_QUESTIONS: Final = (0.0, 0.0, 0.7, 1.0)
@@ -145,7 +152,7 @@ def query_features(
     """Find the signals in a query."""
     raw, read = unicodedata.normalize("NFKC", examined(query)), read_query(query)
     text, tables = read.text, read.tables
-    signals = {name: float(any(table.matches(name, text) for table in tables)) for name in _WORDED}
+    signals = {name: float(any(table.matches(name, text) for table in tables)) for name in WORDED}
     bounds = list(_ranges(text, tables))
     codes = {token for token in _tokens(raw) if _is_code(token)}
     language = profile.language if profile else detect_language(query)

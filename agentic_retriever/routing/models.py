@@ -1,13 +1,17 @@
-"""Evidence first, and a model only where the evidence is not clear."""
+"""Choices by a language model: asked in one call, read by name, joined with the evidence, never an error.
+
+The evidence always decides first. ``auto`` asks a model only where that is not clear, the modes ``llm`` ask it always;
+what it says is joined with the evidence, and where it says nothing usable the evidence stands.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import re
-import threading
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
 
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, LLMError, LLMOutputError
 from agentic_retriever.llm import TierNeeds, ask, random_boundary, read_choice, spent_on_failure
@@ -33,74 +37,35 @@ DEFAULT_ESCALATION_MARGIN: Final = 0.2
 DEFAULT_MIN_CONFIDENCE: Final = 0.35
 """Probability of the first strategy below which a model is asked; with no signal at all the heuristic has 0.39."""
 
-MODE: Final = "auto"
+LEAST_WEIGHT: Final = 0.51
+"""Weight of a model's choice that says it is unsure: still the first, however clear the evidence for another is."""
+MOST_WEIGHT: Final = 0.95
+"""Weight of a model's choice that says it is certain; models say so too often."""
+UNSTATED_WEIGHT: Final = 0.75
+"""Weight of a model's choice without a confidence."""
+
+MAX_SHOWN: Final = 20
+"""So many indexes are shown to a model; of more, those that the evidence finds the likeliest."""
+
+_MAX_LOGGED: Final = 500
+_MAX_REASON: Final = 300
+_PROMPTS: Final = {"structured": strategy_choice_prompt, "word": strategy_word_prompt}
+
+logger = logging.getLogger(__name__)
 
 
-class IndexReconsiderer(Protocol):
-    """Asks a model about a decision by evidence, as ``LLMClassifier`` does."""
-
-    def reconsider(
-        self, query: str, profiles: Sequence[IndexProfile], base: Selection, *, allowance: Budget
-    ) -> Selection:
-        """Return the decision of both, or ``base`` itself where there is nothing to choose."""
-
-
-class StrategyReconsiderer(Protocol):
-    """Asks a model about a decision by signals, as ``LLMSelector`` does."""
-
-    def reconsider(self, query: str, cards: Sequence[StrategyCard], base: Selection, *, allowance: Budget) -> Selection:
-        """Return the decision of both, or ``base`` itself where there is nothing to choose."""
-
-
-class EscalationCounter:
-    """Counts decisions, and those that were handed to a model; safe to use from several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._asked = 0
-        self._escalated = 0
-
-    @property
-    def asked(self) -> int:
-        """Decisions between two candidates or more."""
-        with self._lock:
-            return self._asked
-
-    @property
-    def escalated(self) -> int:
-        """Decisions that were handed to a model."""
-        with self._lock:
-            return self._escalated
-
-    @property
-    def escalation_rate(self) -> float:
-        """Share of the decisions that were handed to a model, in [0, 1]; 0 before the first."""
-        with self._lock:
-            return self._escalated / self._asked if self._asked else 0.0
-
-    def _settled(self, base: Selection, final: Selection) -> Selection:
-        """Count a decision; it was handed to a model when the final one is not the base itself."""
-        handed = final is not base
-        if len(base.scores) > 1:
-            with self._lock:
-                self._asked += 1
-                self._escalated += handed
-        return replace(final, escalated=True) if handed else base
-
-
-class AutoClassifier(EscalationCounter):
+class AutoClassifier:
     """Picks the index by evidence, and asks a model where the lead is small or no index seems to fit.
 
     Without a model, or where the allowance forbids one, the decision by evidence stands as it is. A decision that was
     handed to a model says so in ``Selection.escalated``, whatever the model said.
     """
 
-    mode = MODE
+    mode = "auto"
 
     def __init__(
-        self, base: IndexClassifier, model: IndexReconsiderer | None, *, margin: float = DEFAULT_ESCALATION_MARGIN
+        self, base: IndexClassifier, model: LLMClassifier | None, *, margin: float = DEFAULT_ESCALATION_MARGIN
     ) -> None:
-        super().__init__()
         self.margin = checked_share("margin", margin)
         self._base = base
         self._model = model
@@ -115,30 +80,20 @@ class AutoClassifier(EscalationCounter):
     ) -> Selection:
         """Pick an index; see :class:`~agentic_retriever.routing.IndexClassifier`."""
         base = self._base.classify(query, profiles, query_vector=query_vector, allowance=allowance)
-        final = base
-        unclear = base.margin < self.margin or base.abstained
-        if self._model is not None and unclear and allowance.may_ask:
-            final = self._model.reconsider(query, profiles, base, allowance=allowance)
-        return self._settled(base, final)
+        clear = base.margin >= self.margin and not base.abstained
+        if self._model is None or clear or not allowance.may_ask:
+            return base
+        return _escalated(base, self._model.reconsider(query, profiles, base, allowance=allowance))
 
 
-class AutoSelector(EscalationCounter):
-    """Picks the strategy by signals, and asks a model only when that is unsure.
+class AutoSelector:
+    """Picks the strategy by signals, and asks a model only where that is unsure; otherwise as ``AutoClassifier``."""
 
-    Without a model, or where the allowance forbids one, the first decision stands as it is. A decision that was handed
-    to a model says so in ``Selection.escalated``, whatever the model said.
-    """
-
-    mode = MODE
+    mode = "auto"
 
     def __init__(
-        self,
-        base: StrategySelector,
-        model: StrategyReconsiderer | None,
-        *,
-        min_confidence: float = DEFAULT_MIN_CONFIDENCE,
+        self, base: StrategySelector, model: LLMSelector | None, *, min_confidence: float = DEFAULT_MIN_CONFIDENCE
     ) -> None:
-        super().__init__()
         self.min_confidence = checked_share("min_confidence", min_confidence)
         self._base = base
         self._model = model
@@ -153,96 +108,182 @@ class AutoSelector(EscalationCounter):
     ) -> Selection:
         """Pick a strategy; see :class:`~agentic_retriever.routing.StrategySelector`."""
         base = self._base.select(query, cards, features=features, allowance=allowance)
-        final = base
-        if self._model is not None and base.confidence < self.min_confidence and allowance.may_ask:
-            final = self._model.reconsider(query, cards, base, allowance=allowance)
-        return self._settled(base, final)
+        if self._model is None or base.confidence >= self.min_confidence or not allowance.may_ask:
+            return base
+        return _escalated(base, self._model.reconsider(query, cards, base, allowance=allowance))
 
 
-# One choice by a model: asked in one call, read by name, joined with the evidence, never an error.
-
-LEAST_WEIGHT: Final = 0.51
-"""Weight of a model's choice that says it is unsure: still the first, however clear the evidence for another is."""
-MOST_WEIGHT: Final = 0.95
-"""Weight of a model's choice that says it is certain; models say so too often."""
-UNSTATED_WEIGHT: Final = 0.75
-"""Weight of a model's choice without a confidence."""
-
-MODE_MODEL_CHOICE: Final = "llm"
-_MAX_LOGGED: Final = 500
-_MAX_REASON: Final = 300
-
-logger = logging.getLogger(__name__)
+def _escalated(base: Selection, final: Selection) -> Selection:
+    return base if final is base else replace(final, escalated=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consultation:
-    """What asking a model came to."""
+class _ModelChoice:
+    """What both choices by a model share: one call, and its answer joined with what the evidence came to."""
 
-    choice: Choice | None = None  # What it chose, or None
-    failure: str = ""
-    spent: tuple[TierUsage, ...] = ()
+    mode = "llm"
+
+    def __init__(self, client: ModelClient, boundary: Callable[[], str]) -> None:
+        self._client = client
+        self._boundary = boundary
+
+    def _decide(
+        self,
+        base: Selection,
+        names: Sequence[str],
+        prompt: Callable[[str], str],
+        allowance: Budget,
+        *,
+        step: str,
+        second: float = 0.0,
+    ) -> Selection:
+        choice, failure, spent = self._ask(names, prompt, allowance)
+        base = replace(base, spent=(*base.spent, *spent))
+        if choice is None:
+            lost = Degradation(step=step, reason=failure, fallback=base.mode)
+            return replace(base, degraded=(*base.degraded, lost))
+        return join_choice(base, choice, second=second)
+
+    def _ask(
+        self, names: Sequence[str], prompt: Callable[[str], str], allowance: Budget
+    ) -> tuple[Choice | None, str, tuple[TierUsage, ...]]:
+        """Return what the model chose, else why not, and what asking cost; at most one call."""
+        if not allowance.may_ask:
+            return None, "the budget forbids a model call; allow one, or more time", ()
+        limited = allowance.max_usd is not None or allowance.max_llm_calls is not None
+        needs = TierNeeds(budget=allowance) if limited else None
+        try:
+            asked = ask(self._client, prompt, timeout_s=allowance.timeout_s, needs=needs, boundary=self._boundary)
+        except (LLMError, DeadlineExceededError) as err:
+            return None, str(err)[:_MAX_REASON], spent_on_failure(self._client, err)
+        try:
+            return read_choice(asked.text, names), "", asked.spent
+        except LLMOutputError as err:
+            # At DEBUG only: a reply may repeat the question.
+            logger.debug("%s Reply: %s", err, ascii(asked.text[:_MAX_LOGGED])[: _MAX_LOGGED - len(str(err)) - 8])
+            return None, str(err), asked.spent
 
 
-def consult(
-    client: ModelClient,
-    prompt: Callable[[str], str],
-    names: Sequence[str],
-    *,
-    allowance: Budget,
-    boundary: Callable[[], str] = random_boundary,
-) -> Consultation:
-    """Ask a model to choose among names; at most one call."""
-    if not allowance.may_ask:
-        return Consultation(failure="the budget forbids a model call; allow one, or more time")
-    limited = allowance.max_usd is not None or allowance.max_llm_calls is not None
-    needs = TierNeeds(budget=allowance) if limited else None
-    try:
-        asked = ask(client, prompt, timeout_s=allowance.timeout_s, needs=needs, boundary=boundary)
-    except (LLMError, DeadlineExceededError) as err:
-        return Consultation(failure=str(err)[:_MAX_REASON], spent=spent_on_failure(client, err))
-    try:
-        choice = read_choice(asked.text, names)
-    except LLMOutputError as err:
-        # At DEBUG only: a reply may repeat the question.
-        logger.debug("%s Reply: %s", err, ascii(asked.text[:_MAX_LOGGED])[: _MAX_LOGGED - len(str(err)) - 8])
-        return Consultation(failure=str(err), spent=asked.spent)
-    return Consultation(choice=choice, spent=asked.spent)
+class LLMClassifier(_ModelChoice):
+    """Asks a model which index a query is about; at most one call a query, none where one index alone has nodes.
 
-
-def decided(base: Selection, consultation: Consultation, *, step: str, second: float = 0.0) -> Selection:
-    """Join what a model said with the decision that the evidence alone came to.
-
-    A choice and the evidence are joined by a linear opinion pool (M. Stone, "The Opinion Pool", 1961): the choice
-    counts with the model's stated confidence, clipped to ``[LEAST_WEIGHT, MOST_WEIGHT]``, or with ``UNSTATED_WEIGHT``;
-    the rest is left to the probabilities of the evidence. The choice always comes first, and every candidate keeps a
-    probability. The weights are conventions, not measurements.
+    The evidence decides first, by ``fallback``; the model's choice is then joined with it (see ``join_choice``). When
+    the model may not be asked, fails or says nothing that can be read, the decision by evidence stands, and
+    ``Selection.degraded`` says why. Safe to share between threads.
     """
-    spent = (*base.spent, *consultation.spent)
-    choice = consultation.choice
-    if choice is None:
-        lost = Degradation(step=step, reason=consultation.failure, fallback=base.mode)
-        return replace(base, degraded=(*base.degraded, lost), spent=spent)
+
+    def __init__(
+        self,
+        client: ModelClient,
+        fallback: IndexClassifier,
+        *,
+        index_margin: float = DEFAULT_INDEX_MARGIN,
+        boundary: Callable[[], str] = random_boundary,
+    ) -> None:
+        super().__init__(client, boundary)
+        self.fallback = fallback
+        self.index_margin = checked_share("index_margin", index_margin)
+
+    def classify(
+        self,
+        query: str,
+        profiles: Sequence[IndexProfile],
+        *,
+        query_vector: npt.NDArray[np.float32] | None,
+        allowance: Budget = NO_LIMITS,
+    ) -> Selection:
+        """Pick an index; see :class:`~agentic_retriever.routing.IndexClassifier`."""
+        base = self.fallback.classify(query, profiles, query_vector=query_vector, allowance=allowance)
+        return self.reconsider(query, profiles, base, allowance=allowance)
+
+    def reconsider(
+        self, query: str, profiles: Sequence[IndexProfile], base: Selection, *, allowance: Budget = NO_LIMITS
+    ) -> Selection:
+        """Ask the model about a decision by evidence; ``base`` itself where there is nothing to choose."""
+        filled = [profile for profile in profiles if profile.nodes > 0]
+        if len(base.scores) < 2 or len(filled) < 2:
+            return base
+        likeliest = sorted(filled, key=lambda profile: -base.scores.get(profile.name, 0.0))[:MAX_SHOWN]
+        shown = {profile.name for profile in likeliest}
+        # In order of registration, so that the place of an index in the prompt tells nothing.
+        described = describe_indexes([profile for profile in filled if profile.name in shown])
+        asked, names = shortened(query), [name for name, _ in described]
+        prompt = partial(index_choice_prompt, asked, described)
+        return self._decide(base, names, prompt, allowance, step="routing.index.llm", second=self.index_margin)
+
+
+class LLMSelector(_ModelChoice):
+    """Asks a model for the strategy; at most one call a query, none where one strategy is offered.
+
+    ``fallback`` decides first by the signals of the query, otherwise as :class:`LLMClassifier`.
+    """
+
+    def __init__(
+        self,
+        client: ModelClient,
+        fallback: StrategySelector,
+        *,
+        form: Literal["structured", "word"] = "structured",
+        boundary: Callable[[], str] = random_boundary,
+    ) -> None:
+        super().__init__(client, boundary)
+        if form not in _PROMPTS:
+            raise ConfigError(f"form must be one of {', '.join(_PROMPTS)}, got {str(form)[:40]!r}")
+        self.fallback = fallback
+        self.form = form
+
+    def select(
+        self,
+        query: str,
+        cards: Sequence[StrategyCard],
+        *,
+        features: Mapping[str, float],
+        allowance: Budget = NO_LIMITS,
+    ) -> Selection:
+        """Pick a strategy; see :class:`~agentic_retriever.routing.StrategySelector`."""
+        base = self.fallback.select(query, cards, features=features, allowance=allowance)
+        return self.reconsider(query, cards, base, allowance=allowance)
+
+    def reconsider(
+        self, query: str, cards: Sequence[StrategyCard], base: Selection, *, allowance: Budget = NO_LIMITS
+    ) -> Selection:
+        """Ask the model about a decision by signals; ``base`` itself where there is nothing to choose."""
+        described = describe_strategies(cards)
+        if len(base.scores) < 2 or len(described) < 2:
+            return base
+        names = [name for name, _ in described]
+        prompt = partial(_PROMPTS[self.form], shortened(query), described)
+        return self._decide(base, names, prompt, allowance, step="routing.strategy.llm")
+
+
+def join_choice(base: Selection, choice: Choice, *, second: float = 0.0) -> Selection:
+    """Join what a model chose with the decision that the evidence alone came to.
+
+    Both are joined by a linear opinion pool (M. Stone, "The Opinion Pool", 1961): the choice counts with the model's
+    stated confidence, clipped to ``[LEAST_WEIGHT, MOST_WEIGHT]``, or with ``UNSTATED_WEIGHT``; the rest is left to the
+    probabilities of the evidence. The choice always comes first, and every candidate keeps a probability. The weights
+    are conventions, not measurements. With a lead of less than ``second`` the next one is named, too.
+    """
     weight = UNSTATED_WEIGHT if choice.confidence is None else min(MOST_WEIGHT, max(LEAST_WEIGHT, choice.confidence))
     shares = {name: (1.0 - weight) * share for name, share in _distribution(base.scores).items()}
     shares[choice.name] = shares.get(choice.name, 0.0) + weight
     ranked = dict(sorted(shares.items(), key=lambda item: -item[1]))
     order = list(ranked)
     margin = ranked[order[0]] - ranked[order[1]]
+    # Evidence gives no share at all to an index without nodes.
+    too = margin < second and base.scores.get(order[1], 0.0) > 0
     unsure = choice.confidence is not None and choice.confidence < 0.5
     return replace(
         base,
         name=choice.name,
-        names=tuple(order[: 2 if margin < second and not _empty(base, order[1]) else 1]),
+        names=tuple(order[: 2 if too else 1]),
         confidence=ranked[choice.name],
         scores=ranked,
         margin=margin,
         reason=_reason(choice),
-        mode=MODE_MODEL_CHOICE,
+        mode="llm",
         # Where the evidence finds nothing fitting, a model that is more doubtful than not does not overrule it.
         abstained=base.abstained and unsure,
-        evidence={**base.evidence, choice.name: {**base.evidence.get(choice.name, {}), MODE_MODEL_CHOICE: weight}},
-        spent=spent,
+        evidence={**base.evidence, choice.name: {**base.evidence.get(choice.name, {}), "llm": weight}},
     )
 
 
@@ -253,11 +294,6 @@ def _distribution(scores: Mapping[str, float]) -> dict[str, float]:
     if total <= 0:
         return dict.fromkeys(scores, 1.0 / len(scores))
     return {name: score / total for name, score in scores.items()}
-
-
-def _empty(base: Selection, name: str) -> bool:
-    # Evidence gives no share at all to an index without nodes.
-    return base.scores.get(name, 0.0) <= 0
 
 
 def _reason(choice: Choice) -> str:
@@ -343,132 +379,3 @@ def _field_lines(profile: IndexProfile) -> list[str]:
     ]
     lines += [f"{name}: {low:g} to {high:g}" for name, (low, high) in sorted(profile.number_ranges.items())]
     return [line[: _VALUES * _VALUE_CHARS * 2] for line in lines[:_FIELDS]]
-
-
-# Stage one by a language model: one prompt with what every index holds, answered by name.
-
-MODE_LLM_CLASSIFIER = MODE_MODEL_CHOICE
-MAX_SHOWN: Final = 20
-"""So many indexes are shown to a model; of more, those that the evidence finds the likeliest."""
-
-STEP: Final = "routing.index.llm"
-
-
-class LLMClassifier:
-    """Asks a model which index a query is about; at most one call a query, none where one index alone has nodes.
-
-    The evidence decides first, by ``fallback``; the model's choice is then joined with it (see
-    ``agentic_retriever.routing.models.decided``). When the model may not be asked, fails or says nothing that can
-    be read, the decision by evidence stands, and ``Selection.degraded`` says why. Safe to share between threads.
-    """
-
-    mode = MODE_LLM_CLASSIFIER
-
-    def __init__(
-        self,
-        client: ModelClient,
-        fallback: IndexClassifier,
-        *,
-        index_margin: float = DEFAULT_INDEX_MARGIN,
-        boundary: Callable[[], str] = random_boundary,
-    ) -> None:
-        self.fallback = fallback
-        self.index_margin = checked_share("index_margin", index_margin)
-        self._client = client
-        self._boundary = boundary
-
-    def classify(
-        self,
-        query: str,
-        profiles: Sequence[IndexProfile],
-        *,
-        query_vector: npt.NDArray[np.float32] | None,
-        allowance: Budget = NO_LIMITS,
-    ) -> Selection:
-        """Pick an index; see :class:`~agentic_retriever.routing.IndexClassifier`."""
-        base = self.fallback.classify(query, profiles, query_vector=query_vector, allowance=allowance)
-        return self.reconsider(query, profiles, base, allowance=allowance)
-
-    def reconsider(
-        self, query: str, profiles: Sequence[IndexProfile], base: Selection, *, allowance: Budget = NO_LIMITS
-    ) -> Selection:
-        """Ask the model about a decision by evidence."""
-        filled = [profile for profile in profiles if profile.nodes > 0]
-        if len(base.scores) < 2 or len(filled) < 2:
-            return base
-        likeliest = sorted(filled, key=lambda profile: -base.scores.get(profile.name, 0.0))[:MAX_SHOWN]
-        shown = {profile.name for profile in likeliest}
-        # In order of registration, so that the place of an index in the prompt tells nothing.
-        described = describe_indexes([profile for profile in filled if profile.name in shown])
-        asked = shortened(query)
-        consultation = consult(
-            self._client,
-            lambda mark: index_choice_prompt(asked, described, mark),
-            [name for name, _ in described],
-            allowance=allowance,
-            boundary=self._boundary,
-        )
-        return decided(base, consultation, step=STEP, second=self.index_margin)
-
-
-# Stage two by a language model: which strategy suits a question, by name.
-
-MODE_LLM_SELECTOR = MODE_MODEL_CHOICE
-STEP_LLM_SELECTOR: Final = "routing.strategy.llm"
-
-_PROMPTS: Final = {"structured": strategy_choice_prompt, "word": strategy_word_prompt}
-
-
-class LLMSelector:
-    """Asks a model for the strategy; at most one call a query, none where one strategy is offered.
-
-    ``fallback`` decides first by the signals of the query; the model's choice is then joined with it (see
-    ``agentic_retriever.routing.models.decided``). When the model may not be asked, fails or says nothing that can
-    be read, that first decision stands, and ``Selection.degraded`` says why. Safe to share between threads.
-    """
-
-    mode = MODE_LLM_SELECTOR
-
-    def __init__(
-        self,
-        client: ModelClient,
-        fallback: StrategySelector,
-        *,
-        form: Literal["structured", "word"] = "structured",
-        boundary: Callable[[], str] = random_boundary,
-    ) -> None:
-        if form not in _PROMPTS:
-            raise ConfigError(f"form must be one of {', '.join(_PROMPTS)}, got {str(form)[:40]!r}")
-        self.fallback = fallback
-        self.form = form
-        self._client = client
-        self._boundary = boundary
-
-    def select(
-        self,
-        query: str,
-        cards: Sequence[StrategyCard],
-        *,
-        features: Mapping[str, float],
-        allowance: Budget = NO_LIMITS,
-    ) -> Selection:
-        """Pick a strategy; see :class:`~agentic_retriever.routing.StrategySelector`."""
-        base = self.fallback.select(query, cards, features=features, allowance=allowance)
-        return self.reconsider(query, cards, base, allowance=allowance)
-
-    def reconsider(
-        self, query: str, cards: Sequence[StrategyCard], base: Selection, *, allowance: Budget = NO_LIMITS
-    ) -> Selection:
-        """Ask the model about a decision by signals."""
-        described = describe_strategies(cards)
-        if len(base.scores) < 2 or len(described) < 2:
-            return base
-        asked, write = shortened(query), _PROMPTS[self.form]
-        consultation = consult(
-            self._client,
-            lambda mark: write(asked, described, mark),
-            [name for name, _ in described],
-            allowance=allowance,
-            boundary=self._boundary,
-        )
-        return decided(base, consultation, step=STEP_LLM_SELECTOR)

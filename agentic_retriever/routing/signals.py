@@ -15,7 +15,7 @@ import unicodedata
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from agentic_retriever.errors import ConfigError, RoutingError
 from agentic_retriever.schema import Selection
@@ -23,9 +23,13 @@ from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.language_files import NEVER, check_keys, check_strings, language_files, languages_with
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agentic_retriever.indices.profile import IndexProfile
+
+
+SourceT = TypeVar("SourceT")
+MadeT = TypeVar("MadeT")
 
 
 # Metadata values that a query names: the same words in the same order, whatever their endings.
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
 MAX_EXAMINED: Final = 2_000
 """Characters of a query that routing looks at."""
 
-_MAX_TABLES: Final = 128
 _YEAR_DIGITS: Final = 4
 
 
@@ -83,47 +86,42 @@ def _tells_something(value: str) -> bool:
     return value.isdigit() and len(value) == _YEAR_DIGITS
 
 
-class _Tables:
-    """The tables made last. An entry holds the mapping that it was made from, so that its ``id`` stays taken."""
+class LastMade(Generic[SourceT, MadeT]):
+    """What was made last of things that cannot be keys; an entry holds its source, so that its ``id`` stays taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[SourceT, Any], MadeT], most: int) -> None:
+        self._make = make
+        self._most = most
         self._lock = threading.Lock()
-        self._made: OrderedDict[tuple[int, str], tuple[object, ValueTable]] = OrderedDict()
+        self._made: OrderedDict[tuple[int, Any], tuple[SourceT, MadeT]] = OrderedDict()
 
-    def get(self, profile: IndexProfile) -> ValueTable:
-        key = (id(profile.field_values), profile.language)
+    def get(self, source: SourceT, detail: Any) -> MadeT:  # noqa: ANN401 - whatever else it is made of
+        """Return what is made of a source and a detail."""
+        key = (id(source), detail)
         with self._lock:
             if key in self._made:
                 self._made.move_to_end(key)
                 return self._made[key][1]
-        table = ValueTable(profile.field_values, profile.language)
+        made = self._make(source, detail)
         with self._lock:
-            self._made[key] = (profile.field_values, table)
-            while len(self._made) > _MAX_TABLES:
+            self._made[key] = (source, made)
+            while len(self._made) > self._most:
                 self._made.popitem(last=False)
-        return table
+        return made
 
 
-_TABLES: Final = _Tables()
+_TABLES: Final = LastMade(ValueTable, 128)
 
 
 def value_hits(profile: IndexProfile, terms: Sequence[str]) -> list[ValueHit]:
     """Find the metadata values of an index that a query names."""
-    return _TABLES.get(profile).hits(terms) if profile.field_values else []
+    return _TABLES.get(profile.field_values, profile.language).hits(terms) if profile.field_values else []
 
 
-SIGNALS: Final = (
-    "comparison",
-    "analysis",
-    "overview",
-    "procedure",
-    "whole",
-    "detail",
-    "listing",
-    "references",
-    "range",
-    "authorship",
-)
+WORDED: Final = ("comparison", "analysis", "overview", "procedure", "whole", "detail", "listing", "references")
+"""Signals that are strong where a word or pattern of them occurs."""
+
+SIGNALS: Final = (*WORDED, "range", "authorship")
 """Signals that every language describes."""
 
 COMPLEXITY_LISTS: Final = (

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
@@ -172,25 +170,3 @@ def test_support_without_words_or_vector_is_not_doubted(workshop):
         support_of("¿Quién pintó la capilla de Roma?", workshop, [""], query_vector=workshop.sample[0]).probability == 1
     )
     assert support_of("who painted the chapel", workshop, [""], query_vector=None).probability == 1
-
-
-def test_figures_turn_into_json(workshop):
-    scope = scope_of("the NS-500 pump", workshop, query_vector=workshop.sample[0])
-    support = support_of("the NS-500 pump", workshop, ["x"], query_vector=workshop.sample[0])
-    assert json.loads(json.dumps(scope.to_dict()))["absent"] == ["ns500"]
-    assert json.loads(json.dumps(support.to_dict()))["coverage"] == 0.0
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    query=st.text(st.characters(exclude_categories=()), max_size=200),
-    texts=st.lists(st.text(st.characters(exclude_categories=()), max_size=80), max_size=3),
-    with_vector=st.booleans(),
-)
-def test_any_text_gets_a_probability(query, texts, with_vector, workshop):
-    vector = workshop.sample[1] if with_vector else None
-    for probability in (
-        scope_of(query, workshop, query_vector=vector).probability,
-        support_of(query, workshop, texts, query_vector=vector).probability,
-    ):
-        assert 0.0 <= probability <= 1.0
