@@ -51,34 +51,19 @@ NO_NEEDS: Final = TierNeeds()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LLMReply:
-    """What a model answered.
+    """What a model answered; tokens are those that the provider counted, else estimated by :func:`estimate_tokens`."""
 
-    Attributes:
-        text: The answer; never blank.
-        model: Name of the model.
-        tier: The tier it serves.
-        prompt_tokens: Tokens of the prompt as the provider counted them, else estimated by :func:`estimate_tokens`.
-        completion_tokens: Tokens of the answer, likewise.
-        truncated: Whether the answer is cut: by the model's output limit, by a filter, or by a stream that ended
-            without saying that it was done.
-        seconds: Wall-clock time of the call.
-        usd: Cost in USD; 0 when the model's price is not known.
-        priced: Whether the price is known.
-        prompt_cut: Whether the provider read so many tokens that it must have cut the prompt to its window.
-        attempts: What was tried, in order; the last one gave this answer.
-    """
-
-    text: str
+    text: str  # never blank, but for one that :func:`ask` rid of its thoughts
     model: str
     tier: Tier
     prompt_tokens: int
     completion_tokens: int
-    truncated: bool
+    truncated: bool  # cut by the output limit, by a filter, or by a stream that did not say that it was done
     seconds: float
-    usd: float = 0.0
+    usd: float = 0.0  # 0 when the price is not known
     priced: bool = True
-    prompt_cut: bool = False
-    attempts: tuple[Attempt, ...] = ()
+    prompt_cut: bool = False  # the provider read so many tokens that it must have cut the prompt to its window
+    attempts: tuple[Attempt, ...] = ()  # what was tried, in order; the last one gave this answer
 
     @property
     def spent(self) -> tuple[TierUsage, ...]:

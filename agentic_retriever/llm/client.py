@@ -87,28 +87,17 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """How one model is called.
-
-    Attributes:
-        retry: When a request is sent again; by default never.
-        breaker: Leaves a failing model alone, or ``None``. Models of one server and key may share one.
-        price: What it costs, or ``None`` if not known.
-        max_answer_tokens: Longest answer, for the estimate of a call's cost.
-        max_waiting: Callers that may wait for a free thread, or ``None`` for any number.
-        secrets: Texts that must show nowhere.
-        probe: Looks within some seconds whether the model can be asked; returns what is wrong, or ``""``.
-        on_close: Frees connections.
-        sleep: Waits some seconds before a retry.
-    """
+    """How one model is called."""
 
     retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(retries=0))
-    breaker: Breaker | None = None
-    price: Price | None = None
-    max_answer_tokens: int = 1_024
-    max_waiting: int | None = None
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    breaker: Breaker | None = None  # models of one server and key may share one
+    price: Price | None = None  # None if not known
+    max_answer_tokens: int = 1_024  # for the estimate of a call's cost
+    max_waiting: int | None = None  # callers that may wait for a free thread; None for any number
+    secrets: tuple[str, ...] = field(default=(), repr=False)  # texts that must show nowhere
+    # Looks within some seconds whether the model can be asked; returns what is wrong, or "".
     probe: Callable[[float], str] | None = field(default=None, repr=False)
-    on_close: Callable[[], None] | None = field(default=None, repr=False)
+    on_close: Callable[[], None] | None = field(default=None, repr=False)  # frees connections
     sleep: Callable[[float], object] = field(default=time.sleep, repr=False)
 
 

@@ -121,25 +121,16 @@ def _what_is_wrong(problem: ErrorDetails) -> str:
 
 
 class CostReport(BaseModel):
-    """What a number of calls cost, and what they would have cost on the cloud model alone.
-
-    Attributes:
-        usd: What was paid, as far as prices are known.
-        cloud_only_usd: What the same tokens would have cost on the cloud model; ``None`` if its price is not known.
-        saved_usd: The difference; ``None`` likewise.
-        local_share: Share of the calls that went to models without a price, in [0, 1]; 0 without calls.
-        calls: Calls in all.
-        unpriced_calls: Calls to models whose price is not known; they count 0 in ``usd``.
-    """
+    """What a number of calls cost, and what they would have cost on the cloud model alone."""
 
     model_config = ConfigDict(frozen=True)
 
-    usd: float
-    cloud_only_usd: float | None
-    saved_usd: float | None
-    local_share: float
+    usd: float  # what was paid, as far as prices are known
+    cloud_only_usd: float | None  # of the same tokens; None if the price of the cloud model is not known
+    saved_usd: float | None  # the difference; None likewise
+    local_share: float  # of the calls, those to models without a price, in [0, 1]; 0 without calls
     calls: int
-    unpriced_calls: int
+    unpriced_calls: int  # to models whose price is not known; they count 0 in usd
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""

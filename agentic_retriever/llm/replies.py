@@ -295,17 +295,11 @@ _Answer: TypeAlias = "tuple[object, dict[str, object] | str]"  # what is chosen,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a model chose.
+    """What a model chose."""
 
-    Attributes:
-        name: An option, spelled as it was offered.
-        confidence: What the model said of its certainty, in [0, 1]; ``None`` when it said nothing usable.
-        reason: Its reason on one line of at most 200 characters, or ``""``.
-    """
-
-    name: str
-    confidence: float | None = None
-    reason: str = ""
+    name: str  # an option, spelled as it was offered
+    confidence: float | None = None  # what the model said of its certainty, in [0, 1], if anything usable
+    reason: str = ""  # on one line of at most 200 characters
 
 
 def read_choice(reply: str, names: Sequence[str]) -> Choice:

@@ -44,21 +44,14 @@ def share_s(left_s: float, followers: int, reserve_s: float = RESERVE_S) -> floa
 
 
 class TierHealth(BaseModel):
-    """Whether one tier can be asked.
-
-    Attributes:
-        tier: The tier.
-        model: Name of its model.
-        ok: Whether it can; ``None`` when there is no way to look, as with a model that was passed in.
-        detail: What is wrong and what to do, or what was seen.
-    """
+    """Whether one tier can be asked."""
 
     model_config = ConfigDict(frozen=True)
 
     tier: Tier
     model: str
-    ok: bool | None
-    detail: str
+    ok: bool | None  # None when there is no way to look, as with a model that was passed in
+    detail: str  # what is wrong and what to do, or what was seen
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
