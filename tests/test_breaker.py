@@ -89,37 +89,6 @@ TestBreaker = BreakerMachine.TestCase
 TestBreaker.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-def test_opens_after_three_failures_stays_shut_and_recovers_by_one_probe():
-    clock = Clock()
-    breaker = Breaker(failures=3, cooldown_s=30, clock=clock)
-    for _ in range(3):
-        breaker.leave(breaker.enter(), ok=False)
-    assert breaker.state is BreakerState.OPEN
-    assert [breaker.enter() for _ in range(100)] == [None] * 100
-    clock.now = 29.9
-    assert breaker.enter() is None
-    clock.now = 30.0
-    probe = breaker.enter()
-    assert probe is not None
-    assert breaker.enter() is None
-    breaker.leave(probe, ok=True)
-    assert breaker.state is BreakerState.CLOSED
-    assert breaker.enter() is not None
-
-
-def test_late_failure_of_an_old_call_does_not_count_as_the_probes():
-    clock = Clock()
-    breaker = Breaker(failures=1, cooldown_s=30, clock=clock)
-    old = breaker.enter()
-    breaker.leave(breaker.enter(), ok=False)
-    clock.now = 31
-    probe = breaker.enter()
-    breaker.leave(old, ok=False)
-    assert breaker.state is BreakerState.HALF_OPEN
-    breaker.leave(probe, ok=True)
-    assert breaker.state is BreakerState.CLOSED
-
-
 def test_many_threads_get_one_probe():
     clock = Clock()
     breaker = Breaker(failures=1, cooldown_s=1, clock=clock)

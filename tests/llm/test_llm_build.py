@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -123,13 +122,38 @@ def test_context_window_is_bounded_and_grows_with_the_context():
     assert all(size % 1_024 == 0 for size in sizes)
 
 
+def printed(code):
+    """What a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout.strip()
+
+
 def test_importing_the_package_loads_no_provider():
-    code = (
-        "import sys, agentic_retriever.llm\n"
-        "bad = [m for m in sys.modules if m.split('.')[0] in ('openai', 'ollama', 'httpx')]\n"
-        "print(bad)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True
-    )
-    assert done.stdout.strip() == "[]"
+    roots = ("openai", "ollama", "httpx")
+    assert printed(f"import sys, agentic_retriever.llm; print([r for r in {roots} if r in sys.modules])") == "[]"
+
+
+FIRST_CALL = """
+import sys
+from agentic_retriever.config import RouterConfig
+from agentic_retriever.errors import AgenticRetrieverError
+from agentic_retriever.llm import build_client
+
+config = RouterConfig(llm="{llm}", llm_small="none", llm_cloud="none", openrouter_api_key="k",
+                      ollama_base_url="http://127.0.0.1:9", openrouter_base_url="http://127.0.0.1:9/api/v1")
+client = build_client(config)
+before = set(sys.modules)
+try:
+    client.complete("How are you?")
+except AgenticRetrieverError:
+    print(sorted(name for name in set(sys.modules) - before if name.partition(".")[0] in {roots}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("llm", "roots"),
+    [("openrouter:openai/gpt-4o-mini", ("openai", "llama_index")), ("ollama:llama3:8b", ("ollama", "llama_index"))],
+)
+def test_the_first_call_loads_nothing_within_its_own_deadline(llm, roots):
+    pytest.importorskip(f"llama_index.llms.{llm.partition(':')[0]}")
+    assert printed(FIRST_CALL.format(llm=llm, roots=roots)) == "[]"

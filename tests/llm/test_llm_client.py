@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import itertools
 
 import pytest
@@ -90,14 +89,6 @@ def test_hanging_model_is_abandoned_and_its_late_reply_ignored(release):
     assert hung.complete("q").text == "late"
 
 
-def test_a_client_whose_calls_all_hang_still_answers_in_time(release):
-    hung = client(lambda _p: str(release.wait(20)), max_calls=2)
-    with within(2.0):
-        for _ in range(4):
-            with pytest.raises(DeadlineExceededError):
-                hung.complete("q", timeout_s=0.05)
-
-
 def test_more_callers_than_may_wait_are_told_at_once_that_it_is_overloaded(release):
     hung = client(lambda _p: str(release.wait(20)), max_calls=2, endpoint=Endpoint(max_waiting=1))
     kinds: list[FailureKind] = []
@@ -124,15 +115,6 @@ def test_no_time_left_asks_nothing(left):
 def test_own_limit_wins_over_a_longer_one(release):
     with pytest.raises(DeadlineExceededError):
         client(lambda _p: str(release.wait(20)), timeout_s=0.05).complete("q", timeout_s=60)
-
-
-def test_works_below_a_running_loop_and_in_three_loops_in_turn():
-    one = client(["ok"])
-
-    async def ask() -> str:
-        return one.complete("q").text
-
-    assert [asyncio.run(ask()) for _ in range(3)] == ["ok"] * 3
 
 
 def test_works_from_many_threads():

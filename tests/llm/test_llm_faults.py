@@ -126,12 +126,6 @@ def test_next_tier_answers_within_the_deadline(make_server, provider, other, two
     assert answered.failure is None
 
 
-def test_answer_cut_by_length_is_an_answer_that_says_so(server, provider, two, chat):
-    server.reply(chat(provider, "half an ans", finish="length"))
-    client, needs = two(server.url, DEAD)
-    assert client.complete("q", needs=needs).truncated
-
-
 @pytest.mark.parametrize("provider", ["openrouter"])
 def test_error_as_the_reason_of_the_end_is_a_failure(make_server, two, chat):
     bad, good = make_server(), make_server()

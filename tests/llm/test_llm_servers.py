@@ -75,14 +75,6 @@ def test_dead_server_gets_three_requests_then_none_until_the_cooldown_ends(serve
     assert len(server.requests) == 3
 
 
-@pytest.mark.parametrize("status", [400, 401, 402, 404])
-def test_refusal_is_never_sent_again(server, make, status):
-    server.reply({"error": "x"}, status)
-    with pytest.raises(LLMError):
-        make(retries=2).complete("q")
-    assert len(server.requests) == 1
-
-
 @pytest.mark.parametrize(("asked", "requests"), [("0", 3), ("0.05", 3), ("30", 1)])
 def test_retry_after_is_honoured_within_the_deadline(server, make, asked, requests):
     server.reply({"error": "x"}, 429)

@@ -48,21 +48,15 @@ def test_own_file_goes_before_the_package(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[]",
-        "{}",
-        '{"models": []}',
+        "", "[]", "{}", '{"models": []}', "[" * 100_000,
         '{"models": {"a/b": 3}}',
-        '{"models": {"a/b": {"in": -1, "out": 0}}}',
-        '{"models": {"a/b": {"in": true, "out": 0}}}',
-        '{"models": {"a/b": {"in": NaN, "out": 0}}}',
-        '{"models": {"a/b": {"in": 1}}}',
+        '{"models": {"a/b": {"in": -1, "out": 0}}}', '{"models": {"a/b": {"in": true, "out": 0}}}',
+        '{"models": {"a/b": {"in": NaN, "out": 0}}}', '{"models": {"a/b": {"in": 1}}}',
         '{"models": {"a/b": {"in": 1, "out": 1, "context": "big"}}}',
         '{"models": {"a/b": {"in": 1, "out": 1, "context": true}}}',
         '{"models": {}, "as_of": 2030}',
-        "[" * 100_000,
     ],
-)
+)  # fmt: skip
 def test_broken_file_is_named(tmp_path, text):
     path = tmp_path / "mine.json"
     path.write_text(text)
