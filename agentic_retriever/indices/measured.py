@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from agentic_retriever.errors import StoreDamagedError
-from agentic_retriever.json_files import write_atomically
+from agentic_retriever.json_files import load_model, write_atomically
 from agentic_retriever.schema import Strategy
 
 if TYPE_CHECKING:
@@ -93,13 +92,7 @@ class MeasuredStrategies:
     @classmethod
     def load(cls, folder: Path) -> MeasuredStrategies | None:
         """Read the file of an index; ``None`` when nothing was measured yet."""
-        path = folder / MEASURED_FILE
-        try:
-            return cls.from_dict(json.loads(path.read_bytes().decode("utf-8", "surrogatepass")))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError) as err:
-            raise StoreDamagedError(f"{path} cannot be used: {err}; remove it or measure the index again") from err
+        return load_model(folder / MEASURED_FILE, cls.from_dict, advice="remove it or measure the index again")
 
 
 def _number(value: object) -> bool:
