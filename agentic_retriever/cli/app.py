@@ -1,4 +1,4 @@
-"""The command line itself; each command's work is in a module that is loaded only when it runs."""
+"""The command line itself; what a command needs is loaded only when it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from agentic_retriever.cli.console import SHOW_TRACEBACK, Console, reported
+from agentic_retriever.cli.demo import demo
+from agentic_retriever.cli.doctor import doctor
 from agentic_retriever.cli.indexes import index_app
+from agentic_retriever.cli.queries import query, route, stats, warm
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 something needs attention; 2 wrong command line; 3 setting; 4 question or filter; "
@@ -27,10 +30,6 @@ app = typer.Typer(
 )
 app.add_typer(index_app, name="index")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Question = Annotated[str, typer.Argument(metavar="TEXT", help="The question; - reads it from standard input.")]
-PinnedIndex = Annotated[str | None, typer.Option("--index", help="Search this index whatever the router thinks.")]
-PinnedStrategy = Annotated[str | None, typer.Option("--strategy", help="Use this strategy whatever the router thinks.")]
 Datasets = Annotated[
     list[str],
     typer.Argument(metavar="DATASET...", help="BEIR folders or .jsonl files of questions; sample for those shipped."),
@@ -66,76 +65,8 @@ def _common(
     ctx.meta[SHOW_TRACEBACK] = traceback
 
 
-@app.command()
-@reported
-def demo(ctx: typer.Context) -> None:
-    """Build three sample indexes and answer questions in three languages; needs no key and no server."""
-    from agentic_retriever.cli.demo import run_demo
-
-    run_demo(Console(), data_dir=ctx.obj)
-
-
-@app.command()
-@reported
-def query(
-    ctx: typer.Context,
-    text: Question,
-    index: PinnedIndex = None,
-    strategy: PinnedStrategy = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", help="Most nodes to retrieve.")] = None,
-    as_json: AsJson = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show what was weighed and how long it took.")] = False,
-    stream: Annotated[bool, typer.Option("--stream", help="Print the answer as it is written.")] = False,
-    max_ms: Annotated[float | None, typer.Option("--max-ms", help="Most milliseconds for the whole query.")] = None,
-    max_usd: Annotated[float | None, typer.Option("--max-usd", help="Most money for model calls, in USD.")] = None,
-    max_llm_calls: Annotated[int | None, typer.Option("--max-llm-calls", help="Most model calls; 0 asks none.")] = None,
-) -> None:
-    """Answer a question with citations."""
-    from agentic_retriever.cli.queries import run_query
-    from agentic_retriever.schema import Budget
-
-    budget = Budget(max_ms=max_ms, max_usd=max_usd, max_llm_calls=max_llm_calls)
-    run_query(
-        Console(), ctx.obj, text, index=index, strategy=strategy, top_k=top_k, as_json=as_json, explain=explain,
-        stream=stream and not as_json, budget=budget,
-    )  # fmt: skip
-
-
-@app.command()
-@reported
-def route(
-    ctx: typer.Context,
-    text: Question,
-    index: PinnedIndex = None,
-    strategy: PinnedStrategy = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show which index and strategy a question goes to, and why."""
-    from agentic_retriever.cli.queries import run_route
-
-    run_route(Console(), ctx.obj, text, index=index, strategy=strategy, as_json=as_json)
-
-
-@app.command()
-@reported
-def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """Check what is configured, reachable and indexed, and say what to do."""
-    from agentic_retriever.cli.doctor import run_doctor
-
-    run_doctor(Console(), ctx.obj, as_json=as_json)
-
-
-@app.command()
-@reported
-def stats(
-    ctx: typer.Context,
-    days: Annotated[float, typer.Option("--days", min=0.0, help="Length of the period; 0 takes all there is.")] = 30.0,
-    as_json: AsJson = False,
-) -> None:
-    """Show what was asked lately: routes, latency, cache hits, cost, fallbacks and errors."""
-    from agentic_retriever.cli.queries import run_stats
-
-    run_stats(Console(), ctx.obj, days=days, as_json=as_json)
+for _command in (demo, query, route, doctor, stats):
+    app.command()(_command)
 
 
 @app.command("bench-routing")
@@ -241,17 +172,7 @@ def train(
     run_train(Console(), ctx.obj, asked)
 
 
-@app.command()
-@reported
-def warm(
-    ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Questions, one a line, or .jsonl with a field query.")],
-    as_json: AsJson = False,
-) -> None:
-    """Ask questions beforehand, so that their answers are in the cache; worth it with Redis, which others share."""
-    from agentic_retriever.cli.queries import run_warm
-
-    run_warm(Console(), ctx.obj, file, as_json=as_json)
+app.command()(warm)
 
 
 def main() -> None:

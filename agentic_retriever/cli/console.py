@@ -1,4 +1,4 @@
-"""Output: tables and colour on a terminal, plain lines in a pipe, nothing that could drive a terminal."""
+"""What commands share: output that cannot drive a terminal, progress, errors in one line, options, the router."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TextIO
 
 import typer
 from rich.console import Console as RichConsole
@@ -240,7 +240,12 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
     return wrapper
 
 
-# From the command line's options to a router.
+# Options that several commands have, and the way from the command line to a router.
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Question = Annotated[str, typer.Argument(metavar="TEXT", help="The question; - reads it from standard input.")]
+PinnedIndex = Annotated[str | None, typer.Option("--index", help="Search this index whatever the router thinks.")]
+PinnedStrategy = Annotated[str | None, typer.Option("--strategy", help="Use this strategy whatever the router thinks.")]
 
 
 def load_config(data_dir: Path | None) -> RouterConfig:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from agentic_retriever.cli.console import load_config, shown_progress
+import typer
+
+from agentic_retriever.cli.console import Console, load_config, reported, shown_progress
 from agentic_retriever.cli.indexes import show_report
 from agentic_retriever.cli.queries import show_answer
 from agentic_retriever.sample import DEMO_QUESTIONS, SAMPLE_INDEXES, VECTORS, load_questions
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from agentic_retriever.cli.console import Console
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.router import AgenticRouter
 
 
-def run_demo(console: Console, *, data_dir: Path | None) -> None:
-    """Build the sample indexes and answer questions in three languages."""
+@reported
+def demo(ctx: typer.Context) -> None:
+    """Build three sample indexes and answer questions in three languages; needs no key and no server."""
     from agentic_retriever.embeddings import PackedVectors
     from agentic_retriever.router import AgenticRouter
 
-    config = demo_config(load_config(data_dir))
+    console, config = Console(), demo_config(load_config(ctx.obj))
     start = time.perf_counter()
     with AgenticRouter(config, packed=[PackedVectors(VECTORS)]) as router:
         console.line(f"Indexing the sample corpus into {config.data_dir}", style="bold")

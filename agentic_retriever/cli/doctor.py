@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from agentic_retriever.cli.console import load_config, opened_router
+from agentic_retriever.cli.console import AsJson, Console, load_config, opened_router, reported
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, StoreBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
-    from agentic_retriever.cli.console import Console
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.router import AgenticRouter
 
@@ -34,9 +32,10 @@ class Finding:
     detail: str
 
 
-def run_doctor(console: Console, data_dir: Path | None, *, as_json: bool) -> None:
-    """Look at everything; exit code 1 if there is a problem."""
-    config = load_config(data_dir)
+@reported
+def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Check what is configured, reachable and indexed, and say what to do."""
+    console, config = Console(), load_config(ctx.obj)
     findings = [
         _data_dir(config),
         *_models(config),

@@ -8,25 +8,41 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentic_retriever.cli.console import Console, load_config, opened_router, reported, shown_progress, shown_steps
+from agentic_retriever.cli.console import (
+    AsJson,
+    Console,
+    load_config,
+    opened_router,
+    reported,
+    shown_progress,
+    shown_steps,
+)
 from agentic_retriever.errors import StoreDamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from agentic_retriever.indices import IndexStorage, IngestReport
     from agentic_retriever.router import AgenticRouter
 
 
 _SHOWN_DOCUMENTS = 20
 
+index_app = typer.Typer(help="Make, list, show, copy and remove indexes.", no_args_is_help=True)
 
-def run_add(
-    console: Console, data_dir: Path | None, name: str, paths: Sequence[Path], *, description: str, as_json: bool
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the index.")]
+
+
+@index_app.command("add")
+@reported
+def index_add(
+    ctx: typer.Context,
+    name: Name,
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders to index.")],
+    description: Annotated[str, typer.Option("--description", help="What the index holds; helps routing.")] = "",
+    as_json: AsJson = False,
 ) -> None:
-    """Make an index or bring it up to date."""
-    with opened_router(load_config(data_dir)) as router, shown_progress(console) as progress:
+    """Make an index from files, or bring it up to date with them."""
+    console = Console()
+    with opened_router(load_config(ctx.obj)) as router, shown_progress(console) as progress:
         report = router.add_index(name, list(paths), description=description, progress=progress)
         documents, nodes = router.stored_index(name).catalog.counts().documents, router.index(name).count()
     if as_json:
@@ -38,21 +54,14 @@ def run_add(
     console.line(f"{name}: {documents:,} documents, {nodes:,} nodes")
 
 
-def show_report(console: Console, name: str, report: IngestReport) -> None:
-    """Write what a run of indexing did, and each source that was skipped."""
-    console.line(
-        f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
-        f"{report.removed:,} removed, {report.nodes:,} nodes written, {report.embedded:,} texts embedded"
-    )
-    for item in report.skipped:
-        console.warn(f"skipped {item.source}: {item.reason}")
-
-
-def run_list(console: Console, data_dir: Path | None, *, as_json: bool) -> None:
-    """List the indexes; opens none, so it works while another process holds them."""
+@index_app.command("list")
+@reported
+def index_list(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the indexes."""
+    # Opens none, so it works while another process holds them.
     from agentic_retriever.indices import IndexStorage
 
-    storage = IndexStorage(load_config(data_dir).data_dir)
+    console, storage = Console(), IndexStorage(load_config(ctx.obj).data_dir)
     rows = [_listed(storage, name) for name in storage.names()]
     if as_json:
         console.json(rows)
@@ -62,23 +71,12 @@ def run_list(console: Console, data_dir: Path | None, *, as_json: bool) -> None:
         console.note(f"no index in {storage.data_dir}; add one with: agentic-retriever index add NAME PATH")
 
 
-def _listed(storage: IndexStorage, name: str) -> dict[str, str]:
-    try:
-        pins = storage.manifest(name)
-    except StoreDamagedError as err:
-        return {"name": name, "description": str(err), "embedding": "", "store": "", "created": ""}
-    return {
-        "name": name,
-        "description": pins.description,
-        "embedding": pins.embedding,
-        "store": pins.store,
-        "created": pins.created,
-    }
-
-
-def run_show(console: Console, data_dir: Path | None, name: str, *, as_json: bool) -> None:
-    """Show one index."""
-    with opened_router(load_config(data_dir)) as router:
+@index_app.command("show")
+@reported
+def index_show(ctx: typer.Context, name: Name, as_json: AsJson = False) -> None:
+    """Show an index: its pins, counts, documents and fields."""
+    console = Console()
+    with opened_router(load_config(ctx.obj)) as router:
         facts = index_facts(router, name)
     if as_json:
         console.json(facts)
@@ -95,6 +93,89 @@ def run_show(console: Console, data_dir: Path | None, name: str, *, as_json: boo
     )
     if len(documents) > _SHOWN_DOCUMENTS:
         console.note(f"and {len(documents) - _SHOWN_DOCUMENTS:,} more documents; --json lists all")
+
+
+@index_app.command("build")
+@reported
+def index_build(ctx: typer.Context, name: Name) -> None:
+    """Build the leaves and summaries of an index, which some strategies need, however large it is."""
+    console = Console()
+    with opened_router(load_config(ctx.obj)) as router, shown_progress(console) as progress:
+        router.build_views(name, progress=progress)
+        views = ", ".join(sorted(view.value for view in router.index(name).views))
+    console.line(f"{name}: {views} ready")
+
+
+@index_app.command("copy")
+@reported
+def index_copy(
+    ctx: typer.Context,
+    name: Name,
+    to: Annotated[str, typer.Option("--to", metavar="server|embedded", help="Where its nodes go.")],
+    new_name: Annotated[
+        str | None, typer.Option("--as", help="Keep the index and make a copy of this name; else the index moves.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move an index to the Qdrant server or back, or copy it; run again, it goes on where it was cut off."""
+    console = Console()
+    with opened_router(load_config(ctx.obj)) as router, shown_steps(console) as steps:
+        report = router.copy_index(name, to=to, new_name=new_name, progress=steps)
+    if as_json:
+        console.json(asdict(report))
+        return
+    counts = ", ".join(f"{nodes:,} {collection}" for collection, nodes in report.nodes.items())
+    resumed = f", {report.resumed:,} of them by an earlier run" if report.resumed else ""
+    what = "moved to" if report.moved else "copied to"
+    console.line(f"{report.name}: {counts or 'no nodes'} {what} {report.to}{resumed}")
+
+
+@index_app.command("remove")
+@reported
+def index_remove(
+    ctx: typer.Context,
+    name: Name,
+    documents: Annotated[
+        list[str] | None, typer.Option("--document", help="Remove only this document; may be repeated.")
+    ] = None,
+) -> None:
+    """Remove an index, or documents of it."""
+    console = Console()
+    config = load_config(ctx.obj)
+    if documents:
+        with opened_router(config) as router:
+            report = router.remove_documents(name, documents)
+        console.line(f"{name}: {report.removed:,} documents removed")
+        return
+    from agentic_retriever.indices import IndexStorage
+
+    # Not through a router: a damaged index must be removable, whatever embedding model it was built with.
+    IndexStorage.from_config(config).remove(name)
+    console.line(f"{name}: removed")
+
+
+def show_report(console: Console, name: str, report: IngestReport) -> None:
+    """Write what a run of indexing did, and each source that was skipped."""
+    console.line(
+        f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "
+        f"{report.removed:,} removed, {report.nodes:,} nodes written, {report.embedded:,} texts embedded"
+    )
+    for item in report.skipped:
+        console.warn(f"skipped {item.source}: {item.reason}")
+
+
+def _listed(storage: IndexStorage, name: str) -> dict[str, str]:
+    try:
+        pins = storage.manifest(name)
+    except StoreDamagedError as err:
+        return {"name": name, "description": str(err), "embedding": "", "store": "", "created": ""}
+    return {
+        "name": name,
+        "description": pins.description,
+        "embedding": pins.embedding,
+        "store": pins.store,
+        "created": pins.created,
+    }
 
 
 def index_facts(router: AgenticRouter, name: str) -> dict[str, Any]:
@@ -120,111 +201,3 @@ def index_facts(router: AgenticRouter, name: str) -> dict[str, Any]:
             for entry in index.catalog.documents()
         ],
     }
-
-
-def run_build(console: Console, data_dir: Path | None, name: str) -> None:
-    """Build the views of an index that are not built while indexing."""
-    with opened_router(load_config(data_dir)) as router, shown_progress(console) as progress:
-        router.build_views(name, progress=progress)
-        views = ", ".join(sorted(view.value for view in router.index(name).views))
-    console.line(f"{name}: {views} ready")
-
-
-def run_copy(
-    console: Console, data_dir: Path | None, name: str, *, to: str, new_name: str | None, as_json: bool
-) -> None:
-    """Move or copy an index between the data directory and the server."""
-    with opened_router(load_config(data_dir)) as router, shown_steps(console) as steps:
-        report = router.copy_index(name, to=to, new_name=new_name, progress=steps)
-    if as_json:
-        console.json(asdict(report))
-        return
-    counts = ", ".join(f"{nodes:,} {collection}" for collection, nodes in report.nodes.items())
-    resumed = f", {report.resumed:,} of them by an earlier run" if report.resumed else ""
-    what = "moved to" if report.moved else "copied to"
-    console.line(f"{report.name}: {counts or 'no nodes'} {what} {report.to}{resumed}")
-
-
-def run_remove(console: Console, data_dir: Path | None, name: str, documents: Sequence[str]) -> None:
-    """Remove an index, or documents of it."""
-    config = load_config(data_dir)
-    if documents:
-        with opened_router(config) as router:
-            report = router.remove_documents(name, documents)
-        console.line(f"{name}: {report.removed:,} documents removed")
-        return
-    from agentic_retriever.indices import IndexStorage
-
-    # Not through a router: a damaged index must be removable, whatever embedding model it was built with.
-    IndexStorage.from_config(config).remove(name)
-    console.line(f"{name}: removed")
-
-
-# The commands below ``index``.
-
-index_app = typer.Typer(help="Make, list, show, copy and remove indexes.", no_args_is_help=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the index.")]
-
-
-@index_app.command("add")
-@reported
-def index_add(
-    ctx: typer.Context,
-    name: Name,
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders to index.")],
-    description: Annotated[str, typer.Option("--description", help="What the index holds; helps routing.")] = "",
-    as_json: AsJson = False,
-) -> None:
-    """Make an index from files, or bring it up to date with them."""
-    run_add(Console(), ctx.obj, name, paths, description=description, as_json=as_json)
-
-
-@index_app.command("list")
-@reported
-def index_list(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the indexes."""
-    run_list(Console(), ctx.obj, as_json=as_json)
-
-
-@index_app.command("show")
-@reported
-def index_show(ctx: typer.Context, name: Name, as_json: AsJson = False) -> None:
-    """Show an index: its pins, counts, documents and fields."""
-    run_show(Console(), ctx.obj, name, as_json=as_json)
-
-
-@index_app.command("build")
-@reported
-def index_build(ctx: typer.Context, name: Name) -> None:
-    """Build the leaves and summaries of an index, which some strategies need, however large it is."""
-    run_build(Console(), ctx.obj, name)
-
-
-@index_app.command("copy")
-@reported
-def index_copy(
-    ctx: typer.Context,
-    name: Name,
-    to: Annotated[str, typer.Option("--to", metavar="server|embedded", help="Where its nodes go.")],
-    new_name: Annotated[
-        str | None, typer.Option("--as", help="Keep the index and make a copy of this name; else the index moves.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Move an index to the Qdrant server or back, or copy it; run again, it goes on where it was cut off."""
-    run_copy(Console(), ctx.obj, name, to=to, new_name=new_name, as_json=as_json)
-
-
-@index_app.command("remove")
-@reported
-def index_remove(
-    ctx: typer.Context,
-    name: Name,
-    documents: Annotated[
-        list[str] | None, typer.Option("--document", help="Remove only this document; may be repeated.")
-    ] = None,
-) -> None:
-    """Remove an index, or documents of it."""
-    run_remove(Console(), ctx.obj, name, documents or [])

@@ -1,52 +1,69 @@
-"""``query`` and ``route``."""
+"""``query``, ``route``, ``stats`` and ``warm``."""
 
 from __future__ import annotations
 
 import math
 import sys
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentic_retriever.cli.console import load_config, opened_router, shown_steps
+from agentic_retriever.cli.console import (
+    AsJson,
+    Console,
+    PinnedIndex,
+    PinnedStrategy,
+    Question,
+    load_config,
+    opened_router,
+    reported,
+    shown_steps,
+)
 from agentic_retriever.errors import ConfigError, InvalidQueryError, LLMError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from agentic_retriever.cli.console import Console
     from agentic_retriever.router import AgenticRouter
-    from agentic_retriever.schema import Answer, Budget, Citation
+    from agentic_retriever.schema import Answer, Citation
 
 
 _QUOTE_CHARS = 160
+_MOST_DAYS = 36_500
 
 
-def run_query(
-    console: Console,
-    data_dir: Path | None,
-    text: str,
-    *,
-    index: str | None,
-    strategy: str | None,
-    top_k: int | None,
-    as_json: bool,
-    explain: bool,
-    stream: bool = False,
-    budget: Budget | None = None,
+@reported
+def query(
+    ctx: typer.Context,
+    text: Question,
+    index: PinnedIndex = None,
+    strategy: PinnedStrategy = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", help="Most nodes to retrieve.")] = None,
+    as_json: AsJson = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show what was weighed and how long it took.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print the answer as it is written.")] = False,
+    max_ms: Annotated[float | None, typer.Option("--max-ms", help="Most milliseconds for the whole query.")] = None,
+    max_usd: Annotated[float | None, typer.Option("--max-usd", help="Most money for model calls, in USD.")] = None,
+    max_llm_calls: Annotated[int | None, typer.Option("--max-llm-calls", help="Most model calls; 0 asks none.")] = None,
 ) -> None:
-    """Answer a question."""
-    with opened_router(load_config(data_dir)) as router:
-        if stream:
-            answer = _streamed(console, router, _question(text), index, strategy, top_k, budget)
-        else:
-            answer = router.query(_question(text), index=index, strategy=strategy, top_k=top_k, budget=budget)
+    """Answer a question with citations."""
+    from agentic_retriever.schema import Budget
+
+    console, streams = Console(), stream and not as_json
+    wanted: dict[str, Any] = {
+        "index": index,
+        "strategy": strategy,
+        "top_k": top_k,
+        "budget": Budget(max_ms=max_ms, max_usd=max_usd, max_llm_calls=max_llm_calls),
+    }
+    with opened_router(load_config(ctx.obj)) as router:
+        asked = _read(text)
+        answer = _streamed(console, router, asked, wanted) if streams else router.query(asked, **wanted)
         explanation = router.explanation(answer.route) if explain else None
     if as_json:
         console.json(answer.to_dict())
         return
-    if not stream:
+    if not streams:
         console.line(answer.text, style="bold")
     show_facts(console, answer)
     if explanation is not None:
@@ -57,17 +74,9 @@ def run_query(
         console.table(["step", "ms"], steps, title="the whole query")
 
 
-def _streamed(
-    console: Console,
-    router: AgenticRouter,
-    text: str,
-    index: str | None,
-    strategy: str | None,
-    top_k: int | None,
-    budget: Budget | None,
-) -> Answer:
+def _streamed(console: Console, router: AgenticRouter, text: str, wanted: dict[str, Any]) -> Answer:
     """Write the answer as it comes."""
-    with router.stream(text, index=index, strategy=strategy, top_k=top_k, budget=budget) as pieces:
+    with router.stream(text, **wanted) as pieces:
         try:
             for piece in pieces:
                 console.piece(piece)
@@ -82,12 +91,18 @@ def _streamed(
     return answer
 
 
-def run_route(
-    console: Console, data_dir: Path | None, text: str, *, index: str | None, strategy: str | None, as_json: bool
+@reported
+def route(
+    ctx: typer.Context,
+    text: Question,
+    index: PinnedIndex = None,
+    strategy: PinnedStrategy = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show a decision."""
-    with opened_router(load_config(data_dir)) as router:
-        explanation = router.explain(_question(text), index=index, strategy=strategy)
+    """Show which index and strategy a question goes to, and why."""
+    console = Console()
+    with opened_router(load_config(ctx.obj)) as router:
+        explanation = router.explain(_read(text), index=index, strategy=strategy)
     if as_json:
         console.json(explanation.decision.to_dict())
         return
@@ -152,23 +167,24 @@ def reference(citation: Citation) -> str:
     return f"[{citation.number}] {where}{page} ({citation.doc_id}:{citation.start}-{citation.end}) “{short}”"
 
 
-def _question(text: str) -> str:
+def _read(text: str) -> str:
     """Return the question, read from standard input for ``-``."""
     return sys.stdin.read() if text == "-" else text
 
 
-# ``stats``: what the query history shows.
-
-_MOST_DAYS = 36_500
-
-
-def run_stats(console: Console, data_dir: Path | None, *, days: float, as_json: bool) -> None:
-    """Write the analytics of the last days; opens no index, so it works beside a running router."""
+@reported
+def stats(
+    ctx: typer.Context,
+    days: Annotated[float, typer.Option("--days", min=0.0, help="Length of the period; 0 takes all there is.")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show what was asked lately: routes, latency, cache hits, cost, fallbacks and errors."""
+    # Opens no index, so it works beside a running router.
     from agentic_retriever.querylog import open_query_log
 
     if not (math.isfinite(days) and 0 <= days <= _MOST_DAYS):
         raise InvalidQueryError(f"days must be from 0 to {_MOST_DAYS:,}, got {days:g}")
-    log = open_query_log(load_config(data_dir))
+    console, log = Console(), open_query_log(load_config(ctx.obj))
     if log is None:
         raise ConfigError("query_log is none, so there is no history; set it to sqlite or the URL of a database")
     since = datetime.now(timezone.utc) - timedelta(days=days) if days else None
@@ -186,17 +202,20 @@ def run_stats(console: Console, data_dir: Path | None, *, days: float, as_json: 
         console.table(headers, rows, title=title)
 
 
-# ``warm``: questions asked beforehand.
-
-
-def run_warm(console: Console, data_dir: Path | None, file: Path, *, as_json: bool) -> None:
-    """Ask every question of a file; exit code 1 if one failed."""
+@reported
+def warm(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Questions, one a line, or .jsonl with a field query.")],
+    as_json: AsJson = False,
+) -> None:
+    """Ask questions beforehand, so that their answers are in the cache; worth it with Redis, which others share."""
     from agentic_retriever.cache import read_questions
 
+    console = Console()
     questions, problems = read_questions(file)
     for problem in problems:
         console.warn(problem)
-    config = load_config(data_dir)
+    config = load_config(ctx.obj)
     if not config.redis_url:
         console.warn("no redis_url is set, so the answers are kept for this process only, which now ends")
     with opened_router(config) as router, shown_steps(console) as steps:

@@ -99,10 +99,10 @@ def test_shipped_vectors_cover_leaves_and_summaries(router, monkeypatch):
     for name in sorted(NAMES):
         index = router.index(name)
 
-        def refuse(batch):
+        def refuse(batch, timeout_s=None):
             raise AssertionError(f"{len(batch)} texts are not packed; run scripts/pack_sample_vectors.py")
 
-        monkeypatch.setattr(index.embedding, "_embed_batch", refuse)
+        monkeypatch.setattr(index.embedding, "_embed", refuse)
         index.build_views()
         assert index.summaries().coverage == 1.0
         assert set(index.hierarchy().outlines) == set(index.catalog.doc_ids())
