@@ -58,7 +58,6 @@ from agentic_retriever.retrievers.postprocess import (
 )
 from agentic_retriever.retrievers.registry import check_served
 from agentic_retriever.retrievers.rerank import LLMReranker
-from agentic_retriever.retrievers.searchable import HasSearchProfile, MayHang, ServesSome
 from agentic_retriever.routing import DomainTerms, assess_complexity, complexity_reasons, query_features, support_of
 from agentic_retriever.schema import (
     NO_LIMITS,
@@ -92,7 +91,7 @@ if TYPE_CHECKING:
 
     from agentic_retriever.cache import SingleFlightCache
     from agentic_retriever.embeddings.model import Vector
-    from agentic_retriever.indices import IndexProfile, RoutedIndex
+    from agentic_retriever.indices import Index, IndexProfile
     from agentic_retriever.indices.measured import MeasuredStrategies
     from agentic_retriever.llm import LLMReply, ModelClient, TieredClient
     from agentic_retriever.querylog import QueryLog
@@ -251,9 +250,9 @@ def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile) -> float | 
     return 1 / (1 + math.exp(-_STEEPNESS * (z - _TURN)))
 
 
-def search_profile(index: RoutedIndex) -> IndexProfile:
+def search_profile(index: Index) -> IndexProfile:
     """Return the profile of an index with the background of the cosines that its searches give."""
-    return index.search_profile() if isinstance(index, HasSearchProfile) else index.profile()
+    return index.search_profile() or index.profile()
 
 
 def unknown_words(query: str, profile: IndexProfile) -> float | None:
@@ -554,7 +553,7 @@ def answer_key(resources: Resources, question: Question, *, llm: str, budget: Bu
     )
 
 
-def _concerned(resources: Resources, question: Question) -> list[RoutedIndex]:
+def _concerned(resources: Resources, question: Question) -> list[Index]:
     """Return the indexes that the answer may come from."""
     return resources.usable()[0] if question.index is None else [resources.index(question.index)]
 
@@ -884,14 +883,14 @@ _MISSING = {
 
 
 def offer(
-    index: RoutedIndex, measured: MeasuredStrategies | None, *, left_ms: float | None
+    index: Index, measured: MeasuredStrategies | None, *, left_ms: float | None
 ) -> tuple[tuple[StrategyCard, ...], dict[str, str]]:
     """List the strategies to choose from.
 
     A strategy whose typical latency does not fit what the caller's budget leaves is withheld; the fastest one never is.
     """
     served = cards(index, measured=measured)
-    missing = {} if isinstance(index, ServesSome) else _MISSING
+    missing = {} if index.is_attached else _MISSING
     names = {card.strategy for card in served}
     withheld = {
         strategy.value: next((missing[view] for view in spec.needs if view in missing), "the index cannot serve it")
@@ -1003,7 +1002,7 @@ class RouteStage:
         spending.add(selection.spent)
         return self._settle_scope(selection, indexes), versions
 
-    def _settle_scope(self, selection: Selection, indexes: Sequence[RoutedIndex]) -> Selection:
+    def _settle_scope(self, selection: Selection, indexes: Sequence[Index]) -> Selection:
         """Apply the setting ``on_abstain`` to a question that seems to be about nothing in the indexes."""
         config = self._resources.config
         if not selection.abstained or config.on_abstain in {"answer", "decline"}:
@@ -1026,7 +1025,7 @@ class RouteStage:
     def _stage_two(
         self,
         question: Question,
-        index: RoutedIndex,
+        index: Index,
         features: Mapping[str, float],
         spending: Spending,
         recorded: RouteDecision | None,
@@ -1267,7 +1266,7 @@ class RetrieveStage:
         adapter = self._resources.adapter(index, strategy)
         search = partial(adapter_search, adapter, name, request)
         # A thread costs more than a search, so only those that may overrun get one.
-        ends = adapter.keeps_deadlines and not (isinstance(index, MayHang) and index.may_hang)
+        ends = adapter.keeps_deadlines and not index.may_hang
         return search() if ends else self._caller.call(search, left)
 
     def _worth_another(self, found: list[_Found], spending: Spending) -> bool:

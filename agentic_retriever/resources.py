@@ -32,7 +32,7 @@ from agentic_retriever.errors import (
     unknown_name,
 )
 from agentic_retriever.indices import IndexStorage, IngestReport
-from agentic_retriever.indices.attached import AttachedIndex, attach_index, recognise
+from agentic_retriever.indices.attached import attach_index, recognise
 from agentic_retriever.indices.manifest import check_index_name
 from agentic_retriever.indices.measured import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.llm import build_client
@@ -58,7 +58,6 @@ from agentic_retriever.threads import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypeAlias
 
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.llms import LLM
@@ -67,14 +66,11 @@ if TYPE_CHECKING:
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.embeddings import VectorSource
     from agentic_retriever.embeddings.model import Matrix
-    from agentic_retriever.indices import Index, Progress, RoutedIndex
-    from agentic_retriever.indices.attached import AttachedRetriever
+    from agentic_retriever.indices import Index, Progress, StoredIndex
     from agentic_retriever.llm import ModelClient, TieredClient
     from agentic_retriever.retrievers import RetrieverAdapter
     from agentic_retriever.routing import IndexClassifier
     from agentic_retriever.schema import Strategy
-
-    Attached: TypeAlias = AttachedIndex | AttachedRetriever
 
 
 # What training left beside an index: its measured strategies, and what changes when it is trained anew.
@@ -104,7 +100,7 @@ class TrainedFiles:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[Stamp, Trained]] = {}
 
-    def of(self, index: RoutedIndex) -> Trained:
+    def of(self, index: Index) -> Trained:
         """Return what is known of an index; a file that cannot be read counts as missing and is told."""
         folder, changed = _folder_of(index), self._stamps.of(index)
         if folder is None or not any(map(any, changed)):
@@ -126,7 +122,7 @@ class TrainingStamps:
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, tuple[str, ...]]] = {}
 
-    def of(self, index: RoutedIndex) -> Stamp:
+    def of(self, index: Index) -> Stamp:
         """Return the stamp of an index; of one without a folder, nothing."""
         where = _folder_of(index)
         if where is None:
@@ -145,10 +141,8 @@ class TrainingStamps:
         return stamp
 
 
-def _folder_of(index: RoutedIndex) -> Path | None:
-    # As isinstance with the protocol HasFolder would tell, which takes longer than all else that is done here.
-    folder: Path | None = getattr(index, "folder", None)
-    return folder
+def _folder_of(index: Index) -> Path | None:
+    return index.folder
 
 
 @lru_cache(1_024)
@@ -182,17 +176,17 @@ class AttachedIndexes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[str, Attached] = {}
+        self._known: dict[str, Index] = {}
 
     def names(self) -> list[str]:
         """Return their names."""
         return list(self._known)
 
-    def get(self, name: str) -> Attached | None:
+    def get(self, name: str) -> Index | None:
         """Return one, or ``None``."""
         return self._known.get(name)
 
-    def add(self, index: Attached) -> None:
+    def add(self, index: Index) -> None:
         """Add one."""
         with self._lock:
             if index.name in self._known:
@@ -208,7 +202,7 @@ class AttachedIndexes:
         """Take notice of changes."""
         end, late = time.monotonic() + timeout_s, []
         for index in list(self._known.values()):
-            if isinstance(index, AttachedIndex) and name in {None, index.name}:
+            if name in {None, index.name}:
                 reason = index.catch_up(end - time.monotonic())
                 if reason is not None:
                     fallback = "its nodes as they were read last"
@@ -322,7 +316,7 @@ class Resources:
         attached = self.attached.names()
         return sorted({*self.storage.names(), *attached}) if attached else self.storage.names()
 
-    def index(self, name: str) -> RoutedIndex:
+    def index(self, name: str) -> Index:
         """Return an index, opening it with its first use."""
         attached = self.attached.get(name)
         if attached is not None:
@@ -332,7 +326,7 @@ class Resources:
         except UnknownIndexError as err:
             raise UnknownIndexError(unknown_name("index", str(name), self.names())) from err
 
-    def stored(self, name: str) -> Index:
+    def stored(self, name: str) -> StoredIndex:
         """Return an index of the data directory, opening it with its first use."""
         self.attached.refuse(name)
         index = self.storage.opened(name)
@@ -342,9 +336,9 @@ class Resources:
             self.storage.manifest(name)  # an unknown or damaged index is named before the embedding model is looked for
             return self.storage.open(name, self.embedding())
 
-    def usable(self) -> tuple[list[RoutedIndex], tuple[Degradation, ...]]:
+    def usable(self) -> tuple[list[Index], tuple[Degradation, ...]]:
         """Return the indexes that can be opened, in order of their names, and why the others cannot."""
-        found: list[RoutedIndex] = []
+        found: list[Index] = []
         problems: dict[str, StoreError] = {}
         for name in self.names():
             index, problem = self._opened(name)
@@ -360,11 +354,11 @@ class Resources:
         )
         return found, tuple(lost)
 
-    def compares(self, index: RoutedIndex) -> bool:
+    def compares(self, index: Index) -> bool:
         """Tell whether an index's vectors are of the router's embedding model."""
-        return not isinstance(index, AttachedIndex) or index.embedding is self.embedding()
+        return not index.is_attached or index.embedding is self.embedding()
 
-    def adapter(self, index: RoutedIndex, strategy: Strategy) -> RetrieverAdapter:
+    def adapter(self, index: Index, strategy: Strategy) -> RetrieverAdapter:
         """Return the adapter of a strategy over an index, made once."""
         key = _AdapterKey(index.name, strategy)
         with self._lock:
@@ -381,7 +375,7 @@ class Resources:
                 self._workers = Workers(self.config.workers, "agentic-retrieval")
             return self._workers
 
-    def trained(self, index: RoutedIndex) -> Trained:
+    def trained(self, index: Index) -> Trained:
         """Return what benchmark and training left beside an index."""
         return self._trained.of(index)
 
@@ -404,7 +398,7 @@ class Resources:
             if self.redis is not None:
                 self.redis.close()
 
-    def _opened(self, name: str) -> tuple[RoutedIndex | None, StoreError | None]:
+    def _opened(self, name: str) -> tuple[Index | None, StoreError | None]:
         try:
             return self.index(name), None
         except StoreError as err:

@@ -27,7 +27,6 @@ from agentic_retriever.errors import (
 )
 from agentic_retriever.filters import check_filters
 from agentic_retriever.indices import Indexer, IngestReport
-from agentic_retriever.indices.attached import AttachedIndex, AttachedRetriever
 from agentic_retriever.indices.copying import copy_index
 from agentic_retriever.ingestion import ChunkSettings, discover
 from agentic_retriever.ingestion.chunking import LEAF_SIZE
@@ -84,7 +83,7 @@ if TYPE_CHECKING:
 
     from agentic_retriever.cache import WarmReport
     from agentic_retriever.embeddings import VectorSource
-    from agentic_retriever.indices import Index, Progress, RoutedIndex
+    from agentic_retriever.indices import Index, Progress, StoredIndex
     from agentic_retriever.indices.copying import CopyProgress, CopyReport
     from agentic_retriever.querylog import Analytics
     from agentic_retriever.routing import IndexClassifier, StrategySelector
@@ -109,7 +108,7 @@ class IndexLibrary:
         """Return what each index holds, by its name, without opening any; ``""`` where that cannot be read."""
         return {name: self._description(name) for name in self.index_names()}
 
-    def index(self, name: str) -> RoutedIndex:
+    def index(self, name: str) -> Index:
         """Return an index, stored or attached; changes to an attached one are waited for, two seconds at most.
 
         Raises:
@@ -119,7 +118,7 @@ class IndexLibrary:
         self.resources.attached.catch_up(name, self.resources.config.deadline_s)
         return self.resources.index(name)
 
-    def stored_index(self, name: str) -> Index:
+    def stored_index(self, name: str) -> StoredIndex:
         """Return an index of the data directory, with its folder, documents and files.
 
         Raises:
@@ -138,8 +137,7 @@ class IndexLibrary:
             UnknownIndexError: If there is none of that name.
         """
         index = self.resources.index(name)
-        if isinstance(index, (AttachedIndex, AttachedRetriever)):
-            index.refresh()
+        index.refresh()
 
     def add_index(
         self,
@@ -282,7 +280,7 @@ class IndexLibrary:
         except AgenticRetrieverError:  # using that index will say so
             return ""
 
-    def _create(self, name: str, description: str) -> Index:
+    def _create(self, name: str, description: str) -> StoredIndex:
         c = self.resources.config
         leaf_size = min(LEAF_SIZE, c.chunk_size)
         chunks = ChunkSettings(chunk_size=c.chunk_size, chunk_overlap=c.chunk_overlap, leaf_size=leaf_size)

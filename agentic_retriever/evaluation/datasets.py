@@ -32,7 +32,7 @@ from agentic_retriever.text.centrality import central_sentences
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from agentic_retriever.indices import RoutedIndex
+    from agentic_retriever.indices import Index
 
 
 # What was wrong with a data set: counted, listed, and said what was done about it.
@@ -765,7 +765,7 @@ def documents_below(folder: Path) -> tuple[list[SourceDocument], ProblemReport]:
     return list(found.values()), problems.report()
 
 
-def documents_of(index: RoutedIndex) -> list[SourceDocument]:
+def documents_of(index: Index) -> list[SourceDocument]:
     """Return the documents of an index as their source texts, without metadata."""
     found = []
     for doc_id in index.doc_ids():

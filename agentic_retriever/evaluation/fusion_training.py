@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from agentic_retriever.evaluation.journal import Watcher
     from agentic_retriever.evaluation.training import JudgedQuery
-    from agentic_retriever.indices import Index
-    from agentic_retriever.retrievers import FusionTrainedOn, SearchableIndex, SideLists
+    from agentic_retriever.indices import Index, StoredIndex
+    from agentic_retriever.retrievers import FusionTrainedOn, SideLists
     from agentic_retriever.router import AgenticRouter
 
     Array = npt.NDArray[np.float64]
@@ -146,7 +146,7 @@ class FusionTraining:
 
 def train_fusion(
     router: AgenticRouter,
-    index: Index,
+    index: StoredIndex,
     queries: Sequence[JudgedQuery],
     *,
     trained_on: FusionTrainedOn,
@@ -183,7 +183,7 @@ def train_fusion(
 
 
 def fusion_table(
-    index: SearchableIndex,
+    index: Index,
     hybrid: HybridRetriever,
     queries: Sequence[JudgedQuery],
     *,
@@ -208,7 +208,7 @@ def fusion_table(
     return FusionTable(quality=quality)
 
 
-def _learn_documents(index: SearchableIndex, found: SideLists, documents: dict[str, str]) -> None:
+def _learn_documents(index: Index, found: SideLists, documents: dict[str, str]) -> None:
     """Note which document each node belongs to."""
     unknown = {node_id for entries in found.lists.values() for node_id, _score in entries} - documents.keys()
     nodes = fetch_nodes(index, sorted(unknown))

@@ -73,7 +73,6 @@ from agentic_retriever.evaluation.routing import (
     stage_one_field,
 )
 from agentic_retriever.evaluation.vectors import PassageVectors, given_vectors, passage_vectors, query_vectors
-from agentic_retriever.indices import Index
 from agentic_retriever.indices.views import BUILT_IN_QUERY
 from agentic_retriever.retrievers import REGISTRY, AdapterSettings, build_adapter, cards
 from agentic_retriever.router import AgenticRouter
@@ -92,7 +91,7 @@ if TYPE_CHECKING:
     from agentic_retriever.evaluation.datasets import LabelledQuery
     from agentic_retriever.evaluation.journal import Watcher
     from agentic_retriever.evaluation.vectors import KnownVectors, Vector
-    from agentic_retriever.indices import IndexProfile, RoutedIndex
+    from agentic_retriever.indices import Index, IndexProfile, StoredIndex
     from agentic_retriever.schema import Strategy
 
     Source = Dataset | FinetuneDataset | str | Path
@@ -541,7 +540,7 @@ class _RememberingSelector(EmbeddingSingleSelector):
         return result
 
 
-def _nodes(index: Index) -> list[BaseNode]:
+def _nodes(index: StoredIndex) -> list[BaseNode]:
     """Copy the nodes of an index with their vectors, in the order of their ids."""
     nodes = sorted(index.nodes(), key=lambda node: node.node_id)
     ids, matrix = index.vector_store.vectors([node.node_id for node in nodes])
@@ -636,18 +635,18 @@ def enter(target: Target, options: BenchOptions, watcher: Watcher) -> Entrants:
     )
 
 
-def _refused(index: RoutedIndex, wanted: Sequence[Strategy]) -> dict[str, str]:
+def _refused(index: Index, wanted: Sequence[Strategy]) -> dict[str, str]:
     """Say which strategies an attached index cannot serve."""
     served = {card.strategy for card in cards(index)}
-    unserved = [] if isinstance(index, Index) else [strategy for strategy in wanted if strategy not in served]
+    unserved = [] if not index.is_attached else [strategy for strategy in wanted if strategy not in served]
     return {strategy.value: "the attached index cannot serve it" for strategy in unserved}
 
 
-def _prepare(index: RoutedIndex, strategies: Sequence[Strategy], watcher: Watcher) -> frozenset[View]:
+def _prepare(index: Index, strategies: Sequence[Strategy], watcher: Watcher) -> frozenset[View]:
     """Build what strategies need, so that no question pays for it; summaries are never written by a model here."""
     needed = {view for strategy in strategies for view in REGISTRY[strategy].needs}
     index.profile()
-    if not isinstance(index, Index):
+    if index.is_attached:
         return frozenset(needed & index.views)  # what it has was read when it was attached
     if View.KEYWORD in needed:
         watcher.begin(f"words of {index.name}", 1)
@@ -664,7 +663,7 @@ def _prepare(index: RoutedIndex, strategies: Sequence[Strategy], watcher: Watche
 class _Documents:
     """Hears of views being built, document by document, and tells a watcher."""
 
-    def __init__(self, watcher: Watcher, index: RoutedIndex) -> None:
+    def __init__(self, watcher: Watcher, index: Index) -> None:
         self._watcher = watcher
         self._name = index.name
         self._total = len(index.doc_ids())

@@ -17,7 +17,6 @@ from agentic_retriever.evaluation.journal import Journal, SilentWatcher, fingerp
 from agentic_retriever.evaluation.measures import MEASURES, fold_to_documents, ndcg_by_query
 from agentic_retriever.evaluation.results import Failure, told
 from agentic_retriever.evaluation.vectors import SAME_MODEL, load_vectors, vectors_file
-from agentic_retriever.indices import Index
 from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers import (
     FUSION_FILE,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery
     from agentic_retriever.evaluation.journal import Watcher
     from agentic_retriever.evaluation.vectors import KnownVectors, Vector
-    from agentic_retriever.indices import RoutedIndex
+    from agentic_retriever.indices import Index, StoredIndex
     from agentic_retriever.retrievers import RetrieverAdapter
     from agentic_retriever.router import AgenticRouter
 
@@ -144,9 +143,7 @@ def run_strategies(
     return tuple(runs)
 
 
-def _adapter(
-    router: AgenticRouter, index: RoutedIndex, strategy: Strategy, weights: FusionModel | None
-) -> RetrieverAdapter:
+def _adapter(router: AgenticRouter, index: Index, strategy: Strategy, weights: FusionModel | None) -> RetrieverAdapter:
     """Return the router's adapter, or one that tries other weights."""
     if weights is None:
         return router.resources.adapter(index, strategy)
@@ -154,14 +151,14 @@ def _adapter(
     return build_adapter(strategy, index, replace(settings, weights=weights))
 
 
-def build_served_views(index: RoutedIndex) -> None:
+def build_served_views(index: Index) -> None:
     """Build what the strategies that are offered need, so that no first question pays for it or falls back.
 
     Summaries are never written by a model here.
     """
     if View.KEYWORD in index.views:
         index.keyword()
-    if isinstance(index, Index) and index.views & {View.HIERARCHY, View.SUMMARY}:
+    if index.views & {View.HIERARCHY, View.SUMMARY}:
         index.build_views()
 
 
@@ -220,7 +217,7 @@ def _run(
 def judged_queries(
     datasets: Sequence[Dataset],
     router: AgenticRouter,
-    index: Index,
+    index: StoredIndex,
     *,
     vectors: Path | None = None,
     watcher: Watcher | None = None,
@@ -278,7 +275,7 @@ def _held(query: LabelledQuery, held: set[str], dataset: Dataset, log: ProblemLo
     return {}
 
 
-def _known(dataset: Dataset, router: AgenticRouter, index: Index, vectors: Path | None) -> KnownVectors | None:
+def _known(dataset: Dataset, router: AgenticRouter, index: StoredIndex, vectors: Path | None) -> KnownVectors | None:
     """Read the given vectors of the questions and see that they are of the index's model."""
     if vectors is None:
         return None
@@ -413,7 +410,9 @@ def train_strategies(
     )
 
 
-def _journal_key(router: AgenticRouter, index: Index, queries: Sequence[JudgedQuery], fusion: FusionTraining) -> str:
+def _journal_key(
+    router: AgenticRouter, index: StoredIndex, queries: Sequence[JudgedQuery], fusion: FusionTraining
+) -> str:
     """Stand for all that the runs depend on."""
     asked = [(query.query_id, query.text, dict(query.relevance)) for query in queries]
     strategies = sorted(Counter(card.strategy.value for card in cards(index)))
@@ -422,7 +421,7 @@ def _journal_key(router: AgenticRouter, index: Index, queries: Sequence[JudgedQu
     return fingerprint([index.name, index.version, DEPTH, strategies, router.config.to_dict(), asked, told])
 
 
-def _in_force(index: Index) -> FusionModel | None:
+def _in_force(index: StoredIndex) -> FusionModel | None:
     try:
         return FusionModel.load(index.folder / FUSION_FILE)
     except StoreDamagedError:

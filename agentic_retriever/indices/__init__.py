@@ -1,11 +1,12 @@
 """Indexes: the vector store as the one truth, the views derived from it, and the directory that holds them."""
 
-from agentic_retriever.indices.index import Index, RoutedIndex
+from agentic_retriever.indices.index import Index
 from agentic_retriever.indices.ingest import Indexer, IngestReport, Progress
 from agentic_retriever.indices.keyword import KeywordIndex, KeywordSearch
 from agentic_retriever.indices.manifest import Manifest
 from agentic_retriever.indices.profile import IndexProfile
 from agentic_retriever.indices.storage import IndexStorage
+from agentic_retriever.indices.stored import StoredIndex
 from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 from agentic_retriever.stores.node_text import embedded_text
 
@@ -20,6 +21,6 @@ __all__ = [
     "Manifest",
     "Progress",
     "QdrantEdgeVectorStore",
-    "RoutedIndex",
+    "StoredIndex",
     "embedded_text",
 ]

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agentic_retriever.embeddings import EmbeddingModel
-    from agentic_retriever.indices.index import Index
     from agentic_retriever.indices.storage import IndexStorage
+    from agentic_retriever.indices.stored import StoredIndex
     from agentic_retriever.indices.stores import IndexStores
     from agentic_retriever.stores.node_store import NodeStore
 
@@ -125,7 +125,7 @@ def copy_index(
 
 class _Copy:
     def __init__(
-        self, storage: IndexStorage, source: Index, folder: Path, name: str, to: str, progress: CopyProgress
+        self, storage: IndexStorage, source: StoredIndex, folder: Path, name: str, to: str, progress: CopyProgress
     ) -> None:  # fmt: skip
         self._storage = storage
         self._source = source

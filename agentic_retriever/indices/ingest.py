@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from llama_index.core.schema import BaseNode, Document, TextNode
 
-    from agentic_retriever.indices.index import Index
+    from agentic_retriever.indices.stored import StoredIndex
 
 
 # What a run of indexing did.
@@ -115,7 +115,7 @@ class _Pending:
 class Indexer:
     """Writes sources into one index; one at a time per index."""
 
-    def __init__(self, index: Index, *, max_file_mb: float = 50.0, progress: Progress | None = None) -> None:
+    def __init__(self, index: StoredIndex, *, max_file_mb: float = 50.0, progress: Progress | None = None) -> None:
         self._index = index
         self._max_bytes = int(max_file_mb * 1_000_000)
         self._progress = progress or SilentProgress()

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from llama_index.core.vector_stores.types import MetadataFilters
 
-    from agentic_retriever.indices.index import Index
     from agentic_retriever.indices.ingest import Progress
+    from agentic_retriever.indices.stored import StoredIndex
     from agentic_retriever.stores.points import Hit
     from agentic_retriever.stores.server.searching import ServerWords
 
@@ -359,7 +359,7 @@ MAX_DRIFT: Final = 0.1
 _FITTED_ON: Final = 20_000
 
 
-def index_words(index: Index) -> ServerWords | None:
+def index_words(index: StoredIndex) -> ServerWords | None:
     """Return the sparse vectors on the index's server, or ``None`` where its nodes are in this process."""
     if not index.is_remote:
         return None
@@ -369,7 +369,7 @@ def index_words(index: Index) -> ServerWords | None:
     return store.words if isinstance(store, QdrantServerVectorStore) else None
 
 
-def index_keyword(index: Index, version: int) -> KeywordSearch:
+def index_keyword(index: StoredIndex, version: int) -> KeywordSearch:
     """Return the search by words of a version: the saved one, else a new one, else the server's."""
     words = index_words(index)
     if words is None:
@@ -382,7 +382,7 @@ def index_keyword(index: Index, version: int) -> KeywordSearch:
     return SparseKeywordView(words, version, index.count)
 
 
-def revise_words(index: Index, progress: Progress | None) -> None:
+def revise_words(index: StoredIndex, progress: Progress | None) -> None:
     """Make the sparse vectors on the index's server again where they no longer fit its texts."""
     words = index_words(index)
     if words is None or not index.count():
@@ -400,7 +400,7 @@ def revise_words(index: Index, progress: Progress | None) -> None:
     words.revise(fitted, progress.nodes_done if progress is not None else lambda _done: None)
 
 
-def _local(index: Index, version: int) -> KeywordIndex:
+def _local(index: StoredIndex, version: int) -> KeywordIndex:
     tokenizer = Tokenizer(language=index.language)
     folder = index.folder / KEYWORD
     try:

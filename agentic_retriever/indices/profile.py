@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from agentic_retriever.indices.index import Index
+    from agentic_retriever.indices.stored import StoredIndex
 
     Matrix = npt.NDArray[np.float32]
 
@@ -321,13 +321,13 @@ def make_profile(
 logger = logging.getLogger(__name__)
 
 
-def index_profile(index: Index, version: int) -> IndexProfile:
+def index_profile(index: StoredIndex, version: int) -> IndexProfile:
     """Return the profile of a version: the saved one, else a new one."""
     saved = IndexProfile.load(index.folder, version=version, description=index.description)
     return saved or _made(index, version)
 
 
-def _made(index: Index, version: int) -> IndexProfile:
+def _made(index: StoredIndex, version: int) -> IndexProfile:
     nodes = [ProfiledNode(node.node_id, embedded_text(node), node.metadata) for node in index.known_nodes()]
     chosen = sample_ids([node.node_id for node in nodes])
     sample = index.vector_store.vectors(chosen)[1] if chosen else np.empty((0, index.manifest.dimension))
@@ -347,7 +347,7 @@ def _made(index: Index, version: int) -> IndexProfile:
     return profile
 
 
-def _embedded_description(index: Index) -> npt.NDArray[np.float32] | None:
+def _embedded_description(index: StoredIndex) -> npt.NDArray[np.float32] | None:
     """Embed the description; without it the rest of the profile still tells the indexes apart."""
     if not index.description:
         return None
@@ -358,7 +358,7 @@ def _embedded_description(index: Index) -> npt.NDArray[np.float32] | None:
         return None
 
 
-def save_derived(index: Index, save: Callable[[], None], what: str) -> None:
+def save_derived(index: StoredIndex, save: Callable[[], None], what: str) -> None:
     """Save a derived view; without it the index works just as well, only the next start is slower."""
     try:
         save()

@@ -19,8 +19,8 @@ from agentic_retriever.errors import (
     UnknownIndexError,
     unknown_name,
 )
-from agentic_retriever.indices.index import Index
 from agentic_retriever.indices.manifest import MANIFEST_FILE, SERVER, Manifest, check_index_name, manifest_for
+from agentic_retriever.indices.stored import StoredIndex
 from agentic_retriever.indices.stores import CHUNKS, COLLECTIONS, StoreServer, new_server_stores, stores_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class IndexStorage:
         self._indexes = str(self.data_dir / INDEXES)  # as text: joining paths costs more than asking the file system
         self._clock = clock
         self._lock = threading.RLock()
-        self._open: dict[str, Index] = {}
+        self._open: dict[str, StoredIndex] = {}
         self._listed: tuple[int, list[str]] = (-1, [])
 
     @classmethod
@@ -91,18 +91,18 @@ class IndexStorage:
         """Return the identities of the embedding models that the readable indexes were built with, without repeats."""
         return list(dict.fromkeys(found for name in self.names() if (found := self._embedding_of(name))))
 
-    def open(self, name: str, embedding: EmbeddingModel) -> Index:
+    def open(self, name: str, embedding: EmbeddingModel) -> StoredIndex:
         """Open an index, or return it if it is open."""
         with self._lock:
             if name not in self._open:
-                self._open[name] = Index(self._folder(name), embedding, server=self.server)
+                self._open[name] = StoredIndex(self._folder(name), embedding, server=self.server)
             return self._open[name]
 
-    def opened(self, name: str) -> Index | None:
+    def opened(self, name: str) -> StoredIndex | None:
         """Return an index if it is open."""
         return self._open.get(name)
 
-    def create(self, name: str, embedding: EmbeddingModel, *, description: str, chunks: ChunkSettings) -> Index:
+    def create(self, name: str, embedding: EmbeddingModel, *, description: str, chunks: ChunkSettings) -> StoredIndex:
         """Make an empty index."""
         name = check_index_name(name)
         folder = self.data_dir / INDEXES / name

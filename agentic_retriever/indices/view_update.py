@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from llama_index.core.schema import BaseNode
 
-    from agentic_retriever.indices.index import Index
     from agentic_retriever.indices.ingest import Progress
+    from agentic_retriever.indices.stored import StoredIndex
     from agentic_retriever.stores.node_store import NodeStore
 
 
@@ -125,7 +125,7 @@ class ViewUpdate:
 
     def __init__(
         self,
-        index: Index,
+        index: StoredIndex,
         state: ViewState,
         store: NodeStore,
         derivation: Derivation,

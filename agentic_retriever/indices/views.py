@@ -27,8 +27,8 @@ from agentic_retriever.schema import View
 from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
-    from agentic_retriever.indices.index import Index
     from agentic_retriever.indices.ingest import Progress
+    from agentic_retriever.indices.stored import StoredIndex
     from agentic_retriever.indices.summaries import SummaryWriter
     from agentic_retriever.indices.view_update import Derivation
     from agentic_retriever.stores.node_store import NodeStore
@@ -48,7 +48,7 @@ class DerivedCollection:
     Safe to use from many threads; one of them builds while the others wait.
     """
 
-    def __init__(self, index: Index, name: str, *, made_with: str, derivation: Derivation) -> None:
+    def __init__(self, index: StoredIndex, name: str, *, made_with: str, derivation: Derivation) -> None:
         self.name = name
         self._index = index
         self._made_with = made_with
@@ -192,7 +192,7 @@ class DerivedCollection:
 class ViewSet:
     """Leaves and summaries of an index, each built when it is first asked for. Safe to use from many threads."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: StoredIndex) -> None:
         settings = index.chunk_settings
         self._leaves = DerivedCollection(
             index,

@@ -19,7 +19,6 @@ from agentic_retriever.retrievers.hybrid import HybridRetriever, SideLists
 from agentic_retriever.retrievers.planner import PARTS_KEY, PlannerRetriever
 from agentic_retriever.retrievers.recursive import RecursiveRetriever
 from agentic_retriever.retrievers.registry import REGISTRY, StrategySpec, build_adapter, cards, spec_of
-from agentic_retriever.retrievers.searchable import HasViews, QueryEmbedder, SearchableIndex
 from agentic_retriever.retrievers.summary import SummaryRetriever
 from agentic_retriever.retrievers.vector import VectorRetriever
 
@@ -37,15 +36,12 @@ __all__ = [
     "Fusion",
     "FusionModel",
     "FusionTrainedOn",
-    "HasViews",
     "HybridRetriever",
     "PlannerRetriever",
-    "QueryEmbedder",
     "RecursiveRetriever",
     "RetrievalRequest",
     "RetrieverAdapter",
     "SearchResult",
-    "SearchableIndex",
     "SideLists",
     "StrategySpec",
     "SummaryRetriever",

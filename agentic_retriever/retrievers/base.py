@@ -27,7 +27,6 @@ from agentic_retriever.errors import (
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
 from agentic_retriever.indices.prefilter import PlanKind
 from agentic_retriever.retrievers.fusion import RRF_K, Fusion
-from agentic_retriever.retrievers.searchable import prefilter_of
 from agentic_retriever.threads import Workers, guarded
 from agentic_retriever.tracing import no_callbacks, spanned_by_base
 
@@ -40,9 +39,9 @@ if TYPE_CHECKING:
     from llama_index.core.vector_stores.types import MetadataFilters
 
     from agentic_retriever.config import RouterConfig
+    from agentic_retriever.indices import Index
     from agentic_retriever.llm import ModelClient
     from agentic_retriever.retrievers.fusion_model import FusionModel
-    from agentic_retriever.retrievers.searchable import SearchableIndex
     from agentic_retriever.schema import Degradation, Strategy
 
     NodeT = TypeVar("NodeT", bound=BaseNode)
@@ -348,7 +347,7 @@ class RetrieverAdapter(BaseRetriever):
     keeps_deadlines: ClassVar[bool] = False
 
     def __init__(
-        self, index: SearchableIndex, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
+        self, index: Index, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
     ) -> None:
         super().__init__(callback_manager=callback_manager or no_callbacks())
         self._index = index
@@ -433,12 +432,10 @@ class RetrieverAdapter(BaseRetriever):
 
     def _nothing_satisfies(self, request: RetrievalRequest) -> bool:
         """Tell whether the filters leave no node, so that nothing need be embedded or searched."""
-        prefilter = prefilter_of(self._index)
-        if is_empty(request.filters) or prefilter is None:
+        index = self._index
+        if is_empty(request.filters) or not index.has_prefilter:
             return False
-        plan = run_guarded(
-            f"index {self._index.name}", lambda: prefilter.metadata().plan(request.filters, request.top_k)
-        )
+        plan = run_guarded(f"index {index.name}", lambda: index.metadata().plan(request.filters, request.top_k))
         return plan.kind is PlanKind.NONE
 
     def _logged(self, result: SearchResult) -> list[NodeWithScore]:
@@ -448,9 +445,7 @@ class RetrieverAdapter(BaseRetriever):
         return result.nodes
 
 
-def fetch_nodes(
-    index: SearchableIndex, node_ids: Iterable[str], filters: MetadataFilters | None = None
-) -> dict[str, BaseNode]:
+def fetch_nodes(index: Index, node_ids: Iterable[str], filters: MetadataFilters | None = None) -> dict[str, BaseNode]:
     """Read nodes by id; ids that the store does not have are left out."""
     wanted = list(node_ids)
     if not wanted:
@@ -461,7 +456,7 @@ def fetch_nodes(
 
 
 def take_nodes(
-    index: SearchableIndex,
+    index: Index,
     ranking: Sequence[tuple[str, float | None]],
     nodes: Mapping[str, BaseNode],
     top_k: int,

@@ -28,13 +28,6 @@ from agentic_retriever.retrievers.fusion_model import (
     InstalledFusion,
     dense_excess,
 )
-from agentic_retriever.retrievers.searchable import (
-    HasFolder,
-    HasProfile,
-    HasSearchProfile,
-    HasServerHybrid,
-    prefilter_of,
-)
 from agentic_retriever.retrievers.vector import DENSE, nearest
 from agentic_retriever.schema import Degradation, Strategy
 
@@ -44,9 +37,10 @@ if TYPE_CHECKING:
     from llama_index.core.callbacks.base import CallbackManager
     from llama_index.core.schema import BaseNode
 
+    from agentic_retriever.indices import Index
     from agentic_retriever.retrievers.base import AdapterSettings, RetrievalRequest
-    from agentic_retriever.retrievers.searchable import BothSides, SearchableIndex
     from agentic_retriever.stores.points import Hit
+    from agentic_retriever.stores.server.searching import ServerWords
 
     Left = Callable[[], float | None]
 
@@ -57,11 +51,11 @@ T = TypeVar("T")
 
 
 def fused_hits(
-    index: SearchableIndex, request: RetrievalRequest, settings: AdapterSettings, depth: int, left: Left
+    index: Index, request: RetrievalRequest, settings: AdapterSettings, depth: int, left: Left
 ) -> Sequence[Hit] | None:
     """Let the server merge both sides by reciprocal ranks."""
 
-    def search(server: BothSides, vector: Sequence[float]) -> Sequence[Hit] | None:
+    def search(server: ServerWords, vector: Sequence[float]) -> Sequence[Hit] | None:
         return server.search_fused(
             vector, request.query, request.top_k,
             depth=depth, alpha=settings.alpha, rrf_k=settings.rrf_k, filters=request.filters,
@@ -71,7 +65,7 @@ def fused_hits(
 
 
 def both_hits(
-    index: SearchableIndex, request: RetrievalRequest, depth: int, left: Left
+    index: Index, request: RetrievalRequest, depth: int, left: Left
 ) -> tuple[Sequence[Hit], Sequence[Hit]] | None:
     """Search both sides in one request."""
     return _asked(
@@ -80,9 +74,9 @@ def both_hits(
 
 
 def _asked(
-    index: SearchableIndex, request: RetrievalRequest, left: Left, search: Callable[[BothSides, Sequence[float]], T]
+    index: Index, request: RetrievalRequest, left: Left, search: Callable[[ServerWords, Sequence[float]], T]
 ) -> T | None:
-    server = index.both_sides() if isinstance(index, HasServerHybrid) else None
+    server = index.both_sides()
     if server is None:
         return None
     try:
@@ -92,7 +86,7 @@ def _asked(
         return None  # each side by itself may still work, and whoever searches them tells what failed
 
 
-def _vector(index: SearchableIndex, request: RetrievalRequest, timeout_s: float | None) -> Sequence[float]:
+def _vector(index: Index, request: RetrievalRequest, timeout_s: float | None) -> Sequence[float]:
     if request.query_vector is not None:
         return request.query_vector
     if timeout_s is not None and timeout_s <= 0:
@@ -117,7 +111,7 @@ FULL_LIST = 9_999
 class FilterTest:
     """Tells which ids of a batch satisfy the filters, exactly, by reading the nodes; keeps those that do."""
 
-    def __init__(self, index: SearchableIndex, filters: MetadataFilters, total: int) -> None:
+    def __init__(self, index: Index, filters: MetadataFilters, total: int) -> None:
         self.nodes: dict[str, BaseNode] = {}
         self._index = index
         self._satisfies = predicate(filters)
@@ -232,10 +226,10 @@ class HybridRetriever(RetrieverAdapter):
     keeps_deadlines = True
 
     def __init__(
-        self, index: SearchableIndex, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
+        self, index: Index, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
     ) -> None:
         super().__init__(index, settings, callback_manager=callback_manager)
-        self._fusion = InstalledFusion(index.folder / FUSION_FILE if isinstance(index, HasFolder) else None)
+        self._fusion = InstalledFusion(None if index.folder is None else index.folder / FUSION_FILE)
 
     def search_sides(self, request: RetrievalRequest) -> SideLists:
         """Search both sides as for calibrated fusion, and do not merge them; for fitting the weights."""
@@ -302,15 +296,16 @@ class HybridRetriever(RetrieverAdapter):
     def _with_background(self, side: _Side) -> _Side:
         """Add what cosines are worth on this index, where it knows; without it both sides count alike."""
         index = self._index
-        if not side.ranking or not isinstance(index, HasProfile):
+        if not side.ranking:
             return side
         try:
             # Cosines of a search are worth what the index's own model makes of them.
-            read = index.search_profile if isinstance(index, HasSearchProfile) else index.profile
-            profile = run_guarded(f"the profile of index {index.name}", read)
+            profile = run_guarded(f"the profile of index {index.name}", index.search_profile)
         except AgenticRetrieverError as err:
             lost = Degradation(step="hybrid.background", reason=str(err), fallback="weights that suit any question")
             return replace(side, degraded=(lost,))
+        if profile is None:
+            return side
         found = CosineBackground(mean=profile.background_mean, std=profile.background_std, nodes=profile.nodes)
         return replace(side, background=found)
 
@@ -324,9 +319,8 @@ class HybridRetriever(RetrieverAdapter):
             return _side_of(view.search_nodes(request.query, depth, request.filters))
         if request.filters is None or is_empty(request.filters):
             return _Side(view.search(request.query, depth))
-        prefilter = prefilter_of(self._index)
-        if prefilter is not None:
-            return _Side(view.search(request.query, depth, allowed=prefilter.candidates(request.filters)))
+        if self._index.has_prefilter:
+            return _Side(view.search(request.query, depth, allowed=self._index.candidates(request.filters)))
         allowed = FilterTest(self._index, request.filters, len(view))
         return _Side(view.search(request.query, depth, allowed=allowed), allowed.nodes)
 

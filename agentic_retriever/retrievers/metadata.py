@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from agentic_retriever.retrievers.base import Found, RetrieverAdapter, run_guarded
 from agentic_retriever.retrievers.vector import nearest
@@ -15,33 +15,14 @@ from agentic_retriever.understanding.fields import FieldDictionary
 from agentic_retriever.understanding.understanding import understand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from llama_index.core.schema import BaseNode
+    from collections.abc import Sequence
 
     from agentic_retriever.llm import ModelClient
     from agentic_retriever.retrievers.base import Candidate, RetrievalRequest
-    from agentic_retriever.retrievers.searchable import SearchableIndex
     from agentic_retriever.understanding.clauses import Clause, Understood
 
 SURE = 0.7
 """A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value."""
-
-
-@runtime_checkable
-class HasNodes(Protocol):
-    """An index that can go through all its nodes."""
-
-    def nodes(self) -> Iterable[BaseNode]:
-        """Go through every node."""
-
-
-@runtime_checkable
-class HasKnownNodes(Protocol):
-    """An index that may have too many nodes to go through them all."""
-
-    def known_nodes(self) -> Iterable[BaseNode]:
-        """Go through all nodes, or through a fair sample."""
 
 
 class MetadataRetriever(RetrieverAdapter):
@@ -87,16 +68,10 @@ class MetadataRetriever(RetrieverAdapter):
             version = self._index.version
             if self._fields is None or self._fields[0] != version:
                 index = self._index
-                pairs = ((node.node_id, node.metadata) for node in _nodes_of(index))
+                pairs = ((node.node_id, node.metadata) for node in index.known_nodes())
                 built = run_guarded(f"index {index.name}", lambda: FieldDictionary.build(pairs))
                 self._fields = (version, built)
             return self._fields[1]
-
-
-def _nodes_of(index: SearchableIndex) -> Iterable[BaseNode]:
-    if isinstance(index, HasKnownNodes):
-        return index.known_nodes()
-    return index.nodes() if isinstance(index, HasNodes) else index.vector_store.get_nodes()
 
 
 def applicable(understood: Understood) -> tuple[Clause, ...]:

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from llama_index.core.callbacks.base import CallbackManager
     from llama_index.core.schema import BaseNode, NodeWithScore
 
+    from agentic_retriever.indices import Index
     from agentic_retriever.llm import ModelClient
     from agentic_retriever.retrievers.base import AdapterSettings
-    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 
 # Merging what was found for the parts of a question: one ranking, in which every part keeps its best node.
@@ -196,7 +196,7 @@ class PlannerRetriever(RetrieverAdapter):
 
     def __init__(
         self,
-        index: SearchableIndex,
+        index: Index,
         settings: AdapterSettings,
         *,
         retrieve: Retrieve | None = None,

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from agentic_retriever.config import RouterConfig
+    from agentic_retriever.indices import Index
     from agentic_retriever.llm import ModelClient
-    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 
 # How many nodes a question needs: fewer for a look-up, more where facts are combined, none behind a clear gap.
@@ -187,7 +187,7 @@ def expand(nodes: Sequence[NodeWithScore], neighbours: Neighbours, *, limit: int
     return result
 
 
-def section_neighbours(index: SearchableIndex, *, width: int, filters: MetadataFilters | None = None) -> Neighbours:
+def section_neighbours(index: Index, *, width: int, filters: MetadataFilters | None = None) -> Neighbours:
     """Return what reads the chunks around a chunk from an index."""
     satisfies = predicate(filters)
     documents: dict[str, list[BaseNode]] = {}
@@ -385,7 +385,7 @@ class _HasVectors(Protocol):
     def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], npt.NDArray[Any]]: ...
 
 
-def store_vectors(index: SearchableIndex) -> Vectors:
+def store_vectors(index: Index) -> Vectors:
     """Return what reads the vectors of an index's nodes from its store."""
 
     def read(node_ids: Sequence[str]) -> Mapping[str, npt.ArrayLike]:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from llama_index.core.callbacks.base import CallbackManager
     from llama_index.core.schema import BaseNode
 
+    from agentic_retriever.indices import Index
     from agentic_retriever.indices.hierarchy import HierarchyView, LeafHit
     from agentic_retriever.retrievers.base import AdapterSettings, RetrievalRequest
-    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 LEAF: Final = "leaf"
 MERGED: Final = "merged"
@@ -70,7 +70,7 @@ class RecursiveRetriever(RetrieverAdapter):
 
     def __init__(
         self,
-        index: SearchableIndex,
+        index: Index,
         settings: AdapterSettings,
         *,
         depth: int = DEPTH,

@@ -17,7 +17,6 @@ from agentic_retriever.retrievers.hybrid import HybridRetriever
 from agentic_retriever.retrievers.metadata import MetadataRetriever
 from agentic_retriever.retrievers.planner import PlannerRetriever
 from agentic_retriever.retrievers.recursive import RecursiveRetriever
-from agentic_retriever.retrievers.searchable import AnswersItself, HasViews, ServesSome
 from agentic_retriever.retrievers.summary import SummaryRetriever
 from agentic_retriever.retrievers.vector import AskedRetriever, VectorRetriever
 from agentic_retriever.schema import Strategy, StrategyCard, View
@@ -25,9 +24,9 @@ from agentic_retriever.schema import Strategy, StrategyCard, View
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from agentic_retriever.indices import Index
     from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
     from agentic_retriever.retrievers.base import AdapterSettings, RetrieverAdapter
-    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +38,7 @@ class StrategySpec:
     needs: tuple[View, ...]
     cost: float
     typical_ms: float  # Typical latency in milliseconds on a small index with a local embedding model
-    build: Callable[[SearchableIndex, AdapterSettings], RetrieverAdapter]
+    build: Callable[[Index, AdapterSettings], RetrieverAdapter]
     signals: Mapping[str, float] = field(default_factory=dict)
 
     def card(self, measure: StrategyMeasure | None = None) -> StrategyCard:
@@ -120,35 +119,29 @@ _registered: Final[dict[Strategy, StrategySpec]] = {spec.strategy: spec for spec
 REGISTRY: Final[Mapping[Strategy, StrategySpec]] = MappingProxyType(_registered)
 """Every strategy that can be built, in declared order of reliability, then those that were added."""
 
-ALWAYS_THERE: Final = (View.CHUNKS, View.KEYWORD)
-"""The views that any index has or builds when first asked."""
 
-
-def cards(index: SearchableIndex, *, measured: MeasuredStrategies | None = None) -> tuple[StrategyCard, ...]:
+def cards(index: Index, *, measured: MeasuredStrategies | None = None) -> tuple[StrategyCard, ...]:
     """Return a card for each strategy that the index can serve, in declared order."""
-    views = {*ALWAYS_THERE, *(index.views if isinstance(index, HasViews) else ())}
     known = {} if measured is None else measured.strategies
     # A copy, since another thread may be adding a strategy.
     registered = tuple(REGISTRY.items())
-    if isinstance(index, ServesSome):
-        return tuple(spec.card(known.get(one)) for one, spec in registered if index.serves(one, spec.needs))
-    return tuple(spec.card(known.get(strategy)) for strategy, spec in registered if views.issuperset(spec.needs))
+    return tuple(spec.card(known.get(one)) for one, spec in registered if index.serves(one, spec.needs))
 
 
-def check_served(strategy: Strategy, index: SearchableIndex) -> None:
+def check_served(strategy: Strategy, index: Index) -> None:
     """See that an index can serve a strategy."""
-    if isinstance(index, ServesSome) and not index.serves(strategy, spec_of(strategy).needs):
+    if index.is_attached and not index.serves(strategy, spec_of(strategy).needs):
         served = ", ".join(card.strategy.value for card in cards(index)) or "none"
         raise NoEligibleStrategyError(
             f"index {index.name!r} cannot serve the strategy {strategy.value!r}; it serves: {served}"
         )
 
 
-def build_adapter(strategy: Strategy | str, index: SearchableIndex, settings: AdapterSettings) -> RetrieverAdapter:
+def build_adapter(strategy: Strategy | str, index: Index, settings: AdapterSettings) -> RetrieverAdapter:
     """Make the retriever of a strategy for an index."""
     spec = spec_of(strategy)
     check_served(spec.strategy, index)
-    if isinstance(index, AnswersItself):
+    if index.only_asked:
         return AskedRetriever(index, settings)
     return spec.build(index, settings)
 

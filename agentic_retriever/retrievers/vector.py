@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from llama_index.core.vector_stores.types import VectorStoreQuery
 
-from agentic_retriever.errors import DeadlineExceededError, StoreError
+from agentic_retriever.errors import DeadlineExceededError
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.indices.prefilter import PlanKind
 from agentic_retriever.indices.vector_rows import MAX_CANDIDATES
 from agentic_retriever.retrievers.base import Candidate, Found, RetrieverAdapter, fetch_nodes, run_guarded
-from agentic_retriever.retrievers.searchable import AnswersItself, HasVectorRows, prefilter_of
 from agentic_retriever.schema import Strategy
 from agentic_retriever.threads import DeadlineCaller
 
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
     from llama_index.core.schema import NodeWithScore
     from llama_index.core.vector_stores.types import MetadataFilters
 
+    from agentic_retriever.indices import Index
     from agentic_retriever.indices.prefilter import FilterPlan
     from agentic_retriever.retrievers.base import AdapterSettings, RetrievalRequest
-    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 
 DENSE = "dense"
@@ -43,9 +42,7 @@ class VectorRetriever(RetrieverAdapter):
         return Found(tuple(nearest(self._index, request, request.top_k, timeout_s=timeout_s)))
 
 
-def nearest(
-    index: SearchableIndex, request: RetrievalRequest, depth: int, *, timeout_s: float | None
-) -> list[Candidate]:
+def nearest(index: Index, request: RetrievalRequest, depth: int, *, timeout_s: float | None) -> list[Candidate]:
     """Find the nodes nearest to the question."""
     filters, plan = request.filters, _plan(index, request.filters, depth)
     if plan is not None and plan.kind is PlanKind.NONE:
@@ -83,20 +80,19 @@ def nearest(
     return [Candidate(node, score, {DENSE: score}) for node, score in zip(nodes, scores, strict=False)]
 
 
-def _plan(index: SearchableIndex, filters: MetadataFilters | None, depth: int) -> FilterPlan | None:
+def _plan(index: Index, filters: MetadataFilters | None, depth: int) -> FilterPlan | None:
     """Ask the prefilter, if the index has one, how a filtered search is best run."""
-    prefilter = prefilter_of(index)
-    if is_empty(filters) or prefilter is None:
+    if is_empty(filters) or not index.has_prefilter:
         return None
-    return run_guarded(f"the prefilter of index {index.name}", lambda: prefilter.metadata().plan(filters, depth))
+    return run_guarded(f"the prefilter of index {index.name}", lambda: index.metadata().plan(filters, depth))
 
 
 def _among_candidates(
-    index: SearchableIndex, filters: MetadataFilters | None, vector: Sequence[float], depth: int
+    index: Index, filters: MetadataFilters | None, vector: Sequence[float], depth: int
 ) -> list[Candidate] | None:
     """Search exactly among the nodes that satisfy the filters, where their vectors are in memory."""
-    rows = index.vector_rows() if isinstance(index, HasVectorRows) else None
-    if rows is None or not isinstance(index, HasVectorRows):
+    rows = index.vector_rows()
+    if rows is None:
         return None
     found = rows.nearest(vector, index.candidates(filters), depth)
     if found is None:
@@ -125,12 +121,9 @@ class AskedRetriever(RetrieverAdapter):
     keeps_deadlines = True
 
     def __init__(
-        self, index: SearchableIndex, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
+        self, index: Index, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
     ) -> None:
         super().__init__(index, settings, callback_manager=callback_manager)
-        if not isinstance(index, AnswersItself):
-            raise StoreError(f"index {index.name!r} cannot be asked in words")
-        self._asked = index
         # Of its own, so that a retriever that hangs takes no thread from others.
         self._caller = DeadlineCaller(f"index {index.name}", max_calls=_MAX_CALLS)
 
@@ -147,7 +140,7 @@ class AskedRetriever(RetrieverAdapter):
             before, depth = len(given), min(_FACTOR * depth, MAX_DEPTH)
 
     def _ask(self, query: str, depth: int, deadline: float | None) -> list[NodeWithScore]:
-        call = partial(run_guarded, f"index {self._index.name}", lambda: list(self._asked.ask(query, depth)))
+        call = partial(run_guarded, f"index {self._index.name}", lambda: list(self._index.ask(query, depth)))
         if deadline is None:
             return call()
         return self._caller.call(call, deadline - self._settings.timer())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from llama_index.core.vector_stores.types import VectorStoreQuery
 
-from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, StoreError
+from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
 from agentic_retriever.filters import is_empty
 from agentic_retriever.retrievers.base import Candidate, Found, run_guarded
 from agentic_retriever.retrievers.vector import DENSE, nearest
@@ -17,10 +17,10 @@ from agentic_retriever.schema import Degradation
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from agentic_retriever.indices import Index
     from agentic_retriever.indices.hierarchy import HierarchyView, LeafHit
     from agentic_retriever.indices.summaries import SummaryView
     from agentic_retriever.retrievers.base import RetrievalRequest
-    from agentic_retriever.retrievers.searchable import SearchableIndex
 
 
 V_co = TypeVar("V_co", covariant=True)
@@ -32,37 +32,17 @@ MAX_LEAVES: Final = 10_000
 _GROWTH: Final = 4
 
 
-@runtime_checkable
-class HasHierarchy(Protocol):
-    """An index with leaves."""
-
-    def hierarchy(self, *, timeout_s: float | None = None) -> HierarchyView:
-        """Return the leaves of the current version, built within ``timeout_s`` seconds if need be."""
-
-
-@runtime_checkable
-class HasSummaries(Protocol):
-    """An index with summaries."""
-
-    def summaries(self, *, timeout_s: float | None = None) -> SummaryView:
-        """Return the summaries of the current version, built within ``timeout_s`` seconds if need be."""
-
-
-def hierarchy_of(index: SearchableIndex, left_s: float | None) -> HierarchyView:
+def hierarchy_of(index: Index, left_s: float | None) -> HierarchyView:
     """Return the leaves of an index."""
-    if not isinstance(index, HasHierarchy):
-        raise StoreError(f"index {index.name!r} keeps no leaves; use an index of this package for this strategy")
     return _view("leaves", index.name, index.hierarchy, left_s)
 
 
-def summaries_of(index: SearchableIndex, left_s: float | None) -> SummaryView:
+def summaries_of(index: Index, left_s: float | None) -> SummaryView:
     """Return the summaries of an index; otherwise as :func:`hierarchy_of`."""
-    if not isinstance(index, HasSummaries):
-        raise StoreError(f"index {index.name!r} keeps no summaries; use an index of this package for this strategy")
     return _view("summaries", index.name, index.summaries, left_s)
 
 
-def with_vector(index: SearchableIndex, request: RetrievalRequest, left_s: float | None) -> RetrievalRequest:
+def with_vector(index: Index, request: RetrievalRequest, left_s: float | None) -> RetrievalRequest:
     """Return the request with the question's vector, embedded now if it has none."""
     if request.query_vector is not None:
         return request
@@ -72,9 +52,7 @@ def with_vector(index: SearchableIndex, request: RetrievalRequest, left_s: float
     return replace(request, query_vector=tuple(float(x) for x in embedded))
 
 
-def nearest_among(
-    index: SearchableIndex, request: RetrievalRequest, node_ids: Collection[str], depth: int
-) -> list[Candidate]:
+def nearest_among(index: Index, request: RetrievalRequest, node_ids: Collection[str], depth: int) -> list[Candidate]:
     """Find those of some nodes that are nearest to the question."""
     if not node_ids or request.query_vector is None:
         return []  # some stores take no ids for no restriction
@@ -102,7 +80,7 @@ def leaves_for_chunks(view: HierarchyView, request: RetrievalRequest, chunks: in
 
 
 def plain_search(
-    index: SearchableIndex, request: RetrievalRequest, *, step: str, err: AgenticRetrieverError, left_s: float | None
+    index: Index, request: RetrievalRequest, *, step: str, err: AgenticRetrieverError, left_s: float | None
 ) -> Found:
     """Search as ``vector`` does, and say why."""
     found = nearest(index, request, request.top_k, timeout_s=left_s)

@@ -10,7 +10,9 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.schema import MetadataMode, TextNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryResult
 
+from agentic_retriever.errors import StoreError
 from agentic_retriever.filters import node_fields, predicate
+from agentic_retriever.indices import Index
 from agentic_retriever.indices.hierarchy import HierarchyView, Outline, leaf_nodes, outline_of
 from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.indices.summaries import SummaryView, central_summary, summary_node
@@ -70,7 +72,7 @@ class QueryModel:
 
 
 @dataclass
-class MemoryIndex:
+class MemoryIndex(Index):
     """The least that a retriever needs."""
 
     vector_store: BasePydanticVectorStore
@@ -78,9 +80,16 @@ class MemoryIndex:
     name: str = "stand-in"
     description: str = "for tests"
     version: int = 1
+    views: tuple = ()
     keyword_error: Exception | None = None
     view_error: Exception | None = None
     chunk_settings: ChunkSettings = field(default_factory=ChunkSettings)
+
+    def profile(self):
+        raise StoreError("a stand-in has no profile")
+
+    def search_profile(self):
+        return None
 
     def keyword(self):
         if self.keyword_error:

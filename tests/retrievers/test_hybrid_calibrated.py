@@ -44,7 +44,7 @@ def index(make_index, nodes, tmp_path):
             raise known.background
         return known.background
 
-    known.profile = profile
+    known.search_profile = profile
     return known
 
 

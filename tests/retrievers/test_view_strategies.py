@@ -9,7 +9,7 @@ from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter,
 
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import EmbeddingError, StoreError
-from agentic_retriever.indices import Indexer, IndexStorage
+from agentic_retriever.indices import Index, Indexer, IndexStorage
 from agentic_retriever.indices.hierarchy import LeafHit
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import (
@@ -138,10 +138,10 @@ def test_a_missing_view_degrades_to_dense_search(adapter, make_index, settings):
 def test_a_foreign_index_without_views_is_searched_densely(adapter, make_index, settings):
     index = make_index(book(["red apple harvest", "blue sea"]))
 
-    class Foreign:
+    class Foreign(Index):
         name, description, version = index.name, index.description, 1
         vector_store, embedding = index.vector_store, index.embedding
-        keyword, count = index.keyword, index.count
+        keyword, count, profile = index.keyword, index.count, index.profile
 
     result = ask(adapter(Foreign(), settings), "red apple")
     assert ids(result)[0] == "c0"

@@ -15,6 +15,7 @@ from agentic_retriever.errors import StoreError
 from agentic_retriever.indices.attached.snapshot import described_by
 from agentic_retriever.indices.attached.sources import NoNodes
 from agentic_retriever.indices.attached.store import AttachedVectorStore
+from agentic_retriever.indices.index import Index
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.schema import Strategy, View
 from agentic_retriever.threads import guarded
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from llama_index.core.base.base_retriever import BaseRetriever
-    from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
+    from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
     from agentic_retriever.embeddings import EmbeddingModel
     from agentic_retriever.indices.attached.recognition import Recognised
@@ -32,12 +33,15 @@ if TYPE_CHECKING:
     from agentic_retriever.indices.profile import IndexProfile
 
 
-class AttachedRetriever:
+class AttachedRetriever(Index):
     """A LlamaIndex retriever or query engine that a router asks; safe to use from many threads if that one is.
 
     Its profile is its description. Nothing tells when its nodes change, so its version is constant until
     :meth:`refresh` is called; until then answers stay in the cache for their time to live.
     """
+
+    is_attached = True
+    only_asked = True
 
     def __init__(
         self, *, name: str, description: str, created: str, recognised: Recognised, embedding: EmbeddingModel
@@ -66,18 +70,9 @@ class AttachedRetriever:
         return frozenset()
 
     @property
-    def language(self) -> str:
-        """The language of the description."""
-        return self.profile().language
-
-    @property
     def dimension(self) -> int | None:
         """Not known."""
         return None
-
-    def candidates(self, filters: MetadataFilters | None) -> frozenset[str]:  # noqa: ARG002 - as other indexes
-        """Return no ids: which nodes there are is not known."""
-        return frozenset()
 
     def keyword(self) -> KeywordIndex:
         """Refuse: there are no nodes to read."""
@@ -95,14 +90,6 @@ class AttachedRetriever:
     def count(self) -> int:
         """Return 1: how many nodes there are is not known, and an index without any would never be chosen."""
         return 1
-
-    def doc_ids(self) -> list[str]:
-        """Return nothing: which documents there are is not known."""
-        return []
-
-    def source_text(self, doc_id: str) -> str | None:  # noqa: ARG002 - as other indexes
-        """Return nothing: the texts of documents are not known."""
-        return None
 
     def profile(self) -> IndexProfile:
         """Return a profile made from the description alone."""

@@ -18,6 +18,7 @@ from agentic_retriever.filters import node_fields, predicate
 from agentic_retriever.indices.attached.asked import AttachedRetriever
 from agentic_retriever.indices.attached.snapshot import Sampler, Snapshot, SnapshotReader, is_same_model
 from agentic_retriever.indices.attached.store import AttachedVectorStore
+from agentic_retriever.indices.index import Index
 from agentic_retriever.schema import Strategy, View
 from agentic_retriever.threads import DeadlineCaller, guarded
 
@@ -160,7 +161,7 @@ class WatchedVersion:
 _WORDS_ALONE: Final = frozenset({Strategy.HYBRID, Strategy.PLANNER})
 
 
-class AttachedIndex:
+class AttachedIndex(Index):
     """An index of LlamaIndex that a router searches where it is; nothing of it is written or copied to a disk.
 
     Words, metadata and profile are derived in memory, and again after a change, which :meth:`catch_up` looks for:
@@ -171,6 +172,8 @@ class AttachedIndex:
 
     Safe to use from many threads, as far as the index behind it is.
     """
+
+    is_attached = True
 
     def __init__(
         self,
@@ -210,11 +213,6 @@ class AttachedIndex:
     def may_hang(self) -> bool:
         """True: nobody knows how long a foreign store takes."""
         return True
-
-    @property
-    def language(self) -> str:
-        """The language of most nodes."""
-        return self.profile().language
 
     @property
     def dimension(self) -> int | None:
@@ -275,6 +273,11 @@ class AttachedIndex:
         if now.background is None:
             return now.profile
         return replace(now.profile, background_mean=now.background[0], background_std=now.background[1])
+
+    @property
+    def has_prefilter(self) -> bool:
+        """It has one, in memory."""
+        return True
 
     def metadata(self) -> MetadataIndex:
         """Return the prefilter of the current version."""
