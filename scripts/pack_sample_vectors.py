@@ -19,7 +19,7 @@ from agentic_retriever.embeddings import (
 )
 from agentic_retriever.indices import Indexer, IndexStorage, QdrantEdgeVectorStore, embedded_text
 from agentic_retriever.indices.hierarchy import LEAVES
-from agentic_retriever.indices.index import CHUNKS
+from agentic_retriever.indices.stores import CHUNKS
 from agentic_retriever.indices.summaries import SUMMARIES
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS

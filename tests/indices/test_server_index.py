@@ -26,7 +26,7 @@ from agentic_retriever.errors import (
     StoreUnreachableError,
 )
 from agentic_retriever.indices import Indexer, IndexStorage, KeywordIndex, QdrantEdgeVectorStore, copying
-from agentic_retriever.indices import index as index_module
+from agentic_retriever.indices import stored as index_module
 from agentic_retriever.indices.copying import COPY_FILE, copy_index
 from agentic_retriever.indices.keyword import SparseKeywordView
 from agentic_retriever.ingestion import ChunkSettings
