@@ -250,27 +250,16 @@ def _failure_named(name: object) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt(Record):
-    """One model that was tried for an answer.
-
-    Attributes:
-        tier: Its tier.
-        model: Its name.
-        failure: Why it gave no answer, or ``None`` if it gave one.
-        seconds: Wall-clock time, waits between requests included.
-        requests: Requests that were sent; 0 when it was left alone.
-        prompt_tokens: Tokens of the prompt; 0 when they are not known, as after a failure.
-        completion_tokens: Tokens of the answer, likewise.
-        usd: Cost in USD; ``None`` when the model's price is not known.
-    """
+    """One model that was tried for an answer."""
 
     tier: Tier
     model: str
-    failure: Annotated[FailureKind | None, BeforeValidator(_failure_named)] = None
-    seconds: float = 0.0
-    requests: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    usd: float | None = 0.0
+    failure: Annotated[FailureKind | None, BeforeValidator(_failure_named)] = None  # ``None`` if it gave an answer
+    seconds: float = 0.0  # wall-clock time, waits between requests included
+    requests: int = 0  # 0 when it was left alone
+    prompt_tokens: int = 0  # 0 when they are not known, as after a failure
+    completion_tokens: int = 0  # likewise
+    usd: float | None = 0.0  # ``None`` when the model's price is not known
 
     def __str__(self) -> str:
         said = "answered" if self.failure is None else self.failure.value
@@ -346,17 +335,11 @@ class Complexity(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degradation(Record):
-    """One step that fell back to something lesser, and why.
+    """One step that fell back to something lesser, and why."""
 
-    Attributes:
-        step: The step, such as ``"hybrid.keyword"`` or ``"synthesis.llm"``.
-        reason: What went wrong, one line without secrets.
-        fallback: What was used instead.
-    """
-
-    step: str
-    reason: str
-    fallback: str
+    step: str  # such as ``"hybrid.keyword"`` or ``"synthesis.llm"``
+    reason: str  # what went wrong, one line without secrets
+    fallback: str  # what was used instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,43 +388,27 @@ class Selection(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyCard:
-    """What stage two knows about one strategy that an index can serve.
-
-    Attributes:
-        strategy: Which one.
-        description: When to use it, one line.
-        needs: The views of the index that it reads.
-        cost: Relative work of one query; ``vector`` is 1.
-        typical_ms: Typical latency in milliseconds: measured on this index, else on a small one.
-        quality: Measured mean nDCG@10 on this index in [0, 1], or ``None`` when nothing was measured yet.
-        measured: Whether ``typical_ms`` was measured on this index.
-        signals: How much each signal of a query speaks for it, as logarithm of odds times the signal's strength; added
-            to what the selector's own table says.
-    """
+    """What stage two knows about one strategy that an index can serve."""
 
     strategy: Strategy
-    description: str
-    needs: tuple[View, ...]
-    cost: float
-    typical_ms: float
-    quality: float | None = None
-    measured: bool = False
+    description: str  # when to use it, one line
+    needs: tuple[View, ...]  # the views of the index that it reads
+    cost: float  # relative work of one query; ``vector`` is 1
+    typical_ms: float  # milliseconds: measured on this index, else on a small one
+    quality: float | None = None  # measured mean nDCG@10 on this index, ``None`` when nothing was measured yet
+    measured: bool = False  # whether ``typical_ms`` was measured on this index
+    #: How much each signal of a query speaks for it, as logarithm of odds times the signal's strength; added to what
+    #: the selector's own table says.
     signals: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference(Record):
-    """One value that differs between two decisions.
+    """One value that differs between two decisions."""
 
-    Attributes:
-        path: Where, such as ``"index.scores.handbook"``.
-        before: In the first, ``None`` where it is not there.
-        after: In the second, likewise.
-    """
-
-    path: str
-    before: object
-    after: object
+    path: str  # such as ``"index.scores.handbook"``
+    before: object  # ``None`` where it is not there
+    after: object  # likewise
 
     def __str__(self) -> str:
         before, after = (
@@ -453,13 +420,9 @@ class Difference(Record):
 
 @dataclass(frozen=True, slots=True)
 class RouteDiff:
-    """What changed between two decisions; false when nothing did.
+    """What changed between two decisions; false when nothing did."""
 
-    Attributes:
-        differences: In the order of the record, the choices themselves first.
-    """
-
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[Difference, ...] = ()  # in the order of the record, the choices themselves first
 
     def __bool__(self) -> bool:
         return bool(self.differences)
@@ -607,19 +570,12 @@ def _same(before: object, after: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried(Record):
-    """One strategy that was run for a query.
-
-    Attributes:
-        strategy: Which one.
-        confidence: How well its nodes fit the question, in [0, 1]; ``None`` when no node was found by its vector.
-        nodes: How many it found.
-        ms: How long it took, in milliseconds.
-    """
+    """One strategy that was run for a query."""
 
     strategy: Strategy
-    confidence: float | None
-    nodes: int
-    ms: float
+    confidence: float | None  # how well its nodes fit, in [0, 1]; ``None`` when no node was found by its vector
+    nodes: int  # how many it found
+    ms: float  # milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -723,15 +679,10 @@ class ConfidenceLevel(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Confidence(Record):
-    """How far an answer can be trusted.
+    """How far an answer can be trusted."""
 
-    Attributes:
-        score: In [0, 1].
-        level: ``high`` from 0.75, ``needs_review`` from 0.50, else ``not_found``.
-    """
-
-    score: float
-    level: ConfidenceLevel
+    score: float  # in [0, 1]
+    level: ConfidenceLevel  # ``high`` from 0.75, ``needs_review`` from 0.50, else ``not_found``
 
     @classmethod
     def of(cls, score: float) -> "Confidence":

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import json
 from itertools import count
 
@@ -67,6 +68,10 @@ def test_every_strategy_is_measured_and_kept(indexed, folder):
     assert {"index", "datasets", "strategies", "fusion", "verdict", "problems", "seed"} <= set(told)
     assert {"ndcg@10", "p50_ms", "p95_ms", "quality", "latency_ms"} <= set(told["strategies"]["vector"])
     json.dumps(told, allow_nan=False)
+    page = result._repr_html_()
+    assert f"<b>{max(found.values()):.3f}</b>" in page
+    assert page.count("<tr>") == 1 + len(REGISTRY)
+    assert result.verdict in html.unescape(page)
     assert not (indexed.index("mine").folder / JOURNAL_FILE).exists()
 
 
