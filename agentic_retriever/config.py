@@ -28,6 +28,7 @@ PREFIX: Final = "AGENTIC_RETRIEVER_"
 
 SHARED: Final = (
     "embedding_model", "ollama_base_url", "openrouter_api_key", "cohere_api_key", "redis_url", "qdrant_url",
+    "qdrant_api_key",
 )  # fmt: skip
 """Settings that are also read from their name in capitals alone; the prefixed variable wins."""
 

@@ -7,7 +7,7 @@ import pickle
 import pytest
 from pydantic import ValidationError
 
-from agentic_retriever.config import PREFIX, REMOVED, RouterConfig, Secret
+from agentic_retriever.config import PREFIX, REMOVED, SHARED, RouterConfig, Secret
 from agentic_retriever.errors import ConfigError
 
 CANARY = "sk-canary-51c0"
@@ -133,3 +133,12 @@ def test_secrets_compare_and_copy():
     assert copy.deepcopy(Secret("a")) == Secret("a")
     assert len({Secret("a"), Secret("a")}) == 1
     assert not Secret("")
+
+
+def test_names_that_other_tools_use_are_read_too():
+    names = ["EMBEDDING_MODEL", "OLLAMA_BASE_URL", "OPENROUTER_API_KEY", "COHERE_API_KEY", "REDIS_URL", "QDRANT_URL",
+             "QDRANT_API_KEY"]  # fmt: skip
+    assert {name.casefold() for name in names} == set(SHARED)
+    for name in set(names) - {"REDIS_URL", "QDRANT_URL"}:
+        value = getattr(RouterConfig.from_env({name: "http://x"}), name.casefold())
+        assert getattr(value, "reveal", lambda value=value: value)() == "http://x"
