@@ -13,10 +13,9 @@ from llama_index.core.base.response.schema import AsyncStreamingResponse, Respon
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.tools import QueryEngineTool, ToolMetadata
 
-from agentic_retriever.checks import check_query, check_top_k
 from agentic_retriever.errors import UnknownStrategyError, unknown_name
 from agentic_retriever.filters import check_filters
-from agentic_retriever.schema import Strategy, Tier
+from agentic_retriever.schema import Strategy, Tier, check_query, check_top_k
 from agentic_retriever.tracing import safe_callbacks, spanned_by_base
 
 if TYPE_CHECKING:

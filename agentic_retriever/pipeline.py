@@ -43,7 +43,7 @@ from agentic_retriever.errors import (
 from agentic_retriever.filters import normalise
 from agentic_retriever.indices.profile import MAX_TERMS
 from agentic_retriever.llm import AsyncPieces, TierNeeds, spent_on
-from agentic_retriever.prompts import VERSION
+from agentic_retriever.llm.prompts import VERSION
 from agentic_retriever.retrievers import REGISTRY, RetrievalRequest, cards, run_sides, source_scores
 from agentic_retriever.retrievers.base import UNCHANGING, copies_plainly, made_model
 from agentic_retriever.retrievers.postprocess import (

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from agentic_retriever.breaker import Breaker, BreakerState, Ticket
 from agentic_retriever.config import Secret
 from agentic_retriever.errors import ConfigError, DeadlineExceededError
-from agentic_retriever.threads import DeadlineCaller, Workers
+from agentic_retriever.threads import Breaker, BreakerState, DeadlineCaller, Ticket, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

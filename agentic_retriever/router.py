@@ -15,7 +15,6 @@ from llama_index.core.schema import BaseNode, Document
 
 from agentic_retriever.bridge import Pluggable
 from agentic_retriever.cache import SingleFlightCache, warm
-from agentic_retriever.checks import check_query, check_top_k
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import (
     AgenticRetrieverError,
@@ -62,7 +61,7 @@ from agentic_retriever.resources import (
 from agentic_retriever.retrievers import RetrieverAdapter, StrategySpec
 from agentic_retriever.retrievers.registry import add_spec, remove_spec
 from agentic_retriever.routing import FEATURES
-from agentic_retriever.schema import RouteDecision, Strategy, View, strategy_named
+from agentic_retriever.schema import RouteDecision, Strategy, View, check_query, check_top_k, strategy_named
 from agentic_retriever.show import render, short_text
 from agentic_retriever.threads import DeadlineCaller, Workers
 

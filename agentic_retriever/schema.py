@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 from typing_extensions import Self
 
-from agentic_retriever.errors import ConfigError, RoutingError
+from agentic_retriever.errors import ConfigError, InvalidQueryError, RoutingError
 from agentic_retriever.show import render, short_text
 
 if TYPE_CHECKING:
@@ -76,6 +76,37 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - any field
     if isinstance(value, Enum):
         return value.value
     return value.to_dict() if isinstance(value, Record) else value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What may be asked
+
+MAX_QUERY_CHARS = 20_000
+MAX_TOP_K = 10_000
+
+
+def check_query(query: object, *, max_chars: int = MAX_QUERY_CHARS) -> str:
+    """Return the question if it can be searched for."""
+    if not isinstance(query, str):
+        raise InvalidQueryError(f"the question must be a str, got {type(query).__name__}")
+    if not query.strip():
+        raise InvalidQueryError("the question is blank; pass some text")
+    if len(query) > max_chars:
+        raise InvalidQueryError(
+            f"the question has {len(query):,} characters, at most {max_chars:,} are allowed; shorten it"
+        )
+    return query
+
+
+def check_top_k(top_k: object, *, maximum: int = MAX_TOP_K) -> int:
+    """Return ``top_k`` if it is a usable number of nodes."""
+    if isinstance(top_k, bool) or not isinstance(top_k, int):
+        raise InvalidQueryError(
+            f"top_k must be an int from 1 to {maximum:,}, got {type(top_k).__name__} {str(top_k)[:40]!r}"
+        )
+    if not 1 <= top_k <= maximum:
+        raise InvalidQueryError(f"top_k must be from 1 to {maximum:,}, got {str(top_k)[:40]}")
+    return top_k
 
 
 # ---------------------------------------------------------------------------------------------------------------------

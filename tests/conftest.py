@@ -13,10 +13,10 @@ from model_servers import ModelServer
 from small_indexes import ANIMALS, PLANETS, documents
 
 from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.breaker import Breaker
 from agentic_retriever.embeddings import LocalE5Embedding
 from agentic_retriever.llm.client import RetryPolicy
 from agentic_retriever.testing import FakeEmbedding
+from agentic_retriever.threads import Breaker
 
 _numbers = itertools.count()
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from agentic_retriever.breaker import Breaker, BreakerState
+from agentic_retriever.threads import Breaker, BreakerState
 
 FAILURES, COOLDOWN = 3, 30.0
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 import bm25s
 import numpy as np
 
-from agentic_retriever.checks import check_top_k
 from agentic_retriever.errors import ConfigError, IndexingError, StoreDamagedError, StoreError
 from agentic_retriever.indices.profile import save_derived
+from agentic_retriever.schema import check_top_k
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.stores.node_text import embedded_text
 from agentic_retriever.stores.sparse import SparseBM25

@@ -16,7 +16,7 @@ from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.indices.view_update import BATCH_NODES, Derivation, Derived
 from agentic_retriever.ingestion.chunking import count_tokens
 from agentic_retriever.llm import without_thoughts
-from agentic_retriever.prompts import summary_prompt
+from agentic_retriever.llm.prompts import summary_prompt
 from agentic_retriever.stores.points import KnownPoints, found_facts
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.centrality import central_sentences

@@ -1,6 +1,5 @@
 """The seam to language models: tiers, one retry loop, breakers, total deadlines, costs and typed errors."""
 
-from agentic_retriever.breaker import Breaker, BreakerState
 from agentic_retriever.llm.build import build_client
 from agentic_retriever.llm.calls import (
     LLMReply,
@@ -20,6 +19,7 @@ from agentic_retriever.llm.replies import Choice, containers, json_values, read_
 from agentic_retriever.llm.streaming import AsyncPieces, AsyncReplyStream, ReplyStream
 from agentic_retriever.llm.tiers import TieredClient, TierHealth
 from agentic_retriever.schema import Attempt, FailureKind
+from agentic_retriever.threads import Breaker, BreakerState
 
 __all__ = [
     "FREE",

@@ -10,13 +10,13 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
-from agentic_retriever.breaker import Breaker
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.llm.client import Endpoint, LLMClient, RetryPolicy
 from agentic_retriever.llm.prices import FREE, Price, PriceTable
 from agentic_retriever.llm.tiers import TieredClient
 from agentic_retriever.llm.watch import event_hooks, is_ollama, model_name
 from agentic_retriever.schema import Tier
+from agentic_retriever.threads import Breaker
 
 if TYPE_CHECKING:
     import ssl

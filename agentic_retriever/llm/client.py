@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from llama_index.core.llms import LLM
 
-    from agentic_retriever.breaker import Breaker, Ticket
     from agentic_retriever.llm.prices import Price
+    from agentic_retriever.threads import Breaker, Ticket
 
 MAX_RETRIES: Final = 2
 """One call sends at most three requests to an endpoint."""

@@ -16,7 +16,6 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from agentic_retriever.checks import MAX_QUERY_CHARS, MAX_TOP_K, check_query, check_top_k
 from agentic_retriever.errors import (
     AgenticRetrieverError,
     ConfigError,
@@ -27,6 +26,7 @@ from agentic_retriever.errors import (
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
 from agentic_retriever.indices.prefilter import PlanKind
 from agentic_retriever.retrievers.fusion import RRF_K, Fusion
+from agentic_retriever.schema import MAX_QUERY_CHARS, MAX_TOP_K, check_query, check_top_k
 from agentic_retriever.threads import Workers, guarded
 from agentic_retriever.tracing import no_callbacks, spanned_by_base
 

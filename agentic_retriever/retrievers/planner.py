@@ -13,7 +13,7 @@ from llama_index.core.schema import MetadataMode
 
 from agentic_retriever.errors import AgenticRetrieverError, LLMOutputError, RetrievalError
 from agentic_retriever.llm import ask, containers, json_values, random_boundary, without_thoughts
-from agentic_retriever.prompts import plan_prompt
+from agentic_retriever.llm.prompts import plan_prompt
 from agentic_retriever.retrievers.base import (
     Candidate,
     Found,

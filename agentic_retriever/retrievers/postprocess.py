@@ -14,7 +14,6 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores.types import FilterCondition, MetadataFilter, MetadataFilters
 
-from agentic_retriever.checks import check_top_k
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, DeadlineExceededError, RetrievalError
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.retrievers.base import fetch_nodes, run_guarded
@@ -28,7 +27,7 @@ from agentic_retriever.retrievers.rerank import (
     unit_scores,
     value_of,
 )
-from agentic_retriever.schema import Degradation
+from agentic_retriever.schema import Degradation, check_top_k
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.threads import DeadlineCaller, guarded
 

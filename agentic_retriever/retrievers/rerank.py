@@ -15,7 +15,7 @@ from llama_index.core.schema import MetadataMode, NodeWithScore
 
 from agentic_retriever.errors import ConfigError, LLMError, LLMOutputError
 from agentic_retriever.llm import ask, containers, json_values, random_boundary, without_thoughts
-from agentic_retriever.prompts import rerank_prompt
+from agentic_retriever.llm.prompts import rerank_prompt
 from agentic_retriever.retrievers.base import SCORES_KEY, source_scores
 from agentic_retriever.threads import DeadlineCaller, guarded
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, LLMError, LLMOutputError
 from agentic_retriever.llm import TierNeeds, ask, random_boundary, read_choice, spent_on_failure
-from agentic_retriever.prompts import index_choice_prompt, strategy_choice_prompt, strategy_word_prompt
+from agentic_retriever.llm.prompts import index_choice_prompt, strategy_choice_prompt, strategy_word_prompt
 from agentic_retriever.routing.classifier import DEFAULT_INDEX_MARGIN, IndexClassifier
 from agentic_retriever.routing.signals import checked_share
 from agentic_retriever.schema import NO_LIMITS, Degradation, Selection

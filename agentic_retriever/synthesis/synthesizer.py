@@ -14,7 +14,7 @@ from agentic_retriever.errors import (
     SynthesisError,
 )
 from agentic_retriever.llm import TierNeeds, spent_on
-from agentic_retriever.prompts import not_found
+from agentic_retriever.llm.prompts import not_found
 from agentic_retriever.schema import Complexity, Confidence, Degradation, Tier, TierUsage, Usage
 from agentic_retriever.synthesis.confidence import confidence_score
 from agentic_retriever.synthesis.context import MAX_PASSAGES, assemble

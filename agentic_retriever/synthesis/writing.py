@@ -13,7 +13,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from agentic_retriever.errors import BudgetExceededError, LLMOutputError, StreamBrokenError, SynthesisError
 from agentic_retriever.llm import LLMReply, StreamsReplies, estimate_tokens, without_thoughts
-from agentic_retriever.prompts import NO_ANSWER, answer_prompt, occurs
+from agentic_retriever.llm.prompts import NO_ANSWER, answer_prompt, occurs
 from agentic_retriever.schema import Tier
 from agentic_retriever.synthesis.checking import CitedText, check_citations
 from agentic_retriever.synthesis.citations import read_markers

@@ -12,7 +12,7 @@ from rapidfuzz import process
 from agentic_retriever.errors import DeadlineExceededError, FilterError, LLMError, unknown_name
 from agentic_retriever.filters import parse_moment
 from agentic_retriever.llm import ask, containers, json_values, random_boundary, without_thoughts
-from agentic_retriever.prompts import filter_prompt
+from agentic_retriever.llm.prompts import filter_prompt
 from agentic_retriever.schema import Degradation
 from agentic_retriever.understanding.clauses import (
     Bound,

@@ -5,8 +5,8 @@ import uuid
 import pytest
 from redis_servers import OwnServer
 
-from agentic_retriever.breaker import Breaker
 from agentic_retriever.redis import RedisLink
+from agentic_retriever.threads import Breaker
 
 REDIS = "redis://127.0.0.1:6379/13"
 

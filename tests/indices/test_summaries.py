@@ -15,7 +15,7 @@ from agentic_retriever.indices.summaries import (
 )
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.ingestion.chunking import count_tokens
-from agentic_retriever.prompts import summary_prompt
+from agentic_retriever.llm.prompts import summary_prompt
 from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 from agentic_retriever.testing import FakeEmbedding
 

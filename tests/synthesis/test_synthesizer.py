@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentic_retriever.errors import LLMError
 from agentic_retriever.llm import LLMClient, LLMReply
-from agentic_retriever.prompts import NOT_FOUND
+from agentic_retriever.llm.prompts import NOT_FOUND
 from agentic_retriever.schema import Budget, Complexity, ConfidenceLevel, Tier, Usage
 from agentic_retriever.synthesis import Evidence, ExtractiveSynthesizer, Limits, LLMSynthesizer, Synthesizer
 from agentic_retriever.testing.fakes import FakeLLM

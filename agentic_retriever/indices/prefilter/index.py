@@ -31,11 +31,11 @@ from typing import TYPE_CHECKING, Final
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from pyroaring import BitMap
 
-from agentic_retriever.checks import MAX_TOP_K, check_top_k
 from agentic_retriever.filters import RANGE_OPERATORS, check_filters, is_empty, parse_moment, walk_clauses
 from agentic_retriever.indices.prefilter.clauses import Compiler
 from agentic_retriever.indices.prefilter.inverted import rows_of
 from agentic_retriever.indices.prefilter.snapshot import Snapshot
+from agentic_retriever.schema import MAX_TOP_K, check_top_k
 from agentic_retriever.stores.payload import push_down
 
 if TYPE_CHECKING:

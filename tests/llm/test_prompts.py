@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import SynthesisError
-from agentic_retriever.prompts import (
+from agentic_retriever.llm.prompts import (
     NO_ANSWER,
     NOT_FOUND,
     VERSION,
