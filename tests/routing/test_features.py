@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import json
 import math
 import time
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentic_retriever.routing import FEATURES, assess_complexity, query_features
+from agentic_retriever.errors import ConfigError
+from agentic_retriever.indices.profile import ProfiledNode, make_profile
+from agentic_retriever.routing import FEATURES, DomainTerms, HeuristicSelector, assess_complexity, query_features
+from agentic_retriever.routing.features import names_people
+from agentic_retriever.text import Tokenizer
 
 
 def strengths(query, profile=None):
@@ -138,3 +144,187 @@ def test_no_text_takes_more_than_linear_time(unit, deeds):
     seconds(10)
     # 40 ms are allowed for 20,000 characters; ten times that leaves room for a slow machine, not for backtracking.
     assert seconds(20_000) < 0.4
+
+
+@pytest.fixture
+def articles(make):
+    texts = ["clustering of citations", "the hand of the operator", "a hand at work", "hand and glove", *["x"] * 50]
+    authors = ["Pooch, U. W.", "Prieve, B. G.", "Hand, D.", "Salton, G.", "Núñez, M.", "National Library"]
+    return make("articles", texts, [{"authors": [authors[at % len(authors)]]} for at in range(len(texts))])
+
+
+@pytest.fixture
+def owners(make):
+    names = ["นายสมชาย แก้วไพร", "นางสาวกานดา ใจดี", "นายเอก ทองคำ"]
+    return make("owners", ["โฉนดที่ดิน"] * 3, [{"owner": name} for name in names])
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "I am interested in articles written either by Prieve or Udo Pooch",
+        "what papers are there by G. Salton and others",
+        "anything by Knuth, Salton or Hoare",
+        "articles by salton",
+        "written by nunez",
+        "What has Salton published about clustering?",
+        "artículos escritos por Nuñez sobre coches de segunda mano",
+    ],
+)
+def test_people_are_found(query, articles):
+    assert names_people(query, articles)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "sorting by hand",
+        "the work by hand is slow",
+        "by which methods are citations clustered",
+        "articles by Knuth or Hoare",
+        "Salton street",
+        "clustering by similarity as in Salton",
+        "read by machine, Salton",
+        "",
+    ],
+)
+def test_others_are_not(query, articles):
+    assert not names_people(query, articles)
+
+
+def test_names_without_capitals_in_their_script(owners):
+    assert names_people("ที่ดินแปลงไหนเป็นของนายสมชาย แก้วไพรบ้าง", owners)
+    assert names_people("เจ้าของคือนางสาวกานดา", owners)
+    assert not names_people("ที่ดินของนายวิชัย", owners)
+
+
+def test_without_people_in_the_index_nobody_is_named(boats):
+    assert not names_people("articles by Salton", boats)
+
+
+def test_they_lead_to_metadata(articles, all_cards):
+    found = query_features("articles by Salton", articles, 0.0)
+    assert found["people"] == 1.0
+    assert HeuristicSelector().select("x", all_cards, features=found).name == "metadata"
+    assert query_features("articles by Salton", None, 0.0)["people"] == 0.0
+
+
+PARTS = st.lists(st.sampled_from(["by", "Salton", "ß", "İ", "written", "โดยนาย", "y", "ﬁ", "or"]), max_size=20)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(st.characters(exclude_categories=()), max_size=300) | PARTS.map(" ".join))
+def test_any_text_is_judged(text, articles):
+    assert names_people(text, articles) in {True, False}
+
+
+@pytest.mark.parametrize("unit", ["by ", "written by ", "by Salt", "โดยนาย", "ของนาย ", "what has ", "author"])
+def test_no_text_takes_more_than_linear_time_in_authorship(unit, articles):
+    query = (unit * 20_000)[:20_000]
+    start = time.thread_time()
+    names_people(query, articles)
+    assert time.thread_time() - start < 0.4
+
+
+@pytest.mark.shared_data
+def test_authors_beyond_the_listed_values_reach_the_metadata_strategy(shared_data, all_cards):
+    changed = {}
+    for name, total in (("cacm", 52), ("cisi", 76), ("cranfield", 225)):
+        folder = shared_data / "collections" / name
+        lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
+        nodes = [ProfiledNode(r["_id"], f"{r['title']}\n{r['text']}", r.get("metadata", {})) for r in lines]
+        none = np.zeros((0, 1), np.float32)
+        profile = make_profile(nodes, none, name=name, description="", description_vector=none[:, 0], version=1)
+        queries = [json.loads(line) for line in (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()]
+        assert len(queries) == total
+        changed[name] = []
+        for query in queries:
+            found = query_features(query["text"], profile, assess_complexity(query["text"])[1])
+            chosen = HeuristicSelector().select(query["text"], all_cards, features=found).name
+            if found["people"]:
+                changed[name].append((query["_id"], chosen))
+    assert changed == {"cacm": [("2", "metadata"), ("61", "metadata")], "cisi": [], "cranfield": []}
+
+
+TERMS = DomainTerms.parse("homologation | type approval; ABS\nR155 | UN R155; homologación")
+
+
+def found(query: str, language: str = "en", terms: DomainTerms = TERMS) -> list[str]:
+    return terms.found(Tokenizer(language=language).query_tokens(query), language)
+
+
+def test_a_setting_is_read():
+    assert TERMS.terms == (("homologation", "type approval"), ("ABS",), ("R155", "UN R155"), ("homologación",))
+    assert DomainTerms.parse(" \n ; ").terms == ()
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("which type approvals are there", ["homologation"]),
+        ("the approval of a type", []),
+        ("what does UN R155 ask of ABS", ["ABS", "R155"]),
+        ("homologation and type approval are one term", ["homologation"]),
+        ("the absolute truth", []),
+        ("", []),
+    ],
+)
+def test_terms_are_found_by_any_form_and_ending(query, wanted):
+    assert found(query) == wanted
+
+
+def test_accents_do_not_matter():
+    assert "homologación" in found("la homologacion de un coche", "es")
+    assert "homologación" in found("las HOMOLOGACIONES", "es")
+
+
+def test_terms_inside_text_without_spaces_are_found():
+    assert found("ค่าธรรมเนียมจดจำนองเท่าไร", "th", DomainTerms.parse("จดจำนอง")) == ["จดจำนอง"]
+
+
+@pytest.mark.parametrize("text", ["a | ", "| a", "a | ; b", "—", "x" * 201, ";".join(f"t{n}" for n in range(501))])
+def test_wrong_settings_are_refused(text):
+    with pytest.raises(ConfigError, match=r"domain_terms|domain terms"):
+        DomainTerms.parse(text)
+
+
+def test_a_feature_says_how_many_there_are(deeds):
+    def strength(query: str, profile=None) -> float:
+        return query_features(query, profile, 0.0, domain_terms=TERMS)["domain_terms"]
+
+    for profile in (None, deeds):
+        assert strength("how long may I keep a bike", profile) == 0.0
+        assert strength("the ABS rules", profile) == 0.8
+        assert strength("ABS and R155", profile) == 1.0
+    assert query_features("ABS and R155", None, 0.0)["domain_terms"] == 0.0
+    assert query_features("ABS", None, 0.0, domain_terms=DomainTerms())["domain_terms"] == 0.0
+
+
+def test_a_domain_term_leads_to_hybrid(all_cards):
+    query = "how long is a homologation valid"
+    without = HeuristicSelector().select(query, all_cards, features=query_features(query, None, 0.0))
+    with_terms = query_features(query, None, 0.0, domain_terms=TERMS)
+    chosen = HeuristicSelector().select(query, all_cards, features=with_terms)
+    assert (without.name, chosen.name) == ("vector", "hybrid")
+    assert "domain terms" in chosen.reason
+
+
+@given(st.lists(st.sampled_from(["valve", "gasket", "pump", "seal"]), max_size=8), st.lists(st.lists(
+    st.sampled_from(["valve", "gasket", "pump", "seal"]), min_size=1, max_size=3), min_size=1, max_size=4))  # fmt: skip
+def test_exactly_the_runs_of_words_are_found(words, terms):
+    table = DomainTerms.parse(";".join(" ".join(term) for term in terms))
+    wanted = [
+        " ".join(term)
+        for term in terms
+        if any(words[at : at + len(term)] == term for at in range(len(words) - len(term) + 1))
+    ]
+    assert found(" ".join(words), terms=table) == wanted
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=200))
+def test_any_text_is_read_or_refused(text):
+    try:
+        terms = DomainTerms.parse(text)
+    except ConfigError:
+        return
+    assert 0.0 <= terms.strength(["a"], "en") <= 1.0
