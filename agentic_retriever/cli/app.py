@@ -96,13 +96,12 @@ def bench_routing(
     seed: Seed = 0,
 ) -> None:
     """Measure how well questions are routed, beside LlamaIndex's selector and nearest utterances."""
-    from agentic_retriever.cli.bench import RoutingArguments, run_bench_routing
+    from agentic_retriever.cli.bench import run_bench_routing
 
-    asked = RoutingArguments(
-        datasets=tuple(datasets), vectors=vectors, descriptions=descriptions, also=tuple(index or ()),
-        complexity=tuple(complexity or ()), documents=documents, limit=limit, seed=seed, json_file=json_file, plot=plot,
+    run_bench_routing(
+        Console(), ctx.obj, datasets, vectors=vectors, descriptions=descriptions, also=tuple(index or ()),
+        complexity=complexity or (), most_documents=documents, limit=limit, seed=seed, json_file=json_file, plot=plot,
     )  # fmt: skip
-    run_bench_routing(Console(), ctx.obj, asked)
 
 
 @app.command()
@@ -135,16 +134,13 @@ def bench(
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report with plots into this file.")] = None,
 ) -> None:
     """Measure every strategy on labelled questions, beside the router's own choice and the best possible one."""
-    from agentic_retriever.cli.bench import BenchArguments, bench_options, run_bench
+    from agentic_retriever.cli.bench import run_bench
 
-    options = bench_options(
-        strategies=strategies, mode=mode, vectors=vectors, views=views, limit=limit, depth=depth, seed=seed,
-        baseline=baseline, peers=peers, answers=answers,
+    run_bench(
+        Console(), ctx.obj, datasets, strategies=strategies, mode=mode, keep=keep, json_file=json_file,
+        html_file=html_file, vectors=vectors, views=views, limit=limit, depth=depth, seed=seed, baseline=baseline,
+        peers=peers, answers=answers,
     )  # fmt: skip
-    asked = BenchArguments(
-        datasets=tuple(datasets), options=options, keep=keep, json_file=json_file, html_file=html_file
-    )
-    run_bench(Console(), ctx.obj, asked)
 
 
 @app.command()
@@ -163,13 +159,12 @@ def train(
     json_file: JsonFile = None,
 ) -> None:
     """Fit hybrid's weights and the choice of the strategy of an index; install what helps."""
-    from agentic_retriever.cli.bench import TrainArguments, run_train
+    from agentic_retriever.cli.bench import run_train
 
-    asked = TrainArguments(
-        datasets=tuple(datasets), index=index, vectors=vectors, limit=limit, seed=seed, dry_run=dry_run,
+    run_train(
+        Console(), ctx.obj, datasets, index=index, vectors=vectors, limit=limit, seed=seed, dry_run=dry_run,
         json_file=json_file,
     )  # fmt: skip
-    run_train(Console(), ctx.obj, asked)
 
 
 app.command()(warm)

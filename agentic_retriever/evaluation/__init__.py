@@ -10,46 +10,20 @@ from agentic_retriever.evaluation.datasets import (
     load_dataset,
 )
 from agentic_retriever.evaluation.harness import benchmark
-from agentic_retriever.evaluation.measures import ndcg_by_query
+from agentic_retriever.evaluation.material import RoutedQuery, RoutingMaterial, RoutingOptions, prepare
+from agentic_retriever.evaluation.measures import measure_reliability, ndcg_by_query
 from agentic_retriever.evaluation.options import BenchOptions
-from agentic_retriever.evaluation.reliability import draw_reliability, measure_reliability
-from agentic_retriever.evaluation.results import (
-    Benchmark,
-    ComplexityMeasures,
-    StageOneMeasures,
-    StageTwoMeasures,
-    TargetResult,
-)
-from agentic_retriever.evaluation.routing import (
-    Contender,
-    RoutedQuery,
-    RoutingBenchmark,
-    RoutingMaterial,
-    RoutingOptions,
-    bench_routing,
-    evaluate_complexity,
-    evaluate_stage_two,
-    prepare,
-    stage_one_field,
-    stage_two_field,
-)
-from agentic_retriever.evaluation.training import (
-    JudgedQuery,
-    StrategyRun,
-    TrainingOptions,
-    TrainingResult,
-    run_strategies,
-    train_strategies,
-)
+from agentic_retriever.evaluation.plots import draw_reliability
+from agentic_retriever.evaluation.results import Benchmark, TargetResult
+from agentic_retriever.evaluation.routing import RoutingBenchmark, bench_routing
+from agentic_retriever.evaluation.sections import Section
+from agentic_retriever.evaluation.training import TrainingOptions, TrainingResult, train_strategies
 
 __all__ = [
     "BenchOptions",
     "Benchmark",
-    "ComplexityMeasures",
-    "Contender",
     "Dataset",
     "DatasetKind",
-    "JudgedQuery",
     "LabelledQuery",
     "Problem",
     "ProblemKind",
@@ -58,23 +32,16 @@ __all__ = [
     "RoutingBenchmark",
     "RoutingMaterial",
     "RoutingOptions",
-    "StageOneMeasures",
-    "StageTwoMeasures",
-    "StrategyRun",
+    "Section",
     "TargetResult",
     "TrainingOptions",
     "TrainingResult",
     "bench_routing",
     "benchmark",
     "draw_reliability",
-    "evaluate_complexity",
-    "evaluate_stage_two",
     "load_dataset",
     "measure_reliability",
     "ndcg_by_query",
     "prepare",
-    "run_strategies",
-    "stage_one_field",
-    "stage_two_field",
     "train_strategies",
 ]

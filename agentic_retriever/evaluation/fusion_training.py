@@ -6,38 +6,37 @@ where real questions ask for a mixture.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from agentic_retriever.errors import EvaluationError
-from agentic_retriever.evaluation.measures import ndcg_by_query
+from agentic_retriever.evaluation.journal import SilentWatcher, Watcher
+from agentic_retriever.evaluation.measures import bootstrap_interval, ndcg_by_query
+from agentic_retriever.evaluation.sections import Section
+from agentic_retriever.evaluation.vectors import Asked
+from agentic_retriever.indices import Index, StoredIndex
 from agentic_retriever.retrievers import (
     DEFAULT_FUSION,
     FUSION_FILE,
     Fusion,
     FusionModel,
+    FusionTrainedOn,
     HybridRetriever,
     RetrievalRequest,
+    SideLists,
     fetch_nodes,
 )
 from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH
-from agentic_retriever.schema import Strategy
+from agentic_retriever.router import AgenticRouter
+from agentic_retriever.schema import Record, Strategy
+from agentic_retriever.show import figure_text
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from agentic_retriever.evaluation.journal import Watcher
-    from agentic_retriever.evaluation.training import JudgedQuery
-    from agentic_retriever.indices import Index, StoredIndex
-    from agentic_retriever.retrievers import FusionTrainedOn, SideLists
-    from agentic_retriever.router import AgenticRouter
-
-    Array = npt.NDArray[np.float64]
-
+Array = npt.NDArray[np.float64]
+Gain = tuple[float, float, float]  # mean, and both ends of its 95 % interval
 
 MIN_QUESTIONS: Final = 20
 _LARGEST_LOSS: Final = 0.01
@@ -49,7 +48,6 @@ _STEPS: Final = tuple(round(at / 10, 1) for at in range(11))
 _STEEPER: Final = FusionModel(slope=2 * DEFAULT_FUSION.slope, reach=0.3)
 _FOLDS: Final = 5
 _REPEATS: Final = 5
-_RESAMPLES: Final = 2_000
 _TIES: Final = 1e-9
 
 
@@ -86,7 +84,7 @@ class FusionTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FusionValidation:
+class FusionValidation(Record):
     """What fitted weights reach on questions that they were not fitted on; means of nDCG@10.
 
     The last three are a mean and its 95 % interval by a paired bootstrap over questions.
@@ -99,9 +97,9 @@ class FusionValidation:
     default: float
     dense: float
     bm25: float
-    gain: tuple[float, float, float]  # learned less default
-    over_side: tuple[float, float, float]  # learned less the better side, which is chosen in hindsight
-    side_gain: tuple[float, float, float]  # the better side less default
+    gain: Gain  # learned less default
+    over_side: Gain  # learned less the better side, which is chosen in hindsight
+    side_gain: Gain  # the better side less default
 
     @property
     def helps(self) -> bool:
@@ -115,9 +113,7 @@ class FusionValidation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        told = {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
-        return {**told, "helps": self.helps, "side_helps": self.side_helps}
+        return {**self.fields_to_dict(), "helps": self.helps, "side_helps": self.side_helps}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +139,26 @@ class FusionTraining:
             "verdict": self.verdict,
         }
 
+    def tables(self) -> list[Section]:
+        """Show what was reached in cross-validation, if there was one."""
+        seen = self.validation
+        if seen is None:
+            return []
+        over, dense_is_better = _gain_text(seen.over_side), seen.dense > seen.bm25
+        rows = [
+            ("fitted", figure_text(seen.learned), ""),
+            ("default", figure_text(seen.default), _gain_text(seen.gain)),
+            ("dense alone", figure_text(seen.dense), over if dense_is_better else ""),
+            ("BM25 alone", figure_text(seen.bm25), "" if dense_is_better else over),
+        ]
+        title = f"weights of hybrid, {seen.folds}-fold cross-validation, {seen.repeats} times"
+        return [Section(title, ["weights", "nDCG@10", "fitted gains (95 % interval)"], rows)]
+
 
 def train_fusion(
     router: AgenticRouter,
     index: StoredIndex,
-    queries: Sequence[JudgedQuery],
+    asked: Asked,
     *,
     trained_on: FusionTrainedOn,
     seed: int = 0,
@@ -160,11 +171,13 @@ def train_fusion(
     better than the default, too.
     """
     hybrid = router.resources.adapter(index, Strategy.HYBRID)
-    if len(queries) < MIN_QUESTIONS:
-        return FusionTraining.left_out(f"{len(queries)} judged questions are too few, {MIN_QUESTIONS} are the least")
+    if len(asked.queries) < MIN_QUESTIONS:
+        return FusionTraining.left_out(
+            f"{len(asked.queries)} judged questions are too few, {MIN_QUESTIONS} are the least"
+        )
     if not isinstance(hybrid, HybridRetriever):
         return FusionTraining.left_out(f"{type(hybrid).__name__} is registered for hybrid search")
-    table = fusion_table(index, hybrid, queries, watcher=watcher)
+    table = fusion_table(index, hybrid, asked, watcher=watcher)
     validation = validate_fusion(table, seed=seed)
     path, used = index.folder / FUSION_FILE, router.config.fusion == Fusion.CALIBRATED.value
     had_one, model = path.exists(), None
@@ -185,22 +198,21 @@ def train_fusion(
 def fusion_table(
     index: Index,
     hybrid: HybridRetriever,
-    queries: Sequence[JudgedQuery],
+    asked: Asked,
     *,
     watcher: Watcher | None = None,
 ) -> FusionTable:
     """Search both sides for every question once, and measure them merged by every candidate, documents by best node."""
     sides: dict[str, SideLists] = {}
     documents: dict[str, str] = {}
-    if watcher is not None:
-        watcher.begin("weights of hybrid", len(queries))
-    for query in queries:
-        request = RetrievalRequest(query.text, CALIBRATED_DEPTH, None, tuple(query.vector.tolist()))
+    watch = watcher or SilentWatcher()
+    watch.begin("weights of hybrid", len(asked.queries))
+    for query in asked.queries:
+        request = RetrievalRequest(query.text, CALIBRATED_DEPTH, None, tuple(asked.vectors[query.query_id].tolist()))
         sides[query.query_id] = hybrid.search_sides(request)
         _learn_documents(index, sides[query.query_id], documents)
-        if watcher is not None:
-            watcher.advance(1)
-    grades = {query.query_id: query.relevance for query in queries}
+        watch.advance(1)
+    grades = {query.query_id: query.relevance for query in asked.queries}
     quality = np.zeros((len(grades), len(CANDIDATES)))
     for at, model in enumerate(CANDIDATES):
         reached = ndcg_by_query(grades, {i: _document_ranking(found, model, documents) for i, found in sides.items()})
@@ -288,36 +300,33 @@ def _check_rows(table: FusionTable) -> None:
         )
 
 
-def _helps(gain: tuple[float, float, float]) -> bool:
+def _helps(gain: Gain) -> bool:
     return gain[0] > _TIES and gain[1] >= -_LARGEST_LOSS
 
 
-def _interval(gains: Array, seed: int) -> tuple[float, float, float]:
+def _interval(gains: Array, seed: int) -> Gain:
     """Mean of the gains, and the ends of its 95 % interval by a bootstrap over questions."""
     gains = np.round(gains, 12) + 0.0  # means of equal numbers may differ in the last digit, or be -0.0
-    generator = np.random.default_rng(seed)
-    means = [gains[generator.integers(0, len(gains), len(gains))].mean() for _ in range(_RESAMPLES)]
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(gains.mean()), float(low), float(high)
+    return float(gains.mean()), *bootstrap_interval(gains.tolist(), seed=seed)
 
 
 def _verdict(
     validation: FusionValidation, model: FusionModel | None, *, install: bool, used: bool, had_one: bool
 ) -> str:
-    side = _told(validation.over_side)
+    side = _gain_text(validation.over_side)
     if model is None:
-        gain = f"{_told(validation.gain)} nDCG@10 over the default and {side} over the better side"
+        gain = f"{_gain_text(validation.gain)} nDCG@10 over the default and {side} over the better side"
         stays = "; the weights that were there stay" if had_one else ""
         return f"weights of hybrid not installed, since they do not help: {gain}{stays}"
     if validation.helps:
         what = f"weights of hybrid (dense side {model.alpha:g})"
-        gain = f"{_told(validation.gain)} nDCG@10 over the default and {side} over the better side"
+        gain = f"{_gain_text(validation.gain)} nDCG@10 over the default and {side} over the better side"
     else:
         what = "BM25 alone as hybrid" if model.alpha < DEFAULT_FUSION.alpha else "dense search alone as hybrid"
-        gain = f"{_told(validation.side_gain)} nDCG@10 over the default, and no mixture is better"
+        gain = f"{_gain_text(validation.side_gain)} nDCG@10 over the default, and no mixture is better"
     done = "installed" if install else "would be installed, but this is a dry run"
     return f"{what} {done}: {gain}{'' if used else '; counts once the setting fusion is calibrated'}"
 
 
-def _told(gain: tuple[float, float, float]) -> str:
+def _gain_text(gain: Gain) -> str:
     return f"{gain[0]:+.3f} [{gain[1]:+.3f}, {gain[2]:+.3f}]"

@@ -1,24 +1,20 @@
-"""Results kept while a long measurement runs, so that an interrupted one goes on where it was."""
+"""Results kept while a long measurement runs, so that an interrupted one goes on where it was; and who watches it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+from typing_extensions import Self
 
 from agentic_retriever.errors import StoreError
-from agentic_retriever.json_files import write_atomically
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from types import TracebackType
-
-    from typing_extensions import Self
-
-
-JOURNAL_FORMAT: Final = 1
+FORMAT: Final = 1
 
 
 def fingerprint(facts: object) -> str:
@@ -27,61 +23,20 @@ def fingerprint(facts: object) -> str:
 
 
 class Journal:
-    """Parts of one measurement in one JSON file, written in one step; not for several threads.
-
-    A file that is damaged, or belongs to another measurement, counts as none: everything in it can be measured again.
-    """
-
-    def __init__(self, path: Path, key: str) -> None:
-        self._path = path
-        self._key = key
-        self._parts: dict[str, Any] = self._read()
-
-    @property
-    def parts(self) -> Mapping[str, Any]:
-        """What is there, by name."""
-        return dict(self._parts)
-
-    def keep(self, name: str, part: Mapping[str, Any]) -> None:
-        """Add a part, plain JSON types, and write the file."""
-        self._parts[name] = dict(part)
-        content = {"format": JOURNAL_FORMAT, "key": self._key, "parts": self._parts}
-        write_atomically(self._path, json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-
-    def remove(self) -> None:
-        """Remove the file: the measurement is done."""
-        self._path.unlink(missing_ok=True)
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            data = json.loads(self._path.read_bytes().decode("utf-8", "surrogatepass"))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        fits = isinstance(data, dict) and (data.get("format"), data.get("key")) == (JOURNAL_FORMAT, self._key)
-        parts = data.get("parts") if fits else None
-        return dict(parts) if isinstance(parts, dict) else {}
-
-
-# A log of single results, one line each, so that an interrupted run goes on where it was.
-
-LOG_FORMAT: Final = 1
-
-
-class RunLog:
     """Results that are appended one by one; a context manager, not for several threads.
 
     Each result is one line that is written at once, so after a crash every line is whole but for the last, which then
-    counts as not written. A log of another measurement counts as none.
+    counts as not written. A file that is damaged, or belongs to another measurement, counts as none.
     """
 
     def __init__(self, path: Path, key: str) -> None:
         self._path = path
-        self._head = {"format": LOG_FORMAT, "key": key}
+        self._head = {"format": FORMAT, "key": key}
         self.records: list[dict[str, Any]] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             kept = self._read()
-            self._file: BinaryIO = path.open("r+b" if kept else "wb")
+            self._file = path.open("r+b" if kept else "wb")
             self._file.truncate(kept)
             self._file.seek(kept)
         except OSError as err:
@@ -93,6 +48,10 @@ class RunLog:
         """Add a result."""
         self._write(record)
         self.records.append(dict(record))
+
+    def latest(self, kind: str) -> dict[tuple[str, str], dict[str, Any]]:
+        """Return the records of a kind by row and question; of several of one question the last one counts."""
+        return {(one["row"], one.get("query", "")): one for one in self.records if one.get("kind") == kind}
 
     def close(self) -> None:
         """Write everything to disk and close the file."""
@@ -131,26 +90,16 @@ class RunLog:
         kept = 0
         with self._path.open("rb") as file:
             for line in file:
-                record = _decoded(line)
-                if record is None or (not kept and record != self._head):
+                try:
+                    record = json.loads(line) if line.endswith(b"\n") else None
+                except ValueError:
+                    break
+                if not isinstance(record, dict) or (not kept and record != self._head):
                     break
                 if kept:
                     self.records.append(record)
                 kept += len(line)
         return kept
-
-
-def _decoded(line: bytes) -> dict[str, Any] | None:
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
-
-
-# Hearing how far a long measurement is.
 
 
 class Watcher(Protocol):

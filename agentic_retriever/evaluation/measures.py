@@ -1,4 +1,4 @@
-"""Quality of rankings by ``ir_measures``, on documents."""
+"""Measures: of rankings by ``ir_measures``, of answers by words, of choices, and how sure all these are."""
 
 from __future__ import annotations
 
@@ -7,26 +7,44 @@ import math
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from agentic_retriever.errors import ConfigError, EvaluationError
+from agentic_retriever.errors import AgenticRetrieverError, ConfigError, EvaluationError
+from agentic_retriever.schema import Record
 from agentic_retriever.text.scripts import Script, script_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import numpy.typing as npt
     from llama_index.core.schema import NodeWithScore
-
 
 BENCH_HINT: Final = "needs the extra 'bench': pip install 'agentic-retriever[bench]'"
 """What to do when a library of the extra is missing."""
 
 MEASURES: Final = ("nDCG@10", "R@10", "R@100", "RR", "AP")
 """The measures of a benchmark, as ``ir_measures`` writes them; the first one is what strategies are compared by."""
+
+RESAMPLES: Final = 2_000
+"""Samples of a bootstrap."""
+
+PERMUTATIONS: Final = 10_000
+"""Random sign changes of a test; with up to 13 differences all of them are tried instead."""
+
+BINS: Final = 15
+"""Bins of equal width for calibration, as in the paper."""
+
+STAGES: Final = ("embedding", "routing", "retrieval", "rerank", "total")
+"""Steps of a query that are told apart, where a row knows them, in their order."""
+
+_EXACT_UP_TO: Final = 13
+_BLOCK: Final = 1_000
+_TOLERANCE: Final = 1e-12
+
+
+# Rankings, on documents.
 
 
 def fold_to_documents(nodes: Iterable[NodeWithScore]) -> list[str]:
@@ -40,12 +58,14 @@ def fold_to_documents(nodes: Iterable[NodeWithScore]) -> list[str]:
     return sorted(best, key=lambda doc_id: -best[doc_id])
 
 
-def ndcg_by_query(
-    qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]], *, cutoff: int = 10
-) -> dict[str, float]:
-    """Measure each ranking by normalised discounted cumulative gain (K. Järvelin and J. Kekäläinen, TOIS 2002)."""
-    measures = _ir_measures()
-    wanted = measures.nDCG @ cutoff
+def measure_rankings(
+    qrels: Mapping[str, Mapping[str, int]],
+    rankings: Mapping[str, Sequence[str]],
+    measures: Sequence[str] = MEASURES,
+) -> dict[str, dict[str, float]]:
+    """Measure each ranking; a question without one counts 0."""
+    library = _ir_measures()
+    wanted = {library.parse_measure(name): name for name in measures}
     judged = {query: dict(grades) for query, grades in qrels.items()}
     # Ranks as scores, so that ties are not broken anew by the ids of documents.
     run = {
@@ -53,31 +73,20 @@ def ndcg_by_query(
         for query, ranking in rankings.items()
         if ranking
     }
-    found = dict.fromkeys(qrels, 0.0)
-    for metric in measures.iter_calc([wanted], judged, run):
-        if metric.query_id in found:
-            found[metric.query_id] = float(metric.value)
-    return found
-
-
-def measure_rankings(
-    qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]]
-) -> dict[str, dict[str, float]]:
-    """Measure each ranking by all of ``MEASURES``."""
-    library = _ir_measures()
-    wanted = {library.parse_measure(name): name for name in MEASURES}
-    judged = {query: dict(grades) for query, grades in qrels.items()}
-    run = {
-        query: {doc_id: float(len(ranking) - at) for at, doc_id in enumerate(ranking)}
-        for query, ranking in rankings.items()
-        if ranking
-    }
-    found = {query: dict.fromkeys(MEASURES, 0.0) for query in qrels}
+    found = {query: dict.fromkeys(measures, 0.0) for query in qrels}
     for metric in library.iter_calc(list(wanted), judged, run) if run else ():
         value = float(metric.value)
         if metric.query_id in found and math.isfinite(value):
             found[metric.query_id][wanted[metric.measure]] = value
     return found
+
+
+def ndcg_by_query(
+    qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]], *, cutoff: int = 10
+) -> dict[str, float]:
+    """Measure each ranking by normalised discounted cumulative gain (K. Järvelin and J. Kekäläinen, TOIS 2002)."""
+    name = f"nDCG@{cutoff}"
+    return {query: values[name] for query, values in measure_rankings(qrels, rankings, [name]).items()}
 
 
 def _ir_measures() -> Any:  # noqa: ANN401 - an optional module
@@ -87,17 +96,45 @@ def _ir_measures() -> Any:  # noqa: ANN401 - an optional module
         raise ConfigError(f"measuring retrieval {BENCH_HINT}") from err
 
 
-# How sure a mean is, and whether two ways differ: bootstrap intervals, randomisation tests, Holm's correction.
+# Answers, word by word.
 
-RESAMPLES: Final = 2_000
-"""Samples of a bootstrap."""
+_MARKER: Final = re.compile(r"\[\d+\]")
+_ARTICLES: Final = frozenset({"a", "an", "the"})
+UNSPACED: Final = frozenset({Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR, Script.HAN, Script.KANA})
+"""Scripts that put no spaces between words."""
 
-PERMUTATIONS: Final = 10_000
-"""Random sign changes of a test; with up to 13 differences all of them are tried instead."""
 
-_EXACT_UP_TO: Final = 13
-_BLOCK: Final = 1_000
-_TOLERANCE: Final = 1e-12
+def answer_f1(answer: str, gold: str) -> float:
+    """Return the F1 of the words of an answer against a right one (P. Rajpurkar et al., "SQuAD", EMNLP 2016).
+
+    Case, punctuation, citation markers and English articles do not count. Scripts that put no spaces between words are
+    compared by characters (P. Lewis et al., "MLQA", ACL 2020).
+    """
+    found, right = answer_tokens(answer), answer_tokens(gold)
+    if not found or not right:
+        return float(found == right)
+    shared = sum((Counter(found) & Counter(right)).values())
+    return 2 * shared / (len(found) + len(right))
+
+
+def exact_match(answer: str, gold: str) -> bool:
+    """Tell whether an answer is the right one, but for what ``answer_f1`` leaves out."""
+    return answer_tokens(answer) == answer_tokens(gold)
+
+
+def answer_tokens(text: str) -> list[str]:
+    """Return the words that are compared; single characters in scripts without spaces."""
+    plain = unicodedata.normalize("NFKC", _MARKER.sub(" ", text)).casefold()
+    return [word for word in "".join(map(_apart, plain)).split() if word not in _ARTICLES]
+
+
+def _apart(char: str) -> str:
+    if unicodedata.category(char)[0] in "PSC":
+        return " "
+    return f" {char} " if script_of(char) in UNSPACED else char
+
+
+# How sure a mean is, and whether two ways differ.
 
 
 def bootstrap_interval(values: Sequence[float], *, seed: int, resamples: int = RESAMPLES) -> tuple[float, float]:
@@ -129,8 +166,7 @@ def randomisation_test(first: Sequence[float], second: Sequence[float], *, seed:
     if len(gaps) <= _EXACT_UP_TO:
         bits = (np.arange(2 ** len(gaps))[:, None] >> np.arange(len(gaps))) & 1
         return float(np.mean(np.abs((1 - 2 * bits) @ gaps) >= seen))
-    rng = np.random.default_rng(seed)
-    extreme = 0
+    rng, extreme = np.random.default_rng(seed), 0
     for start in range(0, PERMUTATIONS, _BLOCK):
         signs = 1 - 2 * rng.integers(0, 2, size=(min(_BLOCK, PERMUTATIONS - start), len(gaps)))
         extreme += int(np.count_nonzero(np.abs(signs @ gaps) >= seen))
@@ -148,45 +184,51 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: corrected[name] for name in p_values}
 
 
-# How far an answer agrees with a right one, word by word.
-
-_MARKER: Final = re.compile(r"\[\d+\]")
-_ARTICLES: Final = frozenset({"a", "an", "the"})
-_UNSPACED: Final = frozenset({Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR, Script.HAN, Script.KANA})
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Return a percentile; 0.0 of nothing."""
+    return float(np.percentile(values, percent)) if len(values) else 0.0
 
 
-def answer_f1(answer: str, gold: str) -> float:
-    """Return the F1 of the words of an answer against a right one (P. Rajpurkar et al., "SQuAD", EMNLP 2016).
-
-    Case, punctuation, citation markers and English articles do not count. Scripts that put no spaces between words are
-    compared by characters (P. Lewis et al., "MLQA", ACL 2020).
-    """
-    found, right = answer_tokens(answer), answer_tokens(gold)
-    if not found or not right:
-        return float(found == right)
-    shared = sum((Counter(found) & Counter(right)).values())
-    return 2 * shared / (len(found) + len(right))
+def p50_p95(values: Sequence[float]) -> dict[str, float | None]:
+    """Return the median and the 95th percentile; ``None`` of nothing."""
+    return {f"p{at}": percentile(values, at) if len(values) else None for at in (50, 95)}
 
 
-def exact_match(answer: str, gold: str) -> bool:
-    """Tell whether an answer is the right one, but for what ``answer_f1`` leaves out."""
-    return answer_tokens(answer) == answer_tokens(gold)
+def stage_percentiles(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """Return p50 and p95 milliseconds of every stage that records tell apart."""
+    found: dict[str, list[float]] = {}
+    for record in records:
+        for stage, spent in (record.get("stages") or {}).items():
+            found.setdefault(stage, []).append(float(spent))
+    order = [*(name for name in STAGES if name in found), *sorted(found.keys() - set(STAGES))]
+    return {name: p50_p95(found[name]) for name in order}
 
 
-def answer_tokens(text: str) -> list[str]:
-    """Return the words that are compared; single characters in scripts without spaces."""
-    plain = unicodedata.normalize("NFKC", _MARKER.sub(" ", text)).casefold()
-    spaced = "".join(_shown(char) for char in plain)
-    return [word for word in spaced.split() if word not in _ARTICLES]
+# Choices among names, and what was said to be sure of them.
 
 
-def _shown(char: str) -> str:
-    if unicodedata.category(char)[0] in "PSC":
-        return " "
-    return f" {char} " if script_of(char) in _UNSPACED else char
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure(Record):
+    """A question on which something raised; it counts as answered wrongly."""
+
+    query_id: str
+    error: str
 
 
-# How well choices among names agree with the right ones.
+class HasFailures(Protocol):
+    @property
+    def failures(self) -> tuple[Failure, ...]: ...
+
+
+def failure_lines(by_name: Mapping[str, HasFailures]) -> list[str]:
+    """Say how often each failed that did, and the first error."""
+    failing = ((name, one.failures) for name, one in by_name.items() if one.failures)
+    return [f"{name} failed on {len(found)} questions, first: {found[0].error}" for name, found in failing]
+
+
+def error_text(err: Exception) -> str:
+    """Say what happened; the text of a foreign error may hold anything, so only its type is named."""
+    return f"{type(err).__name__}: {err}" if isinstance(err, AgenticRetrieverError) else type(err).__name__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +236,7 @@ class Outcomes:
     """Right names against chosen ones."""
 
     labels: tuple[str, ...]
-    matrix: npt.NDArray[np.int64]
+    matrix: npt.NDArray[np.int64]  # (right, chosen)
 
     @property
     def total(self) -> int:
@@ -203,20 +245,22 @@ class Outcomes:
 
     @property
     def accuracy(self) -> float | None:
-        """Share of right choices, in [0, 1]; ``None`` without any."""
+        """Share of right choices; ``None`` without any."""
         return float(self.matrix.trace() / self.matrix.sum()) if self.matrix.sum() else None
 
     @property
     def macro_accuracy(self) -> float | None:
         """Mean over the right names of the share of right choices, so that each counts the same: balanced accuracy."""
-        recalls = [row["recall"] for row in self.by_label().values()]
-        return float(np.mean(recalls)) if recalls else None
+        return self._mean("recall")
 
     @property
     def macro_f1(self) -> float | None:
-        """Mean F1 over the names that were ever right, in [0, 1]; ``None`` without any."""
-        scores = [row["f1"] for row in self.by_label().values()]
-        return float(np.mean(scores)) if scores else None
+        """Mean F1 over the names that were ever right; ``None`` without any."""
+        return self._mean("f1")
+
+    def _mean(self, figure: str) -> float | None:
+        rows = self.by_label().values()
+        return float(np.mean([row[figure] for row in rows])) if rows else None
 
     def by_label(self) -> dict[str, dict[str, float]]:
         """Return count, precision, recall and F1 of every name that was ever right."""
@@ -259,3 +303,87 @@ def compare(gold: Sequence[str], chosen: Sequence[str]) -> Outcomes:
     matrix = np.zeros((len(labels), len(labels)), dtype=np.int64)
     np.add.at(matrix, ([place[name] for name in gold], [place[name] for name in chosen]), 1)
     return Outcomes(labels=labels, matrix=matrix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abstention:
+    """Whether questions that nothing answers were told from the others."""
+
+    asked: int
+    out_of_scope: int
+    abstained: int
+    right: int
+
+    @property
+    def precision(self) -> float | None:
+        """Share of the abstentions that were right; ``None`` without an abstention or an out-of-scope question."""
+        return self.right / self.abstained if self.abstained and self.out_of_scope else None
+
+    @property
+    def recall(self) -> float | None:
+        """Share of the out-of-scope questions on which it abstained; ``None`` without one."""
+        return self.right / self.out_of_scope if self.out_of_scope else None
+
+    @property
+    def false_rate(self) -> float | None:
+        """Share of the questions that can be answered on which it abstained; ``None`` without one."""
+        inside = self.asked - self.out_of_scope
+        return (self.abstained - self.right) / inside if inside else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        names = ("out_of_scope", "abstained", "right", "precision", "recall", "false_rate")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReliabilityBin(Record):
+    """The choices whose confidence lies in one stretch."""
+
+    low: float
+    high: float
+    count: int
+    weight: float  # Their share of all, in [0, 1]
+    confidence: float | None  # Their mean confidence, or None without any
+    accuracy: float | None  # The share that was right, or None without any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reliability(Record):
+    """Confidence against accuracy, and the expected calibration error."""
+
+    ece: float | None
+    bins: tuple[ReliabilityBin, ...]
+
+
+def measure_reliability(
+    confidences: Sequence[float], right: Sequence[bool], *, bins: int = BINS, weights: Sequence[float] | None = None
+) -> Reliability:
+    """Hold the confidence of choices against how often they were right."""
+    sure, hits = np.asarray(confidences, dtype=np.float64), np.asarray(right, dtype=np.float64)
+    load = np.ones(len(sure)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if not len(sure) == len(hits) == len(load):
+        raise ValueError(f"{len(sure)} confidences, {len(hits)} outcomes, {len(load)} weights; they must be as many")
+    if not ((sure >= 0) & (sure <= 1)).all():
+        raise ValueError("a confidence must be in [0, 1]")
+    place = np.minimum((sure * bins).astype(np.int64), bins - 1)
+    counts = np.bincount(place, minlength=bins)
+
+    def added(values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+        return np.bincount(place, weights=load * values, minlength=bins)
+
+    mass, mean_sure, mean_right = added(np.ones(len(sure))), added(sure), added(hits)
+    total = float(load.sum())
+    made = tuple(
+        ReliabilityBin(
+            low=at / bins,
+            high=(at + 1) / bins,
+            count=int(counts[at]),
+            weight=float(mass[at] / total) if total else 0.0,
+            confidence=float(mean_sure[at] / mass[at]) if mass[at] else None,
+            accuracy=float(mean_right[at] / mass[at]) if mass[at] else None,
+        )
+        for at in range(bins)
+    )
+    ece = float(np.abs(added(hits - sure)).sum() / total) if total else None
+    return Reliability(ece=ece, bins=made)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from agentic_retriever.errors import EvaluationError, unknown_name
 from agentic_retriever.retrievers import REGISTRY
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from agentic_retriever.schema import Record
 
 AUTO: Final = "auto"
 """Name of the row in which the router chooses the strategy itself."""
@@ -23,7 +22,7 @@ DEPTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
+class BenchOptions(Record):
     """How to run a benchmark."""
 
     strategies: tuple[str, ...] | None = None
@@ -52,7 +51,5 @@ class BenchOptions:
             raise EvaluationError("round_robin asks each question once, of one strategy; auto and peers need mode all")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        told = {name: getattr(self, name) for name in self.__slots__}
-        strategies = None if self.strategies is None else list(self.strategies)
-        return {**told, "strategies": strategies, "vectors": None if self.vectors is None else self.vectors.name}
+        """Return plain JSON types; of a path its last part."""
+        return {**self.fields_to_dict(), "vectors": None if self.vectors is None else self.vectors.name}

@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from agentic_retriever.errors import ConfigError
-from agentic_retriever.evaluation.measures import BENCH_HINT, MEASURES
+from agentic_retriever.errors import ConfigError, EvaluationError
+from agentic_retriever.evaluation.measures import BENCH_HINT, MEASURES, Reliability
 from agentic_retriever.evaluation.options import ORACLE
+from agentic_retriever.json_files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from agentic_retriever.evaluation.reliability import Reliability
 
 OURS, PEER, FRONT, GREY = "#3b78b5", "#c2703d", "#4f9a55", "#888888"
 
+PLOT_FORMATS: Final = ("svg", "png")
+
+_COLUMNS: Final = 3
 _SIZE: Final = (7.2, 4.2)
 _ID: Final = re.compile(r'(\bid="|url\(#|href="#)')
 _COMMENT: Final = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
@@ -176,16 +180,51 @@ def _regret(regret: Mapping[str, float]) -> Any:  # noqa: ANN401 - of an optiona
 
 def _reliability(reliability: Reliability) -> Any:  # noqa: ANN401 - of an optional library
     figure, axes = _axes()
+    _draw_reliability(axes, reliability)
+    return figure
+
+
+def _draw_reliability(axes: Any, reliability: Reliability, title: str = "") -> None:  # noqa: ANN401 - likewise
     filled = [one for one in reliability.bins if one.count]
-    width = 1 / len(reliability.bins)
+    right = [one.accuracy for one in filled]
     axes.plot([0, 1], [0, 1], linestyle="--", color=GREY, linewidth=1, label="calibrated")
-    axes.bar([one.low for one in filled], [one.accuracy or 0 for one in filled], width=width, align="edge", color=OURS)
+    axes.bar([one.low for one in filled], right, width=1 / len(reliability.bins), align="edge", color=OURS)
+    sure = [one.confidence for one in filled]
+    axes.plot(sure, right, marker="o", linestyle="", color=PEER, markersize=4, label="mean confidence")
     for one in filled:
         axes.annotate(str(one.count), ((one.low + one.high) / 2, 0.02), ha="center", fontsize=6)
     error = "" if reliability.ece is None else f", calibration error {reliability.ece:.3f}"
-    axes.set(xlabel=f"confidence{error}", ylabel="share right", xlim=(0, 1), ylim=(0, 1.02))
-    axes.legend(fontsize=7)
-    return figure
+    axes.set(title=title, xlabel=f"confidence{error}", ylabel="share right", xlim=(0, 1), ylim=(0, 1.02))
+    axes.legend(loc="upper left", fontsize=7)
+
+
+# Reliability diagrams in a file of their own.
+
+
+def check_plot(path: Path) -> str:
+    """See whether a diagram can be drawn into a file, before anything is measured; return its kind."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in PLOT_FORMATS:
+        raise EvaluationError(f"cannot draw into {path}: its name must end in .{' or .'.join(PLOT_FORMATS)}")
+    _library("figure")
+    return kind
+
+
+def draw_reliability(measured: Mapping[str, Reliability], path: Path) -> None:
+    """Draw a reliability diagram for each of several ways to choose."""
+    kind = check_plot(path)
+    columns = min(_COLUMNS, len(measured))
+    rows = math.ceil(len(measured) / columns)
+    buffer = io.BytesIO()
+    with _library("").rc_context({"svg.hashsalt": "agentic-retriever"}):
+        figure = _library("figure").Figure(figsize=(4.2 * columns, 4.2 * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes, (name, reliability) in zip(grid.flat, measured.items(), strict=False):
+            _draw_reliability(axes, reliability, name)
+        for axes in list(grid.flat)[len(measured) :]:
+            axes.set_axis_off()
+        figure.savefig(buffer, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
+    write_atomically(path, buffer.getvalue())
 
 
 def _axes() -> tuple[Any, Any]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from agentic_retriever.show.intervals import Interval, interval_plot
+from agentic_retriever.show.intervals import interval_plot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +40,9 @@ class Cell(NamedTuple):
     best: bool = False  # in bold
     aside: str = ""  # smaller and paler behind the text
     share: float | None = None  # in [0, 1], drawn as a bar
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.aside}".rstrip()
 
 
 class Table(NamedTuple):
@@ -99,21 +102,11 @@ def _environment() -> Environment:
         finalize=lambda value: value if isinstance(value, Markup) else _clean(str(value)),
     )
     environment.filters.update(
-        line=_line,
-        short=shortened,
-        duration=duration,
-        figure=figure_text,
-        percent=_percent,
-        some=_some,
-        plain=_plain_value,
-        counts=_counts,
-        named=_row_name,
-        mean_of=lambda measure, row: row.mean(measure),
+        line=_line, short=shortened, duration=duration, figure=figure_text, some=_some, plain=_plain_value
     )
     environment.globals.update(
         anchor_of=_anchor, pieces=_pieces, links=_links, candidates=_candidates, signals=_signals, costs=_costs,
         source=_source, node_row=_node_row, interval_plot=interval_plot, choices=_CHOICES,
-        Interval=Interval, marked=_marked, pairs=partial(zip, strict=True),
     )  # fmt: skip
     return environment
 
@@ -138,37 +131,6 @@ def duration(ms: float) -> str:
     if ms >= 1000:
         return f"{ms / 1000:.1f} s"
     return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
-
-
-def _percent(share: float | None, digits: int = 0) -> str:
-    return "-" if share is None else f"{share:.{digits}%}"
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items())
-
-
-def _row_name(row: Any) -> str:  # noqa: ANN401 - a row of a benchmark
-    return f"{row.name} (peer)" if row.peer else str(row.name)
-
-
-def _marked(rows: Sequence[Sequence[Any]]) -> list[list[Cell]]:
-    """Write a name and its figures as cells, the best of each column in bold, all of them where several are.
-
-    The oracle, which knows what nobody can, is never the best.
-    """
-    best = {}
-    for column in range(1, len(rows[0]) if rows else 0):
-        found = [row[column] for row in rows if row[0] != "oracle" and row[column] is not None]
-        best[column] = figure_text(max(found, default=None))
-    return [
-        [Cell(str(name))]
-        + [
-            Cell(text, best=name != "oracle" and text == best[column] != "-")
-            for column, text in enumerate(map(figure_text, figures), start=1)
-        ]
-        for name, *figures in rows
-    ]
 
 
 def _some(values: Any, most: int = _MAX_ROWS) -> str:  # noqa: ANN401 - any texts

@@ -28,8 +28,11 @@ from agentic_retriever.errors import (
     NoEligibleStrategyError,
     UnknownIndexError,
 )
+from agentic_retriever.evaluation.datasets import LabelledQuery
 from agentic_retriever.evaluation.harness import benchmark
-from agentic_retriever.evaluation.training import JudgedQuery, run_strategies
+from agentic_retriever.evaluation.journal import Journal
+from agentic_retriever.evaluation.training import run_strategies
+from agentic_retriever.evaluation.vectors import Asked
 from agentic_retriever.testing import FakeEmbedding
 
 PLANETS = {
@@ -316,13 +319,14 @@ def test_decisions_of_attached_indexes_are_replayed(filled):
     assert not decision.diff(filled.replay(json.loads(json.dumps(decision.to_dict()))))
 
 
-def test_strategies_are_measured_on_an_attached_index(filled):
+def test_strategies_are_measured_on_an_attached_index(filled, tmp_path):
     """Where the model is another one than the router's, the index embeds the questions itself."""
     vector = filled.resources.embedding().embed_query(LEAVE)
-    judged = [JudgedQuery(query_id="q", text=LEAVE, vector=vector, relevance={"staff": 1})]
-    runs = {run.strategy.value: run for run in run_strategies(filled, "contracts", judged)}
-    assert set(runs) == {"vector", "hybrid", "planner", "metadata"}
-    assert all(run.quality == {"q": 1.0} and not run.failures and not run.degraded for run in runs.values())
+    query = LabelledQuery(query_id="q", text=LEAVE, index="contracts", relevance={"staff": 1})
+    with Journal(tmp_path / "journal", "run") as journal:
+        runs = run_strategies(filled, "contracts", Asked((query,), {"q": vector}), journal=journal)
+    assert {run.name for run in runs} == {"vector", "hybrid", "planner", "metadata"}
+    assert all(run.values("nDCG@10") == [1.0] and not run.failures and not run.degraded for run in runs)
 
 
 def test_a_benchmark_runs_over_an_attached_index(filled, tmp_path):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agentic_retriever.evaluation.results import choose
-from agentic_retriever.evaluation.routing import check_queries, measure_choices
+from agentic_retriever.evaluation.journal import Journal, SilentWatcher
+from agentic_retriever.evaluation.routing import check_queries, choose, measure_choices
+from agentic_retriever.evaluation.training import run_strategies
 from agentic_retriever.testing.fakes import FakeEmbedding
 
 if TYPE_CHECKING:
@@ -66,6 +67,22 @@ def write_vectors(path: Path, documents, queries, **changes) -> Path:
     }
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
     return path
+
+
+class Counting(SilentWatcher):
+    """Adds up what was done."""
+
+    def __init__(self):
+        self.done = 0
+
+    def advance(self, done):
+        self.done += done
+
+
+def run_all(router, name, asked, path, **more):
+    """Run every strategy of an index, with a journal in that file."""
+    with Journal(path, "run") as journal:
+        return run_strategies(router, name, asked, journal=journal, **more)
 
 
 def stage_one(queries, profiles, contender, **more):

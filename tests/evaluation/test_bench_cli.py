@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from agentic_retriever.cli.app import app
 from agentic_retriever.config import PREFIX
 from agentic_retriever.evaluation import harness
+from agentic_retriever.router import AgenticRouter
 from agentic_retriever.testing import FakeEmbedding
 
 
@@ -65,21 +66,19 @@ def test_kept_indexes_are_used_again(cli, boats, tmp_path):
 
 
 def test_an_interrupted_command_keeps_what_was_done(cli, boats, tmp_path, monkeypatch):
-    from agentic_retriever.evaluation import harness as runner
+    original = AgenticRouter.retrieve
 
-    original = runner.RouterContestant.ask
-
-    def ask(self, query, vector):
-        if self.name == "hybrid":
+    def retrieve(self, query, *, strategy, **more):
+        if strategy == "hybrid":
             raise KeyboardInterrupt
-        return original(self, query, vector)
+        return original(self, query, strategy=strategy, **more)
 
-    monkeypatch.setattr(runner.RouterContestant, "ask", ask)
+    monkeypatch.setattr(AgenticRouter, "retrieve", retrieve)
     args = ("bench", boats, "--strategies", "vector,hybrid", "--json", "o.json")
     assert cli(*args).exit_code == 130
     assert len(list((tmp_path / ".o.json.partial" / "runs").iterdir())) == 1
     assert not (tmp_path / "o.json").exists()
-    monkeypatch.setattr(runner.RouterContestant, "ask", original)
+    monkeypatch.setattr(AgenticRouter, "retrieve", original)
     assert cli(*args).exit_code == 0
     assert not (tmp_path / ".o.json.partial").exists()
 

@@ -11,9 +11,9 @@ from agentic_retriever import AgenticRouter
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation import benchmark, load_dataset
+from agentic_retriever.evaluation.answers import average_precision
 from agentic_retriever.evaluation.harness import resolve_source
 from agentic_retriever.evaluation.measures import answer_f1, answer_tokens, exact_match
-from agentic_retriever.evaluation.results import average_precision
 from agentic_retriever.testing import FakeEmbedding
 
 

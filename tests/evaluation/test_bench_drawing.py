@@ -48,9 +48,9 @@ def texts(page):
 def test_a_benchmark_draws_tables_and_intervals(measured):
     page = measured._repr_html_()
     assert page.count("<svg") == 2
-    assert page.count("<caption") == 3  # two data sets and their mean
+    assert page.count("<caption") == 5  # two data sets, their mean, the choice of the index, and that by index
     words = texts(page)
-    assert "a<b>: 2 questions" in words
+    assert "a<b>: 5 documents, 5 nodes, 2 questions" in words
     for name in measured.names():
         assert name in words
     assert not re.search(r"https?:|<script|<style| on\w+=|#[0-9a-f]{3,6}", page)

@@ -14,10 +14,18 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
 from agentic_retriever.evaluation import BenchOptions, benchmark
 from agentic_retriever.evaluation.harness import take_turns
-from agentic_retriever.evaluation.journal import RunLog
+from agentic_retriever.evaluation.journal import Journal
 from agentic_retriever.evaluation.measures import MEASURES
 from agentic_retriever.evaluation.plots import pareto_front
-from agentic_retriever.evaluation.results import Against, Row, cheapest_within, mean_choice, oracle_row, routing_quality
+from agentic_retriever.evaluation.results import (
+    Row,
+    against_baseline,
+    cheapest_within,
+    mean_choice,
+    oracle_row,
+    routing_quality,
+)
+from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Strategy
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
@@ -96,18 +104,19 @@ def test_the_same_seed_gives_the_same_figures(tmp_path, harbour):
 
 
 def test_an_interrupted_run_goes_on(tmp_path, harbour, monkeypatch):
-    from agentic_retriever.evaluation import harness as runner
-
     asked: list[tuple[str, str]] = []
-    original = runner.RouterContestant.ask
+    original = AgenticRouter.retrieve
 
-    def ask(self, query, vector):
-        if len(asked) == 6:
-            raise KeyboardInterrupt
-        asked.append((self.name, query.query_id))
-        return original(self, query, vector)
+    def retrieve(most):
+        def asking(self, query, *, strategy, **more):
+            if len(asked) == most:
+                raise KeyboardInterrupt
+            asked.append((strategy, query))
+            return original(self, query, strategy=strategy, **more)
 
-    monkeypatch.setattr(runner.RouterContestant, "ask", ask)
+        return asking
+
+    monkeypatch.setattr(AgenticRouter, "retrieve", retrieve(6))
     wanted = {"strategies": ["vector", "hybrid"], "folder": tmp_path / "keep"}
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, harbour, **wanted)
@@ -117,8 +126,7 @@ def test_an_interrupted_run_goes_on(tmp_path, harbour, monkeypatch):
         file.write(b'{"kind": "warm", "row": "hyb')  # killed while writing
     done = set(asked[1:5])
     asked.clear()
-    monkeypatch.setattr(runner.RouterContestant, "ask", lambda self, query, vector: (
-        asked.append((self.name, query.query_id)), original(self, query, vector))[1])  # fmt: skip
+    monkeypatch.setattr(AgenticRouter, "retrieve", retrieve(-1))
     result = run(tmp_path, harbour, **wanted)
     assert not done & set(asked)
     assert {name for name, _ in asked} == {"hybrid"}
@@ -276,8 +284,8 @@ def test_oracle_and_regret_are_what_they_say(table):
     assert found.accuracy == pytest.approx(np.mean([one[0] == max(one) for one in table]))
     assert found.mean_regret == pytest.approx(np.mean([max(one) - one[0] for one in table]))
     means = {one.name: one.mean() for one in rows}
-    assert found.best_fixed_mean == max(means.values())
-    assert found.gap == pytest.approx(oracle.mean() - max(means.values()))
+    assert found.choice.best_fixed_mean == max(means.values())
+    assert found.to_dict()["oracle_gap"] == pytest.approx(oracle.mean() - max(means.values()))
     assert means[found.cheapest_good] >= max(means.values()) - 0.02 - 1e-9
 
 
@@ -301,7 +309,7 @@ def test_cheapest_within_takes_the_cheap_one_only_if_it_is_good():
 
 def test_against_leaves_the_oracle_out():
     rows = {name: row(name, [0.1, 0.2]) for name in ("hybrid", "oracle", "planner")}
-    found = Against.of(rows, None, seed=0)
+    found = against_baseline(rows, None, seed=0)
     assert found.baseline == "hybrid"
     assert set(found.rows) == {"planner"}
 
@@ -315,8 +323,15 @@ def test_pareto_front_is_what_nothing_beats(points):
         assert beaten or name in front or any(points[one] == points[name] for one in front)
 
 
-def test_a_log_of_another_measurement_counts_as_none(tmp_path):
+def test_a_journal_of_another_measurement_counts_as_none(tmp_path):
     for key, before in (("one", []), ("one", [{"a": 1}]), ("two", [])):
-        with RunLog(tmp_path / "x.jsonl", key) as log:
-            assert log.records == before
-            log.append({"a": 1})
+        with Journal(tmp_path / "x.jsonl", key) as journal:
+            assert journal.records == before
+            journal.append({"a": 1})
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"format": 1, "key": "k", "parts": 3}\n', b"\xff\xfe\n"])
+def test_a_damaged_journal_counts_as_none(tmp_path, content):
+    (tmp_path / "j").write_bytes(content)
+    with Journal(tmp_path / "j", "k") as journal:
+        assert journal.records == []

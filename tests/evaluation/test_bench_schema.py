@@ -96,8 +96,8 @@ def test_several_indexes_bring_the_choice_of_the_index(told):
         assert 0 <= way["accuracy"] <= 1
     assert found["stage_one"]["profile"]["accuracy"] == 1.0
     assert "bench-routing" in found["left_out"]["llm"]
-    assert "Choice of the index" in page
-    assert "Accuracy by index" in page
+    assert "stage one: 3 questions" in page
+    assert "accuracy by index" in page
 
 
 def test_a_measure_without_a_number_counts_as_nothing_found(monkeypatch):

@@ -7,7 +7,8 @@ from evaluation_material import stage_one
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.routing import Contender, RoutedQuery, dataset_profile
+from agentic_retriever.evaluation.material import RoutedQuery, dataset_profile
+from agentic_retriever.evaluation.routing import Contender
 from agentic_retriever.evaluation.vectors import load_vectors
 from agentic_retriever.resources import make_classifier
 

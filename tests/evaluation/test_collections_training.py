@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from evaluation_material import run_all
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import KnownQueryEmbedding
 from agentic_retriever.evaluation import training as strategies
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, run_strategies, train_strategies
+from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, train_strategies
 from agentic_retriever.evaluation.vectors import load_vectors
 from agentic_retriever.retrievers import FUSION_FILE, FusionModel
 from agentic_retriever.router import AgenticRouter
@@ -74,7 +75,7 @@ def two_strategies(monkeypatch):
     real = strategies.cards
     wanted = {Strategy.VECTOR, Strategy.HYBRID}
     monkeypatch.setattr(strategies, "cards", lambda index: [c for c in real(index) if c.strategy in wanted])
-    monkeypatch.setattr(strategies, "build_served_views", lambda index: index.keyword())
+    monkeypatch.setattr(strategies, "build_views", lambda index, *_: index.keyword())
 
 
 def halves(dataset, most):
@@ -89,8 +90,8 @@ def trained(router, dataset, most):
     router.add_index("mine", dataset.path / "corpus.jsonl", description="documents")
     result = train_strategies([train], router, "mine", TrainingOptions())
     judged, _ = judged_queries([test], router, router.index("mine"))
-    found = {run.strategy: run.mean_quality for run in run_strategies(router, "mine", judged)}
-    return result, found[Strategy.VECTOR], found[Strategy.HYBRID]
+    found = {run.name: run.mean() for run in run_all(router, "mine", judged, router.config.data_dir / "journal")}
+    return result, found["vector"], found["hybrid"]
 
 
 def test_words_are_trusted_where_the_model_knows_another_language(shared_data, tmp_path):
@@ -110,8 +111,8 @@ def test_words_are_trusted_where_the_model_knows_another_language(shared_data, t
     # What was installed is in force, and does on other questions what words do there, not what vectors do.
     assert hybrid > 0.92 > 0.5 > dense
     # The strategies were measured with it, not with the weights that were there before.
-    measured = {run.strategy: run.mean_quality for run in result.runs}
-    assert measured[Strategy.HYBRID] > seen.default
+    measured = {run.name: run.mean() for run in result.runs}
+    assert measured["hybrid"] > seen.default
 
 
 def test_dense_search_is_not_lost_to_where_it_is_the_better_side(shared_data, tmp_path):

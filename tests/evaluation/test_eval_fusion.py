@@ -8,14 +8,13 @@ from itertools import count
 
 import numpy as np
 import pytest
-from evaluation_material import write_beir
+from evaluation_material import run_all, write_beir
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import EvaluationError
-from agentic_retriever.evaluation import training
 from agentic_retriever.evaluation.datasets import load_dataset
 from agentic_retriever.evaluation.fusion_training import (
     CANDIDATES,
@@ -269,31 +268,29 @@ def test_questions_made_of_the_corpus_fit_nothing(indexed, monkeypatch):
 def test_the_table_is_what_the_strategy_gives(indexed):
     router, folder = indexed
     index = router.index("mine")
-    queries, _ = judged_queries([load_dataset(folder)], router, index)
-    runs = {run.strategy: run for run in training.run_strategies(router, "mine", queries)}
-    found = fusion_table(index, router.resources.adapter(index, Strategy.HYBRID), queries)
-    hybrid, vector = (runs[s].quality for s in (Strategy.HYBRID, Strategy.VECTOR))
-    assert found.quality[:, 0] == pytest.approx([hybrid[q.query_id] for q in queries])
-    assert found.quality[:, found.sides[1]] == pytest.approx([vector[q.query_id] for q in queries])
+    asked, _ = judged_queries([load_dataset(folder)], router, index)
+    runs = {run.name: run.values("nDCG@10") for run in run_all(router, "mine", asked, folder / "journal")}
+    found = fusion_table(index, router.resources.adapter(index, Strategy.HYBRID), asked)
+    assert found.quality[:, 0] == pytest.approx(runs["hybrid"])
+    assert found.quality[:, found.sides[1]] == pytest.approx(runs["vector"])
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_strategies_are_measured_with_the_weights_that_will_be_in_force(indexed, monkeypatch, dry_run):
     router, folder = indexed
     index = router.index("mine")
-    queries, _ = judged_queries([load_dataset(folder)], router, index)
-    real = fusion_table(index, router.resources.adapter(index, Strategy.HYBRID), queries).quality
+    asked, _ = judged_queries([load_dataset(folder)], router, index)
+    real = fusion_table(index, router.resources.adapter(index, Strategy.HYBRID), asked).quality
     wanted = table(lambda model: 0.9 - 0.8 * abs(model.alpha - 1.0), rows=24)
     monkeypatch.setattr("agentic_retriever.evaluation.fusion_training.fusion_table", lambda *a, **k: wanted)
     result = train(router, folder, dry_run=dry_run)
     column = CANDIDATES.index(replace(result.fusion.model, trained_on=None))
     assert real[:, column].mean() < real[:, 0].mean() - 0.1  # what was fitted does worse here, so it can be told apart
-    measured = {run.strategy: run.quality for run in result.runs}[Strategy.HYBRID]
-    assert [measured[query.query_id] for query in queries] == pytest.approx(real[:, column])
+    measured = {run.name: run.values("nDCG@10") for run in result.runs}
+    assert measured["hybrid"] == pytest.approx(real[:, column])
     assert (index.folder / FUSION_FILE).exists() is not dry_run
     # Parts of questions are searched for by hybrid search, too.
-    planner = {run.strategy: run.quality for run in result.runs}[Strategy.PLANNER]
-    assert [planner[query.query_id] for query in queries] == pytest.approx(real[:, column], abs=1e-6)
+    assert measured["planner"] == pytest.approx(real[:, column], abs=1e-6)
 
 
 def test_weights_that_were_there_stay_and_are_told(indexed, monkeypatch):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
 from agentic_retriever.errors import ConfigError, EvaluationError
-from agentic_retriever.evaluation.measures import compare, fold_to_documents, ndcg_by_query
-from agentic_retriever.evaluation.reliability import check_plot, draw_reliability, measure_reliability
+from agentic_retriever.evaluation.measures import compare, fold_to_documents, measure_reliability, ndcg_by_query
+from agentic_retriever.evaluation.plots import check_plot, draw_reliability
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 PAIRS = st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=40)

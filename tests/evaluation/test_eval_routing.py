@@ -1,31 +1,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 import pytest
-from evaluation_material import BOAT_QUERIES, BOATS, BREAD, embed, stage_one, write_lines, write_vectors
+from evaluation_material import BOAT_QUERIES, BOATS, BREAD, Counting, embed, stage_one, write_lines, write_vectors
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.journal import Journal, fingerprint
-from agentic_retriever.evaluation.results import Choice, choose
+from agentic_retriever.evaluation.journal import Journal
+from agentic_retriever.evaluation.material import RoutedQuery, RoutingMaterial, RoutingOptions, prepare
+from agentic_retriever.evaluation.peers import LlamaIndexEmbeddingSelector, NearestUtteranceRouter
 from agentic_retriever.evaluation.routing import (
     FAILED,
     Contender,
-    LlamaIndexEmbeddingSelector,
-    NearestUtteranceRouter,
-    RoutedQuery,
-    RoutingOptions,
     bench_routing,
+    choose,
     evaluate_complexity,
     evaluate_stage_two,
     material_key,
-    prepare,
-    stage_one_field,
-    stage_two_field,
 )
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.router import AgenticRouter
@@ -84,9 +80,9 @@ def test_measures_of_stage_one():
         query("boats 0.5", None),
         query("typed", None),
     ]
-    done = []
+    done = Counting()
     found = stage_one(
-        queries, PROFILES, Contender(classifier=Scripted()), timer=lambda: next(ticks) / 1000, on_progress=done.append
+        queries, PROFILES, Contender(classifier=Scripted()), timer=lambda: next(ticks) / 1000, watcher=done
     )
     told = found.to_dict()
     assert told["queries"] == 5
@@ -106,7 +102,7 @@ def test_measures_of_stage_one():
     assert told["ece"] == pytest.approx((2 * 0.1 + 0.6 + 0.2) / 4)
     # boats: two of three right; bread: the one that was answered.
     assert told["macro_ece"] == pytest.approx((2 * 0.1 / 3 + 0.6 / 3 + 0.2) / 2)
-    assert sum(done) == len(queries)
+    assert done.done == len(queries)
     assert sum(one["count"] for one in told["reliability"]) == 4
     json.dumps(told, allow_nan=False)
 
@@ -135,27 +131,17 @@ def test_an_interrupted_run_goes_on(tmp_path):
                 raise KeyboardInterrupt
             return super().classify(query, profiles, query_vector=query_vector)
 
-    journal = Journal(tmp_path / "j", fingerprint("run"))
-    keep = lambda choices: journal.keep("x", {"choices": [c.to_dict() for c in choices]})  # noqa: E731
-    with pytest.raises(KeyboardInterrupt):
-        choose(queries, PROFILES, Stopping(), keep=keep)
-    again = Journal(tmp_path / "j", fingerprint("run"))
-    known = {c["query_id"]: Choice.from_dict(c) for c in again.parts["x"]["choices"]}
-    assert list(known) == [q.query_id for q in queries[:3]]
+    with Journal(tmp_path / "j", "run") as journal, pytest.raises(KeyboardInterrupt):
+        choose(queries, PROFILES, Stopping(), way="x", journal=journal)
     second = Scripted()
-    made = choose(queries, PROFILES, second, known=known)
+    with Journal(tmp_path / "j", "run") as again:
+        assert [record["query"] for record in again.records] == [q.query_id for q in queries[:3]]
+        made = choose(queries, PROFILES, second, way="x", journal=again)
     assert second.asked == ["boats 0.1", "boats 0.4", "boats 0.5"]  # the first one warms up
     assert [c.confidence for c in made] == [0.1, 0.2, 0.3, 0.4, 0.5]
-    assert Journal(tmp_path / "j", fingerprint("another")).parts == {}
     again.remove()
     again.remove()
     assert not (tmp_path / "j").exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"format": 1, "key": "k", "parts": 3}', b"\xff\xfe"])
-def test_damaged_journal_counts_as_none(tmp_path, content):
-    (tmp_path / "j").write_bytes(content)
-    assert Journal(tmp_path / "j", "k").parts == {}
 
 
 def test_llamaindex_selector_takes_the_nearest_description():
@@ -172,7 +158,7 @@ def test_llamaindex_selector_takes_the_nearest_description():
 
 @pytest.mark.parametrize("aggregation", ["mean", "sum"])
 def test_nearest_utterances_vote(aggregation):
-    peer = NearestUtteranceRouter(aggregation, top_k=5)
+    peer = NearestUtteranceRouter(PROFILES, aggregation)
     for text in ("ferry harbour", "dough oven", "water in the boat", "wind"):
         vector = embed(text)
         cosines = sorted(
@@ -192,7 +178,7 @@ def test_nearest_utterances_vote(aggregation):
 def test_nearest_utterances_refuse_nonsense():
     for bad in ({"aggregation": "max"}, {"top_k": 0}):
         with pytest.raises(EvaluationError, match="must be mean or sum"):
-            NearestUtteranceRouter(**bad)
+            NearestUtteranceRouter(PROFILES, **{"aggregation": "mean", **bad})
 
 
 class LastCard:
@@ -216,11 +202,13 @@ def test_stage_two():
         query("no label", "boats"),
         query("no index", None, strategy=Strategy.VECTOR),
     ]
-    found = evaluate_stage_two(queries, {"boats": PROFILES[0]}, cards, LastCard())
+    profiles = {"boats": PROFILES[0]}
+    material = RoutingMaterial(profiles=profiles, cards=cards, queries=tuple(queries), descriptions={}, passages={})
+    found = evaluate_stage_two(material, LastCard())
     assert found.outcomes.confusion() == {"hybrid": {"hybrid": 1}, "vector": {"hybrid": 1, FAILED: 1}}
     assert found.to_dict()["accuracy"] == pytest.approx(1 / 3)
     assert len(found.failures) == 1
-    assert evaluate_stage_two(queries[3:], {"boats": PROFILES[0]}, cards, LastCard()) is None
+    assert evaluate_stage_two(replace(material, queries=tuple(queries[3:])), LastCard()) is None
 
 
 def test_complexity():
@@ -244,8 +232,10 @@ def without_times(result):
 
 def run(router, datasets, tmp_path=None, **options):
     material = prepare(datasets, router, RoutingOptions(**options))
-    journal = None if tmp_path is None else Journal(tmp_path / "j", material_key(material, router.config.to_dict()))
-    return bench_routing(material, stage_one_field(router, material), stage_two_field(router), journal=journal)
+    if tmp_path is None:
+        return bench_routing(material, router)
+    with Journal(tmp_path / "j", material_key(material, router.config.to_dict())) as journal:
+        return bench_routing(material, router, journal=journal)
 
 
 def test_two_folders_with_vectors(router, boats, bread, vectors):
@@ -302,7 +292,7 @@ def test_vectors_of_other_dimensions_are_refused(router, boats, bread, vectors):
     write_vectors(
         vectors / "boats.npz", BOATS, BOAT_QUERIES, doc_vectors=np.ones((5, 8)), query_vectors=np.ones((2, 8))
     )
-    with pytest.raises(EvaluationError, match="boats 8, bread 32"):
+    with pytest.raises(EvaluationError, match="boats 8, index bread 32"):
         prepare([load_dataset(boats), load_dataset(bread)], router, RoutingOptions(vectors=vectors))
 
 

@@ -6,19 +6,12 @@ from itertools import count
 
 import numpy as np
 import pytest
-from evaluation_material import DIMENSION, write_beir, write_lines, write_vectors
+from evaluation_material import DIMENSION, run_all, write_beir, write_lines, write_vectors
 
 from agentic_retriever.errors import EvaluationError, RetrievalError, UnknownIndexError
-from agentic_retriever.evaluation import training
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.journal import Journal
-from agentic_retriever.evaluation.training import (
-    JOURNAL_FILE,
-    TrainingOptions,
-    judged_queries,
-    run_strategies,
-    train_strategies,
-)
+from agentic_retriever.evaluation.training import JOURNAL_FILE, TrainingOptions, judged_queries, train_strategies
+from agentic_retriever.evaluation.vectors import Asked
 from agentic_retriever.indices.measured import MeasuredStrategies
 from agentic_retriever.retrievers import REGISTRY
 from agentic_retriever.schema import Strategy
@@ -56,9 +49,9 @@ def train(router, datasets, given=None, **more):
 
 def test_every_strategy_is_measured_and_kept(indexed, folder):
     result = train(indexed, [load_dataset(folder, with_corpus=False)])
-    assert {run.strategy for run in result.runs} == set(REGISTRY)
+    assert {run.name for run in result.runs} == set(REGISTRY)
     assert all(set(run.quality) == {f"things/{i}" for i in QUERIES} for run in result.runs)
-    found = {run.strategy: run.mean_quality for run in result.runs}
+    found = {Strategy(run.name): run.mean() for run in result.runs}
     assert found[Strategy.HYBRID] > 0.9
     kept = MeasuredStrategies.load(indexed.index("mine").folder)
     assert {s: m.quality for s, m in kept.strategies.items()} == pytest.approx(found)
@@ -118,29 +111,29 @@ def test_questions_file(indexed, tmp_path):
         {"id": "bare", "query": "x", "index": "mine"},
     ]
     path = write_lines(tmp_path / "asked.jsonl", [*records, *others])
-    queries, problems = judged_queries([load_dataset(path)], indexed, indexed.index("mine"))
-    assert [q.query_id for q in queries] == [f"asked/{i}" for i in QUERIES]
+    asked, problems = judged_queries([load_dataset(path)], indexed, indexed.index("mine"))
+    assert [q.query_id for q in asked.queries] == [f"asked/{i}" for i in QUERIES]
     assert problems.counts == {"unjudged_query": 1}
 
 
 def test_given_vectors_must_be_of_the_index(indexed, folder, tmp_path):
     given = write_vectors(tmp_path / "v" / "things.npz", DOCUMENTS, QUERIES)
     dataset = load_dataset(folder)
-    queries, _ = judged_queries([dataset], indexed, indexed.index("mine"), vectors=given)
+    asked, _ = judged_queries([dataset], indexed, indexed.index("mine"), place=given)
     embedded, _ = judged_queries([dataset], indexed, indexed.index("mine"))
-    for one, other in zip(queries, embedded, strict=True):
-        assert float(one.vector @ other.vector) > 0.999
+    for query_id, vector in embedded.vectors.items():
+        assert float(asked.vectors[query_id] @ vector) > 0.999
     wrong = np.random.default_rng(0).standard_normal((len(QUERIES), DIMENSION))
     write_vectors(given, DOCUMENTS, QUERIES, query_vectors=wrong)
     with pytest.raises(EvaluationError, match="do not come from"):
-        judged_queries([dataset], indexed, indexed.index("mine"), vectors=tmp_path / "v")
+        judged_queries([dataset], indexed, indexed.index("mine"), place=tmp_path / "v")
     write_vectors(given, DOCUMENTS, QUERIES, query_ids=np.array([f"x{at}" for at in range(len(QUERIES))]))
     with pytest.raises(EvaluationError, match="vector of no question"):
-        judged_queries([dataset], indexed, indexed.index("mine"), vectors=given)
+        judged_queries([dataset], indexed, indexed.index("mine"), place=given)
 
 
-def test_a_failing_question_counts_as_found_nothing(indexed, folder, monkeypatch):
-    queries, _ = judged_queries([load_dataset(folder)], indexed, indexed.index("mine"))
+def test_a_failing_question_counts_as_found_nothing(indexed, folder, tmp_path, monkeypatch):
+    asked, _ = judged_queries([load_dataset(folder)], indexed, indexed.index("mine"))
     adapter = indexed.resources.adapter(indexed.index("mine"), Strategy.HYBRID)
     real = adapter.search
 
@@ -150,19 +143,18 @@ def test_a_failing_question_counts_as_found_nothing(indexed, folder, monkeypatch
         return real(request)
 
     monkeypatch.setattr(type(adapter), "search", lambda self, request: failing(request))
-    runs = {run.strategy: run for run in run_strategies(indexed, "mine", queries, timer=ticking())}
-    hybrid = runs[Strategy.HYBRID]
+    runs = {run.name: run for run in run_all(indexed, "mine", asked, tmp_path / "j", timer=ticking())}
+    hybrid = runs["hybrid"]
     assert [f.to_dict() for f in hybrid.failures] == [
         {"query_id": "things/q3", "error": "RetrievalError: both sides failed"}
     ]
-    assert hybrid.quality["things/q3"] == 0.0
-    assert len(hybrid.quality) == len(queries)
+    assert hybrid.quality["things/q3"]["nDCG@10"] == 0.0
+    assert len(hybrid.quality) == len(asked.queries)
 
 
 def test_an_interrupted_training_goes_on(indexed, folder, monkeypatch):
     dataset = load_dataset(folder)
     index = indexed.index("mine")
-    real = training.run_strategies
     adapter = indexed.resources.adapter(index, Strategy.PLANNER)
 
     def interrupted(self, request):
@@ -172,31 +164,18 @@ def test_an_interrupted_training_goes_on(indexed, folder, monkeypatch):
         patched.setattr(type(adapter), "search", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(indexed, [dataset])
-    kept = json.loads((index.folder / JOURNAL_FILE).read_text())["parts"]
-    assert Strategy.VECTOR.value in kept
-    assert Strategy.PLANNER.value not in kept
-
-    def watched(*args, journal, **more):
-        assert set(journal.parts) == set(kept)
-        return real(*args, journal=journal, **more)
-
-    monkeypatch.setattr(training, "run_strategies", watched)
+    kept = [json.loads(line) for line in (index.folder / JOURNAL_FILE).read_text().splitlines()[1:]]
+    rows = {record["row"] for record in kept}
+    assert Strategy.VECTOR.value in rows
+    assert Strategy.PLANNER.value not in rows
     vector = indexed.resources.adapter(index, Strategy.VECTOR)
     monkeypatch.setattr(type(vector), "search", interrupted)  # would stop the run if it were asked again
     result = train(indexed, [dataset])
-    assert result.runs[0].to_dict() == kept["vector"]
+    first = {record["query"]: record["ms"] for record in kept if record["row"] == "vector"}
+    assert result.to_dict()["strategies"]["vector"]["latency_ms"] == first
     assert len(result.runs) == len(REGISTRY)
 
 
-def test_a_damaged_journal_is_measured_again(indexed, folder, tmp_path):
-    queries, _ = judged_queries([load_dataset(folder)], indexed, indexed.index("mine"))
-    journal = Journal(tmp_path / "j", "k")
-    journal.keep("vector", {"quality": {"things/q0": 1.0}, "latency_ms": {}, "degraded": {}, "failures": []})
-    journal.keep("hybrid", {"odd": 1})
-    runs = run_strategies(indexed, "mine", queries, journal=journal, timer=ticking())
-    assert all(len(run.quality) == len(queries) for run in runs)
-
-
-def test_nothing_to_run(indexed):
+def test_nothing_to_run(indexed, tmp_path):
     with pytest.raises(EvaluationError, match="no judged question"):
-        run_strategies(indexed, "mine", [])
+        run_all(indexed, "mine", Asked((), {}), tmp_path / "j")

@@ -6,8 +6,8 @@ from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, embed, write_vec
 
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.routing import dataset_profile, describe, read_descriptions, sample_profile
-from agentic_retriever.evaluation.vectors import check_dimensions, embed_dataset, load_vectors, vectors_file
+from agentic_retriever.evaluation.material import dataset_profile, describe, read_descriptions, sample_profile
+from agentic_retriever.evaluation.vectors import KnownVectors, embed_dataset, load_vectors, vectors_file
 from agentic_retriever.sample import SAMPLE_INDEXES
 
 
@@ -28,7 +28,7 @@ def test_vectors_by_id_at_unit_length(boats, vectors):
     known = load_vectors(vectors_file(vectors, "boats"), load_dataset(boats))
     assert set(known.documents) == set(BOATS)
     assert set(known.queries) == set(BOAT_QUERIES)
-    assert known.dimension == DIMENSION
+    assert {len(vector) for vector in known.queries.values()} == {DIMENSION}
     assert known.problems.total == 0
     for text, vector in zip(BOATS.values(), known.documents.values(), strict=True):
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
@@ -90,31 +90,20 @@ def test_computed_vectors_are_of_a_bounded_sample(boats):
     assert list(again.documents) == list(known.documents)
 
 
-def test_different_dimensions(boats, bread, vectors):
-    known = load_vectors(vectors / "boats.npz", load_dataset(boats))
-    narrow = embed_dataset(load_dataset(bread), CountingEmbedder(), most_documents=2)
-    check_dimensions({"boats": known, "bread": narrow})
-    narrow = type(narrow)(documents={}, queries={}, dimension=8, origin="")
-    with pytest.raises(EvaluationError, match="boats 32, bread 8"):
-        check_dimensions({"boats": known, "bread": narrow})
-
-
 def test_profile_of_a_folder(boats, vectors):
     dataset = load_dataset(boats)
-    profile = dataset_profile(dataset, load_vectors(vectors / "boats.npz", dataset), description="boats", sample_size=4)
+    profile = dataset_profile(dataset, load_vectors(vectors / "boats.npz", dataset), "boats", sample_size=4)
     assert (profile.name, profile.nodes, profile.language) == ("boats", 5, "en")
     assert profile.sample.shape == (4, DIMENSION)
     assert profile.document_frequency["harbour"] == 2
-    assert dataset_profile(dataset, None).sample.shape == (0, 0)
+    assert dataset_profile(dataset, KnownVectors(documents={}, queries={}, origin="")).sample.shape == (0, 0)
 
 
 def test_profile_of_a_sample_index_needs_no_model():
     for index in SAMPLE_INDEXES:
-        profile = sample_profile(index.name)
+        profile = sample_profile(index.name, description_vector=np.zeros(384, np.float32))
         assert profile.nodes == len(profile.sample) > 100
         assert profile.sample.shape[1] == 384
-    with pytest.raises(EvaluationError, match="handbook"):
-        sample_profile("nothing")
 
 
 def test_descriptions_in_order_of_trust(boats, bread, tmp_path):

@@ -1,0 +1,282 @@
+"""Measuring answers: what they cite, when they abstain, how far they agree with right ones, and what a model thinks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from llama_index.core.base.llms.types import CompletionResponse, LLMMetadata
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.evaluation import FaithfulnessEvaluator, RelevancyEvaluator
+from llama_index.core.llms.custom import CustomLLM
+
+from agentic_retriever.evaluation.contestants import fallen_back, spent
+from agentic_retriever.evaluation.datasets import LabelledQuery
+from agentic_retriever.evaluation.journal import Journal, Watcher
+from agentic_retriever.evaluation.measures import (
+    Abstention,
+    Failure,
+    Reliability,
+    answer_f1,
+    bootstrap_interval,
+    error_text,
+    exact_match,
+    measure_reliability,
+    percentile,
+    stage_percentiles,
+)
+from agentic_retriever.evaluation.sections import Section, interval_text
+from agentic_retriever.llm import ModelClient
+from agentic_retriever.router import AgenticRouter
+from agentic_retriever.schema import Answer, ConfidenceLevel
+
+ANSWER: Final = "answer"
+"""Kind of the record of an answer, and its row."""
+
+MOST_CONTEXTS: Final = 5
+"""Nodes whose relevance is judged, from the best down; each costs a call."""
+
+_JUDGED_BY: Final = {
+    "citation_precision": "gold documents",
+    "citation_recall": "gold documents",
+    "answer_f1": "gold answers",
+    "exact_match": "gold answers",
+    "abstention": "labels of the questions",
+}
+_BY_MODEL: Final = {"faithfulness": "faithful", "context_precision": "context_precision"}
+_NO_JUDGE: Final = "no language model is configured, so faithfulness and context precision were not judged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerMeasures:
+    """How the answers to the questions of one index did."""
+
+    means: Mapping[str, float]
+    counts: Mapping[str, int]
+    intervals: Mapping[str, tuple[float, float]]
+    judged_by: Mapping[str, str]  # what each measure is held against
+    abstention: Abstention
+    reliability: Reliability | None  # None without an answer that cites something
+    records: Mapping[str, Mapping[str, Any]]
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        records = list(self.records.values())
+        times = [float(record["ms"]) for record in records]
+        tiers = [str(record["tier"]) for record in records if record.get("tier")]
+        return {
+            "asked": len(records),
+            **self.means,
+            "counts": dict(self.counts),
+            "intervals": {name: list(ends) for name, ends in self.intervals.items()},
+            "judged_by": dict(self.judged_by),
+            "abstention": self.abstention.to_dict(),
+            "reliability": None if self.reliability is None else self.reliability.to_dict(),
+            "tiers": {tier: tiers.count(tier) for tier in sorted(set(tiers))},
+            "p50_ms": percentile(times, 50),
+            "p95_ms": percentile(times, 95),
+            "stages_ms": stage_percentiles(records),
+            **{name: sum(r.get(name) or 0 for r in records) for name in ("llm_calls", "tokens", "usd")},
+            "cached": sum(bool(record.get("cached")) for record in records),
+            "failures": [
+                Failure(query_id=query, error=str(record["error"])).to_dict()
+                for query, record in self.records.items()
+                if record["error"]
+            ],
+            "notes": list(self.notes),
+            "per_query": {query: dict(record) for query, record in self.records.items()},
+        }
+
+    def table(self) -> Section:
+        """Show the measures, and how many questions were declined."""
+        rows = [
+            [name, f"{mean:.3f} {interval_text(self.intervals[name])}", self.counts[name], self.judged_by[name]]
+            for name, mean in self.means.items()
+        ]
+        silent = self.abstention
+        line = (
+            f"declined {silent.abstained} of {silent.asked} questions, {silent.right} of the {silent.out_of_scope} "
+            "that nothing answers"
+        )
+        return Section("answers", ["answers", "mean [95 %]", "questions", "judged by"], rows, lines=[line])
+
+
+def run_answers(
+    router: AgenticRouter,
+    index: str,
+    queries: Sequence[LabelledQuery],
+    journal: Journal,
+    *,
+    judge: Judge | None,
+    timer: Callable[[], float] = time.perf_counter,
+    watcher: Watcher,
+) -> None:
+    """Answer every question with the router's own choice of strategy; the journal takes each answer."""
+    done = {query for (_, query), record in journal.latest(ANSWER).items() if not record["error"]}
+    watcher.begin(f"answers, {index}", len(queries))
+    for query in queries:
+        if query.query_id not in done:
+            journal.append(_answered(router, index, query, judge, timer))
+        watcher.advance(1)
+
+
+def measure_answers(
+    queries: Sequence[LabelledQuery], journal: Journal, *, seed: int, judge: Judge | None
+) -> AnswerMeasures:
+    """Measure the answers in a journal."""
+    kept = journal.latest(ANSWER)
+    records = {query.query_id: kept[ANSWER, query.query_id] for query in queries}
+    values: dict[str, list[float]] = {}
+    for query in queries:
+        for name, value in _values(query, records[query.query_id]).items():
+            values.setdefault(name, []).append(value)
+    by_model = {} if judge is None else dict.fromkeys(_BY_MODEL, f"model {judge.name}")
+    known = {**_JUDGED_BY, **by_model}
+    cited = [(query, records[query.query_id]) for query in queries if records[query.query_id]["cited"]]
+    silent = {i for i, record in records.items() if record.get("level") == ConfidenceLevel.NOT_FOUND.value}
+    outside = {query.query_id for query in queries if not query.answerable}
+    return AnswerMeasures(
+        means={name: float(np.mean(found)) for name, found in values.items()},
+        counts={name: len(found) for name, found in values.items()},
+        intervals={name: bootstrap_interval(found, seed=seed) for name, found in values.items()},
+        judged_by={name: known[name] for name in [*values, "abstention"]},
+        abstention=Abstention(
+            asked=len(queries), out_of_scope=len(outside), abstained=len(silent), right=len(silent & outside)
+        ),
+        reliability=measure_reliability(
+            [min(1.0, max(0.0, float(record["confidence"]))) for _, record in cited],
+            [_relevant(query, record) > 0 for query, record in cited],
+            bins=10,
+        )
+        if cited
+        else None,
+        records=records,
+        notes=() if judge is not None else (_NO_JUDGE,),
+    )
+
+
+def _answered(
+    router: AgenticRouter, index: str, query: LabelledQuery, judge: Judge | None, timer: Callable[[], float]
+) -> dict[str, Any]:
+    record: dict[str, Any] = {"kind": ANSWER, "row": ANSWER, "query": query.query_id, "error": "", "cited": []}
+    start = timer()
+    try:
+        answer = router.query(query.text, index=index)
+    except Exception as err:  # noqa: BLE001 - one question must not end the run
+        return {**record, "ms": (timer() - start) * 1000, "error": error_text(err), "confidence": 0.0}
+    record |= {"ms": (timer() - start) * 1000, **_facts(answer)}
+    if judge is not None and answer.nodes:
+        record |= judge.judge(query.text, answer.text, [one.node.get_content() for one in answer.nodes])
+    return record
+
+
+def _facts(answer: Answer) -> dict[str, Any]:
+    return {
+        "text": answer.text,
+        "cited": list(dict.fromkeys(citation.doc_id for citation in answer.citations)),
+        "confidence": answer.confidence.score,
+        "level": answer.confidence.level.value,
+        "strategy": answer.route.strategy.name,
+        "tier": answer.tier.value,
+        "cached": answer.cached,
+        "stages": dict(answer.timings_ms),
+        "degraded": fallen_back(answer.degraded),
+        **spent(answer.usage),
+    }
+
+
+def _values(query: LabelledQuery, record: Mapping[str, Any]) -> dict[str, float]:
+    """Return every measure that the question has."""
+    found: dict[str, float] = {}
+    gold = [doc_id for doc_id, grade in query.relevance.items() if grade > 0]
+    if query.answerable and gold:
+        hits = _relevant(query, record)
+        found["citation_recall"] = hits / len(gold)
+        if record["cited"]:
+            found["citation_precision"] = hits / len(record["cited"])
+    if query.answerable and query.answer:
+        text = str(record.get("text", ""))
+        found["answer_f1"] = answer_f1(text, query.answer)
+        found["exact_match"] = float(exact_match(text, query.answer))
+    judged = {name: record[fact] for name, fact in _BY_MODEL.items() if record.get(fact) is not None}
+    return found | {name: float(value) for name, value in judged.items()}
+
+
+def _relevant(query: LabelledQuery, record: Mapping[str, Any]) -> int:
+    return sum(query.relevance.get(doc_id, 0) > 0 for doc_id in record["cited"])
+
+
+# Having answers judged by a language model, through LlamaIndex's evaluators.
+
+
+class JudgeLLM(CustomLLM):
+    """The router's own model as a LlamaIndex LLM, with its tiers, retries and breakers."""
+
+    model_name: str = "judge"
+    _client: Any = PrivateAttr()
+
+    def __init__(self, client: ModelClient) -> None:
+        super().__init__(model_name=client.model)
+        self._client = client
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """Name and window of the model."""
+        return LLMMetadata(model_name=self.model_name, context_window=self._client.context_tokens, num_output=256)
+
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:  # noqa: ANN401, ARG002 - LlamaIndex's signature
+        """Answer a prompt; raises ``LLMError`` if no tier answered."""
+        return CompletionResponse(text=self._client.complete(prompt).text)
+
+    def stream_complete(
+        self,
+        prompt: str,
+        formatted: bool = False,  # noqa: ARG002 - LlamaIndex's signature
+        **kwargs: Any,  # noqa: ANN401, ARG002 - LlamaIndex's signature
+    ) -> Generator[CompletionResponse, None, None]:
+        """Yield the whole answer at once."""
+        reply = self.complete(prompt)
+        yield CompletionResponse(text=reply.text, delta=reply.text)
+
+
+class Judge:
+    """Judges answers by a model: whether they follow from their sources, and whether these are about the question."""
+
+    def __init__(self, client: ModelClient) -> None:
+        model = JudgeLLM(client)
+        self.name = model.model_name
+        self._faithful = FaithfulnessEvaluator(llm=model)
+        self._relevant = RelevancyEvaluator(llm=model)
+
+    def judge(self, query: str, answer: str, contexts: Sequence[str]) -> dict[str, Any]:
+        """Judge one answer."""
+        found: dict[str, Any] = {"judge": self.name, "judge_error": ""}
+
+        # In a thread without an event loop: the evaluators start one, which Jupyter's would forbid.
+        def about(context: str) -> bool:
+            result = pool.submit(self._relevant.evaluate, query=query, response=answer, contexts=[context]).result()
+            return bool(result.passing)
+
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                faithful = pool.submit(self._faithful.evaluate, query=query, response=answer, contexts=list(contexts))
+                found["faithful"] = float(faithful.result().score or 0.0)
+                found["context_precision"] = average_precision([about(one) for one in contexts[:MOST_CONTEXTS]])
+        except Exception as err:  # noqa: BLE001 - the seam to LlamaIndex's evaluators; an unjudged answer is counted
+            found["judge_error"] = error_text(err)
+        return found
+
+
+def average_precision(verdicts: Sequence[bool]) -> float:
+    """Return the mean of the precision at every relevant place, in [0, 1]; 0 without any."""
+    right, total = 0, 0.0
+    for at, relevant in enumerate(verdicts, start=1):
+        if relevant:
+            right += 1
+            total += right / at
+    return total / right if right else 0.0

@@ -1,0 +1,413 @@
+"""What routing is measured on: profiles to choose from, and questions with their vectors; no index has to be built."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from agentic_retriever.embeddings import EmbeddingModel, PackedVectors, text_hash
+from agentic_retriever.errors import AgenticRetrieverError, EvaluationError, UnknownIndexError, unknown_name
+from agentic_retriever.evaluation.datasets import (
+    SAMPLE,
+    Dataset,
+    DatasetKind,
+    LabelledQuery,
+    ProblemReport,
+    check_names,
+)
+from agentic_retriever.evaluation.journal import SilentWatcher, Watcher
+from agentic_retriever.evaluation.measures import UNSPACED
+from agentic_retriever.evaluation.vectors import (
+    SAME_MODEL,
+    KnownVectors,
+    Vector,
+    embed_dataset,
+    load_vectors,
+    passage,
+    vectors_file,
+)
+from agentic_retriever.indices import IndexProfile, embedded_text
+from agentic_retriever.indices.profile import SAMPLE_SIZE, ProfiledNode, make_profile, sample_ids
+from agentic_retriever.ingestion import ChunkSettings, SourceDocument, chunk_document, discover, read_source
+from agentic_retriever.retrievers import REGISTRY, cards
+from agentic_retriever.router import AgenticRouter
+from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS
+from agentic_retriever.schema import Complexity, Strategy, StrategyCard
+from agentic_retriever.text import dominant_script, stopwords
+from agentic_retriever.text.tokens import stopword_languages
+
+MOST_DOCUMENTS: Final = 256
+"""Documents of a collection that are embedded when there are no vectors of it."""
+
+SAMPLE_EMBEDDING: Final = "local:multilingual-e5-small-q4"
+"""Identity of the embedding model that the sample's vectors come from."""
+
+TERMS: Final = 15
+"""How many terms a description of terms has."""
+
+SAMPLES: Final = {index.name: index for index in SAMPLE_INDEXES}
+_NO_VECTOR: Final = np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingOptions:
+    """How routing is to be measured."""
+
+    vectors: Path | None = None  # Folder with NAME.npz, or one such file; None computes what is needed
+    descriptions: Mapping[str, str] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+    most_documents: int = MOST_DOCUMENTS
+    limit: int | None = None  # Most questions of each data set, drawn by the seed; None takes all
+    seed: int = 0
+    complexity: Mapping[str, Complexity] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedQuery:
+    """A question for both stages, with what is right."""
+
+    query_id: str
+    text: str
+    dataset: str
+    vector: Vector | None  # The embedded question, (dimension,)
+    index: str | None  # The index that answers it; None where none does
+    strategy: Strategy | None = None  # The strategy that suits it, or None where that is not known
+    complexity: Complexity | None = None  # How hard it is, or None where that is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What an index is said to hold, and where that comes from."""
+
+    text: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingMaterial:
+    """What routing is measured on."""
+
+    profiles: Mapping[str, IndexProfile]
+    queries: tuple[RoutedQuery, ...]
+    descriptions: Mapping[str, Description]
+    passages: Mapping[str, Vector]  # Vectors of the descriptions as passages; none where one is missing
+    cards: Mapping[str, tuple[StrategyCard, ...]] = field(default_factory=dict)
+    unlabelled: tuple[RoutedQuery, ...] = ()
+    datasets: tuple[dict[str, Any], ...] = ()
+    problems: ProblemReport = field(default_factory=ProblemReport)
+    notes: tuple[str, ...] = ()
+    seed: int = 0
+
+
+def sample_indexes_of(datasets: Sequence[Dataset], existing: Sequence[str]) -> set[str]:
+    """Return the indexes of the sample that data sets are about: those of ``sample``, and those that nobody made."""
+    found: set[str] = set()
+    for dataset in datasets:
+        if dataset.kind is DatasetKind.QUESTIONS:
+            named = {query.index for query in dataset.queries if query.index in SAMPLES}
+            found |= {name for name in named if name and (dataset.name == SAMPLE or name not in existing)}
+    return found
+
+
+def prepare(
+    datasets: Sequence[Dataset], router: AgenticRouter, options: RoutingOptions, *, watcher: Watcher | None = None
+) -> RoutingMaterial:
+    """Gather what routing is measured on.
+
+    Every BEIR folder is an index of its own; a questions file is asked of the indexes that it names.
+    """
+    check_names(datasets)
+    return _Preparation(datasets, router, options, watcher or SilentWatcher()).run()
+
+
+class _Preparation:
+    """One run of :func:`prepare`."""
+
+    def __init__(
+        self, datasets: Sequence[Dataset], router: AgenticRouter, options: RoutingOptions, watcher: Watcher
+    ) -> None:
+        self._datasets = [dataset.limited(options.limit, options.seed) for dataset in datasets]
+        self._collections = [dataset for dataset in self._datasets if dataset.kind is DatasetKind.BEIR]
+        self._router = router
+        self._options = options
+        self._watcher = watcher
+        self._from_sample = sample_indexes_of(datasets, router.index_names())
+        self._known: dict[str, KnownVectors] = {}
+        self._notes: list[str] = []
+
+    def run(self) -> RoutingMaterial:
+        known = self._known = {dataset.name: self._vectors_of(dataset) for dataset in self._datasets}
+        descriptions = describe(self._collections, self._options.descriptions)
+        names = self._index_names()
+        embedded = self._embedded(descriptions)
+        profiles = {
+            dataset.name: dataset_profile(
+                dataset, known[dataset.name], descriptions[dataset.name].text, embedded.get(dataset.name)
+            )
+            for dataset in self._collections
+        }
+        offered = {name: tuple(spec.card() for spec in REGISTRY.values()) for name in profiles}
+        for name in names:
+            profiles[name], offered[name] = self._existing(name)
+            origin = SAMPLE if name in self._from_sample else "index"
+            descriptions[name] = Description(profiles[name].description, origin)
+        labelled, unlabelled = self._queries()
+        _check_dimensions(profiles, labelled)
+        return RoutingMaterial(
+            profiles=profiles,
+            cards=offered,
+            queries=labelled,
+            unlabelled=unlabelled,
+            descriptions=descriptions,
+            passages=self._passages(profiles),
+            datasets=tuple({**d.facts(), "vectors": known[d.name].origin} for d in self._datasets),
+            problems=ProblemReport.merged([r for d in self._datasets for r in (d.problems, known[d.name].problems)]),
+            notes=tuple(self._notes),
+            seed=self._options.seed,
+        )
+
+    def _embedder(self) -> EmbeddingModel:
+        model = self._router.resources.embedding()
+        if self._from_sample and model.name != SAMPLE_EMBEDDING:
+            raise EvaluationError(
+                f"the sample's vectors come from {SAMPLE_EMBEDDING}, the router uses {model.name}; set "
+                "EMBEDDING_MODEL=local, or leave the sample out"
+            )
+        return model
+
+    def _vectors_of(self, dataset: Dataset) -> KnownVectors:
+        place, most = self._options.vectors, self._options.most_documents
+        if place is not None:
+            path = vectors_file(place, dataset.name)
+            if path.exists() or dataset.kind is DatasetKind.BEIR:
+                return load_vectors(path, dataset)
+        embedder = self._embedder()
+        total = len(dataset.queries) + min(len(dataset.documents), most)
+        self._watcher.begin(f"embedding {dataset.name}", total)
+        return embed_dataset(dataset, embedder, most_documents=most, on_progress=self._watcher.advance)
+
+    def _index_names(self) -> list[str]:
+        """Name the existing indexes that are to be chosen from, in order of their first question."""
+        taken = {dataset.name for dataset in self._collections}
+        asked = [query.index for dataset in self._datasets for query in dataset.queries if query.index is not None]
+        names = [name for name in dict.fromkeys([*asked, *self._options.also]) if name not in taken]
+        existing = self._router.index_names()
+        for name in names:
+            if name not in existing and name not in self._from_sample:
+                raise UnknownIndexError(unknown_name("index", name, {*existing, *taken, *SAMPLES}))
+        return names
+
+    def _existing(self, name: str) -> tuple[IndexProfile, tuple[StrategyCard, ...]]:
+        if name in self._from_sample:
+            vector = self._embedder().embed_query(SAMPLES[name].description)
+            return sample_profile(name, description_vector=vector), tuple(spec.card() for spec in REGISTRY.values())
+        index = self._router.index(name)
+        return index.profile(), cards(index, measured=self._router.resources.trained(index).measured)
+
+    def _embedded(self, descriptions: Mapping[str, Description]) -> dict[str, Vector]:
+        """Embed the descriptions as questions, as an index does; nothing when the model is not that of the vectors."""
+        if not descriptions:
+            return {}
+        try:
+            embedder = self._embedder()
+            if self._options.vectors is not None and not self._same_model(embedder):
+                self._notes.append(
+                    f"the vectors do not come from the embedding model {embedder.name}, so what goes by descriptions "
+                    "was left out; set EMBEDDING_MODEL to theirs"
+                )
+                return {}
+            return {name: embedder.embed_query(found.text) for name, found in descriptions.items() if found.text}
+        except AgenticRetrieverError as err:
+            if self._options.vectors is None:
+                raise
+            self._notes.append(f"descriptions could not be embedded ({err}), so what goes by them was left out")
+            return {}
+
+    def _same_model(self, embedder: EmbeddingModel) -> bool:
+        """Embed one question whose vector is known and compare."""
+        for dataset in self._collections:
+            for query in dataset.queries:
+                vector = self._known[dataset.name].queries.get(query.query_id)
+                if vector is not None:
+                    found = embedder.embed_query(query.text)
+                    return found.shape == vector.shape and float(found @ vector) >= SAME_MODEL
+        return True
+
+    def _passages(self, profiles: Mapping[str, IndexProfile]) -> dict[str, Vector]:
+        """Embed the descriptions as passages, as LlamaIndex's selector does."""
+        if not all(len(profile.description_vector) for profile in profiles.values()):
+            return {}
+        matrix = self._embedder().embed_sentences([profile.description for profile in profiles.values()])
+        return dict(zip(profiles, np.asarray(matrix, dtype=np.float32), strict=True))
+
+    def _queries(self) -> tuple[tuple[RoutedQuery, ...], tuple[RoutedQuery, ...]]:
+        """Return the questions with a vector: those that say which index answers them, and the others."""
+        labelled: list[RoutedQuery] = []
+        unlabelled: list[RoutedQuery] = []
+        for dataset in self._datasets:
+            vectors = self._known[dataset.name].queries
+            for query in dataset.queries:
+                if query.query_id in vectors:
+                    made = self._routed(query, dataset, vectors[query.query_id])
+                    (labelled if query.index is not None or not query.answerable else unlabelled).append(made)
+        if not labelled:
+            paths = ", ".join(str(dataset.path) for dataset in self._datasets)
+            raise EvaluationError(f"no question of {paths} can be asked: none has both a label and a vector")
+        return tuple(labelled), tuple(unlabelled)
+
+    def _routed(self, query: LabelledQuery, dataset: Dataset, vector: Vector) -> RoutedQuery:
+        return RoutedQuery(
+            query_id=f"{dataset.name}/{query.query_id}",
+            text=query.text,
+            dataset=dataset.name,
+            vector=vector,
+            index=query.index if query.answerable else None,
+            strategy=query.strategy,
+            complexity=query.complexity or self._options.complexity.get(dataset.name),
+        )
+
+
+def _check_dimensions(profiles: Mapping[str, IndexProfile], queries: Sequence[RoutedQuery]) -> None:
+    """See that every question can be compared with every sample, or routing would go by words without saying so."""
+    widths = {f"index {name}": profile.sample.shape[1] for name, profile in profiles.items() if len(profile.sample)}
+    for query in queries:
+        if query.vector is not None:
+            widths.setdefault(f"questions of {query.dataset}", len(query.vector))
+    if len(set(widths.values())) > 1:
+        found = ", ".join(f"{what} {width}" for what, width in widths.items())
+        raise EvaluationError(f"vectors of different dimensions cannot be compared: {found}; take one embedding model")
+
+
+# The profile of an index that is not built: what stage one would know of a collection.
+
+
+def dataset_profile(
+    dataset: Dataset,
+    known: KnownVectors,
+    description: str = "",
+    description_vector: Vector | None = None,
+    *,
+    sample_size: int = SAMPLE_SIZE,
+) -> IndexProfile:
+    """Make the profile of a BEIR folder: one node a document, as an index of short documents would have."""
+    nodes = [
+        ProfiledNode(document.doc_id, passage(document), document.metadata)
+        for document in dataset.documents
+        if passage(document)
+    ]
+    chosen = sample_ids([node.node_id for node in nodes if node.node_id in known.documents], size=sample_size)
+    dimension = len(next(iter(known.queries.values()), _NO_VECTOR))
+    rows = [known.documents[doc_id] for doc_id in chosen]
+    return make_profile(
+        nodes,
+        np.stack(rows) if rows else np.zeros((0, dimension), np.float32),
+        name=dataset.name,
+        description=description,
+        description_vector=_NO_VECTOR if description_vector is None else description_vector,
+        version=1,
+    )
+
+
+def sample_profile(name: str, *, description_vector: Vector) -> IndexProfile:
+    """Make the profile of an index of the sample corpus from the vectors that ship with it; nothing is built."""
+    sample = SAMPLES[name]
+    found = [document for file in discover(sample.folder) for document in read_source(file, root=sample.folder)]
+    documents = [document for document in found if isinstance(document, SourceDocument)]
+    nodes = [node for document in documents for node in chunk_document(document, ChunkSettings())]
+    texts = {node.node_id: embedded_text(node) for node in nodes}
+    hashes = [text_hash(texts[node_id]) for node_id in sample_ids(list(texts))]
+    packed = PackedVectors(VECTORS).get_many(SAMPLE_EMBEDDING, hashes)
+    if not all(key in packed for key in hashes):
+        raise EvaluationError(f"the packed vectors of the sample index {name!r} are not those of its text; pack anew")
+    return make_profile(
+        [ProfiledNode(node.node_id, texts[node.node_id], node.metadata) for node in nodes],
+        np.stack([packed[key] for key in hashes]),
+        name=name,
+        description=sample.description,
+        description_vector=description_vector,
+        version=1,
+    )
+
+
+# What an index is said to hold, for the ways of routing that go by descriptions.
+
+# What stands between words; combining marks are no word characters for Python, so words cannot be asked for as such.
+_BETWEEN: Final = re.compile(r"[\s\d!-/:-@\[-`{-~¡«»¿।॥،؛؟\u2000-\u206f\u3000-\u303f]+")
+_MIN_LETTERS: Final = 3
+_TITLE_CHARS: Final = 60
+_EXAMINED: Final = 2_000
+_MAX_RUN: Final = 30
+
+
+def read_descriptions(path: Path) -> dict[str, str]:
+    """Read a file of descriptions: an object from the names of data sets to texts."""
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as err:
+        raise EvaluationError(f"cannot read {path} as JSON: {type(err).__name__}; check the path and the file") from err
+    if not isinstance(data, dict):
+        raise EvaluationError(
+            f"{path} must be an object from the names of data sets to descriptions, got {str(data)[:40]!r}"
+        )
+    for name, text in data.items():
+        if not isinstance(text, str):
+            raise EvaluationError(
+                f"{path}: the description of {name[:80]!r} must be a text, got {str(text)[:40]!r}; write one or two "
+                "sentences, or leave the name out"
+            )
+    return {name: text.strip() for name, text in data.items()}
+
+
+def describe(datasets: Sequence[Dataset], given: Mapping[str, str]) -> dict[str, Description]:
+    """Find a description for each of several collections."""
+    described: dict[str, Description] = {}
+    for dataset in datasets:
+        if given.get(dataset.name):
+            described[dataset.name] = Description(given[dataset.name], "file")
+        elif dataset.description:
+            described[dataset.name] = Description(dataset.description, "dataset.json")
+    bare = [dataset for dataset in datasets if dataset.name not in described]
+    shares = {dataset.name: _word_shares(dataset) for dataset in datasets} if bare else {}
+    return described | {dataset.name: _made(dataset, shares) for dataset in bare}
+
+
+def _made(dataset: Dataset, shares: Mapping[str, Mapping[str, float]]) -> Description:
+    step = max(1, len(dataset.documents) // TERMS)
+    some = [document for document in dataset.documents[::step] if passage(document)][:TERMS]
+    if dominant_script(" ".join(passage(document) for document in some)) in UNSPACED:
+        titles = ((document.title or document.text).strip()[:_TITLE_CHARS] for document in some)
+        return Description(", ".join(dict.fromkeys(titles)), "titles")
+    return Description(", ".join(_characteristic(dataset.name, shares)), "terms")
+
+
+def _word_shares(dataset: Dataset) -> dict[str, float]:
+    """Share of the documents that each word occurs in, by word; of large collections evenly spaced documents."""
+    step = max(1, math.ceil(len(dataset.documents) / _EXAMINED))
+    texts = [passage(document).casefold() for document in dataset.documents[::step]]
+    frequency: Counter[str] = Counter()
+    for text in texts:
+        frequency.update({word for word in _BETWEEN.split(text) if _MIN_LETTERS <= len(word) <= _MAX_RUN})
+    return {word: count / max(1, len(texts)) for word, count in frequency.items()}
+
+
+def _characteristic(name: str, shares: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Words by their part of the divergence between a collection and the others; the commonest when there are none."""
+    own, others = shares[name], [table for other, table in shares.items() if other != name]
+    stop = frozenset().union(*(stopwords(language) for language in stopword_languages()))
+
+    def weight(word: str) -> float:
+        if not others:
+            return own[word]
+        elsewhere = sum(table.get(word, 0.0) for table in others) / len(others)
+        return own[word] * math.log((own[word] + 0.01) / (elsewhere + 0.01))
+
+    ranked = sorted((word for word in own if word not in stop), key=lambda word: (-weight(word), word))
+    return ranked[:TERMS]

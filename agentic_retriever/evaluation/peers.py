@@ -1,0 +1,268 @@
+"""Other people's ways behind the same protocols as ours, so that all run side by side and stand in one table."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from llama_index.core import VectorStoreIndex
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.llms import MockLLM
+from llama_index.core.retrievers import QueryFusionRetriever, RouterRetriever, VectorIndexRetriever
+from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
+from llama_index.core.schema import QueryBundle
+from llama_index.core.selectors import EmbeddingSingleSelector
+from llama_index.core.tools import RetrieverTool, ToolMetadata
+
+from agentic_retriever.errors import ConfigError, EvaluationError
+from agentic_retriever.evaluation.contestants import Contestant, Found
+from agentic_retriever.evaluation.datasets import LabelledQuery
+from agentic_retriever.evaluation.measures import BENCH_HINT
+from agentic_retriever.evaluation.vectors import Vector
+from agentic_retriever.indices import IndexProfile, StoredIndex
+from agentic_retriever.retrievers import AdapterSettings, build_adapter, cards
+from agentic_retriever.router import AgenticRouter
+from agentic_retriever.schema import NO_LIMITS, Budget, Selection, Strategy
+
+if TYPE_CHECKING:
+    from llama_index.core.base.base_retriever import BaseRetriever
+    from llama_index.core.schema import BaseNode
+
+UTTERANCES: Final = 5
+"""How many of the nearest utterances count; semantic-router's default ``top_k``."""
+
+
+class GivenEmbedding(BaseEmbedding):
+    """An embedding model that knows its vectors: of the descriptions by text, and of the question asked now.
+
+    Not for several threads.
+    """
+
+    model_name: str = "given"
+    _texts: dict[str, list[float]] = PrivateAttr(default_factory=dict)
+    _query: list[float] = PrivateAttr(default_factory=list)
+
+    def learn(self, texts: Mapping[str, Vector]) -> None:
+        """Remember the vectors of texts."""
+        self._texts = {text: vector.tolist() for text, vector in texts.items()}
+
+    def ask(self, query_vector: Vector) -> None:
+        """Take a vector for the question that comes next, whatever its words."""
+        self._query = query_vector.tolist()
+
+    def _get_query_embedding(self, query: str) -> list[float]:  # noqa: ARG002 - of the base
+        return self._query
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return self._get_query_embedding(query)
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._texts[text]
+
+
+# Choosing the index.
+
+
+class LlamaIndexEmbeddingSelector:
+    """LlamaIndex's ``EmbeddingSingleSelector``, the class itself, fed with vectors that are known already.
+
+    It embeds the question and every description, and takes the one of the greatest cosine.
+    """
+
+    mode = "llamaindex_embedding_selector"
+
+    def __init__(self, description_vectors: Mapping[str, Vector]) -> None:
+        self._known = frozenset(description_vectors)
+        self._embedding = GivenEmbedding()
+        # The selector sees texts only; the name of an index is the text under which its vector is known.
+        self._embedding.learn(description_vectors)
+        self._selector = EmbeddingSingleSelector(self._embedding)
+
+    def classify(
+        self,
+        query: str,
+        profiles: Sequence[IndexProfile],
+        *,
+        query_vector: Vector | None,
+        allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
+    ) -> Selection:
+        """Pick an index; see ``IndexClassifier``."""
+        missing = [profile.name for profile in profiles if profile.name not in self._known]
+        if query_vector is None or missing:
+            what = f"the descriptions of {', '.join(missing)} have" if missing else "the question has"
+            raise EvaluationError(f"{what} no vector, and {self.mode} goes by vectors alone")
+        self._embedding.ask(query_vector)
+        choices = [ToolMetadata(description=profile.name, name=profile.name) for profile in profiles]
+        result = self._selector.select(choices, query)
+        return _chosen(profiles[result.ind].name, {}, result.reason, self.mode)
+
+
+class NearestUtteranceRouter:
+    """What semantic-router's ``SemanticRouter`` does: the nearest utterances of all routes vote for their route.
+
+    Its logic, written anew: sampled nodes serve as the utterances of an index, the ``top_k`` nearest of all are
+    grouped by index, and the greatest mean (its default) or sum of cosines wins. It knows a threshold per route; none
+    is set here, so it never abstains.
+    """
+
+    def __init__(self, profiles: Sequence[IndexProfile], aggregation: str, top_k: int = UTTERANCES) -> None:
+        if aggregation not in {"mean", "sum"} or top_k < 1:
+            raise EvaluationError(f"aggregation must be mean or sum and top_k from 1, got {aggregation!r} and {top_k}")
+        self.mode = f"nearest_utterance_{aggregation}"
+        self._mean = aggregation == "mean"
+        self._top_k = top_k
+        filled = [profile for profile in profiles if len(profile.sample)]
+        self._rows = np.concatenate([one.sample for one in filled]) if filled else np.zeros((0, 0), np.float32)
+        self._names = [profile.name for profile in filled for _ in range(len(profile.sample))]
+
+    def classify(
+        self,
+        query: str,  # noqa: ARG002 - of the protocol
+        profiles: Sequence[IndexProfile],  # noqa: ARG002 - those it was made for
+        *,
+        query_vector: Vector | None,
+        allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
+    ) -> Selection:
+        """Pick an index; see ``IndexClassifier``."""
+        if query_vector is None or not self._names:
+            raise EvaluationError(
+                f"the question has no vector or no index a sample, and {self.mode} goes by them alone"
+            )
+        cosines = self._rows @ query_vector
+        votes: dict[str, list[float]] = {}
+        for at in np.argsort(-cosines, kind="stable")[: self._top_k]:
+            votes.setdefault(self._names[at], []).append(float(cosines[at]))
+        scores = {name: sum(found) / (len(found) if self._mean else 1) for name, found in votes.items()}
+        best = max(scores, key=lambda name: scores[name])
+        return _chosen(best, scores, f"nearest {self._top_k} utterances", self.mode)
+
+
+def _chosen(name: str, scores: Mapping[str, float], reason: str, mode: str) -> Selection:
+    ranked = dict(sorted(scores.items(), key=lambda item: -item[1])) or {name: 1.0}
+    return Selection(name=name, confidence=1.0, scores=ranked, margin=0.0, reason=reason, mode=mode)
+
+
+# LlamaIndex's own retrievers over the same nodes and the same vectors.
+
+_ROUTER_NOTE: Final = (
+    "RouterRetriever with EmbeddingSingleSelector over one tool per strategy of ours, with our descriptions; embedding "
+    "these anew for each question, as it does, is not in its latency"
+)
+_FUSION_NOTE: Final = "QueryFusionRetriever, {mode}, over the two above, no generated queries"
+
+
+def peer_contestants(
+    router: AgenticRouter,
+    index_name: str,
+    strategies: Sequence[Strategy],
+    vectors: Mapping[str, Vector],
+    *,
+    depth: int,
+) -> list[Contestant]:
+    """Make the peers over the nodes and vectors of an index, asked with the vector of the question at hand."""
+    index = router.stored_index(index_name)
+    nodes, embedding, model = _nodes(index), GivenEmbedding(), MockLLM()
+    vector = VectorIndexRetriever(
+        VectorStoreIndex(nodes, embed_model=embedding), similarity_top_k=depth, embed_model=embedding
+    )
+    bm25 = _bm25(nodes, depth)
+
+    def peer(
+        name: str, note: str, make: Callable[[], BaseRetriever], chosen: Callable[[], Mapping[str, Any]] = dict
+    ) -> Contestant:
+        retriever = cache(make)  # made when it is asked first, when no row before it closes the index any more
+
+        def ask(query: LabelledQuery) -> Found:
+            given = vectors[query.query_id]
+            embedding.ask(given)
+            return Found(retriever().retrieve(QueryBundle(query.text, embedding=given.tolist())), chosen())
+
+        return Contestant(name=name, ask=ask, peer=True, note=note)
+
+    def fusion(mode: FUSION_MODES) -> BaseRetriever:
+        return QueryFusionRetriever(
+            [vector, bm25], llm=model, mode=mode, similarity_top_k=depth, num_queries=1, use_async=False
+        )
+
+    peers = [
+        peer(
+            "llamaindex_vector",
+            "VectorIndexRetriever over the in-memory store that VectorStoreIndex makes",
+            lambda: vector,
+        ),
+        peer("llamaindex_bm25", "BM25Retriever with its defaults: English stemmer and stop words", lambda: bm25),
+        peer(
+            "llamaindex_fusion_rrf",
+            _FUSION_NOTE.format(mode="reciprocal_rerank"),
+            lambda: fusion(FUSION_MODES.RECIPROCAL_RANK),
+        ),
+        peer(
+            "llamaindex_fusion_relative_score",
+            _FUSION_NOTE.format(mode="relative_score"),
+            lambda: fusion(FUSION_MODES.RELATIVE_SCORE),
+        ),
+    ]
+    if strategies:
+        selector = _RememberingSelector(embedding)
+        peers.append(
+            peer(
+                "llamaindex_router",
+                _ROUTER_NOTE,
+                lambda: RouterRetriever(selector, _tools(router, index_name, strategies, embedding, depth), llm=model),
+                lambda: {"strategy": selector.last},
+            )
+        )
+    return peers
+
+
+class _RememberingSelector(EmbeddingSingleSelector):
+    """LlamaIndex's selector; it keeps the name of what it chose last."""
+
+    last: str = ""
+
+    def _select(self, choices: Any, query: Any) -> Any:  # noqa: ANN401 - LlamaIndex's signature
+        result = super()._select(choices, query)
+        self.last = str(choices[result.ind].name)
+        return result
+
+
+def _nodes(index: StoredIndex) -> list[BaseNode]:
+    """Copy the nodes of an index with their vectors, in the order of their ids."""
+    nodes = sorted(index.nodes(), key=lambda node: node.node_id)
+    ids, matrix = index.vector_store.vectors([node.node_id for node in nodes])
+    by_id = dict(zip(ids, matrix, strict=True))
+    missing = [node.node_id for node in nodes if node.node_id not in by_id]
+    if missing:
+        raise EvaluationError(f"index {index.name!r} has no vector of {len(missing)} nodes, first {missing[0]!r}")
+    return [node.model_copy(update={"embedding": np.asarray(by_id[node.node_id]).tolist()}) for node in nodes]
+
+
+def _bm25(nodes: list[BaseNode], depth: int) -> BaseRetriever:
+    try:
+        library = importlib.import_module("llama_index.retrievers.bm25")
+    except ImportError as err:
+        raise ConfigError(f"the peer BM25Retriever {BENCH_HINT}") from err
+    made: BaseRetriever = library.BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(depth, len(nodes)))
+    return made
+
+
+def _tools(
+    router: AgenticRouter, index_name: str, strategies: Sequence[Strategy], embedding: GivenEmbedding, depth: int
+) -> list[RetrieverTool]:
+    """One tool per strategy; the selector knows the vectors of their descriptions."""
+    resources, index = router.resources, router.index(index_name)
+    config = router.config.with_changes(top_k=depth)
+    settings = AdapterSettings.from_config(config, resources.workers(), model=resources.model)
+    served = [card for card in cards(index) if card.strategy in strategies]
+    described = resources.embedding().embed_sentences([card.description for card in served])
+    embedding.learn({card.description: row for card, row in zip(served, described, strict=True)})
+    return [
+        RetrieverTool.from_defaults(
+            build_adapter(card.strategy, index, settings), description=card.description, name=card.strategy.value
+        )
+        for card in served
+    ]
