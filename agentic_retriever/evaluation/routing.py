@@ -49,7 +49,7 @@ from agentic_retriever.routing import (
     query_features,
 )
 from agentic_retriever.schema import Complexity, Record
-from agentic_retriever.show import figure_text, render, short_text
+from agentic_retriever.show import Cell, figure_text, render, short_text
 
 FORMAT: Final = 1
 """Version of the JSON."""
@@ -132,6 +132,9 @@ _STAGE_ONE_ROWS: Final[Mapping[str, Callable[[StageOneMeasures], str]]] = {
     "p50 ms": lambda one: figure_text(one.latency_ms["p50"], 2),
     "p95 ms": lambda one: figure_text(one.latency_ms["p95"], 2),
 }
+
+
+_MORE_IS_BETTER: Final = frozenset({"accuracy", "macro accuracy", "macro F1", "index among those searched"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,8 +225,13 @@ class RoutingBenchmark:
             for name in dict.fromkeys(name for table in by_index for name in table)
         ]
         title = f"stage one: {silent.asked:,} questions, {silent.out_of_scope:,} of them out of scope"
+        rows = []
+        for what, write in _STAGE_ONE_ROWS.items():
+            texts = [write(one) for one in made]
+            best = max(texts, default="") if what in _MORE_IS_BETTER else ""
+            rows.append([what, *(Cell(text, best=text == best) for text in texts)])
         return [
-            Section(title, ["measure", *ways], [[what, *map(write, made)] for what, write in _STAGE_ONE_ROWS.items()]),
+            Section(title, ["measure", *ways], rows),
             Section("accuracy by index", ["index", *ways], shares),
         ]
 

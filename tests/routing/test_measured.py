@@ -5,10 +5,10 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from agentic_retriever.evaluation.measures import measure_reliability
 from routing_material import make_card
 
 from agentic_retriever.embeddings import EmbeddingModel, PackedVectors, embedding_name, text_hash
+from agentic_retriever.evaluation.measures import measure_reliability
 from agentic_retriever.indices import embedded_text
 from agentic_retriever.indices.profile import ProfiledNode, make_profile, sample_ids
 from agentic_retriever.ingestion import ChunkSettings, SourceDocument, chunk_document, discover, read_source
