@@ -1,21 +1,19 @@
 """What a history shows over a period."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
-from agentic_retriever.schema import frozen
+from typing_extensions import Self
+
+from agentic_retriever.schema import Record, frozen
 from agentic_retriever.show import Cell, Table, render, short_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
+class Latency(Record):
     """How long one step took, in milliseconds.
 
     Percentiles are nearest-rank: ``p95_ms`` is the smallest of the measured times that at least 95 % do not exceed.
@@ -28,7 +26,7 @@ class Latency:
     max_ms: float
 
     @classmethod
-    def of(cls, ordered_ms: Sequence[float]) -> Latency:
+    def of(cls, ordered_ms: Sequence[float]) -> Self:
         """Measure times in ascending order; there must be one at least."""
         count = len(ordered_ms)
         return cls(
@@ -39,10 +37,6 @@ class Latency:
             max_ms=ordered_ms[-1],
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 def nearest_rank(ordered: Sequence[float], percent: int) -> float:
     """Return the smallest value that at least ``percent`` of the values do not exceed."""
@@ -51,20 +45,16 @@ def nearest_rank(ordered: Sequence[float], percent: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouteCount:
+class RouteCount(Record):
     """How many queries went one way; index and strategy are ``""`` for those that failed before routing."""
 
     index: str
     strategy: str
     queries: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Analytics:
+class Analytics(Record):
     """Counts, times and money over a period."""
 
     since: datetime | None = None  # Start of the period, included; None for the beginning of the history
@@ -121,13 +111,9 @@ class Analytics:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
-        moments = ("since", "until", "first_at", "last_at")
+        fields = self.fields_to_dict()
         return {
-            **{name: getattr(self, name) for name in self.__slots__},
-            **{name: _iso(getattr(self, name)) for name in moments},
-            **{name: dict(getattr(self, name)) for name in ("confidence_levels", "tiers", "fallbacks", "errors")},
-            "latency_ms": {step: latency.to_dict() for step, latency in self.latency_ms.items()},
-            "routes": [route.to_dict() for route in self.routes],
+            **{name: value.isoformat() if isinstance(value, datetime) else value for name, value in fields.items()},
             "failed": self.failed,
             "cache_hit_rate": self.cache_hit_rate,
             "local_share": self.local_share,
@@ -205,10 +191,6 @@ def _percent(share: float | None) -> str:
 
 def _day(moment: datetime | None) -> str:
     return "now" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
 
 
 def _counts(counts: Mapping[str, int]) -> list[list[str]]:

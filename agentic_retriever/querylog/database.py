@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 import os
 import re
 import secrets
 import sqlite3
-import threading
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -28,39 +28,51 @@ from sqlalchemy.types import TypeDecorator
 from agentic_retriever.errors import QueryLogError
 from agentic_retriever.querylog.analytics import Analytics, Latency, RouteCount
 from agentic_retriever.querylog.records import Address, LogEntry
-from agentic_retriever.schema import Complexity, Degradation, Tier, TierUsage
+from agentic_retriever.schema import Complexity, Tier
 
-# The tables of the history, and how an entry becomes a row and a row an entry.
+logger = logging.getLogger(__name__)
 
-#: Raised by one whenever a column changes its meaning; columns are never reused.
-SCHEMA_VERSION: Final = 1
-#: Longer questions are cut to this many characters, so that one cannot fill the disk.
-MAX_TEXT_CHARS: Final = 4_000
+SCHEMA_VERSION: Final = 1  # raised by one whenever a column changes its meaning; columns are never reused
+MAX_TEXT_CHARS: Final = 4_000  # longer questions are cut, so that one cannot fill the disk
 _MAX_NAME_CHARS: Final = 400
-#: The steps that every version times have a column each; any other is kept in ``other_ms``.
 STEPS: Final = ("total", "routing", "embedding", "retrieval", "rerank", "synthesis", "llm")
+"""The steps that every version times have a column each; any other is kept in ``other_ms``."""
 # What PostgreSQL refuses in a text: NUL, and halves of surrogate pairs, which SQLite's driver refuses as well.
 _UNSTORABLE_RE: Final = re.compile("[\x00\ud800-\udfff]")
 
+# ---------------------------------------------------------------------------------------------------------------------
+# The tables, and how an entry becomes a row and a row an entry
+
 
 class UtcTime(TypeDecorator[datetime]):
-    """A moment in UTC, aware in Python on every database."""
+    """A moment in UTC, aware in Python on every database; SQLite keeps it without its zone."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Bring an aware moment to UTC; SQLite keeps it without its zone."""
         if value is None:
             return None
         utc = value.astimezone(timezone.utc)
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
-        """Return an aware moment in UTC."""
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None:
             return None
-        return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
+        return value.replace(tzinfo=timezone.utc) if dialect.name == "sqlite" else value.astimezone(timezone.utc)
+
+
+class JsonText(TypeDecorator[Any]):
+    """A list or a mapping as compact JSON in a text, which both databases can count equal ones of."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: object, dialect: Dialect) -> str | None:  # noqa: ARG002 - SQLAlchemy's signature
+        return None if value is None else json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ANN401, ARG002 - SQLAlchemy's signature
+        return None if value is None else json.loads(value)
 
 
 METADATA: Final = sa.MetaData()
@@ -72,6 +84,7 @@ META: Final = sa.Table(
     sa.Column("value", sa.Text, nullable=False),
 )
 
+# The key of a column is the attribute of LogEntry that it holds.
 QUERIES: Final = sa.Table(
     "agentic_retriever_queries",
     METADATA,
@@ -80,12 +93,12 @@ QUERIES: Final = sa.Table(
     sa.Column("entry_id", sa.String(32), nullable=False, unique=True),
     sa.Column("query_id", sa.Text, nullable=False),
     sa.Column("recorded_at", UtcTime, nullable=False, index=True),
-    sa.Column("query_text", sa.Text),
+    sa.Column("query_text", sa.Text, key="query"),
     sa.Column("query_hash", sa.String(64)),
     sa.Column("complexity", sa.Text, nullable=False),
     sa.Column("complexity_score", sa.Double),
-    sa.Column("index_name", sa.Text, nullable=False),
-    sa.Column("index_names", sa.Text, nullable=False),
+    sa.Column("index_name", sa.Text, key="index", nullable=False),
+    sa.Column("index_names", JsonText, key="indexes", nullable=False),
     sa.Column("index_mode", sa.Text, nullable=False),
     sa.Column("index_confidence", sa.Double),
     sa.Column("strategy", sa.Text, nullable=False),
@@ -99,16 +112,16 @@ QUERIES: Final = sa.Table(
     sa.Column("completion_tokens", sa.BigInteger, nullable=False),
     sa.Column("usd", sa.Double, nullable=False),
     sa.Column("cloud_only_usd", sa.Double),
-    sa.Column("spent", sa.Text),
+    sa.Column("spent", JsonText),
     sa.Column("citations", sa.BigInteger, nullable=False),
     sa.Column("confidence", sa.Double),
     sa.Column("confidence_level", sa.Text, nullable=False),
     # The steps alone, so that the database can count equal ones; and each with its reason and fallback.
-    sa.Column("degraded_steps", sa.Text),
-    sa.Column("degraded", sa.Text),
+    sa.Column("degraded_steps", JsonText),
+    sa.Column("degraded", JsonText),
     sa.Column("error", sa.Text, nullable=False),
     *(sa.Column(f"{step}_ms", sa.Double) for step in STEPS),
-    sa.Column("other_ms", sa.Text),
+    sa.Column("other_ms", JsonText),
 )
 
 
@@ -121,85 +134,48 @@ def hash_of(query: str, salt: bytes) -> str:
     return hmac.new(salt, plain.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
 
-def row_of(entry: LogEntry, *, text: str, salt: bytes) -> dict[str, Any]:
-    """Return the columns of an entry."""
-    row: dict[str, Any] = {
-        "entry_id": entry.entry_id,
-        "query_id": _storable(entry.query_id, _MAX_NAME_CHARS),
-        "recorded_at": entry.recorded_at,
-        "query_text": _storable(entry.query, MAX_TEXT_CHARS) if text == "plain" else None,
+def _row(entry: LogEntry, *, text: str, salt: bytes) -> dict[str, Any]:
+    """Return the columns of an entry, by their keys."""
+    row: dict[str, Any] = {name: _storable(value) for name, value in entry.fields_to_dict().items()}
+    row |= {name: getattr(entry, name) for name in ("llm_calls", "cloud_calls", "prompt_tokens", "completion_tokens")}
+    row |= {
+        "usd": entry.usd,
+        "query": _storable(entry.query, MAX_TEXT_CHARS) if text == "plain" else None,
         "query_hash": hash_of(entry.query, salt) if text == "hashed" and entry.query else None,
-        "index_name": _storable(entry.index, _MAX_NAME_CHARS),
-        "index_names": _json([_storable(name, _MAX_NAME_CHARS) for name in entry.indexes]),
-        "spent": _json([used.to_dict() for used in entry.spent]) if entry.spent else None,
-        **_degraded_columns(entry.degraded, with_reasons=text == "plain"),
+        "degraded_steps": sorted({lost["step"] for lost in row["degraded"]}) or None,
     }
-    row |= {f"{step}_ms": entry.timings_ms.get(step) for step in STEPS}
-    other = {step: ms for step, ms in entry.timings_ms.items() if step not in STEPS}
-    row["other_ms"] = _json(other) if other else None
-    for name in ("complexity", "index_mode", "strategy", "strategy_mode", "tier", "confidence_level", "error"):
-        row[name] = _storable(getattr(entry, name), _MAX_NAME_CHARS)
-    for name in _AS_THEY_ARE:
-        row[name] = getattr(entry, name)
-    return row
+    if text != "plain":  # reasons may quote the question
+        row["degraded"] = [{"step": lost["step"], "reason": "", "fallback": ""} for lost in row["degraded"]]
+    timings = row.pop("timings_ms")
+    row |= {f"{step}_ms": timings.pop(step, None) for step in STEPS}
+    return row | {"other_ms": timings or None, "spent": row["spent"] or None, "degraded": row["degraded"] or None}
 
 
-_AS_THEY_ARE: Final = (
-    "complexity_score", "index_confidence", "strategy_confidence", "cached", "llm_calls", "cloud_calls",
-    "prompt_tokens", "completion_tokens", "usd", "cloud_only_usd", "citations", "confidence",
-)  # fmt: skip
-
-
-def _degraded_columns(degraded: tuple[Degradation, ...], *, with_reasons: bool) -> dict[str, str | None]:
-    if not degraded:
-        return {"degraded_steps": None, "degraded": None}
-    shown = [lost if with_reasons else Degradation(step=lost.step, reason="", fallback="") for lost in degraded]
-    cleaned = [{name: _storable(text, _MAX_NAME_CHARS) for name, text in lost.to_dict().items()} for lost in shown]
-    return {"degraded_steps": _json(sorted({lost["step"] for lost in cleaned})), "degraded": _json(cleaned)}
-
-
-def entry_from(row: Mapping[str, Any]) -> LogEntry:
+def _entry(row: Mapping[str, Any]) -> LogEntry:
     """Return the entry that a row was made of, as far as it was kept."""
     timings = {step: row[f"{step}_ms"] for step in STEPS if row[f"{step}_ms"] is not None}
-    return LogEntry(
-        query=row["query_text"] or "",
-        query_hash=row["query_hash"] or "",
-        index=row["index_name"],
-        indexes=tuple(json.loads(row["index_names"])),
-        timings_ms={**timings, **json.loads(row["other_ms"] or "{}")},
-        spent=tuple(TierUsage(**{**used, "tier": Tier(used["tier"])}) for used in json.loads(row["spent"] or "[]")),
-        degraded=tuple(Degradation(**lost) for lost in json.loads(row["degraded"] or "[]")),
-        **{name: row[name] for name in _SAME},
-    )
+    kept = {name: row[name] for name in LogEntry.__slots__ if row.get(name) is not None}
+    return LogEntry.from_dict({**kept, "timings_ms": {**timings, **(row["other_ms"] or {})}})
 
 
-_SAME: Final = (
-    "entry_id", "query_id", "recorded_at", "complexity", "complexity_score", "index_mode", "index_confidence",
-    "strategy", "strategy_mode", "strategy_confidence", "tier", "cached", "cloud_only_usd", "citations", "confidence",
-    "confidence_level", "error",
-)  # fmt: skip
+def _storable(value: Any, limit: int = _MAX_NAME_CHARS) -> Any:  # noqa: ANN401 - any field of an entry
+    if isinstance(value, str):
+        return _UNSTORABLE_RE.sub("\ufffd", value[:limit])
+    if isinstance(value, list):
+        return [_storable(inner) for inner in value]
+    return {name: _storable(inner) for name, inner in value.items()} if isinstance(value, dict) else value
 
 
-def _storable(text: str, limit: int) -> str:
-    return _UNSTORABLE_RE.sub("\ufffd", text[:limit])
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-
-
-# Connections to the database of the history: short waits, one connection for each piece of work, typed errors.
+# ---------------------------------------------------------------------------------------------------------------------
+# Connections: short waits, one for each piece of work
 
 CONNECT_TIMEOUT_S: Final = 2
 BUSY_TIMEOUT_S: Final = 2.0
 WRITE_TIMEOUT_MS: Final = 5_000
 READ_TIMEOUT_MS: Final = 60_000
-_MAX_REASON_CHARS: Final = 160
-#: What only one row is to blame for; anything else concerns the whole database.
-DATA_ERRORS: Final = (exc.DataError, exc.IntegrityError)
 
 
-def make_engine(address: Address) -> sa.Engine:
+def _make_engine(address: Address) -> sa.Engine:
     """Make the engine of a place; nothing is opened yet.
 
     Every piece of work opens its own connection (``NullPool``): a file that was deleted or a server that was restarted
@@ -268,7 +244,7 @@ def _begin_postgres(connection: sa.Connection) -> None:
 
 
 @contextmanager
-def transaction(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
+def _transaction(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
     """Open a connection and a transaction on it, and close both."""
     with engine.connect() as plain:
         options: dict[str, Any] = {"writes": writes}
@@ -279,36 +255,36 @@ def transaction(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
             yield connection
 
 
-def make_file(address: Address) -> None:
-    """Make an empty SQLite file that only its owner may read, if there is none."""
-    if address.path is None or address.path.exists():
-        return
+# ---------------------------------------------------------------------------------------------------------------------
+# Errors of the database, told without parameters and secrets
+
+_MAX_REASON_CHARS: Final = 160
+_DATA_ERRORS: Final = (exc.DataError, exc.IntegrityError)
+# What only the entry at hand is to blame for; anything else concerns the whole database.
+_REFUSED: Final = (*_DATA_ERRORS, exc.StatementError, ValueError, TypeError, ArithmeticError)
+
+
+@contextmanager
+def _mapped(address: Address) -> Iterator[None]:
+    """Turn what the database raises into an error of ours, unless one row is to blame."""
     try:
-        os.close(os.open(address.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:  # another process was faster
-        return
+        yield
+    except _DATA_ERRORS:
+        raise
+    except (exc.SQLAlchemyError, OSError) as err:
+        if isinstance(err, exc.StatementError) and not isinstance(err, exc.DBAPIError):
+            raise  # a value that no column can take
+        # Only the first line, and no cause into which a driver put a secret of the URL.
+        cause = err if address.redacted(str(err)) == str(err) else None
+        raise _error(address, err) from cause
 
 
-def typed(address: Address, err: Exception) -> QueryLogError:
-    """Turn what the database raised into an error of ours, without parameters and secrets."""
-    if isinstance(err, QueryLogError):
-        return err
+def _error(address: Address, err: Exception) -> QueryLogError:
     origin = err.orig if isinstance(err, exc.DBAPIError) and err.orig is not None else err
-    first = next(iter(str(origin).strip().splitlines()), "")
-    code = getattr(origin, "sqlstate", None)
-    # What an error says that names values, such as one of a constraint, is not repeated.
-    said = first[:_MAX_REASON_CHARS] if _is_harmless(err) else ""
-    reason = ": ".join(part for part in (type(origin).__name__ + (f" {code}" if code else ""), said) if part)
+    kind, code = type(origin).__name__, getattr(origin, "sqlstate", None)
+    said = str(origin).strip().splitlines() if isinstance(err, (exc.DBAPIError, OSError)) else []
+    reason = ": ".join([f"{kind} {code}" if code else kind, *(line[:_MAX_REASON_CHARS] for line in said[:1])])
     return QueryLogError(f"query history {address}: {address.redacted(reason)}; {_advice(address, reason)}")
-
-
-def shown_cause(address: Address, err: Exception) -> Exception | None:
-    """Return an error as the cause of a typed one, unless a driver put a secret of the URL into it."""
-    return err if address.redacted(str(err)) == str(err) else None
-
-
-def _is_harmless(err: Exception) -> bool:
-    return isinstance(err, (exc.DBAPIError, OSError)) and not isinstance(err, DATA_ERRORS)
 
 
 def _advice(address: Address, reason: str) -> str:
@@ -323,37 +299,57 @@ def _advice(address: Address, reason: str) -> str:
     return "check the folder and its permissions" if address.path is not None else "check the server and the URL"
 
 
-# Deleted in one transaction, so that other writers never wait long.
-_PRUNED_AT_ONCE: Final = 2_000
+# ---------------------------------------------------------------------------------------------------------------------
+# The database
+
+_PRUNED_EVERY: Final = 1_000  # entries (or a tenth of what is kept), since pruning costs a scan of an index
+_PRUNED_AT_ONCE: Final = 2_000  # in one transaction, so that other writers never wait long
 # Any number, but always the same: processes that make the tables at the same time queue up for it.
 _ADVISORY_LOCK: Final = 4_137_902_261
-# What only the entry at hand is to blame for; errors of the connection are mapped before.
-_REFUSED: Final = (*DATA_ERRORS, exc.StatementError, ValueError, TypeError, ArithmeticError)
 _SALT_BYTES: Final = 32
 _CHECKED_WHOLE_BYTES: Final = 64_000_000
 
 
 class Database:
-    """The tables of one history. Its methods raise :class:`QueryLogError` alone."""
+    """The tables of one history, kept within its limits. Its methods raise :class:`QueryLogError` alone.
 
-    def __init__(self, address: Address, *, text: str) -> None:
+    There are no locks: what two threads make at the same time is made twice, and either will do.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        text: str,
+        retention_days: float | None = None,
+        max_rows: int | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    ) -> None:
         self.address = address
         self._text = text
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        """Forget the engine of the parent process; there is nothing to close, since no connection is kept."""
-        self._lock = threading.Lock()
+        self._retention_days = retention_days
+        self._max_rows = max_rows
+        self._clock = clock
+        self._every = _PRUNED_EVERY if max_rows is None else max(1, min(_PRUNED_EVERY, max_rows // 10))
+        # The first batch prunes, so that processes that live for one query keep to the limits, too.
+        self._since_pruned = self._every
         self._engine: sa.Engine | None = None
-        self._opened = False
+        self._folder_made = False
 
     def write(self, entries: Sequence[LogEntry]) -> int:
-        """Add entries."""
+        """Add entries, prune when it is time, and return how many were added."""
         try:
-            return self._write(entries)
+            kept = self._write(entries)
         except _REFUSED:
-            # One entry is to blame; which one shows when each goes alone.
-            return self._write_each(entries)
+            kept = self._write_each(entries)  # one entry is to blame; which one shows when each goes alone
+        self._since_pruned += len(entries)
+        if self._since_pruned >= self._every:
+            self._since_pruned = 0
+            try:
+                self.prune()
+            except QueryLogError as err:  # the entries are written; a later batch tries again
+                logger.debug("the query history was not pruned: %s", err)
+        return kept
 
     def _write_each(self, entries: Sequence[LogEntry]) -> int:
         kept = 0
@@ -380,55 +376,58 @@ class Database:
             return 0
 
     def _write(self, entries: Sequence[LogEntry]) -> int:
-        with self.writing() as connection:
+        with self._writing() as connection:
             salt = self._prepared(connection)
-            connection.execute(sa.insert(QUERIES), [row_of(e, text=self._text, salt=salt) for e in entries])
+            connection.execute(sa.insert(QUERIES), [_row(e, text=self._text, salt=salt) for e in entries])
         return len(entries)
 
-    def prune(self, *, before: datetime | None, max_rows: int | None) -> int:
-        """Remove what is older than a moment, and the oldest above a number of rows."""
-        removed = 0
-        if before is not None:
-            removed += self._remove(QUERIES.c.recorded_at < before)
-        if max_rows is not None:
-            newest = sa.select(QUERIES.c.id).order_by(QUERIES.c.id.desc()).offset(max_rows).limit(1)
+    def prune(self) -> None:
+        """Remove what is too old, and the oldest above the number of rows."""
+        if self._retention_days is not None:
+            self._remove(QUERIES.c.recorded_at < self._clock() - timedelta(days=self._retention_days))
+        if self._max_rows is not None:
+            newest = sa.select(QUERIES.c.id).order_by(QUERIES.c.id.desc()).offset(self._max_rows).limit(1)
             with self.reading() as connection:
                 bound = None if connection is None else connection.execute(newest).scalar()
             if bound is not None:
-                removed += self._remove(QUERIES.c.id <= bound)
-        return removed
+                self._remove(QUERIES.c.id <= bound)
 
-    def _remove(self, condition: sa.ColumnElement[bool]) -> int:
+    def _remove(self, condition: sa.ColumnElement[bool]) -> None:
         some = sa.select(QUERIES.c.id).where(condition).order_by(QUERIES.c.id).limit(_PRUNED_AT_ONCE)
-        removed = 0
-        while True:
-            with self.writing() as connection:
+        count = _PRUNED_AT_ONCE
+        while count == _PRUNED_AT_ONCE:
+            with self._writing() as connection:
                 self._prepared(connection)
                 count = connection.execute(sa.delete(QUERIES).where(QUERIES.c.id.in_(some))).rowcount
-            removed += count
-            if count < _PRUNED_AT_ONCE:
-                return removed
 
     def recent(self, count: int) -> tuple[LogEntry, ...]:
         """Return the newest entries, the newest first."""
         with self.reading() as connection:
             if connection is None:
                 return ()
-            rows = connection.execute(sa.select(QUERIES).order_by(QUERIES.c.id.desc()).limit(count))
-            return tuple(entry_from(row._asdict()) for row in rows)
+            columns = (column.label(column.key) for column in QUERIES.c)
+            rows = connection.execute(sa.select(*columns).order_by(QUERIES.c.id.desc()).limit(count))
+            return tuple(_entry(row._asdict()) for row in rows)
+
+    def analytics(self, since: datetime | None, until: datetime | None) -> Analytics:
+        """Measure a period."""
+        with self.reading() as connection:
+            none = Analytics(since=since, until=until)
+            return none if connection is None else _measure(connection, since=since, until=until)
 
     def check(self) -> str:
         """Say what is there, after looking at its structure and whether it can be written."""
         with self.reading() as connection:
             if connection is None:
                 return f"{self.address}, made with the first query"
-            if self._is_file_to_check_whole():
+            path = self.address.path
+            if path is not None and path.stat().st_size <= _CHECKED_WHOLE_BYTES:
                 found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
                 if found != "ok":
                     raise QueryLogError(f"query history {self.address} is damaged; move it away and a new one is made")
-            counted = sa.select(sa.func.count(), sa.func.min(QUERIES.c.recorded_at, type_=QUERIES.c.recorded_at.type))
+            counted = sa.select(sa.func.count(), sa.func.min(QUERIES.c.recorded_at, type_=UtcTime))
             count, first = connection.execute(counted).one()
-        with self.writing() as connection:  # only to see that it may be written
+        with self._writing() as connection:  # only to see that it may be written
             self._prepared(connection)
             with connection.begin_nested() as probe:
                 connection.execute(sa.update(META).values(value=META.c.value).where(META.c.name == "schema"))
@@ -436,74 +435,51 @@ class Database:
         since = f" since {first:%Y-%m-%d}" if first is not None else ""
         return f"{self.address}, {count:,} queries{since}"
 
-    def _is_file_to_check_whole(self) -> bool:
-        path = self.address.path
-        return path is not None and path.stat().st_size <= _CHECKED_WHOLE_BYTES
-
     @contextmanager
     def reading(self) -> Iterator[sa.Connection | None]:
         """Open a reading transaction; ``None`` if no history was written yet."""
         if self.address.path is not None and not self.address.path.exists():
             yield None
             return
-        with self._mapped(), transaction(self._made_engine(), writes=False) as connection:
-            if sa.inspect(connection).has_table(META.name):
-                version = self._facts(connection).get("schema", "")
-                yield connection if self._is_current(version) else None
-            else:
-                yield None
+        with _mapped(self.address), _transaction(self._made_engine(), writes=False) as connection:
+            has_tables = sa.inspect(connection).has_table(META.name)
+            yield connection if has_tables and self._is_current(self._facts(connection)) else None
 
     @contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
-        """Open a writing transaction."""
-        with self._mapped():
-            self._make_place()
-            with transaction(self._made_engine(), writes=True) as connection:
+    def _writing(self) -> Iterator[sa.Connection]:
+        with _mapped(self.address):
+            self._make_file()
+            with _transaction(self._made_engine(), writes=True) as connection:
                 yield connection
 
-    @contextmanager
-    def _mapped(self) -> Iterator[None]:
-        try:
-            yield
-        except DATA_ERRORS:
-            raise
-        except exc.DBAPIError as err:
-            raise typed(self.address, err) from shown_cause(self.address, err)
-        except exc.StatementError:  # a value that no column can take
-            raise
-        except (exc.SQLAlchemyError, OSError) as err:
-            raise typed(self.address, err) from shown_cause(self.address, err)
-
-    def _make_place(self) -> None:
+    def _make_file(self) -> None:
+        """Make an empty SQLite file that only its owner may read, if there is none."""
         path = self.address.path
         if path is None:
             return
-        if not self._opened:
-            # Only once: a folder that is removed later is gone on purpose.
+        if not self._folder_made:  # only once: a folder that is removed later is gone on purpose
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._opened = True
-        make_file(self.address)
+            self._folder_made = True
+        if not path.exists():
+            with suppress(FileExistsError):  # another process was faster
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     def _made_engine(self) -> sa.Engine:
-        with self._lock:
-            if self._engine is None:
-                self._engine = make_engine(self.address)
-            return self._engine
+        engine = self._engine
+        if engine is None:
+            engine = self._engine = _make_engine(self.address)
+        return engine
 
     def _prepared(self, connection: sa.Connection) -> bytes:
         """Make the tables if there are none, and return the salt.
 
         Tables of an older version are dropped and made anew: the history is a log, not a record that others rely on.
         """
-        if not sa.inspect(connection).has_table(META.name):
-            return self._make_tables(connection)
-        facts = self._facts(connection)
-        if self._is_current(facts.get("schema", "")):
-            return self._salt(facts)
-        METADATA.drop_all(connection)
-        return self._make_tables(connection)
-
-    def _make_tables(self, connection: sa.Connection) -> bytes:
+        if sa.inspect(connection).has_table(META.name):
+            facts = self._facts(connection)
+            if self._is_current(facts):
+                return self._salt(facts)
+            METADATA.drop_all(connection)
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
         METADATA.create_all(connection)
@@ -513,7 +489,7 @@ class Database:
             connection.execute(sa.insert(META), [{"name": name, "value": value} for name, value in facts.items()])
         return self._salt(facts)
 
-    def _salt(self, facts: dict[str, str]) -> bytes:
+    def _salt(self, facts: Mapping[str, str]) -> bytes:
         try:
             salt = bytes.fromhex(facts["salt"])
         except (KeyError, ValueError):
@@ -526,8 +502,9 @@ class Database:
     def _facts(connection: sa.Connection) -> dict[str, str]:
         return {row.name: row.value for row in connection.execute(sa.select(META))}
 
-    def _is_current(self, version: str) -> bool:
-        """Tell whether a schema is this one; an older one is not."""
+    def _is_current(self, facts: Mapping[str, str]) -> bool:
+        """Tell whether the schema is this one; an older one is not."""
+        version = facts.get("schema", "")
         if not version.isdigit():
             raise QueryLogError(f"query history {self.address} is damaged: it has no version; move it away")
         if int(version) > SCHEMA_VERSION:
@@ -538,10 +515,10 @@ class Database:
         return int(version) == SCHEMA_VERSION
 
 
-# Analytics out of the database: counted by SQL that every database speaks, percentiles exactly in Python.
+# ---------------------------------------------------------------------------------------------------------------------
+# Analytics: counted by SQL that every database speaks, percentiles exactly in Python
 
-#: Times are taken from this many queries at most, the newest: 8 MB of memory a step.
-MAX_TIMED_ROWS: Final = 1_000_000
+MAX_TIMED_ROWS: Final = 1_000_000  # times are taken from the newest queries: 8 MB of memory a step
 _FETCHED_AT_ONCE: Final = 10_000
 
 _C = QUERIES.c
@@ -550,21 +527,20 @@ _ANSWERED = sa.and_(_NO_ERROR, _C.tier.not_in(["", Tier.NONE.value]))
 _COMPARED = _C.cloud_only_usd.is_not(None)
 
 
-def measure(connection: sa.Connection, *, since: datetime | None, until: datetime | None) -> Analytics:
-    """Measure a period."""
+def _measure(connection: sa.Connection, *, since: datetime | None, until: datetime | None) -> Analytics:
     where = [_C.recorded_at >= since] if since is not None else []
     where += [_C.recorded_at < until] if until is not None else []
     totals = connection.execute(_totals().where(*where)).one()._asdict()
     if not totals["queries"]:
         return Analytics(since=since, until=until)
     routes = connection.execute(
-        sa.select(_C.index_name, _C.strategy, sa.func.count()).where(*where).group_by(_C.index_name, _C.strategy)
+        sa.select(_C["index"], _C.strategy, sa.func.count()).where(*where).group_by(_C["index"], _C.strategy)
     ).all()
     timed, latency = _latency(connection, where)
     return Analytics(
         since=since,
         until=until,
-        **_plain(totals),
+        **totals,
         timed=timed,
         latency_ms=latency,
         routes=tuple(
@@ -578,9 +554,13 @@ def measure(connection: sa.Connection, *, since: datetime | None, until: datetim
     )
 
 
-def _totals() -> sa.Select[Any]:
-    def count_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
-        return sa.func.sum(sa.case((condition, 1), else_=0))
+def _totals() -> Any:  # noqa: ANN401 - a select of sixteen columns
+    # With types, since PostgreSQL sums to decimals.
+    def total(column: ColumnElement[Any]) -> ColumnElement[int]:
+        return sa.cast(sa.func.sum(column), sa.BigInteger)
+
+    def count_if(condition: ColumnElement[bool]) -> ColumnElement[int]:
+        return total(sa.case((condition, 1), else_=0))
 
     return sa.select(
         sa.func.count().label("queries"),
@@ -592,29 +572,11 @@ def _totals() -> sa.Select[Any]:
         count_if(sa.and_(_C.cached, _NO_ERROR)).label("cached"),
         count_if(_C.degraded_steps.is_not(None)).label("degraded"),
         count_if(sa.and_(_ANSWERED, _C.cloud_calls == 0)).label("local"),
-        sa.func.sum(_C.llm_calls).label("llm_calls"),
-        sa.func.sum(_C.prompt_tokens).label("prompt_tokens"),
-        sa.func.sum(_C.completion_tokens).label("completion_tokens"),
-        sa.func.sum(_C.usd).label("usd"),
-        sa.func.sum(_C.cloud_only_usd).label("cloud_only_usd"),
-        sa.func.sum(sa.case((_COMPARED, _C.usd))).label("compared_usd"),
-        sa.func.avg(_C.confidence).label("mean_confidence"),
+        *(total(_C[name]).label(name) for name in ("llm_calls", "prompt_tokens", "completion_tokens")),
+        *(sa.func.sum(_C[name], type_=sa.Double).label(name) for name in ("usd", "cloud_only_usd")),
+        sa.func.sum(sa.case((_COMPARED, _C.usd)), type_=sa.Double).label("compared_usd"),
+        sa.func.avg(_C.confidence, type_=sa.Double).label("mean_confidence"),
     )
-
-
-_MOMENTS = ("first_at", "last_at")
-_NUMBERS = ("usd", "cloud_only_usd", "compared_usd", "mean_confidence")
-
-
-def _plain(totals: Mapping[str, Any]) -> dict[str, Any]:
-    """Bring sums to int and float; PostgreSQL returns decimals."""
-    plain: dict[str, Any] = {name: totals[name] for name in _MOMENTS}
-    for name, value in totals.items():
-        if name in _NUMBERS:
-            plain[name] = None if value is None else float(value)
-        elif name not in _MOMENTS:
-            plain[name] = int(value)
-    return plain
 
 
 def _counted(
@@ -633,7 +595,7 @@ def _fallbacks(connection: sa.Connection, where: Iterable[ColumnElement[bool]]) 
     )
     counts: Counter[str] = Counter()
     for steps, count in rows:
-        counts.update(dict.fromkeys(json.loads(steps), count))
+        counts.update(dict.fromkeys(steps, count))
     return _most_frequent_first(counts)
 
 
@@ -656,7 +618,7 @@ def _latency(connection: sa.Connection, where: Iterable[ColumnElement[bool]]) ->
         *_, cached, other = row
         if row[0] is not None and not cached:
             times["uncached"].append(row[0])
-        for step, ms in json.loads(other).items() if other else ():
+        for step, ms in (other or {}).items():
             times.setdefault(step, array("d")).append(ms)
     if len(times["uncached"]) == len(times["total"]):
         del times["uncached"]

@@ -9,41 +9,40 @@ import threading
 import time
 import weakref
 from collections import deque
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
-from agentic_retriever.errors import AgenticRetrieverError, ConfigError, InvalidQueryError, QueryLogError
+from typing_extensions import Self
+
+from agentic_retriever.config import RouterConfig, Secret
+from agentic_retriever.errors import AgenticRetrieverError, ConfigError, InvalidQueryError
 from agentic_retriever.querylog.analytics import Analytics
-from agentic_retriever.querylog.records import EntryIds, LogEntry, Waiting, address_of, entry_of
+from agentic_retriever.querylog.records import Address, LogEntry, entry_of
+from agentic_retriever.schema import Answer
 from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
-    from typing_extensions import Self
-
-    from agentic_retriever.config import RouterConfig, Secret
-    from agentic_retriever.querylog.database import Database
-    from agentic_retriever.querylog.records import Address
-    from agentic_retriever.schema import Answer
-
-
-# One background thread that hands entries to the database in batches, and never keeps a query waiting.
+    from agentic_retriever.querylog.database import Database  # loads SQLAlchemy, which takes a fifth of a second
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
+TEXT_MODES: Final = ("plain", "hashed", "none")
+"""What may be kept of a question: its text, a keyed hash of it, or nothing."""
+FILE_NAME: Final = "queries.sqlite"
+"""Name of the SQLite file in the data directory."""
+MAX_ROWS: Final = 1_000_000  # most queries kept, the newest: about half a gigabyte
+EXIT_TIMEOUT_S: Final = 2.0
+_READ_TIMEOUT_S: Final = 90.0
+_FLUSH_BEFORE_READING_S: Final = 2.0
+_MOST_RECENT: Final = 100_000
 _BATCH: Final = 256
 _LINGER_S: Final = 0.2
-#: Seconds before each further try of a batch; after the last it is dropped.
-_RETRY_DELAYS_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
+_RETRY_DELAYS_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)  # before each further try of a batch; after the last it is dropped
 _WARNED_AT_MOST_EVERY_S: Final = 3_600.0
-EXIT_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class LogStats:
     pending: int
 
 
-class BatchWriter(Generic[T]):
+class BatchWriter:
     """A bounded queue and the daemon thread that empties it.
 
     ``put`` takes a lock for a moment and does no input or output, so it costs microseconds whatever the state of the
@@ -65,7 +64,7 @@ class BatchWriter(Generic[T]):
 
     def __init__(
         self,
-        sink: Callable[[Sequence[T]], int],
+        sink: Callable[[Sequence[LogEntry]], int],
         *,
         name: str,
         capacity: int = 4_000,
@@ -87,14 +86,14 @@ class BatchWriter(Generic[T]):
 
     def _reset(self) -> None:
         self._changed = threading.Condition()
-        self._queue: deque[T] = deque()
+        self._queue: deque[LogEntry] = deque()
         self._thread: threading.Thread | None = None
         self._in_flight = self._written = self._dropped = 0
         self._attempts = self._last_failure = 0
         self._stopping = self._hurried = False
         self._warned_at: float | None = None
 
-    def put(self, entry: T) -> bool:
+    def put(self, entry: LogEntry) -> bool:
         """Hand in one entry; ``False`` if it was dropped."""
         with self._changed:
             taken = not self._stopping and len(self._queue) < self._capacity and self._running()
@@ -107,7 +106,7 @@ class BatchWriter(Generic[T]):
                 self._dropped += 1
             warn = not taken and not self._stopping
         if warn:
-            self._warn("entries come faster than it can be written")
+            self.warn("entries come faster than it can be written")
         return taken
 
     def drop(self) -> None:
@@ -144,10 +143,6 @@ class BatchWriter(Generic[T]):
         thread.join(max(0.0, timeout_s))
         return not thread.is_alive()
 
-    def give_up(self) -> None:
-        """Tell what is lost when the process ends before the thread does."""
-        self._warn(f"{self.stats().pending:,} were not written before the process ended")
-
     def stats(self) -> LogStats:
         """Return what became of the entries."""
         with self._changed:
@@ -171,7 +166,7 @@ class BatchWriter(Generic[T]):
         while batch := self._next_batch():
             self._deliver(batch)
 
-    def _next_batch(self) -> list[T]:
+    def _next_batch(self) -> list[LogEntry]:
         """Wait for entries, a little longer for more of them; an empty batch means the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._stopping)
@@ -183,14 +178,14 @@ class BatchWriter(Generic[T]):
             self._hurried = self._hurried and bool(self._queue)
             return batch
 
-    def _deliver(self, batch: list[T]) -> None:
+    def _deliver(self, batch: list[LogEntry]) -> None:
         for delay_s in (*_RETRY_DELAYS_S, None):
             with self._changed:
                 self._attempts += 1
             try:
                 written = self._sink(batch)
-            except Exception as err:  # noqa: BLE001 - the seam to a database; the thread must outlive whatever it raises
-                self._warn(str(err) if isinstance(err, AgenticRetrieverError) else type(err).__name__)
+            except Exception as err:  # noqa: BLE001 - the thread must outlive whatever a database raises
+                self.warn(str(err) if isinstance(err, AgenticRetrieverError) else type(err).__name__)
                 if not self._goes_on_after(delay_s):
                     written = 0
                     break
@@ -217,7 +212,8 @@ class BatchWriter(Generic[T]):
                 self._changed.wait_for(lambda: self._stopping or self._hurried, timeout=delay_s)
             return delay_s is not None
 
-    def _warn(self, reason: str) -> None:
+    def warn(self, reason: str) -> None:
+        """Say that entries are lost, once an hour at most."""
         with self._changed:
             now = self._timer()
             if self._warned_at is not None and now - self._warned_at < _WARNED_AT_MOST_EVERY_S:
@@ -226,7 +222,7 @@ class BatchWriter(Generic[T]):
         logger.warning("the query history %s loses entries: %s; queries are answered all the same", self._name, reason)
 
 
-_WRITERS: Final[weakref.WeakSet[BatchWriter[Any]]] = weakref.WeakSet()
+_WRITERS: Final[weakref.WeakSet[BatchWriter]] = weakref.WeakSet()
 
 
 def _finish_all() -> None:
@@ -236,7 +232,7 @@ def _finish_all() -> None:
     deadline = time.monotonic() + EXIT_TIMEOUT_S
     for writer in list(_WRITERS):
         if not writer.close(deadline - time.monotonic()):
-            writer.give_up()
+            writer.warn(f"{writer.stats().pending:,} were not written before the process ended")
 
 
 def _forget_in_child() -> None:
@@ -249,81 +245,29 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_in_child)
 
 
-# What the writer's thread does with a batch: write it, and now and then remove what is too old.
-
-# Pruning costs a scan of an index, so it waits for this many entries (or a tenth of what is kept).
-_PRUNED_EVERY: Final = 1_000
-
-
-class Keeper:
-    """Keeps one history within its limits."""
-
-    def __init__(
-        self,
-        address: Address,
-        *,
-        text: str,
-        retention_days: float | None,
-        max_rows: int | None,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._address = address
-        self._text = text
-        self._retention_days = retention_days
-        self._max_rows = max_rows
-        self._clock = clock
-        self._every = _PRUNED_EVERY if max_rows is None else max(1, min(_PRUNED_EVERY, max_rows // 10))
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        """Start from nothing in a child process."""
-        self._lock = threading.Lock()
-        self._made: Database | None = None
-        # The first batch prunes, so that processes that live for one query keep to the limits, too.
-        self._since_pruned = self._every
-
-    def database(self) -> Database:
-        """Return the database, made on first use, since SQLAlchemy takes a fifth of a second to load."""
-        with self._lock:
-            if self._made is None:
-                from agentic_retriever.querylog.database import Database  # noqa: PLC0415 - loads SQLAlchemy
-
-                self._made = Database(self._address, text=self._text)
-            return self._made
-
-    def write(self, entries: Sequence[LogEntry]) -> int:
-        """Write entries, and prune when it is time."""
-        kept = self.database().write(entries)
-        self._since_pruned += len(entries)
-        if self._since_pruned >= self._every:
-            self._since_pruned = 0
-            self._prune()
-        return kept
-
-    def _prune(self) -> None:
-        before = None if self._retention_days is None else self._clock() - timedelta(days=self._retention_days)
-        if before is None and self._max_rows is None:
-            return
-        try:
-            self.database().prune(before=before, max_rows=self._max_rows)
-        except QueryLogError as err:
-            # The entries are written; the next batch but some tries again.
-            logger.debug("the query history was not pruned: %s", err)
-
-
-#: What may be kept of a question: its text, a keyed hash of it, or nothing.
-TEXT_MODES: Final = ("plain", "hashed", "none")
-#: Name of the SQLite file in the data directory.
-FILE_NAME: Final = "queries.sqlite"
-MAX_ROWS: Final = 1_000_000
-"""Most queries kept, the newest: about half a gigabyte."""
-_READ_TIMEOUT_S: Final = 90.0
-_FLUSH_BEFORE_READING_S: Final = 2.0
-_MOST_RECENT: Final = 100_000
-
-
 def _utc_now() -> datetime:
     return datetime.now(timezone.utc)
+
+
+class _LazyDatabase:
+    """The database, made when it is first used."""
+
+    def __init__(self, address: Address, options: dict[str, Any]) -> None:
+        self._address = address
+        self._options = options
+        self.forget()
+
+    def forget(self) -> None:
+        """Start from nothing in a child process."""
+        self._made: Database | None = None
+
+    def open(self) -> Database:
+        from agentic_retriever.querylog.database import Database  # noqa: PLC0415 - loads SQLAlchemy
+
+        made = self._made
+        if made is None:
+            made = self._made = Database(self._address, **self._options)
+        return made
 
 
 class QueryLog:
@@ -349,28 +293,35 @@ class QueryLog:
         capacity: int = 4_000,
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
-        _check_limits(text, retention_days, max_rows, capacity)
+        if text not in TEXT_MODES:
+            modes = ", ".join(TEXT_MODES)
+            raise ConfigError(f"text of the query history must be one of {modes}, got {str(text)[:40]!r}")
+        for name, value in (("retention_days", retention_days), ("max_rows", max_rows), ("capacity", capacity)):
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} of the query history must be above 0, got {str(value)[:40]}")
         if clock().tzinfo is None:
             raise ConfigError("the clock of the query history must return moments with a time zone, such as UTC")
-        self._address = address_of(place)
+        address = Address.of(place)
+        self._name = str(address)
         self._clock = clock
-        self._keeper = Keeper(self._address, text=text, retention_days=retention_days, max_rows=max_rows, clock=clock)
-        self._ids = EntryIds()
-        self._writer: BatchWriter[Waiting] = BatchWriter(
-            partial(_write, self._keeper), name=str(self._address), capacity=capacity,
-            on_fork=partial(_start_anew, self._keeper, self._ids),
-        )  # fmt: skip
-        self._reads = DeadlineCaller(f"query history {self._address}")
+        self._database = database = _LazyDatabase(
+            address, {"text": text, "retention_days": retention_days, "max_rows": max_rows, "clock": clock}
+        )
         # The thread holds the writer, not this object; when this is forgotten unclosed, the thread finishes and ends.
+        self._writer = BatchWriter(
+            lambda batch: database.open().write(batch), name=self._name, capacity=capacity, on_fork=database.forget
+        )
         weakref.finalize(self, self._writer.stop).atexit = False
+        self._reads = DeadlineCaller(f"query history {address}")
 
     def __repr__(self) -> str:
-        return f"QueryLog({str(self._address)!r})"
+        return f"QueryLog({self._name!r})"
 
     def record(self, entry: LogEntry) -> None:
         """Hand in one entry; never raises, never waits."""
         try:
-            self._writer.put(Waiting(entry, entry.recorded_at or self._clock(), entry.entry_id or self._ids.next()))
+            moment, entry_id = entry.recorded_at or self._clock(), entry.entry_id or uuid4().hex
+            self._writer.put(replace(entry, recorded_at=moment, entry_id=entry_id))
         except Exception:  # noqa: BLE001 - a clock of the caller may fail; the answer must go out all the same
             self._writer.drop()
 
@@ -400,37 +351,26 @@ class QueryLog:
         for name, moment in (("since", since), ("until", until)):
             if moment is not None and moment.tzinfo is None:
                 raise InvalidQueryError(f"{name} must have a time zone; write datetime(..., tzinfo=timezone.utc)")
-
-        def read() -> Analytics:
-            from agentic_retriever.querylog.database import measure  # noqa: PLC0415 - loads SQLAlchemy
-
-            with self._keeper.database().reading() as connection:
-                if connection is None:
-                    return Analytics(since=since, until=until)
-                return measure(connection, since=since, until=until)
-
         self.flush(_FLUSH_BEFORE_READING_S)
-        return self._reads.call(read, _READ_TIMEOUT_S)
+        return self._reads.call(lambda: self._database.open().analytics(since, until), _READ_TIMEOUT_S)
 
     def recent(self, count: int = 20) -> tuple[LogEntry, ...]:
         """Return the newest entries, the newest first, as far as they are kept."""
         if not 1 <= count <= _MOST_RECENT:
             raise InvalidQueryError(f"count must be from 1 to {_MOST_RECENT:,}, got {count}")
         self.flush(_FLUSH_BEFORE_READING_S)
-        return self._reads.call(lambda: self._keeper.database().recent(count), _READ_TIMEOUT_S)
+        return self._reads.call(lambda: self._database.open().recent(count), _READ_TIMEOUT_S)
 
     def check(self, timeout_s: float = 5.0) -> str:
         """Say where the history is and what is in it, for a person."""
         # Made beforehand: on a busy machine SQLAlchemy may take longer to load than the database to answer.
-        database = self._keeper.database()
+        database = self._database.open()
         return self._reads.call(database.check, timeout_s)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -446,20 +386,3 @@ def open_query_log(config: RouterConfig, *, clock: Callable[[], datetime] = _utc
         max_rows=MAX_ROWS,
         clock=clock,
     )
-
-
-def _write(keeper: Keeper, batch: Sequence[Waiting]) -> int:
-    return keeper.write([one.stamped() for one in batch])
-
-
-def _start_anew(keeper: Keeper, ids: EntryIds) -> None:
-    keeper.after_fork()
-    ids.after_fork()
-
-
-def _check_limits(text: str, retention_days: float | None, max_rows: int | None, capacity: int) -> None:
-    if text not in TEXT_MODES:
-        raise ConfigError(f"text of the query history must be one of {', '.join(TEXT_MODES)}, got {str(text)[:40]!r}")
-    for name, value in (("retention_days", retention_days), ("max_rows", max_rows), ("capacity", capacity)):
-        if value is not None and not value > 0:
-            raise ConfigError(f"{name} of the query history must be above 0, got {str(value)[:40]}")

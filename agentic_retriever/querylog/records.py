@@ -1,24 +1,18 @@
 """What the history keeps of one query, and where: values alone, so that nothing here loads SQLAlchemy."""
 
-from __future__ import annotations
-
 import math
-import secrets
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from typing_extensions import Self
 
 from agentic_retriever.config import Secret
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.schema import Degradation, Record, Tier, TierUsage, frozen
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from agentic_retriever.schema import Answer, RouteDecision
+from agentic_retriever.schema import Answer, Degradation, Record, RouteDecision, Tier, TierUsage, frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,19 +144,39 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-# Where a history is kept: a SQLite file, or a PostgreSQL database by its URL. Shown without its secrets.
-
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
 _ALLOWED = "use a file, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """The place of a history."""
+    """Where a history is kept: a SQLite file, or a PostgreSQL database by its URL; shown without its secrets."""
 
-    path: Path | None = None  # The SQLite file, or None for a server
+    path: Path | None = None  # None for a server
     url: Secret = field(default_factory=Secret)
-    secrets: tuple[Secret, ...] = ()
+    secrets: tuple[Secret, ...] = ()  # the longest first, so that one that is part of another does not spoil it
+
+    @classmethod
+    def of(cls, place: str | Path | Secret) -> Self:
+        """Read where a history is to be kept."""
+        if isinstance(place, Path):
+            return cls(path=place)
+        text = place.reveal() if isinstance(place, Secret) else place
+        scheme, separator, rest = text.partition("://")
+        scheme = scheme.lower()
+        if not separator:
+            if not text.strip() or ":" in text or "@" in text:
+                raise ConfigError(f"the place of the query history is neither a file nor a URL; {_ALLOWED}")
+            return cls(path=Path(text))
+        if scheme == "sqlite":
+            if not rest.startswith("/") or rest in {"/", "/:memory:"} or "?" in rest:
+                raise ConfigError("the query history needs a SQLite file, without options; write sqlite:///FILE")
+            return cls(path=Path(rest[1:]))
+        if scheme not in _POSTGRES:
+            kind = scheme if scheme.replace("+", "").isalnum() and len(scheme) <= 30 else "of this kind"
+            raise ConfigError(f"the query history cannot be kept in a database {kind}; {_ALLOWED}")
+        url = f"postgresql+psycopg://{rest}"
+        return cls(url=Secret(url), secrets=_secrets_in(url))
 
     def __str__(self) -> str:
         if self.path is not None:
@@ -178,40 +192,15 @@ class Address:
         return text
 
 
-def address_of(place: str | Path | Secret) -> Address:
-    """Read where a history is to be kept."""
-    if isinstance(place, Path):
-        return Address(path=place)
-    text = place.reveal() if isinstance(place, Secret) else place
-    scheme, separator, rest = text.partition("://")
-    if not separator:
-        if not text.strip() or ":" in text or "@" in text:
-            raise ConfigError(f"the place of the query history is neither a file nor a URL; {_ALLOWED}")
-        return Address(path=Path(text))
-    if scheme.lower() == "sqlite":
-        return Address(path=_sqlite_file(rest))
-    if scheme.lower() not in _POSTGRES:
-        known = scheme.lower() if scheme.replace("+", "").isalnum() and len(scheme) <= 30 else "of this kind"
-        raise ConfigError(f"the query history cannot be kept in a database {known}; {_ALLOWED}")
-    return _server(rest)
-
-
-def _sqlite_file(rest: str) -> Path:
-    if not rest.startswith("/") or rest in {"/", "/:memory:"} or "?" in rest:
-        raise ConfigError("the query history needs a SQLite file, without options; write sqlite:///FILE")
-    return Path(rest[1:])
-
-
-def _server(rest: str) -> Address:
-    url = f"postgresql+psycopg://{rest}"
+def _secrets_in(url: str) -> tuple[Secret, ...]:
+    """Find the passwords in a URL, as they are written and as they are meant; one that may be misread is refused."""
     try:
         parts = urlsplit(url)
         # An unescaped @, / or : of a password would end up in the host, the port or the database, which are shown.
-        misread = "@" in parts.path or "@" in parts.query or "@" in parts.netloc.rpartition("@")[0]
-        hosted = parts.port is None or parts.port > 0
+        misread = "@" in parts.path or "@" in parts.query or "@" in parts.netloc.rpartition("@")[0] or parts.port == 0
     except ValueError:
-        misread, hosted = True, False
-    if misread or not hosted or "#" in rest:
+        misread = True
+    if misread or "#" in url:
         # No cause: what urlsplit says repeats parts of the URL.
         raise ConfigError(
             "the URL of the query history cannot be read; percent-encode special characters of the password, "
@@ -219,40 +208,5 @@ def _server(rest: str) -> Address:
         ) from None
     options = [pair.partition("=") for pair in parts.query.split("&")]
     raw = [parts.password or "", *(value for name, _, value in options if "pass" in name.lower())]
-    secrets = {spelling for text in raw for spelling in (text, unquote(text)) if spelling}
-    # The longest first, so that one that is part of another does not spoil it.
-    ordered = sorted(secrets, key=lambda text: (-len(text), text))
-    return Address(url=Secret(url), secrets=tuple(Secret(text) for text in ordered))
-
-
-# Entries on their way to the database: what a query leaves to the thread that writes.
-
-
-class Waiting(NamedTuple):
-    """An entry, and what it is to be recorded with."""
-
-    entry: LogEntry
-    recorded_at: datetime
-    entry_id: str
-
-    def stamped(self) -> LogEntry:
-        """Return the entry with its time and id."""
-        return replace(self.entry, recorded_at=self.recorded_at, entry_id=self.entry_id)
-
-
-class EntryIds:
-    """Ids of 32 hexadecimal characters that no other log and no other process gives; safe to use from many threads.
-
-    Half of each is drawn once for the log and half is counted, as a query must not wait for the system to draw it.
-    """
-
-    def __init__(self) -> None:
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        """Draw anew in a child process, which would count on from where its parent is."""
-        self._ids = map(f"{secrets.token_hex(8)}{{:016x}}".format, count())
-
-    def next(self) -> str:
-        """Return the next id."""
-        return next(self._ids)
+    spellings = {spelling for text in raw for spelling in (text, unquote(text)) if spelling}
+    return tuple(Secret(text) for text in sorted(spellings, key=lambda text: (-len(text), text)))

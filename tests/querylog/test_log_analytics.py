@@ -4,6 +4,7 @@ import json
 import math
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from uuid import uuid4
@@ -16,9 +17,9 @@ from log_material import EPOCH, entries, entry, moments, opened
 from agentic_retriever.errors import InvalidQueryError
 from agentic_retriever.querylog import Analytics, Latency
 from agentic_retriever.querylog.analytics import nearest_rank
-from agentic_retriever.querylog.database import Database, measure
-from agentic_retriever.querylog.records import address_of
-from agentic_retriever.schema import TierUsage
+from agentic_retriever.querylog.database import Database
+from agentic_retriever.querylog.records import Address
+from agentic_retriever.schema import Tier, TierUsage
 
 
 def percentile(values, percent):
@@ -87,12 +88,9 @@ def assert_as_counted(got, wanted):
 
 def measured(database, found, since, until):
     if found:
-        from dataclasses import replace
-
         kept = [replace(e, entry_id=uuid4().hex) for e in found]
         assert database.write(kept) == len(found)
-    with database.reading() as connection:
-        return Analytics() if connection is None else measure(connection, since=since, until=until)
+    return database.analytics(since, until)
 
 
 def in_period(found, since, until):
@@ -103,7 +101,7 @@ def in_period(found, since, until):
 @given(found=entries, since=moments, until=moments)
 def test_analytics_agrees_with_plain_counting(found, since, until):
     with tempfile.TemporaryDirectory() as folder:
-        database = Database(address_of(Path(folder) / "q.sqlite"), text="plain")
+        database = Database(Address.of(Path(folder) / "q.sqlite"), text="plain")
         got = measured(database, found, since, until)
     assert_as_counted(said(got), oracle(in_period(found, since, until)))
 
@@ -111,11 +109,12 @@ def test_analytics_agrees_with_plain_counting(found, since, until):
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(found=entries, since=moments, until=moments)
 def test_analytics_on_postgresql_agrees_with_plain_counting(postgres_url, found, since, until):
-    database = Database(address_of(postgres_url), text="plain")
-    with database.reading() as connection:
-        made = connection is not None
-    if made:
-        database.prune(before=EPOCH + timedelta(days=1), max_rows=None)
+    database = Database(
+        Address.of(postgres_url), text="plain", retention_days=1, clock=lambda: EPOCH + timedelta(days=2)
+    )
+    if database.analytics(None, None).queries:
+        database.prune()
+    database = Database(Address.of(postgres_url), text="plain")
     got = measured(database, found, since, until)
     assert_as_counted(said(got), oracle(in_period(found, since, until)))
 
@@ -141,8 +140,6 @@ def test_times_come_from_the_newest_queries(place, monkeypatch):
 
 
 def test_shares_and_savings(place):
-    from agentic_retriever.schema import Tier
-
     cloud = TierUsage(tier=Tier.CLOUD, model="m", calls=1, prompt_tokens=5, completion_tokens=5, usd=0.25)
     with opened(place) as log:
         log.record(entry(1, tier="cloud", spent=(cloud,), cloud_only_usd=0.25))

@@ -11,7 +11,7 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError
 from agentic_retriever.querylog import QueryLog, open_query_log
 from agentic_retriever.querylog.database import hash_of
-from agentic_retriever.querylog.records import address_of
+from agentic_retriever.querylog.records import Address
 from agentic_retriever.schema import Degradation
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def told(err):
 @pytest.mark.parametrize("url", UNREADABLE)
 def test_an_unreadable_url_is_a_config_error_without_its_password(url):
     with pytest.raises(ConfigError) as caught:
-        address_of(url)
+        Address.of(url)
     # The test's own source lines are in a traceback, its values are not.
     assert CANARY not in told(caught.value)
     with pytest.raises(ConfigError) as caught:
@@ -150,7 +150,7 @@ def test_an_unreadable_url_is_a_config_error_without_its_password(url):
 )
 def test_places_that_cannot_be_one(place):
     with pytest.raises(ConfigError):
-        address_of(place)
+        Address.of(place)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_password_shows_nowhere(url, caplog):
     caplog.set_level(logging.DEBUG)
     config = RouterConfig(query_log=url)
     log = open_query_log(config)
-    shown = [repr(log), str(log), repr(config), str(config.to_dict()), repr(address_of(url)), str(address_of(url))]
+    shown = [repr(log), str(log), repr(config), str(config.to_dict()), repr(Address.of(url)), str(Address.of(url))]
     for call in (log.check, log.analytics, log.recent):
         with pytest.raises(AgenticRetrieverError) as caught:
             call()
@@ -182,7 +182,7 @@ def test_a_password_shows_nowhere(url, caplog):
 
 
 def test_what_a_driver_says_of_the_password_is_starred_out():
-    address = address_of("postgresql://u:p%40ss@h:5/db?sslpassword=second&sslmode=require")
+    address = Address.of("postgresql://u:p%40ss@h:5/db?sslpassword=second&sslmode=require")
     assert str(address) == "postgresql://h:5/db"
     assert address.redacted("p@ss p%40ss second require") == "******** ******** ******** require"
 

@@ -108,11 +108,9 @@ def test_a_forked_child_has_a_history_of_its_own(place):
         log = QueryLog(place)
         log.record(LogEntry(query="parent before"))
         assert log.flush(30)
-        # What waits at the time of the fork is the parent's to write, and its locks are not the child's.
+        # What waits at the time of the fork is the parent's to write, and its lock is not the child's.
         log.record(LogEntry(query="parent waiting"))
         log._writer._changed.acquire()
-        log._keeper._lock.acquire()
-        log._keeper._made._lock.acquire()
         child = os.fork()
         if child == 0:
             assert log.stats().pending == 0
@@ -120,8 +118,6 @@ def test_a_forked_child_has_a_history_of_its_own(place):
             done = log.flush(30) and log.stats().written == 1 and len(log.recent()) >= 2
             log.close()
             os._exit(0 if done else 1)
-        log._keeper._made._lock.release()
-        log._keeper._lock.release()
         log._writer._changed.release()
         _, status = os.waitpid(child, 0)
         log.record(LogEntry(query="parent after"))
