@@ -13,9 +13,8 @@ from agentic_retriever.indices.measured import MEASURED_FILE
 from agentic_retriever.pipeline import Question, answer_key
 from agentic_retriever.resources import TrainingStamps
 from agentic_retriever.retrievers import FUSION_FILE
-from agentic_retriever.routing import MODEL_FILE
 
-FILES = [MEASURED_FILE, MODEL_FILE, FUSION_FILE]
+FILES = [MEASURED_FILE, FUSION_FILE]
 
 
 def settle(folder):
