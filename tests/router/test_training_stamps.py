@@ -83,7 +83,6 @@ def test_files_that_are_not_there_cost_one_look_at_the_folder(tmp_path, monkeypa
 
 def test_an_index_without_a_folder_has_no_stamp():
     assert TrainingStamps().of(SimpleNamespace(folder=None)) == []
-    assert TrainingStamps().of(SimpleNamespace()) == []
 
 
 def test_files_that_training_once_left_are_ignored(make_router, tmp_path):
