@@ -410,7 +410,7 @@ def test_cancelled_queries_and_abandoned_streams_leave_nothing_behind(make_tiers
     words = ["The cat ", "sleeps ", "sixteen "]
     mode("stall", stream_body("ollama", words, finish=None))(ollama)
     mode("hang")(cloud)
-    router = make_tiers(deadline_s=1.5, llm_small="none", workers=100)
+    router = make_tiers(deadline_s=1.5, llm_small="none")
     router.retrieve(QUESTION)
     threads, open_sockets = live_threads(), sockets()
 
