@@ -7,17 +7,22 @@ import os
 import threading
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.llms import LLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import BaseSynthesizer
 
 from agentic_retriever.cache import cache_key
+from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import (
     DiskVectorCache,
     EmbeddingModel,
+    VectorSource,
     embedding_name,
     resolve_embedding,
 )
@@ -31,19 +36,20 @@ from agentic_retriever.errors import (
     UnknownIndexError,
     unknown_name,
 )
-from agentic_retriever.indices import IndexStorage, IngestReport
+from agentic_retriever.indices import Index, IndexStorage, IngestReport, Progress, StoredIndex
 from agentic_retriever.indices.attached import attach_index, recognise
 from agentic_retriever.indices.manifest import check_index_name
 from agentic_retriever.indices.measured import MEASURED_FILE, MeasuredStrategies
-from agentic_retriever.llm import build_client
+from agentic_retriever.llm import ModelClient, TieredClient, build_client
 from agentic_retriever.redis import RedisVectorCache, open_link
-from agentic_retriever.retrievers import FUSION_FILE, AdapterSettings, build_adapter
+from agentic_retriever.retrievers import FUSION_FILE, AdapterSettings, RetrieverAdapter, build_adapter
 from agentic_retriever.retrievers.fusion import Fusion
 from agentic_retriever.routing import (
     AutoClassifier,
     AutoSelector,
     EmbeddingClassifier,
     HeuristicSelector,
+    IndexClassifier,
     LLMClassifier,
     LLMSelector,
     ProfileClassifier,
@@ -51,98 +57,40 @@ from agentic_retriever.routing import (
     StrategySelector,
     fused_weights,
 )
-from agentic_retriever.schema import Degradation, Tier
+from agentic_retriever.schema import Degradation, Strategy, Tier
 from agentic_retriever.synthesis import ExtractiveSynthesizer, ForeignSynthesizer, LLMSynthesizer, Synthesizer
 from agentic_retriever.synthesis.writing import ForeignModel
 from agentic_retriever.threads import Workers
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+EMBEDDING_CACHE_FILE: Final = "embeddings.sqlite"
 
-    from llama_index.core.base.embeddings.base import BaseEmbedding
-    from llama_index.core.llms import LLM
-    from llama_index.core.postprocessor.types import BaseNodePostprocessor
+Stamp: TypeAlias = list[tuple[int, int]]
+Measured: TypeAlias = tuple[MeasuredStrategies | None, tuple[Degradation, ...]]
 
-    from agentic_retriever.config import RouterConfig
-    from agentic_retriever.embeddings import VectorSource
-    from agentic_retriever.embeddings.model import Matrix
-    from agentic_retriever.indices import Index, Progress, StoredIndex
-    from agentic_retriever.llm import ModelClient, TieredClient
-    from agentic_retriever.retrievers import RetrieverAdapter
-    from agentic_retriever.routing import IndexClassifier
-    from agentic_retriever.schema import Strategy
+_NO_FILE: Final = (0, 0)
 
 
-# What training left beside an index: its measured strategies, and what changes when it is trained anew.
-
-Stamp = list[tuple[int, int]]
-"""When each of the files was last changed, in nanoseconds, and its size in bytes; zeros for one that is not there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What is known of the strategies on one index."""
-
-    measured: MeasuredStrategies | None = None  # Quality and latency by strategy, or None
-    degraded: tuple[Degradation, ...] = ()
-
-
-_UNTRAINED = Trained()
-_SETTLED_NS = 2_000_000_000
-_MISSING = (0, 0)
-
-
-class TrainedFiles:
-    """Reads the files beside each index again when they have changed; safe to use from several threads."""
-
-    def __init__(self, stamps: TrainingStamps) -> None:
-        self._stamps = stamps
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[Stamp, Trained]] = {}
-
-    def of(self, index: Index) -> Trained:
-        """Return what is known of an index; a file that cannot be read counts as missing and is told."""
-        folder, changed = _folder_of(index), self._stamps.of(index)
-        if folder is None or not any(map(any, changed)):
-            return _UNTRAINED
-        with self._lock:
-            known = self._known.get(index.name)
-            if known is None or known[0] != changed:
-                known = self._known[index.name] = changed, _loaded(folder)
-            return known[1]
-
-
-class TrainingStamps:
-    """Tells what changes whenever training changes how an index is searched; safe to use from several threads.
-
-    Files that were not there are looked for only when their folder has changed, as it does whenever a file comes or
-    goes; those that were there always, as they may also be written over in place.
-    """
+class TrainingFiles:
+    """What training left beside each index, read again when it has changed; safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[Stamp, Measured]] = {}
 
-    def of(self, index: Index) -> Stamp:
-        """Return the stamp of an index; of one without a folder, nothing."""
-        where = _folder_of(index)
-        if where is None:
-            return []
-        folder = str(where)
-        changed = _changed(folder)[0]
-        known = self._known.get(folder)
-        if known is not None and known[0] == changed:
-            return [_changed(path) if path else _MISSING for path in known[1]]
-        paths = _paths(folder)
-        stamp = [_changed(path) for path in paths]
-        # A folder that changed a moment ago may change again within the clock's resolution.
-        if time.time_ns() - changed > _SETTLED_NS:
-            there = (path if seen is not _MISSING else "" for path, seen in zip(paths, stamp, strict=True))
-            self._known[folder] = changed, tuple(there)
-        return stamp
+    def stamp(self, index: Index) -> Stamp:
+        """Return what changes whenever training changes how an index is searched; of one without a folder, nothing."""
+        return [] if index.folder is None else [_last_change(path) for path in _paths(str(index.folder))]
 
-
-def _folder_of(index: Index) -> Path | None:
-    return index.folder
+    def measured(self, index: Index) -> Measured:
+        """Return what a benchmark measured on an index; a file that cannot be read counts as missing and is told."""
+        folder, stamp = index.folder, self.stamp(index)
+        if folder is None or not any(map(any, stamp)):
+            return None, ()
+        with self._lock:
+            known = self._known.get(index.name)
+            if known is None or known[0] != stamp:
+                known = self._known[index.name] = stamp, _load_measured(folder)
+            return known[1]
 
 
 @lru_cache(1_024)
@@ -151,28 +99,24 @@ def _paths(folder: str) -> tuple[str, str]:
     return str(Path(folder) / MEASURED_FILE), str(Path(folder) / FUSION_FILE)
 
 
-def _loaded(folder: Path) -> Trained:
-    try:
-        return Trained(MeasuredStrategies.load(folder))
-    except StoreDamagedError as err:
-        lost = Degradation(step="stage_two.measured", reason=str(err), fallback="the signals alone")
-        return Trained(degraded=(lost,))
-
-
-def _changed(path: str) -> tuple[int, int]:
-    """When a file was last changed, in nanoseconds, and its size; ``_MISSING`` when it is not there."""
+def _last_change(path: str) -> tuple[int, int]:
+    """When a file was last changed, in nanoseconds, and its size in bytes; zeros when it is not there."""
     try:
         found = os.stat(path)  # noqa: PTH116 - see _paths
     except OSError:
-        return _MISSING
+        return _NO_FILE
     return found.st_mtime_ns, found.st_size
 
 
-# The LlamaIndex indexes, query engines and retrievers that were registered with a router.
+def _load_measured(folder: Path) -> Measured:
+    try:
+        return MeasuredStrategies.load(folder), ()
+    except StoreDamagedError as err:
+        return None, (Degradation(step="stage_two.measured", reason=str(err), fallback="the signals alone"),)
 
 
 class AttachedIndexes:
-    """The attached indexes of one router, by name; safe to use from many threads."""
+    """The LlamaIndex indexes, query engines and retrievers of one router, by name; safe to use from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -199,7 +143,7 @@ class AttachedIndexes:
             return self._known.pop(name, None) is not None
 
     def catch_up(self, name: str | None, timeout_s: float) -> tuple[Degradation, ...]:
-        """Take notice of changes."""
+        """Take notice of changes of one index or of all, within a time."""
         end, late = time.monotonic() + timeout_s, []
         for index in list(self._known.values()):
             if name in {None, index.name}:
@@ -218,53 +162,8 @@ class AttachedIndexes:
             )
 
 
-def attach(
-    resources: Resources, name: str, given: object, *, description: str, progress: Progress | None
-) -> IngestReport:
-    """Attach an index to a router."""
-    name = check_index_name(name)
-    if name in resources.names():
-        raise _taken(name)
-    if _asks_itself(resources, given):
-        raise IndexingError(f"index {name!r}: a {type(given).__name__} of this router would ask itself without end")
-    made = attach_index(
-        name,
-        recognise(name, given),
-        description=description,
-        created=uuid.uuid4().hex,
-        router=resources.embedding(),
-        wrap=_model,
-        progress=progress,
-    )
-    resources.attached.add(made)
-    return IngestReport(added=len(made.doc_ids()), nodes=made.count() if made.doc_ids() else 0)
-
-
-def _asks_itself(resources: Resources, given: object) -> bool:
-    """Tell whether an object, or the retriever in it, is this router in LlamaIndex's clothes."""
-    asked = (given, getattr(given, "_retriever", None))
-    return any(getattr(getattr(one, "_router", None), "resources", None) is resources for one in asked)
-
-
-def _model(base: BaseEmbedding) -> EmbeddingModel:
-    """Wrap the embedding of an attached index; what it makes is kept in memory only."""
-    return EmbeddingModel(
-        base,
-        name=embedding_name(base),
-    )
-
-
 def _taken(name: str) -> IndexExistsError:
     return IndexExistsError(f"index {name!r} exists already; take another name, or remove_index({name!r}) first")
-
-
-EMBEDDING_CACHE_FILE = "embeddings.sqlite"
-
-
-@dataclass(frozen=True, slots=True)
-class _AdapterKey:
-    index: str
-    strategy: Strategy
 
 
 class Resources:
@@ -279,23 +178,18 @@ class Resources:
         model: ModelClient | None = None,
     ) -> None:
         self.config = config
-        #: All settings in short, for cache keys; secrets as stars.
-        self.config_key = cache_key(**config.to_dict())
-        #: What changes with the training of an index.
-        self.stamps = TrainingStamps()
+        self.config_key = cache_key(**config.to_dict())  # all settings in short, secrets as stars
+        self.training = TrainingFiles()
         self.storage = IndexStorage.from_config(config)
-        #: Indexes of LlamaIndex that were registered; they live in this router only.
         self.attached = AttachedIndexes()
-        self._given = embedding
         self.model = model
+        self.redis = open_link(config)
+        self._given = embedding
         self._packed = tuple(packed)
         self._lock = threading.RLock()
         self._embedding: EmbeddingModel | None = None
-        self._adapters: dict[_AdapterKey, RetrieverAdapter] = {}
+        self._adapters: dict[tuple[str, Strategy], RetrieverAdapter] = {}
         self._workers: Workers | None = None
-        self._trained = TrainedFiles(self.stamps)
-        #: The Redis server that answers and vectors are shared through, or ``None``.
-        self.redis = open_link(config)
 
     def embedding(self) -> EmbeddingModel:
         """Return the embedding model, choosing it now if the settings leave that open."""
@@ -341,18 +235,39 @@ class Resources:
         found: list[Index] = []
         problems: dict[str, StoreError] = {}
         for name in self.names():
-            index, problem = self._opened(name)
-            if index is not None:
-                found.append(index)
-            elif problem is not None:
-                problems[name] = problem
+            try:
+                found.append(self.index(name))
+            except StoreError as err:  # noqa: PERF203 - a damaged index leaves the others usable
+                problems[name] = err
         if problems and not found:
             raise next(iter(problems.values()))
-        lost = (
+        return found, tuple(
             Degradation(step=f"index.{name}", reason=str(problem), fallback="the other indexes")
             for name, problem in problems.items()
         )
-        return found, tuple(lost)
+
+    def attach(self, name: str, given: object, *, description: str, progress: Progress | None) -> IngestReport:
+        """Attach an index, query engine or retriever of LlamaIndex."""
+        name = check_index_name(name)
+        if name in self.names():
+            raise _taken(name)
+        # This router in LlamaIndex's clothes, or in a retriever in the given object.
+        if any(
+            getattr(getattr(one, "_router", None), "resources", None) is self
+            for one in (given, getattr(given, "_retriever", None))
+        ):
+            raise IndexingError(f"index {name!r}: a {type(given).__name__} of this router would ask itself without end")
+        made = attach_index(
+            name,
+            recognise(name, given),
+            description=description,
+            created=uuid.uuid4().hex,
+            router=self.embedding(),
+            wrap=lambda base: EmbeddingModel(base, name=embedding_name(base)),  # what it makes is kept in memory only
+            progress=progress,
+        )
+        self.attached.add(made)
+        return IngestReport(added=len(made.doc_ids()), nodes=made.count() if made.doc_ids() else 0)
 
     def compares(self, index: Index) -> bool:
         """Tell whether an index's vectors are of the router's embedding model."""
@@ -360,7 +275,7 @@ class Resources:
 
     def adapter(self, index: Index, strategy: Strategy) -> RetrieverAdapter:
         """Return the adapter of a strategy over an index, made once."""
-        key = _AdapterKey(index.name, strategy)
+        key = index.name, strategy
         with self._lock:
             adapter = self._adapters.get(key)
             if adapter is None:
@@ -375,14 +290,14 @@ class Resources:
                 self._workers = Workers(self.config.workers, "agentic-retrieval")
             return self._workers
 
-    def trained(self, index: Index) -> Trained:
-        """Return what benchmark and training left beside an index."""
-        return self._trained.of(index)
+    def measured(self, index: Index) -> Measured:
+        """Return what a benchmark measured of the strategies on an index, if anything, and what fell back for it."""
+        return self.training.measured(index)
 
     def forget(self, name: str) -> None:
         """Drop the adapters of an index that goes away."""
         with self._lock:
-            for key in [key for key in self._adapters if key.index == name]:
+            for key in [key for key in self._adapters if key[0] == name]:
                 del self._adapters[key]
 
     def close(self) -> None:
@@ -398,12 +313,6 @@ class Resources:
             if self.redis is not None:
                 self.redis.close()
 
-    def _opened(self, name: str) -> tuple[Index | None, StoreError | None]:
-        try:
-            return self.index(name), None
-        except StoreError as err:
-            return None, err
-
     def _remembered(self) -> str | None:
         known = self.storage.embeddings()
         if len(known) > 1 and self.config.embedding_model == "auto":
@@ -414,9 +323,11 @@ class Resources:
         return known[0] if known else None
 
 
+# ---------------------------------------------------------------------------------------------------------------------
 # From the names in the settings to the parts of a router.
 
 _NEEDS_MODEL = "{setting} is {value}, which needs a model; set llm to ollama:MODEL or openrouter:MODEL, or take auto"
+
 
 INDEX_MARGIN: Final = 0.4
 """Two indexes are searched when their probabilities differ by less; docs/routing.md has what other margins gave."""
@@ -476,29 +387,23 @@ def make_synthesizer(
     resources: Resources, client: ModelClient | None, given: Synthesizer | BaseSynthesizer | None = None
 ) -> Synthesizer:
     """Return what writes answers: the given one, else the model where there is one, else extraction."""
-    if given is not None and not isinstance(given, BaseSynthesizer):
+    config = resources.config
+    model: LLMSynthesizer | ForeignSynthesizer | None = None
+    if isinstance(given, BaseSynthesizer):
+        model = ForeignSynthesizer(given, unsupported=config.unsupported_sentences)
+    elif given is not None:
         if callable(getattr(given, "synthesize", None)) and callable(getattr(given, "stream", None)):
             return given
         raise ConfigError(
             f"synthesizer must be a Synthesizer or a LlamaIndex response synthesizer, got {type(given).__name__}"
         )
-    config = resources.config
-    model: LLMSynthesizer | ForeignSynthesizer | None = None
-    if given is not None:
-        model = ForeignSynthesizer(given, unsupported=config.unsupported_sentences)
     elif client is not None:
         model = LLMSynthesizer(client, unsupported=config.unsupported_sentences)
-    return Synthesizer(_make_extractive(resources), model, answer_threshold=config.answer_threshold)
-
-
-def _make_extractive(resources: Resources) -> ExtractiveSynthesizer:
-    """Return what writes answers without a model."""
-    config = resources.config
-
-    def embed(sentences: list[str]) -> Matrix:
-        return resources.embedding().embed_sentences(sentences)
-
-    return ExtractiveSynthesizer(embed=embed if config.answer_rescoring else None)
+    extractive = ExtractiveSynthesizer(
+        # The embedding model is looked for with the first answer.
+        embed=(lambda sentences: resources.embedding().embed_sentences(sentences)) if config.answer_rescoring else None,
+    )
+    return Synthesizer(extractive, model, answer_threshold=config.answer_threshold)
 
 
 def writers_key(client: ModelClient | None, given: object, postprocessors: Sequence[BaseNodePostprocessor]) -> str:
@@ -512,12 +417,10 @@ def writers_key(client: ModelClient | None, given: object, postprocessors: Seque
         names.append(f"{ForeignModel(given).model} {_digest(given.get_prompts())}")
     elif given is not None:
         names.append(f"{type(given).__name__} {_digest(vars(given) if hasattr(given, '__dict__') else given)}")
-    names.extend(f"{type(one).__name__} {_digest(_settings(one))}" for one in postprocessors)
+    for one in postprocessors:
+        settings = {name: value for name, value in one if name != "callback_manager"}
+        names.append(f"{type(one).__name__} {_digest(settings)}")
     return ", ".join(names)
-
-
-def _settings(postprocessor: BaseNodePostprocessor) -> dict[str, object]:
-    return {name: value for name, value in postprocessor if name != "callback_manager"}
 
 
 def _digest(value: object) -> str:

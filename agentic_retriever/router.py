@@ -7,15 +7,29 @@ import math
 import re
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.llms import LLM
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import BaseNode, Document
+from llama_index.core.tools import QueryEngineTool, ToolMetadata
+from llama_index.core.vector_stores.types import MetadataFilters
+from typing_extensions import Self
 
-from agentic_retriever.bridge import Pluggable
-from agentic_retriever.cache import SingleFlightCache, warm
+from agentic_retriever.bridge import Pins, RoutedQueryEngine, RoutedRetriever, tool_description
+from agentic_retriever.cache import SingleFlightCache, WarmReport, warm
 from agentic_retriever.config import RouterConfig
+from agentic_retriever.embeddings import VectorSource
 from agentic_retriever.errors import (
     AgenticRetrieverError,
     ConfigError,
@@ -25,79 +39,166 @@ from agentic_retriever.errors import (
     unknown_name,
 )
 from agentic_retriever.filters import check_filters
-from agentic_retriever.indices import Indexer, IngestReport
-from agentic_retriever.indices.copying import copy_index
+from agentic_retriever.indices import Index, Indexer, IngestReport, Progress, StoredIndex
+from agentic_retriever.indices.copying import CopyProgress, CopyReport, copy_index
 from agentic_retriever.ingestion import ChunkSettings, discover
 from agentic_retriever.ingestion.chunking import LEAF_SIZE
-from agentic_retriever.pipeline import (
+from agentic_retriever.pipeline.answers import (
     AnswerCodec,
-    AnswerStage,
     AnswerStream,
     AsyncAnswerStream,
-    Pipeline,
-    Question,
-    Recorder,
-    Refiner,
-    RetrieveStage,
-    RouteStage,
-    Services,
-    Stages,
     copied_answer,
-    offer,
-    pinned_strategy,
     warm_outcome,
 )
-from agentic_retriever.querylog import open_query_log
+from agentic_retriever.pipeline.explanation import Explanation
+from agentic_retriever.pipeline.query import Pipeline, Question, offer
+from agentic_retriever.querylog import Analytics, open_query_log
 from agentic_retriever.redis import RedisStore
 from agentic_retriever.resources import (
     Resources,
-    attach,
     make_classifier,
     make_client,
     make_selector,
     make_synthesizer,
     writers_key,
 )
-from agentic_retriever.retrievers import RetrieverAdapter, StrategySpec
+from agentic_retriever.retrievers import RetrieverAdapter, StrategySpec, spec_of
+from agentic_retriever.retrievers.postprocess import NodePostprocessors
 from agentic_retriever.retrievers.registry import add_spec, remove_spec
-from agentic_retriever.routing import FEATURES
-from agentic_retriever.schema import RouteDecision, Strategy, View, check_query, check_top_k, strategy_named
-from agentic_retriever.show import render, short_text
+from agentic_retriever.routing import FEATURES, IndexClassifier, StrategySelector
+from agentic_retriever.schema import (
+    Answer,
+    Budget,
+    Retrieval,
+    RouteDecision,
+    Strategy,
+    View,
+    check_query,
+    check_top_k,
+    strategy_named,
+)
+from agentic_retriever.synthesis import Synthesizer
 from agentic_retriever.threads import DeadlineCaller, Workers
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
-    from types import TracebackType
+T = TypeVar("T")
+A = TypeVar("A", bound=type[RetrieverAdapter])
 
-    from llama_index.core.base.base_query_engine import BaseQueryEngine
-    from llama_index.core.base.base_retriever import BaseRetriever
-    from llama_index.core.base.embeddings.base import BaseEmbedding
-    from llama_index.core.indices.base import BaseIndex
-    from llama_index.core.llms import LLM
-    from llama_index.core.postprocessor.types import BaseNodePostprocessor
-    from llama_index.core.response_synthesizers import BaseSynthesizer
-    from llama_index.core.vector_stores.types import MetadataFilters
-    from typing_extensions import Self
+#: How much longer than its deadline an async call may take, in seconds: the sync side should end first and say more.
+_GRACE_S: Final = 0.25
 
-    from agentic_retriever.cache import WarmReport
-    from agentic_retriever.embeddings import VectorSource
-    from agentic_retriever.indices import Index, Progress, StoredIndex
-    from agentic_retriever.indices.copying import CopyProgress, CopyReport
-    from agentic_retriever.querylog import Analytics
-    from agentic_retriever.routing import IndexClassifier, StrategySelector
-    from agentic_retriever.schema import Answer, Budget, Retrieval, Selection, StrategyCard
-    from agentic_retriever.synthesis import Synthesizer
+#: Streamed answers under way at once, each read by a thread of its own.
+_MAX_STREAMS: Final = 128
 
 
-# The indexes of a router: made, brought up to date, removed.
+class AgenticRouter:
+    """Routes questions to indexes and strategies and answers them with citations.
 
+    Making one reads no index and calls no server. All methods are safe to call from many threads, from a running event
+    loop (Jupyter) and, with an ``a`` in front, as coroutines that never block the loop.
 
-class IndexLibrary:
-    """The part of a router that looks after its indexes."""
+    Args:
+        config: The settings; from the environment and ``.env`` by default.
+        embedding: Any LlamaIndex embedding, instead of the one that the settings name.
+        llm: Any LlamaIndex LLM that writes the answers, instead of the one that the settings name.
+        classifier: Stage one, instead of the one that the settings name.
+        selector: Stage two, instead of the one that the settings name.
+        synthesizer: Writes the answers, instead of the built-in one; any LlamaIndex response synthesizer, too, whose
+            citations are then checked, and which extraction stands in for when it fails.
+        postprocessors: LlamaIndex node postprocessors, run last on what was retrieved; one that fails is left out.
+        packed: Known vectors, such as those shipped with the sample.
+        timer: Monotonic time in seconds.
+        new_id: Makes query ids.
 
-    def __init__(self, resources: Resources) -> None:
-        self.resources = resources
+    Example:
+        >>> router = AgenticRouter()
+        >>> router.add_index("handbook", "docs/", description="Company handbook")
+        >>> print(router.query("How many days of leave do I have?"))
+    """
+
+    def __init__(  # noqa: PLR0913 - every stage can be replaced, by keyword
+        self,
+        config: RouterConfig | None = None,
+        *,
+        embedding: BaseEmbedding | None = None,
+        llm: LLM | None = None,
+        classifier: IndexClassifier | None = None,
+        selector: StrategySelector | None = None,
+        synthesizer: Synthesizer | BaseSynthesizer | None = None,
+        postprocessors: Sequence[BaseNodePostprocessor] = (),
+        packed: Sequence[VectorSource] = (),
+        timer: Callable[[], float] = time.perf_counter,
+        new_id: Callable[[], str] = lambda: secrets.token_hex(16),
+    ) -> None:
+        self.config = config = config or RouterConfig.load()
+        self._client = client = make_client(config, llm)
+        self.resources = resources = Resources(config, embedding=embedding, packed=packed, model=client)
+        #: The answer cache: ``cache.clear()`` and ``cache.stats()``.
+        self.cache: SingleFlightCache[Answer] = SingleFlightCache(
+            max_entries=config.cache_max_entries,
+            ttl_s=config.cache_ttl_s,
+            store=None if resources.redis is None else RedisStore(resources.redis, kind="answers"),
+            codec=None if resources.redis is None else AnswerCodec(),
+            copy=copied_answer,
+        )
+        selector = selector or make_selector(config, client)
+        written_by = make_synthesizer(resources, client, synthesizer)
+        self._log = open_query_log(config)
+        self._pipeline = Pipeline(
+            resources,
+            classifier=classifier or make_classifier(config, client),
+            selector=selector,
+            synthesizer=written_by,
+            client=client,
+            postprocessors=NodePostprocessors(postprocessors),
+            cache=self.cache,
+            log=self._log,
+            writers=writers_key(client, synthesizer, postprocessors),
+            timer=timer,
+            new_id=new_id,
+        )
+        self._workers = Workers(config.workers, "agentic-router")
+        # Threads of their own, so that retrieval goes on while answers wait for models that hang.
+        self._finders = Workers(config.workers, "agentic-finder")
+        self._streams = DeadlineCaller("streamed answers", max_calls=_MAX_STREAMS, max_waiting=0)
+
+    @classmethod
+    def from_indexes(
+        cls,
+        indexes: Mapping[str, BaseIndex[Any] | BaseQueryEngine | BaseRetriever],
+        config: RouterConfig | None = None,
+        *,
+        descriptions: Mapping[str, str] | None = None,
+        **options: Any,  # noqa: ANN401 - those of the constructor
+    ) -> Self:
+        """Make a router over LlamaIndex indexes, query engines or retrievers, as ``add_index(name, index=...)`` does.
+
+        Args:
+            indexes: What is attached, by the name that it is to have.
+            config: The settings; from the environment and ``.env`` by default.
+            descriptions: What each holds, by name; a retriever or query engine needs one.
+            **options: Models and stages, as for the constructor.
+
+        Raises:
+            IndexingError: If a name or what is to be attached cannot be used, or a description is of no index.
+            AgenticRetrieverError: If it cannot be read; otherwise as ``add_index``.
+
+        Example:
+            >>> router = AgenticRouter.from_indexes({"contracts": index}, embedding=embedding, llm=llm)
+        """
+        described = dict(descriptions or {})
+        if not described.keys() <= indexes.keys():
+            unknown = ", ".join(sorted(map(repr, described.keys() - indexes.keys())))
+            raise IndexingError(f"descriptions of {unknown}, which is not among the indexes")
+        router = cls(config, **options)
+        try:
+            for name, index in indexes.items():
+                router.add_index(name, index=index, description=described.get(name, ""))
+        except BaseException:
+            router.close()
+            raise
+        return router
+
+    # -- Indexes: made, brought up to date, removed
 
     def index_names(self) -> list[str]:
         """Return the names of all indexes, in order."""
@@ -135,8 +236,7 @@ class IndexLibrary:
         Raises:
             UnknownIndexError: If there is none of that name.
         """
-        index = self.resources.index(name)
-        index.refresh()
+        self.resources.index(name).refresh()
 
     def add_index(
         self,
@@ -170,7 +270,7 @@ class IndexLibrary:
         if index is not None or source is None:
             if source is not None or index is None:
                 raise IndexingError(f"index {name!r} needs either a source or index=..., and exactly one of them")
-            return attach(self.resources, name, index, description=description, progress=progress)
+            return self.resources.attach(name, index, description=description, progress=progress)
         self.resources.attached.refuse(name)
         return self._add_sources(name, source, description, progress)
 
@@ -271,149 +371,7 @@ class IndexLibrary:
         if not self.resources.attached.remove(name):
             self.resources.storage.remove(name)
 
-    def _description(self, name: str) -> str:
-        storage = self.resources.storage
-        try:
-            attached = self.resources.attached.get(name)
-            return storage.manifest(name).description if attached is None else attached.description
-        except AgenticRetrieverError:  # using that index will say so
-            return ""
-
-    def _create(self, name: str, description: str) -> StoredIndex:
-        c = self.resources.config
-        leaf_size = min(LEAF_SIZE, c.chunk_size)
-        chunks = ChunkSettings(chunk_size=c.chunk_size, chunk_overlap=c.chunk_overlap, leaf_size=leaf_size)
-        return self.resources.storage.create(name, self.resources.embedding(), description=description, chunks=chunks)
-
-
-def _as_list(source: object) -> list[str | Path | BaseNode]:
-    items = [source] if isinstance(source, (str, Path, BaseNode)) else list(source) if _is_list(source) else []  # type: ignore[call-overload]  # a sequence
-    wrong = [item for item in items if not isinstance(item, (str, Path, BaseNode))]
-    if not items or wrong:
-        got = type(wrong[0] if wrong else source).__name__
-        raise IndexingError(f"a source must be a path or LlamaIndex documents or nodes, at least one; got {got}")
-    return items
-
-
-def _is_list(source: object) -> bool:
-    return isinstance(source, (list, tuple))
-
-
-# A decision as a person wants to read it.
-
-_MAX_QUERY_CHARS = 200
-_MAX_ROWS = 12
-_MIN_SIGNAL = 0.005
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """Why a question goes where it goes; ``print`` it, or show it in Jupyter."""
-
-    decision: RouteDecision
-    cards: tuple[StrategyCard, ...] = ()
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
-
-    def lines(self) -> list[str]:
-        """Return the text line by line."""
-        query = " ".join(self.decision.query.split())
-        shown = query if len(query) <= _MAX_QUERY_CHARS else f"{query[: _MAX_QUERY_CHARS - 1]}…"
-        return [f"Question: {shown}", *self._index(), *self._strategy(), *self._nature(), *self._costs()]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types: the record, the cards, and the text."""
-        cards = [
-            {
-                "strategy": card.strategy.value,
-                "description": card.description,
-                "cost": card.cost,
-                "typical_ms": card.typical_ms,
-                "quality": card.quality,
-                "measured": card.measured,
-            }
-            for card in self.cards
-        ]
-        return {"decision": self.decision.to_dict(), "cards": cards, "text": self.lines()}
-
-    def _repr_html_(self) -> str:
-        """Draw the text in Jupyter: escaped, no assets, colours inherited from the theme."""
-        return render("text.html", text=str(self))
-
-    _repr_pretty_ = short_text
-
-    def _index(self) -> Iterator[str]:
-        stage = self.decision.index
-        yield f"Index: {', '.join(stage.names)} ({_how(stage)})"
-        if stage.abstained:
-            yield "  out of scope: nothing in the indexes seems to be about this"
-        yield f"  {stage.reason}"
-        if len(stage.scores) > 1:
-            for name, score in list(stage.scores.items())[:_MAX_ROWS]:
-                kinds = "  ".join(f"{kind} {value:.2f}" for kind, value in stage.evidence.get(name, {}).items())
-                yield f"    {score:.3f}  {name}{'  ' + kinds if kinds else ''}"
-            if len(stage.scores) > _MAX_ROWS:
-                yield f"    and {len(stage.scores) - _MAX_ROWS} more"
-
-    def _strategy(self) -> Iterator[str]:
-        stage = self.decision.strategy
-        yield f"Strategy: {stage.name} ({_how(stage)})"
-        yield f"  {stage.reason}"
-        known = {card.strategy.value: card for card in self.cards}
-        if len(stage.scores) > 1:
-            for name, score in stage.scores.items():
-                yield f"    {score:.3f}  {name}{_facts(known.get(name))}"
-        for name, why in self.decision.withheld.items():
-            yield f"    not offered: {name}: {why}"
-
-    def _nature(self) -> Iterator[str]:
-        decision = self.decision
-        because = f": {', '.join(decision.complexity_reasons)}" if decision.complexity_reasons else ""
-        yield f"Complexity: {decision.complexity.value}, {decision.complexity_score:.2f}{because}"
-        signals = [
-            f"{name.replace('_', ' ')} {value:.2f}"
-            for name, value in sorted(decision.features.items(), key=lambda item: (-item[1], item[0]))
-            if value >= _MIN_SIGNAL
-        ]
-        if signals:
-            yield f"Signals: {', '.join(signals)}"
-
-    def _costs(self) -> Iterator[str]:
-        decision = self.decision
-        for lost in decision.degraded:
-            yield f"Fell back: {lost.step} to {lost.fallback}: {lost.reason}"
-        usage = decision.usage
-        if usage.llm_calls:
-            tokens = sum(one.prompt_tokens + one.completion_tokens for one in usage.tiers)
-            yield f"Spent: {usage.llm_calls} model calls, {tokens:,} tokens, {usage.usd:.5f} USD"
-        times = ", ".join(f"{name} {ms:.1f}" for name, ms in decision.timings_ms.items())
-        if times:
-            yield f"Milliseconds: {times}"
-
-
-def _how(stage: Selection) -> str:
-    asked = ", the model was asked" if stage.escalated else ""
-    return f"{stage.mode}{asked}, probability {stage.confidence:.2f}, margin {stage.margin:.2f}"
-
-
-def _facts(card: StrategyCard | None) -> str:
-    if card is None:
-        return ""
-    quality = "" if card.quality is None else f"  measured nDCG@10 {card.quality:.3f}"
-    return f"{quality}  {card.typical_ms:.0f} ms{' measured' if card.measured else ''}"
-
-
-# What a router does with a question: decide, explain, retrieve, answer.
-
-
-class Queries(IndexLibrary):
-    """The part of a router that takes questions; safe to call from many threads."""
-
-    def __init__(self, resources: Resources, pipeline: Pipeline) -> None:
-        super().__init__(resources)
-        self.config: RouterConfig = resources.config
-        self._pipeline = pipeline
+    # -- Questions: decided, explained, retrieved, answered
 
     def route(
         self,
@@ -439,7 +397,7 @@ class Queries(IndexLibrary):
             UnknownStrategyError: If the pinned strategy is unknown.
             DeadlineExceededError: If the time ran out.
         """
-        return self._pipeline.route(self._question(query, index, strategy, None, None), budget)
+        return self._pipeline.route(self._question(query, index, strategy, budget=budget))
 
     def explain(
         self,
@@ -472,7 +430,7 @@ class Queries(IndexLibrary):
         if name not in self.index_names():
             return Explanation(decision=decision)
         index = self.resources.index(name)
-        cards, _ = offer(index, self.resources.trained(index).measured, left_ms=None)
+        cards, _ = offer(index, self.resources.measured(index)[0], left_ms=None)
         return Explanation(decision=decision, cards=cards)
 
     def replay(self, decision: RouteDecision | Mapping[str, Any]) -> RouteDecision:
@@ -494,8 +452,6 @@ class Queries(IndexLibrary):
             decision.query,
             decision.index.name if decision.index.mode == "pinned" else None,
             decision.strategy.name if decision.strategy.mode == "pinned" else None,
-            None,
-            None,
         )
         return self._pipeline.route(question, recorded=decision)
 
@@ -529,7 +485,7 @@ class Queries(IndexLibrary):
             DeadlineExceededError: If the time ran out.
             RoutingError: As :meth:`route`.
         """
-        return self._pipeline.retrieve(self._question(query, index, strategy, filters, top_k), budget)
+        return self._pipeline.retrieve(self._question(query, index, strategy, filters, top_k, budget))
 
     def query(
         self,
@@ -563,9 +519,7 @@ class Queries(IndexLibrary):
             DeadlineExceededError: If the time ran out before nodes were found.
             RoutingError: As :meth:`route`.
         """
-        return self._pipeline.answer(
-            self._question(query, index, strategy, filters, top_k), budget, force_cloud=force_cloud
-        )
+        return self._pipeline.answer(self._question(query, index, strategy, filters, top_k, budget, force_cloud))
 
     def stream(
         self,
@@ -590,145 +544,10 @@ class Queries(IndexLibrary):
             FilterError: If the filters cannot be used.
             UnknownStrategyError: If the pinned strategy is unknown.
         """
-        question = self._question(query, index, strategy, filters, top_k)
-        return AnswerStream(lambda control: self._pipeline.stream(question, budget, control, force_cloud=force_cloud))
+        question = self._question(query, index, strategy, filters, top_k, budget, force_cloud)
+        return AnswerStream(partial(self._pipeline.stream, question))
 
-    def _question(
-        self,
-        query: str,
-        index: str | None,
-        strategy: str | Strategy | None,
-        filters: MetadataFilters | None,
-        top_k: int | None,
-    ) -> Question:
-        check_filters(filters)
-        return Question(
-            query=check_query(query),
-            top_k=self.config.top_k if top_k is None else check_top_k(top_k),
-            index=index,
-            strategy=pinned_strategy(strategy),
-            filters=filters,
-            top_k_given=top_k is not None,
-        )
-
-
-T = TypeVar("T")
-
-#: How much longer than its deadline an async call may take, in seconds: the sync side should end first and say more.
-_GRACE_S = 0.25
-
-#: Streamed answers under way at once, each read by a thread of its own.
-_MAX_STREAMS = 128
-
-
-class AgenticRouter(Queries, Pluggable):
-    """Routes questions to indexes and strategies and answers them with citations.
-
-    Making one reads no index and calls no server. All methods are safe to call from many threads, from a running event
-    loop (Jupyter) and, with an ``a`` in front, as coroutines that never block the loop.
-
-    Args:
-        config: The settings; from the environment and ``.env`` by default.
-        embedding: Any LlamaIndex embedding, instead of the one that the settings name.
-        llm: Any LlamaIndex LLM that writes the answers, instead of the one that the settings name.
-        classifier: Stage one, instead of the one that the settings name.
-        selector: Stage two, instead of the one that the settings name.
-        synthesizer: Writes the answers, instead of the built-in one; any LlamaIndex response synthesizer, too, whose
-            citations are then checked, and which extraction stands in for when it fails.
-        postprocessors: LlamaIndex node postprocessors, run last on what was retrieved; one that fails is left out.
-        packed: Known vectors, such as those shipped with the sample.
-        timer: Monotonic time in seconds.
-        new_id: Makes query ids.
-
-    Example:
-        >>> router = AgenticRouter()
-        >>> router.add_index("handbook", "docs/", description="Company handbook")
-        >>> print(router.query("How many days of leave do I have?"))
-    """
-
-    def __init__(  # noqa: PLR0913 - every stage can be replaced, by keyword
-        self,
-        config: RouterConfig | None = None,
-        *,
-        embedding: BaseEmbedding | None = None,
-        llm: LLM | None = None,
-        classifier: IndexClassifier | None = None,
-        selector: StrategySelector | None = None,
-        synthesizer: Synthesizer | BaseSynthesizer | None = None,
-        postprocessors: Sequence[BaseNodePostprocessor] = (),
-        packed: Sequence[VectorSource] = (),
-        timer: Callable[[], float] = time.perf_counter,
-        new_id: Callable[[], str] = lambda: secrets.token_hex(16),
-    ) -> None:
-        config = config or RouterConfig.load()
-        client = make_client(config, llm)
-        resources = Resources(config, embedding=embedding, packed=packed, model=client)
-        selector = selector or make_selector(config, client)
-        stages = Stages(
-            RouteStage(resources, classifier or make_classifier(config, client), selector),
-            RetrieveStage(resources, Refiner(resources, client, postprocessors), client),
-            AnswerStage(resources, make_synthesizer(resources, client, synthesizer)),
-        )
-        #: The answer cache: ``cache.clear()`` and ``cache.stats()``.
-        self.cache: SingleFlightCache[Answer] = SingleFlightCache(
-            max_entries=config.cache_max_entries,
-            ttl_s=config.cache_ttl_s,
-            store=None if resources.redis is None else RedisStore(resources.redis, kind="answers"),
-            codec=None if resources.redis is None else AnswerCodec(),
-            copy=copied_answer,
-        )
-        self._client = client
-        self._log = open_query_log(config)
-        services = Services(
-            cache=self.cache,
-            recorder=Recorder(self._log, client),
-            llm=writers_key(client, synthesizer, postprocessors),
-            timer=timer,
-            new_id=new_id,
-        )
-        pipeline = Pipeline(resources, stages, services, repeatable=selector.mode != "round_robin")
-        super().__init__(resources, pipeline)
-        self._workers = Workers(config.workers, "agentic-router")
-        # Threads of their own, so that retrieval goes on while answers wait for models that hang.
-        self._finders = Workers(config.workers, "agentic-finder")
-        self._streams = DeadlineCaller("streamed answers", max_calls=_MAX_STREAMS, max_waiting=0)
-
-    @classmethod
-    def from_indexes(
-        cls,
-        indexes: Mapping[str, BaseIndex[Any] | BaseQueryEngine | BaseRetriever],
-        config: RouterConfig | None = None,
-        *,
-        descriptions: Mapping[str, str] | None = None,
-        **options: Any,  # noqa: ANN401 - those of the constructor
-    ) -> Self:
-        """Make a router over LlamaIndex indexes, query engines or retrievers, as ``add_index(name, index=...)`` does.
-
-        Args:
-            indexes: What is attached, by the name that it is to have.
-            config: The settings; from the environment and ``.env`` by default.
-            descriptions: What each holds, by name; a retriever or query engine needs one.
-            **options: Models and stages, as for the constructor.
-
-        Raises:
-            IndexingError: If a name or what is to be attached cannot be used, or a description is of no index.
-            AgenticRetrieverError: If it cannot be read; otherwise as ``add_index``.
-
-        Example:
-            >>> router = AgenticRouter.from_indexes({"contracts": index}, embedding=embedding, llm=llm)
-        """
-        told = dict(descriptions or {})
-        if not told.keys() <= indexes.keys():
-            unknown = ", ".join(sorted(map(repr, told.keys() - indexes.keys())))
-            raise IndexingError(f"descriptions of {unknown}, which is not among the indexes")
-        router = cls(config, **options)
-        try:
-            for name, index in indexes.items():
-                router.add_index(name, index=index, description=told.get(name, ""))
-        except BaseException:
-            router.close()
-            raise
-        return router
+    # -- The same for event loops
 
     async def aroute(
         self,
@@ -769,9 +588,8 @@ class AgenticRouter(Queries, Pluggable):
         force_cloud: bool = False,
     ) -> Answer:
         """Do as :meth:`query`, off the event loop; whoever waits for the same answer as another holds no thread."""
-        question = self._question(query, index, strategy, filters, top_k)
-        answering = self._pipeline.aanswer(question, budget, force_cloud=force_cloud, workers=self._workers)
-        return await self._in_time(budget, answering)
+        question = self._question(query, index, strategy, filters, top_k, budget, force_cloud)
+        return await self._in_time(budget, self._pipeline.aanswer(question, self._workers))
 
     def astream(
         self,
@@ -789,6 +607,99 @@ class AgenticRouter(Queries, Pluggable):
             query, index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget, force_cloud=force_cloud
         )
         return AsyncAnswerStream(stream, self._streams)
+
+    # -- As part of a LlamaIndex application
+
+    def as_retriever(
+        self,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        filters: MetadataFilters | None = None,
+        top_k: int | None = None,
+        budget: Budget | None = None,
+        callback_manager: CallbackManager | None = None,
+    ) -> RoutedRetriever:
+        """Return the router as a LlamaIndex retriever; each node tells its route in ``metadata["route"]``.
+
+        Args:
+            index: An index to use whatever the router thinks.
+            strategy: A strategy to use whatever the router thinks.
+            filters: Conditions on metadata that every node must meet.
+            top_k: Most nodes to return; the configured number by default.
+            budget: What a query may spend.
+            callback_manager: LlamaIndex callbacks; none by default.
+
+        Raises:
+            FilterError: If the filters cannot be used.
+            InvalidQueryError: If ``top_k`` cannot be used.
+            UnknownStrategyError: If no strategy has that name.
+        """
+        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
+        return RoutedRetriever(self, pins, callback_manager=callback_manager)
+
+    def as_query_engine(
+        self,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        filters: MetadataFilters | None = None,
+        top_k: int | None = None,
+        budget: Budget | None = None,
+        streaming: bool = False,
+        callback_manager: CallbackManager | None = None,
+    ) -> RoutedQueryEngine:
+        """Return the router as a LlamaIndex query engine; see :class:`RoutedQueryEngine` for its responses.
+
+        Args:
+            index: An index to use whatever the router thinks.
+            strategy: A strategy to use whatever the router thinks.
+            filters: Conditions on metadata that every node must meet.
+            top_k: Most nodes to retrieve; the configured number by default.
+            budget: What a query may spend.
+            streaming: Whether responses come word by word.
+            callback_manager: LlamaIndex callbacks; none by default.
+
+        Raises:
+            FilterError: If the filters cannot be used; otherwise as :meth:`as_retriever`.
+        """
+        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
+        return RoutedQueryEngine(self, pins, streaming=streaming, callback_manager=callback_manager)
+
+    def as_tool(  # noqa: PLR0913 - the pins and what a tool has besides, all by keyword
+        self,
+        *,
+        name: str = "search_documents",
+        description: str | None = None,
+        return_direct: bool = False,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        filters: MetadataFilters | None = None,
+        top_k: int | None = None,
+        budget: Budget | None = None,
+    ) -> QueryEngineTool:
+        """Return the router as a tool for LlamaIndex agents, workflows and other query engines.
+
+        Args:
+            name: Name of the tool: letters, digits, ``_`` and ``-``.
+            description: What it can answer; by default made from the names and descriptions of the indexes as they are
+                now, at most 1,024 characters.
+            return_direct: Whether an agent ends with this tool's answer.
+            index: An index to use whatever the router thinks.
+            strategy: A strategy to use whatever the router thinks.
+            filters: Conditions on metadata that every node must meet.
+            top_k: Most nodes to retrieve; the configured number by default.
+            budget: What a query may spend.
+
+        Raises:
+            FilterError: If the filters cannot be used; otherwise as :meth:`as_retriever`.
+        """
+        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
+        described = description or tool_description(self.descriptions(), only=index)
+        metadata = ToolMetadata(name=name, description=described, return_direct=return_direct)
+        return QueryEngineTool(query_engine=RoutedQueryEngine(self, pins), metadata=metadata)
+
+    # -- History, warming up, the end
 
     def analytics(self, since: datetime | None = None, until: datetime | None = None) -> Analytics:
         """Sum up the query history: totals, routes, tiers, times, cost and savings, fallbacks.
@@ -832,10 +743,30 @@ class AgenticRouter(Queries, Pluggable):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
+
+    def _question(
+        self,
+        query: str,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        filters: MetadataFilters | None = None,
+        top_k: int | None = None,
+        budget: Budget | None = None,
+        force_cloud: bool = False,
+    ) -> Question:
+        check_filters(filters)
+        return Question(
+            query=check_query(query),
+            top_k=self.config.top_k if top_k is None else check_top_k(top_k),
+            top_k_given=top_k is not None,
+            index=index,
+            strategy=None if strategy is None else spec_of(strategy).strategy,
+            filters=filters,
+            budget=budget,
+            force_cloud=force_cloud,
+        )
 
     async def _off_loop(self, budget: Budget | None, call: Callable[[], T]) -> T:
         return await self._in_time(budget, self._finders.run(call))
@@ -847,13 +778,38 @@ class AgenticRouter(Queries, Pluggable):
         except asyncio.TimeoutError as err:
             raise DeadlineExceededError(f"the query took longer than {limit:.1f} s; allow more or ask less") from err
 
+    def _description(self, name: str) -> str:
+        storage = self.resources.storage
+        try:
+            attached = self.resources.attached.get(name)
+            return storage.manifest(name).description if attached is None else attached.description
+        except AgenticRetrieverError:  # using that index will say so
+            return ""
+
+    def _create(self, name: str, description: str) -> StoredIndex:
+        c = self.resources.config
+        leaf_size = min(LEAF_SIZE, c.chunk_size)
+        chunks = ChunkSettings(chunk_size=c.chunk_size, chunk_overlap=c.chunk_overlap, leaf_size=leaf_size)
+        return self.resources.storage.create(name, self.resources.embedding(), description=description, chunks=chunks)
+
+
+def _as_list(source: object) -> list[str | Path | BaseNode]:
+    items = [source] if isinstance(source, (str, Path, BaseNode)) else list(source) if _is_list(source) else []  # type: ignore[call-overload]  # a sequence
+    wrong = [item for item in items if not isinstance(item, (str, Path, BaseNode))]
+    if not items or wrong:
+        got = type(wrong[0] if wrong else source).__name__
+        raise IndexingError(f"a source must be a path or LlamaIndex documents or nodes, at least one; got {got}")
+    return items
+
+
+def _is_list(source: object) -> bool:
+    return isinstance(source, (list, tuple))
+
 
 # Strategies that a program adds to the seven of the package.
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _RESERVED: Final = ("auto",)
-
-A = TypeVar("A", bound=type[RetrieverAdapter])
 
 
 def register_strategy(

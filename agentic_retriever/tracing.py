@@ -7,14 +7,12 @@ default. A handler of either kind that raises is warned of once and never ends a
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import uuid
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.callbacks.base_handler import BaseCallbackHandler
@@ -27,7 +25,7 @@ from llama_index_instrumentation.span import active_span_id
 from llama_index_instrumentation.span_handlers import NullSpanHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from llama_index.core.callbacks.schema import CBEventType
     from llama_index_instrumentation.dispatcher import Dispatcher
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 _DISPATCHER: Final = get_dispatcher("agentic_retriever")
 _ALL: Final = (_DISPATCHER, _DISPATCHER.root)
@@ -63,17 +60,11 @@ class RouteDecisionEvent(BaseEvent):
 
 
 class Span:
-    """One stage of one query under way; ``result`` is what handlers hear that it gave.
-
-    Args:
-        name: As ``Class.method``, from which handlers take the name they show.
-        inputs: What the stage works on, by name.
-        instance: The object that does it.
-    """
+    """One stage of one query under way, named as ``Class.method``, from which handlers take the name they show."""
 
     def __init__(self, name: str, inputs: Mapping[str, object], instance: object = None) -> None:
         self.span_id = f"{name}-{uuid.uuid4()}"
-        self.result: object = None
+        self._result: object = None
         kinds = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY) for key in inputs]
         self._bound: Final = inspect.Signature(kinds).bind(**inputs)
         self._instance = instance
@@ -83,21 +74,19 @@ class Span:
         parent, tags = active_span_id.get(), active_instrument_tags.get()
         self._tell("span_enter", parent_id=parent, tags=tags)
 
+    def finish(self, result: object, event: BaseEvent | None = None) -> None:
+        """Tell the handlers of events that the work is done, and keep what those of spans are to hear that it gave."""
+        self._result = result
+        if event is not None:
+            emit(event)
+
     def end(self, error: BaseException | None = None) -> None:
         """Tell the handlers that it ended, or what broke it off."""
         if error is None:
-            self._tell("span_exit", result=self.result)
+            self._tell("span_exit", result=self._result)
             return
         emit(SpanDropEvent(span_id=self.span_id, err_str=type(error).__name__))
         self._tell("span_drop", err=error)
-
-    def active(self, call: Callable[[], T]) -> T:
-        """Run a call with this span as the one that others begin below."""
-        token = active_span_id.set(self.span_id)
-        try:
-            return call()
-        finally:
-            active_span_id.reset(token)
 
     def _tell(self, what: str, **values: object) -> None:
         for dispatcher in _dispatchers():
@@ -119,11 +108,27 @@ def is_watched() -> bool:
 
 
 @contextmanager
-def span(opened: Span) -> Iterator[Span]:
-    """Enter a span for a block; never around a ``yield``."""
+def span(
+    name: str,
+    inputs: Callable[[], Mapping[str, object]],
+    begins: Callable[[], BaseEvent | None] = lambda: None,
+    *,
+    instance: object = None,
+) -> Iterator[Span | None]:
+    """Open a span around a block, with an event at its begin; gives ``None`` and makes nothing while nobody watches.
+
+    A generator that yields within the block has to run in a context of its own: its reader's code is not part of it.
+    """
+    if not is_watched():
+        yield None
+        return
+    opened = Span(name, inputs(), instance)
     opened.enter()
     token = active_span_id.set(opened.span_id)
     try:
+        event = begins()
+        if event is not None:
+            emit(event)
         yield opened
     except BaseException as err:
         opened.end(err)
@@ -131,102 +136,8 @@ def span(opened: Span) -> Iterator[Span]:
     else:
         opened.end()
     finally:
-        with suppress(ValueError):  # a coroutine that nobody awaits any more is closed in another context
+        with suppress(ValueError):  # what nobody awaits or reads any more is closed in another context
             active_span_id.reset(token)
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A stage of a query as handlers see it; its functions get the arguments of the method that does it."""
-
-    name: str
-    inputs: Callable[..., Mapping[str, object]]
-    begins: Callable[..., BaseEvent | None]
-    ends: Callable[..., tuple[object, BaseEvent | None]]  # gets the result first; gives the span's result and an event
-
-    def open(self, args: Sequence[object]) -> Span:
-        """Make the span; it is not entered yet."""
-        return Span(self.name, self.inputs(*args))
-
-    def begin(self, args: Sequence[object]) -> None:
-        """Tell the handlers of events that it begins."""
-        event = self.begins(*args)
-        if event is not None:
-            emit(event)
-
-    def end(self, opened: Span, result: T, args: Sequence[object]) -> T:
-        """Tell the handlers of events that it ended, and return the result."""
-        opened.result, event = self.ends(result, *args)
-        if event is not None:
-            emit(event)
-        return result
-
-
-def traced(stage: Stage) -> Callable[[F], F]:
-    """Open a span around every call while somebody watches; that of a generator lasts until it ends or is closed."""
-
-    def decorate(run: F) -> F:
-        if inspect.iscoroutinefunction(run):
-            watched = _watched_task(stage, run)
-        elif inspect.isgeneratorfunction(run):
-            watched = _watched_stream(stage, run)
-        else:
-            watched = _watched_call(stage, run)
-        return cast("F", functools.wraps(run)(watched))
-
-    return decorate
-
-
-def _watched_call(stage: Stage, run: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the method
-        if not is_watched():
-            return run(*args, **kwargs)
-        with span(stage.open(args)) as opened:
-            stage.begin(args)
-            return stage.end(opened, run(*args, **kwargs), args)
-
-    return watched
-
-
-def _watched_task(stage: Stage, run: Callable[..., Any]) -> Callable[..., Any]:
-    async def watched(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the coroutine
-        if not is_watched():
-            return await run(*args, **kwargs)
-        with span(stage.open(args)) as opened:
-            stage.begin(args)
-            return stage.end(opened, await run(*args, **kwargs), args)
-
-    return watched
-
-
-def _watched_stream(stage: Stage, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the span active only while the generator runs, never in its reader's code."""
-
-    def watched(*args: Any, **kwargs: Any) -> Generator[Any, None, Any]:  # noqa: ANN401 - those of the generator
-        if not is_watched():
-            return (yield from run(*args, **kwargs))
-        opened, pieces = stage.open(args), run(*args, **kwargs)
-        opened.enter()
-        try:
-            opened.active(lambda: stage.begin(args))
-            while True:
-                try:
-                    piece = opened.active(lambda: next(pieces))
-                except StopIteration as end:
-                    result = end.value
-                    break
-                yield piece
-            opened.active(lambda: stage.end(opened, result, args))
-        except BaseException as err:
-            try:
-                opened.active(pieces.close)
-            finally:
-                opened.end(err)
-            raise
-        opened.end()
-        return result
-
-    return watched
 
 
 def emit(event: BaseEvent) -> None:

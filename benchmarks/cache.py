@@ -40,7 +40,7 @@ def _hit(answer: Answer) -> Row:
     from cachetools import TTLCache
 
     from agentic_retriever.cache import SingleFlightCache
-    from agentic_retriever.pipeline import copied_answer, kept_answer
+    from agentic_retriever.pipeline.answers import copied_answer, kept_answer
 
     ours: SingleFlightCache[Answer] = SingleFlightCache(max_entries=ENTRIES, ttl_s=1_800, copy=copied_answer)
     theirs: TTLCache[str, Answer] = TTLCache(ENTRIES, 1_800)
@@ -65,7 +65,7 @@ def _hit(answer: Answer) -> Row:
 
 
 def _codec(answer: Answer) -> list[Row]:
-    from agentic_retriever.pipeline import AnswerCodec
+    from agentic_retriever.pipeline.answers import AnswerCodec
 
     codec = AnswerCodec()
     data = codec.encode(answer)

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 DEFAULT_ABSTAIN_BELOW: Final = 0.15
 """Probability that a question is about an index below which stage one abstains."""
-DEFAULT_SUPPORT_BELOW: Final = 0.3
-"""Probability that retrieved texts can answer a question below which they are not believed to."""
 
 NEAREST: Final = 3
 MIN_NODES: Final = 32

@@ -19,6 +19,7 @@ from agentic_retriever.schema import Complexity, Confidence, Degradation, Tier, 
 from agentic_retriever.synthesis.confidence import confidence_score
 from agentic_retriever.synthesis.context import MAX_PASSAGES, assemble
 from agentic_retriever.synthesis.extractive import quoted_checks
+from agentic_retriever.synthesis.gate import why_not_answered, why_not_written
 from agentic_retriever.synthesis.terms import coverage
 from agentic_retriever.synthesis.values import Evidence, Limits, Synthesis
 from agentic_retriever.text import Tokenizer, detect_language
@@ -110,7 +111,8 @@ def _single(tier: Tier, model: str, prompt_tokens: int, completion_tokens: int, 
 
 def nothing_found(
     task: Task,
-    score: float,
+    reason: str,
+    score: float = 0.0,
     usage: Usage | None = None,
     llm_ms: float = 0.0,
     checks: tuple[SentenceCheck, ...] = (),
@@ -128,6 +130,7 @@ def nothing_found(
         language=task.language,
         checks=checks,
         attempts=attempts,
+        not_found=reason,
     )
 
 
@@ -156,12 +159,10 @@ def answered(task: Task, answer: LLMAnswer, llm_ms: float) -> Synthesis:
     """Put what a model answered together with what is known of it."""
     reply = answer.reply
     usage = usage_of_reply(reply)
-    if answer.cited is None:
-        # The model has read the passages and says that they do not answer: below every threshold for answering.
-        return nothing_found(task, 0.0, usage, llm_ms, attempts=reply.attempts)
-    if not answer.cited.text:
-        # Every sentence was left out, for the passages do not support it.
-        return nothing_found(task, 0.0, usage, llm_ms, answer.cited.checks, reply.attempts)
+    reason = why_not_written(None if answer.cited is None else answer.cited.text)
+    if reason or answer.cited is None:
+        checks = () if answer.cited is None else answer.cited.checks
+        return nothing_found(task, reason, 0.0, usage, llm_ms, checks, reply.attempts)
     quotes = "\n".join(f"{c.title}\n{c.section}\n{c.quote}" for c in answer.cited.citations)
     covered = coverage(task.extraction.weights, frozenset(Tokenizer(task.language).tokens(quotes)))
     score = score_of(task, coverage=covered, support=answer.cited.support)
@@ -195,9 +196,6 @@ def answered(task: Task, answer: LLMAnswer, llm_ms: float) -> Synthesis:
 
 MAX_READ_CHARS: Final = 200_000
 """Most text that the extractor reads, in characters; lower-ranked nodes are left out."""
-
-# Share of the threshold from which a model is asked.
-_MODEL_FROM = 0.9
 
 _FAILURES: Final = (LLMError, DeadlineExceededError, SynthesisError)
 
@@ -329,9 +327,9 @@ class Synthesizer:
         reach = extraction.reachable if wants_model else extraction.coverage
         support = 1.0 if wants_model else extraction.support
         score = score_of(task, coverage=reach, support=support)
-        least = self._threshold * (_MODEL_FROM if wants_model else 1.0)
-        if not extraction.text or score < least:
-            return nothing_found(task, score if extraction.text else 0.0)
+        reason = why_not_answered(extraction.text, score, threshold=self._threshold, asks_model=wants_model)
+        if reason:
+            return nothing_found(task, reason, score if extraction.text else 0.0)
         return None if wants_model else extracted(task)
 
     def _passages(self, task: Task, limits: Limits) -> tuple[ContextPassage, ...]:

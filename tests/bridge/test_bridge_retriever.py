@@ -100,14 +100,14 @@ def test_async_does_not_block_the_loop(make_router, monkeypatch):
     retriever = router.as_retriever()
     retriever.retrieve(CAT)
     begun, go_on = threading.Event(), threading.Event()
-    run = router._pipeline._stages.route.run
+    run = router._pipeline._route
 
     def slow(*args, **kwargs):
         begun.set()
         assert go_on.wait(5)
         return run(*args, **kwargs)
 
-    monkeypatch.setattr(router._pipeline._stages.route, "run", slow)
+    monkeypatch.setattr(router._pipeline, "_route", slow)
 
     async def work():
         task = asyncio.create_task(retriever.aretrieve(CAT))
@@ -223,7 +223,7 @@ def test_broken_callbacks_change_nothing(router, caplog):
 def test_a_cancelled_task_gives_up_at_once(make_router, monkeypatch):
     router = make_router()
     go_on = threading.Event()
-    monkeypatch.setattr(router._pipeline._stages.route, "run", lambda *a, **k: go_on.wait(5) and None)
+    monkeypatch.setattr(router._pipeline, "_route", lambda *a, **k: go_on.wait(5) and None)
 
     async def work():
         task = asyncio.create_task(router.as_retriever().aretrieve(CAT))

@@ -320,9 +320,9 @@ def test_cancelled_queries_and_abandoned_streams_leave_no_span_open(make_router,
 def test_a_query_whose_loop_ended_drops_its_span(make_router, watch, monkeypatch):
     router = make_router()
     released = threading.Event()
-    monkeypatch.setattr(router._pipeline._stages.route, "run", lambda *a, **k: released.wait(20) and None)
+    monkeypatch.setattr(router._pipeline, "_route", lambda *a, **k: released.wait(20) and None)
     loop = asyncio.new_event_loop()
-    task = loop.create_task(router._pipeline.aanswer(*asking(router), force_cloud=False, workers=router._workers))
+    task = loop.create_task(router._pipeline.aanswer(router._question(CAT), router._workers))
     loop.run_until_complete(asyncio.sleep(0.05))
     assert watch.spans.of("AgenticRouter.query")
     coroutine = task.get_coro()
@@ -334,7 +334,3 @@ def test_a_query_whose_loop_ended_drops_its_span(make_router, watch, monkeypatch
     assert [type(err) for err in watch.spans.errors.values()] == [GeneratorExit]
     released.set()
     task._log_destroy_pending = False
-
-
-def asking(router):
-    return router._question(CAT, None, None, None, None), None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.schema import ImageNode, IndexNode, Node, NodeRelationship, RelatedNodeInfo, TextNode
 
-from agentic_retriever.pipeline import kept
+from agentic_retriever.pipeline.answers import KeptNodes
 from agentic_retriever.retrievers import REGISTRY, RetrievalRequest, build_adapter
 from agentic_retriever.retrievers.base import copied_node
 from agentic_retriever.testing import FakeEmbedding
@@ -169,7 +169,7 @@ def test_whatever_is_done_to_a_result_no_store_cache_or_second_result_shows_it(
     request = RetrievalRequest("compare the red apple and the harvest", 10)
     stored = [picture(node) for node in index.vector_store.get_nodes()]
     found = adapter.search(request).nodes
-    cached = kept(copy.deepcopy(found))
+    cached = KeptNodes.of(copy.deepcopy(found))
     answered = [picture(n.node) for n in cached.copies()]
     assert found
     for n in (*found, *cached.copies()):

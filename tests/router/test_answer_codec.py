@@ -15,7 +15,7 @@ from made_up_values import COUNTS, NAMES, NUMBERS, TEXTS, answers
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.cache import WarmOutcome
-from agentic_retriever.pipeline import MAX_CHARS, AnswerCodec, copied_answer, warm_outcome, worth_keeping
+from agentic_retriever.pipeline.answers import MAX_CHARS, AnswerCodec, copied_answer, warm_outcome, worth_keeping
 from agentic_retriever.schema import Answer, Degradation, Tier
 from agentic_retriever.testing import FakeEmbedding
 

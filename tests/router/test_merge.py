@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from agentic_retriever.pipeline import merge_indexes
+from agentic_retriever.pipeline.nearness import merge_by_cosine, merge_indexes
 from agentic_retriever.retrievers import SearchResult
 
 
@@ -18,7 +18,7 @@ def ids(nodes):
 
 
 def test_one_index_passes_through():
-    nodes, origin = merge_indexes({"a": result("a", [0.5, 0.2])}, {"a": 1.0}, cosines={}, top_k=5)
+    nodes, origin = merge_indexes(None, {"a": result("a", [0.5, 0.2])}, {"a": 1.0}, query_vector=None, top_k=5)
     assert [(n.node.node_id, n.score) for n in nodes] == [("a0", 0.5), ("a1", 0.2)]
     assert origin == {"a0": "a", "a1": "a"}
 
@@ -27,7 +27,7 @@ def test_scores_of_other_scales_do_not_win_by_their_scale():
     # BM25 scores of one index against cosines of the other: the cosines with the question tell.
     results = {"far": result("f", [31.0, 29.0]), "near": result("n", [0.9, 0.8])}
     cosines = {"f0": 0.71, "f1": 0.70, "n0": 0.93, "n1": 0.90}
-    nodes, origin = merge_indexes(results, {"far": 0.5, "near": 0.5}, cosines=cosines, top_k=4)
+    nodes, origin = merge_by_cosine(results, {"far": 0.5, "near": 0.5}, cosines=cosines, top_k=4)
     assert ids(nodes) == ["n0", "n1", "f0", "f1"]
     assert origin["n0"] == "near"
 
@@ -35,12 +35,12 @@ def test_scores_of_other_scales_do_not_win_by_their_scale():
 def test_a_likelier_index_goes_before_at_equal_nearness():
     results = {"a": result("a", [0.9, 0.1]), "b": result("b", [0.9, 0.1])}
     cosines = {"a0": 0.8, "a1": 0.5, "b0": 0.8, "b1": 0.5}
-    assert ids(merge_indexes(results, {"a": 0.3, "b": 0.7}, cosines=cosines, top_k=1)[0]) == ["b0"]
+    assert ids(merge_by_cosine(results, {"a": 0.3, "b": 0.7}, cosines=cosines, top_k=1)[0]) == ["b0"]
 
 
 def test_without_vectors_each_list_counts_by_its_own_best():
     results = {"a": result("a", [30.0, 3.0]), "b": result("b", [2.0, 1.9])}
-    nodes, _ = merge_indexes(results, {"a": 0.5, "b": 0.5}, cosines={"a0": 0.9}, top_k=4)
+    nodes, _ = merge_by_cosine(results, {"a": 0.5, "b": 0.5}, cosines={"a0": 0.9}, top_k=4)
     assert ids(nodes) == ["a0", "b0", "b1", "a1"]
 
 
@@ -53,7 +53,7 @@ def test_the_order_of_each_strategy_stays(scores, data):
     every = [n.node.node_id for r in results.values() for n in r.nodes]
     cosines = {node_id: data.draw(st.floats(-1, 1)) for node_id in every}
     shares = {name: data.draw(st.floats(0, 1)) for name in results}
-    nodes, origin = merge_indexes(results, shares, cosines=cosines, top_k=len(every))
+    nodes, origin = merge_by_cosine(results, shares, cosines=cosines, top_k=len(every))
     assert sorted(ids(nodes)) == sorted(every)
     assert set(origin) == set(every)
     ranked = [(-(n.score or 0.0), n.node.node_id) for n in nodes]

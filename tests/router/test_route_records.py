@@ -7,7 +7,7 @@ import json
 import pytest
 from llama_index.core.schema import Document
 
-from agentic_retriever import AgenticRouter, Budget, RouterConfig, Strategy, pipeline
+from agentic_retriever import AgenticRouter, Budget, RouterConfig, Strategy
 from agentic_retriever.errors import (
     ConfigError,
     DeadlineExceededError,
@@ -15,6 +15,7 @@ from agentic_retriever.errors import (
     RoutingError,
     UnknownIndexError,
 )
+from agentic_retriever.pipeline import query
 from agentic_retriever.schema import NO_LIMITS, Selection, Tier
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
@@ -179,7 +180,7 @@ def _fails_on(name, search):
 
 
 def test_little_found_makes_a_second_and_third_try(make, monkeypatch):
-    monkeypatch.setattr(pipeline, "RETRY_BELOW", 1.0)
+    monkeypatch.setattr(query, "RETRY_BELOW", 1.0)
     # No text is near this question, so every search has little to show.
     router = make(classifier=Chooser())
     retrieval = router.retrieve("Which moons does Mars have?")
@@ -195,7 +196,7 @@ def test_little_found_makes_a_second_and_third_try(make, monkeypatch):
 
 @pytest.mark.parametrize("fixed", [{"strategy": "vector"}, {"budget": Budget(max_ms=2_000)}])
 def test_a_pin_is_never_overridden_and_a_good_find_needs_no_second_try(make, fixed, monkeypatch):
-    monkeypatch.setattr(pipeline, "RETRY_BELOW", 1.0 if "strategy" in fixed else 0.2)
+    monkeypatch.setattr(query, "RETRY_BELOW", 1.0 if "strategy" in fixed else 0.2)
     router = make()
     assert len(router.retrieve("The cat sleeps sixteen hours a day.", **fixed).tried) == 1
 

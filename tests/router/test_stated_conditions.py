@@ -21,7 +21,7 @@ PAPERS = [
 def router(tmp_path, monkeypatch):
     # Whatever is found looks poor by its cosine, so that the next strategy is always tried where that decides.
     config = RouterConfig(data_dir=tmp_path / "data")
-    monkeypatch.setattr("agentic_retriever.pipeline.RETRY_BELOW", 1.0)
+    monkeypatch.setattr("agentic_retriever.pipeline.query.RETRY_BELOW", 1.0)
     with AgenticRouter(config, embedding=FakeEmbedding(dimension=32)) as made:
         documents = [
             Document(text=text, doc_id=author.split(",")[0], metadata={"author": author}) for author, text in PAPERS

@@ -19,9 +19,9 @@ from agentic_retriever.routing import (
     query_features,
     support_of,
 )
-from agentic_retriever.routing.abstention import DEFAULT_SUPPORT_BELOW
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import Complexity, Strategy
+from agentic_retriever.synthesis.gate import SUPPORT_BELOW
 
 COLLECTIONS = ("cranfield", "cacm", "cisi", "xquad-en", "xquad-es", "xquad-th")
 
@@ -184,7 +184,7 @@ def judged(local_embedding):
         selection = ProfileClassifier().classify(question["query"], profiles, query_vector=vector)
         index = indexes[selection.name]
         support = support_of(question["query"], index.profile, index.nearest(vector), query_vector=vector)
-        declined = selection.abstained or support.probability < DEFAULT_SUPPORT_BELOW
+        declined = selection.abstained or support.probability < SUPPORT_BELOW
         even = int(question["id"].split("-")[1]) % 2 == 0
         rows.append((even, question["answerable"], bool(question.get("looks_like")), selection.abstained, declined))
     return np.array(rows, dtype=bool)

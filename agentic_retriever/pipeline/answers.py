@@ -1,0 +1,300 @@
+"""Answers on their way to a caller: from the cache, in bytes for a shared one, piece by piece, for LlamaIndex."""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import json
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from llama_index.core.base.response.schema import Response
+from llama_index.core.bridge.pydantic import BaseModel
+from llama_index.core.schema import ImageNode, IndexNode, NodeWithScore, TextNode
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from typing_extensions import Self
+
+from agentic_retriever.cache import WarmOutcome
+from agentic_retriever.errors import AgenticRetrieverError
+from agentic_retriever.llm import AsyncPieces
+from agentic_retriever.retrievers.base import UNCHANGING, copies_plainly, made_model
+from agentic_retriever.schema import Answer, RouteDecision, Tier
+from agentic_retriever.synthesis import StreamControl
+from agentic_retriever.threads import DeadlineCaller
+
+MAX_CHARS: Final = 2_000_000
+"""Answers with more text than this in their nodes are not kept, so that 500 of them cannot fill the memory."""
+
+FORMAT: Final = 2
+"""Changes when answers of before can no longer be read; they then count as not there."""
+
+_NODE_CLASSES: dict[str, type[TextNode]] = {kind.class_name(): kind for kind in (TextNode, IndexNode, ImageNode)}
+_JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
+_Maker: TypeAlias = Callable[[], Any]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In the answer cache: copied for each caller, so that what one does with them reaches nobody else
+
+
+def worth_keeping(answer: Answer) -> bool:
+    """Keep what would be answered alike next time: nothing degraded, found out of bounds, or huge."""
+    if answer.degraded or answer.tier is Tier.NONE:
+        return False
+    return sum(len(getattr(scored.node, "text", "")) for scored in answer.nodes) <= MAX_CHARS
+
+
+def warm_outcome(answer: Answer) -> WarmOutcome:
+    """Tell what became of an answer that was asked for beforehand."""
+    if answer.cached:
+        return WarmOutcome.CACHED
+    return WarmOutcome.STORED if worth_keeping(answer) else WarmOutcome.NOT_KEPT
+
+
+def kept_answer(answer: Answer) -> Answer:
+    """Return an answer as the cache keeps it; from now on nobody may change its nodes."""
+    return replace(answer, nodes=KeptNodes.of(answer.nodes))
+
+
+def copied_answer(answer: Answer) -> Answer:
+    """Copy an answer as far as callers can change it, so that the cached one stays as it was."""
+    return replace(answer, nodes=KeptNodes.of(answer.nodes).copies())
+
+
+class KeptNodes(tuple[NodeWithScore, ...]):  # noqa: SLOT001 - a tuple with an attribute cannot have slots
+    """Nodes that nobody changes any more, so that what has to be copied of them is found out once.
+
+    Copying a node with all that hangs on it takes ten times as long as all else of a hit, if every value has to be
+    looked at.
+    """
+
+    _makers: list[_Maker] | None = None
+
+    @classmethod
+    def of(cls, nodes: Iterable[NodeWithScore]) -> KeptNodes:
+        """Return the nodes as what is kept; from now on nobody may change them."""
+        return nodes if isinstance(nodes, KeptNodes) else cls(nodes)
+
+    def copies(self) -> tuple[NodeWithScore, ...]:
+        """Copy the nodes: lists, mappings and models in them to the bottom; texts and numbers are shared."""
+        makers = self._makers
+        if makers is None:
+            # Two threads may both get here, with the same result.
+            makers = self._makers = [_maker_of_model(node) for node in self]
+        return tuple([make() for make in makers])
+
+
+def _maker(value: Any) -> _Maker | None:  # noqa: ANN401 - any value that metadata holds
+    """Return what copies a value, or ``None`` for one that need not be copied."""
+    kind = type(value)
+    if kind in UNCHANGING or isinstance(value, Enum):
+        return None
+    if kind is dict or kind is list:
+        changing = _changing(value.items() if kind is dict else enumerate(value))
+        return partial(_copied_parts, value, changing) if changing else value.copy
+    return _maker_of_model(value) if isinstance(value, BaseModel) else partial(copy.deepcopy, value)
+
+
+def _maker_of_model(model: BaseModel) -> _Maker:
+    """Return what copies a model as pydantic would, without its checks, which cost most of the time."""
+    kind = type(model)
+    if not copies_plainly(kind):
+        return partial(copy.deepcopy, model)
+    fields, fields_set = model.__dict__, model.__pydantic_fields_set__
+    changing = _changing(fields.items())
+    extra, private = _maker(model.__pydantic_extra__), _maker(model.__pydantic_private__)
+
+    def make() -> BaseModel:
+        made: BaseModel = made_model(
+            kind, _copied_parts(fields, changing), fields_set.copy(), extra and extra(), private and private()
+        )
+        return made
+
+    return make
+
+
+def _changing(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, _Maker]]:
+    return [(place, make) for place, value in items if (make := _maker(value)) is not None]
+
+
+def _copied_parts(values: Any, changing: list[tuple[Any, _Maker]]) -> Any:  # noqa: ANN401 - a dict or a list
+    made = values.copy()
+    for place, make in changing:
+        made[place] = make()
+    return made
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In bytes: whole, nodes with their texts and metadata, the decision and everything that was spent
+
+
+class AnswerCodec:
+    """Writes answers as JSON and reads them; ``decode(encode(answer))`` equals the answer."""
+
+    def encode(self, value: Answer) -> bytes:
+        """Write an answer as JSON in UTF-8."""
+        row = {
+            "format": FORMAT,
+            **value.to_dict(),
+            # Two models of one tier are one in the totals of an answer, and two here.
+            "usage": {"tiers": [usage.to_dict() for usage in value.usage.tiers]},
+            "nodes": [_node_row(node) for node in value.nodes],
+        }
+        try:
+            text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            return text.encode("utf-8")
+        except UnicodeEncodeError:  # a lone surrogate has no UTF-8, and JSON's escapes have a form for it
+            return json.dumps(row, allow_nan=False, separators=(",", ":")).encode("ascii")
+        except (TypeError, RecursionError) as err:
+            message = f"the answer has no JSON form ({type(err).__name__})"
+            raise ValueError(message) from err
+
+    def decode(self, data: bytes) -> Answer:
+        """Read an answer again; ``ValueError`` for other bytes."""
+        try:
+            row = json.loads(data)
+            if row["format"] != FORMAT:
+                message = f"the answer has format {str(row['format'])[:20]!r}, this version reads {FORMAT}"
+                raise ValueError(message)
+            return replace(Answer.from_dict({**row, "nodes": ()}), nodes=KeptNodes(map(_node_of_row, row["nodes"])))
+        except (LookupError, TypeError, AttributeError, RecursionError, ValidationError, AgenticRetrieverError) as err:
+            message = f"these bytes are no answer ({type(err).__name__})"
+            raise ValueError(message) from err
+
+
+def _node_row(scored: NodeWithScore) -> dict[str, Any]:
+    node = scored.node
+    kind = node.class_name()
+    if _NODE_CLASSES.get(kind) is not type(node) or getattr(node, "obj", None) is not None:
+        message = f"a {type(node).__name__} of another class, or that carries an object, has no JSON form here"
+        raise ValueError(message)
+    # mode="python" keeps what JSON has no word for, so that it is refused instead of quietly becoming something else.
+    content = node.model_dump(mode="python", exclude_defaults=True)
+    try:
+        return {"class": kind, "id": node.node_id, "score": scored.score, "node": _JSON.validate_python(content)}
+    except ValidationError as err:
+        message = f"something in a node has no JSON form: {err.errors(include_url=False)[0]['msg']}"
+        raise ValueError(message) from err
+
+
+def _node_of_row(row: Mapping[str, Any]) -> NodeWithScore:
+    kind = _NODE_CLASSES[row["class"]]  # only these classes are made from what a shared store holds
+    content = {name: value for name, value in row["node"].items() if name != "class_name"}
+    return NodeWithScore(node=kind(**{**content, "id_": row["id"]}), score=row["score"])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Piece by piece
+
+
+class AnswerStream:
+    """The pieces of an answer as they come; afterwards ``answer`` holds the whole.
+
+    Routing and retrieval happen when the first piece is wanted. The pieces carry the citations that the finished answer
+    has; should the two ever differ, the finished answer counts. A stream that is closed, left by ``with`` or forgotten
+    ends its model call at once.
+
+    Example:
+        >>> with router.stream("How many days of leave do I have?") as stream:
+        ...     for piece in stream:
+        ...         print(piece, end="")
+        >>> print(stream.answer.citations)
+    """
+
+    def __init__(self, run: Callable[[StreamControl], Generator[str, None, Answer]]) -> None:
+        self.text = ""
+        self.answer: Answer | None = None
+        self._control = StreamControl()
+        self._pieces = run(self._control)
+        # The spans of the query are active in here, and never in the code of the reader.
+        self._context = contextvars.copy_context()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        if self._control.cancelled:
+            raise StopIteration
+        try:
+            piece = self._context.run(next, self._pieces)
+        except StopIteration as end:
+            if end.value is not None:
+                self.answer = end.value
+            raise StopIteration from None
+        self.text += piece
+        return piece
+
+    @property
+    def nodes(self) -> Sequence[NodeWithScore]:
+        """What was retrieved, best first; empty before the first piece."""
+        return self._control.nodes
+
+    @property
+    def route(self) -> RouteDecision | None:
+        """The decision; ``None`` before the first piece."""
+        return self._control.route
+
+    def finish(self) -> Answer | None:
+        """Read the rest and return the finished answer; ``None`` if the stream was closed before."""
+        for _ in self:
+            pass
+        return self.answer
+
+    def close(self) -> None:
+        """Give the answer up; harmless at any time, more than once and from any thread."""
+        self._control.cancel()
+        try:
+            self._context.run(self._pieces.close)
+        except (RuntimeError, ValueError):  # another thread waits in it, and has just been woken
+            return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+class AsyncAnswerStream(AsyncPieces):
+    """The twin of :class:`AnswerStream` for ``async for`` and ``async with``; the event loop is never blocked."""
+
+    def __init__(self, stream: AnswerStream, caller: DeadlineCaller) -> None:
+        super().__init__(stream, caller)
+        self._answers = stream
+
+    @property
+    def answer(self) -> Answer | None:
+        """The finished answer, once the stream has ended by itself."""
+        return self._answers.answer
+
+    @property
+    def nodes(self) -> Sequence[NodeWithScore]:
+        """What was retrieved, best first; empty before the first piece."""
+        return self._answers.nodes
+
+    @property
+    def route(self) -> RouteDecision | None:
+        """The decision; ``None`` before the first piece."""
+        return self._answers.route
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# As LlamaIndex passes them on
+
+
+def as_response(answer: Answer) -> Response:
+    """Return an answer as a response of LlamaIndex."""
+    return Response(response=answer.text, source_nodes=source_nodes(answer), metadata=response_metadata(answer))
+
+
+def source_nodes(answer: Answer) -> list[NodeWithScore]:
+    """Return the nodes that an answer may stand on: none where it says that nothing was found."""
+    return [] if answer.tier is Tier.NONE else list(answer.nodes)
+
+
+def response_metadata(answer: Answer) -> dict[str, Any]:
+    """Return all of an answer but text and nodes: ``route``, ``citations``, ``confidence``, ``tier``, ``usage``, ..."""
+    return {name: value for name, value in answer.to_dict().items() if name not in {"text", "nodes"}}
