@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from agentic_retriever.evaluation import machine as measured
-from agentic_retriever.evaluation.machine import machine
+from agentic_retriever.evaluation import harness as measured
+from agentic_retriever.evaluation.harness import machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

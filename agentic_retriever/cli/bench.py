@@ -6,41 +6,72 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from agentic_retriever.cli.console import Console, load_config, opened_router, shown_steps
+import typer
+
+from agentic_retriever.cli.console import Console, load_config, opened_router, reported, shown_steps
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.schema import Complexity
 
 if TYPE_CHECKING:
     from agentic_retriever.config import RouterConfig
-    from agentic_retriever.evaluation import Dataset, Section
+    from agentic_retriever.evaluation import Dataset, RoutingBenchmark, RoutingOptions, Section
     from agentic_retriever.router import AgenticRouter
 
+Datasets = Annotated[
+    list[str],
+    typer.Argument(metavar="DATASET...", help="BEIR folders or .jsonl files of questions; sample for those shipped."),
+]
+Vectors = Annotated[
+    Path | None, typer.Option("--vectors", help="Folder with NAME.npz, or one such file; else texts are embedded.")
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the whole result into this file.")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Most questions of each data set, drawn by the seed.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="For whatever is drawn by chance.")]
 
-# ``bench``: every strategy on labelled questions, the router's own choice beside them, and the peers.
 
-
-def run_bench(
-    console: Console,
-    data_dir: Path | None,
-    datasets: Sequence[str],
-    *,
-    strategies: str | None,
-    mode: str,
-    keep: Path | None,
-    json_file: Path | None,
-    html_file: Path | None,
-    **options: Any,  # noqa: ANN401 - the fields of BenchOptions
+@reported
+def bench(
+    ctx: typer.Context,
+    datasets: Datasets,
+    strategies: Annotated[
+        str | None, typer.Option("--strategies", help="Names with commas between, auto included; all by default.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option("--mode", help="all, or round_robin: each question of one strategy, in turn.")
+    ] = "all",
+    vectors: Vectors = None,
+    views: Annotated[
+        bool, typer.Option("--views/--no-views", help="Build leaves and summaries, which some strategies need.")
+    ] = True,
+    limit: Limit = None,
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Nodes fetched for a question.")] = 100,
+    seed: Seed = 0,
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", help="The row that the others are tested against; vector by default.")
+    ] = None,
+    peers: Annotated[bool, typer.Option("--peers", help="Measure LlamaIndex's retrievers, too.")] = False,
+    answers: Annotated[bool, typer.Option("--answers", help="Answer the questions, too, and measure that.")] = False,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", help="Keep the indexes in this folder, for the next run.")
+    ] = None,
+    json_file: JsonFile = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report with plots into this file.")] = None,
 ) -> None:
-    """Run the benchmark, write its files and show its tables; the options are those of ``BenchOptions``."""
+    """Measure every strategy on labelled questions, beside the router's own choice and the best possible one."""
     from agentic_retriever.evaluation import BenchOptions, benchmark
 
     named = None if strategies is None else tuple(name.strip() for name in strategies.split(",") if name.strip())
-    asked = BenchOptions(strategies=named, mode=mode.replace("-", "_"), **options)
-    config = load_config(data_dir)
+    asked = BenchOptions(
+        strategies=named, mode=mode.replace("-", "_"), vectors=vectors, views=views, limit=limit, depth=depth,
+        seed=seed, baseline=baseline, peers=peers, answers=answers,
+    )  # fmt: skip
+    console, config = Console(), load_config(ctx.obj)
     # What falls back is counted in the result; every single warning on the terminal would only tear the progress bar.
     logging.getLogger("agentic_retriever").addHandler(logging.NullHandler())
     with _folder(keep, json_file or html_file) as folder, ExitStack() as stack:
@@ -56,6 +87,81 @@ def run_bench(
     for target in result.results.values():
         _show(console, target.tables(), warnings=target.warnings, remarks=target.remarks)
     _show(console, result.tables_over_all())
+
+
+@reported
+def bench_routing(
+    ctx: typer.Context,
+    datasets: Datasets,
+    vectors: Vectors = None,
+    json_file: JsonFile = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw reliability diagrams into this .svg or .png.")
+    ] = None,
+    descriptions: Annotated[
+        Path | None, typer.Option("--descriptions", help="JSON object from the names of data sets to descriptions.")
+    ] = None,
+    index: Annotated[
+        list[str] | None, typer.Option("--index", help="Offer this index of the data directory too; may be repeated.")
+    ] = None,
+    complexity: Annotated[
+        list[str] | None,
+        typer.Option("--complexity", help="DATASET=simple or DATASET=complex, for questions that do not say."),
+    ] = None,
+    documents: Annotated[
+        int, typer.Option("--documents", min=1, help="Most documents of a data set to embed without --vectors.")
+    ] = 256,
+    limit: Limit = None,
+    seed: Seed = 0,
+) -> None:
+    """Measure how well questions are routed, beside LlamaIndex's selector and nearest utterances."""
+    from agentic_retriever.evaluation import RoutingOptions, load_dataset
+    from agentic_retriever.evaluation.material import read_descriptions
+    from agentic_retriever.evaluation.plots import check_plot, draw_reliability
+
+    if plot is not None:
+        check_plot(plot)
+    options = RoutingOptions(
+        vectors=vectors,
+        descriptions={} if descriptions is None else read_descriptions(descriptions),
+        also=tuple(index or ()),
+        most_documents=documents,
+        limit=limit,
+        seed=seed,
+        complexity=_complexities(complexity or ()),
+    )
+    console, given = Console(), [load_dataset(name) for name in datasets]
+    result = _routing_measured(console, _fitting(load_config(ctx.obj), given), given, options, json_file)
+    if plot is not None:
+        measured = {name: one.reliability for name, one in result.stage_one.items() if one.reliability is not None}
+        draw_reliability(measured, plot)
+    _show(console, result.tables(), warnings=result.warnings, remarks=result.remarks)
+
+
+@reported
+def train(
+    ctx: typer.Context,
+    index: Annotated[str, typer.Option("--index", help="The index to train.")],
+    datasets: Annotated[
+        list[str],
+        typer.Argument(metavar="DATASET...", help="BEIR folders or .jsonl files of judged questions."),
+    ],
+    vectors: Vectors = None,
+    limit: Limit = None,
+    seed: Seed = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, but install nothing.")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Fit the weights of hybrid search of an index and install them if they help; measure its strategies."""
+    from agentic_retriever.evaluation import TrainingOptions, load_dataset, train_strategies
+
+    console, given = Console(), [load_dataset(name, with_corpus=False) for name in datasets]
+    options = TrainingOptions(vectors=vectors, limit=limit, seed=seed, dry_run=dry_run)
+    with opened_router(load_config(ctx.obj)) as router, shown_steps(console) as steps:
+        trained = train_strategies(given, router, index, options, watcher=steps)
+    if json_file is not None:
+        _write_json(json_file, trained.to_dict())
+    _show(console, trained.tables(), warnings=trained.warnings)
 
 
 def _opened(config: RouterConfig, datasets: Sequence[str], stack: ExitStack) -> RouterConfig | AgenticRouter:
@@ -80,50 +186,24 @@ def _folder(keep: Path | None, beside: Path | None) -> Iterator[Path | None]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-# ``bench-routing``: how well questions are routed, with the peers in the same table.
-
-
-def run_bench_routing(
-    console: Console,
-    data_dir: Path | None,
-    datasets: Sequence[str],
-    *,
-    complexity: Sequence[str],
-    descriptions: Path | None,
-    json_file: Path | None,
-    plot: Path | None,
-    **options: Any,  # noqa: ANN401 - the fields of RoutingOptions
-) -> None:
-    """Measure the routing; the options are those of ``RoutingOptions``."""
-    from agentic_retriever.evaluation import RoutingOptions, bench_routing, load_dataset, prepare
+def _routing_measured(
+    console: Console, config: RouterConfig, datasets: Sequence[Dataset], options: RoutingOptions, json_file: Path | None
+) -> RoutingBenchmark:
+    """Measure the routing and write the file, beside which an interrupted run is kept."""
+    from agentic_retriever.evaluation import bench_routing, prepare
     from agentic_retriever.evaluation.journal import Journal
-    from agentic_retriever.evaluation.material import read_descriptions
-    from agentic_retriever.evaluation.plots import check_plot, draw_reliability
     from agentic_retriever.evaluation.routing import material_key
 
-    if plot is not None:
-        check_plot(plot)
-    described = {} if descriptions is None else read_descriptions(descriptions)
-    asked = RoutingOptions(descriptions=described, complexity=_complexities(complexity), **options)
-    given = [load_dataset(name) for name in datasets]
-    config = _fitting(load_config(data_dir), given)
     with opened_router(config) as router, shown_steps(console) as steps:
-        material = prepare(given, router, asked, watcher=steps)
-        journal = None
-        if json_file is not None:
-            journal = Journal(
-                json_file.with_name(f".{json_file.name}.partial"), material_key(material, config.to_dict())
-            )
-        with journal or nullcontext():
+        material = prepare(datasets, router, options, watcher=steps)
+        if json_file is None:
+            return bench_routing(material, router, watcher=steps)
+        kept = json_file.with_name(f".{json_file.name}.partial")
+        with Journal(kept, material_key(material, config.to_dict())) as journal:
             result = bench_routing(material, router, journal=journal, watcher=steps)
-    if json_file is not None:
-        _write_json(json_file, result.to_dict())
-    if journal is not None:
-        journal.remove()
-    if plot is not None:
-        measured = {name: one.reliability for name, one in result.stage_one.items() if one.reliability is not None}
-        draw_reliability(measured, plot)
-    _show(console, result.tables(), warnings=result.warnings, remarks=result.remarks)
+            _write_json(json_file, result.to_dict())
+            journal.remove()
+    return result
 
 
 def _fitting(config: RouterConfig, datasets: Sequence[Dataset]) -> RouterConfig:
@@ -144,29 +224,6 @@ def _complexities(given: Sequence[str]) -> dict[str, Complexity]:
             raise ConfigError(f"--complexity must be DATASET=simple or DATASET=complex, got {item[:80]!r}")
         found[name] = allowed[value]
     return found
-
-
-# ``train``: what an index learns from judged questions.
-
-
-def run_train(
-    console: Console,
-    data_dir: Path | None,
-    datasets: Sequence[str],
-    *,
-    index: str,
-    json_file: Path | None,
-    **options: Any,  # noqa: ANN401 - the fields of TrainingOptions
-) -> None:
-    """Fit what an index can learn, and install what helps; the options are those of ``TrainingOptions``."""
-    from agentic_retriever.evaluation import TrainingOptions, load_dataset, train_strategies
-
-    given = [load_dataset(name, with_corpus=False) for name in datasets]
-    with opened_router(load_config(data_dir)) as router, shown_steps(console) as steps:
-        trained = train_strategies(given, router, index, TrainingOptions(**options), watcher=steps)
-    if json_file is not None:
-        _write_json(json_file, trained.to_dict())
-    _show(console, trained.tables(), warnings=trained.warnings)
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

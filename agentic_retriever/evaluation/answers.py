@@ -65,7 +65,6 @@ class AnswerMeasures:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
         records = list(self.records.values())
         times = [float(record["ms"]) for record in records]
         tiers = [str(record["tier"]) for record in records if record.get("tier")]
@@ -239,7 +238,6 @@ class JudgeLLM(CustomLLM):
         formatted: bool = False,  # noqa: ARG002 - LlamaIndex's signature
         **kwargs: Any,  # noqa: ANN401, ARG002 - LlamaIndex's signature
     ) -> Generator[CompletionResponse, None, None]:
-        """Yield the whole answer at once."""
         reply = self.complete(prompt)
         yield CompletionResponse(text=reply.text, delta=reply.text)
 

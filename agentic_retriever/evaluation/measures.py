@@ -27,6 +27,10 @@ BENCH_HINT: Final = "needs the extra 'bench': pip install 'agentic-retriever[ben
 MEASURES: Final = ("nDCG@10", "R@10", "R@100", "RR", "AP")
 """The measures of a benchmark, as ``ir_measures`` writes them; the first one is what strategies are compared by."""
 
+AUTO: Final = "auto"
+"""Name of the row in which the router chooses the strategy itself."""
+ORACLE: Final = "oracle"
+"""Name of the row that takes for each question the strategy that did best on it."""
 RESAMPLES: Final = 2_000
 """Samples of a bootstrap."""
 
@@ -283,7 +287,6 @@ class Outcomes:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
         return {
             "count": self.total,
             "accuracy": self.accuracy,
@@ -331,7 +334,6 @@ class Abstention:
         return (self.abstained - self.right) / inside if inside else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
         names = ("out_of_scope", "abstained", "right", "precision", "recall", "false_rate")
         return {name: getattr(self, name) for name in names}
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from agentic_retriever.errors import ConfigError, EvaluationError
-from agentic_retriever.evaluation.measures import BENCH_HINT, MEASURES, Reliability
-from agentic_retriever.evaluation.options import ORACLE
+from agentic_retriever.evaluation.measures import BENCH_HINT, MEASURES, ORACLE, Reliability
 from agentic_retriever.json_files import write_atomically
 
 if TYPE_CHECKING:

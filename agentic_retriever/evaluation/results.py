@@ -18,7 +18,9 @@ from agentic_retriever.evaluation.contestants import COLD, WARM, Contestant
 from agentic_retriever.evaluation.datasets import LabelledQuery, ProblemReport
 from agentic_retriever.evaluation.journal import Journal
 from agentic_retriever.evaluation.measures import (
+    AUTO,
     MEASURES,
+    ORACLE,
     Failure,
     Outcomes,
     Reliability,
@@ -33,7 +35,6 @@ from agentic_retriever.evaluation.measures import (
     randomisation_test,
     stage_percentiles,
 )
-from agentic_retriever.evaluation.options import AUTO, ORACLE, BenchOptions
 from agentic_retriever.evaluation.plots import target_svgs, tradeoff_figure
 from agentic_retriever.evaluation.routing import RoutingBenchmark
 from agentic_retriever.evaluation.sections import (
@@ -45,6 +46,7 @@ from agentic_retriever.evaluation.sections import (
     share_text,
 )
 from agentic_retriever.json_files import write_atomically
+from agentic_retriever.retrievers import REGISTRY
 from agentic_retriever.retrievers.registry import spec_of
 from agentic_retriever.schema import Record, Strategy
 from agentic_retriever.show import Interval, figure_text, render, short_text
@@ -61,6 +63,49 @@ WORST: Final = 20
 _QUALITY: Final = MEASURES[0]
 _EQUAL: Final = 1e-9
 _SHOWN: Final = 300
+
+
+# How a benchmark is to be run.
+
+ALL, ROUND_ROBIN = "all", "round_robin"
+MODES: Final = (ALL, ROUND_ROBIN)
+
+DEPTH: Final = 100
+"""Nodes fetched for a question, so that R@100 can be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions(Record):
+    """How to run a benchmark."""
+
+    strategies: tuple[str, ...] | None = None
+    mode: str = ALL
+    vectors: Path | None = None  # Folder with NAME.npz, or one such file; None embeds what is needed
+    views: bool = True
+    limit: int | None = None  # Most questions of each data set, drawn by the seed; None takes all
+    depth: int = DEPTH
+    seed: int = 0
+    baseline: str | None = None  # The row that the others are tested against; None takes vector, else the first
+    peers: bool = False
+    answers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise EvaluationError(f"mode must be {' or '.join(MODES)}, got {str(self.mode)[:40]!r}")
+        if self.depth < 1 or (self.limit is not None and self.limit < 1):
+            raise EvaluationError(f"depth and limit must be from 1, got {self.depth} and {self.limit}")
+        known = [strategy.value for strategy in REGISTRY] + [AUTO]
+        for name in self.strategies or ():
+            if name not in known:
+                raise EvaluationError(unknown_name("strategy", name, known))
+        if self.strategies is not None and not self.strategies:
+            raise EvaluationError("strategies names none; leave it out for all")
+        if self.mode == ROUND_ROBIN and (self.peers or AUTO in (self.strategies or ())):
+            raise EvaluationError("round_robin asks each question once, of one strategy; auto and peers need mode all")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types; of a path its last part."""
+        return {**self.fields_to_dict(), "vectors": None if self.vectors is None else self.vectors.name}
 
 
 # What one row reached: quality with intervals, latency, failures, tokens and money.
@@ -246,7 +291,6 @@ class MeanChoice(Record):
     gap_closed: float | None  # share of the way from the best fixed one to the oracle; None where there is no way
 
     def sentence(self) -> str:
-        """Say it in one sentence."""
         return (
             f"choice of the strategy: best fixed {self.best_fixed} {self.best_fixed_mean:.3f}, auto "
             f"{self.auto_mean:.3f}, oracle {self.oracle_mean:.3f}; auto closes {share_text(self.gap_closed)} of the gap"
@@ -293,7 +337,6 @@ class RoutingQuality:
         return float(np.mean(list(self.regret.values())))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
         return {
             **self.choice.to_dict(),
             "oracle_gap": self.choice.oracle_mean - self.choice.best_fixed_mean,
@@ -310,14 +353,12 @@ class RoutingQuality:
         }
 
     def sentence(self) -> str:
-        """Say it in one sentence."""
         return (
             f"{self.choice.sentence()}; regret {self.mean_regret:.3f} {interval_text(self.regret_interval)}; none "
             f"better {self.accuracy:.0%}; cheapest within 0.02: {self.cheapest_good}"
         )
 
     def table(self) -> Section:
-        """Show all figures."""
         fixed = f"{self.choice.best_fixed} ({self.choice.best_fixed_mean:.3f})"
         rows = [
             ("best fixed strategy", fixed),
@@ -397,7 +438,6 @@ class TargetResult:
     memory_mb: Mapping[str, float | None]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
         return {
             "index": self.index,
             **self.facts,
@@ -426,7 +466,6 @@ class TargetResult:
         return [*absent, *(() if self.answers is None else self.answers.notes)]
 
     def tables(self) -> list[Section]:
-        """Return everything as tables."""
         sections = [self._quality()]
         if self.answers is not None:
             sections.append(self.answers.table())

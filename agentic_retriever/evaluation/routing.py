@@ -95,7 +95,6 @@ class StageOneMeasures:
         return self.reliability.ece if self.reliability is not None else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
         return {
             "queries": self.outcomes.total,
             "accuracy": self.outcomes.accuracy,
@@ -147,7 +146,6 @@ class StageTwoMeasures:
     failures: tuple[Failure, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
         return {
             **self.outcomes.to_dict(),
             "escalation_rate": self.escalation_rate,
@@ -164,7 +162,6 @@ class ComplexityMeasures:
     by_dataset: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
         balanced = self.outcomes.macro_accuracy
         return {**self.outcomes.to_dict(), "balanced_accuracy": balanced, "by_dataset": dict(self.by_dataset)}
 
@@ -204,7 +201,6 @@ class RoutingBenchmark:
         }
 
     def tables(self) -> list[Section]:
-        """Return everything as tables."""
         sections = [self._indexes(), *self.stage_one_tables()]
         first = next(iter(self.stage_one))
         sections.append(confusion_section(f"confusion, {first}", self.stage_one[first].outcomes))

@@ -9,30 +9,43 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from agentic_retriever.errors import EvaluationError, StoreDamagedError
-from agentic_retriever.evaluation.contestants import Contestant, Found, fallen_back, run_contestants
+from agentic_retriever.evaluation.contestants import Contestant, Found, build_views, fallen_back, run_contestants
 from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, ProblemReport, check_names
-from agentic_retriever.evaluation.fusion_training import FusionTraining, train_fusion
 from agentic_retriever.evaluation.journal import Journal, SilentWatcher, Watcher, fingerprint
-from agentic_retriever.evaluation.measures import MEASURES, failure_lines, measure_rankings
+from agentic_retriever.evaluation.measures import (
+    MEASURES,
+    bootstrap_interval,
+    failure_lines,
+    measure_rankings,
+    ndcg_by_query,
+)
 from agentic_retriever.evaluation.results import Row, rows_of
 from agentic_retriever.evaluation.sections import Section, best_marked
 from agentic_retriever.evaluation.vectors import Asked, Vector, given_vectors, with_vectors
-from agentic_retriever.evaluation.views import build_views
 from agentic_retriever.indices import Index, StoredIndex
 from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers import (
+    DEFAULT_FUSION,
     FUSION_FILE,
     AdapterSettings,
+    Fusion,
     FusionModel,
     FusionTrainedOn,
+    HybridRetriever,
     RetrievalRequest,
     RetrieverAdapter,
+    SideLists,
     build_adapter,
     cards,
+    fetch_nodes,
 )
+from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH
 from agentic_retriever.router import AgenticRouter
-from agentic_retriever.schema import Strategy
+from agentic_retriever.schema import Record, Strategy
 from agentic_retriever.show import figure_text, render, short_text
 
 DEPTH: Final = 30
@@ -93,7 +106,6 @@ class TrainingResult:
     seed: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
         return {
             "format": 1,
             "index": self.index,
@@ -313,3 +325,303 @@ def _adapter(router: AgenticRouter, index: Index, strategy: Strategy, weights: F
         return router.resources.adapter(index, strategy)
     settings = AdapterSettings.from_config(router.config, router.resources.workers(), model=router.resources.model)
     return build_adapter(strategy, index, replace(settings, weights=weights))
+
+
+# Fitting how an index weighs the two sides of hybrid search, on questions that people have judged.
+#
+# Questions made of the documents' own words are of no use here: they ask for BM25 alone on any collection, where real
+# questions ask for a mixture.
+
+Array = npt.NDArray[np.float64]
+Gain = tuple[float, float, float]  # mean, and both ends of its 95 % interval
+
+MIN_QUESTIONS: Final = 20
+_LARGEST_LOSS: Final = 0.01
+"""nDCG@10 that the interval of the gain over the default may reach below 0 for weights that are installed."""
+
+_WORDS_ONLY: Final = FusionModel(alpha=0.0, slope=0.0, reach=0.0)
+_DENSE_ONLY: Final = FusionModel(alpha=1.0, slope=0.0, reach=0.0)
+_STEPS: Final = tuple(round(at / 10, 1) for at in range(11))
+_STEEPER: Final = FusionModel(slope=2 * DEFAULT_FUSION.slope, reach=0.3)
+_FOLDS: Final = 5
+_REPEATS: Final = 5
+_TIES: Final = 1e-9
+
+
+def _candidates() -> tuple[FusionModel, ...]:
+    """All weights that are tried: the default first, then by how far they are from it."""
+    by_question = [replace(DEFAULT_FUSION, alpha=alpha) for alpha in _STEPS[1:-1]]
+    steeper = [replace(_STEEPER, alpha=alpha) for alpha in _STEPS[1:-1]]
+    same = [FusionModel(alpha=alpha, slope=0.0, reach=0.0) for alpha in _STEPS]
+    found = [(abs(m.alpha - DEFAULT_FUSION.alpha), at, m) for at, m in enumerate((*by_question, *steeper, *same))]
+    return tuple(model for _distance, _at, model in sorted(found, key=lambda entry: entry[:2]))
+
+
+CANDIDATES: Final = _candidates()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionTable:
+    """What each candidate reaches on each question."""
+
+    quality: Array  # nDCG@10 in [0, 1], (questions, candidates)
+    candidates: tuple[FusionModel, ...] = CANDIDATES  # the default is first, and both sides alone are among them
+
+    def __post_init__(self) -> None:
+        shape = (len(self.quality), len(self.candidates))
+        if self.quality.shape != shape or not ((self.quality >= 0) & (self.quality <= 1)).all():
+            raise EvaluationError(
+                f"the qualities of {shape[1]} weights must be numbers from 0 to 1, one row a question"
+            )
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Columns of BM25 alone and of dense search alone."""
+        return self.candidates.index(_WORDS_ONLY), self.candidates.index(_DENSE_ONLY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionValidation(Record):
+    """What fitted weights reach on questions that they were not fitted on; means of nDCG@10.
+
+    The last three are a mean and its 95 % interval by a paired bootstrap over questions.
+    """
+
+    rows: int
+    folds: int
+    repeats: int  # how often the questions were cut into folds anew; all figures are means over that
+    learned: float  # of the weights fitted on the other folds
+    default: float
+    dense: float
+    bm25: float
+    gain: Gain  # learned less default
+    over_side: Gain  # learned less the better side, which is chosen in hindsight
+    side_gain: Gain  # the better side less default
+
+    @property
+    def helps(self) -> bool:
+        """Whether the fitted weights are better than the default, and not below the better side."""
+        return _helps(self.gain) and self.over_side[0] >= -_TIES
+
+    @property
+    def side_helps(self) -> bool:
+        """Whether the better side alone is better than the default."""
+        return _helps(self.side_gain)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.fields_to_dict(), "helps": self.helps, "side_helps": self.side_helps}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionTraining:
+    """What fitting the weights found, and what became of them."""
+
+    validation: FusionValidation | None = None  # none when there were too few questions, or no person judged them
+    model: FusionModel | None = None  # what was installed, or would have been in a dry run
+    installed: bool = False
+    verdict: str
+
+    @classmethod
+    def left_out(cls, why: str) -> FusionTraining:
+        """Say that nothing was fitted, and why."""
+        return cls(verdict=f"weights of hybrid not fitted: {why}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "validation": None if self.validation is None else self.validation.to_dict(),
+            "model": None if self.model is None else self.model.to_dict(),
+            "installed": self.installed,
+            "verdict": self.verdict,
+        }
+
+    def tables(self) -> list[Section]:
+        """Show what was reached in cross-validation, if there was one."""
+        seen = self.validation
+        if seen is None:
+            return []
+        over, dense_is_better = _gain_text(seen.over_side), seen.dense > seen.bm25
+        rows = [
+            ("fitted", figure_text(seen.learned), ""),
+            ("default", figure_text(seen.default), _gain_text(seen.gain)),
+            ("dense alone", figure_text(seen.dense), over if dense_is_better else ""),
+            ("BM25 alone", figure_text(seen.bm25), "" if dense_is_better else over),
+        ]
+        title = f"weights of hybrid, {seen.folds}-fold cross-validation, {seen.repeats} times"
+        return [Section(title, ["weights", "nDCG@10", "fitted gains (95 % interval)"], rows)]
+
+
+def train_fusion(
+    router: AgenticRouter,
+    index: StoredIndex,
+    asked: Asked,
+    *,
+    trained_on: FusionTrainedOn,
+    seed: int = 0,
+    install: bool = True,
+    watcher: Watcher | None = None,
+) -> FusionTraining:
+    """Fit the weights of hybrid search on an index, and install them if they help.
+
+    Weights that are better than the default, but below the better side alone, give way to that side alone where it is
+    better than the default, too.
+    """
+    hybrid = router.resources.adapter(index, Strategy.HYBRID)
+    if len(asked.queries) < MIN_QUESTIONS:
+        return FusionTraining.left_out(
+            f"{len(asked.queries)} judged questions are too few, {MIN_QUESTIONS} are the least"
+        )
+    if not isinstance(hybrid, HybridRetriever):
+        return FusionTraining.left_out(f"{type(hybrid).__name__} is registered for hybrid search")
+    table = fusion_table(index, hybrid, asked, watcher=watcher)
+    validation = validate_fusion(table, seed=seed)
+    path, used = index.folder / FUSION_FILE, router.config.fusion == Fusion.CALIBRATED.value
+    had_one, model = path.exists(), None
+    if validation.helps:
+        model = fit_fusion(table, trained_on=trained_on)
+    elif validation.side_helps:
+        model = better_side(table, trained_on=trained_on)
+    if model is not None and install:
+        model.save(path)
+    return FusionTraining(
+        validation=validation,
+        model=model,
+        installed=model is not None and install,
+        verdict=_verdict(validation, model, install=install, used=used, had_one=had_one),
+    )
+
+
+def fusion_table(
+    index: Index,
+    hybrid: HybridRetriever,
+    asked: Asked,
+    *,
+    watcher: Watcher | None = None,
+) -> FusionTable:
+    """Search both sides for every question once, and measure them merged by every candidate, documents by best node."""
+    sides: dict[str, SideLists] = {}
+    documents: dict[str, str] = {}
+    watch = watcher or SilentWatcher()
+    watch.begin("weights of hybrid", len(asked.queries))
+    for query in asked.queries:
+        request = RetrievalRequest(query.text, CALIBRATED_DEPTH, None, tuple(asked.vectors[query.query_id].tolist()))
+        sides[query.query_id] = hybrid.search_sides(request)
+        _learn_documents(index, sides[query.query_id], documents)
+        watch.advance(1)
+    grades = {query.query_id: query.relevance for query in asked.queries}
+    quality = np.zeros((len(grades), len(CANDIDATES)))
+    for at, model in enumerate(CANDIDATES):
+        reached = ndcg_by_query(grades, {i: _document_ranking(found, model, documents) for i, found in sides.items()})
+        quality[:, at] = [reached[query_id] for query_id in grades]
+    return FusionTable(quality=quality)
+
+
+def _learn_documents(index: Index, found: SideLists, documents: dict[str, str]) -> None:
+    """Note which document each node belongs to."""
+    unknown = {node_id for entries in found.lists.values() for node_id, _score in entries} - documents.keys()
+    nodes = fetch_nodes(index, sorted(unknown))
+    documents.update((node_id, str(nodes[node_id].ref_doc_id or node_id)) for node_id in unknown & nodes.keys())
+
+
+def _document_ranking(found: SideLists, model: FusionModel, documents: Mapping[str, str]) -> list[str]:
+    """Rank documents by their best node, as the strategy would return them."""
+    lists = list(found.lists.values())
+    ranking = found.merged(model) if len(lists) > 1 else [(i, 0.0) for entries in lists for i, _score in entries]
+    # Nodes that were deleted meanwhile are left out, as in a search.
+    return list(dict.fromkeys(documents[node_id] for node_id, _score in ranking if node_id in documents))
+
+
+def fit_fusion(table: FusionTable, *, trained_on: FusionTrainedOn) -> FusionModel:
+    """Choose the weights of an index.
+
+    Of all candidates within one standard error of the best one, and not below either side alone, the one that is
+    nearest to the default (after the one-standard-error rule of L. Breiman, J. Friedman, R. Olshen and C. Stone,
+    "Classification and Regression Trees", 1984).
+    """
+    _check_rows(table)
+    chosen = table.candidates[_choose(table, np.arange(len(table.quality)))]
+    return replace(chosen, trained_on=replace(trained_on, rows=len(table.quality)))
+
+
+def better_side(table: FusionTable, *, trained_on: FusionTrainedOn) -> FusionModel:
+    """Return the weights that leave only the better side; BM25 of equals."""
+    words, dense = table.sides
+    means = table.quality.mean(axis=0)
+    chosen = table.candidates[words if means[words] >= means[dense] else dense]
+    return replace(chosen, trained_on=replace(trained_on, rows=len(table.quality)))
+
+
+def validate_fusion(table: FusionTable, *, seed: int = 0) -> FusionValidation:
+    """Fit on all folds but one and measure on that one, in turn; the same seed gives the same figures."""
+    _check_rows(table)
+    generator = np.random.default_rng(seed)
+    rows = len(table.quality)
+    folds = min(_FOLDS, rows // 5)
+    learned = np.zeros(rows)
+    for _ in range(_REPEATS):
+        for part in np.array_split(generator.permutation(rows), folds):
+            others = np.setdiff1d(np.arange(rows), part)
+            learned[part] += table.quality[part, _choose(table, others)] / _REPEATS
+    words, dense = (table.quality[:, at] for at in table.sides)
+    default, side = table.quality[:, 0], words if words.mean() >= dense.mean() else dense
+    return FusionValidation(
+        rows=rows,
+        folds=folds,
+        repeats=_REPEATS,
+        learned=float(learned.mean()),
+        default=float(default.mean()),
+        dense=float(dense.mean()),
+        bm25=float(words.mean()),
+        gain=_interval(learned - default, seed),
+        over_side=_interval(learned - side, seed),
+        side_gain=_interval(side - default, seed),
+    )
+
+
+def _choose(table: FusionTable, rows: npt.NDArray[np.int64]) -> int:
+    """Return the column of the candidate that these questions ask for."""
+    quality = table.quality[rows]
+    means = quality.mean(axis=0)
+    best = int(means.argmax())
+    losses = quality[:, [best]] - quality
+    errors = losses.std(axis=0, ddof=1) / np.sqrt(len(rows))
+    near = (losses.mean(axis=0) <= errors + _TIES) & (means >= means[list(table.sides)].max() - _TIES)
+    return int(near.argmax())  # the first, for the best one is always among them
+
+
+def _check_rows(table: FusionTable) -> None:
+    if len(table.quality) < MIN_QUESTIONS:
+        raise EvaluationError(
+            f"{len(table.quality)} judged questions are too few to fit weights on; {MIN_QUESTIONS} are the least"
+        )
+
+
+def _helps(gain: Gain) -> bool:
+    return gain[0] > _TIES and gain[1] >= -_LARGEST_LOSS
+
+
+def _interval(gains: Array, seed: int) -> Gain:
+    """Mean of the gains, and the ends of its 95 % interval by a bootstrap over questions."""
+    gains = np.round(gains, 12) + 0.0  # means of equal numbers may differ in the last digit, or be -0.0
+    return float(gains.mean()), *bootstrap_interval(gains.tolist(), seed=seed)
+
+
+def _verdict(
+    validation: FusionValidation, model: FusionModel | None, *, install: bool, used: bool, had_one: bool
+) -> str:
+    side = _gain_text(validation.over_side)
+    if model is None:
+        gain = f"{_gain_text(validation.gain)} nDCG@10 over the default and {side} over the better side"
+        stays = "; the weights that were there stay" if had_one else ""
+        return f"weights of hybrid not installed, since they do not help: {gain}{stays}"
+    if validation.helps:
+        what = f"weights of hybrid (dense side {model.alpha:g})"
+        gain = f"{_gain_text(validation.gain)} nDCG@10 over the default and {side} over the better side"
+    else:
+        what = "BM25 alone as hybrid" if model.alpha < DEFAULT_FUSION.alpha else "dense search alone as hybrid"
+        gain = f"{_gain_text(validation.side_gain)} nDCG@10 over the default, and no mixture is better"
+    done = "installed" if install else "would be installed, but this is a dry run"
+    return f"{what} {done}: {gain}{'' if used else '; counts once the setting fusion is calibrated'}"
+
+
+def _gain_text(gain: Gain) -> str:
+    return f"{gain[0]:+.3f} [{gain[1]:+.3f}, {gain[2]:+.3f}]"

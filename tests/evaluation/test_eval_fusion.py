@@ -16,16 +16,18 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.fusion_training import (
+from agentic_retriever.evaluation.training import (
     CANDIDATES,
     FusionTable,
+    TrainingOptions,
     better_side,
     fit_fusion,
     fusion_table,
+    judged_queries,
     train_fusion,
+    train_strategies,
     validate_fusion,
 )
-from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, train_strategies
 from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, FusionModel, FusionTrainedOn
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Strategy
@@ -210,7 +212,7 @@ def test_training_fits_the_weights_and_a_running_router_uses_them(indexed, monke
     router, folder = indexed
     adapter = router.resources.adapter(router.index("mine"), Strategy.HYBRID)
     wanted = table(lambda model: 0.9 - abs(model.alpha - 0.1), rows=24, noise=0.05)
-    monkeypatch.setattr("agentic_retriever.evaluation.fusion_training.fusion_table", lambda *a, **k: wanted)
+    monkeypatch.setattr("agentic_retriever.evaluation.training.fusion_table", lambda *a, **k: wanted)
     result = train(router, folder, dry_run=dry_run)
     assert result.fusion.validation.helps
     assert result.fusion.installed is not dry_run
@@ -227,7 +229,7 @@ def test_training_fits_the_weights_and_a_running_router_uses_them(indexed, monke
 def test_what_does_not_help_is_not_installed(indexed, monkeypatch):
     router, folder = indexed
     wanted = table(lambda model: 0.9 - abs(model.alpha - 0.5), rows=24)
-    monkeypatch.setattr("agentic_retriever.evaluation.fusion_training.fusion_table", lambda *a, **k: wanted)
+    monkeypatch.setattr("agentic_retriever.evaluation.training.fusion_table", lambda *a, **k: wanted)
     fusion = train(router, folder).fusion
     assert (fusion.installed, fusion.model) == (False, None)
     assert "not installed, since they do not help: +0.000" in fusion.verdict
@@ -242,7 +244,7 @@ def test_the_better_side_is_installed_where_no_mixture_reaches_it(indexed, monke
     quality[:, words] = 0.9
     quality[:, 7] = np.where(np.arange(24) % 2, 1.0, 0.78)  # lures folds into something that is worse on the whole
     wanted = FusionTable(quality=quality)
-    monkeypatch.setattr("agentic_retriever.evaluation.fusion_training.fusion_table", lambda *a, **k: wanted)
+    monkeypatch.setattr("agentic_retriever.evaluation.training.fusion_table", lambda *a, **k: wanted)
     fusion = train(router, folder).fusion
     assert fusion.installed
     assert fusion.model.weight(5.0) == 0.0
@@ -282,7 +284,7 @@ def test_strategies_are_measured_with_the_weights_that_will_be_in_force(indexed,
     asked, _ = judged_queries([load_dataset(folder)], router, index)
     real = fusion_table(index, router.resources.adapter(index, Strategy.HYBRID), asked).quality
     wanted = table(lambda model: 0.9 - 0.8 * abs(model.alpha - 1.0), rows=24)
-    monkeypatch.setattr("agentic_retriever.evaluation.fusion_training.fusion_table", lambda *a, **k: wanted)
+    monkeypatch.setattr("agentic_retriever.evaluation.training.fusion_table", lambda *a, **k: wanted)
     result = train(router, folder, dry_run=dry_run)
     column = CANDIDATES.index(replace(result.fusion.model, trained_on=None))
     assert real[:, column].mean() < real[:, 0].mean() - 0.1  # what was fitted does worse here, so it can be told apart
@@ -298,6 +300,6 @@ def test_weights_that_were_there_stay_and_are_told(indexed, monkeypatch):
     path = router.index("mine").folder / FUSION_FILE
     FusionModel(alpha=0.3, trained_on=TRAINED).save(path)
     same = table(lambda model: 0.9 - abs(model.alpha - 0.5), rows=24)
-    monkeypatch.setattr("agentic_retriever.evaluation.fusion_training.fusion_table", lambda *a, **k: same)
+    monkeypatch.setattr("agentic_retriever.evaluation.training.fusion_table", lambda *a, **k: same)
     assert train(router, folder).fusion.verdict.endswith("the weights that were there stay")
     assert FusionModel.load(path).alpha == 0.3

@@ -7,7 +7,7 @@ import pytest
 
 from agentic_retriever import AgenticRouter, RouterConfig, Strategy
 from agentic_retriever.errors import ConfigError, UnknownStrategyError
-from agentic_retriever.evaluation.options import BenchOptions
+from agentic_retriever.evaluation.results import BenchOptions
 from agentic_retriever.retrievers import (
     REGISTRY,
     AdapterSettings,
