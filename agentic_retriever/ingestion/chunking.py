@@ -1,4 +1,4 @@
-"""Source documents to text nodes."""
+"""Source documents to text nodes: settings and metadata first, then leaves, packing, and tokens."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import tiktoken
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 
 from agentic_retriever.errors import ConfigError, IndexingError
+from agentic_retriever.ingestion.front_matter import parse_front_matter
 from agentic_retriever.ingestion.structure import Section, joined, scan_blocks, split_sections
-from agentic_retriever.ingestion.text_reader import parse_front_matter
 from agentic_retriever.text import UNDETERMINED, detect_language, split_sentences
 
 if TYPE_CHECKING:
@@ -30,109 +30,183 @@ if TYPE_CHECKING:
     from agentic_retriever.ingestion.documents import SourceDocument
     from agentic_retriever.ingestion.structure import Block, BlockKind, Heading
 
+CHUNKING_VERSION = 1
+"""Raised whenever the same document and settings would give other nodes than before."""
 
-# Token counts and token-sized cuts, offline and the same on every machine.
-#
-# Sizes are counted with the ``cl100k_base`` byte-pair encoding, from the rank file that llama-index-core carries in
-# its
-# wheel. LlamaIndex's own ``get_tokenizer`` is not called: it writes a process-wide global, changes the environment,
-# and
-# returns whatever another part of the program has set, which would make node ids depend on the host application.
+EMBEDDED_KEYS = ("title", "section")
+"""The metadata that is embedded together with the text, in this order."""
 
-# LlamaIndex names the file by the SHA-1 of the address that tiktoken would load it from.
-_RANKS_FOLDER = "_static/tiktoken_cache"
-_RANKS_FILE = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"
+_MIN_SIZE = 8
+_MAX_SIZE = 100_000
+_LANGUAGE_SAMPLE = 20_000
 
-# How cl100k_base divides text before merging bytes: contractions, words with one leading mark, up to three digits,
-# punctuation with the line ends after it, then runs of white space.
-_SPLIT_RULE = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
-    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
-)
-
-_JOINERS = frozenset("\u200d\u2060")
-# Thai and Lao vowels that are written before the consonant they belong to.
-_LEADING_VOWELS = frozenset("เแโใไເແໂໃໄ")
+LEAF_SIZE: Final = 128
+"""Tokens: a few sentences, small enough to tell one statement of a chunk from the next."""
 
 
-@lru_cache(maxsize=1)
-def _encoding() -> tiktoken.Encoding:
-    ranks = resources.files("llama_index.core") / _RANKS_FOLDER / _RANKS_FILE
-    try:
-        lines = ranks.read_bytes().splitlines()
-    except OSError as err:
-        raise IndexingError(
-            "the tokenizer file that llama-index-core carries is missing; reinstall it with "
-            "'pip install --force-reinstall llama-index-core'"
-        ) from err
-    mergeable = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
-    return tiktoken.Encoding(
-        "agentic_retriever_cl100k", pat_str=_SPLIT_RULE, mergeable_ranks=mergeable, special_tokens={}
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkSettings:
+    """How large nodes are, in tokens as ``count_tokens`` counts them."""
+
+    chunk_size: int = 512
+    chunk_overlap: int = 50
+    leaf_size: int = LEAF_SIZE
+
+    def __post_init__(self) -> None:
+        _check("chunk_size", self.chunk_size, _MIN_SIZE, _MAX_SIZE)
+        _check("chunk_overlap", self.chunk_overlap, 0, self.chunk_size - 1)
+        _check("leaf_size", self.leaf_size, _MIN_SIZE, self.chunk_size)
+
+    @property
+    def fingerprint(self) -> str:
+        """Short text that changes whenever nodes made with these settings would."""
+        return f"v{CHUNKING_VERSION}-{self.chunk_size}-{self.chunk_overlap}-{self.leaf_size}"
 
 
-def count_tokens(text: str) -> int:
-    """Count the tokens of a text."""
-    return len(_encoding().encode_ordinary(text))
+def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | None = None) -> list[TextNode]:
+    """Cut a document into nodes along its headings, blocks and sentences.
 
+    ``node.text`` is exactly ``doc.text[node.start_char_idx:node.end_char_idx]``, begins and ends with a visible
+    character, and every visible character behind the front matter is in at least one node. A node never reaches over
+    the end of a section, except that headings without text of their own join the section below them, and that a
+    record (``kind`` ``"jsonl"``) which fits into one chunk is one node.
 
-def take(text: str, start: int, end: int, limit: int) -> int:
-    """Find where a piece of at most ``limit`` tokens that begins at ``start`` should end.
-
-    The work is bounded by ``limit``, not by the length of the text, so cutting a long text in pieces is linear. The
-    cut falls behind white space when the last quarter of the piece has any, and never inside a base character and
-    its marks, or between a Thai or Lao leading vowel and its consonant, unless the piece would be empty otherwise.
+    Metadata is that of the document and ``title``, ``section``, ``section_number``, ``article``, ``page``,
+    ``chunk_type`` (``"text"``, ``"table"``, ``"code"`` or ``"list"``), ``content_hash``, ``language`` and
+    ``file_name``, each only where known. Where the document brings a value of the same name itself, it keeps
+    ``article``, ``page``, ``language`` and ``file_name``, which its owner knows best and filters by; the others
+    describe this chunk and are replaced.
     """
-    stop = _prefix(text, start, end, limit)
-    if stop < end:
-        stop = _soft_end(text, start, stop)
-    while stop - start > 1 and count_tokens(text[start:stop].strip()) > limit:
-        stop = _whole_character(text, start, stop - max(1, (stop - start) // 32))
-    return stop
+    if size is not None:
+        _check("size", size, _MIN_SIZE, _MAX_SIZE)
+    limit = size or settings.chunk_size
+    overlap = settings.chunk_overlap if size is None else min(settings.chunk_overlap, limit // 2)
+    front = parse_front_matter(doc.text) if doc.kind == "md" else None
+    sections = split_sections(doc.text, start=front.end if front else 0, markup=doc.kind != "pdf")
+    if doc.kind == "jsonl" and len(sections) > 1 and count_tokens(doc.text.strip()) <= limit:
+        sections = [joined(sections)]
+    shared = _shared_metadata(doc, front.end if front else 0)
+    nodes: list[TextNode] = []
+    for section in sections:
+        for chunk in pack(doc.text, section.blocks, size=limit, overlap=overlap):
+            nodes.append(_node(doc, chunk, section, shared, ordinal=len(nodes)))
+    return nodes
 
 
-def _prefix(text: str, start: int, end: int, limit: int) -> int:
-    """Return the end of the characters that the first ``limit`` tokens hold, or of the window looked at."""
-    window = limit * 2
-    while True:
-        stop = min(end, start + window)
-        tokens = _encoding().encode_ordinary(text[start:stop])
-        if len(tokens) > limit or stop == end or window >= limit * 8:
-            break
-        window *= 2
-    if len(tokens) <= limit:
-        return stop
-    kept = b"".join(_encoding().decode_tokens_bytes(tokens[:limit]))
-    return start + max(1, len(kept.decode("utf-8", errors="ignore")))
+def _chunk_type(kinds: Iterable[BlockKind]) -> str:
+    """Name what a chunk holds."""
+    present = set(kinds) - {"heading"}
+    for kind in ("table", "code"):
+        if kind in present:
+            return kind
+    return "list" if present == {"list"} else "text"
 
 
-def _soft_end(text: str, start: int, stop: int) -> int:
-    earliest = start + (stop - start) * 3 // 4
-    for end in range(stop, max(earliest, start + 1) - 1, -1):
-        if text[end - 1].isspace():
-            return end
-    return _whole_character(text, start, stop)
+def _text_hash(text: str) -> str:
+    """Return the SHA-256 of a text in hexadecimal."""
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _whole_character(text: str, start: int, stop: int) -> int:
-    stop = max(stop, start + 1)
-    for end in range(stop, start, -1):
-        if not _binds(text[end - 1], text[end]):
-            return end
-    return stop
+def _check(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"{name} must be a whole number from {low:,} to {high:,} tokens, got {value!r}")
 
 
-def _binds(left: str, right: str) -> bool:
-    return (
-        left in _JOINERS
-        or right in _JOINERS
-        or left in _LEADING_VOWELS
-        or unicodedata.category(right).startswith("M")
-        or right == "ำ"
+def _shared_metadata(doc: SourceDocument, body_start: int) -> dict[str, object]:
+    """Return what all nodes of the document have; ``title`` first, since LlamaIndex embeds metadata in this order."""
+    title = doc.title.strip()
+    shared: dict[str, object] = {"title": title} if title else {}
+    shared |= {key: value for key, value in doc.metadata.items() if key not in shared}
+    language = detect_language(doc.text[body_start : body_start + _LANGUAGE_SAMPLE])
+    if language != UNDETERMINED:
+        shared.setdefault("language", language)
+    if doc.source:
+        shared.setdefault("file_name", PurePath(doc.source).name)
+    return shared
+
+
+def _node(doc: SourceDocument, chunk: Chunk, section: Section, shared: dict[str, object], *, ordinal: int) -> TextNode:
+    text = doc.text[chunk.start : chunk.end]
+    metadata = dict(shared)
+    own = {"section": _section_label(section.path, doc.title), "section_number": section.number}
+    metadata |= {key: value for key, value in own.items() if value}
+    if section.article:
+        metadata.setdefault("article", section.article)
+    page = _page(doc, chunk.start)
+    if page:
+        metadata.setdefault("page", page)
+    metadata |= {"chunk_type": _chunk_type(chunk.kinds), "content_hash": _text_hash(text)}
+    return TextNode(
+        text=text,
+        start_char_idx=chunk.start,
+        end_char_idx=chunk.end,
+        metadata=metadata,
+        excluded_embed_metadata_keys=[key for key in metadata if key not in EMBEDDED_KEYS],
+        metadata_template="{value}",
+        metadata_separator="\n",
+        text_template="{metadata_str}\n{content}",
+        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc.doc_id)},
+        id_=_node_id(doc.doc_id, ordinal, text, metadata),
     )
 
 
-# Blocks to chunks: whole blocks while they fit, then sentences, rows and lines, then cuts between tokens.
+def _node_id(doc_id: str, ordinal: int, text: str, metadata: dict[str, object]) -> str:
+    embedded = "\n".join(str(metadata[key]) for key in EMBEDDED_KEYS if key in metadata)
+    return f"{doc_id}#{ordinal:04d}-{_text_hash(f'{embedded}{chr(0)}{text}')[:8]}"
+
+
+def _section_label(path: Sequence[Heading], title: str) -> str:
+    names = [heading.title for heading in path]
+    if names and names[0].casefold() == title.strip().casefold():
+        names = names[1:]
+    return " > ".join(names)
+
+
+def _page(doc: SourceDocument, at: int) -> int | None:
+    if not doc.pages:
+        return None
+    return doc.pages[max(0, bisect_right(doc.pages, at, key=lambda page: page.start) - 1)].number
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Leaves: a chunk cut once more, for searches that find a sentence and return what is around it
+
+
+def leaves_of(node: TextNode, settings: ChunkSettings) -> list[TextNode]:
+    """Cut a chunk into leaves of at most ``settings.leaf_size`` tokens at blocks and sentences, without overlap."""
+    chunks = pack(node.text, scan_blocks(node.text), size=settings.leaf_size)
+    return [_leaf(node, chunk, ordinal) for ordinal, chunk in enumerate(chunks)]
+
+
+def _leaf(node: TextNode, chunk: Chunk, ordinal: int) -> TextNode:
+    text = node.text[chunk.start : chunk.end]
+    metadata = dict(node.metadata)
+    own = {"chunk_type": _chunk_type(chunk.kinds), "content_hash": _text_hash(text)}
+    metadata |= {key: value for key, value in own.items() if key in metadata}
+    offset = node.start_char_idx
+    relationships: dict[NodeRelationship, RelatedNodeType] = {
+        NodeRelationship.PARENT: RelatedNodeInfo(node_id=node.node_id)
+    }
+    source = node.relationships.get(NodeRelationship.SOURCE)
+    if isinstance(source, RelatedNodeInfo):
+        relationships[NodeRelationship.SOURCE] = source.model_copy(deep=True)
+    return TextNode(
+        id_=f"{node.node_id}/L{ordinal:02d}",
+        text=text,
+        start_char_idx=None if offset is None else offset + chunk.start,
+        end_char_idx=None if offset is None else offset + chunk.end,
+        metadata=metadata,
+        excluded_embed_metadata_keys=list(node.excluded_embed_metadata_keys),
+        excluded_llm_metadata_keys=list(node.excluded_llm_metadata_keys),
+        metadata_template=node.metadata_template,
+        metadata_separator=node.metadata_separator,
+        text_template=node.text_template,
+        relationships=relationships,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Blocks to chunks: whole blocks while they fit, then sentences, rows and lines, then cuts between tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +357,11 @@ class _Packer:
     def _divide(self, unit: _Unit) -> Sequence[_Unit]:
         """Return the next smaller pieces of a unit."""
         if unit.depth == _BLOCK and unit.kind == "text":
-            spans = sentence_spans(self._text, unit.start, unit.end)
+            spans = _sentence_spans(self._text, unit.start, unit.end)
         elif unit.depth == _BLOCK and unit.kind != "heading":
             spans = _line_pieces(self._text, unit.start, unit.end)
         elif unit.depth == _SENTENCE and unit.kind == "list":
-            spans = sentence_spans(self._text, unit.start, unit.end)
+            spans = _sentence_spans(self._text, unit.start, unit.end)
         else:
             return [_Unit(start, end, unit.kind, _CUT) for start, end in self._cuts(unit)]
         depth = unit.depth + 1
@@ -300,19 +374,19 @@ class _Packer:
         start = unit.start
         while start < unit.end:
             end = take(self._text, start, unit.end, self._size)
-            spans.extend(trimmed(self._text, start, end))
+            spans.extend(_trimmed(self._text, start, end))
             start = end
         return spans
 
 
-def sentence_spans(text: str, start: int, end: int) -> list[tuple[int, int]]:
+def _sentence_spans(text: str, start: int, end: int) -> list[tuple[int, int]]:
     """Divide a span at its sentences so that no visible character is lost."""
     starts = [start + sentence.start for sentence in split_sentences(text[start:end])]
     borders = [start, *(at for at in starts[1:] if start < at < end), end]
-    return [span for left, right in pairwise(borders) for span in trimmed(text, left, right)]
+    return [span for left, right in pairwise(borders) for span in _trimmed(text, left, right)]
 
 
-def trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
+def _trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
     """Take the white space off both ends of a span."""
     piece = text[start:end]
     left, right = end - len(piece.lstrip()), start + len(piece.rstrip())
@@ -324,180 +398,106 @@ def _line_pieces(text: str, start: int, end: int) -> list[tuple[int, int]]:
     while start < end:
         stop = text.find("\n", start, end)
         stop = end if stop < 0 else stop + 1
-        spans.extend(trimmed(text, start, stop))
+        spans.extend(_trimmed(text, start, stop))
         start = stop
     return spans
 
 
-CHUNKING_VERSION = 1
-"""Raised whenever the same document and settings would give other nodes than before."""
+# ---------------------------------------------------------------------------------------------------------------------
+# Token counts and token-sized cuts, offline and the same on every machine
+#
+# Sizes are counted with the cl100k_base byte-pair encoding, from the rank file that llama-index-core carries in its
+# wheel. LlamaIndex's own get_tokenizer is not called: it writes a process-wide global, changes the environment, and
+# returns whatever another part of the program has set, which would make node ids depend on the host application.
 
-EMBEDDED_KEYS = ("title", "section")
-"""The metadata that is embedded together with the text, in this order."""
+# LlamaIndex names the file by the SHA-1 of the address that tiktoken would load it from.
+_RANKS_FOLDER = "_static/tiktoken_cache"
+_RANKS_FILE = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"
 
-_MIN_SIZE = 8
-_MAX_SIZE = 100_000
-_LANGUAGE_SAMPLE = 20_000
+# How cl100k_base divides text before merging bytes: contractions, words with one leading mark, up to three digits,
+# punctuation with the line ends after it, then runs of white space.
+_SPLIT_RULE = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
 
-LEAF_SIZE: Final = 128
-"""Tokens: a few sentences, small enough to tell one statement of a chunk from the next."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkSettings:
-    """How large nodes are, in tokens as ``count_tokens`` counts them."""
-
-    chunk_size: int = 512
-    chunk_overlap: int = 50
-    leaf_size: int = LEAF_SIZE
-
-    def __post_init__(self) -> None:
-        _check("chunk_size", self.chunk_size, _MIN_SIZE, _MAX_SIZE)
-        _check("chunk_overlap", self.chunk_overlap, 0, self.chunk_size - 1)
-        _check("leaf_size", self.leaf_size, _MIN_SIZE, self.chunk_size)
-
-    @property
-    def fingerprint(self) -> str:
-        """Short text that changes whenever nodes made with these settings would."""
-        return f"v{CHUNKING_VERSION}-{self.chunk_size}-{self.chunk_overlap}-{self.leaf_size}"
+_JOINERS = frozenset("\u200d\u2060")
+# Thai and Lao vowels that are written before the consonant they belong to.
+_LEADING_VOWELS = frozenset("เแโใไເແໂໃໄ")
 
 
-def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | None = None) -> list[TextNode]:
-    """Cut a document into nodes along its headings, blocks and sentences.
-
-    ``node.text`` is exactly ``doc.text[node.start_char_idx:node.end_char_idx]``, begins and ends with a visible
-    character, and every visible character behind the front matter is in at least one node. A node never reaches over
-    the end of a section, except that headings without text of their own join the section below them, and that a
-    record (``kind`` ``"jsonl"``) which fits into one chunk is one node.
-
-    Metadata is that of the document and ``title``, ``section``, ``section_number``, ``article``, ``page``,
-    ``chunk_type`` (``"text"``, ``"table"``, ``"code"`` or ``"list"``), ``content_hash``, ``language`` and
-    ``file_name``, each only where known. Where the document brings a value of the same name itself, it keeps
-    ``article``, ``page``, ``language`` and ``file_name``, which its owner knows best and filters by; the others
-    describe this chunk and are replaced.
-    """
-    if size is not None:
-        _check("size", size, _MIN_SIZE, _MAX_SIZE)
-    limit = size or settings.chunk_size
-    overlap = settings.chunk_overlap if size is None else min(settings.chunk_overlap, limit // 2)
-    front = parse_front_matter(doc.text) if doc.kind == "md" else None
-    sections = split_sections(doc.text, start=front.end if front else 0, markup=doc.kind != "pdf")
-    if doc.kind == "jsonl" and len(sections) > 1 and count_tokens(doc.text.strip()) <= limit:
-        sections = [joined(sections)]
-    shared = _shared_metadata(doc, front.end if front else 0)
-    nodes: list[TextNode] = []
-    for section in sections:
-        for chunk in pack(doc.text, section.blocks, size=limit, overlap=overlap):
-            nodes.append(_node(doc, chunk, section, shared, ordinal=len(nodes)))
-    return nodes
-
-
-def chunk_type(kinds: Iterable[BlockKind]) -> str:
-    """Name what a chunk holds."""
-    present = set(kinds) - {"heading"}
-    for kind in ("table", "code"):
-        if kind in present:
-            return kind
-    return "list" if present == {"list"} else "text"
-
-
-def text_hash(text: str) -> str:
-    """Return the SHA-256 of a text in hexadecimal."""
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _check(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"{name} must be a whole number from {low:,} to {high:,} tokens, got {value!r}")
-
-
-def _shared_metadata(doc: SourceDocument, body_start: int) -> dict[str, object]:
-    """Return what all nodes of the document have; ``title`` first, since LlamaIndex embeds metadata in this order."""
-    title = doc.title.strip()
-    shared: dict[str, object] = {"title": title} if title else {}
-    shared |= {key: value for key, value in doc.metadata.items() if key not in shared}
-    language = detect_language(doc.text[body_start : body_start + _LANGUAGE_SAMPLE])
-    if language != UNDETERMINED:
-        shared.setdefault("language", language)
-    if doc.source:
-        shared.setdefault("file_name", PurePath(doc.source).name)
-    return shared
-
-
-def _node(doc: SourceDocument, chunk: Chunk, section: Section, shared: dict[str, object], *, ordinal: int) -> TextNode:
-    text = doc.text[chunk.start : chunk.end]
-    metadata = dict(shared)
-    own = {"section": _section_label(section.path, doc.title), "section_number": section.number}
-    metadata |= {key: value for key, value in own.items() if value}
-    if section.article:
-        metadata.setdefault("article", section.article)
-    page = _page(doc, chunk.start)
-    if page:
-        metadata.setdefault("page", page)
-    metadata |= {"chunk_type": chunk_type(chunk.kinds), "content_hash": text_hash(text)}
-    return TextNode(
-        text=text,
-        start_char_idx=chunk.start,
-        end_char_idx=chunk.end,
-        metadata=metadata,
-        excluded_embed_metadata_keys=[key for key in metadata if key not in EMBEDDED_KEYS],
-        metadata_template="{value}",
-        metadata_separator="\n",
-        text_template="{metadata_str}\n{content}",
-        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc.doc_id)},
-        id_=_node_id(doc.doc_id, ordinal, text, metadata),
+@lru_cache(maxsize=1)
+def _encoding() -> tiktoken.Encoding:
+    ranks = resources.files("llama_index.core") / _RANKS_FOLDER / _RANKS_FILE
+    try:
+        lines = ranks.read_bytes().splitlines()
+    except OSError as err:
+        raise IndexingError(
+            "the tokenizer file that llama-index-core carries is missing; reinstall it with "
+            "'pip install --force-reinstall llama-index-core'"
+        ) from err
+    mergeable = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
+    return tiktoken.Encoding(
+        "agentic_retriever_cl100k", pat_str=_SPLIT_RULE, mergeable_ranks=mergeable, special_tokens={}
     )
 
 
-def _node_id(doc_id: str, ordinal: int, text: str, metadata: dict[str, object]) -> str:
-    embedded = "\n".join(str(metadata[key]) for key in EMBEDDED_KEYS if key in metadata)
-    return f"{doc_id}#{ordinal:04d}-{text_hash(f'{embedded}{chr(0)}{text}')[:8]}"
+def count_tokens(text: str) -> int:
+    """Count the tokens of a text."""
+    return len(_encoding().encode_ordinary(text))
 
 
-def _section_label(path: Sequence[Heading], title: str) -> str:
-    names = [heading.title for heading in path]
-    if names and names[0].casefold() == title.strip().casefold():
-        names = names[1:]
-    return " > ".join(names)
+def take(text: str, start: int, end: int, limit: int) -> int:
+    """Find where a piece of at most ``limit`` tokens that begins at ``start`` should end.
+
+    The work is bounded by ``limit``, not by the length of the text, so cutting a long text in pieces is linear. The
+    cut falls behind white space when the last quarter of the piece has any, and never inside a base character and
+    its marks, or between a Thai or Lao leading vowel and its consonant, unless the piece would be empty otherwise.
+    """
+    stop = _prefix(text, start, end, limit)
+    if stop < end:
+        stop = _soft_end(text, start, stop)
+    while stop - start > 1 and count_tokens(text[start:stop].strip()) > limit:
+        stop = _whole_character(text, start, stop - max(1, (stop - start) // 32))
+    return stop
 
 
-def _page(doc: SourceDocument, at: int) -> int | None:
-    if not doc.pages:
-        return None
-    return doc.pages[max(0, bisect_right(doc.pages, at, key=lambda page: page.start) - 1)].number
+def _prefix(text: str, start: int, end: int, limit: int) -> int:
+    """Return the end of the characters that the first ``limit`` tokens hold, or of the window looked at."""
+    window = limit * 2
+    while True:
+        stop = min(end, start + window)
+        tokens = _encoding().encode_ordinary(text[start:stop])
+        if len(tokens) > limit or stop == end or window >= limit * 8:
+            break
+        window *= 2
+    if len(tokens) <= limit:
+        return stop
+    kept = b"".join(_encoding().decode_tokens_bytes(tokens[:limit]))
+    return start + max(1, len(kept.decode("utf-8", errors="ignore")))
 
 
-# Leaves: a chunk cut once more, for searches that find a sentence and return what is around it.
+def _soft_end(text: str, start: int, stop: int) -> int:
+    earliest = start + (stop - start) * 3 // 4
+    for end in range(stop, max(earliest, start + 1) - 1, -1):
+        if text[end - 1].isspace():
+            return end
+    return _whole_character(text, start, stop)
 
 
-def leaves_of(node: TextNode, settings: ChunkSettings) -> list[TextNode]:
-    """Cut a chunk into leaves of at most ``settings.leaf_size`` tokens at blocks and sentences, without overlap."""
-    chunks = pack(node.text, scan_blocks(node.text), size=settings.leaf_size)
-    return [_leaf(node, chunk, ordinal) for ordinal, chunk in enumerate(chunks)]
+def _whole_character(text: str, start: int, stop: int) -> int:
+    stop = max(stop, start + 1)
+    for end in range(stop, start, -1):
+        if not _binds(text[end - 1], text[end]):
+            return end
+    return stop
 
 
-def _leaf(node: TextNode, chunk: Chunk, ordinal: int) -> TextNode:
-    text = node.text[chunk.start : chunk.end]
-    metadata = dict(node.metadata)
-    own = {"chunk_type": chunk_type(chunk.kinds), "content_hash": text_hash(text)}
-    metadata |= {key: value for key, value in own.items() if key in metadata}
-    offset = node.start_char_idx
-    relationships: dict[NodeRelationship, RelatedNodeType] = {
-        NodeRelationship.PARENT: RelatedNodeInfo(node_id=node.node_id)
-    }
-    source = node.relationships.get(NodeRelationship.SOURCE)
-    if isinstance(source, RelatedNodeInfo):
-        relationships[NodeRelationship.SOURCE] = source.model_copy(deep=True)
-    return TextNode(
-        id_=f"{node.node_id}/L{ordinal:02d}",
-        text=text,
-        start_char_idx=None if offset is None else offset + chunk.start,
-        end_char_idx=None if offset is None else offset + chunk.end,
-        metadata=metadata,
-        excluded_embed_metadata_keys=list(node.excluded_embed_metadata_keys),
-        excluded_llm_metadata_keys=list(node.excluded_llm_metadata_keys),
-        metadata_template=node.metadata_template,
-        metadata_separator=node.metadata_separator,
-        text_template=node.text_template,
-        relationships=relationships,
+def _binds(left: str, right: str) -> bool:
+    return (
+        left in _JOINERS
+        or right in _JOINERS
+        or left in _LEADING_VOWELS
+        or unicodedata.category(right).startswith("M")
+        or right == "ำ"
     )

@@ -60,7 +60,8 @@ class SkippedSource:
     reason: str
 
 
-# Metadata as a flat dictionary that filters and stores can work with.
+# ---------------------------------------------------------------------------------------------------------------------
+# Metadata as a flat dictionary that filters and stores can work with
 
 RESERVED_KEYS = frozenset({"_node_content", "_node_type", "doc_id", "document_id", "ref_doc_id"})
 """Keys that LlamaIndex's vector stores write themselves: metadata of these names would be overwritten silently."""
@@ -141,7 +142,8 @@ def _json(value: object) -> str:
     return clean_text(json.dumps(value, ensure_ascii=False, sort_keys=True, default=str))
 
 
-# LlamaIndex documents and nodes that the caller already has.
+# ---------------------------------------------------------------------------------------------------------------------
+# LlamaIndex documents and nodes that the caller already has
 
 _log = logging.getLogger(__name__)
 

@@ -1,20 +1,61 @@
-"""What every reader of a file starts from: where the file is, what it is called, and its bytes."""
+"""Files on the disk: which there are to read, what each is called, its bytes and its characters."""
 
-from __future__ import annotations
-
+import codecs
 import os
+import re
 import stat
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from agentic_retriever.errors import SourceError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
+from agentic_retriever.ingestion.documents import PageSpan, SourceDocument
 
 MAX_SOURCE_BYTES = 50_000_000
 """Default size limit of one document, in bytes (50 MB)."""
+
+# UTF-32 first: its little-endian mark begins with that of UTF-16.
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+_MAX_NON_ASCII = 0.3
+_ADVICE = "save it as UTF-8"
+
+
+def find_files(path: Path, suffixes: Collection[str]) -> list[Path]:
+    """List the files to read below a path.
+
+    A folder is walked to the bottom. Hidden files and folders and files of other kinds are passed over, links are
+    followed and each folder is visited once, so links in a circle end. A folder inside that cannot be listed is in the
+    result itself, so that ``read_source`` reports it. A file is returned whatever its suffix.
+    """
+    try:
+        if not path.is_dir():
+            path.stat()
+            return [path]
+        with os.scandir(path):
+            pass
+    except OSError as err:
+        raise SourceError(f"{path} {unreadable(err)}") from err
+    found: list[Path] = []
+    refused: list[OSError] = []
+    visited: set[tuple[int, int]] = set()
+    for folder, folders, names in os.walk(path, onerror=refused.append, followlinks=True):
+        here = Path(folder)
+        status = here.stat()
+        if (status.st_dev, status.st_ino) in visited:
+            folders.clear()
+            continue
+        visited.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found.extend(here / name for name in names if _is_wanted(name, suffixes))
+    found.extend(Path(error.filename) for error in refused)
+    return sorted(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +72,27 @@ class SourceFile:
     def title(self) -> str:
         """A title for files that have none inside: the name without suffix, ``_`` and ``-`` as spaces."""
         return printable(self.path.stem).replace("_", " ").replace("-", " ").strip()
+
+    def document(
+        self,
+        text: str,
+        *,
+        kind: str,
+        title: str = "",
+        metadata: Mapping[str, object] | None = None,
+        pages: tuple[PageSpan, ...] = (),
+    ) -> SourceDocument:
+        """Return what was read as the one document of this file."""
+        return SourceDocument(
+            doc_id=self.doc_id,
+            text=text,
+            metadata=metadata or {},
+            source=self.source,
+            root=self.root,
+            title=title or self.title,
+            kind=kind,
+            pages=pages,
+        )
 
     def read(self) -> bytes:
         """Return the content."""
@@ -77,3 +139,50 @@ def unreadable(err: OSError) -> SourceError:
     return SourceError(
         f"cannot be read: {err.strerror or type(err).__name__}; check that it exists and its permissions"
     )
+
+
+def decode_text(data: bytes) -> str:
+    r"""Decode a text file.
+
+    UTF-8 (its byte-order mark removed), UTF-16 and UTF-32 with a byte-order mark, and as the last resort Windows-1252
+    when the result looks like Western text. Line ends become ``\n``; nothing else changes.
+    """
+    text = decode_bytes(data)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def decode_bytes(data: bytes) -> str:
+    """Decode as ``decode_text`` does, with line ends left as they are."""
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            try:
+                text = data[len(mark) :].decode(encoding)
+            except UnicodeDecodeError as err:
+                raise SourceError(f"begins as {encoding.upper()} but is not valid in it; {_ADVICE}") from err
+            break
+    else:
+        text = _decode_unmarked(data)
+    if "\0" in text:
+        raise SourceError("is binary, not text (it holds NUL bytes)")
+    return text
+
+
+def _decode_unmarked(data: bytes) -> str:
+    if b"\0" in data:
+        raise SourceError("is binary, not text (it holds NUL bytes)")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        pass
+    try:
+        text = data.decode("cp1252")
+    except UnicodeDecodeError as err:
+        raise SourceError(f"is neither UTF-8 nor Windows-1252 text; {_ADVICE}") from err
+    # Thai, Cyrillic or Chinese legacy encodings decode to a string of accented letters: better refused than indexed.
+    if _CONTROL.search(text) or sum(char > "\x7f" for char in text) > _MAX_NON_ASCII * len(text):
+        raise SourceError(f"is not UTF-8, and does not look like Windows-1252 text; {_ADVICE}")
+    return text
+
+
+def _is_wanted(name: str, suffixes: Collection[str]) -> bool:
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes  # noqa: PTH122 - a name, no path

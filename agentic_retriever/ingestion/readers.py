@@ -2,32 +2,286 @@
 
 from __future__ import annotations
 
-import os
+import codecs
+import io
+import json
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from agentic_retriever.errors import SourceError
-from agentic_retriever.ingestion.documents import SkippedSource, SourceDocument
-from agentic_retriever.ingestion.files import MAX_SOURCE_BYTES, SourceFile, locate, unreadable
-from agentic_retriever.ingestion.html_reader import read_html
-from agentic_retriever.ingestion.jsonl_reader import read_jsonl
-from agentic_retriever.ingestion.pdf_reader import read_pdf
-from agentic_retriever.ingestion.text_reader import read_markdown, read_plain
+from agentic_retriever.ingestion.documents import (
+    PageSpan,
+    SkippedSource,
+    SourceDocument,
+    clean_text,
+    flat_metadata,
+)
+from agentic_retriever.ingestion.files import (
+    MAX_SOURCE_BYTES,
+    SourceFile,
+    decode_bytes,
+    decode_text,
+    find_files,
+    locate,
+    too_large,
+    unreadable,
+)
+from agentic_retriever.ingestion.front_matter import parse_front_matter
+from agentic_retriever.ingestion.html import html_to_text
+from agentic_retriever.ingestion.structure import scan_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from pypdf import PdfReader
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Markdown, plain text and HTML
+
+_TOP_HEADING_WITHIN = 20_000
+_VISIBLE = re.compile(r"\S")
+
+
+def _read_markdown(file: SourceFile) -> Iterator[SourceDocument]:
+    """Read a Markdown file; its front matter becomes metadata and stays in the text, where offsets count it."""
+    text = _decoded(file)
+    front = parse_front_matter(text)
+    metadata = flat_metadata(front.values, doc_id=file.doc_id) if front else {}
+    body_start = front.end if front else 0
+    if not _VISIBLE.search(text, body_start):
+        raise SourceError("has front matter but no text")
+    given = metadata.get("title")
+    title = str(given) if isinstance(given, (str, int, float)) else _top_heading(text, body_start)
+    yield file.document(text, kind="md", title=title, metadata=metadata)
+
+
+def _read_plain(file: SourceFile) -> Iterator[SourceDocument]:
+    """Read a text file."""
+    yield file.document(_decoded(file), kind="txt")
+
+
+def _decoded(file: SourceFile) -> str:
+    text = decode_text(file.read())
+    if not text.strip():
+        raise SourceError("holds only white space")
+    return text
+
+
+def _top_heading(text: str, start: int) -> str:
+    for block in scan_blocks(text[: start + _TOP_HEADING_WITHIN], start=start):
+        if block.heading is not None and block.heading.origin == "markdown" and block.heading.level == 1:
+            return block.heading.title
+    return ""
+
+
+def _read_html(file: SourceFile) -> Iterator[SourceDocument]:
+    title, text = html_to_text(file.read())
+    yield file.document(text, kind="html", title=title)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# PDF, by pypdf (extra ``pdf``)
+
+_PAGE_BREAK = "\n\n"
+_NO_TITLE = re.compile(r"\s*$|untitled|.*\.(?:docx?|odt|pdf|tex|indd|qxd|xlsx?|pptx?)$", re.IGNORECASE)
+# What pypdf lets through on files that break the format in ways it does not expect, besides its own PyPdfError.
+_BREAKAGE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
+
+
+def _read_pdf(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
+    """Extract the text of a PDF, its pages joined by an empty line. Hyphens at line ends are left as they are."""
+    try:
+        import pypdf  # noqa: PLC0415 - an optional extra
+        from pypdf.errors import DependencyError, PyPdfError  # noqa: PLC0415
+    except ImportError as err:
+        raise SourceError("needs a PDF reader: pip install 'agentic-retriever[pdf]'") from err
+    data = file.read()
+    try:
+        reader = pypdf.PdfReader(io.BytesIO(data))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise SourceError("is locked by a password; save a copy without one")
+        page_count = len(reader.pages)
+        title = _pdf_title(reader)
+    except DependencyError as err:
+        raise SourceError("is encrypted; save a copy without encryption") from err
+    except (PyPdfError, *_BREAKAGE) as err:
+        raise SourceError(f"is no readable PDF ({type(err).__name__}); export it again") from err
+    texts: list[str] = []
+    for number in range(1, page_count + 1):
+        page_text = _page_text(reader, number)
+        if page_text is None:
+            yield SkippedSource(f"{file.source}#page={number}", "the page is broken; its text is left out")
+        texts.append(page_text or "")
+    text, pages = _joined_pages(texts)
+    if not text.strip():
+        raise SourceError("holds no text, perhaps only scanned images; run text recognition (OCR) on it first")
+    yield file.document(text, kind="pdf", title=title, pages=pages)
+
+
+def _page_text(reader: PdfReader, number: int) -> str | None:
+    from pypdf.errors import PyPdfError  # noqa: PLC0415 - an optional extra
+
+    try:
+        return clean_text(reader.pages[number - 1].extract_text())
+    except (PyPdfError, *_BREAKAGE):
+        return None
+
+
+def _pdf_title(reader: PdfReader) -> str:
+    title = reader.metadata.title if reader.metadata else None
+    return "" if not isinstance(title, str) or _NO_TITLE.match(title) else " ".join(clean_text(title).split())
+
+
+def _joined_pages(texts: list[str]) -> tuple[str, tuple[PageSpan, ...]]:
+    spans: list[PageSpan] = []
+    at = 0
+    for number, text in enumerate(texts, start=1):
+        spans.append(PageSpan(number, at, at + len(text)))
+        at += len(text) + len(_PAGE_BREAK)
+    return _PAGE_BREAK.join(texts), tuple(spans)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Records in BEIR form, one JSON object a line: ``_id``, ``text``, and optionally ``title`` and ``metadata``
+
+_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+_OWN_FIELDS = frozenset({"_id", "id", "text", "title", "metadata"})
+
+
+def _read_jsonl(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
+    """Read records as they are asked for, never the whole file at once (unless it is UTF-16).
+
+    ``doc_id`` is ``_id``, or ``id`` where there is no ``_id``. The text is the field ``text`` exactly; a record that
+    has only a title takes that as its text, and one that has neither is a document without text: judgments may name
+    it, so it must be known. Metadata is the object ``metadata`` and every other field (``metadata``
+    wins), flattened as ``flat_metadata`` says.
+    """
+    if not file.size():
+        raise SourceError("is empty")
+    first_line: dict[str, int] = {}
+    number = 0
+    for number, line in _json_lines(file):
+        doc = _read_record(line, number, file)
+        first = first_line.setdefault(doc.doc_id, number) if isinstance(doc, SourceDocument) else number
+        if isinstance(doc, SourceDocument) and first != number:
+            doc = SkippedSource(
+                f"{file.source}:{number}", f"the id {doc.doc_id[:80]!r} is that of line {first} already"
+            )
+        yield doc
+    if not number:
+        raise SourceError("holds only blank lines")
+
+
+def _json_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
+    """Yield number and bytes of each line that is not blank; an overlong one is cut just above the limit."""
+    try:
+        with file.path.open("rb") as stream:
+            head = stream.read(4)
+            if head.startswith(_WIDE_MARKS):
+                lines: Iterator[bytes] = iter(decode_bytes(file.read()).encode().split(b"\n"))
+            else:
+                stream.seek(len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0)
+                lines = iter(lambda: stream.readline(file.max_bytes + 1), b"")
+            number, inside = 1, False
+            for line in lines:
+                if not inside and line.strip():
+                    yield number, line
+                inside = len(line) > file.max_bytes and not line.endswith(b"\n")
+                number += not inside
+    except OSError as err:
+        raise unreadable(err) from err
+
+
+def _read_record(line: bytes, number: int, file: SourceFile) -> SourceDocument | SkippedSource:
+    try:
+        return _record_document(_record(line, file.max_bytes), file)
+    except SourceError as err:
+        return SkippedSource(f"{file.source}:{number}", str(err))
+
+
+def _record(line: bytes, max_bytes: int) -> Mapping[str, object]:
+    if len(line) > max_bytes:
+        raise too_large(max_bytes)
+    if b"\0" in line:
+        raise SourceError("the line is binary, not text (it holds NUL bytes)")
+    try:
+        record = json.loads(line.decode(), parse_constant=_refuse)
+    except UnicodeDecodeError as err:
+        raise SourceError("the line is not UTF-8; save the file as UTF-8") from err
+    except (ValueError, RecursionError) as err:
+        raise SourceError(f"the line is not valid JSON: {str(err)[:120]}") from err
+    if not isinstance(record, dict):
+        raise SourceError(f"the line holds a JSON {type(record).__name__}, not an object with _id and text")
+    return record
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no JSON number")
+
+
+def _record_document(record: Mapping[str, object], file: SourceFile) -> SourceDocument:
+    doc_id = _doc_id(record)
+    title, text = _string(record, "title"), _string(record, "text")
+    if not text.strip():
+        text = title if title.strip() else ""
+    given = record.get("metadata")
+    if given is not None and not isinstance(given, dict):
+        raise SourceError(f"metadata of the record {doc_id[:80]!r} is a {type(given).__name__}, not an object")
+    fields = {key: value for key, value in record.items() if key not in _OWN_FIELDS}
+    metadata = flat_metadata({**fields, **(given or {})}, doc_id=doc_id)
+    named = metadata.get("title")
+    return SourceDocument(
+        doc_id=doc_id,
+        text=text,
+        metadata=metadata,
+        source=file.source,
+        root=file.root,
+        title=title or (named if isinstance(named, str) else ""),
+        kind="jsonl",
+    )
+
+
+def _doc_id(record: Mapping[str, object]) -> str:
+    value = record.get("id") if record.get("_id") is None else record["_id"]
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)) or not str(value).strip():
+        raise SourceError("the record has no _id; give it a string or a number")
+    return clean_text(str(value))
+
+
+def _string(record: Mapping[str, object], field: str) -> str:
+    value = record.get(field)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise SourceError(f"the field {field!r} is a {type(value).__name__}, not a string")
+    return clean_text(value)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which reader reads what
 
 _Reader: TypeAlias = "Callable[[SourceFile], Iterator[SourceDocument | SkippedSource]]"
-
 _READERS: dict[str, _Reader] = {
-    ".md": read_markdown,
-    ".markdown": read_markdown,
-    ".txt": read_plain,
-    ".html": read_html,
-    ".htm": read_html,
-    ".pdf": read_pdf,
-    ".jsonl": read_jsonl,
+    ".md": _read_markdown,
+    ".markdown": _read_markdown,
+    ".txt": _read_plain,
+    ".html": _read_html,
+    ".htm": _read_html,
+    ".pdf": _read_pdf,
+    ".jsonl": _read_jsonl,
 }
 
 SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)
@@ -35,35 +289,8 @@ SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)
 
 
 def discover(path: Path) -> list[Path]:
-    """List the files to read below a path.
-
-    A folder is walked to the bottom. Hidden files and folders and files of other kinds are passed over, links are
-    followed and each folder is visited once, so links in a circle end. A folder inside that cannot be listed is in the
-    result itself, so that ``read_source`` reports it. A file is returned whatever its suffix.
-    """
-    path = Path(path)
-    try:
-        if not path.is_dir():
-            path.stat()
-            return [path]
-        with os.scandir(path):
-            pass
-    except OSError as err:
-        raise SourceError(f"{path} {unreadable(err)}") from err
-    found: list[Path] = []
-    refused: list[OSError] = []
-    visited: set[tuple[int, int]] = set()
-    for folder, folders, names in os.walk(path, onerror=refused.append, followlinks=True):
-        here = Path(folder)
-        status = here.stat()
-        if (status.st_dev, status.st_ino) in visited:
-            folders.clear()
-            continue
-        visited.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found.extend(here / name for name in names if _is_wanted(name))
-    found.extend(Path(error.filename) for error in refused)
-    return sorted(found)
+    """List the files to read below a path."""
+    return find_files(Path(path), SUPPORTED_SUFFIXES)
 
 
 def read_source(
@@ -84,7 +311,3 @@ def _reader(path: Path) -> _Reader:
     if reader is None:
         raise SourceError(f"is of no kind that can be read; allowed are {', '.join(SUPPORTED_SUFFIXES)}")
     return reader
-
-
-def _is_wanted(name: str) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in _READERS  # noqa: PTH122 - a name, no path

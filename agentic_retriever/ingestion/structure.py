@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# Which lines are headings: Markdown ones, numbered sections, and the articles and chapters of legal texts.
+# ---------------------------------------------------------------------------------------------------------------------
+# Which lines are headings: Markdown ones, numbered sections, and the articles and chapters of legal texts
 #
 # A line is judged with its neighbours only. What needs the whole document (is the numbering monotone? is this a table
-# of contents?) is settled afterwards, in ``settle``.
+# of contents?) is settled afterwards, in settle().
 
 Origin = Literal["markdown", "legal", "numbered", "single"]
 
@@ -243,7 +244,8 @@ def _article_number(number: str) -> str:
     return re.sub(r"(?<=\d)[ \-]?(?=(?:bis|ter|quater|quinquies)\b)", " ", ascii_number)
 
 
-# Headings judged by the document they stand in: monotone numbers, contents lists, references at a line start.
+# ---------------------------------------------------------------------------------------------------------------------
+# Headings judged by the document they stand in: monotone numbers, contents lists, references at a line start
 
 _MIN_EMPTY = 3
 _MAX_STEP = 10
@@ -338,6 +340,9 @@ def _next_article(heading: Heading, article: int | None, last: int | None) -> bo
         return False
     return article is not None and last is not None and article - last in {0, 1} and heading.article != str(last)
 
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lines to blocks
 
 BlockKind = Literal["heading", "text", "list", "table", "code"]
 
@@ -543,7 +548,8 @@ def _line_spans(text: str, start: int) -> list[tuple[int, int]]:
     return spans
 
 
-# Blocks grouped under the headings that they stand below.
+# ---------------------------------------------------------------------------------------------------------------------
+# Blocks grouped under the headings that they stand below
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_retriever.ingestion import ChunkSettings, SourceDocument, chunk_document, count_tokens, leaves_of
-from agentic_retriever.ingestion.text_reader import parse_front_matter
+from agentic_retriever.ingestion.front_matter import parse_front_matter
 
 if TYPE_CHECKING:
     from llama_index.core.schema import TextNode

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.ingestion.text_reader import parse_front_matter
+from agentic_retriever.ingestion.front_matter import parse_front_matter
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,24 @@ from agentic_retriever.ingestion.text_reader import parse_front_matter
         ("a: [1, two, 'three, four']", "a", [1, "two", "three, four"]),
         ("a: []", "a", []),
         ("a:\n  - one\n  - 2", "a", ["one", 2]),
-        ("a:\n- one\n- two: x", "a", ["one", "two: x"]),
+        ("a:\n- one\n- two: x", "a", ["one", {"two": "x"}]),
         ("a: |\n  first\n  second", "a", "first\nsecond"),
-        ("a:\n  b: 1\n  c: 2", "a", "b: 1\nc: 2"),
+        ("a:\n  b: 1\n  c: 2", "a", {"b": 1, "c": 2}),
         ("año de emisión: 2020", "año de emisión", 2020),
+        ("a: {b: 1}", "a", {"b": 1}),
+        ("a: >\n  folded\n  text", "a", "folded text"),
+        ("2020: 1", "2020", 1),
+        ("a: yes", "a", "yes"),
+        ("a: 12:30", "a", "12:30"),
+        # What is no YAML, or more than plain data, stays as it was written.
+        ("a: Part 1: lights", "a", "Part 1: lights"),
+        ("a: [draft] Lights", "a", "[draft] Lights"),
+        ("a: *emphasis*", "a", "*emphasis*"),
+        ("a: @someone", "a", "@someone"),
+        ("a: &x [*x]", "a", "&x [*x]"),
+        ("a: !!python/object/apply:os.system [ls]", "a", "!!python/object/apply:os.system [ls]"),
+        ("a: !!int none", "a", "!!int none"),
+        ("a: " + "[" * 50_000, "a", "[" * 50_000),
         ('"quoted": 1', "quoted", 1),
         ("# comment\n\na: 1", "a", 1),
     ],
@@ -67,6 +81,12 @@ def test_the_body_begins_behind_it() -> None:
 )
 def test_what_is_no_front_matter(text: str) -> None:
     assert parse_front_matter(text) is None
+
+
+def test_a_value_that_is_no_yaml_costs_no_other_one() -> None:
+    found = parse_front_matter("---\na: b: c\ny: &x [1, 1]\nz: [*x, *x]\nn: 1\n---\nbody")
+    assert found is not None
+    assert dict(found.values) == {"a": "b: c", "y": [1, 1], "z": "[*x, *x]", "n": 1}
 
 
 @given(st.text(alphabet="ab:-[]\"'\n #|\\1.", max_size=60))

@@ -1,23 +1,16 @@
-"""HTML files to text with Markdown-like structure, by BeautifulSoup."""
-
-from __future__ import annotations
+"""HTML to text with Markdown-like structure, by BeautifulSoup."""
 
 import codecs
 import re
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from bs4 import BeautifulSoup, Tag
 from bs4.element import NavigableString, PreformattedString
 from bs4.exceptions import ParserRejectedMarkup
 
 from agentic_retriever.errors import SourceError
-from agentic_retriever.ingestion.documents import SourceDocument, clean_text
-from agentic_retriever.ingestion.text_reader import decode_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from agentic_retriever.ingestion.files import SourceFile
+from agentic_retriever.ingestion.documents import clean_text
+from agentic_retriever.ingestion.files import decode_text
 
 _CHARSET = re.compile(rb"<(?:meta|\?xml)[^>]{0,300}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]{2,40})", re.IGNORECASE)
 _CHARSET_WITHIN = 4096
@@ -31,34 +24,24 @@ _BLOCKS = _CONTAINERS | _PARTS | _LISTS | _TABLES
 _FENCE = "```"
 
 
-def read_html(file: SourceFile) -> Iterator[SourceDocument]:
-    """Read an HTML file.
+def html_to_text(data: bytes) -> tuple[str, str]:
+    """Return title and text of a page.
 
     Scripts, styles, navigation, form controls and hidden elements are removed. Headings become ``#`` lines, list items
     ``- `` lines, tables ``| a | b |`` rows, ``pre`` a fenced block; other block elements are parted by an empty
     line. Tables of one column, and tables around other tables, are page layout and become plain blocks.
     """
     try:
-        soup = BeautifulSoup(_decoded(file.read()), "html.parser")
+        soup = BeautifulSoup(_decoded(data), "html.parser")
     except (ParserRejectedMarkup, RecursionError) as err:
         raise SourceError("is HTML that cannot be parsed; save it again from a browser") from err
     title = _title(soup)
-    for tag in soup.find_all(_DROPPED):
-        tag.extract()
-    for tag in soup.find_all(hidden=True):
+    for tag in [*soup.find_all(_DROPPED), *soup.find_all(hidden=True)]:
         tag.extract()
     text = clean_text(_Writer().write(soup))
     if not text.strip():
         raise SourceError("holds no text")
-    yield SourceDocument(
-        doc_id=file.doc_id,
-        text=text,
-        metadata={},
-        source=file.source,
-        root=file.root,
-        title=title or file.title,
-        kind="html",
-    )
+    return title, text
 
 
 def _decoded(data: bytes) -> str:
@@ -82,6 +65,12 @@ def _title(soup: BeautifulSoup) -> str:
         candidates.append(soup.title)
     titles = (" ".join(tag.get_text(" ").split()) for tag in candidates)
     return clean_text(next((title for title in titles if title), ""))
+
+
+class _End(NamedTuple):
+    """The end of a block element, on the stack below its children."""
+
+    name: str
 
 
 class _Writer:
@@ -162,13 +151,6 @@ class _Writer:
             self._blocks.append("\n" if tight and self._tight else "\n\n")
         self._blocks.append(block)
         self._tight = tight
-
-
-class _End:
-    """The end of a block element, on the stack below its children."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
 
 def _is_data(table: Tag) -> bool:
