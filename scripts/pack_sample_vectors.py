@@ -18,9 +18,7 @@ from agentic_retriever.embeddings import (
     text_hash,
 )
 from agentic_retriever.indices import Indexer, IndexStorage, QdrantEdgeVectorStore, embedded_text
-from agentic_retriever.indices.hierarchy import LEAVES
-from agentic_retriever.indices.stores import CHUNKS
-from agentic_retriever.indices.summaries import SUMMARIES
+from agentic_retriever.indices.stored_nodes import CHUNKS, LEAVES, SUMMARIES
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 from collections.abc import Iterable
 
 from agentic_retriever.indices import Index
-from agentic_retriever.indices.ingest import SilentProgress
-from agentic_retriever.indices.views import BUILT_IN_QUERY
+from agentic_retriever.indices.derived import BUILT_IN_QUERY, SilentProgress
 from agentic_retriever.retrievers import REGISTRY
 from agentic_retriever.schema import Strategy, View
 

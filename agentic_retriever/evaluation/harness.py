@@ -67,7 +67,7 @@ from agentic_retriever.evaluation.vectors import (
     with_vectors,
 )
 from agentic_retriever.indices import Index, IndexProfile
-from agentic_retriever.indices.ingest import SilentProgress
+from agentic_retriever.indices.derived import SilentProgress
 from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.sample import VECTORS

@@ -10,16 +10,13 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from agentic_retriever.errors import StoreClosedError, StoreError
-from agentic_retriever.indices.manifest import damaged
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+from agentic_retriever.errors import StoreClosedError, StoreDamagedError, StoreError
 
 CATALOG_FILE = "catalog.sqlite"
 _SCHEMA = """
@@ -33,10 +30,11 @@ CREATE INDEX IF NOT EXISTS documents_root ON documents (root);
 CREATE TABLE IF NOT EXISTS nodes (node_id TEXT PRIMARY KEY, doc_id TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS nodes_doc ON nodes (doc_id);
 """
+_RAISE_VERSION = "UPDATE meta SET value = value + 1 WHERE key = 'version'"
 _DOCUMENT = "SELECT doc_id, source, root, kind, title, metadata, text, content_hash FROM documents"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CatalogEntry:
     """One document as the catalog knows it; ``content_hash`` is empty while it is being written."""
 
@@ -58,6 +56,14 @@ class CatalogCounts:
     nodes: int
     unfinished: int
     finished_nodes: int
+
+
+def damaged(name: str, what: str) -> StoreDamagedError:
+    """Make the error for an index whose files cannot be trusted."""
+    return StoreDamagedError(
+        f"index {name!r} is damaged or incomplete: {what}; remove it (agentic-retriever index remove {name}) "
+        "and add its sources again; vectors of unchanged text are still in the embedding cache"
+    )
 
 
 class Catalog:
@@ -123,23 +129,15 @@ class Catalog:
         """Note that these documents are about to get these nodes."""
         with self._write() as connection:
             for entry, node_ids in documents:
-                connection.execute(
-                    "INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?, ?, '')", _row(entry)[:-1]
-                )
-                connection.executemany(
-                    "INSERT OR REPLACE INTO nodes VALUES (?, ?)", [(node_id, entry.doc_id) for node_id in node_ids]
-                )
+                _put(connection, replace(entry, content_hash=""), node_ids)
 
     def confirm(self, documents: Sequence[tuple[CatalogEntry, Sequence[str]]]) -> None:
         """Note that these documents now have exactly these nodes, and raise the version."""
         with self._write() as connection:
             for entry, node_ids in documents:
-                connection.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?, ?, ?)", _row(entry))
                 connection.execute("DELETE FROM nodes WHERE doc_id = ?", (entry.doc_id,))
-                connection.executemany(
-                    "INSERT OR REPLACE INTO nodes VALUES (?, ?)", [(node_id, entry.doc_id) for node_id in node_ids]
-                )
-            connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'version'")
+                _put(connection, entry, node_ids)
+            connection.execute(_RAISE_VERSION)
 
     def begin_removal(self, doc_ids: Sequence[str]) -> None:
         """Note that these documents are about to go."""
@@ -151,7 +149,7 @@ class Catalog:
         with self._write() as connection:
             connection.executemany("DELETE FROM nodes WHERE doc_id = ?", [(i,) for i in doc_ids])
             connection.executemany("DELETE FROM documents WHERE doc_id = ?", [(i,) for i in doc_ids])
-            connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'version'")
+            connection.execute(_RAISE_VERSION)
 
     def close(self) -> None:
         """Close the file."""
@@ -196,22 +194,13 @@ class Catalog:
                 raise damaged(self._name, f"{self._path} is not a readable catalog") from err
 
 
-def _row(entry: CatalogEntry) -> tuple[str, ...]:
+def _put(connection: sqlite3.Connection, entry: CatalogEntry, node_ids: Sequence[str]) -> None:
     metadata = json.dumps(dict(entry.metadata), ensure_ascii=False, default=str)
-    return (
-        entry.doc_id, entry.source, entry.root, entry.kind, entry.title, metadata, entry.text, entry.content_hash,
-    )  # fmt: skip
+    row = (entry.doc_id, entry.source, entry.root, entry.kind, entry.title, metadata, entry.text, entry.content_hash)
+    connection.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    connection.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?)", [(i, entry.doc_id) for i in node_ids])
 
 
 def _entry(row: Sequence[str]) -> CatalogEntry:
     doc_id, source, root, kind, title, metadata, text, content_hash = row
-    return CatalogEntry(
-        doc_id=doc_id,
-        source=source,
-        root=root,
-        kind=kind,
-        title=title,
-        metadata=json.loads(metadata),
-        text=text,
-        content_hash=content_hash,
-    )
+    return CatalogEntry(doc_id, source, root, kind, title, json.loads(metadata), text, content_hash)

@@ -11,37 +11,33 @@ import shutil
 import sqlite3
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from pathlib import Path
+from typing import Final, Protocol
 
-from agentic_retriever.errors import IndexExistsError, IndexingError, StoreError, unknown_name
+from agentic_retriever.embeddings import EmbeddingModel
+from agentic_retriever.errors import ConfigError, IndexExistsError, IndexingError, StoreError, unknown_name
 from agentic_retriever.indices.catalog import CATALOG_FILE
-from agentic_retriever.indices.manifest import EMBEDDED, MANIFEST_FILE, SERVER, check_index_name
+from agentic_retriever.indices.keyword import fitted_words
 from agentic_retriever.indices.profile import PROFILE_FILE
-from agentic_retriever.indices.stores import (
+from agentic_retriever.indices.storage import IndexStorage
+from agentic_retriever.indices.stored_index import StoredIndex
+from agentic_retriever.indices.stored_nodes import (
     CHUNKS,
     COLLECTIONS,
+    EMBEDDED,
+    MANIFEST_FILE,
+    SERVER,
     EmbeddedStores,
+    IndexStores,
     ServerStores,
-    needed,
-    new_server_stores,
+    check_index_name,
 )
-from agentic_retriever.json_files import write_atomically
-from agentic_retriever.stores.node_text import embedded_text
+from agentic_retriever.json_files import model_bytes, write_atomically
+from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from agentic_retriever.embeddings import EmbeddingModel
-    from agentic_retriever.indices.storage import IndexStorage
-    from agentic_retriever.indices.stored import StoredIndex
-    from agentic_retriever.indices.stores import IndexStores
-    from agentic_retriever.stores.node_store import NodeStore
-
 
 COPY_FILE: Final = "copy.json"
 PAGE: Final = 256
-_FITTED_ON: Final = 20_000
 _PASSES: Final = 3
 _NOT_COPIED: Final = frozenset({MANIFEST_FILE, PROFILE_FILE, COPY_FILE, SPARSE_FILE, *COLLECTIONS})
 
@@ -87,7 +83,7 @@ class _State:
     finished: list[str] = field(default_factory=list)
 
     def save(self, folder: Path) -> None:
-        write_atomically(folder / COPY_FILE, json.dumps(asdict(self)).encode())
+        write_atomically(folder / COPY_FILE, model_bytes(asdict(self)))
 
     @classmethod
     def load(cls, folder: Path) -> _State | None:
@@ -200,9 +196,13 @@ class _Copy:
                     stores.discard(name)
                 self._state.save(self._folder)
             return stores
-        server = needed(self._storage.server)
+        server = self._storage.server
+        if server is None:
+            raise ConfigError(
+                "no Qdrant server is configured; set QDRANT_URL (setting qdrant_url), such as http://localhost:6333"
+            )
         if not self._state.collection:
-            self._state.collection = new_server_stores(self._folder, self._name, server).base
+            self._state.collection = ServerStores.choose(self._folder, self._name, server).base
             self._state.save(self._folder)
         return ServerStores(server, self._state.collection, self._folder)
 
@@ -232,8 +232,7 @@ class _Copy:
     def _fit_words(self) -> None:
         """Choose how words are weighed on the server, by as many texts as can be had."""
         if self._state.to == SERVER and SparseBM25.load(self._folder) is None:
-            nodes = zip(range(_FITTED_ON), self._source.known_nodes(), strict=False)
-            SparseBM25.fitted([embedded_text(node) for _, node in nodes]).save(self._folder)
+            fitted_words(self._source).save(self._folder)
 
 
 def _complete(there: NodeStore, here: NodeStore, what: str) -> None:

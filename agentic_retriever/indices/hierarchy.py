@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
-from llama_index.core.vector_stores.types import VectorStoreQuery
+from llama_index.core.schema import BaseNode, NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters, VectorStoreQuery
 
 from agentic_retriever.filters import is_empty
-from agentic_retriever.indices.view_update import Derivation, Derived
+from agentic_retriever.indices.derived import Derivation, Derived, DerivedCollection, ViewState
+from agentic_retriever.indices.stored_nodes import LEAVES, StoredNodes
+from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.ingestion.chunking import leaves_of
+from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.stores.points import KnownPoints, found_facts
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from llama_index.core.schema import BaseNode
-    from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
-
-    from agentic_retriever.ingestion import ChunkSettings
-
-LEAVES: Final = "leaves"
 LEAVES_FORMAT: Final = 1
 """Raised whenever the same chunks would give other leaves or outlines than before."""
 
 _NUMBERS: Final = {"sections": "section_number", "articles": "article"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeafHit:
-    """A leaf that was found."""
+class LeafHit(NamedTuple):
+    """A leaf that was found; all but its score stay as long as its chunk does."""
 
     leaf_id: str
     chunk_id: str
-    score: float
     start: int  # Where the leaf begins in the chunk's text, in characters
     end: int
     siblings: int
+    score: float
 
 
-class _Place(NamedTuple):
-    """What a leaf is, as long as its chunk stays the same; as in :class:`LeafHit`."""
-
-    leaf_id: str
-    chunk_id: str
-    start: int
-    end: int
-    siblings: int
+_Place: TypeAlias = "tuple[str, str, int, int, int]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +62,22 @@ class HierarchyView:
             filters=None if is_empty(filters) else filters,
         )
         found = found_facts(self._store, query, self._places)
-        hits = [
-            LeafHit(leaf_id=leaf_id, chunk_id=chunk_id, score=score, start=start, end=end, siblings=siblings)
-            for (leaf_id, chunk_id, start, end, siblings), score in found
-            if score == score  # noqa: PLR0124 - NaN is unequal to itself
-        ]
+        hits = [LeafHit(*place, score) for place, score in found if score == score]  # noqa: PLR0124 - not for NaN
         return sorted(hits, key=lambda hit: (-hit.score, hit.leaf_id))
+
+
+def hierarchy_collection(index: StoredNodes) -> DerivedCollection[HierarchyView]:
+    """Return the leaves of a stored index, cut as its chunks were."""
+    settings = index.manifest.chunk_settings
+
+    def derive(_doc_id: str, chunks: Sequence[TextNode]) -> Derived:
+        return Derived([leaf for chunk in chunks for leaf in leaf_nodes(chunk, settings)], outline_of(chunks))
+
+    def view_of(store: NodeStore, state: ViewState) -> HierarchyView:
+        return HierarchyView(store, {doc_id: Outline(**held.facts) for doc_id, held in state.documents.items()})
+
+    made_with = f"{LEAVES_FORMAT}:{settings.fingerprint}"
+    return DerivedCollection(index, LEAVES, Derivation(derive=derive), view_of, made_with=made_with)
 
 
 def leaf_nodes(chunk: TextNode, settings: ChunkSettings) -> list[TextNode]:
@@ -104,20 +101,10 @@ def outline_of(chunks: Iterable[TextNode]) -> dict[str, Any]:
     return facts
 
 
-def hierarchy_derivation(settings: ChunkSettings) -> Derivation:
-    """Say how the leaves of an index are made."""
-
-    def derive(_doc_id: str, chunks: Sequence[TextNode]) -> Derived:
-        return Derived([leaf for chunk in chunks for leaf in leaf_nodes(chunk, settings)], outline_of(chunks))
-
-    return Derivation(derive=derive)
-
-
 def _placed(leaf: TextNode, chunk: TextNode, siblings: int) -> TextNode:
     start, end = leaf.start_char_idx or 0, leaf.end_char_idx or 0
     offset = chunk.start_char_idx
-    place = {"start": start, "end": end, "leaves": siblings}
-    parent = RelatedNodeInfo(node_id=chunk.node_id, metadata=place)
+    parent = RelatedNodeInfo(node_id=chunk.node_id, metadata={"start": start, "end": end, "leaves": siblings})
     return leaf.model_copy(
         update={
             "metadata": dict(chunk.metadata),
@@ -132,11 +119,6 @@ def _place(leaf: BaseNode) -> _Place | None:
     parent = leaf.relationships.get(NodeRelationship.PARENT)
     if not isinstance(parent, RelatedNodeInfo):
         return None
-    told = parent.metadata
-    return _Place(
-        leaf_id=leaf.node_id,
-        chunk_id=parent.node_id,
-        start=int(told.get("start", 0)),
-        end=int(told.get("end", 0)),
-        siblings=max(1, int(told.get("leaves", 1))),
-    )
+    place = parent.metadata
+    start, end, siblings = (int(place.get(key, default)) for key, default in (("start", 0), ("end", 0), ("leaves", 1)))
+    return leaf.node_id, parent.node_id, start, end, max(1, siblings)

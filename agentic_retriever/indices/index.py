@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import ClassVar
 
+from llama_index.core.schema import BaseNode, NodeWithScore
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
+
+from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import StoreError
-from agentic_retriever.schema import View
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from collections.abc import Set as AbstractSet
-    from pathlib import Path
-
-    from llama_index.core.schema import BaseNode, NodeWithScore
-    from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
-
-    from agentic_retriever.embeddings import EmbeddingModel
-    from agentic_retriever.indices.hierarchy import HierarchyView
-    from agentic_retriever.indices.ingest import Progress
-    from agentic_retriever.indices.keyword import KeywordSearch
-    from agentic_retriever.indices.prefilter import MetadataIndex
-    from agentic_retriever.indices.profile import IndexProfile
-    from agentic_retriever.indices.summaries import SummaryView, SummaryWriter
-    from agentic_retriever.indices.vector_rows import VectorRows
-    from agentic_retriever.schema import Strategy
-    from agentic_retriever.stores.server.searching import ServerWords
+from agentic_retriever.indices.derived import Progress
+from agentic_retriever.indices.hierarchy import HierarchyView
+from agentic_retriever.indices.keyword import KeywordSearch
+from agentic_retriever.indices.prefilter import MetadataIndex
+from agentic_retriever.indices.profile import IndexProfile
+from agentic_retriever.indices.summaries import SummaryView, SummaryWriter
+from agentic_retriever.indices.vector_rows import VectorRows
+from agentic_retriever.schema import Strategy, View
+from agentic_retriever.stores.server.searching import ServerWords
 
 ALWAYS_THERE = frozenset({View.CHUNKS, View.KEYWORD})
 """The views that any index has or builds when first asked."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from llama_index.core.schema import BaseNode, Document, TextNode
 
 from agentic_retriever.errors import IndexingError
 from agentic_retriever.indices.catalog import CatalogEntry
+from agentic_retriever.indices.derived import Progress, SilentProgress
+from agentic_retriever.indices.stored_index import StoredIndex
 from agentic_retriever.ingestion import (
     CHUNKING_VERSION,
     SkippedSource,
@@ -23,17 +28,8 @@ from agentic_retriever.ingestion import (
 from agentic_retriever.show import render, short_text
 from agentic_retriever.stores.node_text import embedded_text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    import numpy as np
-    import numpy.typing as npt
-    from llama_index.core.schema import BaseNode, Document, TextNode
-
-    from agentic_retriever.indices.stored import StoredIndex
-
-
-# What a run of indexing did.
+#: Nodes that are embedded and written together; also the most work that a crash can lose.
+FLUSH_NODES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,59 +45,13 @@ class IngestReport:
     skipped: tuple[SkippedSource, ...] = ()
 
     def __add__(self, other: IngestReport) -> IngestReport:
-        return IngestReport(
-            added=self.added + other.added,
-            updated=self.updated + other.updated,
-            unchanged=self.unchanged + other.unchanged,
-            removed=self.removed + other.removed,
-            nodes=self.nodes + other.nodes,
-            embedded=self.embedded + other.embedded,
-            skipped=self.skipped + other.skipped,
-        )
+        return IngestReport(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
     def _repr_html_(self) -> str:
         """Draw the counts in Jupyter: escaped, no assets, colours of the theme."""
         return render("ingest_report.html", report=self)
 
     _repr_pretty_ = short_text
-
-
-logger = logging.getLogger(__name__)
-
-#: Nodes that are embedded and written together; also the most work that a crash can lose.
-FLUSH_NODES = 64
-
-
-class Progress(Protocol):
-    """Hears how far indexing is; every method may be called often and must return at once."""
-
-    def files(self, total: int) -> None:
-        """So many files will be read."""
-
-    def file_done(self, path: str) -> None:
-        """One file was read."""
-
-    def nodes(self, found: int) -> None:
-        """So many more nodes are to be embedded."""
-
-    def nodes_done(self, done: int) -> None:
-        """So many more nodes have their vectors."""
-
-
-class SilentProgress:
-    """A progress that nobody watches."""
-
-    def files(self, total: int) -> None:
-        """Ignore it."""
-
-    def file_done(self, path: str) -> None:
-        """Ignore it."""
-
-    def nodes(self, found: int) -> None:
-        """Ignore it."""
-
-    def nodes_done(self, done: int) -> None:
-        """Ignore it."""
 
 
 @dataclass(slots=True)
@@ -189,7 +139,7 @@ class Indexer:
             text=document.text,
             content_hash=f"{CHUNKING_VERSION}:{document.content_hash}",
         )
-        settings = self._index.chunk_settings
+        settings = self._index.manifest.chunk_settings
         self._stage(entry, lambda: chunk_document(replace(document, doc_id=doc_id), settings))
         return doc_id
 

@@ -1,4 +1,9 @@
-"""The keyword view of an index: BM25 over our own tokens, exact under any filter."""
+"""The search by words of an index: BM25 over our own tokens, exact under any filter.
+
+``bm25s`` computes the postings (Lucene's variant: Kamphuis et al. 2020, "Which BM25 Do You Mean?"; eager scoring: Lù
+2024, "BM25S"). Queries are scored here: its own tokenizer, top-k and filters are not used, since they know English stop
+words only, return nodes of score 0, and let filtered-out nodes through.
+"""
 
 from __future__ import annotations
 
@@ -6,50 +11,69 @@ import io
 import json
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import bm25s
 import numpy as np
+import numpy.typing as npt
+from llama_index.core.vector_stores.types import MetadataFilters
 
 from agentic_retriever.errors import ConfigError, IndexingError, StoreDamagedError, StoreError
-from agentic_retriever.indices.profile import save_derived
+from agentic_retriever.indices.derived import DerivedView, Progress, SilentProgress
+from agentic_retriever.indices.stored_nodes import StoredNodes
 from agentic_retriever.schema import check_top_k
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.stores.node_text import embedded_text
+from agentic_retriever.stores.points import Hit
+from agentic_retriever.stores.server.searching import ServerWords
 from agentic_retriever.stores.sparse import SparseBM25
 from agentic_retriever.text import Tokenizer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    import numpy.typing as npt
-    from llama_index.core.vector_stores.types import MetadataFilters
-
-    from agentic_retriever.indices.ingest import Progress
-    from agentic_retriever.indices.stored import StoredIndex
-    from agentic_retriever.stores.points import Hit
-    from agentic_retriever.stores.server.searching import ServerWords
-
-    Floats = npt.NDArray[np.float64]
-    Rows = npt.NDArray[np.int64]
-
-
-# Posting lists of BM25 as arrays: row numbers and scores, nothing about nodes or words.
-#
-# ``bm25s`` computes them (Lucene's variant: Kamphuis et al. 2020, "Which BM25 Do You Mean?"; eager scoring: Lù 2024,
-# "BM25S"). Queries are scored here: its own tokenizer, top-k and filters are not used, since they know English stop
-# words
-# only, return nodes of score 0, and let filtered-out nodes through.
+Floats: TypeAlias = "npt.NDArray[np.float64]"
+Rows: TypeAlias = "npt.NDArray[np.int64]"
+Allowed: TypeAlias = Callable[[Sequence[str]], Collection[str]] | Collection[str]
+"""Ids that may be returned: a collection, or a function that gives those of a batch that may."""
 
 # Importing bm25s sets its logger to DEBUG, which would then speak through any handler of the application.
 logging.getLogger("bm25s").setLevel(logging.WARNING)
 
+KEYWORD: Final = "keyword"
+FORMAT = 1
+FIRST_BATCH = 64
 LARGEST_BATCH = 4_096
+FITTED_ON: Final = 20_000
+"""Most texts that are looked at to choose how words are weighed on a server."""
+MAX_DRIFT: Final = 0.1
+"""How far the average length may be from that of the stored vectors, as a share, before these are made again."""
+
+_ARRAYS = ("scores.npy", "rows.npy", "starts.npy")
+_LISTS = ("node_ids.json", "vocabulary.json")
+_ANY_TOP_K = 2**31 - 1
+_GROWTH: Final = 4
+
+
+class KeywordSearch(ABC):
+    """BM25 over the nodes of one index version."""
+
+    version: int
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+
+    @abstractmethod
+    def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
+        """Return the best nodes that share a term with the query."""
+
+    def search_nodes(self, query: str, top_k: int, filters: MetadataFilters | None) -> Sequence[Hit] | None:  # noqa: ARG002 - for those that can
+        """Search with filters and read the nodes at once; ``None`` from one that cannot."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +136,7 @@ def batches(scores: Floats, first: int) -> Iterator[Rows]:
         start += size
 
 
-Allowed = Callable[[Sequence[str]], Collection[str]] | Collection[str]
-"""Ids that may be returned: a collection, or a function that gives those of a batch that may."""
-
-FORMAT = 1
-FIRST_BATCH = 64
-_ARRAYS = ("scores.npy", "rows.npy", "starts.npy")
-_LISTS = ("node_ids.json", "vocabulary.json")
-_ANY_TOP_K = 2**31 - 1
-
-
-class KeywordIndex:
+class KeywordIndex(KeywordSearch):
     """BM25 over the nodes of one index version; immutable, so that any number of threads may read it.
 
     Make one with :meth:`build` or :meth:`load`. Rows are in order of node id, which makes ties come out by node id.
@@ -285,35 +299,7 @@ def _array_bytes(array: npt.NDArray[Any]) -> bytes:
     return buffer.getvalue()
 
 
-# What retrievers need of a search by words, and that search on a server.
-
-_ANY_TOP_K_KEYWORD_SEARCH: Final = 2**31 - 1
-_GROWTH: Final = 4
-
-
-class KeywordSearch(Protocol):
-    """BM25 over the nodes of one index version."""
-
-    @property
-    def version(self) -> int:
-        """Version of the index that it searches."""
-
-    def __len__(self) -> int:
-        """Return the number of nodes."""
-
-    def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
-        """Return the best nodes that share a term with the query."""
-
-
-@runtime_checkable
-class FilteredKeywordSearch(Protocol):
-    """A search by words that applies filters itself and reads the nodes at once."""
-
-    def search_nodes(self, query: str, top_k: int, filters: MetadataFilters | None) -> Sequence[Hit]:
-        """Return the best nodes that share a term with the query and satisfy the filters."""
-
-
-class SparseKeywordView:
+class SparseKeywordView(KeywordSearch):
     """BM25 by the sparse vectors of a server's collection; nothing is kept here.
 
     Scores are those of :class:`KeywordIndex` but for the average length, which is fixed, and what a server counts: it
@@ -329,8 +315,8 @@ class SparseKeywordView:
         return self._count()
 
     def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
-        """Search; as :class:`KeywordSearch`."""
-        check_top_k(top_k, maximum=_ANY_TOP_K_KEYWORD_SEARCH)
+        """Search, and ask for more while too few are allowed."""
+        check_top_k(top_k, maximum=_ANY_TOP_K)
         limit = top_k if allowed is None else _GROWTH * top_k
         while True:
             hits = self._words.search_words(query, limit)
@@ -344,22 +330,42 @@ class SparseKeywordView:
             limit *= _GROWTH
 
     def search_nodes(self, query: str, top_k: int, filters: MetadataFilters | None) -> Sequence[Hit]:
-        """Search with filters that the server applies; as :class:`FilteredKeywordSearch`."""
-        check_top_k(top_k, maximum=_ANY_TOP_K_KEYWORD_SEARCH)
+        """Search with filters that the server applies."""
+        check_top_k(top_k, maximum=_ANY_TOP_K)
         return self._words.search_words(query, top_k, filters)
 
 
-# The search by words of a stored index: a BM25 index of its own, or the sparse vectors on its server.
+def keyword_view(index: StoredNodes, language: Callable[[], str]) -> DerivedView[KeywordSearch]:
+    """Return the search by words of a stored index: a saved index of its own, or its server's."""
+    folder = index.folder / KEYWORD
 
-logger = logging.getLogger(__name__)
+    def load(version: int) -> KeywordSearch | None:
+        if index.is_remote:
+            return None
+        return KeywordIndex.load(folder, tokenizer=Tokenizer(language=language()), version=version)
 
-KEYWORD: Final = "keyword"
-MAX_DRIFT: Final = 0.1
-"""How far the average length may be from that of the stored vectors, as a share, before these are made again."""
-_FITTED_ON: Final = 20_000
+    def build(version: int) -> KeywordSearch:
+        words = server_words(index)
+        if words is None:
+            items = ((node.node_id, embedded_text(node)) for node in index.nodes())
+            return KeywordIndex.build(items, tokenizer=Tokenizer(language=language()), version=version)
+        if words.sparse is not None and not words.sparse.is_current:
+            raise StoreError(
+                f"the words of index {index.name!r} on its server were cut by another version; bring them up to date "
+                f"with: agentic-retriever index build {index.name}"
+            )
+        return SparseKeywordView(words, version, index.count)
+
+    def save(view: KeywordSearch) -> None:
+        if isinstance(view, KeywordIndex):
+            view.save(folder)
+
+    return DerivedView(
+        f"keyword index of index {index.name!r}", index.catalog.version, load=load, build=build, save=save
+    )
 
 
-def index_words(index: StoredIndex) -> ServerWords | None:
+def server_words(index: StoredNodes) -> ServerWords | None:
     """Return the sparse vectors on the index's server, or ``None`` where its nodes are in this process."""
     if not index.is_remote:
         return None
@@ -369,48 +375,25 @@ def index_words(index: StoredIndex) -> ServerWords | None:
     return store.words if isinstance(store, QdrantServerVectorStore) else None
 
 
-def index_keyword(index: StoredIndex, version: int) -> KeywordSearch:
-    """Return the search by words of a version: the saved one, else a new one, else the server's."""
-    words = index_words(index)
-    if words is None:
-        return _local(index, version)
-    if words.sparse is not None and not words.sparse.is_current:
-        raise StoreError(
-            f"the words of index {index.name!r} on its server were cut by another version; bring them up to date with: "
-            f"agentic-retriever index build {index.name}"
-        )
-    return SparseKeywordView(words, version, index.count)
+def fitted_words(index: StoredNodes) -> SparseBM25:
+    """Choose how words are weighed on a server, by as many texts as can be had."""
+    return SparseBM25.fitted(
+        [embedded_text(node) for _, node in zip(range(FITTED_ON), index.known_nodes(), strict=False)]
+    )
 
 
-def revise_words(index: StoredIndex, progress: Progress | None) -> None:
+def revise_words(index: StoredNodes, progress: Progress | None) -> None:
     """Make the sparse vectors on the index's server again where they no longer fit its texts."""
-    words = index_words(index)
+    words = server_words(index)
     if words is None or not index.count():
         return
-    texts = [embedded_text(node) for _, node in zip(range(_FITTED_ON), index.known_nodes(), strict=False)]
-    fitted, known = SparseBM25.fitted(texts), words.sparse
+    fitted, known = fitted_words(index), words.sparse
     if (
         known is not None
         and (known.language, known.fingerprint) == (fitted.language, fitted.fingerprint)
         and abs(known.average - fitted.average) <= MAX_DRIFT * fitted.average
     ):
         return
-    if progress is not None:
-        progress.nodes(index.count())
-    words.revise(fitted, progress.nodes_done if progress is not None else lambda _done: None)
-
-
-def _local(index: StoredIndex, version: int) -> KeywordIndex:
-    tokenizer = Tokenizer(language=index.language)
-    folder = index.folder / KEYWORD
-    try:
-        saved = KeywordIndex.load(folder, tokenizer=tokenizer, version=version)
-    except StoreDamagedError as err:
-        logger.warning("%s; building the keyword index again", err)
-        saved = None
-    if saved is not None:
-        return saved
-    items = ((node.node_id, embedded_text(node)) for node in index.nodes())
-    built = KeywordIndex.build(items, tokenizer=tokenizer, version=version)
-    save_derived(index, lambda: built.save(folder), "keyword index")
-    return built
+    progress = progress or SilentProgress()
+    progress.nodes(index.count())
+    words.revise(fitted, progress.nodes_done)

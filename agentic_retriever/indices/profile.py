@@ -6,89 +6,33 @@ import hashlib
 import io
 import json
 import logging
+import re
+import unicodedata
 import zipfile
 import zlib
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, StoreError
-from agentic_retriever.indices.people import collect_people
+from agentic_retriever.embeddings import EmbeddingModel
+from agentic_retriever.errors import DeadlineExceededError, EmbeddingError
+from agentic_retriever.indices.derived import DerivedView
+from agentic_retriever.indices.stored_nodes import StoredNodes
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.show import render, short_text
 from agentic_retriever.stores.node_text import embedded_text
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.tokens import identifiers, kind_of, numbers
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+Vector: TypeAlias = "npt.NDArray[np.float32]"
+Matrix: TypeAlias = "npt.NDArray[np.float32]"
 
-    import numpy.typing as npt
-
-    from agentic_retriever.indices.stored import StoredIndex
-
-    Matrix = npt.NDArray[np.float32]
-
-
-# What a profile keeps of single nodes: identifiers, and how near nodes lie.
-
-MAX_OF_A_KIND: Final = 5_000
-"""Identifiers of one kind from which on a profile does not claim to know them all, and keeps none."""
-NEIGHBOURS: Final = 3
-
-_EXAMINED_ROWS: Final = 256
-_TOO_MANY_KINDS: Final = 200
-
-
-class _Node(Protocol):
-    @property
-    def node_id(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def metadata(self) -> Mapping[str, Any]: ...
-
-
-def collect_identifiers(nodes: Iterable[_Node]) -> dict[str, frozenset[str]]:
-    """Collect codes, numbered things and long numbers of all nodes by kind, leaving out kinds that have too many."""
-    found: dict[str, set[str]] = {}
-    crowded: set[str] = set()
-    for node in nodes:
-        for name in _named_in(node):
-            kind = kind_of(name)
-            if kind in crowded or (kind not in found and len(found) >= _TOO_MANY_KINDS):
-                continue
-            names = found.setdefault(kind, set())
-            names.add(name)
-            if len(names) > MAX_OF_A_KIND:
-                crowded.add(kind)
-                del found[kind]
-    return {kind: frozenset(names) for kind, names in found.items()}
-
-
-def _named_in(node: _Node) -> Iterator[str]:
-    yield from identifiers(node.text)
-    yield from numbers(node.text)
-    for value in node.metadata.values():
-        if isinstance(value, str):
-            yield from identifiers(value)
-            yield from numbers(value)
-
-
-def neighbour_mean(sample: Matrix) -> float:
-    """Return the mean cosine of sampled nodes to the three nearest others; 0.0 for fewer than five nodes."""
-    if sample.ndim != 2 or len(sample) < NEIGHBOURS + 2:
-        return 0.0
-    asked = sample[:: max(1, -(-len(sample) // _EXAMINED_ROWS))]
-    cosines = asked @ sample.T
-    # The nearest of all is the node itself.
-    nearest = np.partition(cosines, -NEIGHBOURS - 1, axis=1)[:, -NEIGHBOURS - 1 :]
-    mean = float((nearest.sum(axis=1) - nearest.max(axis=1)).mean() / NEIGHBOURS)
-    return mean if np.isfinite(mean) else 0.0
-
+logger = logging.getLogger(__name__)
 
 PROFILE_FILE = "profile.npz"
 PROFILE_FORMAT = 4
@@ -97,10 +41,19 @@ MAX_TERMS = 20_000
 MAX_FIELD_VALUES = 200
 MAX_VALUE_CHARS = 80
 MAX_NUMBER = 1e300
+MAX_OF_A_KIND: Final = 5_000
+"""Identifiers of one kind from which on a profile does not claim to know them all, and keeps none."""
+MAX_NAME_WORDS: Final = 5_000
+"""Most words that are kept of one field of names; a few thousand authors have fewer."""
+NEIGHBOURS: Final = 3
 #: Fields that ingestion sets itself; they say nothing about what an index is about.
 STRUCTURAL_FIELDS = frozenset(
     {"title", "section", "section_number", "article", "page", "chunk_type", "content_hash", "language", "file_name"}
 )
+_EXAMINED_ROWS: Final = 256
+_TOO_MANY_KINDS: Final = 200
+_SETS: Final = ("field_values", "people", "identifiers")
+_NOT_FACTS: Final = frozenset({"description_vector", "sample", "whole"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +86,7 @@ class IndexProfile:
     version: int
     nodes: int
     language: str
-    description_vector: npt.NDArray[np.float32]
+    description_vector: Vector
     sample: Matrix
     document_frequency: Mapping[str, int]
     field_values: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -158,25 +111,12 @@ class IndexProfile:
         Raises:
             StoreError: If the folder cannot be written.
         """
-        facts = {
-            "format": PROFILE_FORMAT,
-            "name": self.name,
-            "description": self.description,
-            "version": self.version,
-            "nodes": self.nodes,
-            "language": self.language,
-            "document_frequency": dict(self.document_frequency),
-            "field_values": {name: sorted(values) for name, values in self.field_values.items()},
-            "number_ranges": {name: list(bounds) for name, bounds in self.number_ranges.items()},
-            "background_mean": self.background_mean,
-            "background_std": self.background_std,
-            "terms_total": self.terms_total,
-            "people": {name: sorted(words) for name, words in self.people.items()},
-            "neighbour_mean": self.neighbour_mean,
-            "identifiers": {kind: sorted(names) for kind, names in self.identifiers.items()},
-        }
+        facts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_FACTS}
+        for name in _SETS:
+            facts[name] = {key: sorted(values) for key, values in facts[name].items()}
+        text = json.dumps({"format": PROFILE_FORMAT, **facts}, ensure_ascii=False)
         buffer = io.BytesIO()
-        encoded = np.frombuffer(json.dumps(facts, ensure_ascii=False).encode("utf-8", "surrogatepass"), dtype=np.uint8)
+        encoded = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
         np.savez(buffer, facts=encoded, sample=self.sample, description_vector=self.description_vector)
         write_atomically(folder / PROFILE_FILE, buffer.getvalue())
 
@@ -199,10 +139,9 @@ class IndexProfile:
             stale = facts.pop("format") != PROFILE_FORMAT or facts["version"] != version
             if stale or facts["description"] != description:
                 return None
-            facts["field_values"] = {name: frozenset(values) for name, values in facts["field_values"].items()}
-            facts["people"] = {name: frozenset(words) for name, words in facts["people"].items()}
-            facts["identifiers"] = {kind: frozenset(names) for kind, names in facts["identifiers"].items()}
             facts.pop("specimens", None)  # sentences that earlier versions kept
+            for name in _SETS:
+                facts[name] = {key: frozenset(values) for key, values in facts[name].items()}
             facts["number_ranges"] = {name: (low, high) for name, (low, high) in facts["number_ranges"].items()}
             return cls(**facts, sample=sample, description_vector=vector)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
@@ -218,6 +157,113 @@ class ProfiledNode:
     metadata: Mapping[str, Any]
 
 
+def make_profile(
+    nodes: Sequence[ProfiledNode],
+    sample: Matrix,
+    *,
+    name: str,
+    description: str,
+    description_vector: Vector,
+    version: int,
+) -> IndexProfile:
+    """Make the profile of an index from its nodes and the vectors of its sample."""
+    language = dominant_language(nodes)
+    tokenizer = Tokenizer(language=language)
+    frequency: Counter[str] = Counter()
+    for node in nodes:
+        frequency.update(set(tokenizer.tokens(node.text)))
+    mean, std = background(sample)
+    return IndexProfile(
+        name=name,
+        description=description,
+        version=version,
+        nodes=len(nodes),
+        language=language,
+        description_vector=description_vector,
+        sample=sample,
+        document_frequency=dict(sorted(frequency.items(), key=lambda item: (-item[1], item[0]))[:MAX_TERMS]),
+        field_values=collect_field_values(nodes),
+        number_ranges=collect_number_ranges(nodes),
+        background_mean=mean,
+        background_std=std,
+        terms_total=frequency.total(),
+        people=collect_people(nodes),
+        neighbour_mean=neighbour_mean(sample),
+        identifiers=collect_identifiers(nodes),
+    )
+
+
+def profile_view(index: StoredNodes) -> DerivedView[IndexProfile]:
+    """Return the profile of a stored index, saved beside its nodes."""
+
+    def save(profile: IndexProfile) -> None:
+        # One without the vector of its description is made again at the next start.
+        if len(profile.description_vector) or not profile.description:
+            profile.save(index.folder)
+
+    return DerivedView(
+        f"profile of index {index.name!r}",
+        index.catalog.version,
+        load=lambda version: IndexProfile.load(index.folder, version=version, description=index.description),
+        build=lambda version: _profile_of(index, version),
+        save=save,
+    )
+
+
+def _profile_of(index: StoredNodes, version: int) -> IndexProfile:
+    nodes = [ProfiledNode(node.node_id, embedded_text(node), node.metadata) for node in index.known_nodes()]
+    chosen = sample_ids([node.node_id for node in nodes])
+    sample = index.vector_store.vectors(chosen)[1] if chosen else np.empty((0, index.manifest.dimension))
+    profile = make_profile(
+        nodes,
+        np.asarray(sample, dtype=np.float32),
+        name=index.name,
+        description=index.description,
+        description_vector=embed_description(index.embedding, index.name, index.description),
+        version=version,
+    )
+    # It may have been made from a part of the nodes on a server.
+    return replace(profile, nodes=index.count()) if index.is_remote else profile
+
+
+def embed_description(model: EmbeddingModel, name: str, description: str) -> Vector:
+    """Embed a description; without its vector the rest of the profile still tells the indexes apart."""
+    if description:
+        try:
+            return model.embed_query(description)
+        except (EmbeddingError, DeadlineExceededError) as err:
+            logger.warning("index %r: its description could not be embedded: %s", name, err)
+    return np.empty(0, dtype=np.float32)
+
+
+def sample_ids(node_ids: Sequence[str], size: int = SAMPLE_SIZE) -> list[str]:
+    """Choose a sample that depends only on the ids and hardly changes when a few are added or removed (bottom-k)."""
+    if len(node_ids) <= size:
+        return sorted(node_ids)
+    return sorted(node_ids, key=lambda i: hashlib.sha256(i.encode("utf-8", "surrogatepass")).digest())[:size]
+
+
+def background(sample: Matrix) -> tuple[float, float]:
+    """Return mean and standard deviation of the cosine between different sampled nodes; (0, 1) for fewer than three."""
+    if len(sample) < 3:
+        return 0.0, 1.0
+    part = sample[:256]
+    cosines = (part @ part.T)[np.triu_indices(len(part), k=1)]
+    return float(cosines.mean()), max(1e-3, float(cosines.std()))
+
+
+def neighbour_mean(sample: Matrix) -> float:
+    """Return the mean cosine of sampled nodes to the three nearest others; 0.0 for fewer than five nodes."""
+    if sample.ndim != 2 or len(sample) < NEIGHBOURS + 2:
+        return 0.0
+    asked = sample[:: max(1, -(-len(sample) // _EXAMINED_ROWS))]
+    cosines = asked @ sample.T
+    # The nearest of all is the node itself.
+    nearest = np.partition(cosines, -NEIGHBOURS - 1, axis=1)[:, -NEIGHBOURS - 1 :]
+    mean = float((nearest.sum(axis=1) - nearest.max(axis=1)).mean() / NEIGHBOURS)
+    return mean if np.isfinite(mean) else 0.0
+
+
 def dominant_language(nodes: Iterable[ProfiledNode], *, examined: int = 200) -> str:
     """Return the language that most of the first nodes are written in, or ``"und"``."""
     counts: Counter[str] = Counter()
@@ -228,19 +274,7 @@ def dominant_language(nodes: Iterable[ProfiledNode], *, examined: int = 200) -> 
     return max(known)[1] if known else "und"
 
 
-def sample_ids(node_ids: Sequence[str], size: int = SAMPLE_SIZE) -> list[str]:
-    """Choose a sample that depends only on the ids and hardly changes when a few are added or removed (bottom-k)."""
-    if len(node_ids) <= size:
-        return sorted(node_ids)
-    return sorted(node_ids, key=lambda i: hashlib.sha256(i.encode("utf-8", "surrogatepass")).digest())[:size]
-
-
-def count_terms(nodes: Iterable[ProfiledNode], tokenizer: Tokenizer) -> Counter[str]:
-    """Count in how many nodes each term occurs."""
-    frequency: Counter[str] = Counter()
-    for node in nodes:
-        frequency.update(set(tokenizer.tokens(node.text)))
-    return frequency
+# What single nodes name: values and numbers of fields, identifiers, people.
 
 
 def collect_field_values(nodes: Iterable[ProfiledNode]) -> dict[str, frozenset[str]]:
@@ -274,93 +308,88 @@ def collect_number_ranges(nodes: Iterable[ProfiledNode]) -> dict[str, tuple[floa
     return ranges
 
 
-def background(sample: Matrix) -> tuple[float, float]:
-    """Return mean and standard deviation of the cosine between different sampled nodes; (0, 1) for fewer than three."""
-    if len(sample) < 3:
-        return 0.0, 1.0
-    part = sample[:256]
-    cosines = (part @ part.T)[np.triu_indices(len(part), k=1)]
-    return float(cosines.mean()), max(1e-3, float(cosines.std()))
+def collect_identifiers(nodes: Iterable[ProfiledNode]) -> dict[str, frozenset[str]]:
+    """Collect codes, numbered things and long numbers of all nodes by kind, leaving out kinds that have too many."""
+    found: dict[str, set[str]] = {}
+    crowded: set[str] = set()
+    for node in nodes:
+        for name in _named_in(node):
+            kind = kind_of(name)
+            if kind in crowded or (kind not in found and len(found) >= _TOO_MANY_KINDS):
+                continue
+            names = found.setdefault(kind, set())
+            names.add(name)
+            if len(names) > MAX_OF_A_KIND:
+                crowded.add(kind)
+                del found[kind]
+    return {kind: frozenset(names) for kind, names in found.items()}
 
 
-def make_profile(
-    nodes: Sequence[ProfiledNode],
-    sample: Matrix,
-    *,
-    name: str,
-    description: str,
-    description_vector: npt.NDArray[np.float32],
-    version: int,
-) -> IndexProfile:
-    """Make the profile of an index from its nodes and the vectors of its sample."""
-    language = dominant_language(nodes)
-    frequency = count_terms(nodes, Tokenizer(language=language))
-    mean, std = background(sample)
-    return IndexProfile(
-        name=name,
-        description=description,
-        version=version,
-        nodes=len(nodes),
-        language=language,
-        description_vector=description_vector,
-        sample=sample,
-        document_frequency=dict(sorted(frequency.items(), key=lambda item: (-item[1], item[0]))[:MAX_TERMS]),
-        field_values=collect_field_values(nodes),
-        number_ranges=collect_number_ranges(nodes),
-        background_mean=mean,
-        background_std=std,
-        terms_total=frequency.total(),
-        people=collect_people(nodes),
-        neighbour_mean=neighbour_mean(sample),
-        identifiers=collect_identifiers(nodes),
-    )
+def _named_in(node: ProfiledNode) -> Iterator[str]:
+    for text in (node.text, *(value for value in node.metadata.values() if isinstance(value, str))):
+        yield from identifiers(text)
+        yield from numbers(text)
 
 
-# The profile of a stored index, made from its nodes and saved beside them.
+# Words of the names of people that an index holds in its metadata, such as the authors of articles.
 
-logger = logging.getLogger(__name__)
+_MIN_WORD_CHARS: Final = 3
+_MIN_VALUES: Final = 3
+_LISTED_SHARE: Final = 0.6
+_EXAMINED_VALUES: Final = 200
 
-
-def index_profile(index: StoredIndex, version: int) -> IndexProfile:
-    """Return the profile of a version: the saved one, else a new one."""
-    saved = IndexProfile.load(index.folder, version=version, description=index.description)
-    return saved or _made(index, version)
-
-
-def _made(index: StoredIndex, version: int) -> IndexProfile:
-    nodes = [ProfiledNode(node.node_id, embedded_text(node), node.metadata) for node in index.known_nodes()]
-    chosen = sample_ids([node.node_id for node in nodes])
-    sample = index.vector_store.vectors(chosen)[1] if chosen else np.empty((0, index.manifest.dimension))
-    described = _embedded_description(index)
-    profile = make_profile(
-        nodes,
-        np.asarray(sample, dtype=np.float32),
-        name=index.name,
-        description=index.description,
-        description_vector=np.empty(0, dtype=np.float32) if described is None else described,
-        version=version,
-    )
-    if index.is_remote:
-        profile = replace(profile, nodes=index.count())  # it may have been made from a part of them
-    if described is not None or not index.description:
-        save_derived(index, lambda: profile.save(index.folder), "profile")
-    return profile
+_FIELD_WORDS: Final = frozenset(
+    ["author", "authors", "owner", "owners", "writer", "writers", "editor", "editors", "creator", "creators", "speaker",
+     "speakers", "inventor", "inventors", "translator", "person", "contributor", "contributors", "autor", "autora",
+     "autores", "propietario", "propietarios", "titular"]
+)  # fmt: skip
+_PARTICLES: Final = frozenset({"and", "van", "von", "der", "den", "del", "dos", "ter"})
+_FIELD_PARTS: Final = re.compile(r"[A-Z]?[^\W_A-Z]+")
+_ACCENTS: Final = re.compile("[\u0300-\u036f]+")
+# Thai vowel and tone signs are marks, which Python does not count among the letters.
+_LETTER: Final = r"(?:[^\W\d_]|[\u0e31\u0e34-\u0e3a\u0e47-\u0e4e])"
+_WORD: Final = re.compile(rf"{_LETTER}+(?:['-]{_LETTER}+)*")
+# Family name, then initials or given names: "Pooch, U. W.", "wells, w.r.".
+_LISTED: Final = re.compile(r"[^\W\d_][^,\d]{0,60}, ?[^\W\d_](?:\.|[^\W\d_.]{0,30}\.?)[^\d]{0,60}")
 
 
-def _embedded_description(index: StoredIndex) -> npt.NDArray[np.float32] | None:
-    """Embed the description; without it the rest of the profile still tells the indexes apart."""
-    if not index.description:
-        return None
-    try:
-        return index.embedding.embed_query(index.description)
-    except (EmbeddingError, DeadlineExceededError) as err:
-        logger.warning("index %r: its description could not be embedded: %s", index.name, err)
-        return None
+def collect_people(nodes: Iterable[ProfiledNode]) -> dict[str, frozenset[str]]:
+    """Collect the words of names in the fields that hold names of people.
+
+    A field holds names when its own name says so (``authors``, ``autor``), or when of its first 200 different values
+    six in ten are written ``Family, G.``.
+    """
+    values: dict[str, dict[str, None]] = {}
+    for node in nodes:
+        for name, value in node.metadata.items():
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, str) and 0 < len(item) <= MAX_VALUE_CHARS:
+                    values.setdefault(name, {})[item] = None
+    return {name: _people_in(found) for name, found in sorted(values.items()) if _holds_people(name, list(found))}
 
 
-def save_derived(index: StoredIndex, save: Callable[[], None], what: str) -> None:
-    """Save a derived view; without it the index works just as well, only the next start is slower."""
-    try:
-        save()
-    except StoreError as err:
-        logger.warning("index %r: the %s could not be saved (%s); it is built again next time", index.name, what, err)
+def name_words(name: str) -> list[str]:
+    """Cut a name into its words of three letters or more, without letter case and accents, in order."""
+    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", name)).casefold()
+    return [word for word in _WORD.findall(plain) if len(word) >= _MIN_WORD_CHARS]
+
+
+def _holds_people(name: str, values: list[str]) -> bool:
+    parts = {part.casefold() for part in _FIELD_PARTS.findall(name)}
+    if not _FIELD_WORDS.isdisjoint(parts):
+        return True
+    examined = values[:_EXAMINED_VALUES]
+    return len(examined) >= _MIN_VALUES and sum(map(_is_listed, examined)) >= _LISTED_SHARE * len(examined)
+
+
+def _is_listed(value: str) -> bool:
+    return _LISTED.fullmatch(value) is not None and len(value.partition(",")[0].split()) <= 4
+
+
+def _people_in(values: Iterable[str]) -> frozenset[str]:
+    words: dict[str, None] = {}
+    for value in values:
+        words.update(dict.fromkeys(word for word in name_words(value) if word not in _PARTICLES))
+        if len(words) >= MAX_NAME_WORDS:
+            break
+    return frozenset(list(words)[:MAX_NAME_WORDS])

@@ -6,11 +6,13 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from agentic_retriever.config import RouterConfig
+from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import (
     IndexExistsError,
     SourceError,
@@ -19,17 +21,19 @@ from agentic_retriever.errors import (
     UnknownIndexError,
     unknown_name,
 )
-from agentic_retriever.indices.manifest import MANIFEST_FILE, SERVER, Manifest, check_index_name, manifest_for
-from agentic_retriever.indices.stored import StoredIndex
-from agentic_retriever.indices.stores import CHUNKS, COLLECTIONS, StoreServer, new_server_stores, stores_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from agentic_retriever.config import RouterConfig
-    from agentic_retriever.embeddings import EmbeddingModel
-    from agentic_retriever.ingestion import ChunkSettings
-
+from agentic_retriever.indices.stored_index import StoredIndex
+from agentic_retriever.indices.stored_nodes import (
+    CHUNKS,
+    COLLECTIONS,
+    MANIFEST_FILE,
+    SERVER,
+    Manifest,
+    ServerStores,
+    StoreServer,
+    check_index_name,
+    stores_of,
+)
+from agentic_retriever.ingestion import ChunkSettings
 
 INDEXES = "indexes"
 _SETTLED_NS = 2_000_000_000
@@ -37,13 +41,6 @@ _SETTLED_NS = 2_000_000_000
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="microseconds")
-
-
-def _remove_folder(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder)
-    except OSError as err:
-        raise StoreError(f"cannot remove {folder}: {err.strerror or err}; check the permissions") from err
 
 
 class IndexStorage:
@@ -111,16 +108,18 @@ class IndexStorage:
                 raise IndexExistsError(
                     f"index {name!r} exists already in {self.data_dir}; add to it, or remove it first"
                 )
-            manifest = manifest_for(
-                name,
-                description,
+            manifest = Manifest(
+                name=name,
+                description=description.strip(),
                 embedding=embedding.name,
                 dimension=embedding.dimension,
-                chunks=chunks,
+                chunk_size=chunks.chunk_size,
+                chunk_overlap=chunks.chunk_overlap,
+                leaf_size=chunks.leaf_size,
                 created=self._clock(),
             )
             if self.server is not None:
-                stores = new_server_stores(folder, name, self.server)
+                stores = ServerStores.choose(folder, name, self.server)
                 manifest = replace(manifest, store=SERVER, collection=stores.base)
             manifest.write(folder)
             return self.open(name, embedding)
@@ -131,7 +130,10 @@ class IndexStorage:
             folder = self._folder(name)
             self.shut(name)
             self._remove_collections(folder)
-            _remove_folder(folder)
+            try:
+                shutil.rmtree(folder)
+            except OSError as err:
+                raise StoreError(f"cannot remove {folder}: {err.strerror or err}; check the permissions") from err
 
     def shut(self, name: str) -> None:
         """Close an index if it is open; the next use opens it again."""

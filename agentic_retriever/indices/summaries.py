@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
-from llama_index.core.vector_stores.types import VectorStoreQuery
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery
 
 from agentic_retriever.errors import AgenticRetrieverError
-from agentic_retriever.indices.view_update import BATCH_NODES, Derivation, Derived
+from agentic_retriever.indices.derived import BATCH_NODES, Derivation, Derived, DerivedCollection, ViewState
+from agentic_retriever.indices.stored_nodes import SUMMARIES, StoredNodes
 from agentic_retriever.ingestion.chunking import count_tokens
 from agentic_retriever.llm import without_thoughts
 from agentic_retriever.llm.prompts import summary_prompt
+from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.stores.points import KnownPoints, found_facts
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.centrality import central_sentences
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from llama_index.core.vector_stores.types import BasePydanticVectorStore
-
 logger = logging.getLogger(__name__)
 
-SUMMARIES: Final = "summaries"
 SUMMARIES_FORMAT: Final = 1
 """Raised whenever the same chunks would give another summary without a model than before."""
 
@@ -79,6 +75,16 @@ class SummaryView:
         found = found_facts(self._store, query, self._documents)
         hits = [SummaryHit(doc_id, score) for doc_id, score in found if doc_id in self.chunks]
         return sorted(hits, key=lambda hit: (-hit.score, hit.doc_id))
+
+
+def summary_collection(index: StoredNodes) -> DerivedCollection[SummaryView]:
+    """Return the summaries of a stored index."""
+
+    def view_of(store: NodeStore, state: ViewState) -> SummaryView:
+        chunks = {doc_id: held.facts["chunks"] for doc_id, held in state.documents.items()}
+        return SummaryView(store, chunks, sum(bool(held.node_ids) for held in state.documents.values()))
+
+    return DerivedCollection(index, SUMMARIES, summary_derivation(), view_of, made_with=str(SUMMARIES_FORMAT))
 
 
 def summary_node(doc_id: str, chunks: Sequence[TextNode], text: str) -> TextNode:

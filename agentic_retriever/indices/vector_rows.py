@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from agentic_retriever.errors import AgenticRetrieverError
-from agentic_retriever.indices.prefilter import CandidateSet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    import numpy.typing as npt
-
-    from agentic_retriever.indices.prefilter import NodeNumbers
-    from agentic_retriever.stores.node_store import NodeStore
+from agentic_retriever.indices.prefilter import CandidateSet, NodeNumbers
+from agentic_retriever.stores.node_store import NodeStore
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from llama_index.core.vector_stores.types import FilterCondition, MetadataFilter
 
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, RetrievalError, StoreDamagedError
 from agentic_retriever.filters import is_empty, node_fields, predicate
-from agentic_retriever.indices.keyword import FilteredKeywordSearch
 from agentic_retriever.retrievers.base import (
     Candidate,
     Found,
@@ -315,8 +314,9 @@ class HybridRetriever(RetrieverAdapter):
 
     def _keyword_side(self, request: RetrievalRequest, depth: int) -> _Side:
         view = self._index.keyword()
-        if isinstance(view, FilteredKeywordSearch):
-            return _side_of(view.search_nodes(request.query, depth, request.filters))
+        hits = view.search_nodes(request.query, depth, request.filters)
+        if hits is not None:
+            return _side_of(hits)
         if request.filters is None or is_empty(request.filters):
             return _Side(view.search(request.query, depth))
         if self._index.has_prefilter:

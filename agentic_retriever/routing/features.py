@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.indices.people import name_words
+from agentic_retriever.indices.profile import name_words
 from agentic_retriever.routing.complexity import question_count
 from agentic_retriever.routing.signals import (
     WORDED,

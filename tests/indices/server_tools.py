@@ -10,7 +10,7 @@ from qdrant_client import QdrantClient
 
 from agentic_retriever.config import Secret
 from agentic_retriever.errors import StoreError
-from agentic_retriever.indices.stores import StoreServer
+from agentic_retriever.indices.stored_nodes import StoreServer
 from agentic_retriever.stores.server.link import QdrantLink
 
 _numbers = itertools.count()

@@ -15,8 +15,9 @@ from llama_index.core.schema import Document, NodeRelationship, TextNode
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, StoreClosedError, StoreError
 from agentic_retriever.indices import Indexer, IndexStorage
-from agentic_retriever.indices import views as views_module
-from agentic_retriever.indices.hierarchy import LEAVES, leaf_nodes
+from agentic_retriever.indices import derived as views_module
+from agentic_retriever.indices.hierarchy import leaf_nodes
+from agentic_retriever.indices.stored_nodes import LEAVES
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.schema import View
 from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
@@ -137,7 +138,7 @@ def test_views_are_there_after_reopening_without_any_embedding(storage, index, b
 
 
 def test_an_interrupted_build_is_completed_by_the_next(index, monkeypatch):
-    collection = index._views._leaves
+    collection = index._leaves
     object.__setattr__(collection._derivation, "batch_nodes", 4)
     calls = []
 

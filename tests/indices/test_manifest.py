@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from agentic_retriever.errors import IndexingError, StoreDamagedError, StoreError
-from agentic_retriever.indices.manifest import MANIFEST_FILE, Manifest, check_index_name
+from agentic_retriever.indices.stored_nodes import MANIFEST_FILE, Manifest, check_index_name
 from agentic_retriever.json_files import write_atomically
 
 

@@ -5,8 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.indices.people import MAX_NAME_WORDS, collect_people, name_words
-from agentic_retriever.indices.profile import IndexProfile, ProfiledNode, make_profile
+from agentic_retriever.indices.profile import (
+    MAX_NAME_WORDS,
+    IndexProfile,
+    ProfiledNode,
+    collect_people,
+    make_profile,
+    name_words,
+)
 
 
 def people(*metadata: dict) -> dict[str, frozenset[str]]:

@@ -26,7 +26,7 @@ from agentic_retriever.errors import (
     StoreUnreachableError,
 )
 from agentic_retriever.indices import Indexer, IndexStorage, KeywordIndex, QdrantEdgeVectorStore, copying
-from agentic_retriever.indices import stored as index_module
+from agentic_retriever.indices import stored_nodes as index_module
 from agentic_retriever.indices.copying import COPY_FILE, copy_index
 from agentic_retriever.indices.keyword import SparseKeywordView
 from agentic_retriever.ingestion import ChunkSettings
@@ -199,7 +199,7 @@ def test_words_cut_by_another_version_are_told_and_made_again(index, caplog):
     words = index.both_sides()
     stale = replace(words.sparse, fingerprint="older")
     words.sparse = stale
-    index._keyword = None
+    index._keyword._view = None
     with pytest.raises(StoreError, match="index build docs"):
         index.keyword()
     adapter = build_adapter(Strategy.HYBRID, index, AdapterSettings())

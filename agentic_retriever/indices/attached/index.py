@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from agentic_retriever.embeddings import EmbeddingModel
     from agentic_retriever.indices.attached.recognition import Recognised
     from agentic_retriever.indices.attached.sources import NodeSource
-    from agentic_retriever.indices.ingest import Progress
+    from agentic_retriever.indices.derived import Progress
     from agentic_retriever.indices.keyword import KeywordIndex
     from agentic_retriever.indices.prefilter import CandidateSet, MetadataIndex
     from agentic_retriever.indices.profile import IndexProfile

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from agentic_retriever.indices.attached.sources import NodeSource, Vectors
-    from agentic_retriever.indices.ingest import Progress
+    from agentic_retriever.indices.derived import Progress
 
     Matrix = npt.NDArray[np.float32]
 

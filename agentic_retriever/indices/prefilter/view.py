@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
-import logging
-import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
-from agentic_retriever.errors import StoreDamagedError, StoreError
-from agentic_retriever.indices.prefilter.index import MAX_IDS, MetadataIndex
+from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import MetadataFilters
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from llama_index.core.schema import BaseNode
-    from llama_index.core.vector_stores.types import MetadataFilters
-
-    from agentic_retriever.indices.prefilter.index import CandidateSet
-    from agentic_retriever.stores.node_store import NodeStore
-
-logger = logging.getLogger(__name__)
+from agentic_retriever.indices.derived import DerivedView
+from agentic_retriever.indices.prefilter.index import MAX_IDS, CandidateSet, MetadataIndex
+from agentic_retriever.stores.node_store import NodeStore
 
 #: What filters may call a node's source, as LlamaIndex's stores do, beside ``doc_id``.
 SOURCE_ALIASES: Final = {"document_id": "doc_id", "ref_doc_id": "doc_id"}
 
 
-class MetadataView:
+class MetadataView(DerivedView[MetadataIndex]):
     """The prefilter over the nodes of a vector store, saved in a folder; for any number of threads.
 
     ``version`` tells the version of the index, which grows with every change.
     """
 
     def __init__(self, store: NodeStore, folder: Path, version: Callable[[], int]) -> None:
+        super().__init__(
+            "metadata index",
+            version,
+            load=lambda version: MetadataIndex.load(folder, version, aliases=SOURCE_ALIASES),
+            build=lambda version: MetadataIndex.build(_items(store.iter_nodes()), version, aliases=SOURCE_ALIASES),
+            save=lambda view: view.save(folder),
+        )
         self._store = store
-        self._folder = folder
-        self._version = version
-        self._lock = threading.RLock()
-        self._index: MetadataIndex | None = None
-        self._unsaved = False
-
-    def current(self) -> MetadataIndex:
-        """Return the prefilter of the current version: the one in memory, else the saved one, else a new one."""
-        with self._lock:
-            version = self._version()
-            if self._index is None or self._index.version != version:
-                self._index = self._load(version) or self._build(version)
-            return self._index
 
     def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
         """Find the nodes that satisfy filters, exactly; where texts are not indexed the store has the last word."""
@@ -63,36 +49,12 @@ class MetadataView:
         ``written`` are nodes that are in the store by now, ``removed`` ids of nodes that are not any more.
         """
         with self._lock:
-            before = self._version()
+            before = self._index_version()
             yield
-            after = self._version()
-            if after != before and self._index is not None and self._index.version == before:
-                self._index.update(_items(written), removed, version=after)
-                self._unsaved = True
-
-    def save(self) -> None:
-        """Save what has changed; a disk that refuses costs no more than building it again next time."""
-        with self._lock:
-            if self._index is None or not self._unsaved:
-                return
-            try:
-                self._index.save(self._folder)
-                self._unsaved = False
-            except StoreError as err:
-                logger.warning("the metadata index could not be saved (%s); it is built again next time", err)
-
-    def _load(self, version: int) -> MetadataIndex | None:
-        try:
-            return MetadataIndex.load(self._folder, version, aliases=SOURCE_ALIASES)
-        except StoreDamagedError as err:
-            logger.warning("%s; building the metadata index again", err)
-            return None
-
-    def _build(self, version: int) -> MetadataIndex:
-        self._index = MetadataIndex.build(_items(self._store.iter_nodes()), version, aliases=SOURCE_ALIASES)
-        self._unsaved = True
-        self.save()
-        return self._index
+            after = self._index_version()
+            if after != before and self._view is not None and self._made_from == before:
+                self._view.update(_items(written), removed, version=after)
+                self._made_from, self._unsaved = after, True
 
 
 def _items(nodes: Iterable[BaseNode]) -> Iterator[tuple[str, Mapping[str, object]]]:

@@ -1,0 +1,461 @@
+"""Views of an index: each derived from its version N, and made again when that has moved or what was saved is damaged.
+
+A :class:`DerivedView` is made as a whole. A :class:`DerivedCollection` has nodes of its own, in a collection beside the
+chunks, and is brought up to date by difference: only documents whose content has changed are derived and embedded
+again. Before the collection is touched, the documents concerned are marked in the view's sealed state; so a process
+killed in between leaves a view that knows what it has to do again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from llama_index.core.schema import BaseNode, MetadataMode, TextNode
+
+from agentic_retriever.errors import DeadlineExceededError, StoreClosedError, StoreDamagedError, StoreError
+from agentic_retriever.indices.stored_nodes import StoredNodes
+from agentic_retriever.stores.files import read_files, read_header, write_sealed
+from agentic_retriever.stores.node_store import NodeStore
+from agentic_retriever.threads import DeadlineCaller
+
+logger = logging.getLogger(__name__)
+
+BUILT_IN_QUERY: Final = 2_000
+"""Most nodes that an index may have for its collections to be built by the first query that needs them."""
+
+BATCH_NODES: Final = 64
+"""Nodes of a collection that are embedded and written together."""
+
+SAVED_EVERY: Final = 2_000
+"""Nodes after which the state is saved, so that a crash loses no more work than that."""
+
+INCOMPLETE: Final = -1
+"""The version of a collection while it is being brought up to date."""
+
+_CLOSING_PATIENCE_S: Final = 5.0
+_FORMAT: Final = 1
+_FILE: Final = "documents.json"
+
+V = TypeVar("V")
+
+
+class Progress(Protocol):
+    """Hears how far indexing is; every method may be called often and must return at once."""
+
+    def files(self, total: int) -> None:
+        """So many files will be read."""
+
+    def file_done(self, path: str) -> None:
+        """One file was read."""
+
+    def nodes(self, found: int) -> None:
+        """So many more nodes are to be embedded."""
+
+    def nodes_done(self, done: int) -> None:
+        """So many more nodes have their vectors."""
+
+
+class SilentProgress:
+    """A progress that nobody watches."""
+
+    def files(self, total: int) -> None:
+        """Ignore it."""
+
+    def file_done(self, path: str) -> None:
+        """Ignore it."""
+
+    def nodes(self, found: int) -> None:
+        """Ignore it."""
+
+    def nodes_done(self, done: int) -> None:
+        """Ignore it."""
+
+
+class DerivedView(Generic[V]):
+    """A view made as a whole: the one in memory, else the saved one, else a new one. Safe to use from many threads."""
+
+    def __init__(
+        self,
+        what: str,
+        version: Callable[[], int],
+        *,
+        load: Callable[[int], V | None],
+        build: Callable[[int], V],
+        save: Callable[[V], None],
+    ) -> None:
+        self._what = what
+        self._index_version = version
+        self._load, self._build, self._write = load, build, save
+        self._lock = threading.RLock()
+        self._view: V | None = None
+        self._made_from = INCOMPLETE
+        self._unsaved = False
+
+    def current(self) -> V:
+        """Return the view of the index's current version."""
+        with self._lock:
+            version = self._index_version()
+            if self._view is None or self._made_from != version:
+                view = self._saved(version)
+                if view is None:
+                    view, self._unsaved = self._build(version), True
+                self._view, self._made_from = view, version
+                self.save()
+            return self._view
+
+    def save(self) -> None:
+        """Save what has changed; a disk that refuses costs no more than building it again next time."""
+        with self._lock:
+            if self._view is None or not self._unsaved:
+                return
+            try:
+                self._write(self._view)
+                self._unsaved = False
+            except StoreError as err:
+                logger.warning("the %s could not be saved (%s); it is built again next time", self._what, err)
+
+    def _saved(self, version: int) -> V | None:
+        try:
+            return self._load(version)
+        except StoreDamagedError as err:
+            logger.warning("%s; building the %s again", err, self._what)
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentState:
+    """What a collection holds of one document."""
+
+    content_hash: str
+    node_ids: tuple[str, ...]
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewState:
+    """What a collection holds, sealed into a folder of its own; ``made_with`` names what else it depends on."""
+
+    version: int = INCOMPLETE
+    documents: Mapping[str, DocumentState] = field(default_factory=dict)
+
+    def node_ids(self) -> set[str]:
+        """Return the ids of all nodes that the collection should hold."""
+        return {node_id for document in self.documents.values() for node_id in document.node_ids}
+
+    def save(self, folder: Path, made_with: str) -> None:
+        """Write it in one step."""
+        documents = {
+            doc_id: {"hash": known.content_hash, "ids": known.node_ids, "facts": dict(known.facts)}
+            for doc_id, known in self.documents.items()
+        }
+        content = json.dumps(documents, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        write_sealed(folder, {"format": _FORMAT, "version": self.version, "made_with": made_with}, {_FILE: content})
+
+    @classmethod
+    def load(cls, folder: Path, made_with: str) -> ViewState:
+        """Read it back; empty where there is none, it cannot be read, or it was made with something else."""
+        version = saved_version(folder, made_with)
+        if version is None:
+            return cls()
+        try:
+            saved = json.loads(read_files(folder, [_FILE])[_FILE].decode("utf-8", "surrogatepass"))
+        except StoreDamagedError as err:
+            logger.warning("%s; making the view again", err)
+            return cls()
+        documents = {
+            doc_id: DocumentState(content_hash=known["hash"], node_ids=tuple(known["ids"]), facts=known["facts"])
+            for doc_id, known in saved.items()
+        }
+        return cls(version, documents)
+
+
+def saved_version(folder: Path, made_with: str) -> int | None:
+    """Return the version of a saved state without reading all of it, or ``None`` where there is none to use."""
+    try:
+        header = read_header(folder)
+    except StoreDamagedError as err:
+        logger.warning("%s; making the view again", err)
+        return None
+    if header is None or (header.get("format"), header.get("made_with")) != (_FORMAT, made_with):
+        return None
+    return int(header["version"])
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """What a collection gets of one document: nodes with ids that stay the same, and facts in plain JSON types."""
+
+    nodes: Sequence[TextNode]
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derivation:
+    """How the nodes of a collection are made of a document's chunks, and which are to be made again."""
+
+    derive: Callable[[str, Sequence[TextNode]], Derived]
+    is_outdated: Callable[[Mapping[str, Any]], bool] = lambda _facts: False
+    batch_nodes: int = BATCH_NODES
+
+
+class DerivedCollection(Generic[V]):
+    """A view with nodes of its own: its collection, its state, and bringing both up to date.
+
+    Safe to use from many threads; one of them builds while the others wait.
+    """
+
+    def __init__(
+        self,
+        index: StoredNodes,
+        name: str,
+        derivation: Derivation,
+        view_of: Callable[[NodeStore, ViewState], V],
+        *,
+        made_with: str,
+    ) -> None:
+        self.name = name
+        self._index = index
+        self._derivation = derivation
+        self._view_of = view_of
+        self._made_with = made_with
+        self._folder = index.folder / f"{name}-state"
+        self._building = threading.RLock()
+        self._opening = threading.Lock()
+        self._caller = DeadlineCaller(f"building the {name} of index {index.name}")
+        self._store: NodeStore | None = None
+        self._state: ViewState | None = None
+        self._view: tuple[ViewState, V] | None = None
+        self._saved_version: int | None = None
+        self._closed = False
+
+    @property
+    def store(self) -> NodeStore:
+        """The collection, opened with its first use; one that is damaged is made anew."""
+        with self._opening:
+            self._check_open()
+            if self._store is None:
+                try:
+                    self._store = self._open_store()
+                except StoreDamagedError as err:
+                    logger.warning("%s; making the %s of index %r again", err, self.name, self._index.name)
+                    self._index.stores.discard(self.name)
+                    self._store = self._open_store()
+            return self._store
+
+    def is_usable(self) -> bool:
+        """Tell whether a query may use it: it is built for this version, or cheap enough to be built by the query."""
+        return self._built_version() == self._index.version or self._index.count() <= BUILT_IN_QUERY
+
+    def current(self, timeout_s: float | None = None) -> V:
+        """Return the view, built now where it is missing or old and the index is small enough."""
+        state = self._ready(timeout_s)
+        known = self._view
+        if known is None or known[0] is not state:
+            known = self._view = state, self._view_of(self.store, state)
+        return known[1]
+
+    def refresh(self, progress: Progress | None = None, *, derivation: Derivation | None = None) -> ViewState:
+        """Bring the view up to date, however large the index is."""
+        with self._building, self._index.exclusive(self.name):
+            try:
+                version = self._index.version
+                state = self._recovered() if self._state is None or self._is_old(self._state) else self._state
+                if state.version != version or derivation is not None:
+                    state = self._updated(state, version, progress, derivation or self._derivation)
+                self._state = state
+                return state
+            finally:
+                if self._closed:
+                    self._close_store()
+
+    def close(self) -> None:
+        """Close the files; a build under way stops after its batch."""
+        self._closed = True
+        if self._building.acquire(timeout=_CLOSING_PATIENCE_S):
+            try:
+                self._close_store()
+            finally:
+                self._building.release()
+
+    def _ready(self, timeout_s: float | None) -> ViewState:
+        state = self._state
+        if state is not None and state.version == self._index.version:
+            return state
+        if not self.is_usable():
+            raise StoreError(
+                f"the {self.name} of index {self._index.name!r} are not built for its present state, and it has more "
+                f"than {BUILT_IN_QUERY:,} nodes; build its views first"
+            )
+        if timeout_s is None:
+            return self.refresh()
+        try:
+            return self._caller.call(self.refresh, timeout_s)
+        except DeadlineExceededError as err:
+            raise DeadlineExceededError(
+                f"the {self.name} of index {self._index.name!r} are still being built; a later query can use them"
+            ) from err
+
+    def _open_store(self) -> NodeStore:
+        return self._index.stores.open(self.name, self._index.manifest.dimension)
+
+    def _close_store(self) -> None:
+        with self._opening:
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"index {self._index.name!r} is closed; open it again")
+
+    def _built_version(self) -> int:
+        if self._state is not None and not self._is_old(self._state):
+            return self._state.version
+        if self._saved_version is None or self._index.is_remote:
+            try:
+                found = saved_version(self._folder, self._made_with)
+            except StoreError as err:  # whoever uses the view will be told
+                logger.warning("%s", err)
+                found = None
+            self._saved_version = INCOMPLETE if found is None else found
+        return self._saved_version
+
+    def _is_old(self, state: ViewState) -> bool:
+        """Tell whether another process may have brought the view further than this one knows."""
+        return self._index.is_remote and state.version != self._index.version
+
+    def _recovered(self) -> ViewState:
+        """Read the saved state and hold it against what is stored; only what agrees counts as done."""
+        state = ViewState.load(self._folder, self._made_with)
+        expected = state.node_ids()
+        if state.version != INCOMPLETE and self.store.count() == len(expected):
+            return state
+        present = set(self.store.node_ids())
+        orphans = sorted(present - expected)
+        if orphans:
+            self.store.delete_nodes(node_ids=orphans)
+        documents = {
+            doc_id: known if present.issuperset(known.node_ids) else replace(known, content_hash="")
+            for doc_id, known in state.documents.items()
+        }
+        return ViewState(INCOMPLETE, documents)
+
+    def _updated(self, state: ViewState, version: int, progress: Progress | None, derivation: Derivation) -> ViewState:
+        update = _Update(self._index, state, self.store, derivation, progress or SilentProgress())
+        if update.changes:
+            self._state = None  # until it is whole again
+            update.run(save=self._save, check=self._check_open)
+        state = ViewState(version, update.documents)
+        try:
+            self.store.flush()
+            self._save(state)
+        except StoreError as err:
+            logger.warning(
+                "the state of the %s could not be saved (%s); they are checked again next time", self.name, err
+            )
+        return state
+
+    def _save(self, state: ViewState) -> None:
+        state.save(self._folder, self._made_with)
+
+
+class _Update:
+    """One run over what differs between an index and a collection derived from it."""
+
+    def __init__(
+        self, index: StoredNodes, state: ViewState, store: NodeStore, derivation: Derivation, progress: Progress
+    ) -> None:
+        self.documents: dict[str, DocumentState] = dict(state.documents)
+        self._index = index
+        self._store = store
+        self._derivation = derivation
+        self._progress = progress
+        wanted = {entry.doc_id: entry.content_hash for entry in index.catalog.documents()}
+        self._gone = [doc_id for doc_id in self.documents if doc_id not in wanted]
+        self._changed = [doc_id for doc_id, content_hash in wanted.items() if self._differs(doc_id, content_hash)]
+        self.changes = len(self._gone) + len(self._changed)
+
+    def run(self, *, save: Callable[[ViewState], None], check: Callable[[], None]) -> None:
+        """Make the changes."""
+        for doc_id in (*self._gone, *self._changed):
+            if doc_id in self.documents:
+                self.documents[doc_id] = replace(self.documents[doc_id], content_hash="")
+        save(ViewState(documents=self.documents))
+        try:
+            for doc_id in self._gone:
+                self._delete(self.documents[doc_id].node_ids)
+                del self.documents[doc_id]
+            self._write(save, check)
+        except BaseException:
+            with suppress(StoreError):  # the first error is the one to tell
+                save(ViewState(documents=self.documents))
+            raise
+
+    def _differs(self, doc_id: str, content_hash: str) -> bool:
+        known = self.documents.get(doc_id)
+        # A document without a hash is being written; whether it is as before cannot be told.
+        if known is None or not content_hash or known.content_hash != content_hash:
+            return True
+        return self._derivation.is_outdated(known.facts)
+
+    def _write(self, save: Callable[[ViewState], None], check: Callable[[], None]) -> None:
+        batch: dict[str, tuple[str, Derived]] = {}
+        waiting = unsaved = 0
+        for doc_id in self._changed:
+            check()
+            content_hash, chunks = self._chunks(doc_id)
+            derived = self._derivation.derive(doc_id, chunks)
+            batch[doc_id] = content_hash, derived
+            waiting += len(derived.nodes)
+            self._progress.nodes(len(derived.nodes))
+            if waiting >= self._derivation.batch_nodes:
+                self._flush(batch)
+                unsaved, waiting, batch = unsaved + waiting, 0, {}
+            if unsaved >= SAVED_EVERY:
+                save(ViewState(documents=self.documents))
+                unsaved = 0
+        self._flush(batch)
+
+    def _chunks(self, doc_id: str) -> tuple[str, list[TextNode]]:
+        """Read a document's chunks in order, and the hash of its content, ``""`` while that is changing."""
+        catalog = self._index.catalog
+        before = catalog.get(doc_id)
+        node_ids = catalog.node_ids(doc_id)
+        nodes = self._index.vector_store.get_nodes(node_ids=node_ids) if node_ids else []
+        after = catalog.get(doc_id)
+        is_settled = before is not None and after is not None and before.content_hash == after.content_hash
+        return (before.content_hash if before is not None and is_settled else ""), _in_reading_order(nodes)
+
+    def _flush(self, batch: Mapping[str, tuple[str, Derived]]) -> None:
+        """Write a batch: new nodes, removal of old ones, what is now held; each step can be done twice."""
+        nodes = [node for _, derived in batch.values() for node in derived.nodes]
+        if nodes:
+            vectors, _ = self._index.embedding.embed_passages(
+                [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes],
+                on_progress=self._progress.nodes_done,
+            )
+            self._store.add(
+                [node.model_copy(update={"embedding": v.tolist()}) for node, v in zip(nodes, vectors, strict=True)]
+            )
+        new = {node.node_id for node in nodes}
+        self._delete([i for d in batch if d in self.documents for i in self.documents[d].node_ids if i not in new])
+        for doc_id, (content_hash, derived) in batch.items():
+            node_ids = tuple(node.node_id for node in derived.nodes)
+            self.documents[doc_id] = DocumentState(content_hash=content_hash, node_ids=node_ids, facts=derived.facts)
+
+    def _delete(self, node_ids: Sequence[str]) -> None:
+        if node_ids:
+            self._store.delete_nodes(node_ids=list(node_ids))
+
+
+def _in_reading_order(nodes: Sequence[BaseNode]) -> list[TextNode]:
+    """Sort a document's text nodes by their place in its source, as far as they know it, then by id."""
+    texts = [node for node in nodes if isinstance(node, TextNode)]
+    return sorted(texts, key=lambda node: (node.start_char_idx or 0, node.node_id))
