@@ -741,7 +741,6 @@ class Pipeline:
         if routed.question.force_cloud and done.tier is not Tier.CLOUD:
             reason = "no cloud model answered; see the attempts, or set llm_cloud to openrouter:MODEL if there is none"
             degraded = (*degraded, Degradation(step="synthesis.cloud", reason=reason, fallback=done.tier.value))
-        not_found = doubt or done.not_found
         answer = Answer(
             text=done.text,
             citations=done.citations,
@@ -754,7 +753,7 @@ class Pipeline:
             cached=False,
             degraded=degraded,
             query_id="",
-            understood=(*retrieval.understood, not_found) if not_found else retrieval.understood,
+            understood=(*retrieval.understood, doubt) if doubt else retrieval.understood,
             tried=retrieval.tried,
             checks=done.checks,
             attempts=done.attempts,

@@ -1,7 +1,7 @@
 """Whether what was retrieved answers a question: every rule that ends in "not found", in the order a query meets them.
 
-Each rule gives the reason, which the answer passes on, or ``""`` where it sees none. Before retrieval, stage one alone
-decides (``routing/abstention.py``); what is done with a question that it finds out of scope says ``on_abstain``.
+Before retrieval, stage one alone decides (``routing/abstention.py``); what is done with a question that it finds out of
+scope says ``on_abstain``, and one that is declined has no passages.
 """
 
 from __future__ import annotations
@@ -19,20 +19,15 @@ _MODEL_FROM: Final = 0.9
 
 
 def why_not_read(support: float) -> str:
-    """Judge the passages as a whole, by the probability that they hold an answer; without one nobody reads them."""
+    """Judge the passages as a whole, by the probability that they hold an answer: why nobody reads them, or ``""``."""
     return "" if support >= SUPPORT_BELOW else f"the passages found hardly answer this (probability {support:.2f})"
 
 
-def why_not_answered(sentences: str, confidence: float, *, threshold: float, asks_model: bool) -> str:
-    """Judge what can be quoted: the sentences that were found, and the confidence in an answer from the passages."""
-    if not sentences:
-        return "no sentence of what was found answers this"
-    least = threshold * (_MODEL_FROM if asks_model else 1.0)
-    return "" if confidence >= least else f"an answer would be too unsure (confidence {confidence:.2f})"
+def is_answerable(sentences: str, confidence: float, *, threshold: float, asks_model: bool) -> bool:
+    """Judge what can be quoted: whether any sentence was found, and the confidence in an answer from the passages."""
+    return bool(sentences) and confidence >= threshold * (_MODEL_FROM if asks_model else 1.0)
 
 
-def why_not_written(answer: str | None) -> str:
-    """Judge what a model wrote, as it stands after the check of its citations; ``None`` where it saw no answer."""
-    if answer is None:
-        return "the model read the passages and saw no answer in them"
-    return "" if answer else "the passages support nothing of what the model wrote"
+def is_written(answer: str | None) -> bool:
+    """Judge what a model wrote: ``None`` where it saw no answer, blank where the passages support nothing of it."""
+    return bool(answer)

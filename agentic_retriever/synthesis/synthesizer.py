@@ -19,7 +19,7 @@ from agentic_retriever.schema import Complexity, Confidence, Degradation, Tier, 
 from agentic_retriever.synthesis.confidence import confidence_score
 from agentic_retriever.synthesis.context import MAX_PASSAGES, assemble
 from agentic_retriever.synthesis.extractive import quoted_checks
-from agentic_retriever.synthesis.gate import why_not_answered, why_not_written
+from agentic_retriever.synthesis.gate import is_answerable, is_written
 from agentic_retriever.synthesis.terms import coverage
 from agentic_retriever.synthesis.values import Evidence, Limits, Synthesis
 from agentic_retriever.text import Tokenizer, detect_language
@@ -111,8 +111,7 @@ def _single(tier: Tier, model: str, prompt_tokens: int, completion_tokens: int, 
 
 def nothing_found(
     task: Task,
-    reason: str,
-    score: float = 0.0,
+    score: float,
     usage: Usage | None = None,
     llm_ms: float = 0.0,
     checks: tuple[SentenceCheck, ...] = (),
@@ -130,7 +129,6 @@ def nothing_found(
         language=task.language,
         checks=checks,
         attempts=attempts,
-        not_found=reason,
     )
 
 
@@ -159,10 +157,9 @@ def answered(task: Task, answer: LLMAnswer, llm_ms: float) -> Synthesis:
     """Put what a model answered together with what is known of it."""
     reply = answer.reply
     usage = usage_of_reply(reply)
-    reason = why_not_written(None if answer.cited is None else answer.cited.text)
-    if reason or answer.cited is None:
+    if answer.cited is None or not is_written(answer.cited.text):
         checks = () if answer.cited is None else answer.cited.checks
-        return nothing_found(task, reason, 0.0, usage, llm_ms, checks, reply.attempts)
+        return nothing_found(task, 0.0, usage, llm_ms, checks, reply.attempts)  # below every threshold for answering
     quotes = "\n".join(f"{c.title}\n{c.section}\n{c.quote}" for c in answer.cited.citations)
     covered = coverage(task.extraction.weights, frozenset(Tokenizer(task.language).tokens(quotes)))
     score = score_of(task, coverage=covered, support=answer.cited.support)
@@ -327,9 +324,8 @@ class Synthesizer:
         reach = extraction.reachable if wants_model else extraction.coverage
         support = 1.0 if wants_model else extraction.support
         score = score_of(task, coverage=reach, support=support)
-        reason = why_not_answered(extraction.text, score, threshold=self._threshold, asks_model=wants_model)
-        if reason:
-            return nothing_found(task, reason, score if extraction.text else 0.0)
+        if not is_answerable(extraction.text, score, threshold=self._threshold, asks_model=wants_model):
+            return nothing_found(task, score if extraction.text else 0.0)
         return None if wants_model else extracted(task)
 
     def _passages(self, task: Task, limits: Limits) -> tuple[ContextPassage, ...]:

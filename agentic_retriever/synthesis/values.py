@@ -98,4 +98,3 @@ class Synthesis:
     nodes_left_out: int = 0
     checks: tuple[SentenceCheck, ...] = ()
     attempts: tuple[Attempt, ...] = ()
-    not_found: str = ""  # Why there is no answer, in one line; "" where there is one
