@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.errors import AgenticRetrieverError
     from agentic_retriever.indices import IndexProfile, QdrantEdgeVectorStore
+    from agentic_retriever.pipeline.strategies import register_strategy
     from agentic_retriever.retrievers import RetrieverAdapter
-    from agentic_retriever.router import AgenticRouter, register_strategy
+    from agentic_retriever.router import AgenticRouter
     from agentic_retriever.routing import register_language
     from agentic_retriever.schema import Answer, Budget, Citation, Retrieval, RouteDecision, Strategy
     from agentic_retriever.tracing import RouteDecisionEvent
@@ -38,7 +39,7 @@ _HOME = {
     "RouterConfig": "config",
     "Strategy": "schema",
     "register_language": "routing",
-    "register_strategy": "router",
+    "register_strategy": "pipeline.strategies",
 }
 
 __all__ = [
