@@ -279,9 +279,12 @@ class Resources:
         with self._lock:
             adapter = self._adapters.get(key)
             if adapter is None:
-                settings = AdapterSettings.from_config(self.config, self.workers(), model=self.model)
-                adapter = self._adapters[key] = build_adapter(strategy, index, settings)
+                adapter = self._adapters[key] = build_adapter(strategy, index, self.adapter_settings())
             return adapter
+
+    def adapter_settings(self) -> AdapterSettings:
+        """Return what adapters are made with."""
+        return AdapterSettings(config=self.config, top_k=self.config.top_k, workers=self.workers(), model=self.model)
 
     def workers(self) -> Workers:
         """Return the threads for searches side by side."""

@@ -26,7 +26,7 @@ from agentic_retriever.evaluation.vectors import load_vectors, passage
 from agentic_retriever.indices import KeywordIndex
 from agentic_retriever.indices.profile import background, sample_ids
 from agentic_retriever.retrievers import DEFAULT_FUSION, SideLists
-from agentic_retriever.retrievers.fusion_model import CosineBackground, FusionModel, dense_excess
+from agentic_retriever.retrievers.fusion import CosineBackground, FusionModel, dense_excess
 from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH
 from agentic_retriever.text import Tokenizer, detect_language
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,7 @@ from agentic_retriever.evaluation.datasets import LabelledQuery
 from agentic_retriever.evaluation.measures import BENCH_HINT
 from agentic_retriever.evaluation.vectors import Vector
 from agentic_retriever.indices import IndexProfile, StoredIndex
-from agentic_retriever.retrievers import AdapterSettings, build_adapter, cards
+from agentic_retriever.retrievers import build_adapter, cards
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import NO_LIMITS, Budget, Selection, Strategy
 
@@ -255,8 +256,7 @@ def _tools(
 ) -> list[RetrieverTool]:
     """One tool per strategy; the selector knows the vectors of their descriptions."""
     resources, index = router.resources, router.index(index_name)
-    config = router.config.with_changes(top_k=depth)
-    settings = AdapterSettings.from_config(config, resources.workers(), model=resources.model)
+    settings = replace(resources.adapter_settings(), top_k=depth)
     served = [card for card in cards(index) if card.strategy in strategies]
     described = resources.embedding().embed_sentences([card.description for card in served])
     embedding.learn({card.description: row for card, row in zip(served, described, strict=True)})

@@ -31,7 +31,6 @@ from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasu
 from agentic_retriever.retrievers import (
     DEFAULT_FUSION,
     FUSION_FILE,
-    AdapterSettings,
     Fusion,
     FusionModel,
     FusionTrainedOn,
@@ -323,8 +322,7 @@ def _contestant(
 def _adapter(router: AgenticRouter, index: Index, strategy: Strategy, weights: FusionModel | None) -> RetrieverAdapter:
     if weights is None:
         return router.resources.adapter(index, strategy)
-    settings = AdapterSettings.from_config(router.config, router.resources.workers(), model=router.resources.model)
-    return build_adapter(strategy, index, replace(settings, weights=weights))
+    return build_adapter(strategy, index, replace(router.resources.adapter_settings(), weights=weights))
 
 
 # Fitting how an index weighs the two sides of hybrid search, on questions that people have judged.

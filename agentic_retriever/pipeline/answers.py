@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextvars
-import copy
 import json
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
-from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from llama_index.core.base.response.schema import Response
-from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.schema import ImageNode, IndexNode, NodeWithScore, TextNode
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from typing_extensions import Self
@@ -20,7 +16,7 @@ from typing_extensions import Self
 from agentic_retriever.cache import WarmOutcome
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.llm import AsyncPieces
-from agentic_retriever.retrievers.base import UNCHANGING, copies_plainly, made_model
+from agentic_retriever.retrievers.node_copies import KeptNodes
 from agentic_retriever.schema import Answer, RouteDecision, Tier
 from agentic_retriever.synthesis import StreamControl
 from agentic_retriever.threads import DeadlineCaller
@@ -33,7 +29,6 @@ FORMAT: Final = 2
 
 _NODE_CLASSES: dict[str, type[TextNode]] = {kind.class_name(): kind for kind in (TextNode, IndexNode, ImageNode)}
 _JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
-_Maker: TypeAlias = Callable[[], Any]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -62,69 +57,6 @@ def kept_answer(answer: Answer) -> Answer:
 def copied_answer(answer: Answer) -> Answer:
     """Copy an answer as far as callers can change it, so that the cached one stays as it was."""
     return replace(answer, nodes=KeptNodes.of(answer.nodes).copies())
-
-
-class KeptNodes(tuple[NodeWithScore, ...]):  # noqa: SLOT001 - a tuple with an attribute cannot have slots
-    """Nodes that nobody changes any more, so that what has to be copied of them is found out once.
-
-    Copying a node with all that hangs on it takes ten times as long as all else of a hit, if every value has to be
-    looked at.
-    """
-
-    _makers: list[_Maker] | None = None
-
-    @classmethod
-    def of(cls, nodes: Iterable[NodeWithScore]) -> KeptNodes:
-        """Return the nodes as what is kept; from now on nobody may change them."""
-        return nodes if isinstance(nodes, KeptNodes) else cls(nodes)
-
-    def copies(self) -> tuple[NodeWithScore, ...]:
-        """Copy the nodes: lists, mappings and models in them to the bottom; texts and numbers are shared."""
-        makers = self._makers
-        if makers is None:
-            # Two threads may both get here, with the same result.
-            makers = self._makers = [_maker_of_model(node) for node in self]
-        return tuple([make() for make in makers])
-
-
-def _maker(value: Any) -> _Maker | None:  # noqa: ANN401 - any value that metadata holds
-    """Return what copies a value, or ``None`` for one that need not be copied."""
-    kind = type(value)
-    if kind in UNCHANGING or isinstance(value, Enum):
-        return None
-    if kind is dict or kind is list:
-        changing = _changing(value.items() if kind is dict else enumerate(value))
-        return partial(_copied_parts, value, changing) if changing else value.copy
-    return _maker_of_model(value) if isinstance(value, BaseModel) else partial(copy.deepcopy, value)
-
-
-def _maker_of_model(model: BaseModel) -> _Maker:
-    """Return what copies a model as pydantic would, without its checks, which cost most of the time."""
-    kind = type(model)
-    if not copies_plainly(kind):
-        return partial(copy.deepcopy, model)
-    fields, fields_set = model.__dict__, model.__pydantic_fields_set__
-    changing = _changing(fields.items())
-    extra, private = _maker(model.__pydantic_extra__), _maker(model.__pydantic_private__)
-
-    def make() -> BaseModel:
-        made: BaseModel = made_model(
-            kind, _copied_parts(fields, changing), fields_set.copy(), extra and extra(), private and private()
-        )
-        return made
-
-    return make
-
-
-def _changing(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, _Maker]]:
-    return [(place, make) for place, value in items if (make := _maker(value)) is not None]
-
-
-def _copied_parts(values: Any, changing: list[tuple[Any, _Maker]]) -> Any:  # noqa: ANN401 - a dict or a list
-    made = values.copy()
-    for place, make in changing:
-        made[place] = make()
-    return made
 
 
 # ---------------------------------------------------------------------------------------------------------------------

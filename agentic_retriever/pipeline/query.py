@@ -48,12 +48,13 @@ from agentic_retriever.indices.measured import MeasuredStrategies
 from agentic_retriever.indices.profile import MAX_TERMS
 from agentic_retriever.llm import TieredClient
 from agentic_retriever.llm.prompts import VERSION
-from agentic_retriever.pipeline.answers import KeptNodes, as_response, copied_answer, kept_answer, worth_keeping
+from agentic_retriever.pipeline.answers import as_response, copied_answer, kept_answer, worth_keeping
 from agentic_retriever.pipeline.nearness import merge_indexes, relevance
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources
 from agentic_retriever.retrievers import REGISTRY, RetrievalRequest, SearchResult, cards, run_sides
+from agentic_retriever.retrievers.node_copies import KeptNodes
 from agentic_retriever.retrievers.postprocess import (
     EXPANDED_KEY,
     Neighbours,

@@ -3,8 +3,6 @@
 from agentic_retriever.retrievers.base import (
     SCORES_KEY,
     AdapterSettings,
-    Candidate,
-    Found,
     RetrievalRequest,
     RetrieverAdapter,
     SearchResult,
@@ -13,9 +11,20 @@ from agentic_retriever.retrievers.base import (
     source_scores,
 )
 from agentic_retriever.retrievers.chunk_decoupling import SPAN_KEY, ChunkDecouplingRetriever
-from agentic_retriever.retrievers.fusion import Fusion, borda, calibrated, fuse, reciprocal_rank, weighted_sum
-from agentic_retriever.retrievers.fusion_model import DEFAULT_FUSION, FUSION_FILE, FusionModel, FusionTrainedOn
+from agentic_retriever.retrievers.fusion import (
+    DEFAULT_FUSION,
+    FUSION_FILE,
+    Fusion,
+    FusionModel,
+    FusionTrainedOn,
+    borda,
+    calibrated,
+    fuse,
+    reciprocal_rank,
+    weighted_sum,
+)
 from agentic_retriever.retrievers.hybrid import HybridRetriever, SideLists
+from agentic_retriever.retrievers.metadata import MetadataRetriever
 from agentic_retriever.retrievers.planner import PARTS_KEY, PlannerRetriever
 from agentic_retriever.retrievers.recursive import RecursiveRetriever
 from agentic_retriever.retrievers.registry import REGISTRY, StrategySpec, build_adapter, cards, spec_of
@@ -30,13 +39,12 @@ __all__ = [
     "SCORES_KEY",
     "SPAN_KEY",
     "AdapterSettings",
-    "Candidate",
     "ChunkDecouplingRetriever",
-    "Found",
     "Fusion",
     "FusionModel",
     "FusionTrainedOn",
     "HybridRetriever",
+    "MetadataRetriever",
     "PlannerRetriever",
     "RecursiveRetriever",
     "RetrievalRequest",

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from llama_index.core.schema import BaseNode, NodeWithScore
 
 from agentic_retriever.errors import AgenticRetrieverError, RetrievalError
-from agentic_retriever.retrievers.base import Candidate, Found, RetrieverAdapter, run_sides, take_nodes
+from agentic_retriever.indices.hierarchy import LeafHit
+from agentic_retriever.retrievers.base import (
+    RetrievalRequest,
+    RetrieverAdapter,
+    Scores,
+    SearchResult,
+    run_sides,
+    take_nodes,
+    with_hidden_metadata,
+)
 from agentic_retriever.retrievers.fusion import ranked
-from agentic_retriever.retrievers.vector import nearest
-from agentic_retriever.retrievers.view_search import hierarchy_of, leaves_for_chunks, seconds_left, with_vector
+from agentic_retriever.retrievers.vector import leaves_for_chunks, nearest, open_leaves, with_vector
 from agentic_retriever.schema import Degradation, Strategy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from llama_index.core.schema import BaseNode
-
-    from agentic_retriever.indices.hierarchy import LeafHit
-    from agentic_retriever.retrievers.base import RetrievalRequest
 
 LEAF: Final = "leaf"
 CHUNK: Final = "chunk"
@@ -53,10 +57,8 @@ class ChunkDecouplingRetriever(RetrieverAdapter):
 
     strategy = Strategy.CHUNK_DECOUPLING
 
-    def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
-        def left() -> float | None:
-            return seconds_left(deadline, self._settings.timer)
-
+    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
+        left = partial(self._left_s, deadline)
         request = with_vector(self._index, request, left())
         calls: dict[str, Callable[[], _Side]] = {
             LEAF: lambda: self._fine(request, left()),
@@ -64,48 +66,40 @@ class ChunkDecouplingRetriever(RetrieverAdapter):
         }
         sides, errors = run_sides(self._settings.workers, calls, timeout_s=left)
         try:
-            candidates = self._merged(sides, request)
+            result = self._merged(sides, request)
         except AgenticRetrieverError as err:
             errors[LEAF] = err  # only the chunks of leaves are read after the fact
             sides.pop(LEAF, None)
-            candidates = self._merged(sides, request)
+            result = self._merged(sides, request)
         if not sides:
-            told = "; ".join(f"{side}: {err}" for side, err in errors.items())
-            raise RetrievalError(f"both sides of chunk_decoupling failed: {told}", errors) from errors.get(CHUNK)
-        return Found(
-            tuple(candidates),
-            tuple(
-                Degradation(step=f"chunk_decoupling.{side}", reason=str(err), fallback=_FALLBACKS[side])
-                for side, err in errors.items()
-            ),
+            causes = "; ".join(f"{side}: {err}" for side, err in errors.items())
+            raise RetrievalError(f"both sides of chunk_decoupling failed: {causes}", errors) from errors.get(CHUNK)
+        lost = (
+            Degradation(step=f"chunk_decoupling.{side}", reason=str(err), fallback=_FALLBACKS[side])
+            for side, err in errors.items()
         )
+        return replace(result, degraded=tuple(lost))
 
-    def _fine(self, request: RetrievalRequest, left_s: float | None) -> _Side:
-        view = hierarchy_of(self._index, left_s)
-        hits = leaves_for_chunks(view, request, request.top_k, depth=FINE_FACTOR * request.top_k)
+    def _fine(self, request: RetrievalRequest, left_s: float) -> _Side:
+        view = open_leaves(self._index, left_s)
         best: dict[str, LeafHit] = {}
-        for hit in hits:  # best first
+        for hit in leaves_for_chunks(view, request, depth=FINE_FACTOR * request.top_k):  # best first
             best.setdefault(hit.chunk_id, hit)
         return _Side({chunk_id: hit.score for chunk_id, hit in best.items()}, leaves=best)
 
-    def _coarse(self, request: RetrievalRequest, left_s: float | None) -> _Side:
-        found = nearest(self._index, request, FINE_FACTOR * request.top_k, timeout_s=left_s)
-        scores = {c.node.node_id: c.score for c in found if c.score is not None}
-        return _Side(scores, nodes={c.node.node_id: c.node for c in found})
+    def _coarse(self, request: RetrievalRequest, left_s: float) -> _Side:
+        found = nearest(self._index, request, FINE_FACTOR * request.top_k, left_s)
+        scores = {one.node.node_id: one.score for one in found if one.score is not None}
+        return _Side(scores, nodes={one.node.node_id: one.node for one in found})
 
-    def _merged(self, sides: Mapping[str, _Side], request: RetrievalRequest) -> list[Candidate]:
+    def _merged(self, sides: Mapping[str, _Side], request: RetrievalRequest) -> SearchResult:
         means = _means([side.scores for side in sides.values()])
         nodes = {node_id: node for side in sides.values() for node_id, node in side.nodes.items()}
         leaves = sides[LEAF].leaves if LEAF in sides else {}
         taken = take_nodes(self._index, ranked(list(means.items())), nodes, request.top_k, filters=request.filters)
-        return [
-            Candidate(
-                _marked(node, leaves.get(node.node_id)),
-                score,
-                {name: side.scores.get(node.node_id) for name, side in sides.items()},
-            )
-            for node, score in taken
-        ]
+        marked = [NodeWithScore(node=_with_span(one.node, leaves), score=one.score) for one in taken]
+        sources: dict[str, Scores] = {name: side.scores for name, side in sides.items()}
+        return SearchResult(marked, sources=sources)
 
 
 def _means(sides: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -119,13 +113,7 @@ def _means(sides: Sequence[Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def _marked(node: BaseNode, leaf: LeafHit | None) -> BaseNode:
-    """Note the place of the best leaf in a copy of the node, where no prompt and no embedding sees it."""
-    if leaf is None:
-        return node
-    excluded = {
-        name: [*getattr(node, name), SPAN_KEY]
-        for name in ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys")
-    }
-    span = {"start": leaf.start, "end": leaf.end}
-    return node.model_copy(update={"metadata": {**node.metadata, SPAN_KEY: span}, **excluded})
+def _with_span(node: BaseNode, leaves: Mapping[str, LeafHit]) -> BaseNode:
+    """Note the place of a node's best leaf, if one was found."""
+    leaf = leaves.get(node.node_id)
+    return node if leaf is None else with_hidden_metadata(node, **{SPAN_KEY: {"start": leaf.start, "end": leaf.end}})

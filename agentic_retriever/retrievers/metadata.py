@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
-from agentic_retriever.retrievers.base import Found, RetrieverAdapter, run_guarded
-from agentic_retriever.retrievers.vector import nearest
+from llama_index.core.callbacks.base import CallbackManager
+
+from agentic_retriever.indices import Index
+from agentic_retriever.llm import ModelClient
+from agentic_retriever.retrievers.base import (
+    AdapterSettings,
+    RetrievalRequest,
+    RetrieverAdapter,
+    SearchResult,
+    run_guarded,
+    scores_of,
+)
+from agentic_retriever.retrievers.vector import DENSE, nearest
 from agentic_retriever.schema import Degradation, Strategy
-from agentic_retriever.understanding.clauses import RelaxationLadder
+from agentic_retriever.understanding.clauses import Clause, RelaxationLadder, Understood
 from agentic_retriever.understanding.extraction import extract_with_llm
 from agentic_retriever.understanding.fields import FieldDictionary
 from agentic_retriever.understanding.understanding import understand
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from agentic_retriever.llm import ModelClient
-    from agentic_retriever.retrievers.base import Candidate, RetrievalRequest
-    from agentic_retriever.understanding.clauses import Clause, Understood
 
 SURE = 0.7
 """A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value."""
@@ -36,8 +39,10 @@ class MetadataRetriever(RetrieverAdapter):
     strategy = Strategy.METADATA
     keeps_deadlines = True
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the base's arguments
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, index: Index, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
+    ) -> None:
+        super().__init__(index, settings, callback_manager=callback_manager)
         self._lock = threading.Lock()
         self._fields: tuple[int, FieldDictionary] | None = None
 
@@ -48,19 +53,23 @@ class MetadataRetriever(RetrieverAdapter):
             return understand(query, fields)
         return extract_with_llm(model, query, fields, timeout_s=timeout_s)
 
-    def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
-        left = None if deadline is None else deadline - self._settings.timer()
+    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
         # Half of the time at most, so that the search can still follow.
-        read = self.understood(request.query, timeout_s=None if left is None else left / 2, model=request.model)
-        clauses = applicable(read)
-        found: Sequence[Candidate] = ()
-        for rung in RelaxationLadder(clauses, request.filters):
-            timeout_s = None if deadline is None else deadline - self._settings.timer()
-            found = nearest(self._index, replace(request, filters=rung.filters), request.top_k, timeout_s=timeout_s)
+        read = self.understood(request.query, timeout_s=self._left_s(deadline) / 2, model=request.model)
+        ladder = iter(RelaxationLadder(applicable(read), request.filters))
+        while True:
+            rung = next(ladder)  # the last rung has no clause
+            narrowed = replace(request, filters=rung.filters)
+            found = nearest(self._index, narrowed, request.top_k, self._left_s(deadline))
             if found or not rung.kept:
-                lost = (*read.degraded, *(_dropped(said) for said in rung.dropped))
-                return Found(tuple(found), lost, tuple(clause.say for clause in rung.kept))
-        return Found(tuple(found), read.degraded)
+                break
+        lost = (
+            Degradation(step="metadata.filter", reason=f"nothing satisfies: {said}", fallback="left out")
+            for said in rung.dropped
+        )
+        return SearchResult(
+            found, (*read.degraded, *lost), tuple(clause.say for clause in rung.kept), {DENSE: scores_of(found)}
+        )
 
     def _dictionary(self) -> FieldDictionary:
         """Return the values of the index's current version, read once for each version."""
@@ -78,7 +87,3 @@ def applicable(understood: Understood) -> tuple[Clause, ...]:
     """Return the clauses worth filtering by: several that agree on a reading, or a single one that is sure."""
     clauses = understood.clauses
     return clauses if len(clauses) > 1 else understood.at_least(SURE)
-
-
-def _dropped(said: str) -> Degradation:
-    return Degradation(step="metadata.filter", reason=f"nothing satisfies: {said}", fallback="left out")

@@ -2,49 +2,124 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
-from llama_index.core.schema import MetadataMode
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 
 from agentic_retriever.errors import AgenticRetrieverError, LLMOutputError, RetrievalError
-from agentic_retriever.llm import ask, containers, json_values, random_boundary, without_thoughts
+from agentic_retriever.indices import Index
+from agentic_retriever.llm import ModelClient, ask, containers, json_values, random_boundary, without_thoughts
 from agentic_retriever.llm.prompts import plan_prompt
 from agentic_retriever.retrievers.base import (
-    Candidate,
-    Found,
+    AdapterSettings,
     RetrievalRequest,
     RetrieverAdapter,
+    Scores,
     SearchResult,
     run_sides,
     source_scores,
+    with_hidden_metadata,
 )
-from agentic_retriever.retrievers.fusion import ranked
+from agentic_retriever.retrievers.fusion import unit_scores
 from agentic_retriever.retrievers.hybrid import HybridRetriever
-from agentic_retriever.retrievers.splitting import MIN_PARTS, MOST_PARTS, distinct, split_question
+from agentic_retriever.retrievers.splitting import MAX_PARTS, MIN_PARTS, MOST_PARTS, distinct, split_question
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.text import Tokenizer, count_overlap, detect_language
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from llama_index.core.callbacks.base import CallbackManager
-    from llama_index.core.schema import BaseNode, NodeWithScore
-
-    from agentic_retriever.indices import Index
-    from agentic_retriever.llm import ModelClient
-    from agentic_retriever.retrievers.base import AdapterSettings
-
-
-# Merging what was found for the parts of a question: one ranking, in which every part keeps its best node.
 
 PARTS_KEY: Final = "retrieval_parts"
 """Metadata key of a planned result, beside ``retrieval``: the questions that the node was found for, such as
 ``["margin in 2024", "margin in 2025"]``; the whole question is among them where it found the node."""
+
+Retrieve: TypeAlias = Callable[[RetrievalRequest], SearchResult]
+"""How a part is searched for."""
+
+DEPTH_FACTOR: Final = 2
+MIN_DEPTH: Final = 20
+
+
+class PlannerRetriever(RetrieverAdapter):
+    """Answers for questions that ask for several things: comparisons, several questions, facts of several documents.
+
+    The parts come from the model in the settings where there is one, else from the words of the question; the whole
+    question is searched for beside them, so that a bad split costs little. Every part is searched for by ``retrieve``,
+    never by a planner, so plans do not nest. A question that cannot be split gives exactly what ``retrieve`` gives.
+
+    The scores of a split question are 0.7 times similarity plus 0.3 times keyword overlap, see ``merge_parts``; each
+    node names the questions that found it under the metadata key ``PARTS_KEY``. A part that fails is left out.
+    """
+
+    strategy = Strategy.PLANNER
+
+    def __init__(
+        self,
+        index: Index,
+        settings: AdapterSettings,
+        *,
+        retrieve: Retrieve | None = None,
+        callback_manager: CallbackManager | None = None,
+    ) -> None:
+        super().__init__(index, settings, callback_manager=callback_manager)
+        self._retrieve_part: Retrieve = retrieve or HybridRetriever(index, settings).search
+
+    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
+        parts, degraded = self._plan(request, self._left_s(deadline))
+        if len(parts) < MIN_PARTS:
+            whole = self._one(request, deadline)
+            return replace(whole, degraded=(*degraded, *whole.degraded), sources=_by_source(whole.nodes))
+        asked = {"question": replace(request, top_k=max(DEPTH_FACTOR * request.top_k, MIN_DEPTH))}
+        for i, part in enumerate(parts, start=1):
+            asked[f"part {i}"] = replace(asked["question"], query=part, query_vector=None)
+        results, errors = run_sides(
+            self._settings.workers,
+            {name: partial(self._one, single, deadline) for name, single in asked.items()},
+            timeout_s=partial(self._left_s, deadline),
+        )
+        if not results:
+            causes = "; ".join(f"{name}: {err}" for name, err in errors.items())
+            raise RetrievalError(f"every part of the question failed: {causes}", errors) from errors["question"]
+        degraded += [
+            Degradation(step=f"planner.{name}", reason=str(err), fallback="the other parts of the question")
+            for name, err in errors.items()
+        ]
+        degraded += [step for result in results.values() for step in result.degraded]
+        merged = merge_parts(
+            {asked[name].query: result.nodes for name, result in results.items()},
+            request.query,
+            tokenizer=Tokenizer(detect_language(request.query)),
+            top_k=request.top_k,
+        )
+        return replace(merged, degraded=tuple(dict.fromkeys(degraded)))
+
+    def _plan(self, request: RetrievalRequest, left_s: float) -> tuple[tuple[str, ...], list[Degradation]]:
+        client = request.model or self._settings.model
+        degraded: list[Degradation] = []
+        if client is not None:
+            try:
+                # Half of the time at most, so that the searches can still follow.
+                return plan_by_model(client, request.query, max_parts=MAX_PARTS, timeout_s=left_s / 2), []
+            except AgenticRetrieverError as err:
+                degraded = [Degradation(step="planner.plan", reason=str(err), fallback="splitting by words")]
+        return split_question(request.query), degraded
+
+    def _one(self, request: RetrievalRequest, deadline: float) -> SearchResult:
+        return self._retrieve_part(replace(request, timeout_s=self._left_s(deadline)))
+
+
+def _by_source(nodes: Sequence[NodeWithScore]) -> dict[str, dict[str, float | None]]:
+    """Return what sources gave the nodes of a result, by source."""
+    found: dict[str, dict[str, float | None]] = {}
+    for one in nodes:
+        for name, score in source_scores(one.node).items():
+            found.setdefault(name, {})[one.node.node_id] = score
+    return found
+
+
+# Merging what was found for the parts of a question: one ranking, in which every part keeps its best node.
 
 SIMILARITY_WEIGHT: Final = 0.7
 OVERLAP_WEIGHT: Final = 0.3
@@ -56,9 +131,8 @@ OVERLAP: Final = "overlap"
 
 @dataclass(slots=True)
 class _Hit:
-    node: BaseNode
+    found: NodeWithScore
     by_part: dict[str, float]
-    sources: Mapping[str, float]
 
     @property
     def similarity(self) -> float:
@@ -67,7 +141,7 @@ class _Hit:
 
 def merge_parts(
     found: Mapping[str, Sequence[NodeWithScore]], query: str, *, tokenizer: Tokenizer, top_k: int
-) -> tuple[Candidate, ...]:
+) -> SearchResult:
     """Merge the results of several questions.
 
     A node's score is 0.7 times its similarity plus 0.3 times its keyword overlap, both in [0, 1]. Its similarity is the
@@ -77,11 +151,11 @@ def merge_parts(
     hits: dict[str, _Hit] = {}
     best: list[str] = []
     for part in sorted(found, key=lambda part: part != query):
-        scores = _to_unit({n.node.node_id: n.score for n in found[part]})
+        scores = unit_scores([(one.node.node_id, one.score) for one in found[part]])
         best += list(scores)[:1]
-        for entry in found[part]:
-            node_id = entry.node.node_id
-            hit = hits.setdefault(node_id, _Hit(entry.node, {}, source_scores(entry.node)))
+        for one in found[part]:
+            node_id = one.node.node_id
+            hit = hits.setdefault(node_id, _Hit(one, {}))
             hit.by_part[part] = max(scores[node_id], hit.by_part.get(part, 0.0))
     terms = {part: tokenizer.query_tokens(part) for part in {query, *found}}
     overlaps = {node_id: _overlap(hit, query, terms, tokenizer) for node_id, hit in hits.items()}
@@ -89,38 +163,19 @@ def merge_parts(
     order = sorted(totals, key=lambda node_id: (-totals[node_id], node_id))
     kept = dict.fromkeys(list(dict.fromkeys(best))[:top_k])
     kept |= dict.fromkeys([node_id for node_id in order if node_id not in kept][: top_k - len(kept)])
-    return tuple(_candidate(hits[node_id], totals[node_id], overlaps[node_id]) for node_id in order if node_id in kept)
-
-
-def _to_unit(scores: Mapping[str, float | None]) -> dict[str, float]:
-    """Bring scores to [0, 1], best first; what has no score gets 0."""
-    order = ranked(list(scores.items()))
-    finite = [score for _, score in order if score is not None]
-    if not finite:
-        return {node_id: 0.0 for node_id, _ in order}
-    low, span = finite[-1], finite[0] - finite[-1]
-    if not (span > 0 and math.isfinite(span)):
-        return {node_id: float(score is not None) for node_id, score in order}
-    return {node_id: 0.0 if score is None else (score - low) / span for node_id, score in order}
+    chosen = [node_id for node_id in order if node_id in kept]
+    sources: dict[str, Scores] = dict(_by_source([hits[i].found for i in chosen]))
+    sources |= {SIMILARITY: {i: hits[i].similarity for i in chosen}, OVERLAP: {i: overlaps[i] for i in chosen}}
+    return SearchResult([NodeWithScore(node=_with_parts(hits[i]), score=totals[i]) for i in chosen], sources=sources)
 
 
 def _overlap(hit: _Hit, query: str, terms: Mapping[str, Sequence[str]], tokenizer: Tokenizer) -> float:
     wanted = [term for part in (query, *hit.by_part) for term in terms[part]]
-    return count_overlap(wanted, tokenizer.tokens(hit.node.get_content(metadata_mode=MetadataMode.EMBED)))
+    return count_overlap(wanted, tokenizer.tokens(hit.found.node.get_content(metadata_mode=MetadataMode.EMBED)))
 
 
-def _candidate(hit: _Hit, score: float, overlap: float) -> Candidate:
-    sources = {**hit.sources, SIMILARITY: hit.similarity, OVERLAP: overlap}
-    return Candidate(_with_parts(hit.node, list(hit.by_part)), score, sources)
-
-
-def _with_parts(node: BaseNode, parts: list[str]) -> BaseNode:
-    """Copy a node as far as it changes, and note its parts where neither prompts nor embeddings have them."""
-    excluded = {
-        name: [*getattr(node, name), PARTS_KEY]
-        for name in ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys")
-    }
-    return node.model_copy(update={"metadata": {**node.metadata, PARTS_KEY: parts}, **excluded})
+def _with_parts(hit: _Hit) -> BaseNode:
+    return with_hidden_metadata(hit.found.node, **{PARTS_KEY: list(hit.by_part)})
 
 
 # The parts of a question as a model sees them.
@@ -172,88 +227,3 @@ def _question(item: object) -> str:
     if isinstance(item, dict):
         item = next((item[key] for key in _QUESTION_KEYS if isinstance(item.get(key), str)), "")
     return item.strip() if isinstance(item, str) else ""
-
-
-Retrieve = Callable[[RetrievalRequest], SearchResult]
-"""How a part is searched for."""
-
-DEPTH_FACTOR = 2
-MIN_DEPTH = 20
-
-
-class PlannerRetriever(RetrieverAdapter):
-    """Answers for questions that ask for several things: comparisons, several questions, facts of several documents.
-
-    The parts come from the model in the settings where there is one, else from the words of the question; the whole
-    question is searched for beside them, so that a bad split costs little. Every part is searched for by ``retrieve``,
-    never by a planner, so plans do not nest. A question that cannot be split gives exactly what ``retrieve`` gives.
-
-    The scores of a split question are 0.7 times similarity plus 0.3 times keyword overlap, see ``merge_parts``; each
-    node names the questions that found it under the metadata key ``PARTS_KEY``. A part that fails is left out.
-    """
-
-    strategy = Strategy.PLANNER
-
-    def __init__(
-        self,
-        index: Index,
-        settings: AdapterSettings,
-        *,
-        retrieve: Retrieve | None = None,
-        callback_manager: CallbackManager | None = None,
-    ) -> None:
-        super().__init__(index, settings, callback_manager=callback_manager)
-        self._retrieve_part: Retrieve = retrieve or HybridRetriever(index, settings).search
-
-    def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
-        def left() -> float | None:
-            return None if deadline is None else deadline - self._settings.timer()
-
-        parts, degraded = self._plan(request, left())
-        if len(parts) < MIN_PARTS:
-            return _as_found(self._one(request, left), degraded)
-        depth = max(DEPTH_FACTOR * request.top_k, MIN_DEPTH)
-        whole = replace(request, top_k=depth)
-        asked = {"question": whole}
-        asked |= {f"part {i}": replace(whole, query=part, query_vector=None) for i, part in enumerate(parts, start=1)}
-        results, errors = run_sides(
-            self._settings.workers,
-            {name: partial(self._one, single, left) for name, single in asked.items()},
-            timeout_s=left,
-        )
-        if not results:
-            told = "; ".join(f"{name}: {err}" for name, err in errors.items())
-            raise RetrievalError(f"every part of the question failed: {told}", errors) from errors["question"]
-        degraded += [_left_out(name, err) for name, err in errors.items()]
-        degraded += [step for result in results.values() for step in result.degraded]
-        candidates = merge_parts(
-            {asked[name].query: result.nodes for name, result in results.items()},
-            request.query,
-            tokenizer=Tokenizer(detect_language(request.query)),
-            top_k=request.top_k,
-        )
-        return Found(candidates, tuple(dict.fromkeys(degraded)))
-
-    def _plan(self, request: RetrievalRequest, left_s: float | None) -> tuple[tuple[str, ...], list[Degradation]]:
-        query, limit = request.query, self._settings.planner_parts
-        client = request.model or self._settings.model
-        if client is None:
-            return split_question(query, max_parts=limit), []
-        try:
-            # Half of the time at most, so that the searches can still follow.
-            return plan_by_model(client, query, max_parts=limit, timeout_s=None if left_s is None else left_s / 2), []
-        except AgenticRetrieverError as err:
-            step = Degradation(step="planner.plan", reason=str(err), fallback="splitting by words")
-            return split_question(query, max_parts=limit), [step]
-
-    def _one(self, request: RetrievalRequest, left: Callable[[], float | None]) -> SearchResult:
-        return self._retrieve_part(replace(request, timeout_s=left()))
-
-
-def _as_found(result: SearchResult, degraded: list[Degradation]) -> Found:
-    candidates = tuple(Candidate(n.node, n.score, source_scores(n.node)) for n in result.nodes)
-    return Found(candidates, (*degraded, *result.degraded))
-
-
-def _left_out(name: str, err: AgenticRetrieverError) -> Degradation:
-    return Degradation(step=f"planner.{name}", reason=str(err), fallback="the other parts of the question")

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-from llama_index.core.schema import IndexNode, NodeRelationship, RelatedNodeInfo
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.schema import BaseNode, IndexNode, NodeRelationship, NodeWithScore, RelatedNodeInfo
 
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
-from agentic_retriever.retrievers.base import Candidate, Found, RetrieverAdapter, fetch_nodes
-from agentic_retriever.retrievers.view_search import (
-    hierarchy_of,
+from agentic_retriever.indices import Index
+from agentic_retriever.indices.hierarchy import HierarchyView, LeafHit
+from agentic_retriever.retrievers.base import (
+    AdapterSettings,
+    RetrievalRequest,
+    RetrieverAdapter,
+    SearchResult,
+    fetch_nodes,
+)
+from agentic_retriever.retrievers.vector import (
+    DENSE,
     leaves_for_chunks,
     nearest_among,
+    open_leaves,
     plain_search,
-    seconds_left,
     with_vector,
 )
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.understanding.references import ReferenceMap, find_references
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from llama_index.core.callbacks.base import CallbackManager
-    from llama_index.core.schema import BaseNode
-
-    from agentic_retriever.indices import Index
-    from agentic_retriever.indices.hierarchy import HierarchyView, LeafHit
-    from agentic_retriever.retrievers.base import AdapterSettings, RetrievalRequest
 
 LEAF: Final = "leaf"
 MERGED: Final = "merged"
@@ -82,25 +83,21 @@ class RecursiveRetriever(RetrieverAdapter):
         self._merge_ratio = merge_ratio
         self._known: tuple[HierarchyView, ReferenceMap] | None = None
 
-    def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
-        def left() -> float | None:
-            return seconds_left(deadline, self._settings.timer)
-
-        request = with_vector(self._index, request, left())
+    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
+        request = with_vector(self._index, request, self._left_s(deadline))
         try:
-            view = hierarchy_of(self._index, left())
-            depth = max(MIN_LEAVES, LEAF_FACTOR * request.top_k)
-            hits = leaves_for_chunks(view, request, request.top_k, depth=depth)
+            view = open_leaves(self._index, self._left_s(deadline))
+            hits = leaves_for_chunks(view, request, depth=max(MIN_LEAVES, LEAF_FACTOR * request.top_k))
         except AgenticRetrieverError as err:
-            return plain_search(self._index, request, step="recursive.leaves", err=err, left_s=left())
-        found = self._chunks(merged(hits, self._merge_ratio), request)
-        trail = _Trail({c.node.node_id: c for c in found})
+            left_s = self._left_s(deadline)
+            return plain_search(self._index, request, step="recursive.leaves", err=err, left_s=left_s)
+        trail = self._read(merged(hits, self._merge_ratio), request.top_k)
         try:
             self._follow(trail, request, self._references(view), deadline)
         except AgenticRetrieverError as err:
             lost = Degradation(step="recursive.references", reason=str(err), fallback="what was found until then")
-            return Found(tuple(trail.found.values()), (lost,))
-        return Found(tuple(trail.found.values()))
+            return trail.result((lost,))
+        return trail.result()
 
     def _references(self, view: HierarchyView) -> ReferenceMap:
         known = self._known
@@ -108,48 +105,45 @@ class RecursiveRetriever(RetrieverAdapter):
             known = self._known = (view, ReferenceMap(view.outlines))
         return known[1]
 
-    def _chunks(self, scored: Sequence[MergedChunk], request: RetrievalRequest) -> list[Candidate]:
+    def _read(self, scored: Sequence[MergedChunk], top_k: int) -> _Trail:
         """Read the best chunks; those that were deleted or changed meanwhile make room for the next."""
-        found: list[Candidate] = []
-        for start in range(0, len(scored), request.top_k):
-            batch = scored[start : start + request.top_k]
+        trail = _Trail()
+        for start in range(0, len(scored), top_k):
+            batch = scored[start : start + top_k]
             nodes = fetch_nodes(self._index, [chunk.chunk_id for chunk in batch])
-            found += [
-                Candidate(nodes[chunk.chunk_id], chunk.score, chunk.sources)
-                for chunk in batch
-                if chunk.chunk_id in nodes
-            ]
-            if len(found) >= request.top_k:
+            for chunk in batch:
+                if chunk.chunk_id in nodes:
+                    trail.begin(nodes[chunk.chunk_id], chunk)
+            if len(trail.found) >= top_k:
                 break
-        return found
+        return trail
 
-    def _follow(
-        self, trail: _Trail, request: RetrievalRequest, references: ReferenceMap, deadline: float | None
-    ) -> None:
-        frontier = sorted(trail.found.values(), key=lambda c: (-(c.score or 0.0), c.node.node_id))[:FOLLOWED_FROM]
+    def _follow(self, trail: _Trail, request: RetrievalRequest, references: ReferenceMap, deadline: float) -> None:
+        frontier = sorted(trail.found.values(), key=lambda one: (-(one.score or 0.0), one.node.node_id))[:FOLLOWED_FROM]
         for _step in range(self._depth):
-            if deadline is not None and self._settings.timer() >= deadline:
+            if self._left_s(deadline) <= 0:
                 raise DeadlineExceededError("the time ran out while references were followed")
             targets = trail.targets(frontier, references)
             if not targets:
                 return
             frontier = trail.add(targets, self._own_scores(targets, request))
 
-    def _own_scores(self, targets: Mapping[str, float], request: RetrievalRequest) -> list[Candidate]:
+    def _own_scores(self, targets: Mapping[str, float], request: RetrievalRequest) -> list[NodeWithScore]:
         found = nearest_among(self._index, request, targets, len(targets))
-        known = {candidate.node.node_id for candidate in found}
+        known = {one.node.node_id for one in found}
         # Not every store can be asked for some nodes only.
         others = fetch_nodes(self._index, [node_id for node_id in targets if node_id not in known])
-        return [*found, *(Candidate(node, None) for node in others.values())]
+        return [*found, *(NodeWithScore(node=node, score=None) for node in others.values())]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MergedChunk:
-    """A chunk with its score and where that comes from."""
+    """A chunk with its score, and that of its best leaf."""
 
     chunk_id: str
     score: float
-    sources: Mapping[str, float]
+    leaf_score: float
+    is_merged: bool = False  # whether enough of its leaves were found
 
 
 def merged(hits: Sequence[LeafHit], ratio: float = MERGE_RATIO) -> list[MergedChunk]:
@@ -165,50 +159,63 @@ def _merged(chunk_id: str, group: Sequence[LeafHit], ratio: float) -> MergedChun
     best = max(hit.score for hit in group)
     share = len(group) / max(group[0].siblings, len(group))
     if len(group) < 2 or share < ratio:
-        return MergedChunk(chunk_id=chunk_id, score=best, sources={LEAF: best})
-    score = best + MERGE_GAIN * share * (1 - best)
-    return MergedChunk(chunk_id=chunk_id, score=score, sources={LEAF: best, MERGED: score})
+        return MergedChunk(chunk_id, best, best)
+    return MergedChunk(chunk_id, best + MERGE_GAIN * share * (1 - best), best, is_merged=True)
 
 
 @dataclass(slots=True)
 class _Trail:
-    """The chunks found so far, each visited once."""
+    """The chunks found so far, each visited once, and what each source gave them."""
 
-    found: dict[str, Candidate]
+    found: dict[str, NodeWithScore] = field(default_factory=dict)
+    sources: dict[str, dict[str, float | None]] = field(
+        default_factory=lambda: {name: {} for name in (DENSE, LEAF, MERGED, REFERRED)}
+    )
     followed: int = 0
     visited: set[str] = field(default_factory=set)
 
-    def targets(self, frontier: Sequence[Candidate], references: ReferenceMap) -> dict[str, float]:
+    def begin(self, node: BaseNode, chunk: MergedChunk) -> None:
+        """Take in a chunk whose leaves were found."""
+        self.found[chunk.chunk_id] = NodeWithScore(node=node, score=chunk.score)
+        self.sources[LEAF][chunk.chunk_id] = chunk.leaf_score
+        if chunk.is_merged:
+            self.sources[MERGED][chunk.chunk_id] = chunk.score
+
+    def result(self, degraded: tuple[Degradation, ...] = ()) -> SearchResult:
+        """Return all that was found."""
+        return SearchResult(list(self.found.values()), degraded, sources=self.sources)
+
+    def targets(self, frontier: Sequence[NodeWithScore], references: ReferenceMap) -> dict[str, float]:
         """Return what the chunks refer to and was not visited, with the best score of what refers to it."""
         targets: dict[str, float] = {}
-        for candidate in frontier:
-            self.visited.add(candidate.node.node_id)
-            for target in _pointed_at(candidate.node, references):
+        for one in frontier:
+            self.visited.add(one.node.node_id)
+            for target in _pointed_at(one.node, references):
                 is_new = target not in targets and target not in self.visited
                 if is_new and self.followed + len(targets) >= MAX_FOLLOWED:
                     continue
                 if target not in self.visited:
-                    targets[target] = max(targets.get(target, -1.0), candidate.score or 0.0)
+                    targets[target] = max(targets.get(target, -1.0), one.score or 0.0)
         self.followed += len(targets)
         self.visited.update(targets)
         return targets
 
-    def add(self, targets: Mapping[str, float], reached: Sequence[Candidate]) -> list[Candidate]:
+    def add(self, targets: Mapping[str, float], reached: Sequence[NodeWithScore]) -> list[NodeWithScore]:
         """Take in what was reached, and return it with its scores; what was found before keeps the better score."""
-        added: list[Candidate] = []
-        for candidate in reached:
-            node_id = candidate.node.node_id
-            score = _referred_score(candidate.score, targets[node_id])
+        added: list[NodeWithScore] = []
+        for one in reached:
+            node_id = one.node.node_id
+            score = _referred_score(one.score, targets[node_id])
             known = self.found.get(node_id)
-            sources = {**candidate.sources, **(known.sources if known else {}), REFERRED: score}
             best = score if known is None or known.score is None else max(score, known.score)
-            self.found[node_id] = replace(candidate, score=best, sources=sources)
+            self.sources[DENSE][node_id], self.sources[REFERRED][node_id] = one.score, score
+            self.found[node_id] = NodeWithScore(node=one.node, score=best)
             added.append(self.found[node_id])
         return added
 
 
 def _referred_score(own: float | None, referrer: float) -> float:
-    if own is None or own != own:  # noqa: PLR0124 - NaN is unequal to itself
+    if own is None or math.isnan(own):
         return REFERRED_SHARE * referrer
     return own + REFERRED_SHARE * max(0.0, referrer - own)
 

@@ -7,11 +7,15 @@ routing, the command line and the contract suite read it from here. A program ad
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agentic_retriever.errors import ConfigError, NoEligibleStrategyError, UnknownStrategyError, unknown_name
+from agentic_retriever.indices import Index
+from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
+from agentic_retriever.retrievers.base import AdapterSettings, RetrieverAdapter
 from agentic_retriever.retrievers.chunk_decoupling import ChunkDecouplingRetriever
 from agentic_retriever.retrievers.hybrid import HybridRetriever
 from agentic_retriever.retrievers.metadata import MetadataRetriever
@@ -20,13 +24,6 @@ from agentic_retriever.retrievers.recursive import RecursiveRetriever
 from agentic_retriever.retrievers.summary import SummaryRetriever
 from agentic_retriever.retrievers.vector import AskedRetriever, VectorRetriever
 from agentic_retriever.schema import Strategy, StrategyCard, View
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from agentic_retriever.indices import Index
-    from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
-    from agentic_retriever.retrievers.base import AdapterSettings, RetrieverAdapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +34,7 @@ class StrategySpec:
     description: str
     needs: tuple[View, ...]
     cost: float
-    typical_ms: float  # Typical latency in milliseconds on a small index with a local embedding model
+    typical_ms: float  # on a small index with a local embedding model
     build: Callable[[Index, AdapterSettings], RetrieverAdapter]
     signals: Mapping[str, float] = field(default_factory=dict)
 

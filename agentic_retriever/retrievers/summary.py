@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agentic_retriever.errors import AgenticRetrieverError, StoreError
-from agentic_retriever.retrievers.base import Candidate, Found, RetrieverAdapter, run_guarded
-from agentic_retriever.retrievers.vector import nearest
-from agentic_retriever.retrievers.view_search import (
+from agentic_retriever.indices.summaries import SummaryHit, SummaryView
+from agentic_retriever.retrievers.base import (
+    RetrievalRequest,
+    RetrieverAdapter,
+    SearchResult,
+    run_guarded,
+    scores_of,
+)
+from agentic_retriever.retrievers.vector import (
+    DENSE,
+    nearest,
     nearest_among,
     plain_search,
-    seconds_left,
-    summaries_of,
+    view_time_s,
     with_vector,
 )
 from agentic_retriever.schema import Strategy
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from agentic_retriever.indices.summaries import SummaryHit, SummaryView
-    from agentic_retriever.retrievers.base import RetrievalRequest
 
 SUMMARY: Final = "summary"
 """Name in the per-source scores, beside ``dense``, of the cosine of the document's summary. It chooses the documents
@@ -44,40 +45,39 @@ class SummaryRetriever(RetrieverAdapter):
 
     strategy = Strategy.SUMMARY
 
-    def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
-        def left() -> float | None:
-            return seconds_left(deadline, self._settings.timer)
-
-        request = with_vector(self._index, request, left())
+    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
+        index = self._index
+        request = with_vector(index, request, self._left_s(deadline))
         try:
-            view = summaries_of(self._index, left())
+            open_now = partial(index.summaries, timeout_s=view_time_s(self._left_s(deadline)))
+            view = run_guarded(f"opening the summaries of index {index.name}", open_now)
             if view.coverage < MIN_COVERAGE:
                 raise StoreError(
-                    f"only {view.summarised:,} of {len(view.chunks):,} documents of index {self._index.name!r} have a "
-                    "summary"
+                    f"only {view.summarised:,} of {len(view.chunks):,} documents of index {index.name!r} have a summary"
                 )
-            return Found(tuple(self._detail(view, request)))
+            return self._detail(view, request, self._left_s(deadline))
         except AgenticRetrieverError as err:
-            return plain_search(self._index, request, step="summary.summaries", err=err, left_s=left())
+            return plain_search(index, request, step="summary.summaries", err=err, left_s=self._left_s(deadline))
 
-    def _detail(self, view: SummaryView, request: RetrievalRequest) -> list[Candidate]:
-        vector = request.query_vector or ()
-        found: list[Candidate] = []
+    def _detail(self, view: SummaryView, request: RetrievalRequest, left_s: float) -> SearchResult:
+        result = SearchResult()
         for wanted in DOCUMENTS:
             if wanted * view.most_chunks < request.top_k and wanted < DOCUMENTS[-1]:
                 continue  # so many documents cannot hold enough chunks
-            hits = run_guarded("the summaries", partial(view.search, vector, wanted))
+            hits = run_guarded("the summaries", partial(view.search, request.query_vector or (), wanted))
             is_last = len(hits) < wanted or wanted == DOCUMENTS[-1]
             if is_last or sum(len(view.chunks[hit.doc_id]) for hit in hits) >= request.top_k:
-                found = self._chunks(view, hits, request)
-            if is_last or len(found) >= request.top_k:
+                result = self._chunks(view, hits, request)
+            if is_last or len(result.nodes) >= request.top_k:
                 break
-        if len(found) < request.top_k:
-            # What satisfies the filters lies in documents far down the list or without a summary.
-            found += nearest(self._index, request, request.top_k, timeout_s=None)
-        return found
+        if len(result.nodes) >= request.top_k:
+            return result
+        # What satisfies the filters lies in documents far down the list or without a summary.
+        nodes = [*result.nodes, *nearest(self._index, request, request.top_k, left_s)]
+        return SearchResult(nodes, sources={**result.sources, DENSE: scores_of(nodes)})
 
-    def _chunks(self, view: SummaryView, hits: Sequence[SummaryHit], request: RetrievalRequest) -> list[Candidate]:
-        cosines = {node_id: hit.score for hit in hits for node_id in view.chunks[hit.doc_id]}
+    def _chunks(self, view: SummaryView, hits: Sequence[SummaryHit], request: RetrievalRequest) -> SearchResult:
+        cosines: dict[str, float | None] = {i: hit.score for hit in hits for i in view.chunks[hit.doc_id]}
         found = nearest_among(self._index, request, list(cosines), request.top_k)
-        return [replace(c, sources={**c.sources, SUMMARY: cosines[c.node.node_id]}) for c in found]
+        chosen = scores_of(found)
+        return SearchResult(found, sources={DENSE: chosen, SUMMARY: {i: cosines[i] for i in chosen}})

@@ -1,33 +1,35 @@
-"""Strategy ``vector``: the nodes whose vectors are nearest to the question's by cosine."""
+"""Strategy ``vector``: the nodes whose vectors are nearest to the question's by cosine; and what others need of it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from llama_index.core.vector_stores.types import VectorStoreQuery
+from llama_index.core.callbacks.base import CallbackManager
+from llama_index.core.schema import NodeWithScore
+from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery, VectorStoreQueryResult
 
-from agentic_retriever.errors import DeadlineExceededError
+from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
 from agentic_retriever.filters import is_empty, node_fields, predicate
-from agentic_retriever.indices.prefilter import PlanKind
+from agentic_retriever.indices import Index
+from agentic_retriever.indices.hierarchy import HierarchyView, LeafHit
+from agentic_retriever.indices.prefilter import FilterPlan, PlanKind
 from agentic_retriever.indices.vector_rows import MAX_CANDIDATES
-from agentic_retriever.retrievers.base import Candidate, Found, RetrieverAdapter, fetch_nodes, run_guarded
-from agentic_retriever.schema import Strategy
+from agentic_retriever.retrievers.base import (
+    AdapterSettings,
+    RetrievalRequest,
+    RetrieverAdapter,
+    SearchResult,
+    fetch_nodes,
+    run_guarded,
+    scores_of,
+)
+from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.threads import DeadlineCaller
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from llama_index.core.callbacks.base import CallbackManager
-    from llama_index.core.schema import NodeWithScore
-    from llama_index.core.vector_stores.types import MetadataFilters
-
-    from agentic_retriever.indices import Index
-    from agentic_retriever.indices.prefilter import FilterPlan
-    from agentic_retriever.retrievers.base import AdapterSettings, RetrievalRequest
-
-
-DENSE = "dense"
+DENSE: Final = "dense"
 """Name of the dense source in the per-source scores; its score is the cosine."""
 
 
@@ -37,47 +39,83 @@ class VectorRetriever(RetrieverAdapter):
     strategy = Strategy.VECTOR
     keeps_deadlines = True
 
-    def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
-        timeout_s = None if deadline is None else deadline - self._settings.timer()
-        return Found(tuple(nearest(self._index, request, request.top_k, timeout_s=timeout_s)))
+    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
+        found = nearest(self._index, request, request.top_k, self._left_s(deadline))
+        return SearchResult(found, sources={DENSE: scores_of(found)})
 
 
-def nearest(index: Index, request: RetrievalRequest, depth: int, *, timeout_s: float | None) -> list[Candidate]:
+def with_vector(index: Index, request: RetrievalRequest, left_s: float) -> RetrievalRequest:
+    """Return the request with the question's vector, embedded now if it has none."""
+    if request.query_vector is not None:
+        return request
+    if left_s <= 0:
+        raise DeadlineExceededError("no time was left to embed the question; allow more time")
+    embedded = run_guarded("the embedding model", lambda: index.embedding.embed_query(request.query, timeout_s=left_s))
+    return replace(request, query_vector=tuple(float(x) for x in embedded))
+
+
+def nearest(index: Index, request: RetrievalRequest, depth: int, left_s: float) -> list[NodeWithScore]:
     """Find the nodes nearest to the question."""
     filters, plan = request.filters, _plan(index, request.filters, depth)
     if plan is not None and plan.kind is PlanKind.NONE:
         return []  # nothing satisfies the filters, so there is nothing to search
-    node_ids = None if plan is None else plan.node_ids
-    vector = request.query_vector
-    if vector is None:
-        if timeout_s is not None and timeout_s <= 0:
-            raise DeadlineExceededError("no time was left to embed the question; allow more time")
-        embedded = run_guarded(
-            "the embedding model", lambda: index.embedding.embed_query(request.query, timeout_s=timeout_s)
-        )
-        vector = tuple(float(x) for x in embedded)
+    vector = with_vector(index, request, left_s).query_vector or ()
     if plan is not None and plan.high <= MAX_CANDIDATES:
         among = _among_candidates(index, filters, vector, depth)
         if among is not None:
             return among
+    node_ids = None if plan is None or plan.node_ids is None else list(plan.node_ids)
+    # Beside ids a text would tell some stores that an empty list of them means no restriction.
+    result = _query(index, request, vector, depth, node_ids, query_str=request.query if node_ids is None else None)
+    if not result.nodes and result.ids:  # stores that keep no text answer with ids only
+        known = fetch_nodes(index, result.ids)
+        pairs = zip(result.ids, result.similarities or (), strict=False)
+        return [NodeWithScore(node=known[i], score=score) for i, score in pairs if i in known]
+    return _scored(result)
+
+
+def nearest_among(
+    index: Index, request: RetrievalRequest, node_ids: Collection[str], depth: int
+) -> list[NodeWithScore]:
+    """Find those of some nodes that are nearest to the question, which has its vector."""
+    if not node_ids or request.query_vector is None:
+        return []  # some stores take no ids for no restriction
+    found = _scored(_query(index, request, request.query_vector, depth, list(node_ids)))
+    allowed = set(node_ids)
+    return [one for one in found if one.node.node_id in allowed]
+
+
+def plain_search(
+    index: Index, request: RetrievalRequest, *, step: str, err: AgenticRetrieverError, left_s: float
+) -> SearchResult:
+    """Search as ``vector`` does, and say why."""
+    found = nearest(index, request, request.top_k, left_s)
+    lost = Degradation(step=step, reason=str(err), fallback="dense search over chunks")
+    return SearchResult(found, (lost,), sources={DENSE: scores_of(found)})
+
+
+def _query(
+    index: Index,
+    request: RetrievalRequest,
+    vector: Sequence[float],
+    depth: int,
+    node_ids: list[str] | None,
+    query_str: str | None = None,
+) -> VectorStoreQueryResult:
     query = VectorStoreQuery(
         query_embedding=list(vector),
-        # Beside ids a text would tell some stores that an empty list of them means no restriction.
-        query_str=request.query if node_ids is None else None,
-        node_ids=None if node_ids is None else list(node_ids),
+        query_str=query_str,
+        node_ids=node_ids,
         similarity_top_k=depth,
         # A group without clauses must not reach a store: some take it for "nothing", some for "everything".
-        filters=None if is_empty(filters) else filters,
+        filters=None if is_empty(request.filters) else request.filters,
     )
-    result = run_guarded(f"the store of index {index.name}", lambda: index.vector_store.query(query))
-    scores = list(result.similarities or ())
-    nodes = list(result.nodes or ())
-    if not nodes and result.ids:
-        # Stores that keep no text answer with ids only.
-        known = fetch_nodes(index, result.ids)
-        pairs = zip(result.ids, scores, strict=False)
-        return [Candidate(known[i], score, {DENSE: score}) for i, score in pairs if i in known]
-    return [Candidate(node, score, {DENSE: score}) for node, score in zip(nodes, scores, strict=False)]
+    return run_guarded(f"the store of index {index.name}", lambda: index.vector_store.query(query))
+
+
+def _scored(result: VectorStoreQueryResult) -> list[NodeWithScore]:
+    pairs = zip(result.nodes or (), result.similarities or (), strict=False)
+    return [NodeWithScore(node=node, score=score) for node, score in pairs]
 
 
 def _plan(index: Index, filters: MetadataFilters | None, depth: int) -> FilterPlan | None:
@@ -89,16 +127,45 @@ def _plan(index: Index, filters: MetadataFilters | None, depth: int) -> FilterPl
 
 def _among_candidates(
     index: Index, filters: MetadataFilters | None, vector: Sequence[float], depth: int
-) -> list[Candidate] | None:
+) -> list[NodeWithScore] | None:
     """Search exactly among the nodes that satisfy the filters, where their vectors are in memory."""
     rows = index.vector_rows()
-    if rows is None:
-        return None
-    found = rows.nearest(vector, index.candidates(filters), depth)
+    found = None if rows is None else rows.nearest(vector, index.candidates(filters), depth)
     if found is None:
         return None
     nodes = fetch_nodes(index, [node_id for node_id, _cosine in found])
-    return [Candidate(nodes[i], cosine, {DENSE: cosine}) for i, cosine in found if i in nodes]
+    return [NodeWithScore(node=nodes[i], score=cosine) for i, cosine in found if i in nodes]
+
+
+# Leaves, which two strategies search before their chunks.
+
+VIEW_SHARE: Final = 0.5
+"""Share of the time left that a search waits for a view that is being built, so that dense search can still follow."""
+
+MAX_LEAVES: Final = 10_000
+_GROWTH: Final = 4
+
+
+def view_time_s(left_s: float) -> float:
+    """Return how long a view that is being built is waited for."""
+    return max(0.0, left_s) * VIEW_SHARE
+
+
+def open_leaves(index: Index, left_s: float) -> HierarchyView:
+    """Return the leaves of an index."""
+    open_now = partial(index.hierarchy, timeout_s=view_time_s(left_s))
+    return run_guarded(f"opening the leaves of index {index.name}", open_now)
+
+
+def leaves_for_chunks(view: HierarchyView, request: RetrievalRequest, *, depth: int) -> list[LeafHit]:
+    """Find leaves, best first, until they come from ``top_k`` different chunks."""
+    vector = request.query_vector or ()
+    while True:
+        hits = run_guarded("the leaves", partial(view.search, vector, depth, filters=request.filters))
+        is_enough = len({hit.chunk_id for hit in hits}) >= request.top_k
+        if is_enough or len(hits) < depth or depth >= MAX_LEAVES:
+            return hits
+        depth = min(_GROWTH * depth, MAX_LEAVES)
 
 
 # Strategy ``vector`` over an index that can only be asked: somebody else's retriever, held to the contract of ours.
@@ -127,7 +194,7 @@ class AskedRetriever(RetrieverAdapter):
         # Of its own, so that a retriever that hangs takes no thread from others.
         self._caller = DeadlineCaller(f"index {index.name}", max_calls=_MAX_CALLS)
 
-    def _search(self, request: RetrievalRequest, deadline: float | None) -> Found:
+    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
         is_filtered, satisfies = not is_empty(request.filters), predicate(request.filters)
         depth = min(_FACTOR * request.top_k, MAX_DEPTH) if is_filtered else request.top_k
         before = -1
@@ -136,11 +203,9 @@ class AskedRetriever(RetrieverAdapter):
             kept = [one for one in given if satisfies(node_fields(one.node))]
             is_all = len(given) < depth or len(given) <= before or depth >= MAX_DEPTH
             if not is_filtered or len(kept) >= request.top_k or is_all:
-                return Found(tuple(Candidate(one.node, one.score, {ASKED: one.score}) for one in kept))
+                return SearchResult(kept, sources={ASKED: scores_of(kept)})
             before, depth = len(given), min(_FACTOR * depth, MAX_DEPTH)
 
-    def _ask(self, query: str, depth: int, deadline: float | None) -> list[NodeWithScore]:
+    def _ask(self, query: str, depth: int, deadline: float) -> list[NodeWithScore]:
         call = partial(run_guarded, f"index {self._index.name}", lambda: list(self._index.ask(query, depth)))
-        if deadline is None:
-            return call()
-        return self._caller.call(call, deadline - self._settings.timer())
+        return self._caller.call(call, self._left_s(deadline))

@@ -11,7 +11,7 @@ import pytest
 from agentic_retriever.indices import KeywordIndex
 from agentic_retriever.indices.profile import background, sample_ids
 from agentic_retriever.retrievers import DEFAULT_FUSION, SideLists
-from agentic_retriever.retrievers.fusion_model import CosineBackground, dense_excess
+from agentic_retriever.retrievers.fusion import CosineBackground, dense_excess
 from agentic_retriever.text import Tokenizer
 
 pytestmark = pytest.mark.shared_data

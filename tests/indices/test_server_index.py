@@ -115,7 +115,9 @@ def test_every_strategy_answers_as_on_the_embedded_store(storage, embedding, ind
 
 
 def test_fusion_by_ranks_is_the_servers(index, monkeypatch):
-    adapter = build_adapter(Strategy.HYBRID, index, AdapterSettings(fusion="rrf", alpha=0.5))
+    adapter = build_adapter(
+        Strategy.HYBRID, index, AdapterSettings(config=RouterConfig(fusion="rrf", hybrid_alpha=0.5))
+    )
     calls = []
     words = index.both_sides()
     asked = words.search_fused
@@ -126,7 +128,7 @@ def test_fusion_by_ranks_is_the_servers(index, monkeypatch):
     # What the server cannot check itself is merged here.
     inexact = where("kind", "od", "text_match")
     assert (
-        build_adapter(Strategy.HYBRID, index, AdapterSettings(fusion="rrf"))
+        build_adapter(Strategy.HYBRID, index, AdapterSettings(config=RouterConfig(fusion="rrf")))
         .search(RetrievalRequest("harbour toll", 5, inexact))
         .nodes
     )

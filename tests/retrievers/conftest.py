@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.schema import MetadataMode, TextNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryResult
 
+from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import StoreError
 from agentic_retriever.filters import node_fields, predicate
 from agentic_retriever.indices import Index
@@ -183,5 +184,17 @@ def workers():
 
 
 @pytest.fixture
-def settings(workers):
-    return AdapterSettings(workers=workers)
+def make_settings(workers):
+    """Make settings of retrievers; what is not their own is of the configuration."""
+    own = {one.name for one in fields(AdapterSettings)}
+
+    def make(**given):
+        config = RouterConfig(**{name: given.pop(name) for name in given.keys() - own})
+        return AdapterSettings(**{"workers": workers, "config": config, **given})
+
+    return make
+
+
+@pytest.fixture
+def settings(make_settings):
+    return make_settings()

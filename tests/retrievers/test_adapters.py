@@ -10,7 +10,15 @@ from llama_index.core import Settings
 from llama_index.core.callbacks import CallbackManager, LlamaDebugHandler
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
-from llama_index.core.schema import IndexNode, MetadataMode, NodeRelationship, QueryBundle, RelatedNodeInfo, TextNode
+from llama_index.core.schema import (
+    IndexNode,
+    MetadataMode,
+    NodeRelationship,
+    NodeWithScore,
+    QueryBundle,
+    RelatedNodeInfo,
+    TextNode,
+)
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 
 from agentic_retriever.errors import (
@@ -24,12 +32,12 @@ from agentic_retriever.errors import (
 from agentic_retriever.retrievers import (
     SCORES_KEY,
     AdapterSettings,
-    Candidate,
-    Found,
     Fusion,
+    FusionModel,
     HybridRetriever,
     RetrievalRequest,
     RetrieverAdapter,
+    SearchResult,
     VectorRetriever,
     source_scores,
 )
@@ -53,12 +61,14 @@ def pairs(result):
 class Scripted(RetrieverAdapter):
     """Finds what it is told to."""
 
-    def __init__(self, index, settings, candidates):
+    def __init__(self, index, settings, pairs, sources=None):
         super().__init__(index, settings)
-        self.candidates = candidates
+        self.found = SearchResult(
+            [NodeWithScore(node=node, score=score) for node, score in pairs], sources=sources or {}
+        )
 
     def _search(self, request, deadline):
-        return Found(tuple(self.candidates))
+        return self.found
 
 
 @pytest.fixture
@@ -71,7 +81,7 @@ def index(make_index):
 
 def test_scores_that_are_no_numbers_go_last_and_come_out_finite(index, settings):
     scores = {"a": 0.2, "b": math.nan, "c": -0.5, "d": None, "e": math.inf, "f": 0.0}
-    found = Scripted(index, settings, [Candidate(TextNode(id_=i, text=i), s, {"dense": s}) for i, s in scores.items()])
+    found = Scripted(index, settings, [(TextNode(id_=i, text=i), s) for i, s in scores.items()], {"dense": scores})
     result = found.search(RetrievalRequest(QUERY, 10))
     check_result(result.nodes, 10)
     assert [n.node_id for n in result.nodes] == ["a", "f", "c", "b", "d", "e"]
@@ -82,18 +92,18 @@ def test_scores_that_are_no_numbers_go_last_and_come_out_finite(index, settings)
 
 def test_an_id_found_twice_keeps_its_best_score(index, settings):
     node = TextNode(id_="x", text="x")
-    found = Scripted(index, settings, [Candidate(node, s) for s in (0.1, math.nan, 0.9, 0.3)])
+    found = Scripted(index, settings, [(node, s) for s in (0.1, math.nan, 0.9, 0.3)])
     assert pairs(found.search(RetrievalRequest(QUERY, 5))) == [("x", 0.9)]
 
 
 def test_no_more_than_top_k_and_the_best_of_them(index, settings):
-    found = Scripted(index, settings, [Candidate(TextNode(id_=f"n{i}", text="x"), float(i % 7)) for i in range(20)])
+    found = Scripted(index, settings, [(TextNode(id_=f"n{i}", text="x"), float(i % 7)) for i in range(20)])
     assert pairs(found.search(RetrievalRequest(QUERY, 4))) == [("n13", 6.0), ("n6", 6.0), ("n12", 5.0), ("n19", 5.0)]
 
 
 def test_nodes_that_a_store_should_not_have_returned_are_dropped(index, settings):
     nodes = [TextNode(id_="x", text="x", metadata={"lang": "th"}), TextNode(id_="y", text="y")]
-    found = Scripted(index, settings, [Candidate(n, 1.0) for n in nodes])
+    found = Scripted(index, settings, [(n, 1.0) for n in nodes])
     assert pairs(found.search(RetrievalRequest(QUERY, 5, where("lang", "th")))) == [("x", 1.0)]
 
 
@@ -102,12 +112,7 @@ def test_results_are_deep_copies_without_objects(index, settings):
         id_="x", text="x", index_id="i", metadata={"tags": ["a"]}, embedding=[1.0, 2.0], obj=threading.Lock()
     )
     node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id="doc", metadata={"k": 1})
-    copy = (
-        Scripted(index, settings, [Candidate(node, 1.0, {"dense": 1.0})])
-        .search(RetrievalRequest(QUERY, 5))
-        .nodes[0]
-        .node
-    )
+    copy = Scripted(index, settings, [(node, 1.0)]).search(RetrievalRequest(QUERY, 5)).nodes[0].node
     assert copy.obj is None
     assert copy.embedding == [1.0, 2.0]
     copy.metadata["tags"].append("b")
@@ -185,13 +190,13 @@ def test_a_known_vector_is_not_computed_again(kind, index, settings):
 
 
 @STRATEGIES
-def test_the_time_that_is_left_goes_to_the_model(kind, index, workers):
+def test_the_time_that_is_left_goes_to_the_model(kind, index, make_settings):
     ticks = iter([100.0, 100.25, *[101.0] * 9])
-    settings = AdapterSettings(workers=workers, timeout_s=9.0, timer=lambda: next(ticks))
+    settings = make_settings(deadline_s=9.0, timer=lambda: next(ticks))
     kind(index, settings).search(RetrievalRequest(QUERY, 3, timeout_s=2.0))
     assert index.embedding.timeouts == [1.75]
-    kind(index, AdapterSettings(workers=workers)).search(RetrievalRequest(QUERY, 3))
-    assert index.embedding.timeouts[-1] is None
+    kind(index, make_settings(deadline_s=9.0, timer=lambda: 100.0)).search(RetrievalRequest(QUERY, 3))
+    assert index.embedding.timeouts[-1] == 9.0
 
 
 def test_no_time_left_to_embed(index, workers):
@@ -257,17 +262,18 @@ async def test_async_search_runs_in_the_given_threads(index, workers):
     class Where(Scripted):
         def _search(self, request, deadline):
             names.append(threading.current_thread().name)
-            return Found()
+            return super()._search(request, deadline)
 
     await Where(index, AdapterSettings(workers=workers), []).asearch(RetrievalRequest(QUERY, 1))
     assert names[0].startswith("test")
 
 
-async def test_more_searches_than_threads_end(make_index):
+async def test_more_searches_than_threads_end(make_index, make_settings):
     import asyncio
 
     with Workers(1, "narrow") as pool:
-        adapter = HybridRetriever(make_index(contract_nodes()), AdapterSettings(workers=pool, timeout_s=2.0))
+        settings = make_settings(workers=pool, deadline_s=2.0)
+        adapter = HybridRetriever(make_index(contract_nodes()), settings)
         expected = [(n.node_id, n.score) for n in adapter.retrieve(QUERY)]
         found = await asyncio.wait_for(asyncio.gather(*(adapter.aretrieve(QUERY) for _ in range(20))), 10)
     assert all([(n.node_id, n.score) for n in nodes] == expected for nodes in found)
@@ -312,21 +318,21 @@ def test_stores_that_answer_with_ids_only(index, settings, monkeypatch):
 
 @pytest.mark.parametrize("query", ["zzzqqq", "the of and", "?!", "ζζζ"])
 @pytest.mark.parametrize("fusion", list(Fusion))
-def test_without_a_known_word_hybrid_equals_vector(query, fusion, index, workers):
-    settings = AdapterSettings(workers=workers, fusion=fusion)
+def test_without_a_known_word_hybrid_equals_vector(query, fusion, index, make_settings):
+    settings = make_settings(fusion=fusion)
     request = RetrievalRequest(query, 4)
     hybrid, vector = HybridRetriever(index, settings).search(request), VectorRetriever(index, settings).search(request)
     assert [n.to_dict() for n in hybrid.nodes] == [n.to_dict() for n in vector.nodes]
     assert hybrid.degraded == ()
 
 
-def test_alpha_moves_the_order(make_index, workers):
+def test_alpha_moves_the_order(make_index, make_settings):
     nodes = [TextNode(id_=i, text=t) for i, t in [("words", "zebra zebra one"), ("meaning", "something else")]]
     index = make_index(nodes)
     index.vector_store.scores = {"words": 0.1, "meaning": 0.9}
 
     def first(fusion, alpha):
-        settings = AdapterSettings(workers=workers, fusion=fusion, alpha=alpha)
+        settings = make_settings(fusion=fusion, hybrid_alpha=alpha)
         return HybridRetriever(index, settings).search(RetrievalRequest("zebra", 1)).nodes[0].node_id
 
     for fusion in set(Fusion) - {Fusion.CALIBRATED}:
@@ -370,8 +376,8 @@ def test_both_sides_failing_is_one_error_with_both_causes(index, settings, monke
     assert caught.value.__cause__ is caught.value.causes["dense"]
 
 
-def test_hits_of_bm25_that_cannot_be_read_leave_the_dense_ones(make_index, workers, monkeypatch):
-    settings = AdapterSettings(workers=workers, alpha=0.1)  # so that the hit of BM25 comes first
+def test_hits_of_bm25_that_cannot_be_read_leave_the_dense_ones(make_index, make_settings, monkeypatch):
+    settings = make_settings(weights=FusionModel(alpha=0.1, slope=0.0))  # so that the hit of BM25 comes first
     nodes = [TextNode(id_=f"n{i:03d}", text=f"filler number {i}") for i in range(300)] + [
         TextNode(id_="z", text="zebra")
     ]
@@ -493,8 +499,8 @@ def test_of_a_ranking_no_more_nodes_are_read_than_are_taken(index):
     ranking = [("n07", 0.9), ("gone", 0.8), ("n03", 0.7), ("n09", 0.6), ("n01", None), ("n05", None)]
     index.vector_store.reads.clear()
     taken = take_nodes(index, ranking, {"n07": kept["n07"]}, 2)
-    assert [(node.node_id, score) for node, score in taken] == [("n07", 0.9), ("n03", 0.7)]
+    assert [(one.node_id, one.score) for one in taken] == [("n07", 0.9), ("n03", 0.7)]
     assert [node_ids for node_ids, _filters in index.vector_store.reads] == [["gone"], ["n03", "n09"]]
     taken = take_nodes(index, ranking, {}, 2, filters=where("year", 2022, FilterOperator.NE))
-    assert [node.node_id for node, _score in taken] == ["n07", "n09"]
+    assert [one.node_id for one in taken] == ["n07", "n09"]
     assert take_nodes(index, [], {}, 5) == []

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import StoreDamagedError
-from agentic_retriever.retrievers.fusion_model import (
+from agentic_retriever.retrievers.fusion import (
     DEFAULT_FUSION,
     CosineBackground,
     FusionModel,

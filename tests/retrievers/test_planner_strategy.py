@@ -8,7 +8,7 @@ import pytest
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
-from agentic_retriever.errors import ConfigError, DeadlineExceededError, RetrievalError, StoreError
+from agentic_retriever.errors import DeadlineExceededError, RetrievalError, StoreError
 from agentic_retriever.llm import LLMClient
 from agentic_retriever.retrievers import (
     PARTS_KEY,
@@ -151,10 +151,10 @@ def with_model(workers, *replies, **changes):
 
 
 def test_a_model_makes_the_plan_where_there_is_one(index, workers):
-    settings, llm = with_model(workers, '["oil offers", "gas stars", "desert", "sea"]', planner_parts=3)
+    settings, llm = with_model(workers, '["oil offers", "gas stars", "desert", "sea", "rocks"]')
     adapter, inner = planner(index, settings)
     adapter.search(RetrievalRequest(QUERY, 5))
-    assert {request.query for request in inner.requests} == {QUERY, "oil offers", "gas stars", "desert"}
+    assert {request.query for request in inner.requests} == {QUERY, "oil offers", "gas stars", "desert", "sea"}
     assert len(llm.prompts) == 1
 
 
@@ -178,9 +178,3 @@ def test_an_empty_index_asks_no_model(make_index, workers):
     settings, llm = with_model(workers, "[]")
     assert PlannerRetriever(make_index([]), settings).search(RetrievalRequest(QUERY, 5)).nodes == []
     assert llm.prompts == []
-
-
-@pytest.mark.parametrize("parts", [1, 6])
-def test_the_number_of_parts_is_checked(parts):
-    with pytest.raises(ConfigError, match="planner_parts"):
-        AdapterSettings(planner_parts=parts)

@@ -5,11 +5,10 @@ from typing import get_args
 import pytest
 
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.errors import ConfigError, UnknownStrategyError
+from agentic_retriever.errors import UnknownStrategyError
 from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers import (
     REGISTRY,
-    AdapterSettings,
     Fusion,
     RetrieverAdapter,
     build_adapter,
@@ -86,19 +85,6 @@ def test_an_unknown_strategy_is_named_with_those_there_are(name, make_index, set
 def test_a_near_miss_gets_a_hint():
     with pytest.raises(UnknownStrategyError, match="did you mean 'hybrid'"):
         spec_of("hybird")
-
-
-def test_settings_come_from_the_configuration(workers):
-    config = RouterConfig(top_k=3, fusion="rrf", hybrid_alpha=0.2, deadline_s=4)
-    made = AdapterSettings.from_config(config, workers)
-    assert (made.top_k, made.timeout_s) == (3, 4)
-    assert (made.fusion, made.alpha, made.workers) == (Fusion.RRF, 0.2, workers)
-
-
-@pytest.mark.parametrize("wrong", [{"fusion": "rff"}, {"alpha": 1.1}, {"alpha": float("nan")}, {"rrf_k": 0}])
-def test_wrong_settings_are_refused(wrong, workers):
-    with pytest.raises(ConfigError):
-        AdapterSettings(workers=workers, **wrong)
 
 
 def test_every_fusion_of_the_configuration_exists():

@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from agentic_retriever.errors import StoreError
-from agentic_retriever.retrievers import REGISTRY, AdapterSettings, Fusion, build_adapter
+from agentic_retriever.retrievers import REGISTRY, Fusion, build_adapter
 from agentic_retriever.schema import Strategy
 from agentic_retriever.testing.retriever_contract import RetrieverContract
 
 
 class Contract(RetrieverContract):
     def make_adapter(self, nodes, *, embedding, top_k=10, filters=None):
-        settings = AdapterSettings(workers=self.workers, top_k=top_k, filters=filters, fusion=self.fusion)
+        settings = self.make_settings(top_k=top_k, filters=filters, fusion=self.fusion)
         return build_adapter(self.strategy, self.make_index(nodes, embedding), settings)
 
     def make_failing_adapter(self, nodes, *, embedding):
@@ -18,7 +18,7 @@ class Contract(RetrieverContract):
             return None
         index = self.make_index(nodes, embedding)
         index.keyword_error = StoreError("the keyword view is gone")
-        return build_adapter(self.strategy, index, AdapterSettings(workers=self.workers))
+        return build_adapter(self.strategy, index, self.make_settings())
 
 
 @pytest.mark.parametrize(
@@ -32,17 +32,17 @@ class Contract(RetrieverContract):
 )
 class TestInMemory(Contract):
     @pytest.fixture(autouse=True)
-    def _given(self, strategy, fusion, make_index, workers):
-        self.strategy, self.fusion, self.make_index, self.workers = strategy, fusion, make_index, workers
+    def _given(self, strategy, fusion, make_index, make_settings):
+        self.strategy, self.fusion, self.make_index, self.make_settings = strategy, fusion, make_index, make_settings
 
 
 @pytest.mark.parametrize("strategy", REGISTRY)
 class TestOverTheRealStore(Contract):
     @pytest.fixture(autouse=True)
-    def _given(self, strategy, make_edge_index, workers):
-        self.strategy, self.fusion, self.make_index, self.workers = (
+    def _given(self, strategy, make_edge_index, make_settings):
+        self.strategy, self.fusion, self.make_index, self.make_settings = (
             strategy,
             Fusion.CALIBRATED,
             make_edge_index,
-            workers,
+            make_settings,
         )

@@ -22,7 +22,7 @@ from agentic_retriever.retrievers import (
     build_adapter,
     source_scores,
 )
-from agentic_retriever.retrievers.recursive import LEAF, MERGED, REFERRED, merged
+from agentic_retriever.retrievers.recursive import REFERRED, merged
 from agentic_retriever.schema import Strategy
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.testing.retriever_contract import RetrieverContract
@@ -103,13 +103,6 @@ class _WithoutViews:
 
     def summaries(self, *, timeout_s=None):
         raise StoreError("the summaries are gone")
-
-
-@pytest.fixture
-def make_settings(workers):
-    from agentic_retriever.retrievers import AdapterSettings
-
-    return lambda **given: AdapterSettings(workers=workers, **given)
 
 
 def book(texts, **metadata):
@@ -214,9 +207,9 @@ def test_leaves_are_merged_from_the_ratio_on():
     hits += [hit("d", 0.4, siblings=9, leaf=1)]
     chunks = {chunk.chunk_id: chunk for chunk in merged(hits, 0.5)}
     assert chunks["a"].score > 0.8
-    assert set(chunks["a"].sources) == {LEAF, MERGED}
+    assert (chunks["a"].leaf_score, chunks["a"].is_merged) == (0.8, True)
     assert (chunks["b"].score, chunks["c"].score, chunks["d"].score) == (0.82, 0.81, 0.5)
-    assert MERGED not in chunks["c"].sources
+    assert not chunks["c"].is_merged
     assert [c.chunk_id for c in merged(hits, 1.0)] == ["b", "c", "a", "d"]
     assert merged([], 0.5) == []
 
@@ -320,7 +313,7 @@ def test_a_chain_of_a_thousand_is_followed_without_recursion(make_index, setting
 
 def test_a_deadline_while_following_gives_what_was_found(make_index, workers, make_settings):
     now = [0.0]
-    adapter = RecursiveRetriever(make_index(LAW), make_settings(timer=lambda: now[0], timeout_s=5.0))
+    adapter = RecursiveRetriever(make_index(LAW), make_settings(timer=lambda: now[0], deadline_s=5.0))
     resolved = adapter._references
 
     def slow(view):

@@ -4,6 +4,7 @@ import pickle
 from copy import deepcopy
 
 import pytest
+from llama_index.core.schema import NodeWithScore
 
 from agentic_retriever import AgenticRouter, RouterConfig, Strategy
 from agentic_retriever.errors import ConfigError, UnknownStrategyError
@@ -12,9 +13,8 @@ from agentic_retriever.pipeline.strategies import register_strategy, unregister_
 from agentic_retriever.retrievers import (
     REGISTRY,
     AdapterSettings,
-    Candidate,
-    Found,
     RetrieverAdapter,
+    SearchResult,
     build_adapter,
     cards,
 )
@@ -31,7 +31,8 @@ def recent(**changes):
     class Recent(RetrieverAdapter):
         def _search(self, request, deadline):
             found = build_adapter("hybrid", self._index, self._settings).search(request)
-            return Found(tuple(Candidate(n.node, float(n.node.metadata["year"])) for n in found.nodes))
+            scored = [NodeWithScore(node=n.node, score=float(n.node.metadata["year"])) for n in found.nodes]
+            return SearchResult(scored)
 
     return Recent
 

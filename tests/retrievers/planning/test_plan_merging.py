@@ -17,7 +17,7 @@ def hit(node_id, score, text="words"):
 
 
 def merged(found, query="q", top_k=10):
-    return merge_parts(found, query, tokenizer=EN, top_k=top_k)
+    return merge_parts(found, query, tokenizer=EN, top_k=top_k).nodes
 
 
 def test_the_score_is_similarity_and_overlap():
@@ -25,7 +25,9 @@ def test_the_score_is_similarity_and_overlap():
         "red apple": [hit("a", 0.9, "red apple"), hit("b", 0.5, "red wall"), hit("c", 0.1, "sea")],
         "apple": [hit("b", 7.0, "red wall"), hit("c", 4.0, "sea")],
     }
-    got = {c.node.node_id: (c.score, c.sources["similarity"], c.sources["overlap"]) for c in merged(found, "red apple")}
+    result = merge_parts(found, "red apple", tokenizer=EN, top_k=10)
+    similarity, overlap = result.sources["similarity"], result.sources["overlap"]
+    got = {n.node_id: (n.score, similarity[n.node_id], overlap[n.node_id]) for n in result.nodes}
     assert got["a"] == (1.0, 1.0, 1.0)
     assert got["b"] == (0.7 * 1.0 + 0.3 * 0.5, 1.0, 0.5)
     assert got["c"] == (0.0, 0.0, 0.0)
