@@ -1,8 +1,6 @@
 """Existing LlamaIndex indexes, query engines and retrievers as indexes of a router: in memory, in this process."""
 
-from agentic_retriever.indices.attached.asked import AttachedRetriever
-from agentic_retriever.indices.attached.index import AttachedIndex, attach_index
-from agentic_retriever.indices.attached.recognition import Recognised, recognise
-from agentic_retriever.indices.attached.snapshot import Sampler
+from agentic_retriever.indices.attached.index import AttachedIndex, AttachedRetriever, attach_index
+from agentic_retriever.indices.attached.sources import Recognised, recognise
 
-__all__ = ["AttachedIndex", "AttachedRetriever", "Recognised", "Sampler", "attach_index", "recognise"]
+__all__ = ["AttachedIndex", "AttachedRetriever", "Recognised", "attach_index", "recognise"]

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from agentic_retriever.embeddings import EmbeddingModel, embedding_name
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError
+from agentic_retriever.indices.attached.sources import NodeSource, Vectors
+from agentic_retriever.indices.derived import Progress, SilentProgress
 from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.indices.prefilter import SOURCE_ALIASES, MetadataIndex
 from agentic_retriever.indices.profile import (
     IndexProfile,
     ProfiledNode,
     background,
+    embed_description,
     make_profile,
     sample_ids,
 )
@@ -23,18 +28,21 @@ from agentic_retriever.stores.node_text import embedded_text
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.threads import guarded
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from agentic_retriever.indices.attached.sources import NodeSource, Vectors
-    from agentic_retriever.indices.derived import Progress
-
-    Matrix = npt.NDArray[np.float32]
-
+Matrix: TypeAlias = "npt.NDArray[np.float32]"
 
 logger = logging.getLogger(__name__)
+
+MAX_EMBEDDED: Final = 100
+"""Passages that are embedded for stage one, where the vectors of the index are of another model than the router's."""
+
+MAX_PASSAGE_CHARS: Final = 1_000
+MAX_MEASURED: Final = 32
+"""Passages that are embedded by the index's own model to learn what its cosines are worth, where its vectors cannot be
+read."""
+
+_READ_FOR_BACKGROUND: Final = 256
+_SAME_TEXT: Final = "are these two models the same?"
+_SAME_COSINE: Final = 0.999
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +66,36 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReader:
-    """Reads an attached index."""
+    """Reads an attached index; ``own`` is the embedding model of its vectors, if it has one."""
 
     name: str
     description: str
     source: NodeSource
-    sampler: Sampler
+    router: EmbeddingModel
+    own: EmbeddingModel | None = None
 
     def read(self, version: int, *, before: Snapshot | None = None, progress: Progress | None = None) -> Snapshot:
         """Read all nodes and derive the views."""
         nodes, sources = self._nodes()
         found = ((node.node_id, {**node.metadata, "doc_id": sources[node.node_id]}) for node in nodes)
-        profile, sampled, background = self._profile(nodes, version, before, progress)
+        try:
+            sampled, rows = self._sample(nodes, progress or SilentProgress())
+            cosines = self._background(nodes, progress or SilentProgress())
+        except (EmbeddingError, DeadlineExceededError) as err:
+            if before is None:
+                raise
+            logger.warning("index %r: the sample for routing stays as it was: %s", self.name, err)
+            sampled, rows, cosines = list(before.sampled), before.profile.sample, before.background
+        profile = make_profile(
+            nodes,
+            rows,
+            name=self.name,
+            description=self.description,
+            description_vector=embed_description(self.router, self.name, self.description),
+            version=version,
+        )
         tokenizer = Tokenizer(language=profile.language)
+        first = stored_vectors(self.source, [node.node_id for node in nodes[:1]])[1]
         return Snapshot(
             version=version,
             doc_ids=tuple(sorted({doc_id or node_id for node_id, doc_id in sources.items()})),
@@ -79,8 +104,8 @@ class SnapshotReader:
             ),
             metadata=MetadataIndex.build(found, version, aliases=SOURCE_ALIASES),
             profile=profile,
-            background=background,
-            dimension=self._dimension(nodes),
+            background=cosines,
+            dimension=first.shape[1] if len(first) else None,
             sampled=tuple(sampled),
         )
 
@@ -98,104 +123,36 @@ class SnapshotReader:
 
         return guarded(f"reading the nodes of index {self.name}", read)
 
-    def _profile(
-        self, nodes: list[ProfiledNode], version: int, before: Snapshot | None, progress: Progress | None
-    ) -> tuple[IndexProfile, list[str], tuple[float, float] | None]:
-        try:
-            sampled, rows = self.sampler.sample(nodes, self.source, progress)
-            background = self.sampler.background(nodes, self.source, progress)
-        except (EmbeddingError, DeadlineExceededError) as err:
-            if before is None:
-                raise
-            logger.warning("index %r: the sample for routing stays as it was: %s", self.name, err)
-            sampled, rows, background = list(before.sampled), before.profile.sample, before.background
-        described = described_by(self.sampler.router, self.name, self.description)
-        profile = make_profile(
-            nodes, rows, name=self.name, description=self.description, description_vector=described, version=version
-        )
-        return profile, sampled, background
-
-    def _dimension(self, nodes: list[ProfiledNode]) -> int | None:
-        first = [node.node_id for node in nodes[:1]]
-        rows = guarded("reading a stored vector", lambda: self.source.vectors(first))[1]
-        return rows.shape[1] if len(rows) else None
-
-
-def described_by(model: EmbeddingModel, name: str, description: str) -> npt.NDArray[np.float32]:
-    """Embed a description; without its vector the rest of the profile still tells the indexes apart."""
-    if description:
-        try:
-            return model.embed_query(description)
-        except (EmbeddingError, DeadlineExceededError) as err:
-            logger.warning("index %r: its description could not be embedded: %s", name, err)
-    return np.empty(0, dtype=np.float32)
-
-
-# Which vectors stage one reads of an attached index, and what cosines are worth in it.
-
-MAX_EMBEDDED: Final = 100
-"""Passages that are embedded for stage one, where the vectors of the index are of another model than the router's."""
-
-MAX_PASSAGE_CHARS: Final = 1_000
-MAX_MEASURED: Final = 32
-"""Passages that are embedded by the index's own model to learn what its cosines are worth, where its vectors cannot be
-read."""
-
-_READ_FOR_BACKGROUND: Final = 256
-_SAME_TEXT: Final = "are these two models the same?"
-_SAME_COSINE: Final = 0.999
-
-
-@dataclass(frozen=True, slots=True)
-class Sampler:
-    """The models of an attached index."""
-
-    router: EmbeddingModel
-    own: EmbeddingModel | None = None
-    batch_size: int = 16
-
-    @property
-    def shares(self) -> bool:
-        """Whether the index's vectors come from the router's model."""
-        return self.own is self.router
-
-    def sample(
-        self, nodes: Sequence[ProfiledNode], source: NodeSource, progress: Progress | None = None
-    ) -> tuple[list[str], Matrix]:
+    def _sample(self, nodes: Sequence[ProfiledNode], progress: Progress) -> tuple[list[str], Matrix]:
         """Choose nodes and return their vectors by the router's model: stored ones where they are its."""
         node_ids = [node.node_id for node in nodes]
-        if self.shares:
-            found, rows = stored_vectors(source, sample_ids(node_ids))
+        if self.own is self.router:
+            found, rows = stored_vectors(self.source, sample_ids(node_ids))
             if found:
                 return found, rows
-        texts = {node.node_id: node.text[:MAX_PASSAGE_CHARS] for node in nodes}
+        texts = {node.node_id: node.text for node in nodes}
         chosen = sample_ids(node_ids, MAX_EMBEDDED)
         return chosen, self._embedded(self.router, [texts[i] for i in chosen], progress)
 
-    def background(
-        self, nodes: Sequence[ProfiledNode], source: NodeSource, progress: Progress | None = None
-    ) -> tuple[float, float] | None:
-        """Return mean and deviation of the cosine of unrelated nodes by the index's own model."""
-        if self.own is None or self.shares:
+    def _background(self, nodes: Sequence[ProfiledNode], progress: Progress) -> tuple[float, float] | None:
+        """Return mean and deviation of the cosine of unrelated nodes by the index's own model, if it is another."""
+        if self.own is None or self.own is self.router:
             return None
         node_ids = [node.node_id for node in nodes]
-        rows = stored_vectors(source, sample_ids(node_ids, _READ_FOR_BACKGROUND))[1]
+        rows = stored_vectors(self.source, sample_ids(node_ids, _READ_FOR_BACKGROUND))[1]
         if not len(rows):
             chosen = set(sample_ids(node_ids, MAX_MEASURED))
-            texts = [node.text[:MAX_PASSAGE_CHARS] for node in nodes if node.node_id in chosen]
-            rows = self._embedded(self.own, texts, progress)
+            rows = self._embedded(self.own, [node.text for node in nodes if node.node_id in chosen], progress)
         return background(rows)
 
-    def _embedded(self, model: EmbeddingModel, texts: Sequence[str], progress: Progress | None) -> Matrix:
-        """Embed passages without a trace on the disk."""
-        if progress is not None:
-            progress.nodes(len(texts))
-        parts = []
-        for at in range(0, len(texts), self.batch_size):
-            part = texts[at : at + self.batch_size]
+    def _embedded(self, model: EmbeddingModel, texts: Sequence[str], progress: Progress) -> Matrix:
+        """Embed the beginnings of passages without a trace on the disk."""
+        progress.nodes(len(texts))
+        parts, size = [], self.router.batch_size
+        for at in range(0, len(texts), size):
+            part = [text[:MAX_PASSAGE_CHARS] for text in texts[at : at + size]]
             parts.append(model.embed_sentences(part))
-            if progress is not None:
-                progress.nodes_done(len(part))
+            progress.nodes_done(len(part))
         return np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32)
 
 

@@ -1,98 +1,216 @@
-"""What is read of an attached index: all its nodes, single ones, their vectors, and whether anything has changed."""
+"""What somebody hands over to be attached, what of it can be used, and where its nodes are read."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+import logging
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.indices.vector_store import VectorStoreIndex
 from llama_index.core.schema import BaseNode, Document, MetadataMode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores.simple import SimpleVectorStore
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery
 
+from agentic_retriever.errors import IndexingError
 from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.stores.node_store import NodeStore
+from agentic_retriever.threads import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-    from llama_index.core.indices.base import BaseIndex
-    from llama_index.core.vector_stores.types import BasePydanticVectorStore
     from llama_index.vector_stores.qdrant import QdrantVectorStore
 
-    from agentic_retriever.stores.node_store import NodeStore
+logger = logging.getLogger(__name__)
 
+MAX_NODES: Final = 200_000
+"""Indexes with more nodes are not read into memory; they are asked as a retriever is."""
+
+_CHECKED_AT_MOST: Final = 10_000
+_ALLOWED: Final = "a LlamaIndex index, query engine or retriever"
+_PAGE: Final = 256
 
 Vectors: TypeAlias = "tuple[list[str], npt.NDArray[np.float32]]"
 """Ids, and their unit vectors ``(n, dimension)`` in the same order."""
 
 
-class NodeSource(Protocol):
-    """Where the nodes of an attached index are. Nothing here writes; foreign errors come out as they are."""
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """What can be used of an object."""
 
-    @property
-    def takes_ids(self) -> bool:
-        """Whether the vector store restricts a query to node ids, as it should."""
-
-    def count(self) -> int:
-        """Return the number of nodes, without reading them where that can be helped."""
-
-    def nodes(self) -> Iterable[BaseNode]:
-        """Go through every node."""
-
-    def get(self, node_ids: Sequence[str]) -> list[BaseNode]:
-        """Read nodes by id; those that are not there are left out."""
-
-    def source_text(self, doc_id: str) -> str | None:
-        """Return the text of a source document, where the index has kept it."""
-
-    def vectors(self, node_ids: Sequence[str]) -> Vectors:
-        """Read stored vectors at length 1; none where the store does not give them away."""
-
-    def node_id(self, stored_id: str) -> str:
-        """Return the id of the node that the vector store knows under an id of its own."""
-
-    def mark(self) -> Hashable:
-        """Return what tells most changes, in no time."""
-
-    def imprint(self) -> Hashable:
-        """Return what tells every change that can be seen; asked for once a second at most, on large indexes less."""
+    kind: str
+    source: NodeSource | None = None  # All its nodes, or None where they cannot be listed
+    vector_store: BasePydanticVectorStore | None = None  # Where they are searched by vectors, or None
+    embedding: BaseEmbedding | None = None  # The model that these come from, or None
+    retriever: BaseRetriever | BaseQueryEngine | None = None
 
 
-class NoNodes:
-    """The source of an index that tells nothing of its nodes."""
+def recognise(name: str, given: object) -> Recognised:
+    """Find out what can be used of an object."""
+    kind = type(given).__name__
+    if isinstance(given, VectorStoreIndex):
+        return _vector_index(name, given, kind)
+    if isinstance(given, BaseIndex):
+        return _other_index(name, given, kind)
+    if isinstance(given, BaseQueryEngine):
+        if type(given).retrieve is BaseQueryEngine.retrieve:
+            raise IndexingError(
+                f"index {name!r}: a {kind} cannot retrieve without answering; register its retriever, its index, or a "
+                "RetrieverQueryEngine"
+            )
+        return Recognised(kind, retriever=given)
+    if isinstance(given, BaseRetriever):
+        return Recognised(kind, retriever=given)
+    hint = (
+        "; a path is a source: add_index(name, path)" if isinstance(given, str) or hasattr(given, "__fspath__") else ""
+    )
+    raise IndexingError(f"index {name!r} must be {_ALLOWED}, got {kind}{hint}")
 
+
+def _vector_index(name: str, index: VectorStoreIndex, kind: str) -> Recognised:
+    store, embedding = index.vector_store, _embedding(index)
+    source = _listed(name, index, store, embedding)
+    if source is None:
+        if embedding is None:
+            raise IndexingError(
+                f"index {name!r}: this {kind} has no embedding model and its nodes cannot be listed; give it one: "
+                "VectorStoreIndex.from_vector_store(store, embed_model=...)"
+            )
+        return Recognised(kind, retriever=index.as_retriever())
+    if embedding is None:
+        logger.warning("index %r has no embedding model, so it is searched by words alone", name)
+    return Recognised(kind, source=source, vector_store=None if embedding is None else store, embedding=embedding)
+
+
+def _other_index(name: str, index: BaseIndex[Any], kind: str) -> Recognised:
+    """Take an index that is not searched by vectors, such as a ``SummaryIndex``, for its nodes."""
+    source = DocstoreSource(index)
+    known = guarded(f"reading index {name}", source.count)
+    if not known and listed_ids(index.index_struct) is None:
+        raise IndexingError(f"index {name!r}: the nodes of a {kind} cannot be listed; register its retriever instead")
+    _check_texts(name, source, known)
+    return Recognised(kind, source=source)
+
+
+def _embedding(index: VectorStoreIndex) -> BaseEmbedding | None:
+    # There is no public way to it; LlamaIndex's own retrievers read it like this.
+    found = getattr(index, "_embed_model", None)
+    return found if isinstance(found, BaseEmbedding) else None
+
+
+def _listed(
+    name: str, index: VectorStoreIndex, store: BasePydanticVectorStore, embedding: BaseEmbedding | None
+) -> NodeSource | None:
+    """Find where all nodes can be read, if that is possible and they are not too many."""
+    source = _source(name, index, store)
+    if isinstance(source, ListedSource):
+        known = _complete(name, source, store, embedding)
+    else:
+        known = guarded(f"reading index {name}", source.count)
+    if known is None or known > MAX_NODES:
+        return None
+    if isinstance(source, DocstoreSource):
+        _check_texts(name, source, known)
+    return source
+
+
+def _source(name: str, index: VectorStoreIndex, store: BasePydanticVectorStore) -> NodeSource:
+    if isinstance(store, NodeStore):
+        return OwnStoreSource(store)
+    if type(store).__name__ == "QdrantVectorStore":  # imported by whoever made it, so that others need not have it
+        if getattr(store, "_client", None) is None:
+            raise IndexingError(
+                f"index {name!r}: the QdrantVectorStore has an async client only; give it a client= too"
+            )
+        return QdrantSource(store)  # type: ignore[arg-type]  # by its name
+    if not store.stores_text or index.index_struct.nodes_dict:
+        return DocstoreSource(index, store)
+    return ListedSource(store)
+
+
+def _complete(
+    name: str, source: ListedSource, store: BasePydanticVectorStore, embedding: BaseEmbedding | None
+) -> int | None:
+    """Return how many nodes a store lists, or ``None`` where it does not list all: some cut the list without a word."""
+    try:
+        listed = {node.node_id for node in source.nodes()}
+        if embedding is None or not listed or len(listed) > _CHECKED_AT_MOST:
+            return None if listed else _none_found(store, embedding)
+        query = VectorStoreQuery(query_embedding=embedding.get_query_embedding(name), similarity_top_k=len(listed) + 1)
+        result = store.query(query)
+    except Exception as err:  # noqa: BLE001 - the seam to vector stores, most of which cannot list
+        kind = type(err).__name__
+        logger.info("index %r: its store cannot list its nodes (%s), so it is asked as a retriever is", name, kind)
+        return None
+    found = {node.node_id for node in result.nodes or ()} or set(result.ids or ())
+    return len(listed) if found <= listed else None
+
+
+def _none_found(store: BasePydanticVectorStore, embedding: BaseEmbedding | None) -> int | None:
+    """A store that lists nothing is empty only if it finds nothing either."""
+    if embedding is None:
+        return None
+    result = store.query(VectorStoreQuery(query_embedding=embedding.get_query_embedding("any"), similarity_top_k=1))
+    return None if result.nodes or result.ids else 0
+
+
+def _check_texts(name: str, source: DocstoreSource, known: int) -> None:
+    """See that nodes that are listed can be read."""
+    if not known:
+        return
+    if not guarded(f"reading index {name}", lambda: any(True for _ in source.nodes())):
+        raise IndexingError(
+            f"index {name!r} lists {known:,} nodes and its docstore has none of them; load it together with its "
+            "docstore: load_index_from_storage(StorageContext.from_defaults(persist_dir=...)), or register a "
+            "retriever over it"
+        )
+
+
+class NodeSource:
+    """Where the nodes of an attached index are; this one has none.
+
+    Nothing here writes; foreign errors come out as they are.
+    """
+
+    #: Whether the vector store restricts a query to node ids, as it should.
     takes_ids = False
 
     def count(self) -> int:
-        """Return 0."""
+        """Return the number of nodes, without reading them where that can be helped."""
         return 0
 
     def nodes(self) -> Iterable[BaseNode]:
-        """Go through nothing."""
+        """Go through every node."""
         return ()
 
-    def get(self, node_ids: Sequence[str]) -> list[BaseNode]:  # noqa: ARG002 - of the protocol
-        """Read nothing."""
+    def get(self, node_ids: Sequence[str]) -> list[BaseNode]:  # noqa: ARG002 - for those that have nodes
+        """Read nodes by id; those that are not there are left out."""
         return []
 
-    def source_text(self, doc_id: str) -> str | None:  # noqa: ARG002 - of the protocol
-        """Return nothing."""
+    def source_text(self, doc_id: str) -> str | None:  # noqa: ARG002 - vector stores keep nodes, not documents
+        """Return the text of a source document, where the index has kept it."""
         return None
 
-    def vectors(self, node_ids: Sequence[str]) -> Vectors:  # noqa: ARG002 - of the protocol
-        """Read nothing."""
+    def vectors(self, node_ids: Sequence[str]) -> Vectors:  # noqa: ARG002 - for those that have vectors
+        """Read stored vectors at length 1; none where the store does not give them away."""
         return unit_rows({})
 
     def node_id(self, stored_id: str) -> str:
-        """Return the id."""
+        """Return the id of the node that the vector store knows under an id, mostly the same."""
         return stored_id
 
     def mark(self) -> Hashable:
-        """Nothing changes."""
+        """Return what tells most changes, in no time; nothing where looking takes too long for every question."""
         return None
 
     def imprint(self) -> Hashable:
-        """Nothing changes."""
+        """Return what tells every change that can be seen; asked for once a second at most, on large indexes less."""
         return None
 
 
@@ -110,11 +228,6 @@ def unit_rows(known: Mapping[str, Sequence[float]]) -> Vectors:
     if not rows:
         return [], np.empty((0, 0), dtype=np.float32)
     return list(rows), np.stack(list(rows.values()))
-
-
-# The nodes of an index that keeps them in a LlamaIndex docstore.
-
-_PAGE = 1_000
 
 
 def listed_ids(struct: object) -> list[str] | None:
@@ -135,10 +248,8 @@ def listed_ids(struct: object) -> list[str] | None:
     return None
 
 
-class DocstoreSource:
+class DocstoreSource(NodeSource):
     """Reads the nodes that an index lists from its docstore."""
-
-    takes_ids = False
 
     def __init__(self, index: BaseIndex[Any], vector_store: object = None) -> None:
         self._index = index
@@ -181,8 +292,8 @@ class DocstoreSource:
         if not isinstance(known, dict):
             return None
         last = next(reversed(known.values()), None)
-        told = self._index.docstore.get_document_hash(last) if last is not None and self._is_local() else None
-        return len(known), last, told, -1 if self._vectors is None else len(self._vectors.data.embedding_dict)
+        digest = self._index.docstore.get_document_hash(last) if last is not None and self._is_local() else None
+        return len(known), last, digest, -1 if self._vectors is None else len(self._vectors.data.embedding_dict)
 
     def imprint(self) -> Hashable:
         """Ids of all nodes, with their hashes where the docstore is in memory."""
@@ -207,24 +318,7 @@ class DocstoreSource:
         return isinstance(self._index.docstore, SimpleDocumentStore)
 
 
-# The nodes of an index whose vector store keeps their texts.
-
-_PAGE_STORE_SOURCES = 256
-
-
-class _StoreSource:
-    """What is the same for all stores that keep texts."""
-
-    def source_text(self, doc_id: str) -> str | None:  # noqa: ARG002 - of the protocol
-        """Return nothing: vector stores keep nodes, not documents."""
-        return None
-
-    def node_id(self, stored_id: str) -> str:
-        """Return the id: such stores use the nodes' own."""
-        return stored_id
-
-
-class OwnStoreSource(_StoreSource):
+class OwnStoreSource(NodeSource):
     """Reads the nodes of a vector store of this package, in this process or on a server."""
 
     takes_ids = True
@@ -258,7 +352,7 @@ class OwnStoreSource(_StoreSource):
         return hash(tuple(self._store.node_ids())) if self._is_local else self._store.count()
 
 
-class QdrantSource(_StoreSource):
+class QdrantSource(NodeSource):
     """Reads the nodes of a Qdrant collection page by page, since ``get_nodes`` stops at 9,999."""
 
     takes_ids = True
@@ -276,9 +370,7 @@ class QdrantSource(_StoreSource):
         client, name = self._store.client, self._store.collection_name
         offset: Any = None
         while client.collection_exists(name):
-            points, offset = client.scroll(
-                name, limit=_PAGE_STORE_SOURCES, offset=offset, with_payload=True, with_vectors=False
-            )
+            points, offset = client.scroll(name, limit=_PAGE, offset=offset, with_payload=True, with_vectors=False)
             yield from self._read(points)
             if offset is None:
                 return
@@ -292,10 +384,6 @@ class QdrantSource(_StoreSource):
         nodes = self._read(self._points(node_ids, with_vectors=True))
         return unit_rows({node.node_id: node.embedding for node in nodes if node.embedding is not None})
 
-    def mark(self) -> Hashable:
-        """Nothing: asking a server takes too long for every look."""
-        return None
-
     def imprint(self) -> Hashable:
         """Number of points."""
         return self.count()
@@ -305,8 +393,8 @@ class QdrantSource(_StoreSource):
         if not node_ids or not client.collection_exists(name):
             return []
         found: list[Any] = []
-        for at in range(0, len(node_ids), _PAGE_STORE_SOURCES):
-            page = list(node_ids[at : at + _PAGE_STORE_SOURCES])
+        for at in range(0, len(node_ids), _PAGE):
+            page = list(node_ids[at : at + _PAGE])
             found += client.retrieve(name, page, with_payload=True, with_vectors=with_vectors)
         return found
 
@@ -314,10 +402,8 @@ class QdrantSource(_StoreSource):
         return list(self._store.parse_to_query_result(list(points)).nodes or ())
 
 
-class ListedSource(_StoreSource):
+class ListedSource(NodeSource):
     """Reads the nodes of any other store that lists them, which is to be checked for being complete."""
-
-    takes_ids = False
 
     def __init__(self, store: BasePydanticVectorStore) -> None:
         self._store = store
@@ -342,14 +428,6 @@ class ListedSource(_StoreSource):
     def vectors(self, node_ids: Sequence[str]) -> Vectors:
         """Read the vectors that the store hands out with its nodes."""
         return unit_rows({node.node_id: node.embedding for node in self.get(node_ids) if node.embedding is not None})
-
-    def mark(self) -> Hashable:
-        """Nothing: listing takes too long for every look."""
-        return None
-
-    def imprint(self) -> Hashable:
-        """Nothing: what such a store tells of changes is not known."""
-        return None
 
     def _listed(self) -> list[BaseNode]:
         given: list[BaseNode | None] = [*self._store.get_nodes()]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
+    MetadataFilters,
     VectorStoreQuery,
     VectorStoreQueryMode,
     VectorStoreQueryResult,
@@ -17,16 +21,9 @@ from llama_index.core.vector_stores.types import (
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingMismatchError, InvalidQueryError, StoreError
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.indices.attached.snapshot import stored_vectors
+from agentic_retriever.indices.attached.sources import NodeSource
+from agentic_retriever.indices.index import Index
 from agentic_retriever.threads import DeadlineCaller, guarded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    import numpy as np
-    import numpy.typing as npt
-    from llama_index.core.vector_stores.types import MetadataFilters
-
-    from agentic_retriever.indices.attached.sources import NodeSource
 
 IDS_AT_MOST: Final = 500
 """Up to so many nodes a store is asked for them alone; beyond, it is asked for more nodes than are wanted."""
@@ -41,16 +38,11 @@ T = TypeVar("T")
 Hit = tuple[BaseNode, float | None]
 
 
-class _Searched(Protocol):
-    """What the store needs to know of its index."""
+class SourceIndex(Index):
+    """An attached index as its vector store needs it."""
 
-    name: str
     source: NodeSource
-
-    def candidates(self, filters: MetadataFilters | None) -> Collection[str]: ...
-    def count(self) -> int: ...
-    @property
-    def dimension(self) -> int | None: ...
+    dimension: int | None = None  # length of the stored vectors, or None where they cannot be read
 
 
 class AttachedVectorStore(BasePydanticVectorStore):
@@ -65,7 +57,7 @@ class AttachedVectorStore(BasePydanticVectorStore):
     _store: BasePydanticVectorStore | None = PrivateAttr()
     _caller: DeadlineCaller = PrivateAttr()
 
-    def __init__(self, index: _Searched, store: BasePydanticVectorStore | None) -> None:
+    def __init__(self, index: SourceIndex, store: BasePydanticVectorStore | None) -> None:
         super().__init__()  # type: ignore[call-arg]  # fields with defaults
         self._index = index
         self._store = store
