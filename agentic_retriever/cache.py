@@ -13,20 +13,18 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from cachetools import TLRUCache
 
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, DeadlineExceededError, SourceError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 V = TypeVar("V")
 T = TypeVar("T")
@@ -500,10 +498,10 @@ def _json_question(line: str) -> str:
     try:
         row = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as err:
-        message = f"not JSON ({err.msg})" if isinstance(err, json.JSONDecodeError) else "nested too deeply"
-        raise ValueError(message) from err
+        raise ValueError(
+            f"not JSON ({err.msg})" if isinstance(err, json.JSONDecodeError) else "nested too deeply"
+        ) from err
     question = row.get("query") if isinstance(row, dict) else None
     if not isinstance(question, str) or not question.strip():
-        message = "no object with a text under 'query'"
-        raise ValueError(message)
+        raise ValueError("no object with a text under 'query'")
     return question.strip()

@@ -38,13 +38,9 @@ Each message says what was got, what is allowed and what to do. The original exc
 ``__cause__``. No message carries a key, a prompt or a document's text.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, ClassVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 
 class AgenticRetrieverError(Exception):

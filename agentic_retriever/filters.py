@@ -29,25 +29,21 @@ import json
 import math
 import operator as op
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
 import numpy as np
+from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
 from agentic_retriever.errors import FilterError, unknown_name
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from llama_index.core.schema import BaseNode
-
-
-# Refuse filters that cannot be evaluated, before anything is searched.
+# ---------------------------------------------------------------------------------------------------------------------
+# Refuse filters that cannot be evaluated, before anything is searched
 
 MAX_DEPTH: Final = 32
 MAX_CLAUSES: Final = 1_000
@@ -63,8 +59,9 @@ def check_filters(filters: MetadataFilters | None, *, known_fields: Collection[s
     """Refuse filters that cannot be evaluated."""
     for count, clause in enumerate(walk_clauses(filters), start=1):
         if count > MAX_CLAUSES:
-            message = f"the filter has more than {MAX_CLAUSES:,} clauses; put the values of one field in one list"
-            raise FilterError(message)
+            raise FilterError(
+                f"the filter has more than {MAX_CLAUSES:,} clauses; put the values of one field in one list"
+            )
         _check_key(clause.key, known_fields)
         _check_value(clause)
 
@@ -84,11 +81,11 @@ def walk_clauses(filters: MetadataFilters | None) -> Iterator[MetadataFilter]:
             yield item
             continue
         if not isinstance(item, MetadataFilters):
-            message = f"a filter group holds a {type(item).__name__}; only MetadataFilter and MetadataFilters belong"
-            raise FilterError(message)
+            raise FilterError(
+                f"a filter group holds a {type(item).__name__}; only MetadataFilter and MetadataFilters belong"
+            )
         if depth > MAX_DEPTH:
-            message = f"the filter is nested deeper than {MAX_DEPTH} groups; flatten it"
-            raise FilterError(message)
+            raise FilterError(f"the filter is nested deeper than {MAX_DEPTH} groups; flatten it")
         if item.condition is not None:
             _check_enum(item.condition, FilterCondition)
         stack.extend((child, depth + 1) for child in reversed(item.filters))
@@ -98,17 +95,14 @@ def _check_enum(value: object, kind: type[Enum]) -> None:
     # Models that were built without validation hold plain strings, which would be taken for another member.
     if not isinstance(value, kind):
         allowed = ", ".join(repr(member.value) for member in kind)
-        message = f"unknown {kind.__name__} {str(value)[:80]!r}; allowed: {allowed}"
-        raise FilterError(message)
+        raise FilterError(f"unknown {kind.__name__} {str(value)[:80]!r}; allowed: {allowed}")
 
 
 def _check_key(key: str, known_fields: Collection[str] | None) -> None:
     if not key:
-        message = "a filter has an empty key; name the metadata field to compare"
-        raise FilterError(message)
+        raise FilterError("a filter has an empty key; name the metadata field to compare")
     if len(key) > MAX_KEY_LENGTH:
-        message = f"a filter key has {len(key):,} characters; at most {MAX_KEY_LENGTH} are allowed"
-        raise FilterError(message)
+        raise FilterError(f"a filter key has {len(key):,} characters; at most {MAX_KEY_LENGTH} are allowed")
     if known_fields is not None and key not in known_fields:
         raise FilterError(unknown_name("field", key, known_fields))
     _check_unicode(key, key)
@@ -133,8 +127,9 @@ def _check_list(clause: MetadataFilter) -> None:
     if not isinstance(clause.value, list):
         raise _wrong(clause, "a list of strings or numbers")
     if len(clause.value) > MAX_VALUES:
-        message = f"the filter on {clause.key!r} lists {len(clause.value):,} values; at most {MAX_VALUES:,} are allowed"
-        raise FilterError(message)
+        raise FilterError(
+            f"the filter on {clause.key!r} lists {len(clause.value):,} values; at most {MAX_VALUES:,} are allowed"
+        )
     for item in clause.value:
         _check_scalar(clause, item)
 
@@ -144,8 +139,7 @@ def _check_scalar(clause: MetadataFilter, value: object) -> None:
         _check_unicode(clause.key, value)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            message = f"the filter on {clause.key!r} compares with {value}; a finite number is needed"
-            raise FilterError(message)
+            raise FilterError(f"the filter on {clause.key!r} compares with {value}; a finite number is needed")
     elif not isinstance(value, int):
         raise _wrong(clause, "a string or a number")
 
@@ -154,8 +148,9 @@ def _check_unicode(key: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as err:
-        message = f"the filter on {key[:80]!r} holds half a surrogate pair, which no stored text can contain"
-        raise FilterError(message) from err
+        raise FilterError(
+            f"the filter on {key[:80]!r} holds half a surrogate pair, which no stored text can contain"
+        ) from err
 
 
 def _wrong(clause: MetadataFilter, allowed: str) -> FilterError:
@@ -164,7 +159,8 @@ def _wrong(clause: MetadataFilter, allowed: str) -> FilterError:
     return FilterError(f"the filter {clause.key!r} {clause.operator.value} needs {allowed}, got {got}{hint}")
 
 
-# Joining filters, and writing them in one form whatever their order.
+# ---------------------------------------------------------------------------------------------------------------------
+# Joining filters, and writing them in one form whatever their order
 
 _SAME: dict[FilterOperator, FilterOperator] = {
     FilterOperator.CONTAINS: FilterOperator.EQ,
@@ -236,7 +232,8 @@ def _write(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-# How metadata values and filter values are read before they are compared.
+# ---------------------------------------------------------------------------------------------------------------------
+# How metadata values and filter values are read before they are compared
 
 Scalar: TypeAlias = str | int | float | bool
 Key: TypeAlias = tuple[str, str | int | float]
@@ -269,8 +266,7 @@ def plain_scalar(value: object) -> Scalar | None:
         return value.isoformat()
     if isinstance(value, (UUID, PurePath)):
         return str(value)
-    message = f"{type(value).__name__} is no string, number, boolean or date"
-    raise TypeError(message)
+    raise TypeError(f"{type(value).__name__} is no string, number, boolean or date")
 
 
 def _plain_number(value: float | Decimal) -> int | float | None:
@@ -351,7 +347,8 @@ def _zone(offset: str | None) -> dt.timezone:
     return dt.timezone(-size if offset[0] == "-" else size)
 
 
-# The one evaluator of metadata filters.
+# ---------------------------------------------------------------------------------------------------------------------
+# The one evaluator of metadata filters
 
 Predicate = Callable[[Mapping[str, object]], bool]
 _Test = Callable[[object], bool]
@@ -413,14 +410,19 @@ def _test(clause: MetadataFilter) -> _Test:
     operator = clause.operator
     if operator in RANGE_OPERATORS:
         return _range_test(_COMPARE[operator], cast("Scalar", clause.value))
-    if operator is FilterOperator.TEXT_MATCH:
-        return _text_test(str(clause.value), fold=False)
-    if operator is FilterOperator.TEXT_MATCH_INSENSITIVE:
-        return _text_test(str(clause.value), fold=True)
+    if operator in TEXT_OPERATORS:
+        fold = str.casefold if operator is FilterOperator.TEXT_MATCH_INSENSITIVE else str
+        text = fold(str(clause.value))
+        return lambda value: any(isinstance(item, str) and text in fold(item) for item in elements(value))
     values = cast("list[Scalar]", clause.value if operator in LIST_OPERATORS else [clause.value])
     wanted = [wanted_keys(value) for value in values]
     if operator is FilterOperator.ALL:
-        return lambda value: _has_all(_keys(value), wanted)
+
+        def has_all(value: object) -> bool:
+            keys = _keys(value)
+            return all(not accepted.isdisjoint(keys) for accepted in wanted)
+
+        return has_all
     accepted = frozenset().union(*wanted)
     if operator in {FilterOperator.NE, FilterOperator.NIN}:
         return lambda value: accepted.isdisjoint(_keys(value))
@@ -429,17 +431,6 @@ def _test(clause: MetadataFilter) -> _Test:
 
 def _keys(value: object) -> list[Key]:
     return [field_key(item) for item in elements(value)]
-
-
-def _has_all(keys: list[Key], wanted: list[frozenset[Key]]) -> bool:
-    return all(not accepted.isdisjoint(keys) for accepted in wanted)
-
-
-def _text_test(wanted: str, *, fold: bool) -> _Test:
-    if fold:
-        folded = wanted.casefold()
-        return lambda value: any(isinstance(item, str) and folded in item.casefold() for item in elements(value))
-    return lambda value: any(isinstance(item, str) and wanted in item for item in elements(value))
 
 
 def _range_test(compare: _Compare, bound: Scalar) -> _Test:

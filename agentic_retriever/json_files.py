@@ -10,13 +10,11 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from agentic_retriever.errors import StoreDamagedError, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 M = TypeVar("M")
 

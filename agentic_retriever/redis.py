@@ -14,25 +14,21 @@ import logging
 import re
 import threading
 import time
-from concurrent.futures import wait
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from agentic_retriever.config import Secret
+from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.errors import ConfigError, DeadlineExceededError
 from agentic_retriever.threads import Breaker, BreakerState, DeadlineCaller, Ticket, Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Future
-
-    import numpy.typing as npt
     import redis
 
-    from agentic_retriever.config import RouterConfig
-
-    Vector = npt.NDArray[np.float32]
+Vector: TypeAlias = npt.NDArray[np.float32]
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -399,8 +395,7 @@ def unseal(raw: bytes) -> tuple[bytes, float]:
     """Take a value out of its envelope, with the time until which it holds; ``ValueError`` if it is damaged."""
     parts = _ENVELOPE.fullmatch(raw)
     if parts is None or _checksum(parts[2]) != parts[1]:
-        message = "not a value of this format, or a damaged one"
-        raise ValueError(message)
+        raise ValueError("not a value of this format, or a damaged one")
     return parts[4], int(parts[3]) / 1000
 
 

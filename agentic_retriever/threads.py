@@ -10,17 +10,15 @@ import contextvars
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
+
+from typing_extensions import Self
 
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, OverloadedError, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Self
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,15 +34,11 @@ class Workers:
 
     Each call runs in a copy of its caller's context variables. A pool that was in use before ``os.fork`` starts fresh
     threads in the child, where the old ones do not exist.
-
-    Raises:
-        ValueError: If ``max_workers`` is below 1.
     """
 
     def __init__(self, max_workers: int, name: str) -> None:
         if max_workers < 1:
-            message = f"max_workers is {max_workers}; at least 1 is needed"
-            raise ValueError(message)
+            raise ValueError(f"max_workers is {max_workers}; at least 1 is needed")
         self.max_workers = max_workers
         self.name = name
         self._lock = threading.Lock()
@@ -80,8 +74,7 @@ class Workers:
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._closed:
-            message = f"the worker pool {self.name!r} is closed; make a new one"
-            raise AgenticRetrieverError(message)
+            raise AgenticRetrieverError(f"the worker pool {self.name!r} is closed; make a new one")
         if self._executor is None or self._pid != os.getpid():
             self._pid = os.getpid()
             self._executor = ThreadPoolExecutor(self.max_workers, thread_name_prefix=self.name)
@@ -98,12 +91,9 @@ class DeadlineCaller:
     """Runs calls that may hang in daemon threads, a bounded number at a time, each with a total time limit.
 
     The clients of model servers limit each read, not the whole call: a slowly dripping answer can take minutes. A call
-    made here is abandoned when its time is up; its thread ends when the call does.
-
-    Args:
-        what: What is called, for messages, such as ``"embedding model ollama:nomic-embed-text"``.
-        max_calls: Calls under way at once, abandoned ones included, so that a dead server cannot eat all threads.
-        max_waiting: Callers that may wait for a place; ``None`` for any number.
+    made here is abandoned when its time is up; its thread ends when the call does. Abandoned calls count among the
+    ``max_calls`` under way, so that a dead server cannot eat all threads; ``max_waiting`` callers may wait for a place
+    (``None``: any number). ``what`` is called, in messages, such as ``"embedding model ollama:nomic-embed-text"``.
     """
 
     def __init__(self, what: str, *, max_calls: int = 8, max_waiting: int | None = None) -> None:
@@ -115,12 +105,7 @@ class DeadlineCaller:
         self._waiting = 0
 
     def call(self, function: Callable[[], T], timeout_s: float) -> T:
-        """Return what the function returns, or raise what it raises, within the time.
-
-        Raises:
-            OverloadedError: If no place came free in time, or too many wait for one already.
-            DeadlineExceededError: If the time ran out first.
-        """
+        """Return what the function returns, or raise what it raises or ``DeadlineExceededError``, within the time."""
         started = time.monotonic()
         future = self.start(function, timeout_s)
         try:
@@ -133,11 +118,7 @@ class DeadlineCaller:
             ) from err
 
     def start(self, function: Callable[[], T], timeout_s: float) -> Future[T]:
-        """Start a call that sees to its own end, as soon as there is a place, and do not wait for it.
-
-        Raises:
-            OverloadedError: If no place came free in time, or too many wait for one already.
-        """
+        """Start a call that sees to its own end, as soon as there is a place (else ``OverloadedError``)."""
         self._take_place(timeout_s)
         future: Future[T] = Future()
         context = contextvars.copy_context()
@@ -215,8 +196,7 @@ class Breaker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if failures < 1 or not cooldown_s > 0:
-            message = f"failures must be at least 1 and cooldown_s above 0, got {failures} and {cooldown_s}"
-            raise ValueError(message)
+            raise ValueError(f"failures must be at least 1 and cooldown_s above 0, got {failures} and {cooldown_s}")
         self.failures = failures
         self.cooldown_s = cooldown_s
         self.failed = 0  # failures in a row so far

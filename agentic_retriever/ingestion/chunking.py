@@ -6,29 +6,31 @@ import base64
 import unicodedata
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from importlib import resources
 from itertools import pairwise
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import tiktoken
-from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, RelatedNodeType, TextNode
 
 from agentic_retriever.errors import ConfigError, IndexingError
+from agentic_retriever.ingestion.documents import SourceDocument
 from agentic_retriever.ingestion.front_matter import parse_front_matter
-from agentic_retriever.ingestion.structure import Section, joined, scan_blocks, split_sections
+from agentic_retriever.ingestion.structure import (
+    Block,
+    BlockKind,
+    Heading,
+    Section,
+    joined,
+    scan_blocks,
+    split_sections,
+)
 from agentic_retriever.text import UNDETERMINED, detect_language, split_sentences
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from llama_index.core.schema import RelatedNodeType
-
-    from agentic_retriever.ingestion.documents import SourceDocument
-    from agentic_retriever.ingestion.structure import Block, BlockKind, Heading
 
 CHUNKING_VERSION = 1
 """Raised whenever the same document and settings would give other nodes than before."""

@@ -5,19 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from llama_index.core.schema import MetadataMode, TextNode
+from llama_index.core.schema import BaseNode, Document, MetadataMode, TextNode
 
 from agentic_retriever.errors import IndexingError, SourceError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from llama_index.core.schema import BaseNode, Document
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+from typing import Literal
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which lines are headings: Markdown ones, numbered sections, and the articles and chapters of legal texts

@@ -1,7 +1,5 @@
 """The sample corpus shipped with the package: three small indexes in three languages, with questions and vectors."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

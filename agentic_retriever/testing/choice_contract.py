@@ -14,19 +14,78 @@ Run it with pytest or any runner that calls methods named ``test_...``; it needs
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 import tracemalloc
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import ClassVar, Final
 
 from agentic_retriever.errors import LLMOutputError
-from agentic_retriever.testing.malformed_replies import HEAVY_REPLIES, MALFORMED_REPLIES, ReplyCase
 
 __all__ = ["HEAVY_REPLIES", "MALFORMED_REPLIES", "ChoiceReaderContract", "ReplyCase", "ReplyReaderContract"]
 
 MAX_CPU_S = 0.1
 MAX_BYTES = 50_000_000
 MAX_MESSAGE_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyCase:
+    """One reply.
+
+    Attributes:
+        name: What is special about it.
+        template: The reply with ``‹A›``, ``‹B›`` and ``‹C›`` for the first three options.
+        expected: ``"A"`` or ``"B"``, the option that it chooses; ``None`` when it must be refused.
+    """
+
+    name: str
+    template: str
+    expected: str | None
+
+    def text(self, options: Sequence[str]) -> str:
+        """Return the reply with the names of three options."""
+        text = self.template
+        for letter, option in zip("ABC", options[:3], strict=True):
+            text = text.replace(f"‹{letter}›", option)
+        return text
+
+    def chosen(self, options: Sequence[str]) -> str | None:
+        """Return the name that must be chosen, or ``None``."""
+        return None if self.expected is None else options["AB".index(self.expected)]
+
+
+_CASES: Final = json.loads((resources.files(__package__) / "malformed_replies.json").read_text(encoding="utf-8"))
+
+MALFORMED_REPLIES: Final = tuple(
+    ReplyCase(name, template, None if expected == "refused" else expected)
+    for expected, replies in _CASES.items()
+    for name, template in replies.items()
+)
+"""What models reply when they are asked to choose: the good, the odd and the hostile; the names are unique."""
+
+_MEGABYTE: Final = 1_000_000
+
+_UNITS: Final = (
+    "x", " ", "\n", "[", "{", "[]", '"', "'", "\\", '{"a":', '["a",', "[1,", "[/*", "//\n", "<think>", "</think>", "ก",
+    "choice: x\n", "CHOICE", '{"choice":"x"}', "9", "no ", "e\u0301", "\ufdfa", "[“", "{'a'b", "* ", "-", "not.", "`",
+    '{"choice": ["x",', "confidence: 1 ", "<|channel|>final<|message|>", "\x00", "1. x\n", "a: *a\n", "1, 2\n",
+)  # fmt: skip
+_ALIASES: Final = "".join(
+    f"{new}: &{new} [{f'*{old},' * 9}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+HEAVY_REPLIES: Final[Mapping[str, str]] = {
+    "100,000 brackets": "[" * 100_000,
+    **{f"1 MB of {unit[:12]!r}": unit * (_MEGABYTE // len(unit)) for unit in _UNITS},
+    "1 MB in one string": '{"choice": "' + "x" * _MEGABYTE,
+    "1 MB number": '{"choice": ' + "9" * _MEGABYTE + "}",
+    "alias bomb": f"a: &a [x,x]\n{_ALIASES}",
+}
+"""Replies that cost time or memory when they are read carelessly; none of them chooses anything."""
 
 
 class ReplyReaderContract(ABC):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.types import CompletionResponse, LLMMetadata
 from llama_index.core.bridge.pydantic import Field, PrivateAttr
 from llama_index.core.llms.custom import CustomLLM
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
 
 _WORD = re.compile(r"[^\W_]+")
 

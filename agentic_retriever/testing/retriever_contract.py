@@ -15,19 +15,15 @@ import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
-from llama_index.core.schema import IndexNode, QueryBundle, TextNode
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 
 from agentic_retriever.errors import InvalidQueryError
 from agentic_retriever.testing.fakes import FakeEmbedding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from llama_index.core.base.base_retriever import BaseRetriever
-    from llama_index.core.schema import NodeWithScore
 
 QUERY = "red apple harvest"
 SLOW_S = 0.15

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentic_retriever.errors import LLMOutputError
 from agentic_retriever.llm import Choice, read_choice
-from agentic_retriever.testing.malformed_replies import MALFORMED_REPLIES
+from agentic_retriever.testing.choice_contract import MALFORMED_REPLIES
 
 NAMES = ("cacm", "cisi", "xquad-en", "xquad")
 

@@ -15,8 +15,12 @@ from agentic_retriever.routing import HeuristicSelector, LLMClassifier, LLMSelec
 from agentic_retriever.schema import Strategy, StrategyCard, Tier
 from agentic_retriever.synthesis import LLMSynthesizer
 from agentic_retriever.synthesis.context import assemble
-from agentic_retriever.testing.choice_contract import ChoiceReaderContract, ReplyReaderContract
-from agentic_retriever.testing.malformed_replies import HEAVY_REPLIES, MALFORMED_REPLIES
+from agentic_retriever.testing.choice_contract import (
+    HEAVY_REPLIES,
+    MALFORMED_REPLIES,
+    ChoiceReaderContract,
+    ReplyReaderContract,
+)
 from agentic_retriever.understanding.extraction import MAX_CLAUSES, OPERATORS, read_reply
 
 
