@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from llama_index.core.schema import BaseNode, NodeWithScore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
@@ -21,7 +21,9 @@ from agentic_retriever.indices.profile import IndexProfile
 from agentic_retriever.indices.summaries import SummaryView, SummaryWriter
 from agentic_retriever.indices.vector_rows import VectorRows
 from agentic_retriever.schema import Strategy, View
-from agentic_retriever.stores.server.searching import ServerWords
+
+if TYPE_CHECKING:
+    from agentic_retriever.stores.server.store import ServerWords  # its package takes a second to load
 
 ALWAYS_THERE = frozenset({View.CHUNKS, View.KEYWORD})
 """The views that any index has or builds when first asked."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import bm25s
 import numpy as np
@@ -29,11 +29,13 @@ from agentic_retriever.indices.derived import DerivedView, Progress, SilentProgr
 from agentic_retriever.indices.stored_nodes import StoredNodes
 from agentic_retriever.schema import check_top_k
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
-from agentic_retriever.stores.node_text import embedded_text
+from agentic_retriever.stores.payload import embedded_text
 from agentic_retriever.stores.points import Hit
-from agentic_retriever.stores.server.searching import ServerWords
 from agentic_retriever.stores.sparse import SparseBM25
 from agentic_retriever.text import Tokenizer
+
+if TYPE_CHECKING:
+    from agentic_retriever.stores.server.store import ServerWords  # its package takes a second to load
 
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 Rows: TypeAlias = "npt.NDArray[np.int64]"
@@ -369,7 +371,7 @@ def server_words(index: StoredNodes) -> ServerWords | None:
     """Return the sparse vectors on the index's server, or ``None`` where its nodes are in this process."""
     if not index.is_remote:
         return None
-    from agentic_retriever.stores.server.store import QdrantServerVectorStore  # noqa: PLC0415 - needs an extra
+    from agentic_retriever.stores.server.store import QdrantServerVectorStore  # noqa: PLC0415 - takes a second to load
 
     store = index.vector_store
     return store.words if isinstance(store, QdrantServerVectorStore) else None

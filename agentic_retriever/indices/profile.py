@@ -25,7 +25,7 @@ from agentic_retriever.indices.derived import DerivedView
 from agentic_retriever.indices.stored_nodes import StoredNodes
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.show import render, short_text
-from agentic_retriever.stores.node_text import embedded_text
+from agentic_retriever.stores.payload import embedded_text
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.tokens import identifiers, kind_of, numbers
 

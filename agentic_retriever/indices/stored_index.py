@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import MetadataFilters
@@ -21,7 +22,9 @@ from agentic_retriever.indices.summaries import SummaryView, SummaryWriter, summ
 from agentic_retriever.indices.vector_rows import VectorRows, VectorRowsView
 from agentic_retriever.schema import View
 from agentic_retriever.stores.node_store import NodeStore
-from agentic_retriever.stores.server.searching import ServerWords
+
+if TYPE_CHECKING:
+    from agentic_retriever.stores.server.store import ServerWords  # its package takes a second to load
 
 METADATA = "metadata"
 

@@ -205,20 +205,18 @@ class ServerStores(IndexStores):
 
     def open(self, name: str, dimension: int, *, must_exist: bool = False) -> NodeStore:
         """Describe the collection; calls nobody."""
-        from agentic_retriever.stores.server.store import QdrantServerVectorStore  # noqa: PLC0415 - needs an extra
+        from agentic_retriever.stores.server.store import QdrantServerVectorStore  # noqa: PLC0415 - takes a second to load
 
         has_words = name == CHUNKS
-        store = QdrantServerVectorStore(
+        return QdrantServerVectorStore(
             self._server.link,
             self._name_of(name),
             dimension,
             keywords=has_words,
             sparse=SparseBM25.load(self._folder) if has_words else None,
             on_fitted=lambda sparse: sparse.save(self._folder),
+            must_exist=must_exist,
         )
-        if must_exist:
-            store.collection.expect()
-        return store
 
     def discard(self, name: str) -> None:
         """Remove the collection from the server."""

@@ -91,7 +91,7 @@ from agentic_retriever.schema import (
     Usage,
     View,
 )
-from agentic_retriever.stores.node_text import embedded_text
+from agentic_retriever.stores.payload import embedded_text
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, unknown_share
 from agentic_retriever.synthesis.gate import MAX_JUDGED, why_not_read
 from agentic_retriever.text import detect_language, normalise_query

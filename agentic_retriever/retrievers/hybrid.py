@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import BaseNode, NodeWithScore
@@ -40,7 +40,9 @@ from agentic_retriever.retrievers.fusion import (
 from agentic_retriever.retrievers.vector import DENSE, nearest, with_vector
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.stores.points import Hit
-from agentic_retriever.stores.server.searching import ServerWords
+
+if TYPE_CHECKING:
+    from agentic_retriever.stores.server.store import ServerWords  # its package takes a second to load
 
 T = TypeVar("T")
 

@@ -1,37 +1,93 @@
-"""What an index needs of a vector store, wherever the nodes are: in this process or on a server."""
+"""What an index needs of a vector store, wherever the nodes are, in terms of the few things that engines differ in.
+
+An engine is asked for more points than are wanted: some of what it finds may not satisfy the part of a filter that it
+does not understand, and of points with the lowest score it may have left out some.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar
 
-from llama_index.core.bridge.pydantic import Field
-from llama_index.core.vector_stores.types import VectorStoreQueryResult
+import numpy as np
+import numpy.typing as npt
+from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    MetadataFilters,
+    VectorStoreQuery,
+    VectorStoreQueryMode,
+    VectorStoreQueryResult,
+)
+from qdrant_edge import Filter
+from typing_extensions import Self
 
-from agentic_retriever.errors import ConfigError, InvalidQueryError, StoreError
+from agentic_retriever.errors import ConfigError, FilterError, InvalidQueryError, StoreError
 from agentic_retriever.filters import is_empty
-from agentic_retriever.stores.payload import FIELD_KINDS, RESERVED_FIELDS, node_payload, payload_path, unit_vectors
-from agentic_retriever.stores.points import AsyncTwins, StoreQuery
+from agentic_retriever.stores.payload import (
+    RESERVED_FIELDS,
+    SOURCE_FIELD,
+    node_payload,
+    point_id,
+    stored_node,
+    stored_node_id,
+    unit_vector,
+    unit_vectors,
+)
+from agentic_retriever.stores.points import (
+    FactT,
+    Hit,
+    KnownPoints,
+    Payload,
+    Point,
+    ScoredPoint,
+    WantedPoints,
+    rank_points,
+    read_nodes,
+    vector_table,
+    wanted_points,
+    warn_of_foreign,
+)
+from agentic_retriever.stores.push_down import (
+    FIELD_KINDS,
+    MAX_INDEXED_FIELDS,
+    FieldKind,
+    infer_kinds,
+    payload_path,
+)
+from agentic_retriever.threads import Workers
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from types import TracebackType
+PAGE: Final = 1_000
+"""Points that are read at a time."""
 
-    import numpy as np
-    import numpy.typing as npt
-    from llama_index.core.schema import BaseNode
-    from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery
-    from typing_extensions import Self
+MAX_GUESS: Final = 1_024
+"""How many more points than are wanted are looked at before it is found out which points a filter lets through."""
 
-    from agentic_retriever.stores.payload import FieldKind
-    from agentic_retriever.stores.points import FactT, Hit, KnownPoints
+TIE_MARGIN: Final = 8
+_MAX_TIES: Final = 4_096
+_GROWTH: Final = 4
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Side: TypeAlias = "npt.NDArray[np.float32] | str"
+"""What points are near to: a unit vector, or words."""
+
+Reader: TypeAlias = Callable[[Sequence[ScoredPoint], bool], tuple[list[T], int]]
+"""Reads the best of points that are the whole list or not, and counts those that are not ours."""
 
 
-class NodeStore(AsyncTwins, ABC):
-    """A LlamaIndex vector store that an index can live on: what it is asked is checked here, and done by a subclass.
+class NodeStore(BasePydanticVectorStore, ABC):
+    """A LlamaIndex vector store that an index can live on.
 
     Nodes that it returns have their text and metadata; filters mean what :mod:`agentic_retriever.filters` says; nothing
-    is deleted by an empty selector.
+    is deleted by an empty selector. Each async method runs its sync twin in a worker thread.
     """
 
     stores_text: bool = Field(default=True, exclude=True)
@@ -39,6 +95,13 @@ class NodeStore(AsyncTwins, ABC):
     flat_metadata: bool = Field(default=False, exclude=True)
     collection_name: str = "default"
     dimension: int | None = None  # Length of the vectors; None until it is known
+
+    _step: ClassVar[int] = 256  # points handed to the engine at a time
+    _finds_substrings: ClassVar[bool] = True
+    _max_scanned: ClassVar[float] = float("inf")  # points read one by one for what the engine cannot check
+
+    _workers: Workers = PrivateAttr()
+    _unindexed: set[str] = PrivateAttr(default_factory=set)  # fields that suit no kind of index
 
     def add(self, nodes: Sequence[BaseNode], **add_kwargs: object) -> list[str]:  # noqa: ARG002 - LlamaIndex's signature
         """Store nodes with their embeddings; a node whose id is stored already is replaced.
@@ -61,7 +124,14 @@ class NodeStore(AsyncTwins, ABC):
         self._check_open()
         if nodes:
             payloads = [node_payload(node) for node in nodes]
-            self._write(nodes, unit_vectors(nodes), payloads)
+            vectors = unit_vectors(nodes)
+            with _StoredCount(len(nodes)) as stored, self._writing("add nodes", vectors.shape[1], len(nodes)):
+                self._prepare(vectors, payloads)
+                for start in range(0, len(nodes), self._step):
+                    rows = slice(start, start + self._step)
+                    self._put(nodes[rows], vectors[rows], payloads[rows])
+                    stored.number += len(payloads[rows])
+            self.dimension = self._stored_dimension
         return [node.node_id for node in nodes]
 
     def delete(self, ref_doc_id: str, **delete_kwargs: object) -> None:  # noqa: ARG002 - LlamaIndex's signature
@@ -75,8 +145,7 @@ class NodeStore(AsyncTwins, ABC):
             StoreError: The id is empty, or the disk or the server failed.
         """
         if not ref_doc_id:
-            message = f"delete() needs a document's id, got {ref_doc_id!r}; to remove everything call clear()"
-            raise StoreError(message)
+            raise StoreError(f"delete() needs a document's id, got {ref_doc_id!r}; to remove everything call clear()")
         self._delete(None, doc_ids=[ref_doc_id])
 
     def delete_nodes(
@@ -97,11 +166,10 @@ class NodeStore(AsyncTwins, ABC):
             FilterError: The filters cannot be evaluated.
         """
         if (node_ids is None and filters is None) or node_ids == [] or (filters is not None and is_empty(filters)):
-            message = (
+            raise StoreError(
                 "delete_nodes() needs node ids or a filter that are not empty, so that nothing is deleted by mistake; "
                 "to remove everything call clear()"
             )
-            raise StoreError(message)
         self._delete(filters, node_ids=node_ids)
 
     def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:
@@ -124,8 +192,7 @@ class NodeStore(AsyncTwins, ABC):
             FilterError: The filters cannot be evaluated.
             StoreError: The disk or the server failed.
         """
-        self._check_open()
-        hits = self._nearest(StoreQuery.checked(query, kwargs, self._stored_dimension))
+        hits = self._nearest(self._checked(query, kwargs))
         return VectorStoreQueryResult(
             nodes=[hit.node for hit in hits],
             similarities=[hit.score for hit in hits],
@@ -134,8 +201,9 @@ class NodeStore(AsyncTwins, ABC):
 
     def query_known(self, query: VectorStoreQuery, known: KnownPoints[FactT]) -> list[tuple[FactT, float]]:
         """Find as :meth:`query` does, and return facts about nodes instead of nodes; ``known`` learns what it lacks."""
-        self._check_open()
-        return self._nearest_known(StoreQuery.checked(query, {}, self._stored_dimension), known)
+        hits = self._nearest(self._checked(query, {}))
+        facts = [(known.read(hit.node), hit.score) for hit in hits]
+        return [(fact, score) for fact, score in facts if fact is not None]
 
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, limit: int | None = None
@@ -155,9 +223,54 @@ class NodeStore(AsyncTwins, ABC):
             InvalidQueryError: ``limit`` is negative.
         """
         if limit is not None and limit < 0:
-            message = f"limit is {limit}; allowed are 0 and more, or None for all"
-            raise InvalidQueryError(message)
-        return self._read(filters, node_ids, limit)
+            raise InvalidQueryError(f"limit is {limit}; allowed are 0 and more, or None for all")
+        found: list[BaseNode] = []
+        if node_ids is None:
+            for records in self.pages(self.select(filters), whole=True):
+                found.extend(read_nodes(records))
+                if limit is not None and len(found) >= limit:
+                    break
+            return found[:limit]
+        unique = list(dict.fromkeys(node_ids))
+        for start in range(0, len(unique), PAGE):
+            wanted = self.select(filters, node_ids=unique[start : start + PAGE])
+            for records in self.pages(wanted, whole=True):
+                found.extend(read_nodes(records))
+        by_id = {node.node_id: node for node in found}
+        return [by_id[node_id] for node_id in unique if node_id in by_id][:limit]
+
+    def iter_nodes(self, batch: int = 256) -> Iterator[BaseNode]:
+        """Go through every node without holding all in memory, ``batch`` at a time, always in the same order."""
+        for records in self.pages(self.select(None), size=max(1, batch), whole=True):
+            yield from read_nodes(records)
+
+    def node_ids(self) -> list[str]:
+        """Return the ids of all nodes, sorted."""
+        pages = self.pages(self.select(None), whole=True)
+        found = (stored_node_id(record.payload) for records in pages for record in records)
+        return sorted(node_id for node_id in found if node_id is not None)
+
+    def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], npt.NDArray[np.float32]]:
+        """Return the ids that were found, in the given order, and their unit vectors ``(n, dimension)``."""
+        unique = list(dict.fromkeys(node_ids))
+        rows: dict[str, npt.ArrayLike] = {}
+        for start in range(0, len(unique), PAGE):
+            rows.update(self._vectors([point_id(node_id) for node_id in unique[start : start + PAGE]]))
+        return vector_table(unique, rows, self._stored_dimension or 0)
+
+    def count(self, filters: MetadataFilters | None = None) -> int:
+        """Return how many nodes there are, or satisfy the filters."""
+        wanted = self.select(filters)
+        return self._count(wanted.filter) if wanted.exact else sum(len(records) for records in self.pages(wanted))
+
+    def export(self, after: str | None, size: int) -> tuple[list[BaseNode], str | None]:
+        """Read a page of nodes with their vectors, and the mark of the next page; ``None`` begins, and ends."""
+        offset = int(after) if after is not None and after.isdigit() else after
+        records, following = self._scroll(None, offset, size, True)
+        nodes = {str(record.id): node for record in records if (node := stored_node(record.payload)) is not None}
+        for key, vector in self._vectors(list(nodes)).items():
+            nodes[key].embedding = np.asarray(vector, dtype=np.float32).tolist()
+        return list(nodes.values()), None if following is None else str(following)
 
     def create_payload_index(self, field: str, kind: FieldKind) -> None:
         """Index a metadata field for faster filters.
@@ -174,44 +287,63 @@ class NodeStore(AsyncTwins, ABC):
             StoreError: Nothing was ever stored, or the disk or the server failed.
         """
         if kind not in FIELD_KINDS:
-            message = f"unknown kind of payload index {kind!r:.40}; allowed: {', '.join(FIELD_KINDS)}"
-            raise ConfigError(message)
+            raise ConfigError(f"unknown kind of payload index {kind!r:.40}; allowed: {', '.join(FIELD_KINDS)}")
         path = payload_path(field)
         if path is None or field in RESERVED_FIELDS:
-            message = (
+            raise ConfigError(
                 f"the field {field!r:.60} cannot be indexed; its name is empty, reserved, or has a quote or backslash"
             )
-            raise ConfigError(message)
-        self._index_field(field, path, kind)
+        with self._writing("index a field"):
+            known = self._kinds().get(field)
+            if known != kind:
+                self._make_index(path, kind, replace=known is not None)
 
     def close(self) -> None:
         """Give the collection back. Twice does nothing."""
         self._workers.close(wait=False)
         self._let_go()
 
-    @abstractmethod
-    def iter_nodes(self, batch: int = 256) -> Iterator[BaseNode]:
-        """Go through every node without holding all in memory, ``batch`` at a time, always in the same order."""
+    async def async_add(self, nodes: Sequence[BaseNode], **kwargs: object) -> list[str]:
+        """Do what ``add`` does, off the event loop."""
+        return await self._off_loop(self.add, nodes, **kwargs)
+
+    async def adelete(self, ref_doc_id: str, **delete_kwargs: object) -> None:
+        """Do what ``delete`` does, off the event loop."""
+        await self._off_loop(self.delete, ref_doc_id, **delete_kwargs)
+
+    async def adelete_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: object
+    ) -> None:
+        """Do what ``delete_nodes`` does, off the event loop."""
+        await self._off_loop(self.delete_nodes, node_ids, filters, **delete_kwargs)
+
+    async def aclear(self) -> None:
+        """Do what ``clear`` does, off the event loop."""
+        await self._off_loop(self.clear)
+
+    async def aget_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, limit: int | None = None
+    ) -> list[BaseNode]:
+        """Do what ``get_nodes`` does, off the event loop."""
+        return await self._off_loop(self.get_nodes, node_ids, filters, limit)
+
+    async def aquery(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:
+        """Do what ``query`` does, off the event loop."""
+        return await self._off_loop(self.query, query, **kwargs)
+
+    async def _off_loop(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._check_open()
+        return await self._workers.run(fn, *args, **kwargs)
+
+    # What engines differ in.
 
     @abstractmethod
-    def node_ids(self) -> list[str]:
-        """Return the ids of all nodes, sorted."""
-
-    @abstractmethod
-    def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], npt.NDArray[np.float32]]:
-        """Read stored vectors."""
-
-    @abstractmethod
-    def count(self, filters: MetadataFilters | None = None) -> int:
-        """Return how many nodes there are, or satisfy the filters."""
-
-    @abstractmethod
-    def export(self, after: str | None, size: int) -> tuple[list[BaseNode], str | None]:
-        """Read a page of nodes together with their vectors, in the order of the engine's ids."""
+    def clear(self) -> None:
+        """Delete every node; the dimension stays."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Bring everything to disk."""
+        """Bring everything to disk, so that it survives a power cut as well as a crash."""
 
     @property
     @abstractmethod
@@ -219,12 +351,139 @@ class NodeStore(AsyncTwins, ABC):
         """Length of the vectors that are stored; ``None`` until it is known."""
 
     @abstractmethod
-    def _write(
-        self, nodes: Sequence[BaseNode], vectors: npt.NDArray[np.float32], payloads: list[dict[str, Any]]
-    ) -> None:
-        """Store at least one node, with its unit vector and payload."""
+    def _check_open(self) -> None:
+        """Refuse use after ``close``."""
 
     @abstractmethod
+    def _let_go(self) -> None:
+        """Give back what the store holds."""
+
+    @abstractmethod
+    def _writing(self, what: str, dimension: int | None = None, points: int = 0) -> AbstractContextManager[object]:
+        """Change the collection inside; with a dimension it is made where it is not there."""
+
+    @abstractmethod
+    def _prepare(self, vectors: npt.NDArray[np.float32], payloads: Sequence[dict[str, Any]]) -> None:
+        """Do what is to be done once before so many points are put."""
+
+    @abstractmethod
+    def _put(
+        self, nodes: Sequence[BaseNode], vectors: npt.NDArray[np.float32], payloads: Sequence[dict[str, Any]]
+    ) -> None:
+        """Store nodes with their unit vectors and payloads."""
+
+    @abstractmethod
+    def _remove(self, point_ids: list[Any]) -> None:
+        """Delete points."""
+
+    @abstractmethod
+    def _kinds(self) -> Mapping[str, str]:
+        """The kind of payload index of each indexed field."""
+
+    @abstractmethod
+    def _make_index(self, path: str, kind: FieldKind, *, replace: bool) -> None:
+        """Index the field at a path, in place of another index if there is one."""
+
+    @abstractmethod
+    def _scroll(
+        self, condition: Filter | None, offset: Any, size: int, payload: Payload  # noqa: ANN401 - the engine's ids
+    ) -> tuple[Sequence[Point], Any]:  # fmt: skip
+        """Read a page of points, and where the next one begins; ``None`` for the first page, and after the last."""
+
+    @abstractmethod
+    def _vectors(self, point_ids: list[str]) -> Mapping[str, npt.ArrayLike]:
+        """Read vectors, by point id."""
+
+    @abstractmethod
+    def _count(self, condition: Filter | None) -> int:
+        """Count points."""
+
+    @abstractmethod
+    def _ask(
+        self, sides: Sequence[Side], limit: int, condition: Filter | None, payload: bool
+    ) -> Sequence[Sequence[ScoredPoint]]:
+        """Find the best points of each side, by falling score."""
+
+    # What is the same for all engines.
+
+    def _checked(self, query: VectorStoreQuery, unknown: Mapping[str, object]) -> _Search:
+        self._check_open()
+        top_k = _checked_top_k(query, unknown)
+        vector = unit_vector(query.query_embedding or [], self._stored_dimension)
+        # VectorStoreIndex.as_retriever() sends an empty list when it restricts nothing, and always the query's text.
+        # Taken at its word it would find nothing in any store that keeps the text itself.
+        is_unrestricted = query.node_ids == [] and query.query_str is not None
+        node_ids = None if is_unrestricted else query.node_ids
+        wanted = self.select(query.filters, node_ids=node_ids, doc_ids=query.doc_ids)
+        return _Search(vector, 0 if node_ids == [] or query.doc_ids == [] else top_k, wanted)
+
+    def select(
+        self,
+        filters: MetadataFilters | None,
+        *,
+        node_ids: Sequence[str] | None = None,
+        doc_ids: Sequence[str] | None = None,
+    ) -> WantedPoints:
+        """Say which points are wanted; every restriction narrows the others."""
+        kinds = {} if filters is None else self._kinds()
+        return wanted_points(filters, kinds, node_ids=node_ids, doc_ids=doc_ids, substrings=self._finds_substrings)
+
+    def _nearest(self, search: _Search) -> list[Hit]:
+        return self.find([search.vector], search.top_k, search.wanted)[0]
+
+    def find(self, sides: Sequence[Side], top_k: int, wanted: WantedPoints) -> list[list[Hit]]:
+        """Find the best wanted nodes of each side, by falling score and then by id."""
+        if top_k > PAGE:  # engines set memory aside for as many as they are asked for
+            top_k = max(1, min(top_k, self._count(None)))
+        return self._find_points(sides, top_k, wanted, partial(rank_points, accepts=wanted.accepts, top_k=top_k))
+
+    def _find_points(
+        self, sides: Sequence[Side], top_k: int, wanted: WantedPoints, read: Reader[T], *, payload: bool = True
+    ) -> list[list[T]]:
+        """Look deeper until the best wanted points of each side are known."""
+        limit = top_k + TIE_MARGIN if wanted.exact else _GROWTH * top_k + 2 * TIE_MARGIN
+        found: dict[int, list[T]] = {} if top_k else {i: [] for i in range(len(sides))}
+        while len(found) < len(sides):
+            if not wanted.exact and limit > MAX_GUESS + top_k:
+                wanted = self._resolve(wanted)
+            waiting = [i for i in range(len(sides)) if i not in found]
+            answers = self._ask([sides[i] for i in waiting], limit, wanted.filter, payload)
+            for i, points in zip(waiting, answers, strict=True):
+                exhausted = len(points) < limit
+                hits, foreign = read(points, exhausted or limit > top_k + _MAX_TIES)
+                if exhausted or len(hits) == top_k:
+                    warn_of_foreign(foreign)
+                    found[i] = hits
+            limit *= _GROWTH
+        return [found[i] for i in range(len(sides))]
+
+    def _resolve(self, wanted: WantedPoints) -> WantedPoints:
+        """Find out which points are wanted, and ask for exactly these from now on."""
+        ids: list[Any] = []
+        looked_at, offset = 0, None
+        while True:
+            records, offset = self._scroll(wanted.filter, offset, PAGE, wanted.payload)
+            looked_at += len(records)
+            ids += [record.id for record in wanted.among(records)]
+            if offset is None:
+                return wanted.narrowed(ids)
+            if looked_at >= self._max_scanned:
+                raise FilterError(
+                    f"the filter on {', '.join(wanted.keys)[:200]} has a part that a Qdrant server cannot check, and "
+                    f"more than {self._max_scanned:,} nodes satisfy the rest; add a clause that narrows it, such as == "
+                    "or a range of numbers"
+                )
+
+    def pages(self, wanted: WantedPoints, *, size: int | None = None, whole: bool = False) -> Iterator[list[Point]]:
+        """Go through the wanted points in the engine's order, with their whole payload or what decides of it."""
+        payload = True if whole else wanted.payload
+        offset = None
+        while True:
+            records, offset = self._scroll(wanted.filter, offset, size or PAGE, payload)
+            yield wanted.among(records)
+            if offset is None:
+                return
+
     def _delete(
         self,
         filters: MetadataFilters | None,
@@ -232,30 +491,26 @@ class NodeStore(AsyncTwins, ABC):
         node_ids: Sequence[str] | None = None,
         doc_ids: Sequence[str] | None = None,
     ) -> None:
-        """Delete the nodes that satisfy everything that is given, which is never nothing."""
+        # Named one by one: a filter that was translated too widely must not delete too much.
+        with self._writing("delete nodes"):
+            pages = self.pages(self.select(filters, node_ids=node_ids, doc_ids=doc_ids))
+            found = [record.id for records in pages for record in records]
+            for start in range(0, len(found), PAGE):
+                self._remove(found[start : start + PAGE])
 
-    @abstractmethod
-    def _nearest(self, query: StoreQuery) -> list[Hit]:
-        """Find the nearest nodes, by falling cosine and then by id."""
-
-    def _nearest_known(self, query: StoreQuery, known: KnownPoints[FactT]) -> list[tuple[FactT, float]]:
-        """Find as :meth:`_nearest` does; here by reading every node."""
-        facts = [(known.read(hit.node), hit.score) for hit in self._nearest(query)]
-        return [(fact, score) for fact, score in facts if fact is not None]
-
-    @abstractmethod
-    def _read(
-        self, filters: MetadataFilters | None, node_ids: Sequence[str] | None, limit: int | None
-    ) -> list[BaseNode]:
-        """Read nodes, as ``get_nodes``."""
-
-    @abstractmethod
-    def _index_field(self, field: str, path: str, kind: FieldKind) -> None:
-        """Index a field whose name is this path for the engine."""
-
-    @abstractmethod
-    def _let_go(self) -> None:
-        """Give back what the store holds."""
+    def _index_fields(self, payloads: Sequence[Mapping[str, object]]) -> None:
+        """Index the source's id, and fields whose values are of one type, up to 64."""
+        kinds = self._kinds()
+        wanted: dict[str, FieldKind | None] = {} if SOURCE_FIELD in kinds else {SOURCE_FIELD: "keyword"}
+        wanted.update(infer_kinds(payloads, RESERVED_FIELDS | self._unindexed | kinds.keys()))
+        room = MAX_INDEXED_FIELDS - len(kinds)
+        for field, kind in wanted.items():
+            path = payload_path(field)
+            if kind is None or path is None or room <= 0:
+                self._unindexed.add(field)
+            else:
+                self._make_index(path, kind, replace=False)
+                room -= 1
 
     def __enter__(self) -> Self:
         return self
@@ -267,3 +522,47 @@ class NodeStore(AsyncTwins, ABC):
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self.__copy__()
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A query, checked."""
+
+    vector: npt.NDArray[np.float32]  # A unit vector
+    top_k: int
+    wanted: WantedPoints
+
+
+class _StoredCount:
+    """Counts the nodes that are stored inside, and says so in the store's error that ends it too early."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self.number = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, StoreError) and self.number:
+            raise type(error)(
+                f"{error}; {self.number:,} of the {self._total:,} nodes are stored, add all again to complete them"
+            ) from error
+
+
+def _checked_top_k(query: VectorStoreQuery, unknown: Mapping[str, object]) -> int:
+    problem = None
+    top_k = query.similarity_top_k
+    if unknown:
+        problem = f"query() got unknown arguments: {', '.join(sorted(unknown))}; none are known"
+    elif query.mode != VectorStoreQueryMode.DEFAULT:
+        problem = f"query mode {query.mode!s:.40} is not supported; use the default, a dense search"
+    elif type(top_k) is not int or top_k < 0:
+        problem = f"similarity_top_k is {top_k!r}; allowed are whole numbers from 0"
+    elif query.query_embedding is None:
+        problem = "the query has no embedding; embed its text first"
+    if problem is not None:
+        raise InvalidQueryError(problem)
+    return top_k

@@ -12,23 +12,19 @@ among a million. Documents with one term of such a pair are found for the other,
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
-from agentic_retriever.errors import StoreDamagedError
-from agentic_retriever.json_files import write_atomically
+from agentic_retriever.json_files import load_model, model_bytes, write_atomically
 from agentic_retriever.text import Tokenizer, detect_language
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    SparseRow = tuple[list[int], list[float]]
-
+SparseRow: TypeAlias = tuple[list[int], list[float]]
+"""Term numbers, ascending, and their weights."""
 
 SPARSE_FILE: Final = "sparse.json"
 K1: Final = 1.5
@@ -87,20 +83,20 @@ class SparseBM25:
 
     def save(self, folder: Path) -> None:
         """Write the settings beside the index."""
-        write_atomically(folder / SPARSE_FILE, json.dumps(asdict(self), indent=2).encode())
+        write_atomically(folder / SPARSE_FILE, model_bytes(asdict(self)))
 
     @classmethod
     def load(cls, folder: Path) -> SparseBM25 | None:
         """Read the settings; ``None`` where there are none."""
-        path = folder / SPARSE_FILE
+        advice = f"remove it and run: agentic-retriever index build {folder.name}"
+        return load_model(folder / SPARSE_FILE, cls._read, advice=advice)
+
+    @classmethod
+    def _read(cls, data: Any) -> SparseBM25:  # noqa: ANN401 - whatever the file holds
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError) as err:
-            raise StoreDamagedError(
-                f"{path} is damaged; remove it and run: agentic-retriever index build {folder.name}"
-            ) from err
+            return cls(**data)
+        except TypeError as err:
+            raise ValueError(str(err)) from err
 
 
 @lru_cache(65_536)
@@ -110,5 +106,5 @@ def term_number(term: str) -> int:
 
 
 def _row(weights: dict[int, float]) -> SparseRow:
-    numbers: Iterable[int] = sorted(weights)
-    return list(numbers), [weights[number] for number in numbers]
+    numbers = sorted(weights)
+    return numbers, [weights[number] for number in numbers]

@@ -137,7 +137,7 @@ def test_index_remove(home):
 
 
 def test_index_copy(home):
-    qdrant = pytest.importorskip("qdrant_servers", reason="the extra 'server' is not installed")
+    qdrant = pytest.importorskip("qdrant_servers")
     server = qdrant.QdrantServer()
     there = environment(QDRANT_URL=server.url)
     done = cli(home, "index", "copy", "handbook", "--to", "server", "--as", "far", env=there)

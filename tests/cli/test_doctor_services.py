@@ -175,7 +175,6 @@ def test_key_that_is_missing_is_named(doctor, up):
     [("up", "version 1.18"), ("refused", "check that it is up"), ("hang", "gave no answer"), ("key", "QDRANT_API_KEY")],
 )
 def test_qdrant(doctor, fault, says):
-    pytest.importorskip("qdrant_client", reason="the extra 'server' is not installed")
     from qdrant_servers import QdrantServer
 
     server = QdrantServer(key="canary-4711")

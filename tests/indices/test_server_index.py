@@ -137,7 +137,7 @@ def test_fusion_by_ranks_is_the_servers(index, monkeypatch):
 def test_both_sides_take_one_request(index, monkeypatch):
     client, batches = index.vector_store.client, []
     asked = client.query_batch_points
-    monkeypatch.setattr(client, "query_batch_points", lambda *a: (batches.append(len(a[1])), asked(*a))[1])
+    monkeypatch.setattr(client, "query_batch_points", lambda **k: (batches.append(len(k["requests"])), asked(**k))[1])
     assert found(index, Strategy.HYBRID)
     assert batches == [2]
 

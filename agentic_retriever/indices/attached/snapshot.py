@@ -24,7 +24,7 @@ from agentic_retriever.indices.profile import (
     make_profile,
     sample_ids,
 )
-from agentic_retriever.stores.node_text import embedded_text
+from agentic_retriever.stores.payload import embedded_text
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.threads import guarded
 

@@ -36,7 +36,7 @@ from agentic_retriever.indices.prefilter.clauses import Compiler
 from agentic_retriever.indices.prefilter.inverted import rows_of
 from agentic_retriever.indices.prefilter.snapshot import Snapshot
 from agentic_retriever.schema import MAX_TOP_K, check_top_k
-from agentic_retriever.stores.payload import push_down
+from agentic_retriever.stores.push_down import push_down
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

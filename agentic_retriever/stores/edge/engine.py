@@ -1,6 +1,14 @@
-"""The engine of one collection in this process: made, loaded, checked, flushed and closed.
+"""The engine of one collection in this process: made, loaded, checked, shared, flushed and closed.
 
-Used through the leases of :mod:`agentic_retriever.stores.edge.engine`, which count its users.
+::
+
+    FOLDER/COLLECTION/
+        collection.json   format version, name, dimension, distance, state; replaced atomically
+        collection.lock   held by the process that has the collection open
+        shard/            the engine's own files
+
+``collection.json`` is written before the engine's files, so a folder that has engine files without it, or the other
+way round, has lost something and is never taken for an empty one. None of our files holds a pickle.
 """
 
 from __future__ import annotations
@@ -9,19 +17,29 @@ import atexit
 import ctypes
 import datetime as dt
 import errno
-import json
 import os
 import re
 import shutil
 import threading
 import unicodedata
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Literal
 
 from filelock import FileLock, Timeout
-from qdrant_edge import CountRequest, Distance, EdgeConfig, EdgeShard, EdgeVectorParams, Query, QueryRequest
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field as Checked
+from qdrant_edge import (
+    CountRequest,
+    Distance,
+    EdgeConfig,
+    EdgeShard,
+    EdgeVectorParams,
+    PayloadSchemaType,
+    Query,
+    QueryRequest,
+)
 
 from agentic_retriever.errors import (
     AgenticRetrieverError,
@@ -33,39 +51,16 @@ from agentic_retriever.errors import (
     StoreError,
 )
 from agentic_retriever.json_files import write_atomically
-from agentic_retriever.stores.payload import indexed_kinds
+from agentic_retriever.stores.push_down import path_field
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+# Where errors of Qdrant Edge and of the operating system become ours.
 
-    from typing_extensions import Self
-
-
-# The one place where errors of Qdrant Edge and of the operating system become ours.
-
-# What Edge says when its own lock on the write-ahead log is taken.
-_BUSY_MARK: Final = "WouldBlock"
+_BUSY_MARK: Final = "WouldBlock"  # what Edge says when its own lock on the write-ahead log is taken
 _FULL_MARKS: Final = ("os error 27", "os error 28", "os error 122", "No space left", "File too large", "quota exceeded")
 _DENIED_MARKS: Final = ("os error 13", "os error 1)", "os error 30", "Permission denied", "Read-only file system")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _MAX_DETAIL: Final = 300
-
-
-def busy(folder: Path) -> StoreBusyError:
-    """Say that another process holds a folder."""
-    return StoreBusyError(
-        f"{folder} is already in use by another process; close it there, use another folder, or run a Qdrant server "
-        "when several processes must share one index"
-    )
-
-
-def damaged(folder: Path, what: str) -> StoreDamagedError:
-    """Say that a collection's files are not whole."""
-    return StoreDamagedError(
-        f"the index in {folder} is damaged or incomplete: {what}; restore the folder from a copy, or remove it and "
-        "index the sources again"
-    )
 
 
 @contextmanager
@@ -83,7 +78,7 @@ def _translate(err: BaseException, action: str, folder: Path, *, loading: bool) 
     detail = " ".join(str(err).split())[:_MAX_DETAIL]
     code = err.errno if isinstance(err, OSError) else None
     if _BUSY_MARK in detail:
-        return busy(folder)
+        return _busy(folder)
     if code in _FULL or any(mark in detail for mark in _FULL_MARKS):
         return StoreError(
             f"cannot {action} in {folder}: the disk, a quota or the file size limit is exhausted ({detail}); free some "
@@ -97,107 +92,70 @@ def _translate(err: BaseException, action: str, folder: Path, *, loading: bool) 
     if isinstance(err, (FileExistsError, NotADirectoryError)):
         return StoreError(f"cannot {action} in {folder}: a file is in the way ({detail}); choose another folder")
     if loading and not isinstance(err, MemoryError):
-        return damaged(folder, detail or type(err).__name__)
+        return _damaged(folder, detail or type(err).__name__)
     return StoreError(f"cannot {action} in {folder}: {detail or type(err).__name__}")
 
 
-# The files of one collection on disk, and what tells a fresh folder from a lost one.
-#
-# ::
-#
-#     FOLDER/COLLECTION/
-#         collection.json   format version, name, dimension, distance, state; replaced atomically
-#         collection.lock   held by the process that has the collection open
-#         shard/            the engine's own files
-#
-# ``collection.json`` is written before the engine's files, so a folder that has engine files without it, or the other
-# way
-# round, has lost something and is never taken for an empty one. None of our files holds a pickle.
+def _busy(folder: Path) -> StoreBusyError:
+    return StoreBusyError(
+        f"{folder} is already in use by another process; close it there, use another folder, or run a Qdrant server "
+        "when several processes must share one index"
+    )
 
-FORMAT_VERSION: Final = 1
+
+def _damaged(folder: Path, what: str) -> StoreDamagedError:
+    return StoreDamagedError(
+        f"the index in {folder} is damaged or incomplete: {what}; restore the folder from a copy, or remove it and "
+        "index the sources again"
+    )
+
+
+# The files of a collection, and what tells a fresh folder from a lost one.
+
 MAX_NAME_LENGTH: Final = 100
+MAX_DIMENSION: Final = 65_536
 _MAX_NAME_BYTES: Final = 200  # file systems allow 255 for one name
 _RESERVED_NAME: Final = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectionFile:
+class CollectionFile(BaseModel):
     """What ``collection.json`` says."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
     collection: str
-    dimension: int
+    dimension: int = Checked(ge=1)
     created: str  # When it was made, in ISO 8601 with UTC offset
     ready: bool = False
     points: int | None = None  # Number of nodes at the last clean close or flush; None while changes are under way
-    distance: str = "cosine"
-    format_version: int = FORMAT_VERSION
+    distance: Literal["cosine"] = "cosine"
+    format_version: Literal[1] = 1
 
-    def with_points(self, points: int | None) -> Self:
-        """Copy it with another number of nodes."""
-        return replace(self, ready=True, points=points)
+    def write(self, folder: Path) -> None:
+        """Replace the file as a whole: after a crash the old or the new one is there."""
+        write_atomically(folder / "collection.json", self.model_dump_json(indent=1).encode())
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the files of one collection are."""
-
-    folder: Path
-
-    @property
-    def description(self) -> Path:
-        """The file that describes the collection."""
-        return self.folder / "collection.json"
-
-    @property
-    def lock(self) -> Path:
-        """The lock file."""
-        return self.folder / "collection.lock"
-
-    @property
-    def shard(self) -> Path:
-        """The engine's folder."""
-        return self.folder / "shard"
-
-    def read(self) -> CollectionFile | None:
-        """Read the description, checking that the engine's files are there too."""
-        try:
-            text = self.description.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            if self.shard.is_dir() and any(self.shard.iterdir()):
-                raise damaged(self.folder, f"{self.description.name} is missing") from None
-            return None
-        except UnicodeDecodeError as err:
-            raise damaged(self.folder, f"{self.description.name} is not text") from err
-        found = self._parse(text)
-        if found.ready:
-            self._check_engine_files()
-        return found
-
-    def write(self, description: CollectionFile) -> None:
-        """Replace the description as a whole: after a crash the old or the new one is there."""
-        content = json.dumps(asdict(description), ensure_ascii=False, indent=1)
-        write_atomically(self.description, content.encode("utf-8"))
-
-    def _parse(self, text: str) -> CollectionFile:
-        name = self.description.name
-        try:
-            found = CollectionFile(**json.loads(text))
-        except (ValueError, TypeError) as err:
-            raise damaged(self.folder, f"{name} cannot be read") from err
-        if found.format_version != FORMAT_VERSION or found.distance != "cosine":
-            raise damaged(self.folder, f"{name} has format {found.format_version}; this version reads {FORMAT_VERSION}")
-        if type(found.dimension) is not int or found.dimension < 1:
-            raise damaged(self.folder, f"{name} gives the dimension as {found.dimension!r}")
-        return found
-
-    def _check_engine_files(self) -> None:
-        segments, log = self.shard / "segments", self.shard / "wal"
-        for path in (self.shard / "edge_config.json", segments, log):
-            if not path.exists():
-                raise damaged(self.folder, f"{path.relative_to(self.folder)} is missing")
-        for path in (segments, log):
-            if not any(path.iterdir()):
-                raise damaged(self.folder, f"{path.relative_to(self.folder)} is empty")
+def read_collection(folder: Path) -> CollectionFile | None:
+    """Read the description of a collection, checking that the engine's files are there too."""
+    path, shard = folder / "collection.json", folder / "shard"
+    try:
+        found = CollectionFile.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        if shard.is_dir() and any(shard.iterdir()):
+            raise _damaged(folder, f"{path.name} is missing") from None
+        return None
+    except ValidationError as err:
+        [wrong, *_] = err.errors()
+        where = ".".join(map(str, wrong["loc"]))
+        raise _damaged(folder, f"{path.name} cannot be read ({where} {wrong['msg']})") from err
+    if found.ready:
+        for part in (shard / "edge_config.json", shard / "segments", shard / "wal"):
+            if not part.exists():
+                raise _damaged(folder, f"{part.relative_to(folder)} is missing")
+            if part.is_dir() and not any(part.iterdir()):
+                raise _damaged(folder, f"{part.relative_to(folder)} is empty")
+    return found
 
 
 def check_collection_name(name: str) -> str:
@@ -214,11 +172,10 @@ def check_collection_name(name: str) -> str:
     elif _RESERVED_NAME.fullmatch(normal):
         problem = "is reserved on some systems"
     if problem is not None:
-        message = (
+        raise ConfigError(
             f"the collection name {name[:60]!r} {problem}; allowed are letters, digits, spaces, '_', '-' and '.', "
             f"at most {MAX_NAME_LENGTH} characters"
         )
-        raise ConfigError(message)
     return normal
 
 
@@ -226,28 +183,39 @@ def _allowed(char: str) -> bool:
     return char in " _-." or unicodedata.category(char)[0] in "LMN"
 
 
+# One handle per folder and process. The engine lets a folder be open once: here every user in the process shares that
+# one handle, and another process gets StoreBusyError, because our own lock file is taken before a file of the engine is
+# touched. A child made by os.fork gets StoreClosedError and writes nothing.
+
+SCHEMA: Final = {
+    "keyword": PayloadSchemaType.Keyword,
+    "float": PayloadSchemaType.Float,
+    "bool": PayloadSchemaType.Bool,
+    "datetime": PayloadSchemaType.Datetime,
+}
+_KIND_OF: Final = {str(schema): kind for kind, schema in SCHEMA.items()}
 _PROBED: Final = 8
 _FLUSH_EVERY: Final = 20_000  # nodes; bounds the log that is replayed after a crash
+_EXIT_PATIENCE_S: Final = 10.0
 
 
 class SharedShard:
-    """The engine, our lock file and our description of one folder."""
+    """The engine of one folder, for all its users in this process and any number of threads."""
 
     def __init__(self, folder: Path, collection: str) -> None:
-        self.layout = Layout(folder)
+        self.folder = folder
         self.collection = collection
-        self.pid = os.getpid()
         self.users = 0
-        self.edge: EdgeShard | None = None
+        self.edge: EdgeShard | None = None  # None while nothing was ever stored
         self.kinds: Mapping[str, str] = {}
-        self.unindexed: set[str] = set()
-        self.approximate = False
-        self.write_lock = threading.RLock()
+        self.approximate = False  # Whether the engine has a graph, so that searches through it may miss a node
+        self._pid = os.getpid()
+        self._write_lock = threading.RLock()
         self._idle = threading.Condition()
         self._busy = 0
         self._shut = False
         self._unflushed = 0
-        self._lock = _take_lock(self.layout)
+        self._lock = _take_lock(folder)
         try:
             self.description = self._load()
         except BaseException:
@@ -256,77 +224,88 @@ class SharedShard:
 
     @property
     def dimension(self) -> int | None:
-        """Length of the vectors; ``None`` until the collection is made."""
+        """Length of the vectors; ``None`` until the first are stored."""
         return self.description.dimension if self.description is not None else None
 
-    def expect(self, collection: str, dimension: int | None) -> None:
-        """Check that the folder holds what a user expects; make the collection where a dimension is given."""
-        stored = self.description.collection if self.description is not None else self.collection
-        if stored != collection:
-            message = f"{self.layout.folder} holds the collection {stored!r}, not {collection!r}; choose another name"
-            raise ConfigError(message)
-        if dimension is not None:
-            with edge_errors("make the index", self.layout.folder):
-                self.ensure_made(dimension)
+    @property
+    def is_inherited(self) -> bool:
+        """Whether the parent process opened it, before a fork."""
+        return self._pid != os.getpid()
 
     @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Keep the engine open while inside."""
+    def reading(self, action: str) -> Iterator[EdgeShard | None]:
+        """Use the engine for reading, side by side with other readers and a writer."""
         with self._idle:
             if self._shut:
-                message = f"the index in {self.layout.folder} was closed meanwhile; open it again"
-                raise StoreClosedError(message)
+                raise StoreClosedError(f"the index in {self.folder} was closed meanwhile; open it again")
             self._busy += 1
         try:
-            yield
+            with edge_errors(action, self.folder):
+                yield self.edge
         finally:
             with self._idle:
                 self._busy -= 1
                 if self._busy == 0:
                     self._idle.notify_all()
 
+    @contextmanager
+    def writing(self, action: str, dimension: int | None = None, points: int = 0) -> Iterator[None]:
+        """Use the engine for writing so many points, one writer at a time; with a dimension it is made if need be."""
+        with self.reading(action), self._write_lock:
+            if dimension is not None:
+                self.ensure_made(dimension)
+            if self.description is not None and self.description.points is not None:
+                self._describe(self.description, None)
+            yield
+            self._unflushed += points
+            if self.edge is not None and self._unflushed >= _FLUSH_EVERY:
+                self.edge.flush()
+                self._unflushed = 0
+
+    def expect(self, collection: str, dimension: int | None) -> None:
+        """Check that the folder holds what a user expects; make the collection where a dimension is given."""
+        stored = self.description.collection if self.description is not None else self.collection
+        if stored != collection:
+            raise ConfigError(f"{self.folder} holds the collection {stored!r}, not {collection!r}; choose another name")
+        if dimension is not None:
+            with edge_errors("make the index", self.folder):
+                self.ensure_made(dimension)
+
     def ensure_made(self, dimension: int) -> None:
         """Make the engine's files, or check that those there are have this dimension."""
-        with self.write_lock:
+        with self._write_lock:
             if self.dimension is not None and self.dimension != dimension:
-                message = (
-                    f"the index in {self.layout.folder} holds vectors of {self.dimension} dimensions, got "
+                raise EmbeddingMismatchError(
+                    f"the index in {self.folder} holds vectors of {self.dimension} dimensions, got "
                     f"{dimension}; use the embedding model it was built with, or build it again"
                 )
-                raise EmbeddingMismatchError(message)
             if self.edge is not None:
                 return
             made = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
             description = CollectionFile(collection=self.collection, dimension=dimension, created=made)
-            self.layout.write(description)
-            shutil.rmtree(self.layout.shard, ignore_errors=True)  # of a making that was cut off
+            description.write(self.folder)
+            shutil.rmtree(self.folder / "shard", ignore_errors=True)  # of a making that was cut off
             params = EdgeVectorParams(size=dimension, distance=Distance.Cosine)
-            edge = EdgeShard.create(str(self.layout.shard), EdgeConfig(vectors=params))
-            self.description = description.with_points(0)
-            self.layout.write(self.description)
+            edge = EdgeShard.create(str(self.folder / "shard"), EdgeConfig(vectors=params))
+            self._describe(description, 0)
             self.edge = edge
 
-    def mark_dirty(self) -> None:
-        """Note that the number of nodes on disk is about to change."""
-        if self.description is not None and self.description.points is not None:
-            self.description = self.description.with_points(None)
-            self.layout.write(self.description)
+    def refresh(self) -> None:
+        """Read from the engine which fields are indexed and whether it has a graph."""
+        if self.edge is not None:
+            info = self.edge.info()
+            fields = info.payload_schema.items()
+            self.kinds = {path_field(path): _KIND_OF.get(str(index.data_type), "other") for path, index in fields}
+            self.approximate = info.indexed_vectors_count > 0
 
-    def count_written(self, points: int) -> None:
-        """Count written nodes, and flush the engine's log now and then."""
-        self._unflushed += points
-        if self.edge is not None and self._unflushed >= _FLUSH_EVERY:
+    def flush(self) -> None:
+        """Bring changes to disk and note the number of nodes."""
+        with self._write_lock:
+            if self.edge is None or self.description is None or self.description.points is not None:
+                return
             self.edge.flush()
             self._unflushed = 0
-
-    def flush_clean(self) -> None:
-        """Bring changes to disk and note the number of nodes."""
-        if self.edge is None or self.description is None or self.description.points is not None:
-            return
-        self.edge.flush()
-        self._unflushed = 0
-        self.description = self.description.with_points(self.edge.count(CountRequest(exact=True)))
-        self.layout.write(self.description)
+            self._describe(self.description, self.edge.count(CountRequest(exact=True)))
 
     def shut(self, patience_s: float | None = None) -> None:
         """Close the files once nobody is inside; give up after ``patience_s`` seconds, if given."""
@@ -335,49 +314,45 @@ class SharedShard:
             if not self._idle.wait_for(lambda: self._busy == 0, patience_s):
                 return
         try:
-            with edge_errors("close the index", self.layout.folder):
-                self.flush_clean()
+            with edge_errors("close the index", self.folder):
+                self.flush()
         finally:
             edge, self.edge = self.edge, None
             try:
                 if edge is not None:
-                    with edge_errors("close the index", self.layout.folder):
+                    with edge_errors("close the index", self.folder):
                         edge.close()
             finally:
                 self._lock.release()
 
+    def _describe(self, description: CollectionFile, points: int | None) -> None:
+        self.description = description.model_copy(update={"ready": True, "points": points})
+        self.description.write(self.folder)
+
     def _load(self) -> CollectionFile | None:
-        with edge_errors("open the index", self.layout.folder):
-            description = self.layout.read()
+        with edge_errors("open the index", self.folder):
+            description = read_collection(self.folder)
         if description is None or not description.ready:
             return None
-        with edge_errors("open the index", self.layout.folder, loading=True):
-            self.edge = EdgeShard.load(str(self.layout.shard))
-        try:
-            with edge_errors("open the index", self.layout.folder, loading=True):
-                _check_whole(self.edge, description, self.layout.folder)
-        except BaseException:
-            self.edge.close()
-            raise
+        with edge_errors("open the index", self.folder, loading=True):
+            self.edge = EdgeShard.load(str(self.folder / "shard"))
+            try:
+                _check_whole(self.edge, description, self.folder)
+            except BaseException:
+                self.edge.close()
+                raise
         self.refresh()
         return description
 
-    def refresh(self) -> None:
-        """Read from the engine which fields are indexed and whether it has a graph."""
-        if self.edge is not None:
-            info = self.edge.info()
-            self.kinds = indexed_kinds(info)
-            self.approximate = info.indexed_vectors_count > 0
 
-
-def _take_lock(layout: Layout) -> FileLock:
-    lock = FileLock(layout.lock, blocking=False, thread_local=False)
+def _take_lock(folder: Path) -> FileLock:
+    lock = FileLock(folder / "collection.lock", blocking=False, thread_local=False)
     try:
-        with edge_errors("lock the index", layout.folder):
+        with edge_errors("lock the index", folder):
             lock.acquire()
     except StoreError as err:
         if isinstance(err.__cause__, Timeout):
-            raise busy(layout.folder) from err.__cause__
+            raise _busy(folder) from err.__cause__
         raise
     return lock
 
@@ -385,150 +360,48 @@ def _take_lock(layout: Layout) -> FileLock:
 def _check_whole(edge: EdgeShard, description: CollectionFile, folder: Path) -> None:
     found = edge.count(CountRequest(exact=True))
     if description.points is not None and found != description.points:
-        raise damaged(folder, f"{description.points:,} nodes were stored, {found:,} are left")
+        raise _damaged(folder, f"{description.points:,} nodes were stored, {found:,} are left")
     if not found:
         return
     # The engine opens without a word when the files of the vectors or of the payloads are gone.
     probe = Query.Nearest([1.0] * description.dimension)
     sample = edge.query(QueryRequest(limit=_PROBED, query=probe, with_payload=True))
     if not sample:
-        raise damaged(folder, f"the vectors of {found:,} nodes are gone")
+        raise _damaged(folder, f"the vectors of {found:,} nodes are gone")
     if not any(point.payload for point in sample):
-        raise damaged(folder, f"the texts and metadata of {found:,} nodes are gone")
+        raise _damaged(folder, f"the texts and metadata of {found:,} nodes are gone")
 
 
-# One shared handle per collection folder and process over Qdrant Edge's ``EdgeShard``.
-#
-# The engine lets a folder be open once. Here every user in the process shares that one handle and counts its users;
-# another process gets :class:`StoreBusyError`, because our own lock file is taken before a file of the engine is
-# touched.
-# A child made by ``os.fork`` gets :class:`StoreClosedError` and writes nothing.
-
-MAX_DIMENSION: Final = 65_536
-_EXIT_PATIENCE_S: Final = 10.0
-
-
-def open_shard(folder: Path, *, collection: str, dimension: int | None = None) -> ShardLease:
+def open_shard(folder: Path, *, collection: str, dimension: int | None = None) -> SharedShard:
     """Open or make the collection in a folder, or join those in this process who have it open."""
     if dimension is not None and not 1 <= dimension <= MAX_DIMENSION:
-        message = f"the dimension is {dimension}; allowed are 1 to {MAX_DIMENSION:,}"
-        raise ConfigError(message)
+        raise ConfigError(f"the dimension is {dimension}; allowed are 1 to {MAX_DIMENSION:,}")
     with edge_errors("open the index", folder):
         folder.mkdir(parents=True, exist_ok=True)
         real = folder.resolve()
     with _registry.lock:
-        shared = _registry.shards.get(real)
-        if shared is None:
-            shared = SharedShard(real, collection)
-            _registry.shards[real] = shared
+        shard = _registry.shards.get(real)
+        if shard is None:
+            shard = _registry.shards[real] = SharedShard(real, collection)
         try:
-            shared.expect(collection, dimension)
+            shard.expect(collection, dimension)
         except BaseException:
-            if shared.users == 0:
+            if shard.users == 0:
                 _registry.shards.pop(real).shut()
             raise
-        shared.users += 1
-    return ShardLease(shared)
+        shard.users += 1
+    return shard
 
 
-class ShardLease:
-    """One user's hold on a shared collection. Safe for use from many threads."""
-
-    def __init__(self, shared: SharedShard) -> None:
-        self._shared = shared
-        self._closed = False
-
-    @property
-    def folder(self) -> Path:
-        """The collection's folder, links resolved."""
-        return self._shared.layout.folder
-
-    @property
-    def dimension(self) -> int | None:
-        """Length of the vectors; ``None`` until the first are stored."""
-        return self._shared.dimension
-
-    @property
-    def kinds(self) -> Mapping[str, str]:
-        """The kind of payload index of each indexed field."""
-        return self._shared.kinds
-
-    @property
-    def unindexed(self) -> set[str]:
-        """Fields that were found to suit no kind of index; for the writer to change."""
-        return self._shared.unindexed
-
-    @property
-    def approximate(self) -> bool:
-        """Whether the engine has a graph, so that searches through it may miss a node."""
-        return self._shared.approximate
-
-    @property
-    def engine(self) -> EdgeShard | None:
-        """The engine itself, for what this class does not offer."""
-        return self._shared.edge
-
-    def refresh(self) -> None:
-        """Read again from the engine what :attr:`kinds` and :attr:`approximate` say."""
-        self._shared.refresh()
-
-    @property
-    def closed(self) -> bool:
-        """Whether :meth:`close` was called."""
-        return self._closed
-
-    @contextmanager
-    def reading(self, action: str) -> Iterator[EdgeShard | None]:
-        """Use the engine for reading, side by side with other readers and a writer."""
-        self.check_open()
-        with self._shared.in_use(), edge_errors(action, self.folder):
-            yield self._shared.edge
-
-    @contextmanager
-    def writing(self, action: str, *, dimension: int | None = None, points: int = 0) -> Iterator[EdgeShard | None]:
-        """Use the engine for writing; one writer at a time."""
-        self.check_open()
-        shared = self._shared
-        with shared.in_use(), shared.write_lock, edge_errors(action, self.folder):
-            if dimension is not None:
-                shared.ensure_made(dimension)
-            if shared.edge is not None:
-                shared.mark_dirty()
-            yield shared.edge
-            shared.count_written(points)
-
-    def flush(self) -> None:
-        """Bring everything to disk, so that it survives a power cut as well as a crash."""
-        self.check_open()
-        shared = self._shared
-        with shared.in_use(), shared.write_lock, edge_errors("flush the index", self.folder):
-            shared.flush_clean()
-
-    def close(self) -> None:
-        """Give the hold back; the last one closes the files. Closing twice, or in a forked child, does nothing."""
-        shared = self._shared
-        if self._closed:
-            return
-        self._closed = True
-        if shared.pid != os.getpid():
-            return
-        with _registry.lock:
-            shared.users -= 1
-            if shared.users == 0:
-                _registry.shards.pop(self.folder, None)
-                shared.shut()
-
-    def check_open(self) -> None:
-        """Refuse use after :meth:`close` and in a forked child."""
-        if self._shared.pid != os.getpid():
-            message = (
-                f"the index in {self.folder} was opened by the parent process and cannot be used after a fork; open it "
-                "in one process only, after forking"
-            )
-            raise StoreClosedError(message)
-        if self._closed:
-            message = f"the index in {self.folder} is closed; open it again"
-            raise StoreClosedError(message)
+def release_shard(shard: SharedShard) -> None:
+    """Give a hold back; the last one closes the files. In a forked child this does nothing."""
+    if shard.is_inherited:
+        return
+    with _registry.lock:
+        shard.users -= 1
+        if shard.users == 0:
+            _registry.shards.pop(shard.folder, None)
+            shard.shut()
 
 
 class _Registry:
@@ -540,16 +413,16 @@ class _Registry:
 
     def close_all(self) -> None:
         with self.lock:
-            for shared in list(self.shards.values()):
+            for shard in list(self.shards.values()):
                 with suppress(StoreError):  # the log has everything; the next start replays it
-                    shared.shut(_EXIT_PATIENCE_S)
+                    shard.shut(_EXIT_PATIENCE_S)
             self.shards.clear()
 
     def forget_in_child(self) -> None:
         # Dropping an inherited engine would write to files that belong to the parent, and releasing an inherited lock
         # would release the parent's. So the child never lets go of them.
-        for shared in self.shards.values():
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared))
+        for shard in self.shards.values():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(shard))
         self.lock = threading.RLock()
         self.shards = {}
 

@@ -2,48 +2,54 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final, cast
 
+import numpy as np
+import numpy.typing as npt
 from llama_index.core.bridge.pydantic import PrivateAttr
-
-from agentic_retriever.stores.edge.engine import check_collection_name, open_shard
-from agentic_retriever.stores.edge.points import (
-    Wanted,
-    add,
-    clear,
-    count,
-    delete,
-    export,
-    index_field,
-    node_ids,
-    nodes,
-    optimize,
-    pages,
-    search,
-    search_known,
-    select,
-    vectors,
+from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import VectorStoreQuery
+from qdrant_edge import (
+    CountRequest,
+    EdgeShard,
+    Filter,
+    PayloadSelector,
+    Point,
+    Query,
+    QueryRequest,
+    Record,
+    ScoredPoint,
+    ScrollRequest,
+    SearchParams,
+    UpdateOperation,
 )
-from agentic_retriever.stores.node_store import NodeStore
+from typing_extensions import Self
+
+from agentic_retriever.errors import StoreClosedError, StoreError
+from agentic_retriever.stores import points as stored
+from agentic_retriever.stores.edge.engine import (
+    SCHEMA,
+    SharedShard,
+    check_collection_name,
+    open_shard,
+    release_shard,
+)
+from agentic_retriever.stores.node_store import NodeStore, Side
+from agentic_retriever.stores.payload import SOURCE_FIELD, point_id
+from agentic_retriever.stores.points import FactT, KnownPoints, Payload
+from agentic_retriever.stores.push_down import FieldKind
 from agentic_retriever.threads import Workers
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import numpy as np
-    import numpy.typing as npt
-    from llama_index.core.schema import BaseNode
-    from llama_index.core.vector_stores.types import MetadataFilters
-    from qdrant_edge import EdgeShard
-    from typing_extensions import Self
-
-    from agentic_retriever.stores.edge.engine import ShardLease
-    from agentic_retriever.stores.payload import FieldKind
-    from agentic_retriever.stores.points import FactT, Hit, KnownPoints, StoreQuery
-
-
-_WORKERS = 4
+# Making an index takes tens of milliseconds, more than all scans that it would spare a small collection.
+INDEX_FROM: Final = 500
+# The engine maps its files into memory, and writing to a map on a full disk kills the process. So stop before that.
+_MIN_FREE_BYTES: Final = 64 * 1024**2
+_GRAPH_EFFORT: Final = 512  # candidates that a search through the graph keeps
+_WORKERS: Final = 4
 
 
 class QdrantEdgeVectorStore(NodeStore):
@@ -66,7 +72,8 @@ class QdrantEdgeVectorStore(NodeStore):
 
     path: str
 
-    _lease: ShardLease = PrivateAttr()
+    _shard: SharedShard = PrivateAttr()
+    _closed: bool = PrivateAttr(default=False)
 
     def __init__(self, path: str | Path, collection_name: str = "default", dimension: int | None = None) -> None:
         """Open the collection, or make it.
@@ -84,64 +91,32 @@ class QdrantEdgeVectorStore(NodeStore):
             StoreError: The folder cannot be used.
         """
         name = check_collection_name(collection_name)
-        lease = open_shard(Path(path) / name, collection=name, dimension=dimension)
-        super().__init__(path=str(path), collection_name=name, dimension=lease.dimension)  # type: ignore[call-arg]  # fields of this class
-        self._lease = lease
+        shard = open_shard(Path(path) / name, collection=name, dimension=dimension)
+        super().__init__(path=str(path), collection_name=name, dimension=shard.dimension)  # type: ignore[call-arg]  # fields of this class
+        self._shard = shard
         self._workers = Workers(_WORKERS, f"vector-store-{name}")
 
     @classmethod
     def class_name(cls) -> str:
-        """Name of the class in LlamaIndex's serialised form.
-
-        Returns:
-            The name.
-        """
+        """Name of the class in LlamaIndex's serialised form."""
         return "QdrantEdgeVectorStore"
 
     @property
     def client(self) -> EdgeShard | None:
         """The engine itself; ``None`` while nothing was ever stored."""
-        self._lease.check_open()
-        return self._lease.engine
+        self._check_open()
+        return self._shard.edge
 
     def clear(self) -> None:
-        """Delete every node; the dimension stays.
-
-        Raises:
-            StoreError: The disk failed.
-        """
-        clear(self._lease)
-
-    def iter_nodes(self, batch: int = 256) -> Iterator[BaseNode]:
-        """Go through every node; as every :class:`NodeStore`."""
-        for page in pages(self._lease, None, size=max(1, batch)):
-            yield from page
-
-    def node_ids(self) -> list[str]:
-        """Return the ids of all nodes, sorted."""
-        return node_ids(self._lease)
-
-    def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], npt.NDArray[np.float32]]:
-        """Read stored vectors; as every :class:`NodeStore`."""
-        return vectors(self._lease, node_ids)
-
-    def count(self, filters: MetadataFilters | None = None) -> int:
-        """Count nodes; as every :class:`NodeStore`."""
-        with self._lease.reading("count the nodes") as edge:
-            wanted = select(filters, kinds=self._lease.kinds)
-            return count(edge, wanted) if edge is not None else 0
-
-    def export(self, after: str | None, size: int) -> tuple[list[BaseNode], str | None]:
-        """Read a page of nodes together with their vectors; as every :class:`NodeStore`."""
-        return export(self._lease, after, size)
+        """Delete every node; the dimension stays."""
+        with self._writing("clear the index"):
+            if self._shard.edge is not None:
+                self._shard.edge.update(UpdateOperation.delete_points_by_filter(Filter()))
 
     def flush(self) -> None:
-        """Bring everything to disk, so that it survives a power cut as well as a crash.
-
-        Raises:
-            StoreError: The disk failed.
-        """
-        self._lease.flush()
+        """Bring everything to disk, so that it survives a power cut as well as a crash."""
+        with self._reading("flush the index"):
+            self._shard.flush()
 
     def optimize(self) -> bool:
         """Tidy up deleted nodes and, above the engine's threshold, build a graph (HNSW) for faster, approximate search.
@@ -154,64 +129,134 @@ class QdrantEdgeVectorStore(NodeStore):
         Raises:
             StoreError: The disk failed.
         """
-        return optimize(self._lease)
+        with self._writing("optimize the index"):
+            changed = self._shard.edge is not None and self._shard.edge.optimize()
+            self._shard.refresh()
+            return changed
+
+    def query_known(self, query: VectorStoreQuery, known: KnownPoints[FactT]) -> list[tuple[FactT, float]]:
+        """Find as :meth:`query` does, and read only those points of which ``known`` has no fact."""
+        search = self._checked(query, {})
+        if not search.wanted.exact:
+            return super().query_known(query, known)
+
+        def retrieve(point_ids: list[str]) -> Sequence[Record]:
+            with self._reading("read nodes") as edge:
+                return [] if edge is None else edge.retrieve(list(point_ids), with_payload=True, with_vector=False)
+
+        def read(points: Sequence[stored.ScoredPoint], whole: bool) -> tuple[list[tuple[FactT, float]], int]:
+            floor = float("-inf") if whole or not points else points[-1].score
+            scores = {str(point.id): point.score for point in points if point.score > floor}
+            facts = known.of(list(scores), retrieve)
+            order = sorted(facts, key=lambda point: (-scores[point], facts[point][0]))[: search.top_k]
+            return [(facts[point][1], scores[point]) for point in order], len(scores) - len(facts)
+
+        return self._find_points([search.vector], search.top_k, search.wanted, read, payload=False)[0]
 
     @property
     def _stored_dimension(self) -> int | None:
-        return self._lease.dimension
-
-    def _write(
-        self, nodes: Sequence[BaseNode], vectors: npt.NDArray[np.float32], payloads: list[dict[str, Any]]
-    ) -> None:
-        add(self._lease, [node.node_id for node in nodes], vectors, payloads)
-        self.dimension = self._lease.dimension
-
-    def _delete(
-        self,
-        filters: MetadataFilters | None,
-        *,
-        node_ids: Sequence[str] | None = None,
-        doc_ids: Sequence[str] | None = None,
-    ) -> None:
-        delete(self._lease, filters, node_ids=node_ids, doc_ids=doc_ids)
-
-    def _nearest(self, query: StoreQuery) -> list[Hit]:
-        lease = self._lease
-        with lease.reading("search") as edge:
-            wanted = self._wanted(query)
-            if edge is None or query.top_k == 0:
-                return []
-            return search(edge, query.vector, query.top_k, wanted, approximate=lease.approximate)
-
-    def _nearest_known(self, query: StoreQuery, known: KnownPoints[FactT]) -> list[tuple[FactT, float]]:
-        lease = self._lease
-        with lease.reading("search") as edge:
-            wanted = self._wanted(query)
-            if edge is None or query.top_k == 0:
-                return []
-            if wanted.exact:
-                approximate = lease.approximate
-                return search_known(edge, query.vector, query.top_k, wanted, known, approximate=approximate)
-        return super()._nearest_known(query, known)
-
-    def _wanted(self, query: StoreQuery) -> Wanted:
-        kinds = self._lease.kinds
-        return select(query.filters, kinds=kinds, node_ids=query.node_ids, doc_ids=query.doc_ids)
-
-    def _read(
-        self, filters: MetadataFilters | None, node_ids: Sequence[str] | None, limit: int | None
-    ) -> list[BaseNode]:
-        return nodes(self._lease, filters, node_ids=node_ids, limit=limit)
-
-    def _index_field(self, field: str, path: str, kind: FieldKind) -> None:
-        index_field(self._lease, field, path, kind)
+        return self._shard.dimension
 
     def _check_open(self) -> None:
-        self._lease.check_open()
+        if self._shard.is_inherited:
+            raise StoreClosedError(
+                f"the index in {self._shard.folder} was opened by the parent process and cannot be used after a fork; "
+                "open it in one process only, after forking"
+            )
+        if self._closed:
+            raise StoreClosedError(f"the index in {self._shard.folder} is closed; open it again")
 
     def _let_go(self) -> None:
         # The last store of the process to let go closes the files.
-        self._lease.close()
+        if not self._closed:
+            self._closed = True
+            release_shard(self._shard)
+
+    def _reading(self, what: str) -> AbstractContextManager[EdgeShard | None]:
+        self._check_open()
+        return self._shard.reading(what)
+
+    def _writing(self, what: str, dimension: int | None = None, points: int = 0) -> AbstractContextManager[None]:
+        self._check_open()
+        return self._shard.writing(what, dimension, points)
+
+    def _engine(self) -> EdgeShard:
+        if self._shard.edge is None:
+            raise StoreError(f"the index in {self._shard.folder} holds nothing yet; add nodes first")
+        return self._shard.edge
+
+    def _prepare(self, vectors: npt.NDArray[np.float32], payloads: Sequence[dict[str, Any]]) -> None:
+        folder = self._shard.folder
+        free = shutil.disk_usage(folder).free
+        size = vectors.nbytes + sum(len(payload["_node_content"]) for payload in payloads)
+        needed = _MIN_FREE_BYTES + 3 * size
+        if free < needed:
+            raise StoreError(
+                f"cannot add nodes in {folder}: {free // 1024**2:,} MB of disk are free, {needed // 1024**2:,} MB "
+                "are needed; free some space and try again"
+            )
+        if SOURCE_FIELD in self._kinds() or self._engine().info().points_count + len(payloads) >= INDEX_FROM:
+            self._index_fields(payloads)
+
+    def _put(
+        self, nodes: Sequence[BaseNode], vectors: npt.NDArray[np.float32], payloads: Sequence[dict[str, Any]]
+    ) -> None:
+        rows = zip(nodes, vectors, payloads, strict=True)
+        points = [Point(point_id(node.node_id), cast("Any", vector), payload) for node, vector, payload in rows]
+        self._engine().update(UpdateOperation.upsert_points(points))
+
+    def _remove(self, point_ids: list[Any]) -> None:
+        self._engine().update(UpdateOperation.delete_points(point_ids))
+
+    def _kinds(self) -> Mapping[str, str]:
+        return self._shard.kinds
+
+    def _make_index(self, path: str, kind: FieldKind, *, replace: bool) -> None:
+        edge = self._engine()
+        if replace:
+            edge.update(UpdateOperation.delete_field_index(path))
+        edge.update(UpdateOperation.create_field_index(path, SCHEMA[kind]))
+        self._shard.refresh()
+
+    def _scroll(
+        self, condition: Filter | None, offset: Any, size: int, payload: Payload  # noqa: ANN401 - the engine's ids
+    ) -> tuple[Sequence[Record], Any]:  # fmt: skip
+        fields = PayloadSelector.Include(payload) if isinstance(payload, list) else payload
+        with self._reading("read nodes") as edge:
+            if edge is None:
+                return [], None
+            return edge.scroll(ScrollRequest(offset=offset, limit=size, filter=condition, with_payload=fields))
+
+    def _vectors(self, point_ids: list[str]) -> Mapping[str, npt.ArrayLike]:
+        with self._reading("read vectors") as edge:
+            if edge is None:
+                return {}
+            records = edge.retrieve(list(point_ids), with_payload=False, with_vector=True)
+        return {str(record.id): cast("npt.ArrayLike", record.vector) for record in records}
+
+    def _count(self, condition: Filter | None) -> int:
+        with self._reading("count the nodes") as edge:
+            return 0 if edge is None else edge.count(CountRequest(exact=True, filter=condition))
+
+    def _ask(
+        self, sides: Sequence[Side], limit: int, condition: Filter | None, payload: bool
+    ) -> list[list[ScoredPoint]]:
+        [vector] = sides
+
+        def ask(edge: EdgeShard, params: SearchParams) -> list[ScoredPoint]:
+            query = Query.Nearest(cast("list[float]", vector))
+            return edge.query(
+                QueryRequest(limit=limit, query=query, filter=condition, params=params, with_payload=payload)
+            )
+
+        with self._reading("search") as edge:
+            if edge is None:
+                return [[]]
+            if self._shard.approximate:
+                found = ask(edge, SearchParams(hnsw_ef=max(_GRAPH_EFFORT, 2 * limit)))
+                if len(found) == limit:
+                    return [found]
+            return [ask(edge, SearchParams(exact=True))]
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, str, int | None]]:
         # Copies, deep copies and pickles open the same collection again; a handle cannot be copied.

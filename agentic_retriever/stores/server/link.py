@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from agentic_retriever.config import Secret
+from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.errors import (
     AgenticRetrieverError,
     ConfigError,
@@ -22,16 +22,10 @@ from agentic_retriever.errors import (
 from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from qdrant_client import QdrantClient
-
-    from agentic_retriever.config import RouterConfig
-
 
 T = TypeVar("T")
 
-INSTALL: Final = "install it with: pip install 'agentic-retriever[server]'"
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.2  # before the second try; twice as long before the third
 _MAX_CALLS: Final = 16
@@ -61,8 +55,6 @@ class QdrantLink:
         client: QdrantClient | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        if importlib.util.find_spec("qdrant_client") is None:
-            raise ConfigError(f"setting qdrant_url needs the package qdrant-client; {INSTALL}")
         self._url = url
         options = {} if client is None else client.init_options
         #: Whether the client keeps the data itself and there is no server; it is slow, and for tests.
@@ -122,7 +114,7 @@ class QdrantLink:
     def _connected(self) -> QdrantClient:
         with self._lock:
             if self._client is None:
-                from qdrant_client import QdrantClient  # noqa: PLC0415 - an extra, only needed with a URL
+                from qdrant_client import QdrantClient  # noqa: PLC0415 - takes a second to load, only needed with a URL
 
                 with warnings.catch_warnings():
                     if urlsplit(self._url).hostname in _LOOPBACK:  # a key does not leave the machine
@@ -152,7 +144,7 @@ class QdrantLink:
 
     def _judged(self, what: str, err: Exception, tries: int) -> tuple[StoreError, float | None]:
         """Return the error to raise, and after how many seconds another try may help, or ``None``."""
-        from qdrant_client.common.client_exceptions import ResourceExhaustedResponse  # noqa: PLC0415 - an extra
+        from qdrant_client.common.client_exceptions import ResourceExhaustedResponse  # noqa: PLC0415 - see above
         from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse  # noqa: PLC0415
 
         place, wait_s = f"Qdrant at {self.address}", _PAUSE_S * 2 ** (tries - 1)

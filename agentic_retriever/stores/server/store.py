@@ -1,61 +1,134 @@
-"""A LlamaIndex vector store on a Qdrant server or cluster.
+"""A LlamaIndex vector store on a Qdrant server or cluster: LlamaIndex's own, with its traps guarded.
 
-Built on ``qdrant-client`` and not on ``llama-index-vector-stores-qdrant``, whose ``QdrantVectorStore`` calls the server
-from its constructor, shows the API key in its ``repr``, takes an empty list of ids for "everything" when reading and
-when deleting, cuts a list of nodes at 9,999, fails a whole query for one foreign payload, and maps filters to another
-meaning than ours. The layout is the same: payloads, and the names of the vectors. So that class, and any application
-that uses it, can read these collections.
+``QdrantVectorStore`` makes collections, asks for the nearest points and deletes points. It is not left alone with: its
+constructor, which calls the server; ids and filters, of which it reads an empty list as "everything", and "and" as
+"or" where both are given; ids that are no UUIDs; lists of more than 9,999 nodes; points that others have written, one
+of which fails a whole query; ties; and half-written batches. Payloads and vectors are named as it names them, so that
+it, and any application that uses it, can read these collections.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import datetime as dt
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Final, cast
 
+import numpy as np
+import numpy.typing as npt
+import qdrant_edge as edge
 from llama_index.core.bridge.pydantic import PrivateAttr
-from qdrant_client import models
-
-from agentic_retriever.stores.node_store import NodeStore
-from agentic_retriever.stores.node_text import embedded_text
-from agentic_retriever.stores.payload import point_id
-from agentic_retriever.stores.points import StoredCount, read_nodes
-from agentic_retriever.stores.server.collection import DENSE_VECTOR, SPARSE_VECTOR, ServerCollection
-from agentic_retriever.stores.server.searching import (
-    ServerWords,
-    Side,
-    clear,
-    count,
-    delete,
-    export,
-    node_ids,
-    nodes,
-    scan,
-    search,
-    select,
-    vectors,
+from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import (
+    MetadataFilters,
+    VectorStoreQuery,
+    VectorStoreQueryMode,
+    VectorStoreQueryResult,
 )
+from llama_index.vector_stores.qdrant import QdrantVectorStore
+from qdrant_client import QdrantClient, models
+from typing_extensions import Self
+
+from agentic_retriever.errors import EmbeddingMismatchError, StoreClosedError, StoreDamagedError, StoreError
+from agentic_retriever.stores.node_store import TIE_MARGIN, NodeStore, Side
+from agentic_retriever.stores.payload import embedded_text, point_id, stored_node, unit_vector
+from agentic_retriever.stores.points import Hit, Payload, ScoredPoint, rank_points, warn_of_foreign
+from agentic_retriever.stores.push_down import FieldKind, path_field
+from agentic_retriever.stores.server.link import CollectionMissingError, QdrantLink
+from agentic_retriever.stores.sparse import SparseBM25, SparseRow
 from agentic_retriever.threads import Workers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import numpy as np
-    import numpy.typing as npt
-    from llama_index.core.schema import BaseNode
-    from llama_index.core.vector_stores.types import MetadataFilters
-    from qdrant_client import QdrantClient
-    from typing_extensions import Self
-
-    from agentic_retriever.stores.payload import FieldKind
-    from agentic_retriever.stores.points import Hit, StoreQuery
-    from agentic_retriever.stores.server.link import QdrantLink
-    from agentic_retriever.stores.sparse import SparseBM25
-
 
 _WORKERS: Final = 8
 _STEP: Final = 128  # points in one request
+_GRAPH_EFFORT: Final = 128  # candidates that a search through the graph keeps
+_KINDS_FOR_S: Final = 10.0  # how long the indexed fields are believed; another process may add one at any time
+_SCHEMA: Final[dict[str, models.PayloadSchemaType]] = {
+    "keyword": models.PayloadSchemaType.KEYWORD,
+    "float": models.PayloadSchemaType.FLOAT,
+    "bool": models.PayloadSchemaType.BOOL,
+    "datetime": models.PayloadSchemaType.DATETIME,
+}
+_KIND_OF: Final = {schema.value: kind for kind, schema in _SCHEMA.items()}
+_ACTIONS: Final = {
+    "client": "connect",
+    "collection_exists": "look for a collection",
+    "get_collection": "read what a collection is like",
+    "upsert": "add nodes",
+    "update_vectors": "revise the words",
+    "delete": "delete nodes",
+    "create_payload_index": "index a field",
+    "delete_payload_index": "index a field",
+    "query_points": "search",
+    "query_batch_points": "search",
+    "scroll": "read nodes",
+    "retrieve": "read vectors",
+    "count": "count the nodes",
+}
 
 
-class QdrantServerVectorStore(NodeStore):
+class _CollectionClient:
+    """The calls of a Qdrant client about one collection, each within its time, with errors of our own."""
+
+    def __init__(self, link: QdrantLink, name: str, *, must_exist: bool) -> None:
+        self.link = link
+        self.name = name
+        self.was_there = must_exist  # So that where it is missing, something was lost
+        self.closed = False
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        """Return the client's method; whatever it is, it is called through the link."""
+
+        def call(*args: object, **options: object) -> Any:  # noqa: ANN401 - what the client returns
+            self.check_open()
+            what = _ACTIONS.get(method, method.replace("_", " "))
+            try:
+                found = self.link.call(what, lambda client: getattr(client, method)(*args, **options))
+            except CollectionMissingError as err:
+                if self.was_there:
+                    raise StoreDamagedError(
+                        f"cannot {what}: the collection {self.name!r} is gone from Qdrant at {self.link.address}; "
+                        "restore it from a snapshot, or add the sources again"
+                    ) from err
+                raise
+            self.was_there = self.was_there or method != "collection_exists" or bool(found)
+            return found
+
+        return call
+
+    def create_collection(self, **options: Any) -> None:  # noqa: ANN401 - the client's types
+        """Make the collection."""
+
+        def create(client: QdrantClient) -> None:
+            # Looked at in every try, since one that seemed to fail may have made it.
+            if not client.collection_exists(self.name):
+                client.create_collection(**options)
+
+        self.link.call("make a collection", create)
+        self.was_there = True
+
+    def check_open(self) -> None:
+        """Refuse use after the store was closed."""
+        if self.closed:
+            raise StoreClosedError(f"the collection {self.name!r} is closed; open it again")
+
+
+@dataclass
+class _Answer(VectorStoreQueryResult):
+    """What ``QdrantVectorStore`` found: the points of each side, as they are."""
+
+    sides: list[list[Any]] = field(default_factory=list)
+
+
+def _side_by_side(dense: VectorStoreQueryResult, words: VectorStoreQueryResult, **_how: object) -> _Answer:
+    """Stand in for the fusion of ``QdrantVectorStore``, and merge nothing."""
+    return _Answer(sides=[side for answer in (dense, words) if isinstance(answer, _Answer) for side in answer.sides])
+
+
+class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[misc]  # theirs also take a shard's key
     """Nodes and their vectors in a collection of a Qdrant server, with metadata filters that the server checks.
 
     Filters mean what :mod:`agentic_retriever.filters` says: they are pushed down as far as the server's meaning is the
@@ -68,11 +141,19 @@ class QdrantServerVectorStore(NodeStore):
         ...     index = VectorStoreIndex.from_vector_store(store, embed_model=embed_model)
     """
 
-    _collection: ServerCollection = PrivateAttr()
+    _step: ClassVar[int] = _STEP
+    # A server without a text index finds substrings, one with it finds tokens.
+    _finds_substrings: ClassVar[bool] = False
+    _max_scanned: ClassVar[float] = 100_000
+
+    _collection: _CollectionClient = PrivateAttr()
     _words: ServerWords | None = PrivateAttr()
     _options: dict[str, Any] = PrivateAttr()
+    _lock: Any = PrivateAttr(default_factory=threading.RLock)
+    _indexed: dict[str, str] = PrivateAttr(default_factory=dict)
+    _indexed_read: float = PrivateAttr(default=float("-inf"))
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two have a default and a name
         self,
         link: QdrantLink,
         collection_name: str,
@@ -81,13 +162,43 @@ class QdrantServerVectorStore(NodeStore):
         keywords: bool = False,
         sparse: SparseBM25 | None = None,
         on_fitted: Callable[[SparseBM25], None] | None = None,
-        **layout: int,
+        must_exist: bool = False,
+        shards: int = 0,
+        replicas: int = 0,
     ) -> None:
-        """Describe the store."""
-        super().__init__(collection_name=collection_name, dimension=dimension)
-        self._collection = ServerCollection(link, collection_name, dimension, keywords=keywords, **layout)
-        self._words = ServerWords(self._collection, sparse, on_fitted) if keywords else None
-        self._options = {"keywords": keywords, "on_fitted": on_fitted, **layout}
+        """Describe the store.
+
+        Args:
+            link: The server.
+            collection_name: Name of the collection, made with the first nodes.
+            dimension: Length of the vectors; by default what is stored, or what the first vectors have.
+            keywords: Whether words can be searched too, by sparse vectors.
+            sparse: How texts become sparse vectors; by default as suits the first nodes.
+            on_fitted: Is told how, once that is decided or changed.
+            must_exist: Whether a collection that is not there is damage, and not one to be made.
+            shards: Shards of a new collection; 0 for the server's default.
+            replicas: Copies of each shard; 0 for the server's default.
+        """
+        client = _CollectionClient(link, collection_name, must_exist=must_exist)
+        words = ServerWords(self, sparse, on_fitted)
+        QdrantVectorStore.__init__(
+            self,
+            collection_name,
+            aclient=cast("Any", client),  # as if it were the async one, since with the other it would call the server
+            enable_hybrid=True,  # else a new collection's vector has no name
+            sparse_config=models.SparseVectorParams(modifier=models.Modifier.IDF),
+            sparse_doc_fn=words.document_rows,
+            sparse_query_fn=words.query_rows,
+            hybrid_fusion_fn=cast("Any", _side_by_side),
+            index_doc_id=False,  # made with the other fields' indexes
+            shard_number=shards or None,
+            replication_factor=replicas or None,
+        )
+        self._client, self._aclient = cast("QdrantClient", client), cast("Any", None)
+        self._collection = client
+        self.dimension = dimension
+        self._words = words if keywords else None
+        self._options = {"keywords": keywords, "on_fitted": on_fitted, "shards": shards, "replicas": replicas}
         self._workers = Workers(_WORKERS, f"vector-store-{collection_name}")
 
     @classmethod
@@ -98,12 +209,8 @@ class QdrantServerVectorStore(NodeStore):
     @property
     def client(self) -> QdrantClient:
         """The client itself, for what this class does not offer."""
-        return self._collection.call("connect", lambda client: client)
-
-    @property
-    def collection(self) -> ServerCollection:
-        """The collection on the server."""
-        return self._collection
+        self._collection.check_open()
+        return self._collection.link.call("connect", lambda client: client)
 
     @property
     def words(self) -> ServerWords | None:
@@ -111,96 +218,182 @@ class QdrantServerVectorStore(NodeStore):
         return self._words
 
     def clear(self) -> None:
-        """Delete every node; the collection stays."""
-        clear(self._collection)
-
-    def iter_nodes(self, batch: int = 256) -> Iterator[BaseNode]:
-        """Yield every node in the order of the server's ids: that of a hash, unless node ids are UUIDs."""
-        for records in scan(self._collection, select(None, {}), size=max(1, batch), whole=True):
-            yield from read_nodes(records)
-
-    def node_ids(self) -> list[str]:
-        """Return the ids of all nodes, sorted."""
-        return node_ids(self._collection)
-
-    def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], npt.NDArray[np.float32]]:
-        """Return the ids that were found, in the given order, and their unit vectors ``(n, dim)``."""
-        return vectors(self._collection, node_ids, self._collection.dimension or 0)
-
-    def count(self, filters: MetadataFilters | None = None) -> int:
-        """Return how many nodes there are, or satisfy the filters."""
-        return count(self._collection, filters)
-
-    def export(self, after: str | None, size: int) -> tuple[list[BaseNode], str | None]:
-        """Read a page of nodes together with their vectors; as every :class:`NodeStore`."""
-        return export(self._collection, after, size)
+        """Delete every node; the collection stays, since other processes may have it open."""
+        with suppress(CollectionMissingError):
+            self._collection.delete(self.collection_name, models.FilterSelector(filter=models.Filter()), wait=True)
 
     def flush(self) -> None:
         """Do nothing: what a write has returned is in the server's log."""
         self._check_open()
 
+    def parse_to_query_result(self, response: list[Any]) -> VectorStoreQueryResult:
+        """Keep the points."""
+        return _Answer(sides=[response])
+
     @property
     def _stored_dimension(self) -> int | None:
-        return self._collection.dimension
-
-    def _write(
-        self, nodes: Sequence[BaseNode], vectors: npt.NDArray[np.float32], payloads: list[dict[str, Any]]
-    ) -> None:
-        self._collection.ensure(vectors.shape[1])
-        self.dimension = self._collection.dimension
-        self._collection.index_fields(payloads)
-        points = [
-            models.PointStruct(id=point_id(node.node_id), vector=vector, payload=payload)
-            for node, vector, payload in zip(nodes, self._vectors(nodes, vectors), payloads, strict=True)
-        ]
-        with StoredCount(len(points)) as stored:
-            for start in range(0, len(points), _STEP):
-                step = points[start : start + _STEP]
-                self._upsert(step)
-                stored.add(len(step))
-
-    def _upsert(self, points: list[models.PointStruct]) -> None:
-        self._collection.call("add nodes", lambda client: client.upsert(self.collection_name, points, wait=True))
-
-    def _vectors(self, nodes: Sequence[BaseNode], rows: npt.NDArray[np.float32]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = [{DENSE_VECTOR: row.tolist()} for row in rows]
-        if self._words is not None:
-            texts = [embedded_text(node) for node in nodes]
-            for vectors, sparse in zip(found, self._words.vectors(texts), strict=True):
-                if sparse.indices:
-                    vectors[SPARSE_VECTOR] = sparse
-        return found
-
-    def _delete(
-        self,
-        filters: MetadataFilters | None,
-        *,
-        node_ids: Sequence[str] | None = None,
-        doc_ids: Sequence[str] | None = None,
-    ) -> None:
-        kinds = {} if filters is None else self._collection.kinds()
-        delete(self._collection, select(filters, kinds, node_ids=node_ids, doc_ids=doc_ids))
-
-    def _nearest(self, query: StoreQuery) -> list[Hit]:
-        kinds = self._collection.kinds()
-        wanted = select(query.filters, kinds, node_ids=query.node_ids, doc_ids=query.doc_ids)
-        side = Side.dense(query.vector.tolist())
-        return search(self._collection, [side], query.top_k, wanted)[0] if query.top_k else []
-
-    def _read(
-        self, filters: MetadataFilters | None, node_ids: Sequence[str] | None, limit: int | None
-    ) -> list[BaseNode]:
-        return nodes(self._collection, filters, node_ids, limit)
-
-    def _index_field(self, field: str, path: str, kind: FieldKind) -> None:
-        self._collection.kinds()  # which index there is, perhaps of another kind
-        self._collection.index_field(field, path, kind)
+        return self.dimension
 
     def _check_open(self) -> None:
         self._collection.check_open()
 
     def _let_go(self) -> None:
-        self._collection.close()
+        self._collection.closed = True  # the link stays open for others
+
+    @contextmanager
+    def _writing(self, what: str, dimension: int | None = None, points: int = 0) -> Iterator[None]:  # noqa: ARG002 - of the base
+        self._check_open()
+        if dimension is not None:
+            self._ensure(dimension)
+        yield
+
+    def _ensure(self, dimension: int) -> None:
+        """Make the collection if it is not there."""
+        with self._lock:
+            if self.dimension is not None and self.dimension != dimension:
+                raise self._mismatch(dimension, self.dimension)
+            if not self._collection.was_there and not self._collection_exists(self.collection_name):
+                self._create_collection(self.collection_name, dimension)
+            if self._indexed_read == float("-inf"):
+                self._read_info(dimension)
+            self.dimension = dimension
+
+    def _prepare(self, vectors: npt.NDArray[np.float32], payloads: Sequence[dict[str, Any]]) -> None:  # noqa: ARG002 - of the base
+        if not self._collection.link.in_process:  # which has no indexes, and warns of them
+            with self._lock:
+                self._index_fields(payloads)
+
+    def _put(
+        self, nodes: Sequence[BaseNode], vectors: npt.NDArray[np.float32], payloads: Sequence[dict[str, Any]]
+    ) -> None:
+        named: list[dict[str, Any]] = [{self.dense_vector_name: row.tolist()} for row in vectors]
+        if self._words is not None:
+            for row, sparse in zip(named, self._words.vectors([embedded_text(node) for node in nodes]), strict=True):
+                if sparse.indices:
+                    row[self.sparse_vector_name] = sparse
+        points = [
+            models.PointStruct(id=point_id(node.node_id), vector=row, payload=payload)
+            for node, row, payload in zip(nodes, named, payloads, strict=True)
+        ]
+        self._collection.upsert(self.collection_name, points, wait=True)
+
+    def _remove(self, point_ids: list[Any]) -> None:
+        QdrantVectorStore.delete_nodes(self, node_ids=point_ids)
+
+    def _kinds(self) -> Mapping[str, str]:
+        with self._lock:
+            if not self._collection.link.in_process and time.monotonic() - self._indexed_read > _KINDS_FOR_S:
+                with suppress(CollectionMissingError):
+                    self._read_info(self.dimension)
+            return self._indexed
+
+    def _make_index(self, path: str, kind: FieldKind, *, replace: bool) -> None:
+        if replace:
+            self._collection.delete_payload_index(self.collection_name, path)
+        self._collection.create_payload_index(self.collection_name, path, field_schema=_SCHEMA[kind], wait=True)
+        self._indexed = {**self._indexed, path_field(path): kind}
+
+    def _read_info(self, dimension: int | None) -> None:
+        info = self._collection.get_collection(self.collection_name)
+        vectors: Any = info.config.params.vectors
+        if not isinstance(vectors, dict) or self.dense_vector_name not in vectors:
+            raise StoreError(
+                f"the collection {self.collection_name!r} on Qdrant at {self._collection.link.address} was made by "
+                f"another program: it has no vector named {self.dense_vector_name!r}; set qdrant_prefix so that names "
+                "do not meet"
+            )
+        stored = int(vectors[self.dense_vector_name].size)
+        if dimension is not None and stored != dimension:
+            raise self._mismatch(dimension, stored)
+        self.dimension = stored
+        self._indexed = {
+            path_field(path): _KIND_OF.get(str(getattr(index.data_type, "value", "")), "other")
+            for path, index in (info.payload_schema or {}).items()
+        }
+        self._indexed_read = time.monotonic()
+
+    def _mismatch(self, got: int, stored: int) -> EmbeddingMismatchError:
+        return EmbeddingMismatchError(
+            f"the vectors have {got} dimensions, the collection {self.collection_name!r} holds {stored}; use the "
+            "embedding model that it was made with"
+        )
+
+    def _scroll(
+        self, condition: edge.Filter | None, offset: Any, size: int, payload: Payload  # noqa: ANN401 - the server's ids
+    ) -> tuple[Sequence[Any], Any]:  # fmt: skip
+        with suppress(CollectionMissingError):
+            records, following = self._collection.scroll(
+                self.collection_name,
+                scroll_filter=client_filter(condition),
+                limit=size,
+                offset=offset,
+                with_payload=payload,
+            )
+            return records, following
+        return [], None
+
+    def _vectors(self, point_ids: list[str]) -> Mapping[str, npt.ArrayLike]:
+        name = self.dense_vector_name
+        with suppress(CollectionMissingError):
+            records = self._collection.retrieve(
+                self.collection_name, point_ids, with_payload=False, with_vectors=[name]
+            )
+            return {str(record.id): record.vector[name] for record in records}
+        return {}
+
+    def _count(self, condition: edge.Filter | None) -> int:
+        with suppress(CollectionMissingError):
+            return int(
+                self._collection.count(self.collection_name, count_filter=client_filter(condition), exact=True).count
+            )
+        return 0
+
+    def _ask(
+        self, sides: Sequence[Side], limit: int, condition: edge.Filter | None, payload: bool  # noqa: ARG002 - it always reads it
+    ) -> Sequence[Sequence[ScoredPoint]]:  # fmt: skip
+        self._kinds()  # a collection of other vectors is an error of ours, and none of the server's
+        words = next((side for side in sides if isinstance(side, str)), None)
+        vector = next((side.tolist() for side in sides if not isinstance(side, str)), None)
+        mode = VectorStoreQueryMode.SPARSE if vector is None else VectorStoreQueryMode.DEFAULT
+        query = VectorStoreQuery(
+            query_embedding=vector,
+            query_str=words,
+            similarity_top_k=limit,
+            mode=VectorStoreQueryMode.HYBRID if len(sides) == 2 else mode,
+        )
+        found: VectorStoreQueryResult | None = None
+        with suppress(CollectionMissingError):
+            found = QdrantVectorStore.query(
+                self, query, qdrant_filters=client_filter(condition), search_params=self._params(limit)
+            )
+        return found.sides if isinstance(found, _Answer) else [[] for _ in sides]
+
+    def _params(self, limit: int) -> models.SearchParams | None:
+        return None if self._collection.link.in_process else models.SearchParams(hnsw_ef=max(_GRAPH_EFFORT, limit))
+
+    def fuse(self, vector: list[float], row: SparseRow, weights: Sequence[float], top_k: int, *, depth: int,
+               rrf_k: int, condition: edge.Filter | None) -> list[Any]:  # fmt: skip
+        """Let the server merge both sides by ``1 / (rank / weight + k - 1)``, ranks from 1, in one request.
+
+        With weights of 1 and ``k`` one higher that is the usual formula. ``QdrantVectorStore`` cannot ask for it.
+        """
+        prefetch = partial(models.Prefetch, filter=client_filter(condition), limit=depth)
+        sides = [
+            prefetch(query=vector, using=self.dense_vector_name, params=self._params(depth)),
+            prefetch(query=_sparse_vector(row), using=self.sparse_vector_name),
+        ]
+        equal = len(set(weights)) == 1
+        query = models.RrfQuery(rrf=models.Rrf(k=rrf_k + 1, weights=None if equal else list(weights)))
+        with suppress(CollectionMissingError):
+            found = self._collection.query_points(
+                self.collection_name, prefetch=sides, query=query, limit=top_k, with_payload=True
+            )
+            return list(found.points)
+        return []
+
+    def put_words(self, points: list[models.PointVectors]) -> None:
+        """Replace vectors of points that are there."""
+        self._collection.update_vectors(self.collection_name, points, wait=True)
 
     def __copy__(self) -> Self:
         sparse = None if self._words is None else self._words.sparse
@@ -208,3 +401,148 @@ class QdrantServerVectorStore(NodeStore):
 
     def __reduce__(self) -> Any:  # noqa: ANN401 - never returns
         raise TypeError("a store on a server cannot be pickled, for that would write down its key; make it anew")
+
+
+class ServerWords:
+    """Search by words on a server, and by words and meaning together: BM25 as sparse vectors."""
+
+    def __init__(
+        self,
+        store: QdrantServerVectorStore,
+        sparse: SparseBM25 | None = None,
+        on_fitted: Callable[[SparseBM25], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._on_fitted = on_fitted
+        self.sparse = sparse
+
+    def search_words(self, text: str, top_k: int, filters: MetadataFilters | None = None) -> list[Hit]:
+        """Find nodes by words: BM25 with the server's document frequencies."""
+        wanted = self._store.select(filters)
+        return self._store.find([text], top_k, wanted)[0] if self._row(text)[0] else []
+
+    def search_both(
+        self, vector: Sequence[float], text: str, top_k: int, filters: MetadataFilters | None = None
+    ) -> tuple[list[Hit], list[Hit]]:
+        """Find nodes by cosine and by words, in one request."""
+        sides: list[Side] = [self._unit(vector), *([text] if self._row(text)[0] else [])]
+        [dense, *words] = self._store.find(sides, top_k, self._store.select(filters))
+        return dense, words[0] if words else []
+
+    def search_fused(
+        self, vector: Sequence[float], text: str, top_k: int, *, depth: int, alpha: float, rrf_k: int,
+        filters: MetadataFilters | None = None,
+    ) -> list[Hit] | None:  # fmt: skip
+        """Let the server merge both by reciprocal ranks, in one request; ``None`` where it cannot."""
+        row, wanted = self._row(text), self._store.select(filters)
+        if not row[0] or not wanted.exact or not 0 < alpha < 1:
+            return None
+        points = self._store.fuse(
+            self._unit(vector).tolist(), row, (2 * alpha, 2 * (1 - alpha)), top_k + TIE_MARGIN,
+            depth=depth, rrf_k=rrf_k, condition=wanted.filter,
+        )  # fmt: skip
+        hits, foreign = rank_points(points, whole=True, accepts=wanted.accepts, top_k=top_k)
+        warn_of_foreign(foreign)
+        return hits
+
+    def vectors(self, texts: Sequence[str]) -> list[models.SparseVector]:
+        """Make the sparse vectors of some texts; the first texts decide how, unless that is known."""
+        if self.sparse is None:
+            self._keep(SparseBM25.fitted(texts))
+        return [] if self.sparse is None else [_sparse_vector(self.sparse.document(text)) for text in texts]
+
+    def revise(self, sparse: SparseBM25, on_done: Callable[[int], None] = lambda _done: None) -> None:
+        """Make all sparse vectors again, page by page; the dense ones stay."""
+        store = self._store
+        for records in store.pages(store.select(None), size=_STEP, whole=True):
+            points = [
+                models.PointVectors(
+                    id=record.id,
+                    vector={store.sparse_vector_name: _sparse_vector(sparse.document(embedded_text(node)))},
+                )
+                for record in records
+                if (node := stored_node(record.payload)) is not None
+            ]
+            if points:
+                store.put_words(points)
+            on_done(len(records))
+        self._keep(sparse)
+
+    def document_rows(self, texts: list[str]) -> tuple[list[list[int]], list[list[float]]]:
+        """Make sparse vectors, as ``QdrantVectorStore`` wants them."""
+        found = self.vectors(texts)
+        return [vector.indices for vector in found], [vector.values for vector in found]
+
+    def query_rows(self, texts: list[str]) -> tuple[list[list[int]], list[list[float]]]:
+        """Make the sparse vectors of questions, as ``QdrantVectorStore`` wants them."""
+        rows = [self._row(text) for text in texts]
+        return [row[0] for row in rows], [row[1] for row in rows]
+
+    def _row(self, text: str) -> SparseRow:
+        return ([], []) if self.sparse is None else self.sparse.query(text)
+
+    def _unit(self, vector: Sequence[float]) -> npt.NDArray[np.float32]:
+        return unit_vector(vector, self._store.dimension)
+
+    def _keep(self, sparse: SparseBM25) -> None:
+        if self._on_fitted is not None:
+            self._on_fitted(sparse)
+        self.sparse = sparse
+
+
+def _sparse_vector(row: SparseRow) -> models.SparseVector:
+    return models.SparseVector(indices=row[0], values=row[1])
+
+
+# Conditions of the engine in this process, which is the same engine, in the client's types.
+
+_SIDES: Final = ("gt", "gte", "lt", "lte")
+
+
+def client_filter(condition: edge.Filter | None) -> models.Filter | None:
+    """Write a condition in the client's types."""
+    if condition is None:
+        return None
+    return models.Filter(
+        must=_conditions(condition.must),
+        should=_conditions(condition.should),
+        must_not=_conditions(condition.must_not),
+    )
+
+
+def _conditions(conditions: Any) -> list[Any] | None:  # noqa: ANN401 - as below
+    return [_condition(one) for one in conditions] if conditions else None
+
+
+def _condition(condition: Any) -> Any:  # noqa: ANN401 - one of four types there, and of four others here
+    if isinstance(condition, edge.Filter):
+        return client_filter(condition)
+    if isinstance(condition, edge.HasIdCondition):
+        ids = [one if isinstance(one, int) else str(one) for one in condition.point_ids]
+        return models.HasIdCondition(has_id=sorted(ids, key=str))
+    if isinstance(condition, edge.IsEmptyCondition):
+        return models.IsEmptyCondition(is_empty=models.PayloadField(key=condition.key))
+    if condition.match is not None:
+        return models.FieldCondition(key=condition.key, match=_match(condition.match))
+    return models.FieldCondition(key=condition.key, range=_range(condition.range))
+
+
+def _match(match: edge.MatchValue | edge.MatchAny) -> models.MatchValue | models.MatchAny:
+    if isinstance(match, edge.MatchAny):
+        return models.MatchAny(any=[str(value) for value in match.value])
+    return models.MatchValue(value=match.value)
+
+
+def _range(bounds: edge.RangeFloat | edge.RangeDateTime) -> models.Range | models.DatetimeRange:
+    given = {side: value for side in _SIDES if (value := getattr(bounds, side)) is not None}
+    if isinstance(bounds, edge.RangeDateTime):
+        return models.DatetimeRange(**{side: _moment(value) for side, value in given.items()})
+    return models.Range(**given)
+
+
+def _moment(text: str) -> dt.datetime:
+    """Read what the engine writes: ``2020-01-31 10:00:00.5 UTC``."""
+    day, moment, _zone = text.split(" ")
+    whole, _, fraction = moment.partition(".")
+    found = dt.datetime.fromisoformat(f"{day}T{whole}+00:00")
+    return found.replace(microsecond=int(fraction[:6].ljust(6, "0")) if fraction else 0)

@@ -19,7 +19,7 @@ from agentic_retriever.errors import ConfigError, EmbeddingMismatchError, StoreB
 from agentic_retriever.stores.edge.engine import edge_errors
 from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from store_tools import ask, make_node, where
 
 WAL_HEADER = 8  # bytes at the beginning of a log file that holds no entry
@@ -230,7 +230,7 @@ if child > 0:
 
 def test_leaving_without_closing_is_silent_and_complete(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path), str(Path(__file__).parent)],
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path), str(Path(__file__).parents[1])],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

@@ -14,7 +14,7 @@ from store_tools import assert_finds_what_is_accepted, fill
 
 from agentic_retriever.filters import matches
 from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
-from agentic_retriever.stores.payload import push_down
+from agentic_retriever.stores.push_down import push_down
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "filters"))
 from filter_strategies import FIELDS, filter_trees

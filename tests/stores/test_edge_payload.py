@@ -21,7 +21,7 @@ from agentic_retriever.errors import EmbeddingError, EmbeddingMismatchError, Ind
 from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 from agentic_retriever.stores.payload import node_payload, plain_metadata, point_id, stored_node, stored_node_id
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from store_tools import ask, make_node, vector, where
 
 

@@ -21,7 +21,7 @@ from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQue
 from agentic_retriever.errors import FilterError, InvalidQueryError, StoreClosedError, StoreError
 from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from store_tools import DIMENSION, ask, make_node, vector, where
 
 

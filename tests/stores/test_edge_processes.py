@@ -12,7 +12,7 @@ import pytest
 from agentic_retriever.errors import StoreBusyError
 from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 if "forkserver" not in multiprocessing.get_all_start_methods():
     pytest.skip("the platform cannot fork", allow_module_level=True)
 

@@ -29,9 +29,7 @@ from agentic_retriever.errors import (
     StoreError,
     StoreUnreachableError,
 )
-from agentic_retriever.stores import points as point_search
-from agentic_retriever.stores.server import searching as server_read
-from agentic_retriever.stores.server import searching as server_search
+from agentic_retriever.stores import node_store
 from agentic_retriever.stores.server.link import QdrantLink
 from agentic_retriever.stores.server.store import QdrantServerVectorStore
 from agentic_retriever.testing.store_contract import VectorStoreContract, contract_nodes
@@ -68,7 +66,7 @@ class TestOnServer(VectorStoreContract):
         self.link, self.made = real_link(), []
         yield
         for store in self.made:
-            store.collection.drop()
+            store.client.delete_collection(store.collection_name)
         self.link.close()
 
     def make_store(self, tmp_path, dimension):
@@ -103,8 +101,7 @@ def test_ids_that_are_no_uuids_are_kept(store):
 
 
 def test_lists_are_not_cut(store, monkeypatch):
-    monkeypatch.setattr(server_search, "PAGE", 7)
-    monkeypatch.setattr(server_read, "PAGE", 7)
+    monkeypatch.setattr(node_store, "PAGE", 7)
     store.add([make_node(n) for n in range(30)])
     assert len(store.get_nodes()) == len(store.get_nodes(store.node_ids())) == 30
     assert len(store.get_nodes(limit=12)) == 12
@@ -181,10 +178,10 @@ def test_a_collection_that_is_gone_is_damage_and_one_never_made_is_empty(store):
 def test_a_filter_that_the_server_cannot_check_is_exact_or_refused(store, monkeypatch):
     store.add([make_node(n, text_field=f"part {n} of a") for n in range(60)])
     wanted = where("text_field", "part 57 ", "text_match")
-    monkeypatch.setattr(point_search, "MAX_GUESS", 4)
+    monkeypatch.setattr(node_store, "MAX_GUESS", 4)
     assert store.query(ask(top_k=3, filters=wanted)).ids == ["node-00057"]
-    monkeypatch.setattr(server_search, "MAX_SCANNED", 20)
-    monkeypatch.setattr(server_search, "PAGE", 10)
+    monkeypatch.setattr(type(store), "_max_scanned", 20)
+    monkeypatch.setattr(node_store, "PAGE", 10)
     with pytest.raises(FilterError, match="text_field"):
         store.query(ask(top_k=3, filters=wanted))
 
@@ -278,7 +275,7 @@ def test_a_server_that_asks_for_more_patience_than_there_is_ends_the_call(faulty
 
 def test_a_server_that_hangs_ends_with_the_time(faulty):
     server, store = faulty
-    store.collection.link.timeout_s = 0.3
+    store._collection.link.timeout_s = 0.3
     server.always = "hang"
     with pytest.raises(StoreUnreachableError, match=r"within 0\.3 s"):
         store.query(ask())
@@ -297,7 +294,7 @@ def test_a_server_that_is_down(served):
 
 def test_a_write_that_fails_says_how_much_is_stored(faulty, monkeypatch):
     server, store = faulty
-    monkeypatch.setattr("agentic_retriever.stores.server.store._STEP", 2)
+    monkeypatch.setattr(QdrantServerVectorStore, "_step", 2)
     real = server.client.upsert
     monkeypatch.setattr(
         server.client, "upsert", lambda *a: real(*a) if len(a[1]) < 2 else (_ for _ in ()).throw(ValueError("bad"))
@@ -311,7 +308,7 @@ def test_a_write_that_fails_says_how_much_is_stored(faulty, monkeypatch):
 
 def test_a_write_that_is_cut_off_says_how_much_is_stored(faulty, monkeypatch):
     server, store = faulty
-    monkeypatch.setattr("agentic_retriever.stores.server.store._STEP", 2)
+    monkeypatch.setattr(QdrantServerVectorStore, "_step", 2)
     answered, upserts = server._answer, []
 
     def answer(method, path, query, body):
@@ -336,7 +333,7 @@ def test_fields_are_indexed_on_the_server_and_filters_pushed_down(faulty):
     server._answer = lambda method, path, query, body: (seen.append(body), answered(method, path, query, body))[1]
     assert store.query(ask(filters=where("year", 1, ">="))).ids
     [search] = seen[-1]["searches"]
-    assert search["filter"]["must"][0]["must"] == [{"key": "year", "range": {"gte": 1.0}}]
+    assert search["filter"]["must"] == [{"key": "year", "range": {"gte": 1.0}}]
     assert search["params"]["hnsw_ef"] >= 128
 
 

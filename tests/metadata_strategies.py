@@ -5,16 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
-import sys
-from pathlib import Path
 
+from filter_strategies import filter_trees as messy_filters
+from filter_strategies import metadata as messy_metadata
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "filters"))
-from filter_strategies import filter_trees as messy_filters
-from filter_strategies import metadata as messy_metadata
 
 PROVINCES = ["เชียงใหม่", "Bangkok", "bangkok", "Lampang", ""]
 NODES = 120

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from agentic_retriever.errors import StoreDamagedError
-from agentic_retriever.stores.edge.engine import CollectionFile, Layout
+from agentic_retriever.stores.edge.engine import CollectionFile
 from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from store_tools import ask, make_node
 
 NODES = 400
@@ -116,9 +116,9 @@ def test_a_panic_of_the_engine_is_damage_too(path):
 
 
 def test_a_making_that_was_cut_off_is_made_again(tmp_path):
-    layout = Layout(tmp_path / "default")
-    (layout.shard / "segments" / "half").mkdir(parents=True)
-    layout.write(CollectionFile(collection="default", dimension=3, created="2024-05-01T00:00:00+00:00"))
+    (tmp_path / "default" / "shard" / "segments" / "half").mkdir(parents=True)
+    half = CollectionFile(collection="default", dimension=3, created="2024-05-01T00:00:00+00:00")
+    half.write(tmp_path / "default")
     with QdrantEdgeVectorStore(tmp_path) as store:
         store.add([make_node(1)])
         assert store.query(ask()).ids == ["node-00001"]

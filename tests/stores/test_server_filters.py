@@ -14,8 +14,8 @@ from server_tools import memory_link
 from store_tools import assert_finds_what_is_accepted, fill
 
 from agentic_retriever.filters import matches
-from agentic_retriever.stores.server.collection import server_filter
-from agentic_retriever.stores.server.store import QdrantServerVectorStore
+from agentic_retriever.stores.points import wanted_points
+from agentic_retriever.stores.server.store import QdrantServerVectorStore, client_filter
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "filters"))
 from filter_strategies import filter_trees
@@ -65,13 +65,13 @@ def test_typed_metadata_agrees_with_the_oracle(typed, chosen):
 )
 def test_what_the_server_is_trusted_with(key, operator, value, exact):
     clause = MetadataFilter(key=key, operator=operator, value=value)
-    pushed, is_exact = server_filter(MetadataFilters(filters=[clause]), {})
-    assert is_exact is exact
-    assert (pushed is not None) or key == 'k"'
+    wanted = wanted_points(MetadataFilters(filters=[clause]), {}, substrings=False)
+    assert wanted.exact is exact
+    assert (client_filter(wanted.filter) is not None) == (key != 'k"')
 
 
 def test_nothing_is_nothing():
-    assert server_filter(None, {}) == (None, True)
-    nothing, exact = server_filter(MetadataFilters(filters=[MetadataFilter(key="doc_id", value="None")]), {})
-    assert exact
-    assert nothing.must[0].has_id == []
+    assert client_filter(None) is None
+    wanted = wanted_points(MetadataFilters(filters=[MetadataFilter(key="doc_id", value="None")]), {})
+    assert wanted.exact
+    assert client_filter(wanted.filter).must[0].has_id == []

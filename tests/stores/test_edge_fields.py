@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from agentic_retriever.errors import ConfigError, StoreError
-from agentic_retriever.stores.edge.points import INDEX_FROM
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
-from agentic_retriever.stores.payload import MAX_INDEXED_FIELDS, infer_kinds
+from agentic_retriever.stores.edge.store import INDEX_FROM, QdrantEdgeVectorStore
+from agentic_retriever.stores.push_down import MAX_INDEXED_FIELDS, infer_kinds
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from store_tools import ask, make_node, where
 
 
@@ -80,8 +79,8 @@ def _kinds(store):
 
 
 def test_the_number_of_indexes_is_limited(tmp_path, monkeypatch):
-    monkeypatch.setattr("agentic_retriever.stores.edge.points.INDEX_FROM", 1)
-    monkeypatch.setattr("agentic_retriever.stores.edge.points.MAX_INDEXED_FIELDS", 3)
+    monkeypatch.setattr("agentic_retriever.stores.edge.store.INDEX_FROM", 1)
+    monkeypatch.setattr("agentic_retriever.stores.node_store.MAX_INDEXED_FIELDS", 3)
     assert MAX_INDEXED_FIELDS == 64
     with QdrantEdgeVectorStore(tmp_path) as store:
         store.add([make_node(1, **{f"f{n}": n for n in range(10)})])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from store_tools import ask, make_node, where
 
 SECONDS = 1.0

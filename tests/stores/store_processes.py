@@ -9,7 +9,7 @@ from pathlib import Path
 from agentic_retriever.errors import StoreError
 from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from store_tools import ask, make_node
 
 BATCH = 20
