@@ -1,8 +1,10 @@
 """All words and patterns of a language stand in one file, ``languages/CODE.json``; adding a language is adding one.
 
-A file has ``language`` (its code), ``spaced`` (whether words stand between spaces) and any of these sections:
-``stopwords``; ``complexity`` and ``signals`` for routing; ``clauses`` for questions that are several; ``filters`` for
-what restricts a search; ``answers`` for the kinds of answers. Who uses a section reads and compiles it.
+A file has ``language`` (its code), ``spaced`` (whether words stand between spaces) and any of the sections:
+``complexity`` and ``signals`` for routing; ``clauses`` for questions that are several; ``filters`` for what restricts
+a search; ``answers`` for the kinds of answers; ``numbers`` and ``dates`` for their reader; ``names``; ``questions``
+for words that only ask; ``polarity`` for what turns a sentence round; ``sentences`` for where one ends; and
+``stopwords``. Who uses a section reads and compiles it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from typing import Any, Final
 
 from agentic_retriever.errors import ConfigError
 
-SECTIONS: Final = ("stopwords", "complexity", "signals", "clauses", "filters", "answers")
+SECTIONS: Final = (
+    "stopwords", "complexity", "signals", "clauses", "filters", "answers",
+    "numbers", "dates", "names", "questions", "polarity", "sentences",
+)  # fmt: skip
 
 NEVER: Final = re.compile(r"(?!)")
 
@@ -52,6 +57,21 @@ def parse_language(text: str, *, file: str) -> Mapping[str, Any]:
 def languages_with(section: str) -> tuple[str, ...]:
     """Codes of the languages that have a section, sorted."""
     return tuple(code for code, data in language_files().items() if section in data)
+
+
+def section(name: str) -> Mapping[str, Any]:
+    """One section of every language that has it, by its code."""
+    return {code: language_files()[code][name] for code in languages_with(name)}
+
+
+def listed(name: str, key: str) -> list[Any]:
+    """The entries of all languages under a key of a section."""
+    return [entry for table in section(name).values() for entry in table.get(key, ())]
+
+
+def any_listed(name: str, key: str) -> re.Pattern[str]:
+    """One pattern for all that the languages list under a key, whatever the letter case."""
+    return re.compile("|".join(listed(name, key)), re.IGNORECASE)
 
 
 def check_keys(data: object, wanted: Iterable[str], *, where: str) -> Mapping[str, Any]:

@@ -28,28 +28,12 @@ _MIN_SHARE: Final = 0.25
 _WEIGHTS: Final = {Script.HAN: 3.0, Script.KANA: 2.0, Script.HANGUL: 2.0}
 
 _BY_SCRIPT: Final = {
-    Script.GREEK: "el",
-    Script.ARMENIAN: "hy",
-    Script.HEBREW: "he",
-    Script.GURMUKHI: "pa",
-    Script.GUJARATI: "gu",
-    Script.ORIYA: "or",
-    Script.TAMIL: "ta",
-    Script.TELUGU: "te",
-    Script.KANNADA: "kn",
-    Script.MALAYALAM: "ml",
-    Script.SINHALA: "si",
-    Script.THAI: "th",
-    Script.LAO: "lo",
-    Script.TIBETAN: "bo",
-    Script.MYANMAR: "my",
-    Script.GEORGIAN: "ka",
-    Script.HANGUL: "ko",
-    Script.ETHIOPIC: "am",
-    Script.KHMER: "km",
-    Script.KANA: "ja",
+    Script.GREEK: "el", Script.ARMENIAN: "hy", Script.HEBREW: "he", Script.GURMUKHI: "pa", Script.GUJARATI: "gu",
+    Script.ORIYA: "or", Script.TAMIL: "ta", Script.TELUGU: "te", Script.KANNADA: "kn", Script.MALAYALAM: "ml",
+    Script.SINHALA: "si", Script.THAI: "th", Script.LAO: "lo", Script.TIBETAN: "bo", Script.MYANMAR: "my",
+    Script.GEORGIAN: "ka", Script.HANGUL: "ko", Script.ETHIOPIC: "am", Script.KHMER: "km", Script.KANA: "ja",
     Script.HAN: "zh",
-}
+}  # fmt: skip
 
 
 def _weighted(languages: str, weight: float) -> dict[str, float]:

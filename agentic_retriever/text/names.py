@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from agentic_retriever.text import stopwords
-from agentic_retriever.text.tokens import fold
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
+from agentic_retriever.text.language_files import listed
+from agentic_retriever.text.numbers import currency_words
+from agentic_retriever.text.tokens import fold, stopwords
 
 _WORD: Final = re.compile(r"[^\W_]+(?:[-'’./&+][^\W_]+)*")
 _OPENS: Final = re.compile(r"(?:^|[.!?:;…\n|«“\"¿¡(]|^\s*[-*•]|\d[.)])[\s*_>#«“\"'(¿¡]*$")
 # Languages that write every noun with a capital.
 _CAPITAL_NOUNS: Final = frozenset({"de", "lb"})
 
-_ALIASES: Final = {
-    word: name
-    for name, words in {
-        "eur": ("eur", "euro", "euros", "€", "ยูโร"),
-        "usd": ("usd", "dollar", "dollars", "dólar", "dólares", "$", "ดอลลาร์"),
-        "gbp": ("gbp", "pound", "pounds", "libra", "libras", "£", "ปอนด์"),
-        "jpy": ("jpy", "yen", "¥", "เยน"),
-        "thb": ("thb", "baht", "฿", "บาท"),
-    }.items()
-    for word in words
-}
-
-_PERSON: Final = "นางสาว|นาง|นาย"
-_KINDS: Final = "บริษัท|ธนาคาร|จังหวัด|อำเภอ|ตำบล|สหกรณ์|แม่น้ำ|หมู่บ้าน|มหาวิทยาลัย|กระทรวง"
-_THAI_NAME: Final = re.compile(rf"(?P<kind>{_PERSON}|{_KINDS}) ?(?P<name>[\u0e01-\u0e3a\u0e40-\u0e4e]{{2,12}})")
+_PERSON: Final = "|".join(listed("names", "people"))
+_THAI_NAME: Final = re.compile(
+    rf"(?P<kind>{_PERSON}|{'|'.join(listed('names', 'kinds'))}) ?(?P<name>[\u0e01-\u0e3a\u0e40-\u0e4e]{{2,12}})"
+)
 _SAME_SHARE: Final = 0.7
 _MIN_PREFIX: Final = 3
 
@@ -56,7 +43,7 @@ class Name:
 def name_key(word: str) -> str:
     """Write a word as names are compared: without case, accents and genitive, currencies under one code."""
     bare = fold(re.sub("['’]s?$", "", word.casefold()))
-    return _ALIASES.get(bare, bare)
+    return currency_words().get(bare, bare)
 
 
 def find_names(text: str, language: str = "und") -> list[Name]:
@@ -86,7 +73,7 @@ def find_names(text: str, language: str = "und") -> list[Name]:
 def keys_in(text: str) -> frozenset[str]:
     """Give all the words of a text as names are compared, and the parts of compound ones."""
     return frozenset(key for word in _WORD.finditer(text) for key in _keys(word[0])) | frozenset(
-        name for sign, name in _ALIASES.items() if not sign.isascii() and sign in text
+        unit for sign, unit in currency_words().items() if not sign.isascii() and sign in text
     ) | ({"usd"} if "$" in text else frozenset())  # fmt: skip
 
 

@@ -1,164 +1,118 @@
-"""Numbers in a text, in one form: digits of any script, number words, scales and percentages.
+"""The one reader of numbers, dates and units, in the words of every language (sections ``numbers`` and ``dates``).
 
-Words are read up to ninety-nine in English, Spanish and Thai; scales such as "million" in a few languages more.
+``find_numbers`` and ``find_dates`` read a running text, whatever its language and form of writing: the check of
+citations rests on them. ``read_figures``, ``number_words`` and ``add_up`` read a question, whose language tells the
+decimal sign. Both stand on the same tables: number words up to ninety-nine, scales, percentages, months, units and
+eras.
 """
 
 from __future__ import annotations
 
+import calendar
+import datetime as dt
+import json
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import lru_cache
+from importlib.resources import files
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from agentic_retriever.text.language_files import language_files, listed, section
+from agentic_retriever.text.scripts import UNSPACED
 
+# --- the tables --------------------------------------------------------------------------------------------------
 
 _SEPARATORS: Final = ".,'\u2019\u00a0\u202f\u066c"
 _DIGITS: Final = re.compile(
     rf"(?<!\d)\d{{1,3}}(?:[{_SEPARATORS} ]\d{{3}})+(?!\d)(?:[.,\u066b]\d+)?|\d+(?:[.,\u066b]\d+)?"
 )
 _THOUSANDS: Final = re.compile(rf"[{_SEPARATORS} ](?=\d{{3}}(?!\d))")
-
-_SCALES: Final = {
-    3: ("thousand", "mil", "tausend", "mille", "k", "พัน"),
-    4: ("หมื่น", "万", "萬", "만"),
-    5: ("แสน", "lakh"),
-    6: ("million", "millions", "millón", "millon", "millones", "millionen", "mio", "mn", "milhões", "milioni", "ล้าน"),
-    8: ("億", "亿", "억"),
-    9: ("billion", "billions", "bn", "mil millones", "milliarde", "milliarden", "milliards", "mrd", "miliardi"),
-}
-_POWER: Final = {word: power for power, words in _SCALES.items() for word in words}
-_SCALE: Final = re.compile(
-    "[ \u00a0\u202f]?("
-    + "|".join(re.escape(w) + (r"\b" if w.isascii() or w[-1] in "ns" else "") for w in sorted(_POWER, key=len)[::-1])
-    + ")",
-    re.IGNORECASE,
-)
-_PERCENT_BEHIND: Final = re.compile(
-    r"[ \u00a0\u202f]?(?:%|％|٪|per ?cent\b|percentage\b|por ?ciento\b|prozent\b|pour ?cent\b|per cento\b|เปอร์เซ็นต์)",
-    re.IGNORECASE,
-)
-_PERCENT_BEFORE: Final = re.compile(r"(?:ร้อยละ|百分之)[ \u00a0]?$")
-
-_ENGLISH: Final = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
-_SPANISH: Final = [
-    "cero",
-    "uno",
-    "dos",
-    "tres",
-    "cuatro",
-    "cinco",
-    "seis",
-    "siete",
-    "ocho",
-    "nueve",
-    "diez",
-    "once",
-    "doce",
-    "trece",
-    "catorce",
-    "quince",
-    "dieciséis",
-    "diecisiete",
-    "dieciocho",
-    "diecinueve",
-]
-_TENS: Final = {
-    word: 10 * at
-    for words in (
-        "twenty thirty forty fifty sixty seventy eighty ninety",
-        "veinte treinta cuarenta cincuenta sesenta setenta ochenta noventa",
-    )
-    for at, word in enumerate(words.split(), start=2)
-}
-_UNITS: Final = {word: at for words in (_ENGLISH, _SPANISH) for at, word in enumerate(words)} | {
-    "un": 1, "una": 1, "hundred": 100, "cien": 100, "ciento": 100, "veintiuno": 21, "veintidós": 22, "veintitrés": 23,
-    "veinticuatro": 24, "veinticinco": 25, "veintiséis": 26, "veintisiete": 27, "veintiocho": 28, "veintinueve": 29,
-}  # fmt: skip
-_DIGIT_WORDS: Final = "|".join([*_ENGLISH[1:10], *_SPANISH[1:10]])
-_WORD: Final = re.compile(
-    rf"(?<!por )(?<!per )\b(?:({'|'.join(_TENS)})(?:(?:-| | y )({_DIGIT_WORDS}))?|({'|'.join(_UNITS)}))\b",
-    re.IGNORECASE,
-)
-# Letters that would make another word of it follow none of these: ห้าม, สามารถ, เก้าอี้, หกล้ม.
-_THAI_UNITS: Final = {
-    "หนึ่ง": 1, "เอ็ด": 1, "ยี่": 2, "สอง": 2, "สาม(?!ารถ|ี|ัญ)": 3, "สี่": 4, "ห้า(?![งม])": 5, "หก(?!ล้ม|่|้)": 6,
-    "เจ็ด": 7, "แปด": 8, "เก้า(?!อี้)": 9,
-}  # fmt: skip
-_THAI_UNIT: Final = "|".join(f"(?:{pattern})" for pattern in _THAI_UNITS)
-_THAI_WORD: Final = re.compile(f"({_THAI_UNIT})?(สิบ)({_THAI_UNIT})?|({_THAI_UNIT})")
-_THAI: Final = re.compile("[\u0e01-\u0e3a]")
 _AROUND: Final = 12
+_NUMBERS: Final = section("numbers")
+_DATES: Final = section("dates")
+
+
+def _longest_first(words: Iterable[str]) -> str:
+    """A pattern for any of some words; those of alphabets end where a word does."""
+    return "|".join(
+        re.escape(word) + ("" if UNSPACED.search(word) else r"\b") for word in sorted(words, key=len, reverse=True)
+    )
+
+
+_SCALES: Final[dict[str, int]] = {
+    word: value for table in _NUMBERS.values() for word, value in table.get("scales", {}).items()
+}
+_POWER: Final = {word: len(str(value)) - 1 for word, value in _SCALES.items() if value >= 1_000}
+_SCALE: Final = re.compile(f"[ \u00a0\u202f]?({_longest_first(_POWER)})", re.IGNORECASE)
+_PERCENT: Final = "|".join(listed("numbers", "percent"))
+_PERCENT_BEFORE: Final = "|".join(listed("numbers", "percent_before"))
+_BEHIND_PERCENT: Final = re.compile(f"[ \u00a0\u202f]?(?:{_PERCENT})", re.IGNORECASE)
+_BEFORE_PERCENT: Final = re.compile(f"(?:{_PERCENT_BEFORE})[ \u00a0]?$")
+_ANY_PERCENT: Final = re.compile(f"{_PERCENT}|{_PERCENT_BEFORE}", re.IGNORECASE)
+
+_SPACED: Final[dict[str, int]] = {
+    word: value
+    for code, table in _NUMBERS.items()
+    if language_files()[code]["spaced"]
+    for word, value in (
+        *table.get("words", {}).items(),
+        *((w, v) for w, v in table.get("scales", {}).items() if v == 100),
+    )
+}
+_TENS: Final = {word: value for word, value in _SPACED.items() if value in range(20, 100, 10)}
+_ALONE_ONLY: Final = {word: value for word, value in _SPACED.items() if word not in _TENS}
+_ONES: Final = [word for word, value in _SPACED.items() if 1 <= value <= 9]
+_WORD: Final = re.compile(
+    "".join(f"(?<!{word})" for word in listed("numbers", "not_behind"))
+    + rf"\b(?:({'|'.join(_TENS)})(?:(?:{'|'.join(listed('numbers', 'joints'))})({'|'.join(_ONES)}))?"
+    + rf"|({'|'.join(_ALONE_ONLY)}))\b",
+    re.IGNORECASE,
+)
+
+# Letters that would make another word of it follow none of these: ห้าม, สามารถ, เก้าอี้, หกล้ม.
+_UNSPACED_TABLES: Final = [_NUMBERS[code] for code in _NUMBERS if not language_files()[code]["spaced"]]
+_UNSPACED_ONES: Final[dict[str, int]] = {
+    word: value for table in _UNSPACED_TABLES for word, value in (table["words"] | table["joined"]).items()
+}
+_UNSPACED_ONE: Final = "|".join(
+    f"{word}(?!{table['not_before'][word]})" if word in table["not_before"] else word
+    for table in _UNSPACED_TABLES
+    for word in (*table["words"], *table["joined"])
+)
+_UNSPACED_TEN: Final = "|".join(table["ten"] for table in _UNSPACED_TABLES)
+_UNSPACED_WORD: Final = re.compile(f"({_UNSPACED_ONE})?({_UNSPACED_TEN})({_UNSPACED_ONE})?|({_UNSPACED_ONE})")
 
 #: What a source may say instead of a number: accepted, never asked for.
-_LOOSE: Final = (
-    (re.compile(r"\b(?:twice|double[ds]?|both|pair|dos veces|doble|ambos|ambas)\b|ทั้งสอง", re.IGNORECASE), ("2",)),
-    (re.compile(r"\b(?:half|halves|mitad|medi[oa]s?)\b|ครึ่ง", re.IGNORECASE), ("0.5", "50", "2")),
-    (re.compile(r"\b(?:once|single|sol[oa]|únic[oa]|una vez)\b|เดียว", re.IGNORECASE), ("1",)),
-    (re.compile(r"\b(?:dozen|docena)\b|โหล", re.IGNORECASE), ("12",)),
-    (re.compile(r"\b(?:quarterly|quarters?|cuart[oa]s?)\b", re.IGNORECASE), ("4", "0.25", "25")),
-)
+_LOOSE: Final = [(re.compile(pattern, re.IGNORECASE), values) for pattern, values in listed("numbers", "loose")]
+
+
+# --- numbers in a text -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number in a text."""
+    """A number in a text, its value in one form: without thousands marks, with a dot before decimals."""
 
     start: int
     end: int
     text: str
     value: str
-    power: int = 0
+    power: int = 0  # Of ten, from the scale behind it
     percent: bool = False
     word: bool = False
 
     @property
     def scaled(self) -> str:
         """The value times the scale."""
-        return _shifted(self.value, self.power)
-
-
-def numbers_in(text: str) -> frozenset[str]:
-    """Read the numbers that a text has in digits, whatever their script and separators."""
-    return frozenset(canonical(found[0]) for found in _DIGITS.finditer(text))
-
-
-def find_numbers(text: str) -> list[Number]:
-    """Find the numbers of a text, in digits and in words."""
-    found = [_digits(text, match) for match in _DIGITS.finditer(text)]
-    found += [_from(text, match.start(), match.end(), str(_word_value(match)), word=True)
-              for match in _WORD.finditer(text)]  # fmt: skip
-    if _THAI.search(text):
-        found += [_from(text, match.start(), match.end(), str(_thai_value(match)), word=True)
-                  for match in _THAI_WORD.finditer(text)]  # fmt: skip
-    return sorted(found, key=lambda number: number.start)
-
-
-def loose_values(text: str) -> frozenset[str]:
-    """Give the numbers that a text stands for without saying them: ``twice`` for 2, ``half`` for 50 (percent)."""
-    return frozenset(value for pattern, values in _LOOSE if pattern.search(text) for value in values)
+        whole, _, decimals = self.value.partition(".")
+        if not self.power:
+            return self.value
+        padded = decimals.ljust(self.power, "0")
+        left, rest = whole + padded[: self.power], padded[self.power :].rstrip("0")
+        left = left.lstrip("0") or "0"
+        return f"{left}.{rest}" if rest else left
 
 
 def canonical(digits: str) -> str:
@@ -173,80 +127,84 @@ def canonical(digits: str) -> str:
     return f"{whole}.{decimals}" if decimals else whole
 
 
+def numbers_in(text: str) -> frozenset[str]:
+    """Read the numbers that a text has in digits, whatever their script and separators."""
+    return frozenset(canonical(found[0]) for found in _DIGITS.finditer(text))
+
+
+def find_numbers(text: str) -> list[Number]:
+    """Find the numbers of a text, in digits and in words."""
+    found = [_number(text, match, canonical(match[0])) for match in _DIGITS.finditer(text)]
+    found += [_number(text, match, str(_word_value(match)), word=True) for match in _WORD.finditer(text)]
+    if not text.isascii():
+        found += [_number(text, m, str(_unspaced_value(m)), word=True) for m in _UNSPACED_WORD.finditer(text)]
+    return sorted(found, key=lambda number: number.start)
+
+
+def loose_values(text: str) -> frozenset[str]:
+    """Give the numbers that a text stands for without saying them: ``twice`` for 2, ``half`` for 50 (percent)."""
+    return frozenset(value for pattern, values in _LOOSE if pattern.search(text) for value in values)
+
+
 def values_of(numbers: Iterable[Number]) -> frozenset[str]:
     """Give the values of numbers, with and without their scales."""
     return frozenset(value for number in numbers for value in (number.value, number.scaled))
 
 
-def _digits(text: str, match: re.Match[str]) -> Number:
-    return _from(text, match.start(), match.end(), canonical(match[0]), word=False)
+def has_percent(text: str) -> bool:
+    """Tell whether a sign or word for a percentage stands anywhere in a text."""
+    return _ANY_PERCENT.search(text) is not None
 
 
-def _from(text: str, start: int, end: int, value: str, *, word: bool) -> Number:
+def _number(text: str, match: re.Match[str], value: str, *, word: bool = False) -> Number:
+    start, end = match.span()
     scale = _SCALE.match(text, end, end + _AROUND + 2)
     behind = scale.end() if scale else end
     before = text[max(0, start - _AROUND) : start]
-    percent = _PERCENT_BEHIND.match(text, behind, behind + _AROUND) or _PERCENT_BEFORE.search(before)
-    power = _POWER[scale[1].lower()] if scale else 0
-    return Number(start, end, text[start:end], value, power, percent is not None, word)
+    percent = _BEHIND_PERCENT.match(text, behind, behind + _AROUND) or _BEFORE_PERCENT.search(before)
+    return Number(start, end, match[0], value, _POWER[scale[1].lower()] if scale else 0, percent is not None, word)
 
 
 def _word_value(match: re.Match[str]) -> int:
     if match[1]:
-        return _TENS[match[1].lower()] + (_UNITS[match[2].lower()] if match[2] else 0)
-    return _UNITS[match[3].lower()]
+        return _TENS[match[1].lower()] + (_SPACED[match[2].lower()] if match[2] else 0)
+    return _SPACED[match[3].lower()]
 
 
-def _thai_value(match: re.Match[str]) -> int:
-    tens, ten, units, alone = match.groups()
+def _unspaced_value(match: re.Match[str]) -> int:
+    tens, ten, ones, alone = match.groups()
     if not ten:
-        return _thai_unit(alone)
-    return 10 * (_thai_unit(tens) if tens else 1) + (_thai_unit(units) if units else 0)
+        return _UNSPACED_ONES[alone]
+    return 10 * (_UNSPACED_ONES[tens] if tens else 1) + (_UNSPACED_ONES[ones] if ones else 0)
 
 
-def _thai_unit(word: str) -> int:
-    return next(value for pattern, value in _THAI_UNITS.items() if pattern.startswith(word))
+# --- dates in a text: ``2021-03-04``, ``4 March 2021``, ``4 de marzo de 2021``, ``4 มีนาคม 2564`` -------------------
 
+BUDDHIST: Final = 543
+"""Years by which the Buddhist era is ahead of the common one."""
 
-def _shifted(value: str, power: int) -> str:
-    whole, _, decimals = value.partition(".")
-    if not power:
-        return value
-    padded = decimals.ljust(power, "0")
-    left, rest = whole + padded[:power], padded[power:].rstrip("0")
-    left = left.lstrip("0") or "0"
-    return f"{left}.{rest}" if rest else left
-
-
-# Dates in a text, whatever their form: ``2021-03-04``, ``4 March 2021``, ``4 de marzo de 2021``, ``4 มีนาคม 2564``.
-
-BUDDHIST_OFFSET: Final = 543
-"""Years of the Buddhist era are this much ahead."""
-
-_FULL: Final = (
-    "january february march april may june july august september october november december",
-    "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
-    "มกราคม กุมภาพันธ์ มีนาคม เมษายน พฤษภาคม มิถุนายน กรกฎาคม สิงหาคม กันยายน ตุลาคม พฤศจิกายน ธันวาคม",
-)
-# Known beside a day or a year only, since they are other words, too.
-_BESIDE: Final = (
-    "jan feb mar apr may jun jul aug sep oct nov dec",
-    "ene feb mar abr may jun jul ago sept oct nov dic",
-    "januar februar märz april mai juni juli august september oktober november dezember",
-    "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
-    "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
-    "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro",
-    "ม.ค. ก.พ. มี.ค. เม.ย. พ.ค. มิ.ย. ก.ค. ส.ค. ก.ย. ต.ค. พ.ย. ธ.ค.",
-)
-_MONTHS: Final = {word: at for words in (*_BESIDE, *_FULL) for at, word in enumerate(words.split(), start=1)} | {
-    "setiembre": 9
+# The stop of "ม.ค." belongs to it, that of "Jan." may be left out.
+_MONTHS: Final = {
+    name if UNSPACED.search(name) else name.rstrip("."): int(month)
+    for table in _DATES.values()
+    for month, names in table["months"].items()
+    for name in names
 }
-_NAMES: Final = "|".join(re.escape(word) for word in sorted(_MONTHS, key=len, reverse=True))
-_ALONE: Final = "|".join(word for words in _FULL for word in words.split() if word not in ("may", "march"))
-
-_ERA: Final = r"(?:พ\.ศ\.|ค\.ศ\.|ปี)?\s?"
+_NAMES: Final = "|".join(re.escape(name) for name in sorted(_MONTHS, key=len, reverse=True))
+_ALONE: Final = listed("dates", "alone")
+_BEHIND: Final = [table["alone_behind"] for table in _DATES.values() if "alone_behind" in table]
+_ORDINALS: Final = "|".join(listed("dates", "ordinals"))
+_ERA: Final = rf"(?:{'|'.join(listed('dates', 'eras'))})?\s?"
+_JOIN: Final = rf"(?:\s?(?:,|\.|{'|'.join(listed('dates', 'joints'))})?\s?)"
 _YEAR: Final = r"(?<!\d)(\d{4})(?!\d)"
-_JOIN: Final = r"(?:\s?(?:,|\.|de|del|of|d')?\s?)"
+
+
+def _after(words: Iterable[str], names: Iterable[str]) -> re.Pattern[str]:
+    """A pattern for names of months that count alone behind some words only, and with their capital."""
+    behind = "|".join(rf"(?<=\b{word} )" for word in words)
+    return re.compile(rf"(?:{behind})({'|'.join(names)})\b(?! \d)")
+
+
 _PATTERNS: Final = (
     ("ymd", re.compile(r"(?<!\d)(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?!\d)")),
     ("ymd", re.compile(r"(\d{4})\s?[年년]\s?(\d{1,2})\s?[月월](?:\s?(\d{1,2})\s?[日일])?")),
@@ -254,24 +212,25 @@ _PATTERNS: Final = (
     (
         "dMy",
         re.compile(
-            rf"(?<![\d.,])(\d{{1,2}})(?:st|nd|rd|th|º|\.)?{_JOIN}({_NAMES})(?![a-zà-ÿ])(?:{_JOIN}{_ERA}{_YEAR})?",
+            rf"(?<![\d.,])(\d{{1,2}})(?:{_ORDINALS}|º|\.)?{_JOIN}({_NAMES})(?![a-zà-ÿ])(?:{_JOIN}{_ERA}{_YEAR})?",
             re.IGNORECASE,
         ),
     ),
     (
         "Mdy",
         re.compile(
-            rf"(?<![^\W_])({_NAMES})\.?\s(\d{{1,2}})(?:st|nd|rd|th)?(?![\d.,]\d|\d)(?:,?\s{_YEAR})?", re.IGNORECASE
+            rf"(?<![^\W_])({_NAMES})\.?\s(\d{{1,2}})(?:{_ORDINALS})?(?![\d.,]\d|\d)(?:,?\s{_YEAR})?", re.IGNORECASE
         ),
     ),
     ("My", re.compile(rf"(?<![a-zà-ÿ])({_NAMES})\.?{_JOIN}{_ERA}{_YEAR}", re.IGNORECASE)),
-    ("M", re.compile(rf"(?<![^\W_])({_ALONE})(?![^\W_])", re.IGNORECASE)),
+    ("M", re.compile(rf"(?<![^\W_])({'|'.join(_ALONE)})(?![^\W_])", re.IGNORECASE)),
     # Thai has no spaces around its words, English has a verb "may" and "march".
-    ("M", re.compile("(" + "|".join(_FULL[2].split()) + ")")),
-    ("M", re.compile(r"(?<=\b(?:in|of|by|to) )(May|March)\b(?! \d)")),
+    ("M", re.compile(f"({'|'.join(name for name in _ALONE if UNSPACED.search(name))})")),
+    *(("M", _after(one["words"], one["months"])) for one in _BEHIND),
 )
 
-Reading = tuple["int | None", "int | None", "int | None"]
+Reading = tuple[int | None, int | None, int | None]
+"""Year, month and day, as far as they are said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,13 +261,8 @@ def find_dates(text: str) -> list[Date]:
 
 
 def agrees(wanted: Date, source: Date, years: frozenset[str]) -> bool:
-    """Tell whether a source's date says what another one says."""
+    """Tell whether a source's date says what another one says; a year may stand elsewhere, among ``years``."""
     return any(_fits(one, other, years) for one in wanted.readings for other in source.readings)
-
-
-def common_year(year: int) -> int:
-    """Turn a year of the Buddhist era, known by its size, into one of the common era."""
-    return year - BUDDHIST_OFFSET if 2400 <= year <= 2700 else year
 
 
 def _fits(wanted: Reading, source: Reading, years: frozenset[str]) -> bool:
@@ -317,27 +271,200 @@ def _fits(wanted: Reading, source: Reading, years: frozenset[str]) -> bool:
         return False
     if year is None or year == source[0]:
         return True
-    return source[0] is None and not years.isdisjoint({str(year), str(year + BUDDHIST_OFFSET)})
+    return source[0] is None and not years.isdisjoint({str(year), str(year + BUDDHIST)})
 
 
 def _readings(form: str, match: re.Match[str]) -> tuple[Reading, ...]:
     if form == "M":
         return ((None, _MONTHS[match[1].lower()], None),)
     if form == "My":
-        return ((common_year(int(match[2])), _MONTHS[match[1].lower()], None),)
+        return ((_common_year(match[2]), _MONTHS[match[1].lower()], None),)
     if form in ("dMy", "Mdy"):
         name, day = (match[2], match[1]) if form == "dMy" else (match[1], match[2])
-        return _valid([(_year(match[3]), _MONTHS[name.lower()], int(day))])
+        return _valid([(_common_year(match[3]), _MONTHS[name.lower()], int(day))])
     first, second, third = (int(part) if part else None for part in match.groups())
     if form == "ymd":
-        return _valid([(_year(match[1]), second, third)])
-    return _valid([(_year(match[3]), second, first), (_year(match[3]), first, second)])
+        return _valid([(_common_year(match[1]), second, third)])
+    year = _common_year(match[3])
+    return _valid([(year, second, first), (year, first, second)])
 
 
-def _year(digits: str | None) -> int | None:
-    return common_year(int(digits)) if digits else None
+def _common_year(digits: str | None) -> int | None:
+    """A year of the common era; those of the Buddhist one are known by their size."""
+    year = int(digits) if digits else None
+    return year - BUDDHIST if year is not None and 2400 <= year <= 2700 else year
 
 
-def _valid(readings: list[Reading]) -> tuple[Reading, ...]:
+def _valid(readings: Sequence[Reading]) -> tuple[Reading, ...]:
     kept = [(y, m, d) for y, m, d in readings if m is not None and 1 <= m <= 12 and (d is None or 1 <= d <= 31)]
     return tuple(dict.fromkeys(kept))
+
+
+# --- figures in a question ---------------------------------------------------------------------------------------
+
+_INTEGER: Final = re.compile(r"[0-9]{1,15}")
+_POINTED: Final = re.compile(r"[0-9]{1,3}(?:,[0-9]{3}){1,4}(?:\.[0-9]{1,9})?|[0-9]{1,15}(?:\.[0-9]{1,9})?")
+_COMMAED: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3}){1,4}(?:,[0-9]{1,9})?|[0-9]{1,15}(?:,[0-9]{1,9})?")
+_PLAIN_DECIMAL: Final = re.compile(r"[0-9]{1,15}[.,][0-9]{1,9}")
+_ISO_DATE: Final = re.compile(r"([12][0-9]{3})-([0-9]{2})-([0-9]{2})")
+_SLASHED: Final = re.compile(r"([0-9]{1,2})[/.-]([0-9]{1,2})[/.-]([12][0-9]{3})")
+_TWO: Final = re.compile(r"([0-9][0-9.,]*)-([0-9][0-9.,]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time span of the calendar: a day, a month, a year or a decade."""
+
+    year: int
+    month: int | None = None  # Month, or None for a whole year
+    day: int | None = None  # Day, or None for a whole month
+    years: int = 1
+    era: str | None = None  # "be", "ce" or None where it was not said
+
+    def first_day(self, year: int) -> str:
+        """Return its first day as an ISO date, with the year replaced."""
+        return f"{year:04d}-{self.month or 1:02d}-{self.day or 1:02d}"
+
+    def last_day(self, year: int) -> str:
+        """Return its last day as an ISO date, with the year replaced."""
+        last = year + self.years - 1
+        month = self.month or 12
+        return f"{last:04d}-{month:02d}-{self.day or calendar.monthrange(last, month)[1]:02d}"
+
+
+def make_date(year: int, month: int, day: int | None, era: str | None = None) -> Moment | None:
+    """Make a day or month, if the calendar has it in either era."""
+    for shift in (0, BUDDHIST):
+        try:
+            dt.date(year - shift, month, day or 1)
+        except ValueError:
+            continue
+        return Moment(year, month, day, era=era)
+    return None
+
+
+def decimal_sign(language: str) -> str:
+    """Return the sign before decimals in a language, ``"."`` where it is not known."""
+    return str(_NUMBERS.get(language, {}).get("decimal", "."))
+
+
+def read_number(text: str, decimal: str) -> float | None:
+    """Read figures with their separators."""
+    for sign in dict.fromkeys((decimal, ".", ",")):
+        if (_POINTED if sign == "." else _COMMAED).fullmatch(text):
+            grouping = "," if sign == "." else "."
+            return float(text.replace(grouping, "").replace(sign, "."))
+    return float(text.replace(",", ".")) if _PLAIN_DECIMAL.fullmatch(text) else None
+
+
+def read_figures(text: str, decimal: str, languages: Iterable[str]) -> Iterator[tuple[str, int, int, object]]:
+    """Tell what a run of figures, dots, commas, slashes and hyphens is: symbol, start, end and value of each thing.
+
+    ``D`` is a date, ``N`` a number, ``4`` one of four digits that may be a year, ``T`` what joins two, ``W`` neither.
+    """
+    moment = _calendar_day(text, day_first=all(_DATES.get(code, {}).get("day_first", True) for code in languages))
+    if moment is not None:
+        yield "D", 0, len(text), moment
+        return
+    two = _TWO.fullmatch(text)
+    if two is not None:
+        first, second = read_number(two[1], decimal), read_number(two[2], decimal)
+        if first is not None and second is not None:
+            yield _symbol(two[1]), 0, two.end(1), first
+            yield "T", two.end(1), two.start(2), None
+            yield _symbol(two[2]), two.start(2), len(text), second
+            return
+    number = read_number(text, decimal)
+    yield ("W", 0, len(text), None) if number is None else (_symbol(text), 0, len(text), number)
+
+
+def _symbol(text: str) -> str:
+    return "4" if len(text) == 4 and text[0] in "12" and _INTEGER.fullmatch(text) else "N"
+
+
+def _calendar_day(text: str, *, day_first: bool) -> Moment | None:
+    iso = _ISO_DATE.fullmatch(text)
+    if iso is not None:
+        return make_date(int(iso[1]), int(iso[2]), int(iso[3]))
+    slashed = _SLASHED.fullmatch(text)
+    if slashed is None:
+        return None
+    first, second, year = (int(part) for part in slashed.groups())
+    if first > 12 or first == second or day_first:
+        return make_date(year, second, first)
+    return make_date(year, first, second) if second > 12 else None
+
+
+# --- words for numbers, and units --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit of measure: what it measures, and how much one is of that dimension's base unit."""
+
+    dimension: str
+    factor: float
+
+    @property
+    def is_money(self) -> bool:
+        """Whether it is a currency: each is a dimension of its own, called by its code."""
+        return self.dimension in units()
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number with a unit."""
+
+    number: float
+    unit: str
+    base: float
+    dimension: str
+
+
+@lru_cache(1)
+def units() -> Mapping[str, Unit]:
+    """Read the known units, by id."""
+    content = json.loads(files(__package__).joinpath("units.json").read_text(encoding="utf-8"))
+    return {name: Unit(dimension, float(factor)) for name, (dimension, factor) in content.items()}
+
+
+def number_words(language: str) -> dict[str, float]:
+    """Give the words for the numbers below a hundred in a language, ``"twenty-one"`` and ``"half a"`` included."""
+    table = _NUMBERS[language]
+    words: dict[str, int] = table["words"]
+    if "ten" in table:
+        ones = {"": 0} | words | table["joined"]
+        tens = {f"{one}{table['ten']}": 10 * (value or 1) for one, value in ones.items()}
+        made = {ten + one: value + ones[one] for ten, value in tens.items() for one in ones}
+    else:
+        made = {
+            f"{ten}{joint}{one}": words[ten] + words[one]
+            for ten in words.keys() & _TENS.keys()
+            for one in words.keys() & set(_ONES)
+            for joint in table["joints"]
+        }
+    return {word: float(value) for word, value in (made | words | table["phrases"]).items()}
+
+
+def add_up(numbers: Sequence[tuple[float, str]]) -> Amount | None:
+    """Add numbers with units of one dimension, greatest unit first: ``5 rai 2 ngan``."""
+    total, last = 0.0, None
+    for number, unit in numbers:
+        size = units()[unit]
+        if last is not None and (size.dimension != last.dimension or size.factor >= last.factor):
+            return None
+        total, last = total + number * size.factor, size
+    number, unit = numbers[0]
+    return Amount(number, unit, total, units()[unit].dimension)
+
+
+@lru_cache(1)
+def currency_words() -> Mapping[str, str]:
+    """Give the words and signs for money in every language, with the unit that each stands for."""
+    return {
+        word: unit
+        for table in _NUMBERS.values()
+        for unit, words in table.get("units", {}).items()
+        if units()[unit].is_money
+        for word in words
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -47,107 +48,49 @@ class Script(str, Enum):
     OTHER = "other"
 
 
-# First and last code point, inclusive; sorted, not overlapping. Letters, and the marks that only one script uses;
-# digits and punctuation inside a block are left out where the block keeps them together.
-_RANGES: Final[tuple[tuple[int, int, Script], ...]] = (
-    (0x0041, 0x005A, Script.LATIN),
-    (0x0061, 0x007A, Script.LATIN),
-    (0x00AA, 0x00AA, Script.LATIN),
-    (0x00BA, 0x00BA, Script.LATIN),
-    (0x00C0, 0x00D6, Script.LATIN),
-    (0x00D8, 0x00F6, Script.LATIN),
-    (0x00F8, 0x02AF, Script.LATIN),
-    (0x0370, 0x0373, Script.GREEK),
-    (0x0376, 0x037D, Script.GREEK),
-    (0x037F, 0x03FF, Script.GREEK),
-    (0x0400, 0x052F, Script.CYRILLIC),
-    (0x0531, 0x0556, Script.ARMENIAN),
-    (0x0561, 0x0587, Script.ARMENIAN),
-    (0x0591, 0x05BD, Script.HEBREW),
-    (0x05D0, 0x05F2, Script.HEBREW),
-    (0x0610, 0x061A, Script.ARABIC),
-    (0x0620, 0x065F, Script.ARABIC),
-    (0x066E, 0x06D3, Script.ARABIC),
-    (0x06D5, 0x06EF, Script.ARABIC),
-    (0x06FA, 0x06FF, Script.ARABIC),
-    (0x0750, 0x077F, Script.ARABIC),
-    (0x08A0, 0x08FF, Script.ARABIC),
-    (0x0900, 0x0963, Script.DEVANAGARI),
-    (0x0971, 0x097F, Script.DEVANAGARI),
-    (0x0980, 0x09E5, Script.BENGALI),
-    (0x09F0, 0x09FE, Script.BENGALI),
-    (0x0A01, 0x0A5E, Script.GURMUKHI),
-    (0x0A70, 0x0A75, Script.GURMUKHI),
-    (0x0A81, 0x0AE3, Script.GUJARATI),
-    (0x0AF9, 0x0AFF, Script.GUJARATI),
-    (0x0B01, 0x0B63, Script.ORIYA),
-    (0x0B71, 0x0B71, Script.ORIYA),
-    (0x0B82, 0x0BD7, Script.TAMIL),
-    (0x0C00, 0x0C63, Script.TELUGU),
-    (0x0C80, 0x0CE3, Script.KANNADA),
-    (0x0D00, 0x0D63, Script.MALAYALAM),
-    (0x0D7A, 0x0D7F, Script.MALAYALAM),
-    (0x0D81, 0x0DDF, Script.SINHALA),
-    (0x0DF2, 0x0DF3, Script.SINHALA),
-    (0x0E01, 0x0E3A, Script.THAI),
-    (0x0E40, 0x0E4E, Script.THAI),
-    (0x0E81, 0x0ECE, Script.LAO),
-    (0x0EDC, 0x0EDF, Script.LAO),
-    (0x0F40, 0x0FBC, Script.TIBETAN),
-    (0x1000, 0x103F, Script.MYANMAR),
-    (0x1050, 0x108F, Script.MYANMAR),
-    (0x109A, 0x109D, Script.MYANMAR),
-    (0x10A0, 0x10FA, Script.GEORGIAN),
-    (0x10FC, 0x10FF, Script.GEORGIAN),
-    (0x1100, 0x11FF, Script.HANGUL),
-    (0x1200, 0x135F, Script.ETHIOPIC),
-    (0x1380, 0x138F, Script.ETHIOPIC),
-    (0x1780, 0x17D3, Script.KHMER),
-    (0x17D7, 0x17D7, Script.KHMER),
-    (0x17DC, 0x17DD, Script.KHMER),
-    (0x1C80, 0x1C88, Script.CYRILLIC),
-    (0x1C90, 0x1CBF, Script.GEORGIAN),
-    (0x1E00, 0x1EFF, Script.LATIN),
-    (0x1F00, 0x1FFE, Script.GREEK),
-    (0x2C60, 0x2C7F, Script.LATIN),
-    (0x2D00, 0x2D2D, Script.GEORGIAN),
-    (0x2D80, 0x2DDE, Script.ETHIOPIC),
-    (0x2DE0, 0x2DFF, Script.CYRILLIC),
-    (0x2E80, 0x2FD5, Script.HAN),
-    (0x3005, 0x3007, Script.HAN),
-    (0x3021, 0x3029, Script.HAN),
-    (0x3038, 0x303B, Script.HAN),
-    (0x3041, 0x3096, Script.KANA),
-    (0x3099, 0x309A, Script.KANA),
-    (0x309D, 0x309F, Script.KANA),
-    (0x30A1, 0x30FA, Script.KANA),
-    (0x30FC, 0x30FF, Script.KANA),
-    (0x3131, 0x318E, Script.HANGUL),
-    (0x31F0, 0x31FF, Script.KANA),
-    (0x3400, 0x4DBF, Script.HAN),
-    (0x4E00, 0x9FFF, Script.HAN),
-    (0xA640, 0xA69F, Script.CYRILLIC),
-    (0xA722, 0xA7FF, Script.LATIN),
-    (0xA8E0, 0xA8FF, Script.DEVANAGARI),
-    (0xA960, 0xA97C, Script.HANGUL),
-    (0xA9E0, 0xA9EF, Script.MYANMAR),
-    (0xAA60, 0xAA7F, Script.MYANMAR),
-    (0xAB30, 0xAB64, Script.LATIN),
-    (0xAC00, 0xD7A3, Script.HANGUL),
-    (0xD7B0, 0xD7FB, Script.HANGUL),
-    (0xF900, 0xFAD9, Script.HAN),
-    (0xFB00, 0xFB06, Script.LATIN),
-    (0xFB13, 0xFB17, Script.ARMENIAN),
-    (0xFB1D, 0xFB4F, Script.HEBREW),
-    (0xFB50, 0xFDFB, Script.ARABIC),
-    (0xFE70, 0xFEFC, Script.ARABIC),
-    (0xFF21, 0xFF3A, Script.LATIN),
-    (0xFF41, 0xFF5A, Script.LATIN),
-    (0xFF66, 0xFF9F, Script.KANA),
-    (0xFFA0, 0xFFDC, Script.HANGUL),
-    (0x1AFF0, 0x1B16F, Script.KANA),
-    (0x20000, 0x323AF, Script.HAN),
-)
+# First and last code point of the letters of each script, in hexadecimal, and of the marks that only it uses; digits
+# and punctuation inside a block are left out where the block keeps them together.
+_BLOCKS: Final = {
+    Script.LATIN: (
+        "0041-005A 0061-007A 00AA 00BA 00C0-00D6 00D8-00F6 00F8-02AF 1E00-1EFF 2C60-2C7F A722-A7FF AB30-AB64 "
+        "FB00-FB06 FF21-FF3A FF41-FF5A"
+    ),
+    Script.GREEK: "0370-0373 0376-037D 037F-03FF 1F00-1FFE",
+    Script.CYRILLIC: "0400-052F 1C80-1C88 2DE0-2DFF A640-A69F",
+    Script.ARMENIAN: "0531-0556 0561-0587 FB13-FB17",
+    Script.HEBREW: "0591-05BD 05D0-05F2 FB1D-FB4F",
+    Script.ARABIC: "0610-061A 0620-065F 066E-06D3 06D5-06EF 06FA-06FF 0750-077F 08A0-08FF FB50-FDFB FE70-FEFC",
+    Script.DEVANAGARI: "0900-0963 0971-097F A8E0-A8FF",
+    Script.BENGALI: "0980-09E5 09F0-09FE",
+    Script.GURMUKHI: "0A01-0A5E 0A70-0A75",
+    Script.GUJARATI: "0A81-0AE3 0AF9-0AFF",
+    Script.ORIYA: "0B01-0B63 0B71",
+    Script.TAMIL: "0B82-0BD7",
+    Script.TELUGU: "0C00-0C63",
+    Script.KANNADA: "0C80-0CE3",
+    Script.MALAYALAM: "0D00-0D63 0D7A-0D7F",
+    Script.SINHALA: "0D81-0DDF 0DF2-0DF3",
+    Script.THAI: "0E01-0E3A 0E40-0E4E",
+    Script.LAO: "0E81-0ECE 0EDC-0EDF",
+    Script.TIBETAN: "0F40-0FBC",
+    Script.MYANMAR: "1000-103F 1050-108F 109A-109D A9E0-A9EF AA60-AA7F",
+    Script.GEORGIAN: "10A0-10FA 10FC-10FF 1C90-1CBF 2D00-2D2D",
+    Script.HANGUL: "1100-11FF 3131-318E A960-A97C AC00-D7A3 D7B0-D7FB FFA0-FFDC",
+    Script.ETHIOPIC: "1200-135F 1380-138F 2D80-2DDE",
+    Script.KHMER: "1780-17D3 17D7 17DC-17DD",
+    Script.HAN: "2E80-2FD5 3005-3007 3021-3029 3038-303B 3400-4DBF 4E00-9FFF F900-FAD9 20000-323AF",
+    Script.KANA: "3041-3096 3099-309A 309D-309F 30A1-30FA 30FC-30FF 31F0-31FF FF66-FF9F 1AFF0-1B16F",
+}
+
+
+def _ranges() -> Iterator[tuple[int, int, Script]]:
+    for script, blocks in _BLOCKS.items():
+        for block in blocks.split():
+            first, _, last = block.partition("-")
+            yield int(first, 16), int(last or first, 16), script
+
+
+_RANGES: Final = tuple(sorted(_ranges()))
 _FIRSTS: Final = tuple(first for first, _, _ in _RANGES)
 
 _MAX_COUNTED: Final = 20_000
@@ -167,6 +110,12 @@ def character_class(*scripts: Script) -> str:
     wanted = set(scripts)
     return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last, script in _RANGES if script in wanted)
 
+
+UNSPACED_CHARS: Final = character_class(
+    Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR, Script.HAN, Script.KANA, Script.HANGUL
+)
+UNSPACED: Final = re.compile(f"[{UNSPACED_CHARS}]")
+"""A letter of the scripts that are written without spaces between words."""
 
 _NAMED: Final = tuple(script for script in Script if script is not Script.OTHER)
 

@@ -7,57 +7,33 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from agentic_retriever.text.language_files import listed, section
 from agentic_retriever.text.scripts import Script, character_class, script_of
 from agentic_retriever.text.tokens import stopword_languages, stopwords
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+# Words before a full stop that is not, or need not be, the end of a sentence.
 
-
-# Words before a full stop that is not, or need not be, the end of a sentence. Data for ``sentences``.
-
-_TITLES: Final = """
-    adm apdo approx aprox arq avda av bros ca capt cf ch cía cmdr cnel col dept depto dipl dir dña dr dra dras dres drs
-    ed eds eg ej esp evtl excma excmo ext fdo gen ggf gob gov gral hno hnos hon ie ilma ilmo inkl incl ing lic lt máx
-    max mín min mlle mme mr mrs ms mt op pbro ppal pres prof profa prov rep rev sen sgt sig sog sra sras sr sres srta st
-    sta ste sto str tel trad tte univ vda vgl viz vs zzgl
-    bzw d.h e.g i.e p.ej u.a z.b
-    гл им рис см стр т.е т.к ул
-"""
-_COUNTERS: Final = """
-    abs anm apartado apt art arts artt bd cap caps chap eq fig figs kap n no nos nr nro num núm núms p pag pág págs pos
-    pp pt s sec secc sect tab vol vols § №
-"""
-_SUFFIXES: Final = "al co corp cía etc ff inc jr ltd ltda pte pty s.a s.l s.r.l ss u.k u.s uu usw др пр"
-_MONTHS: Final = """
-    januar februar märz april mai juni juli august september oktober november dezember
-    január február március április május június július augusztus szeptember október december
-    ledna února března dubna května června července srpna září října listopadu prosince
-"""
-
-ALWAYS_FOLLOWED: Final = frozenset(_TITLES.split())
-"""Titles and the like: a name or the rest of the sentence follows."""
-
-BEFORE_NUMBER: Final = frozenset(_COUNTERS.split())
-"""Not the end of a sentence when a number follows: ``No. 5``, but ``No. I will not.``"""
-
-MAY_END: Final = frozenset(_SUFFIXES.split())
-"""The end of a sentence when the next word is one that sentences begin with."""
-
-MONTHS: Final = frozenset(_MONTHS.split())
-"""Months of languages that write the day before them with a full stop: ``3. Oktober``."""
-
-STARTERS: Final = frozenset(word for language in stopword_languages() for word in stopwords(language))
-"""Words that, with a capital, begin a sentence rather than a name."""
+_ALWAYS_FOLLOWED: Final = frozenset(listed("sentences", "titles"))  # by a name or the rest of the sentence
+_BEFORE_NUMBER: Final = frozenset(listed("sentences", "counters"))  # ``No. 5``, but ``No. I will not.``
+_MAY_END: Final = frozenset(listed("sentences", "suffixes"))  # if the next word is one that sentences begin with
+# Languages that write the day before a month with a full stop: ``3. Oktober``.
+_DOTTED_MONTHS: Final = frozenset(
+    name
+    for table in section("dates").values()
+    if table.get("dotted_day")
+    for names in table["months"].values()
+    for name in names
+)
+_STARTERS: Final = frozenset(word for language in stopword_languages() for word in stopwords(language))
 
 
 # Where to cut a sentence that punctuation does not end: Thai and Lao write a space instead; others are too long.
 
-MAX_SENTENCE: Final = 1_000
-"""Longest sentence, in characters; longer ones are cut at the best place in their second half."""
+_MAX_SENTENCE: Final = 1_000  # characters; longer ones are cut at the best place in their second half
 
 # In characters: no clause is shorter; at a space between two Thai words one ends from the second length on, at any
 # space that is not beside a number from the third on.
@@ -71,13 +47,9 @@ _SPACE_RE: Final = re.compile(r"(?<!\.)\s+(?![\dๆฯ])")
 _BETWEEN_WORDS_RE: Final = re.compile(rf"(?<=[{_SPACED_CHARS}\"'”’)\]])\s+(?=[{_SPACED_CHARS}\"'“‘(\[])")
 # Words with which a new clause or sentence begins: but, therefore, besides, however, when, if, because, afterwards...
 # Those that also join two nouns, such as "and", are not among them.
-_OPENING_RE: Final = re.compile(
-    r"\s+(?:แต่|ดังนั้น|ดังนี้|นอกจาก|อย่างไรก็|ทั้งนี้|อนึ่ง|เมื่อ|หาก|ถ้า|เนื่องจาก|เพราะ|ต่อมา|จากนั้น|หลังจาก|ก่อนที่|ส่วน|ในขณะ|ในปี"
-    r"|ในกรณี|ทำให้|ซึ่ง|จึง|ข้อ|มาตรา|แม้|กล่าวคือ"
-    r"|ແຕ່|ດັ່ງນັ້ນ|ນອກຈາກ|ເມື່ອ|ຖ້າ|ເພາະ|ຕໍ່ມາ|ຫຼັງຈາກ|ຊຶ່ງ|ເຊິ່ງ)"
-)
+_OPENING_RE: Final = re.compile(rf"\s+(?:{'|'.join(listed('sentences', 'openings'))})")
 # Polite particles that close what is said.
-_CLOSING_RE: Final = re.compile("(?:ครับ|ค่ะ|คะ|นะ|จ้ะ|ແດ່|ເດີ)$")
+_CLOSING_RE: Final = re.compile(f"(?:{'|'.join(listed('sentences', 'closings'))})$")
 
 _PAUSE_RE: Final = re.compile(r"[,;:،؛၊]\s+|[、，；：]")
 _WHITE_RE: Final = re.compile(r"\s+")
@@ -119,8 +91,8 @@ def _ends_clause(text: str, space: int, length: int) -> bool:
 
 
 def _hard_cuts(text: str, start: int, end: int) -> Iterator[int]:
-    while end - start > MAX_SENTENCE:
-        start = _best_cut(text, start + MAX_SENTENCE // 2, start + MAX_SENTENCE)
+    while end - start > _MAX_SENTENCE:
+        start = _best_cut(text, start + _MAX_SENTENCE // 2, start + _MAX_SENTENCE)
         yield start
 
 
@@ -211,7 +183,7 @@ _MARKER_RE: Final = re.compile(
     r"\s*(?:>\s*)*(?:#{1,6}\s+)?(?:[-*+•]\s+)?[*_(]*(?:§+\s*)?"
     r"(?:[0-9]{1,3}(?:\.[0-9]{1,3})*|[A-Za-z]|[ivxIVX]{2,5})"
 )
-_OPENING_RE_SENTENCES: Final = re.compile("[«¿¡]")
+_OPENING_MARK_RE: Final = re.compile("[«¿¡]")
 _MAX_MARKER: Final = 24
 _MAX_BEFORE: Final = 24
 _PAIR_RE: Final = re.compile(r"([A-Z])\1")
@@ -292,23 +264,23 @@ def _word_ends(before: str, ahead: re.Match[str] | None) -> bool:
     """Tell whether a sentence ends at the full stop behind a word."""
     word = before.casefold()
     following = (ahead["word"] or "") if ahead else ""
-    if word in ALWAYS_FOLLOWED:
+    if word in _ALWAYS_FOLLOWED:
         return False
-    if word in BEFORE_NUMBER and ahead and (ahead["number"] or _is_roman(following, after=word)):
+    if word in _BEFORE_NUMBER and ahead and (ahead["number"] or _is_roman(following, after=word)):
         return False
-    if word.isdigit() and len(word) <= 2 and following.casefold() in MONTHS:
+    if word.isdigit() and len(word) <= 2 and following.casefold() in _DOTTED_MONTHS:
         return False
     short = (len(word) == 1 or "." in word) and word[0].isalpha()
-    if short or word in MAY_END or _PAIR_RE.fullmatch(before):
+    if short or word in _MAY_END or _PAIR_RE.fullmatch(before):
         return ahead is not None and _begins(ahead)
     return True
 
 
 def _begins(ahead: re.Match[str]) -> bool:
     """Tell whether what follows an abbreviation can only be a new sentence."""
-    if _OPENING_RE_SENTENCES.search(ahead["opening"]):
+    if _OPENING_MARK_RE.search(ahead["opening"]):
         return True
-    return (ahead["word"] or "").casefold() in STARTERS and not ahead["stop"]
+    return (ahead["word"] or "").casefold() in _STARTERS and not ahead["stop"]
 
 
 def _is_roman(word: str, *, after: str) -> bool:

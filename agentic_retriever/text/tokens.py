@@ -11,18 +11,15 @@ import hashlib
 import re
 import threading
 import unicodedata
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import Stemmer
 
-from agentic_retriever.text.language_files import language_files, languages_with
-from agentic_retriever.text.scripts import Script, character_class, lexical_form
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
+from agentic_retriever.text.language_files import any_listed, language_files, languages_with, listed
+from agentic_retriever.text.scripts import UNSPACED_CHARS, Script, character_class, lexical_form
 
 # Small lists of words that carry grammar and no topic, for the languages whose questions are full of them.
 #
@@ -54,35 +51,12 @@ _MAX_CACHED: Final = 1 << 16
 _MAX_SEGMENTS: Final = 5
 
 _STEMMERS: Final = {
-    "ar": "arabic",
-    "ca": "catalan",
-    "da": "danish",
-    "de": "german",
-    "el": "greek",
-    "en": "english",
-    "es": "spanish",
-    "eu": "basque",
-    "fi": "finnish",
-    "fr": "french",
-    "ga": "irish",
-    "hi": "hindi",
-    "hu": "hungarian",
-    "hy": "armenian",
-    "id": "indonesian",
-    "it": "italian",
-    "lt": "lithuanian",
-    "ne": "nepali",
-    "nl": "dutch",
-    "no": "norwegian",
-    "pt": "portuguese",
-    "ro": "romanian",
-    "ru": "russian",
-    "sr": "serbian",
-    "sv": "swedish",
-    "ta": "tamil",
-    "tr": "turkish",
-    "yi": "yiddish",
-}
+    "ar": "arabic", "ca": "catalan", "da": "danish", "de": "german", "el": "greek", "en": "english", "es": "spanish",
+    "eu": "basque", "fi": "finnish", "fr": "french", "ga": "irish", "hi": "hindi", "hu": "hungarian", "hy": "armenian",
+    "id": "indonesian", "it": "italian", "lt": "lithuanian", "ne": "nepali", "nl": "dutch", "no": "norwegian",
+    "pt": "portuguese", "ro": "romanian", "ru": "russian", "sr": "serbian", "sv": "swedish", "ta": "tamil",
+    "tr": "turkish", "yi": "yiddish",
+}  # fmt: skip
 # The stemmers of these languages need the accents in the endings. Everywhere else the stem is taken after the accents
 # are off, so that it cannot depend on them.
 _ACCENTS_IN_ENDINGS: Final = frozenset({"fi", "ga", "hu", "lt", "ro", "sr", "tr"})
@@ -389,22 +363,15 @@ def count_overlap(query_tokens: Iterable[str], text_tokens: Iterable[str]) -> fl
 MAX_IDENTIFIER: Final = 40
 """Characters from which a code is none."""
 
-_UNSPACED: Final = character_class(
-    Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR, Script.HAN, Script.KANA, Script.HANGUL
-)
 # Words in front of the number of a thing: an article, a form, a deed.
-_NUMBERED: Final = (
-    "article", "section", "chapter", "annex", "appendix", "clause", "paragraph", "form", "invoice", "ticket", "case",
-    "number", "artículo", "sección", "capítulo", "anexo", "apéndice", "cláusula", "apartado", "formulario", "factura",
-    "expediente", "número", "เลขที่", "มาตรา", "ข้อ", "หมวด", "ระวาง", "ฉบับที่", "รหัส",
-)  # fmt: skip
+_NUMBERED: Final = tuple(listed("names", "numbered"))
 
 
 @lru_cache(1)
 def _code_re() -> re.Pattern[str]:
     """Pattern of a code in a text without letter case."""
-    letter = rf"[^\W\d_{_UNSPACED}]"
-    other = f"[{_UNSPACED}]"
+    letter = rf"[^\W\d_{UNSPACED_CHARS}]"
+    other = f"[{UNSPACED_CHARS}]"
     start = r"(?<![\w./-])"
     return re.compile(
         # ns-3, e42, fy2026, rd-ab-12: letters, perhaps in parts, then a number.
@@ -412,7 +379,7 @@ def _code_re() -> re.Pattern[str]:
         # 3a-20000
         rf"|{start}[0-9]{{1,6}}{letter}{{1,3}}[-./][0-9][0-9a-z./-]*"
         # A few letters of a script without spaces count only with a separator: its words touch numbers freely.
-        rf"|(?<![{_UNSPACED}\w./-]){other}{{1,5}}(?:[-.]{other}{{1,5}}){{0,5}}[-.][0-9][0-9./-]*(?:{other}(?!{other}))?"
+        rf"|(?<![{UNSPACED_CHARS}\w./-]){other}{{1,5}}(?:[-.]{other}{{1,5}}){{0,5}}[-.][0-9][0-9./-]*(?:{other}(?!{other}))?"
     )
 
 
@@ -476,24 +443,9 @@ def absent(wanted: Iterable[str], known: Mapping[str, frozenset[str]], *, least:
 # The words of a question that only ask, and say nothing of what it is about.
 
 # Their n-grams would count as content. Words of alphabets need no list here, since the tokenizer drops stop words.
-_ASKING: Final = re.compile(
-    "คืออะไร|อะไร|เท่าไหร่|เท่าไร|เท่าใด|ที่ไหน|ที่ใด|แห่งใด|ไหน|อย่างไร|ยังไง|เมื่อไหร่|เมื่อไร|เมื่อใด|หรือไม่|หรือเปล่า|ใช่ไหม|ไหม$|(?<!เ)กี่|ใคร|ทำไม"
-    "|เพราะเหตุใด|ใดบ้าง|ใด|บ้าง|ครับ|ค่ะ|请问|什么|甚麼|什麼|多少|哪里|哪裡|哪个|哪個|哪些|怎么|怎麼|如何|为什么|為什麼|吗|嗎"
-    "|何ですか|ですか|ますか|どこ|いつ|いくら|いくつ|どの|なぜ|だれ|誰|무엇|얼마|언제|어디|누구|어떤|인가요|입니까"
-)
-
+_ASKING: Final = any_listed("questions", "asking")
 # What is said to whom answers, before it is said what about.
-_REQUESTS: Final = re.compile(
-    r"\b(?:please|(?:tell|give|show|walk|help) (?:me|us)(?: through)?|(?:can|could|would) you|explain|describe"
-    r"|summari[sz]e|compare|(?:an? |the )?(?:overview|summary|gist|outline) of|what .{1,12}?\babout"
-    r"|i(?:'d| would)? (?:want|need|like) to|i(?: a|')m (?:interested in|looking for)|looking for|do i have to"
-    r"|find (?:me )?|list (?:all )?)\b"
-    r"|\b(?:por favor|dame|d[ií]me|mu[eé]strame|cu[eé]ntame|expl[ií]ca(?:me)?|descr[ií]be(?:me)?|res[uú]me(?:me)?"
-    r"|enum[eé]ra(?:me)?|comp[aá]ra(?:me)?|(?:una |la )?visi[oó]n general de|(?:un |el )?resumen de|de qu[eé] trata"
-    r"|quiero|quisiera|necesito|me gustar[ií]a)\b"
-    "|ช่วย|หน่อย|กรุณา|สรุป|อธิบาย|เปรียบเทียบ|บอก|อยากได้|อยากรู้|อยากทราบ|ขอภาพรวม",
-    re.IGNORECASE,
-)
+_REQUESTS: Final = any_listed("questions", "requests")
 
 
 def without_requests(query: str) -> str:

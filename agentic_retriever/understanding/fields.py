@@ -16,8 +16,9 @@ from agentic_retriever.errors import ConfigError, unknown_name
 from agentic_retriever.filters import MAX_KEY_LENGTH, elements, parse_moment
 from agentic_retriever.indices.profile import STRUCTURAL_FIELDS
 from agentic_retriever.text import Tokenizer
+from agentic_retriever.text.numbers import units
+from agentic_retriever.text.scripts import UNSPACED
 from agentic_retriever.understanding.words import (
-    UNSPACED,
     Folded,
     PersonName,
     Reading,
@@ -27,7 +28,6 @@ from agentic_retriever.understanding.words import (
     is_listed_form,
     parse_listed,
     phrases,
-    units,
 )
 
 if TYPE_CHECKING:

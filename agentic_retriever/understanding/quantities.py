@@ -7,9 +7,11 @@ none. A number without unit and name makes no clause.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from agentic_retriever.text.numbers import BUDDHIST, Amount, Moment, units
 from agentic_retriever.understanding.clauses import (
     Bound,
     Part,
@@ -26,14 +28,7 @@ from agentic_retriever.understanding.clauses import (
     values_part,
 )
 from agentic_retriever.understanding.fields import FieldInfo, FieldKind
-from agentic_retriever.understanding.question import BUDDHIST, Amount, Moment
-from agentic_retriever.understanding.words import units
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from agentic_retriever.understanding.question import Item, Question, Stream
-
+from agentic_retriever.understanding.question import Item, Question, Stream
 
 COMPARED: Final = 0.9
 EQUAL: Final = 0.55
@@ -173,7 +168,7 @@ _NEAR_YEARS: Final = 60
 _BUDDHIST_FROM: Final = 2300
 
 _ONE: Final = "[YEI]{0,3}[4DmZ]E?"
-_EXPRESSION_TIMES: Final = re.compile(
+_TIME: Final = re.compile(
     rf"(?P<range>[BG]?{_ONE}[TA]{_ONE})|(?P<compared>[RHGO]{_ONE}P?)|(?P<post>{_ONE}P)"
     rf"|(?P<equal>K?[GF]?{_ONE}(?:(?:,|,?[AC])G?{_ONE}){{0,9}})"
 )
@@ -202,7 +197,7 @@ def find_times(question: Question, stream: Stream, used: frozenset[int]) -> list
     found: list[Restriction] = []
     equal: dict[tuple[str, bool], list[Wanted]] = {}
     infos: dict[str, FieldInfo] = {}
-    for match in _EXPRESSION_TIMES.finditer(stream.symbols):
+    for match in _TIME.finditer(stream.symbols):
         if not used.isdisjoint(range(match.start(), match.end())):
             continue
         one = _find(question, stream, match)
@@ -216,7 +211,7 @@ def find_times(question: Question, stream: Stream, used: frozenset[int]) -> list
         negated = one.items[0].symbol == "K"
         wanted = [Wanted(moment, one.certainty * _roughness(one), one.span) for moment in one.moments]
         equal.setdefault((one.info.name, negated), []).extend(wanted)
-    return [*found, *(_one_of_of_times(infos[name], kept, negated=negated) for (name, negated), kept in equal.items())]
+    return [*found, *(_one_of_times(infos[name], kept, negated=negated) for (name, negated), kept in equal.items())]
 
 
 def year_in(info: FieldInfo, year: int, era: str | None = None) -> int:
@@ -316,7 +311,7 @@ def _compared(one: _Found) -> Part | None:
     if one.kind == "range":
         first, last = sorted(moments, key=lambda moment: _first(info, moment))[:: len(moments) - 1]
         return range_part(info.name, Bound(_edge(info, first)), Bound(_edge(info, last, last=True)))
-    operators = [_operator_of_times(item) for item in one.items if item.symbol in "RHGOP"]
+    operators = [_time_operator(item) for item in one.items if item.symbol in "RHGOP"]
     operator = operators[-1] if operators and one.kind != "equal" else "eq"
     # A year field cannot tell the days before one in May from those after it, so the whole year stays in.
     whole = info.kind is not FieldKind.DATE and moments[0].month is not None
@@ -331,7 +326,7 @@ def _compared(one: _Found) -> Part | None:
     return None
 
 
-def _operator_of_times(item: Item) -> str:
+def _time_operator(item: Item) -> str:
     said = str(item.value)
     return said.split(maxsplit=1)[0] if item.symbol == "G" else said
 
@@ -352,7 +347,7 @@ def _year_value(info: FieldInfo, year: int) -> float | str:
     return f"{year:04d}" if info.kind is FieldKind.KEYWORD else float(year)
 
 
-def _one_of_of_times(info: FieldInfo, wanted: Sequence[Wanted], *, negated: bool) -> Restriction:
+def _one_of_times(info: FieldInfo, wanted: Sequence[Wanted], *, negated: bool) -> Restriction:
     """Join the years and dates that a field shall have, or shall not."""
     kept = surest(wanted)
     moments = [one.value for one in kept if isinstance(one.value, Moment)]

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import calendar
-import datetime as dt
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from agentic_retriever.understanding.fields import Match, ValueRef, alias_matches
+from agentic_retriever.text.numbers import Moment, add_up, decimal_sign, make_date, read_figures, units
+from agentic_retriever.text.scripts import UNSPACED
+from agentic_retriever.understanding.fields import FieldDictionary, Match, ValueRef, alias_matches
 from agentic_retriever.understanding.words import (
-    UNSPACED,
     Folded,
     choose,
     common_words,
     compatible,
-    decimal_sign,
     fold_query,
     grammar_words,
     languages_in_use,
     phrases,
     stem_language,
     titles,
-    units,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from agentic_retriever.understanding.fields import FieldDictionary
-
 
 MAX_EXAMINED: Final = 4_000
 """Characters of a question that are looked at; what stands behind them makes no clause."""
@@ -209,11 +201,9 @@ def _by_words() -> re.Pattern[str]:
 # Which of the values that stand in a question are meant, and how sure that is.
 #
 # A value is surest where its field is named beside it. Numbers alone, single letters, roman numerals, stop words and
-# the
-# free subject words of a topical field count only there (or, for the last, in quotation marks): ``text`` or ``1960``
-# in a
-# question is rarely a value. The longest match wins, so ``น.ส.3ก`` is never taken for ``น.ส.3``. A value of several
-# fields counts for the field that is named, else for any of them, with less certainty.
+# the free subject words of a topical field count only there (or, for the last, in quotation marks): ``text`` or
+# ``1960`` in a question is rarely a value. The longest match wins, so ``น.ส.3ก`` is never taken for ``น.ส.3``. A
+# value of several fields counts for the field that is named, else for any of them, with less certainty.
 
 NAMED: Final = 0.95
 QUOTED: Final = 0.9
@@ -348,135 +338,16 @@ def _other_capitals(shown: str, ref: ValueRef) -> bool:
     return short and shown not in ref.originals and not UNSPACED.match(shown)
 
 
-# Numbers, amounts and dates as they are written.
-
-BUDDHIST: Final = 543
-"""Years by which the Buddhist era is ahead of the common one."""
-
-_INTEGER: Final = re.compile(r"[0-9]{1,15}")
-_POINTED: Final = re.compile(r"[0-9]{1,3}(?:,[0-9]{3}){1,4}(?:\.[0-9]{1,9})?|[0-9]{1,15}(?:\.[0-9]{1,9})?")
-_COMMAED: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3}){1,4}(?:,[0-9]{1,9})?|[0-9]{1,15}(?:,[0-9]{1,9})?")
-_PLAIN_DECIMAL: Final = re.compile(r"[0-9]{1,15}[.,][0-9]{1,9}")
-_ISO_DATE: Final = re.compile(r"([12][0-9]{3})-([0-9]{2})-([0-9]{2})")
-_SLASHED: Final = re.compile(r"([0-9]{1,2})[/.-]([0-9]{1,2})[/.-]([12][0-9]{3})")
-_TWO: Final = re.compile(r"([0-9][0-9.,]*)-([0-9][0-9.,]*)")
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """A number with a unit."""
-
-    number: float
-    unit: str
-    base: float
-    dimension: str
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A time span of the calendar: a day, a month, a year or a decade."""
-
-    year: int
-    month: int | None = None  # Month, or None for a whole year
-    day: int | None = None  # Day, or None for a whole month
-    years: int = 1
-    era: str | None = None  # "be", "ce" or None where it was not said
-
-    def first_day(self, year: int) -> str:
-        """Return its first day as an ISO date, with the year replaced."""
-        return f"{year:04d}-{self.month or 1:02d}-{self.day or 1:02d}"
-
-    def last_day(self, year: int) -> str:
-        """Return its last day as an ISO date, with the year replaced."""
-        last = year + self.years - 1
-        month = self.month or 12
-        day = self.day or calendar.monthrange(last, month)[1]
-        return f"{last:04d}-{month:02d}-{day:02d}"
-
-
-def read_number(text: str, decimal: str) -> float | None:
-    """Read figures with their separators."""
-    for sign in dict.fromkeys((decimal, ".", ",")):
-        if (_POINTED if sign == "." else _COMMAED).fullmatch(text):
-            grouping = "," if sign == "." else "."
-            return float(text.replace(grouping, "").replace(sign, "."))
-    if _PLAIN_DECIMAL.fullmatch(text):
-        return float(text.replace(",", "."))
-    return None
-
-
-def split_figures(text: str, decimal: str, *, day_first: bool) -> Iterator[tuple[str, int, int, object]]:
-    """Tell what a run of figures, dots, commas, slashes and hyphens is."""
-    moment = _date(text, day_first=day_first)
-    if moment is not None:
-        yield "D", 0, len(text), moment
-        return
-    two = _TWO.fullmatch(text)
-    if two is not None:
-        first, second = read_number(two[1], decimal), read_number(two[2], decimal)
-        if first is not None and second is not None:
-            yield _symbol(two[1]), 0, two.end(1), first
-            yield "T", two.end(1), two.start(2), None
-            yield _symbol(two[2]), two.start(2), len(text), second
-            return
-    number = read_number(text, decimal)
-    yield ("W", 0, len(text), None) if number is None else (_symbol(text), 0, len(text), number)
-
-
-def _symbol(text: str) -> str:
-    return "4" if len(text) == 4 and text[0] in "12" and _INTEGER.fullmatch(text) else "N"
-
-
-def _date(text: str, *, day_first: bool) -> Moment | None:
-    iso = _ISO_DATE.fullmatch(text)
-    if iso is not None:
-        return make_date(int(iso[1]), int(iso[2]), int(iso[3]))
-    slashed = _SLASHED.fullmatch(text)
-    if slashed is None:
-        return None
-    first, second, year = (int(part) for part in slashed.groups())
-    if first > 12 or first == second or day_first:
-        return make_date(year, second, first)
-    return make_date(year, first, second) if second > 12 else None
-
-
-def make_date(year: int, month: int, day: int | None, era: str | None = None) -> Moment | None:
-    """Make a day or month, if the calendar has it in either era."""
-    for shift in (0, BUDDHIST):
-        try:
-            dt.date(year - shift, month, day or 1)
-        except ValueError:
-            continue
-        return Moment(year, month, day, era=era)
-    return None
-
-
-def add_up(numbers: list[tuple[float, str]]) -> Amount | None:
-    """Add numbers with units of one dimension, greatest unit first: ``5 rai 2 ngan``."""
-    known = units()
-    total, last = 0.0, None
-    for number, unit in numbers:
-        size = known[unit]
-        if last is not None and (size.dimension != last.dimension or size.factor >= last.factor):
-            return None
-        total, last = total + number * size.factor, size
-    number, unit = numbers[0]
-    return Amount(number, unit, total, known[unit].dimension)
-
-
 # A question as a string of letters, one for each thing in it, over which patterns of restrictions run.
 #
 # The letters are those of the lexicon; beside them ``V`` is a value, ``F`` the name of a field, ``N`` a number, ``4``
-# a
-# number of four digits that may be a year, ``Z`` a decade, ``Q`` an amount with a unit, ``D`` a date, ``m`` a month of
-# a
-# year, ``W`` any other word, ``,`` a comma and ``.`` the end of a sentence. Every repetition in the patterns over them
-# is bounded, so they take linear time.
+# a number of four digits that may be a year, ``Z`` a decade, ``Q`` an amount with a unit, ``D`` a date, ``m`` a month
+# of a year, ``W`` any other word, ``,`` a comma and ``.`` the end of a sentence. Every repetition in the patterns
+# over them is bounded, so they take linear time.
 
 _PIECE: Final = re.compile(r"[0-9](?:[0-9.,/-]*[0-9])?|[,.;:!?()]|[^\W\d_]+|[<>=≤≥]+")
 _SIGNS: Final = {">": "gt", ">=": "gte", "≥": "gte", "<": "lt", "<=": "lte", "≤": "lte"}
 _NUMERIC: Final = frozenset("N4QXUE")
-_MONEY: Final = frozenset({"eur", "usd", "thb", "gbp", "jpy"})
 _DECADE: Final = re.compile(r"[12][0-9]{2}0")
 _DECADE_END: Final = re.compile(r"'?s\b")
 
@@ -560,7 +431,7 @@ def _figures(question: Question, found: re.Match[str], edges: tuple[set[int], se
         return [Item("Z", start, decade.end(), Moment(int(text), years=10))]
     if _is_code(question.text, start, end, edges):
         return [Item("W", start, end)]
-    figures = split_figures(text, question.decimal, day_first="en" not in question.languages)
+    figures = read_figures(text, question.decimal, question.languages)
     return [Item(symbol, start + first, start + last, value) for symbol, first, last, value in figures]
 
 
@@ -605,7 +476,7 @@ def _times_factor(items: Sequence[Item]) -> Item:
 
 def _amount(items: Sequence[Item]) -> Item | None:
     if items[0].symbol == "U":
-        if items[0].value not in _MONEY:
+        if not units()[items[0].value].is_money:
             return None
         items = [*items[1:], items[0]]
     pairs = [(items[at].value, items[at + 1].value) for at in range(0, len(items) - 1, 2)]

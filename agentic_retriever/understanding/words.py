@@ -6,22 +6,18 @@ a short string of letters over which small patterns run.
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from agentic_retriever.text import UNDETERMINED, detect_language, stopwords
-from agentic_retriever.text.language_files import language_files, languages_with
-from agentic_retriever.text.scripts import Script, character_class, lexical_form
+from agentic_retriever.text.language_files import section
+from agentic_retriever.text.numbers import number_words
+from agentic_retriever.text.scripts import UNSPACED, lexical_form
 from agentic_retriever.text.tokens import fold
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 # The form in which questions and metadata values are compared, with the way back to the question's characters.
 
@@ -30,13 +26,6 @@ _QUOTES: Final = str.maketrans(dict.fromkeys("“”„«»", '"'))
 # Signs that belong to the letter before them although Unicode does not count them among the marks.
 _SPACING_VOWELS: Final = frozenset("\u0e33\u0eb3")
 _THAI_E: Final = "\u0e40"
-
-_UNSPACED_SCRIPTS: Final = (
-    Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR, Script.HAN, Script.KANA, Script.HANGUL,
-)  # fmt: skip
-
-UNSPACED: Final = re.compile(f"[{character_class(*_UNSPACED_SCRIPTS)}]")
-"""Letters of the scripts that are written without spaces between words."""
 
 # Vowels written behind or around a consonant, and the repetition sign: no word begins with one.
 _NEVER_FIRST: Final = frozenset("ะัาำิีึืฺุูๅๆ็่้๊๋์ํ๎ະັາຳິີຶືຸູົຼ່້໊໋໌ໍ")
@@ -147,25 +136,10 @@ class Reading:
     value: str | float
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A unit of measure: what it measures, and how much one is of that dimension's base unit."""
-
-    dimension: str
-    factor: float
-
-
 @lru_cache(1)
 def tables() -> Mapping[str, Mapping[str, Any]]:
     """Read the data of every language, by its code."""
-    return {code: language_files()[code]["filters"] for code in languages_with("filters")}
-
-
-@lru_cache(1)
-def units() -> Mapping[str, Unit]:
-    """Read the known units, by id."""
-    content = json.loads(files(__package__).joinpath("units.json").read_text(encoding="utf-8"))
-    return {name: Unit(dimension, float(factor)) for name, (dimension, factor) in content.items()}
+    return section("filters")
 
 
 @lru_cache(1)
@@ -173,19 +147,20 @@ def phrases() -> Mapping[str, tuple[Reading, ...]]:
     """Give every cue of every language, by its folded phrase."""
     found: dict[str, list[Reading]] = {}
     for code, table in tables().items():
-        for phrase, symbol, value in _cues(table):
+        for phrase, symbol, value in _cues(code, table):
             found.setdefault(folded(phrase), []).append(Reading(code, symbol, value))
     return {phrase: tuple(readings) for phrase, readings in found.items()}
 
 
-def _cues(table: Mapping[str, Any]) -> Iterator[tuple[str, str, str | float]]:
+def _cues(code: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str, str | float]]:
     """Go through the cues of one language: phrase, letter and value."""
+    numbers, months = section("numbers")[code], section("dates")[code]["months"]
     lists = [(SYMBOLS[kind], by_value) for kind, by_value in table["cues"].items()]
-    for symbol, by_value in (*lists, ("M", table["months"]), ("U", table["units"])):
-        for value, listed in by_value.items():
-            yield from ((phrase, symbol, value) for phrase in listed)
-    for symbol, numbers in (("N", table["numbers"]), ("X", table["multipliers"])):
-        yield from ((phrase, symbol, float(number)) for phrase, number in numbers.items())
+    for symbol, by_value in (*lists, ("M", months), ("U", numbers["units"])):
+        for value, phrases_of_value in by_value.items():
+            yield from ((phrase, symbol, value) for phrase in phrases_of_value)
+    for symbol, by_phrase in (("N", number_words(code)), ("X", numbers["scales"])):
+        yield from ((phrase, symbol, float(number)) for phrase, number in by_phrase.items())
 
 
 def choose(readings: tuple[Reading, ...], languages: frozenset[str], *, behind_number: bool) -> Reading | None:
@@ -203,11 +178,6 @@ def languages_in_use(query: str, language: str | None) -> frozenset[str]:
         return frozenset({code, "th"})
     # Short questions are often taken for a neighbour of Spanish; Thai ones hold English words.
     return frozenset({"en", "th"}) if code == "th" else frozenset(tables())
-
-
-def decimal_sign(language: str) -> str:
-    """Return the sign before decimals in a language, ``"."`` where it is not known."""
-    return str(tables().get(language, {}).get("decimal", "."))
 
 
 @lru_cache(1)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from agentic_retriever.synthesis import PassageMatcher, Support, assemble, cite
 from agentic_retriever.synthesis.citations import NUMBER_MISMATCH_CAP
 from agentic_retriever.text import Tokenizer
-from agentic_retriever.text.numbers import numbers_in
 
 TEXT = (
     "The **NS-5** probe was launched in February 2024.  It sold 9,800 units\nin eight months. "
@@ -89,22 +88,6 @@ def test_thai_sentence_is_found_within_unspaced_text():
 @pytest.mark.parametrize("sentence", ["", "   ", "...", "**", "- "])
 def test_a_sentence_that_says_nothing_has_no_support(sentence):
     assert matcher(TEXT).locate(sentence) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [
-        ("1,250.50 and 1.250,50", {"1250.5"}),
-        ("๑๒ ไร่", {"12"}),
-        ("12,5 %", {"12.5"}),
-        ("in 2024 120 units", {"2024", "120"}),
-        ("10\u202f000 km", {"10000"}),
-        ("FY2024, NS-3", {"2024", "3"}),
-        ("none", set()),
-    ],
-)
-def test_numbers_in_one_form(text, numbers):
-    assert numbers_in(text) == numbers
 
 
 def test_citation_counts_from_the_source():
