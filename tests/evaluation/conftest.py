@@ -2,10 +2,19 @@ from __future__ import annotations
 
 import pytest
 from evaluation_material import BOAT_QUERIES, BOATS, BREAD, BREAD_QUERIES, DIMENSION, write_beir, write_vectors
+from typer.testing import CliRunner
 
-from agentic_retriever.config import RouterConfig
+from agentic_retriever import resources
+from agentic_retriever.cli.app import app
+from agentic_retriever.config import PREFIX, RouterConfig
+from agentic_retriever.evaluation import harness
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.testing import FakeEmbedding
+
+
+@pytest.fixture
+def model():
+    return FakeEmbedding(dimension=DIMENSION)
 
 
 @pytest.fixture
@@ -26,8 +35,21 @@ def vectors(tmp_path):
 
 
 @pytest.fixture
-def router(tmp_path):
-    with AgenticRouter(
-        RouterConfig(data_dir=tmp_path / "data"), embedding=FakeEmbedding(dimension=DIMENSION)
-    ) as router:
+def router(tmp_path, model):
+    with AgenticRouter(RouterConfig(data_dir=tmp_path / "data"), embedding=model) as router:
         yield router
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch, model):
+    """Run the command line in a folder of its own, with an embedding that needs no model."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("EMBEDDING_MODEL", "OPENROUTER_API_KEY", f"{PREFIX}LLM"):
+        monkeypatch.delenv(name, raising=False)
+    for module in (harness, resources):
+        monkeypatch.setattr(module, "resolve_embedding", lambda *_, **__: model)
+
+    def run(*args):
+        return CliRunner().invoke(app, ["--traceback", "--data-dir", str(tmp_path / "data"), *map(str, args)])
+
+    return run

@@ -1,23 +1,26 @@
-"""Fitting the weights of hybrid search."""
+"""Training an index: what strategies reach, and fitting the weights of hybrid search."""
 
 from __future__ import annotations
 
+import html
 import json
 from dataclasses import replace
 from itertools import count
 
 import numpy as np
 import pytest
-from evaluation_material import run_all, write_beir
+from evaluation_material import DIMENSION, run_all, write_beir, write_lines, write_vectors
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.errors import EvaluationError
+from agentic_retriever.errors import EvaluationError, RetrievalError, UnknownIndexError
+from agentic_retriever.evaluation import training
 from agentic_retriever.evaluation.datasets import load_dataset
 from agentic_retriever.evaluation.training import (
     CANDIDATES,
+    JOURNAL_FILE,
     FusionTable,
     TrainingOptions,
     better_side,
@@ -28,10 +31,170 @@ from agentic_retriever.evaluation.training import (
     train_strategies,
     validate_fusion,
 )
-from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, FusionModel, FusionTrainedOn
+from agentic_retriever.evaluation.vectors import Asked
+from agentic_retriever.indices.measured import MeasuredStrategies
+from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, REGISTRY, FusionModel, FusionTrainedOn
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Strategy
-from agentic_retriever.testing import FakeEmbedding
+
+DOCUMENTS = {f"d{at}": f"The thing{at} is number {at} on the list." for at in range(24)}
+QUERIES = {f"q{at}": (f"what number is thing{at}", f"d{at}") for at in range(24)}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_beir(tmp_path / "things", DOCUMENTS, QUERIES)
+
+
+@pytest.fixture
+def indexed(router, folder):
+    router.add_index("mine", folder / "corpus.jsonl", description="things")
+    return router
+
+
+def ticking():
+    ticks = count()
+    return lambda: next(ticks) / 1000
+
+
+def train(router, datasets, **changes):
+    options = TrainingOptions(**changes)
+    return train_strategies(datasets, router, "mine", options, timer=ticking(), today=lambda: "2026-01-02")
+
+
+def test_every_strategy_is_measured_and_kept(indexed, folder):
+    result = train(indexed, [load_dataset(folder, with_corpus=False)])
+    assert {run.name for run in result.runs} == set(REGISTRY)
+    assert all(set(run.quality) == {f"things/{i}" for i in QUERIES} for run in result.runs)
+    found = {Strategy(run.name): run.mean() for run in result.runs}
+    assert found[Strategy.HYBRID] > 0.9
+    kept = MeasuredStrategies.load(indexed.index("mine").folder)
+    assert {s: m.quality for s, m in kept.strategies.items()} == pytest.approx(found)
+    assert all(m.p50_ms == pytest.approx(1.0) for m in kept.strategies.values())
+    assert (kept.dataset, kept.index, kept.queries, kept.measured_on) == ("things", "mine", 24, "2026-01-02")
+    told = result.to_dict()
+    assert {"index", "datasets", "strategies", "fusion", "verdict", "problems", "seed"} <= set(told)
+    assert {"ndcg@10", "p50_ms", "p95_ms", "quality", "latency_ms"} <= set(told["strategies"]["vector"])
+    json.dumps(told, allow_nan=False)
+    page = result._repr_html_()
+    assert f"<b>{max(found.values()):.3f}</b>" in page
+    assert page.count("<tr>") == 1 + len(REGISTRY) + 5  # the weights that were tried stand below
+    assert result.verdict in html.unescape(page)
+    assert not (indexed.index("mine").folder / JOURNAL_FILE).exists()
+
+
+def test_same_seed_same_figures(indexed, folder):
+    datasets = [load_dataset(folder)]
+    first, second = (train(indexed, datasets, seed=3, dry_run=True).to_dict() for _ in range(2))
+    assert second == first
+
+
+def test_a_dry_run_keeps_nothing(indexed, folder):
+    result = train(indexed, [load_dataset(folder)], dry_run=True)
+    assert result.verdict == "figures of 7 strategies not kept (dry run)"
+    assert MeasuredStrategies.load(indexed.index("mine").folder) is None
+
+
+def test_few_questions_are_measured(indexed, folder):
+    result = train(indexed, [load_dataset(folder)], limit=7)
+    assert (result.queries, result.verdict) == (7, "figures of 7 strategies kept")
+    assert MeasuredStrategies.load(indexed.index("mine").folder).queries == 7
+
+
+def test_judgments_of_unknown_documents_are_counted(indexed, tmp_path):
+    folder = write_beir(
+        tmp_path / "other", DOCUMENTS, {**QUERIES, "q99": ("lost", "gone")}, extra_judgments=["q1\talso-gone\t1"]
+    )
+    result = train(indexed, [load_dataset(folder, with_corpus=False)])
+    assert result.queries == 24
+    assert result.problems.counts == {"unjudged_query": 1, "unknown_document": 2}
+
+
+def test_nothing_matches_the_index(indexed, tmp_path):
+    folder = write_beir(tmp_path / "other", {"x1": "Nothing."}, {"q": ("nothing", "x1")})
+    with pytest.raises(EvaluationError, match="no judgment is about a document"):
+        train(indexed, [load_dataset(folder)])
+    with pytest.raises(UnknownIndexError):
+        train_strategies([load_dataset(folder)], indexed, "none", TrainingOptions())
+
+
+def test_questions_file(indexed, tmp_path):
+    records = [{"id": i, "query": text, "index": "mine", "doc_ids": [doc_id]} for i, (text, doc_id) in QUERIES.items()]
+    others = [
+        {"id": "elsewhere", "query": "x", "index": "other", "doc_ids": ["d1"]},
+        {"id": "out", "query": "x", "answerable": False},
+        {"id": "bare", "query": "x", "index": "mine"},
+    ]
+    path = write_lines(tmp_path / "asked.jsonl", [*records, *others])
+    asked, problems = judged_queries([load_dataset(path)], indexed, indexed.index("mine"))
+    assert [q.query_id for q in asked.queries] == [f"asked/{i}" for i in QUERIES]
+    assert problems.counts == {"unjudged_query": 1}
+
+
+def test_given_vectors_must_be_of_the_index(indexed, folder, tmp_path):
+    given = write_vectors(tmp_path / "v" / "things.npz", DOCUMENTS, QUERIES)
+    dataset = load_dataset(folder)
+    asked, _ = judged_queries([dataset], indexed, indexed.index("mine"), place=given)
+    embedded, _ = judged_queries([dataset], indexed, indexed.index("mine"))
+    for query_id, vector in embedded.vectors.items():
+        assert float(asked.vectors[query_id] @ vector) > 0.999
+    wrong = np.random.default_rng(0).standard_normal((len(QUERIES), DIMENSION))
+    write_vectors(given, DOCUMENTS, QUERIES, query_vectors=wrong)
+    with pytest.raises(EvaluationError, match="do not come from"):
+        judged_queries([dataset], indexed, indexed.index("mine"), place=tmp_path / "v")
+    write_vectors(given, DOCUMENTS, QUERIES, query_ids=np.array([f"x{at}" for at in range(len(QUERIES))]))
+    with pytest.raises(EvaluationError, match="vector of no question"):
+        judged_queries([dataset], indexed, indexed.index("mine"), place=given)
+
+
+def test_a_failing_question_counts_as_found_nothing(indexed, folder, tmp_path, monkeypatch):
+    asked, _ = judged_queries([load_dataset(folder)], indexed, indexed.index("mine"))
+    adapter = indexed.resources.adapter(indexed.index("mine"), Strategy.HYBRID)
+    real = adapter.search
+
+    def failing(request):
+        if request.query.endswith("thing3"):
+            raise RetrievalError("both sides failed")
+        return real(request)
+
+    monkeypatch.setattr(type(adapter), "search", lambda self, request: failing(request))
+    runs = {run.name: run for run in run_all(indexed, "mine", asked, tmp_path / "j", timer=ticking())}
+    hybrid = runs["hybrid"]
+    assert [f.to_dict() for f in hybrid.failures] == [
+        {"query_id": "things/q3", "error": "RetrievalError: both sides failed"}
+    ]
+    assert hybrid.quality["things/q3"]["nDCG@10"] == 0.0
+    assert len(hybrid.quality) == len(asked.queries)
+
+
+def test_an_interrupted_training_goes_on(indexed, folder, monkeypatch):
+    dataset = load_dataset(folder)
+    index = indexed.index("mine")
+    adapter = indexed.resources.adapter(index, Strategy.PLANNER)
+
+    def interrupted(self, request):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(adapter), "search", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(indexed, [dataset])
+    kept = [json.loads(line) for line in (index.folder / JOURNAL_FILE).read_text().splitlines()[1:]]
+    rows = {record["row"] for record in kept}
+    assert Strategy.VECTOR.value in rows
+    assert Strategy.PLANNER.value not in rows
+    vector = indexed.resources.adapter(index, Strategy.VECTOR)
+    monkeypatch.setattr(type(vector), "search", interrupted)  # would stop the run if it were asked again
+    result = train(indexed, [dataset])
+    first = {record["query"]: record["ms"] for record in kept if record["row"] == "vector"}
+    assert result.to_dict()["strategies"]["vector"]["latency_ms"] == first
+    assert len(result.runs) == len(REGISTRY)
+
+
+def test_nothing_to_run(indexed, tmp_path):
+    with pytest.raises(EvaluationError, match="no judged question"):
+        run_all(indexed, "mine", Asked((), {}), tmp_path / "j")
+
 
 TRAINED = FusionTrainedOn(dataset="d", index="mine", index_version=1, rows=0, date="2026-01-02")
 TOPICS = 120
@@ -44,6 +207,10 @@ def table(*reached, rows=60, noise=0.0, seed=0):
     means = np.array([quality_of(model) for model in CANDIDATES])
     drawn = np.random.default_rng(seed).normal(0, noise, (rows, 1)) + np.zeros(len(CANDIDATES))
     return FusionTable(quality=np.clip(means + drawn, 0, 1))
+
+
+def given_table(monkeypatch, made):
+    monkeypatch.setattr(training, "fusion_table", lambda *_, **__: made)
 
 
 def test_the_default_is_tried_first_and_both_sides_are_tried():
@@ -110,7 +277,7 @@ def test_tables_that_cannot_be_fitted_are_refused():
             FusionTable(quality=wrong)
 
 
-def test_same_seed_same_figures():
+def test_same_seed_same_validation():
     noisy = FusionTable(quality=np.random.default_rng(1).uniform(0, 1, (40, len(CANDIDATES))))
     assert validate_fusion(noisy, seed=3) == validate_fusion(noisy, seed=3)
     json.dumps(validate_fusion(noisy).to_dict(), allow_nan=False)
@@ -189,31 +356,13 @@ def test_vectors_are_trusted_where_words_mislead(tmp_path):
     assert reached(seen) >= seen.dense > seen.default
 
 
-THINGS = {f"d{i}": f"The thing{i} is number {i} on the list." for i in range(24)}
-ASKED = {f"q{i}": (f"what number is thing{i}", f"d{i}") for i in range(24)}
-
-
-@pytest.fixture
-def indexed(tmp_path):
-    folder = write_beir(tmp_path / "things", THINGS, ASKED)
-    with AgenticRouter(RouterConfig(data_dir=tmp_path / "data"), embedding=FakeEmbedding(dimension=32)) as router:
-        router.add_index("mine", folder / "corpus.jsonl", description="things")
-        yield router, folder
-
-
-def train(router, folder, **changes):
-    ticks = count()
-    return train_strategies([load_dataset(folder)], router, "mine", TrainingOptions(**changes),
-                            timer=lambda: next(ticks) / 1000, today=lambda: "2026-01-02")  # fmt: skip
-
-
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_training_fits_the_weights_and_a_running_router_uses_them(indexed, monkeypatch, dry_run):
-    router, folder = indexed
+def test_training_fits_the_weights_and_a_running_router_uses_them(indexed, folder, monkeypatch, dry_run):
+    router = indexed
     adapter = router.resources.adapter(router.index("mine"), Strategy.HYBRID)
     wanted = table(lambda model: 0.9 - abs(model.alpha - 0.1), rows=24, noise=0.05)
-    monkeypatch.setattr("agentic_retriever.evaluation.training.fusion_table", lambda *a, **k: wanted)
-    result = train(router, folder, dry_run=dry_run)
+    given_table(monkeypatch, wanted)
+    result = train(router, [load_dataset(folder)], dry_run=dry_run)
     assert result.fusion.validation.helps
     assert result.fusion.installed is not dry_run
     assert ("dry run" in result.fusion.verdict) is dry_run
@@ -226,49 +375,49 @@ def test_training_fits_the_weights_and_a_running_router_uses_them(indexed, monke
     json.dumps(told, allow_nan=False)
 
 
-def test_what_does_not_help_is_not_installed(indexed, monkeypatch):
-    router, folder = indexed
+def test_what_does_not_help_is_not_installed(indexed, folder, monkeypatch):
+    router = indexed
     wanted = table(lambda model: 0.9 - abs(model.alpha - 0.5), rows=24)
-    monkeypatch.setattr("agentic_retriever.evaluation.training.fusion_table", lambda *a, **k: wanted)
-    fusion = train(router, folder).fusion
+    given_table(monkeypatch, wanted)
+    fusion = train(router, [load_dataset(folder)]).fusion
     assert (fusion.installed, fusion.model) == (False, None)
     assert "not installed, since they do not help: +0.000" in fusion.verdict
     assert not (router.index("mine").folder / FUSION_FILE).exists()
 
 
-def test_the_better_side_is_installed_where_no_mixture_reaches_it(indexed, monkeypatch):
-    router, folder = indexed
+def test_the_better_side_is_installed_where_no_mixture_reaches_it(indexed, folder, monkeypatch):
+    router = indexed
     generator = np.random.default_rng(0)
     quality = np.clip(generator.normal(0.4, 0.02, (24, len(CANDIDATES))), 0, 1)
     words, _ = FusionTable(quality=quality).sides
     quality[:, words] = 0.9
     quality[:, 7] = np.where(np.arange(24) % 2, 1.0, 0.78)  # lures folds into something that is worse on the whole
     wanted = FusionTable(quality=quality)
-    monkeypatch.setattr("agentic_retriever.evaluation.training.fusion_table", lambda *a, **k: wanted)
-    fusion = train(router, folder).fusion
+    given_table(monkeypatch, wanted)
+    fusion = train(router, [load_dataset(folder)]).fusion
     assert fusion.installed
     assert fusion.model.weight(5.0) == 0.0
     if not fusion.validation.helps:
         assert fusion.verdict.startswith("BM25 alone as hybrid installed")
 
 
-def test_too_few_questions_fit_nothing(indexed):
-    router, folder = indexed
-    fusion = train(router, folder, limit=7).fusion
+def test_too_few_questions_fit_nothing(indexed, folder):
+    router = indexed
+    fusion = train(router, [load_dataset(folder)], limit=7).fusion
     assert (fusion.validation, fusion.model, fusion.installed) == (None, None, False)
     assert "7 judged questions are too few" in fusion.verdict
 
 
-def test_questions_made_of_the_corpus_fit_nothing(indexed, monkeypatch):
-    router, folder = indexed
+def test_questions_made_of_the_corpus_fit_nothing(indexed, folder, monkeypatch):
+    router = indexed
     monkeypatch.setattr(type(load_dataset(folder)), "pseudo", property(lambda self: True))
-    fusion = train(router, folder).fusion
+    fusion = train(router, [load_dataset(folder)]).fusion
     assert fusion.validation is None
     assert "own words" in fusion.verdict
 
 
-def test_the_table_is_what_the_strategy_gives(indexed):
-    router, folder = indexed
+def test_the_table_is_what_the_strategy_gives(indexed, folder):
+    router = indexed
     index = router.index("mine")
     asked, _ = judged_queries([load_dataset(folder)], router, index)
     runs = {run.name: run.values("nDCG@10") for run in run_all(router, "mine", asked, folder / "journal")}
@@ -278,14 +427,14 @@ def test_the_table_is_what_the_strategy_gives(indexed):
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_strategies_are_measured_with_the_weights_that_will_be_in_force(indexed, monkeypatch, dry_run):
-    router, folder = indexed
+def test_strategies_are_measured_with_the_weights_that_will_be_in_force(indexed, folder, monkeypatch, dry_run):
+    router = indexed
     index = router.index("mine")
     asked, _ = judged_queries([load_dataset(folder)], router, index)
     real = fusion_table(index, router.resources.adapter(index, Strategy.HYBRID), asked).quality
     wanted = table(lambda model: 0.9 - 0.8 * abs(model.alpha - 1.0), rows=24)
-    monkeypatch.setattr("agentic_retriever.evaluation.training.fusion_table", lambda *a, **k: wanted)
-    result = train(router, folder, dry_run=dry_run)
+    given_table(monkeypatch, wanted)
+    result = train(router, [load_dataset(folder)], dry_run=dry_run)
     column = CANDIDATES.index(replace(result.fusion.model, trained_on=None))
     assert real[:, column].mean() < real[:, 0].mean() - 0.1  # what was fitted does worse here, so it can be told apart
     measured = {run.name: run.values("nDCG@10") for run in result.runs}
@@ -295,11 +444,11 @@ def test_strategies_are_measured_with_the_weights_that_will_be_in_force(indexed,
     assert measured["planner"] == pytest.approx(real[:, column], abs=1e-6)
 
 
-def test_weights_that_were_there_stay_and_are_told(indexed, monkeypatch):
-    router, folder = indexed
+def test_weights_that_were_there_stay_and_are_told(indexed, folder, monkeypatch):
+    router = indexed
     path = router.index("mine").folder / FUSION_FILE
     FusionModel(alpha=0.3, trained_on=TRAINED).save(path)
     same = table(lambda model: 0.9 - abs(model.alpha - 0.5), rows=24)
-    monkeypatch.setattr("agentic_retriever.evaluation.training.fusion_table", lambda *a, **k: same)
-    assert train(router, folder).fusion.verdict.endswith("the weights that were there stay")
+    given_table(monkeypatch, same)
+    assert train(router, [load_dataset(folder)]).fusion.verdict.endswith("the weights that were there stay")
     assert FusionModel.load(path).alpha == 0.3

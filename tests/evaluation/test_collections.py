@@ -1,27 +1,115 @@
-"""What training learns on public test collections; skipped where they are absent."""
+"""Fusion, routing and training on the public test collections, where they are there."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import json
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from evaluation_material import run_all
+from agentic_retriever.retrievers.fusion import CosineBackground, dense_excess
+from evaluation_material import run_all, stage_one
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import KnownQueryEmbedding
 from agentic_retriever.evaluation import training as strategies
 from agentic_retriever.evaluation.datasets import load_dataset
+from agentic_retriever.evaluation.material import RoutedQuery, dataset_profile
+from agentic_retriever.evaluation.routing import Contender
 from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, train_strategies
 from agentic_retriever.evaluation.vectors import load_vectors
-from agentic_retriever.retrievers import FUSION_FILE, FusionModel
+from agentic_retriever.indices import KeywordIndex
+from agentic_retriever.indices.profile import background, sample_ids
+from agentic_retriever.resources import make_classifier
+from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, FusionModel, SideLists
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Strategy
+from agentic_retriever.text import Tokenizer
 
-pytestmark = [pytest.mark.shared_data, pytest.mark.slow]
+pytestmark = pytest.mark.shared_data
+
+DEPTH = 100
+EVERY = {"xquad-en": 4, "xquad-es": 4, "xquad-th": 4}
+"""Of the 1,190 questions on 240 passages every fourth will do."""
+LANGUAGES = {"xquad-es": "es", "xquad-th": "th"}
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def unit(rows):
+    wide = rows.astype(np.float32)
+    return wide / np.linalg.norm(wide, axis=1, keepdims=True)
+
+
+def sides_of(shared_data, name):
+    """Yield the gold documents and what both sides find for each question, as the strategy searches them."""
+    folder = shared_data / "collections" / name
+    with np.load(shared_data / "embeddings" / "multilingual-e5-small" / f"{name}.npz") as packed:
+        ids, documents = packed["doc_ids"].tolist(), unit(packed["doc_vectors"])
+        asked = dict(zip(packed["query_ids"].tolist(), unit(packed["query_vectors"]), strict=True))
+    texts = ((d["_id"], f"{d['title']}\n{d['text']}") for d in read_lines(folder / "corpus.jsonl"))
+    words = KeywordIndex.build(texts, tokenizer=Tokenizer(language=LANGUAGES.get(name, "en")), version=1)
+    row_of = {doc_id: row for row, doc_id in enumerate(ids)}
+    mean, std = background(documents[[row_of[i] for i in sample_ids(ids)]])
+    qrels = {}
+    with (folder / "qrels" / "test.tsv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            qrels.setdefault(row["query-id"], {})[row["corpus-id"]] = int(row["score"])
+    judged = [q for q in read_lines(folder / "queries.jsonl") if q["_id"] in qrels]
+    for query in judged[:: EVERY.get(name, 1)]:
+        cosines = documents @ asked[query["_id"]]
+        order = np.argsort(-cosines, kind="stable")[:DEPTH]
+        dense = [(ids[row], float(cosines[row])) for row in order]
+        found = words.search(query["text"], DEPTH)
+        known = CosineBackground(mean=mean, std=std, nodes=len(ids))
+        lists = {side: entries for side, entries in (("dense", dense), ("bm25", found)) if entries}
+        floors = {"bm25": 0.0} if 0 < len(found) < DEPTH else {}
+        yield query["_id"], qrels, SideLists(lists=lists, floors=floors, excess=dense_excess(dense[0][1], known))
+
+
+@pytest.mark.parametrize("name", ["cranfield", "cacm", "cisi", "xquad-en", "xquad-es", "xquad-th", "hotpotqa-100"])
+def test_hybrid_is_not_below_the_better_side(shared_data, name):
+    ir_measures = pytest.importorskip("ir_measures", reason="the extra 'bench' is not installed")
+    runs, judged = {"hybrid": {}, "dense": {}, "bm25": {}}, {}
+    for query_id, qrels, sides in sides_of(shared_data, name):
+        judged[query_id] = qrels[query_id]
+        hybrid = sides.merged(DEFAULT_FUSION) if len(sides.lists) > 1 else sides.lists["dense"]
+        for side, ranking in {**sides.lists, "hybrid": hybrid}.items():
+            runs[side][query_id] = {doc_id: float(DEPTH - at) for at, (doc_id, _) in enumerate(ranking)}
+    measure = ir_measures.nDCG @ 10
+    found = {side: ir_measures.calc_aggregate([measure], judged, run)[measure] for side, run in runs.items()}
+    assert found["hybrid"] >= max(found["dense"], found["bm25"]), found
+
+
+COLLECTIONS = ("cranfield", "cacm", "cisi", "xquad-en", "xquad-es", "xquad-th")
+
+
+def test_six_collections_by_their_content(shared_data, tmp_path):
+    profiles, queries = [], []
+    for name in COLLECTIONS:
+        dataset = load_dataset(shared_data / "collections" / name).limited(200, seed=0)
+        known = load_vectors(shared_data / "embeddings" / "multilingual-e5-small" / f"{name}.npz", dataset)
+        assert dataset.problems.total == known.problems.total == 0
+        profiles.append(dataset_profile(dataset, known))
+        queries += [
+            RoutedQuery(
+                query_id=f"{name}/{q.query_id}", text=q.text, dataset=name, vector=known.queries[q.query_id], index=name
+            )
+            for q in dataset.queries
+        ]
+    classifier = make_classifier(RouterConfig(data_dir=tmp_path, classifier="profile"), None)
+    found = stage_one(queries, profiles, Contender(classifier=classifier))
+    assert found.outcomes.total == 200 * 4 + 52 + 76
+    assert not found.failures
+    assert found.outcomes.macro_accuracy >= 0.96, found.to_dict()
+    assert found.ece <= 0.05
+
 
 SIZE = 384
 
@@ -69,7 +157,7 @@ class Passages(BaseEmbedding):
         return self._get_text_embedding(query)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def two_strategies(monkeypatch):
     """Measure hybrid and dense search only; what the others need is not built."""
     real = strategies.cards
@@ -94,6 +182,8 @@ def trained(router, dataset, most):
     return result, found["vector"], found["hybrid"]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_strategies")
 def test_words_are_trusted_where_the_model_knows_another_language(shared_data, tmp_path):
     folder = shared_data / "collections"
     english = (folder / "xquad-en" / "corpus.jsonl").read_text(encoding="utf-8")
@@ -115,6 +205,8 @@ def test_words_are_trusted_where_the_model_knows_another_language(shared_data, t
     assert measured["hybrid"] > seen.default
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("two_strategies")
 def test_dense_search_is_not_lost_to_where_it_is_the_better_side(shared_data, tmp_path):
     dataset = load_dataset(shared_data / "collections" / "hotpotqa-100")
     known = load_vectors(shared_data / "embeddings" / "multilingual-e5-small" / "hotpotqa-100.npz", dataset)
