@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from agentic_retriever.retrievers.fusion import CosineBackground, dense_excess
 from evaluation_material import run_all, stage_one
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
@@ -26,6 +25,7 @@ from agentic_retriever.indices import KeywordIndex
 from agentic_retriever.indices.profile import background, sample_ids
 from agentic_retriever.resources import make_classifier
 from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, FusionModel, SideLists
+from agentic_retriever.retrievers.fusion import CosineBackground, dense_excess
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Strategy
 from agentic_retriever.text import Tokenizer
