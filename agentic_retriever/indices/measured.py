@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from agentic_retriever.json_files import load_model, write_atomically
+from agentic_retriever.json_files import (
+    check_format,
+    is_finite,
+    load_model,
+    model_bytes,
+    require,
+    table_of,
+    write_atomically,
+)
 from agentic_retriever.schema import Strategy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 MEASURED_FILE: Final = "strategies.json"
 MEASURED_FORMAT: Final = 1
@@ -29,10 +33,8 @@ class StrategyMeasure:
     p50_ms: float  # Median latency of one search in milliseconds, from 0, the embedding of the question excluded
 
     def __post_init__(self) -> None:
-        if not _number(self.quality) or not 0 <= self.quality <= 1:
-            raise ValueError(f"quality must be a number from 0 to 1, got {str(self.quality)[:40]!r}")
-        if not _number(self.p50_ms) or self.p50_ms < 0:
-            raise ValueError(f"p50_ms must be a number from 0, got {str(self.p50_ms)[:40]!r}")
+        require(is_finite(self.quality) and 0 <= self.quality <= 1, "quality", "a number from 0 to 1", self.quality)
+        require(is_finite(self.p50_ms) and self.p50_ms >= 0, "p50_ms", "a number from 0", self.p50_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,55 +50,37 @@ class MeasuredStrategies:
 
     def __post_init__(self) -> None:
         for name in ("dataset", "index", "measured_on"):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} must be text, got {str(getattr(self, name))[:40]!r}")  # noqa: TRY004 - one kind for all
+            value = getattr(self, name)
+            require(isinstance(value, str), name, "text", value)
         for name, least in (("index_version", 0), ("queries", 1)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number from {least}, got {str(value)[:40]!r}")
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            require(whole and value >= least, name, f"a whole number from {least}", value)
         object.__setattr__(self, "strategies", MappingProxyType(dict(self.strategies)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
-        return {
-            "format": MEASURED_FORMAT,
-            "dataset": self.dataset,
-            "index": self.index,
-            "index_version": self.index_version,
-            "queries": self.queries,
-            "measured_on": self.measured_on,
-            "strategies": {
-                strategy.value: {"quality": found.quality, "p50_ms": found.p50_ms}
-                for strategy, found in self.strategies.items()
-            },
-        }
+        strategies = {strategy.value: asdict(found) for strategy, found in self.strategies.items()}
+        plain = {name: getattr(self, name) for name in _KEYS[1:-1]}
+        return {"format": MEASURED_FORMAT, **plain, "strategies": strategies}
 
     @classmethod
     def from_dict(cls, data: object) -> MeasuredStrategies:
         """Read what ``to_dict`` returned."""
-        if not isinstance(data, dict) or set(data) != set(_KEYS):
-            odd = ", ".join(sorted(map(str, set(data) ^ set(_KEYS)))) if isinstance(data, dict) else "no object"
-            raise ValueError(f"must be an object with the keys {', '.join(_KEYS)}; missing or unknown: {odd}")
-        if data["format"] != MEASURED_FORMAT:
-            raise ValueError(f"format is {str(data['format'])[:20]!r}, this version reads {MEASURED_FORMAT}")
-        if not isinstance(data["strategies"], dict):
-            raise ValueError("strategies must be an object")  # noqa: TRY004 - one kind for all
-        found = {_strategy(name): _measure(name, row) for name, row in data["strategies"].items()}
-        return cls(strategies=found, **{name: data[name] for name in _KEYS[1:-1]})
+        table = table_of(data, "it", _KEYS)
+        check_format(table, MEASURED_FORMAT)
+        require(isinstance(table["strategies"], dict), "strategies", "an object", table["strategies"])
+        found = {_strategy(name): _measure(name, row) for name, row in table["strategies"].items()}
+        return cls(strategies=found, **{name: table[name] for name in _KEYS[1:-1]})
 
     def save(self, folder: Path) -> None:
         """Write the file in one step."""
-        content = json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
-        write_atomically(folder / MEASURED_FILE, content.encode("utf-8", "surrogatepass"))
+        write_atomically(folder / MEASURED_FILE, model_bytes(self.to_dict()))
 
     @classmethod
     def load(cls, folder: Path) -> MeasuredStrategies | None:
         """Read the file of an index; ``None`` when nothing was measured yet."""
         return load_model(folder / MEASURED_FILE, cls.from_dict, advice="remove it or measure the index again")
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _strategy(name: str) -> Strategy:
@@ -108,9 +92,8 @@ def _strategy(name: str) -> Strategy:
 
 
 def _measure(name: str, row: object) -> StrategyMeasure:
-    if not isinstance(row, dict) or set(row) != {"quality", "p50_ms"}:
-        raise ValueError(f"strategies.{name} must be an object with the keys quality and p50_ms")
+    table = table_of(row, f"strategies.{name}", ("quality", "p50_ms"))
     try:
-        return StrategyMeasure(quality=row["quality"], p50_ms=row["p50_ms"])
+        return StrategyMeasure(**table)
     except ValueError as err:
         raise ValueError(f"strategies.{name}: {err}") from err

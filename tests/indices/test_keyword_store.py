@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from agentic_retriever.text import Tokenizer
 
 ENGLISH = Tokenizer(language="en")
 TEXTS = {"n1": "running cats", "n2": "the cat runs", "n3": "แมวนั่งบนเสื่อ", "n4": ""}
+FILES = ("scores.npy", "rows.npy", "starts.npy", "node_ids.json", "vocabulary.json")
 QUERIES = ("run", "cats", "the", "แมว", "dog", "")
 
 
@@ -46,9 +49,8 @@ def test_any_ids_and_texts_survive(tmp_path_factory, texts):
     index = KeywordIndex.build({**texts, "half\ud800": "lone\udfff sign"}.items(), tokenizer=Tokenizer(), version=1)
     index.save(folder)
     loaded = KeywordIndex.load(folder, tokenizer=Tokenizer(), version=1)
-    assert [loaded.search(t, 9) for t in [*texts.values(), "sign"]] == [
-        index.search(t, 9) for t in [*texts.values(), "sign"]
-    ]
+    asked = [*texts.values(), "sign"]
+    assert [loaded.search(t, 9) for t in asked] == [index.search(t, 9) for t in asked]
 
 
 def test_an_empty_view_survives(tmp_path):
@@ -64,7 +66,7 @@ def test_nothing_there_or_another_version_or_tokenizer_is_none(saved, tmp_path):
     assert load(folder) is not None
 
 
-@pytest.mark.parametrize("name", ["scores.npy", "rows.npy", "starts.npy", "node_ids.json", "vocabulary.json"])
+@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["cut", "emptied", "edited", "removed"])
 def test_damage_is_found_and_named(saved, name, damage):
     file = saved[0] / name
@@ -81,68 +83,52 @@ def test_damage_is_found_and_named(saved, name, damage):
 
 @pytest.mark.parametrize(
     "content",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"null",
-        b"\xff\xfe",
-        b'{"header": {}, "files": {}}',
-        b"[" * 100_000,
-        b'{"header": 1, "files": 2, "seal": 3}',
-    ],
-)
+    [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"header": {}, "files": {}}', b"[" * 100_000,
+     b'{"header": 1, "files": 2, "seal": 3}', "edited", None],
+)  # fmt: skip
 def test_a_broken_manifest_is_found_and_named(saved, content):
-    (saved[0] / "manifest.json").write_bytes(content)
-    with pytest.raises(StoreDamagedError, match=r"manifest\.json"):
-        load(saved[0])
-
-
-def test_an_edited_manifest_is_found(saved):
     file = saved[0] / "manifest.json"
-    manifest = json.loads(file.read_text())
-    manifest["header"]["version"] = 8
-    file.write_text(json.dumps(manifest))
-    with pytest.raises(StoreDamagedError, match=r"manifest\.json.*edited"):
+    if content == "edited":
+        manifest = json.loads(file.read_text())
+        manifest["header"]["version"] = 8
+        file.write_text(json.dumps(manifest))
+    elif content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    with pytest.raises(
+        StoreDamagedError, match=r"manifest\.json.*edited" if content == "edited" else r"manifest\.json"
+    ):
         load(saved[0], version=8)
 
 
-def test_a_missing_manifest_is_damage(saved):
-    (saved[0] / "manifest.json").unlink()
-    with pytest.raises(StoreDamagedError, match=r"manifest\.json"):
-        load(saved[0])
+class Bomb:
+    """Runs when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
 
 
-def test_a_sealed_folder_with_files_that_disagree_is_damage(saved):
-    folder, _index = saved
-    header = sealed_folder.read_header(folder)
-    names = ("scores.npy", "rows.npy", "starts.npy", "node_ids.json", "vocabulary.json")
-    files = sealed_folder.read_files(folder, names)
-    sealed_folder.write_sealed(folder, header, {**files, "node_ids.json": b'["n1", "n2"]'})
-    with pytest.raises(StoreDamagedError, match="disagree"):
-        load(folder)
-    sealed_folder.write_sealed(folder, header, {**files, "starts.npy": b"not numpy"})
-    with pytest.raises(StoreDamagedError, match="cannot be read back"):
-        load(folder)
-
-
-def test_an_array_with_pickled_objects_is_not_opened(saved, tmp_path):
-    import io
-
-    import numpy as np
-
-    class Bomb:
-        def __reduce__(self):
-            return (Path.touch, (tmp_path / "ran",))
-
+def pickled(path):
     buffer = io.BytesIO()
-    np.save(buffer, np.array([Bomb()], dtype=object), allow_pickle=True)
-    folder = saved[0]
-    header = sealed_folder.read_header(folder)
-    files = sealed_folder.read_files(folder, ("rows.npy", "starts.npy", "node_ids.json", "vocabulary.json"))
-    sealed_folder.write_sealed(folder, header, {**files, "scores.npy": buffer.getvalue()})
-    with pytest.raises(StoreDamagedError):
-        load(folder)
+    np.save(buffer, np.array([Bomb(path)], dtype=object), allow_pickle=True)
+    return buffer.getvalue()
+
+
+def test_a_sealed_folder_with_files_that_disagree_or_hold_pickles_is_damage(saved, tmp_path):
+    folder, _index = saved
+    header, files = sealed_folder.read_header(folder), sealed_folder.read_files(folder, FILES)
+    for name, content, said in (
+        ("node_ids.json", b'["n1", "n2"]', "disagree"),
+        ("starts.npy", b"not numpy", "cannot be read back"),
+        ("scores.npy", pickled(tmp_path / "ran"), "cannot be read back"),
+    ):
+        sealed_folder.write_sealed(folder, header, {**files, name: content})
+        with pytest.raises(StoreDamagedError, match=said):
+            load(folder)
     assert not (tmp_path / "ran").exists()
 
 

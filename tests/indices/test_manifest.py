@@ -25,15 +25,11 @@ def test_round_trip(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == [MANIFEST_FILE]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"format": 1}', b"null"])
-def test_unreadable_manifest_is_damage_with_a_remedy(tmp_path, content):
-    (tmp_path / MANIFEST_FILE).write_bytes(content)
-    with pytest.raises(StoreDamagedError, match="index remove"):
-        Manifest.read(tmp_path)
-
-
-def test_missing_manifest_is_damage(tmp_path):
-    with pytest.raises(StoreDamagedError, match="missing"):
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"format": 1}', b"null"])
+def test_missing_or_unreadable_manifest_is_damage_with_a_remedy(tmp_path, content):
+    if content is not None:
+        (tmp_path / MANIFEST_FILE).write_bytes(content)
+    with pytest.raises(StoreDamagedError, match=r"is missing or not a manifest; remove it .*index remove"):
         Manifest.read(tmp_path)
 
 
@@ -45,9 +41,10 @@ def test_manifest_of_a_later_version_says_so(tmp_path):
         Manifest.read(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["a", "docs-2024", "โฉนด", "homologación", "a.b_c", "x" * 64])
-def test_good_names(name):
-    assert check_index_name(name) == name
+def test_good_names_and_one_form_of_each():
+    for name in ("a", "docs-2024", "โฉนด", "homologación", "a.b_c", "x" * 64):
+        assert check_index_name(name) == name
+    assert check_index_name("homologacio\u0301n") == "homologaci\u00f3n"
 
 
 @pytest.mark.parametrize(
@@ -56,10 +53,6 @@ def test_good_names(name):
 def test_names_that_are_no_safe_folder_are_refused(name):
     with pytest.raises(IndexingError, match="cannot be used"):
         check_index_name(name)
-
-
-def test_composed_and_decomposed_names_are_one():
-    assert check_index_name("homologacio\u0301n") == "homologaci\u00f3n"
 
 
 def test_full_disk_leaves_the_old_file(tmp_path):

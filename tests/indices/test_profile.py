@@ -1,0 +1,131 @@
+"""What a profile collects, and that it is read back or made again."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_retriever.indices.profile import (
+    MAX_NAME_WORDS,
+    MAX_OF_A_KIND,
+    IndexProfile,
+    ProfiledNode,
+    collect_identifiers,
+    collect_people,
+    make_profile,
+    name_words,
+    neighbour_mean,
+    sample_ids,
+)
+
+NODES = [
+    ProfiledNode(f"n{at:04d}", f"The pump P-{at} runs. It was checked under article {at % 40} last year.", {})
+    for at in range(300)
+]
+
+
+def unit_rows(count, width, seed):
+    rows = np.random.default_rng(seed).standard_normal((count, width)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.fixture
+def profile(tmp_path):
+    """A profile that was saved."""
+    nodes = [*NODES, ProfiledNode("p", "text", {"authors": ["Pooch, U. W."]})]
+    sample = unit_rows(len(sample_ids([node.node_id for node in nodes])), 16, 0)
+    none = np.zeros(0, np.float32)
+    made = make_profile(nodes, sample, name="pumps", description="", description_vector=none, version=3)
+    made.save(tmp_path)
+    return made
+
+
+def load(folder, version=3):
+    return IndexProfile.load(folder, version=version, description="")
+
+
+def people(*metadata):
+    return collect_people([ProfiledNode(str(at), "text", row) for at, row in enumerate(metadata)])
+
+
+def test_identifiers_by_kind_from_texts_and_metadata():
+    found = collect_identifiers([*NODES, ProfiledNode("m", "", {"code": "NS-7", "year": 2024, "tags": ["E1"]})])
+    assert {"p0", "p299", "ns7"} <= found["a9"]
+    assert "article 39" in found["article 9"]
+
+
+def test_a_kind_with_too_many_is_not_kept():
+    many = [ProfiledNode(str(at), f"P-{at}", {}) for at in range(MAX_OF_A_KIND + 1)]
+    assert "a9" not in collect_identifiers(many)
+    assert len(collect_identifiers(many[:-1])["a9"]) == MAX_OF_A_KIND
+
+
+def test_neighbour_mean_agrees_with_a_plain_count():
+    sample = unit_rows(40, 8, 1)
+    cosines = sample @ sample.T
+    np.fill_diagonal(cosines, -2)
+    expected = np.sort(cosines, axis=1)[:, -3:].mean()
+    assert neighbour_mean(sample) == pytest.approx(expected, abs=1e-5)
+    assert neighbour_mean(sample[:4]) == neighbour_mean(np.zeros((0, 8), np.float32)) == 0.0
+
+
+def test_a_profile_comes_back_as_it_was_saved(profile, tmp_path):
+    loaded = load(tmp_path)
+    assert loaded.identifiers == profile.identifiers
+    assert loaded.neighbour_mean == profile.neighbour_mean
+    assert loaded.people == profile.people == {"authors": frozenset({"pooch"})}
+    assert load(tmp_path, version=4) is None
+
+
+@pytest.mark.usefixtures("profile")
+def test_a_profile_of_an_earlier_version_is_read(tmp_path):
+    with np.load(tmp_path / "profile.npz") as data:
+        arrays = dict(data)
+    facts = json.loads(arrays["facts"].tobytes()) | {"specimens": [[0, "The pump P-0 runs."]]}
+    np.savez(tmp_path / "profile.npz", **arrays | {"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8)})
+    assert load(tmp_path) is not None
+
+
+@pytest.mark.usefixtures("profile")
+def test_a_profile_of_a_damaged_file_is_made_again(tmp_path):
+    file = tmp_path / "profile.npz"
+    file.write_bytes(file.read_bytes()[:-200])
+    assert load(tmp_path) is None
+
+
+def test_fields_of_people_are_known_by_their_name_or_the_form_of_their_values():
+    found = people({"authors": ["Pooch, U. W.", "Núñez, J."], "bookAuthor": "Ada Byron", "team": "red"})
+    assert found == {"authors": frozenset({"pooch", "nunez"}), "bookAuthor": frozenset({"ada", "byron"})}
+    listed = [{"by": f"{name}, A. B."} for name in ("Wells", "Ferri", "Lance", "Stein")]
+    assert people(*listed) == {"by": frozenset({"wells", "ferri", "lance", "stein"})}
+    assert people(*listed[:2]) == {}
+    assert people({"place": "Leeds"}, {"place": "New York, USA 12"}, {"place": "Rome"}) == {}
+
+
+def test_names_with_marks_stay_whole():
+    assert name_words("นายสมชาย แก้วไพรสณฑ์") == ["นายสมชาย", "แก้วไพรสณฑ์"]
+    assert name_words("O'Brien, J. van der Meer-Lund") == ["o'brien", "van", "der", "meer-lund"]
+
+
+def test_many_names_are_cut():
+    letters = "abcdefghijklmnopqrst"
+    rows = [{"author": f"n{a}{b}{c}"} for a in letters for b in letters for c in letters]
+    assert len(people(*rows)["author"]) == MAX_NAME_WORDS
+
+
+VALUES = st.text() | st.lists(st.text() | st.integers()) | st.none() | st.floats()
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["author", "x"]), VALUES)))
+def test_any_metadata_gives_words(rows):
+    for words in people(*rows).values():
+        assert all(len(word) >= 3 and word == word.casefold() for word in words)
+
+
+@pytest.mark.parametrize("value", ["", "x" * 81, 7, None, True, {"a": 1}])
+def test_what_is_no_short_text_is_left_out(value):
+    assert people({"author": value}) == {}
