@@ -11,9 +11,11 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from agentic_retriever.embeddings import EmbeddingModel, embedding_name
 from agentic_retriever.indices.attached import attach_index, recognise
+from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, build_adapter
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
 TEXTS = {
@@ -64,6 +66,21 @@ def attached(given, *, router=None, name="contracts", description="Contracts, lo
     return attach_index(
         name, recognise(name, given), description=description, created="now", router=router, wrap=model_of
     )
+
+
+def where(key, value, operator="=="):
+    return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
+
+
+def search(made, strategy, query, top_k=3, filters=None, *, timeout_s=None):
+    """Search an attached index as a router would."""
+    return build_adapter(strategy, made, AdapterSettings()).search(
+        RetrievalRequest(query, top_k, filters, timeout_s=timeout_s)
+    )
+
+
+def ids(nodes):
+    return [node.node_id for node in nodes]
 
 
 def query_engine(retriever):

@@ -13,21 +13,21 @@ from attached_material import (
     ScriptedRetriever,
     attached,
     contracts,
+    ids,
     index_on,
     query_engine,
     scored,
+    search,
     summary_index,
     vector_index,
+    where,
 )
 from llama_index.core import PropertyGraphIndex, StorageContext, VectorStoreIndex
 from llama_index.core.callbacks import CallbackManager
-from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
-    MetadataFilter,
-    MetadataFilters,
     VectorStoreQueryResult,
 )
 
@@ -39,28 +39,29 @@ from agentic_retriever.errors import (
     NoEligibleStrategyError,
     StoreError,
 )
-from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, build_adapter, cards
+from agentic_retriever.retrievers import cards
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.testing.retriever_contract import check_result
-from agentic_retriever.threads import Workers
 
 
-@pytest.fixture(scope="module")
-def workers():
-    with Workers(2, "bad-input") as made:
-        yield made
+def ask(reply, top_k=3, filters=None, *, timeout_s=None):
+    """Ask an attached retriever that gives this reply."""
+    made = attached(ScriptedRetriever(reply), description="Rents")
+    return search(made, "vector", "rent", top_k, filters, timeout_s=timeout_s).nodes
 
 
-@pytest.fixture
-def ask(workers):
-    """Asks an attached retriever that gives this reply."""
+def served(made):
+    return [card.strategy.value for card in cards(made)]
 
-    def ask(reply, *, top_k=3, filters=None, timeout_s=None):
-        made = attached(ScriptedRetriever(reply), description="Rents")
-        adapter = build_adapter("vector", made, AdapterSettings(workers=workers))
-        return adapter.search(RetrievalRequest("rent", top_k, filters, timeout_s=timeout_s)).nodes
 
-    return ask
+def without_model(index):
+    index._embed_model = None
+    return index
+
+
+def with_model(index, model):
+    index._embed_model = model
+    return index
 
 
 class NodeStore(BasePydanticVectorStore):
@@ -117,38 +118,63 @@ def test_what_is_no_index_is_refused(given, said):
     assert said in str(caught.value)
 
 
-def test_an_index_without_its_docstore_is_refused():
+def orphan():
     """The in-memory store keeps vectors only, so without the docstore there is nothing to return."""
     kept = vector_index(contracts())
     context = StorageContext.from_defaults(vector_store=kept.vector_store)
-    orphan = VectorStoreIndex(
+    return VectorStoreIndex(
         nodes=None,
         index_struct=kept.index_struct,
         embed_model=FakeEmbedding(dimension=64),
         storage_context=context,
         callback_manager=CallbackManager([]),
     )
-    with pytest.raises(IndexingError, match="lists 4 nodes and its docstore has none of them"):
-        attached(orphan)
 
 
-def test_an_index_whose_nodes_nobody_can_list_is_refused():
-    graph = PropertyGraphIndex.__new__(PropertyGraphIndex)
-    donor = summary_index([])
-    graph._index_struct, graph._docstore = PropertyGraphIndex.index_struct_cls(), donor.docstore
-    with pytest.raises(IndexingError, match="the nodes of a PropertyGraphIndex cannot be listed"):
-        attached(graph)
+def graph():
+    made = PropertyGraphIndex.__new__(PropertyGraphIndex)
+    made._index_struct, made._docstore = PropertyGraphIndex.index_struct_cls(), summary_index([]).docstore
+    return made
 
 
-def test_an_empty_index_is_attached_and_finds_nothing(workers):
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (orphan, IndexingError, "lists 4 nodes and its docstore has none of them"),
+        (graph, IndexingError, "the nodes of a PropertyGraphIndex cannot be listed"),
+        (AnswersOnly, IndexingError, "a AnswersOnly cannot retrieve without answering"),
+        (
+            lambda: without_model(index_on(Unlisted(), contracts())),
+            IndexingError,
+            "has no embedding model and its nodes cannot be listed",
+        ),
+        (
+            lambda: with_model(vector_index(contracts()), FakeEmbedding(dimension=16, model_name="another")),
+            EmbeddingMismatchError,
+            r"dimension 64, its embedding model .*another gives 16",
+        ),
+        (
+            lambda: with_model(vector_index(contracts()), DeadEmbedding(dimension=64, model_name="dead")),
+            EmbeddingError,
+            "DeadEmbedding:dead failed: ConnectionError",
+        ),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_without_foreign_words(make, error, said):
+    with pytest.raises(error, match=said) as caught:
+        attached(make())
+    assert "secret" not in str(caught.value)
+
+
+def test_an_empty_index_is_attached_and_finds_nothing():
     for given in (vector_index([]), summary_index([]), index_on(NodeStore(), [])):
         made = attached(given)
         assert made.count() == 0
         assert made.profile().nodes == 0
-        assert build_adapter("hybrid", made, AdapterSettings(workers=workers)).retrieve("rent") == []
+        assert search(made, "hybrid", "rent").nodes == []
 
 
-def test_other_metadata_than_ours_does_no_harm(workers):
+def test_other_metadata_than_ours_does_no_harm():
     """Nested, mixed, missing and unhashable values: read, and filtered by the one meaning."""
     odd = [
         TextNode(id_="nested", text="rent of the flat", metadata={"owner": {"name": "Ana"}, "tags": ["a", ["b"]]}),
@@ -158,24 +184,20 @@ def test_other_metadata_than_ours_does_no_harm(workers):
     ]
     made = attached(vector_index(odd))
     for strategy in ("vector", "hybrid", "metadata", "planner"):
-        adapter = build_adapter(strategy, made, AdapterSettings(workers=workers))
-        filters = MetadataFilters(filters=[MetadataFilter(key="tags", value="a")])
-        assert {n.node_id for n in adapter.search(RetrievalRequest("rent", 9, filters)).nodes} == {"nested", "mixed"}
-        assert len(adapter.search(RetrievalRequest("rent", 9)).nodes) == 4
+        assert set(ids(search(made, strategy, "rent", 9, where("tags", "a")).nodes)) == {"nested", "mixed"}
+        assert len(search(made, strategy, "rent", 9).nodes) == 4
 
 
 def test_a_store_that_cuts_its_list_is_asked_as_a_retriever():
     """Ten of twelve nodes are listed: words would be searched in ten of them only."""
     texts = {f"n{i}": (f"rent number {i}", "contract", 2020) for i in range(12)}
-    nodes = contracts(texts=texts)
-    whole = attached(index_on(NodeStore(), nodes), name="whole")
-    assert [card.strategy.value for card in cards(whole)] == ["vector", "hybrid", "planner", "metadata"]
+    whole = attached(index_on(NodeStore(), contracts(texts=texts)), name="whole")
+    assert served(whole) == ["vector", "hybrid", "planner", "metadata"]
     assert whole.count() == 12
     for store in (NodeStore(cut=10), Unlisted()):
         made = attached(index_on(store, contracts(texts=texts)))
-        assert [card.strategy.value for card in cards(made)] == ["vector"]
-        found = build_adapter("vector", made, AdapterSettings()).search(RetrievalRequest("rent number 11", 12)).nodes
-        assert len(found) == 12
+        assert served(made) == ["vector"]
+        assert len(search(made, "vector", "rent number 11", 12).nodes) == 12
 
 
 def test_what_cannot_be_listed_needs_a_description():
@@ -184,64 +206,33 @@ def test_what_cannot_be_listed_needs_a_description():
             attached(given, description=" ")
 
 
-def test_an_index_without_an_embedding_model_is_searched_by_words(caplog, workers):
-    index = vector_index(contracts())
-    index._embed_model = None
-    made = attached(index)
+def test_an_index_without_an_embedding_model_is_searched_by_words(caplog):
+    made = attached(without_model(vector_index(contracts())))
     assert "no embedding model" in caplog.text
-    assert [card.strategy.value for card in cards(made)] == ["hybrid", "planner"]
-    found = build_adapter("hybrid", made, AdapterSettings(workers=workers)).search(RetrievalRequest("paid leave", 2))
+    assert served(made) == ["hybrid", "planner"]
+    found = search(made, "hybrid", "paid leave", 2)
     assert found.nodes[0].node_id == "staff"
     assert not found.degraded
     with pytest.raises(NoEligibleStrategyError, match="it serves: hybrid, planner"):
-        build_adapter("vector", made, AdapterSettings(workers=workers))
+        search(made, "vector", "paid leave")
 
 
-def test_an_unlisted_index_without_an_embedding_model_is_refused():
-    index = index_on(Unlisted(), contracts())
-    index._embed_model = None
-    with pytest.raises(IndexingError, match="has no embedding model and its nodes cannot be listed"):
-        attached(index)
-
-
-def test_another_embedding_model_than_that_of_the_vectors_is_found_out():
-    index = vector_index(contracts())
-    index._embed_model = FakeEmbedding(dimension=16, model_name="another")
-    with pytest.raises(EmbeddingMismatchError, match=r"dimension 64, its embedding model .*another gives 16"):
-        attached(index)
-
-
-def test_a_dead_embedding_model_is_named_without_its_words():
-    index = vector_index(contracts())
-    index._embed_model = DeadEmbedding(dimension=64, model_name="dead")
-    with pytest.raises(EmbeddingError, match="DeadEmbedding:dead failed: ConnectionError") as caught:
-        attached(index)
-    assert "secret" not in str(caught.value)
-    assert isinstance(index._embed_model, BaseEmbedding)
-
-
-def test_a_query_engine_that_cannot_retrieve_is_refused():
-    with pytest.raises(IndexingError, match="a AnswersOnly cannot retrieve without answering"):
-        attached(AnswersOnly())
-
-
-def test_a_query_engine_is_asked_for_nodes_and_never_for_an_answer(workers):
+def test_a_query_engine_is_asked_for_nodes_and_never_for_an_answer():
     engine = query_engine(vector_index(contracts()).as_retriever(similarity_top_k=1))
-    made = attached(engine)
-    found = build_adapter("vector", made, AdapterSettings(workers=workers)).search(RetrievalRequest("paid leave", 3))
-    assert len(found.nodes) == 3
-    assert found.nodes[0].node_id == "staff"
+    found = ids(search(attached(engine), "vector", "paid leave").nodes)
+    assert len(found) == 3
+    assert found[0] == "staff"
     assert engine.retriever.similarity_top_k == 1, "the engine itself was changed"
 
 
-def test_a_retriever_that_raises_is_named(ask):
+def test_a_retriever_that_raises_is_named():
     with pytest.raises(StoreError, match="the ScriptedRetriever of index contracts failed with KeyError") as caught:
         ask(KeyError("secret-key"))
     assert "secret" not in str(caught.value)
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_a_retriever_that_blocks_is_given_up_on(ask):
+def test_a_retriever_that_blocks_is_given_up_on():
     """Row 24: the search ends with its time, whatever the retriever does."""
     free = threading.Event()
     start = time.perf_counter()
@@ -253,12 +244,12 @@ def test_a_retriever_that_blocks_is_given_up_on(ask):
         free.set()
 
 
-def test_duplicates_are_returned_once_with_their_best_score(ask):
+def test_duplicates_are_returned_once_with_their_best_score():
     found = ask([scored("a", 0.2), scored("b", 0.5), scored("a", 0.9), scored("b", None)])
     assert [(n.node_id, n.score) for n in found] == [("a", 0.9), ("b", 0.5)]
 
 
-def test_scores_that_are_no_numbers_rank_last(ask):
+def test_scores_that_are_no_numbers_rank_last():
     """Row 22."""
     found = ask([scored("none", None), scored("nan", math.nan), scored("good", -3.0), scored("inf", math.inf)], top_k=9)
     check_result(found, 9)
@@ -266,53 +257,46 @@ def test_scores_that_are_no_numbers_rank_last(ask):
     assert {n.node_id for n in found[1:]} == {"none", "nan", "inf"}
 
 
-def test_nodes_without_any_score_keep_their_order(ask):
-    """A summary or keyword table retriever gives no scores, but an order."""
-    found = ask([scored("z", None), scored("a", None), scored("m", None)])
-    assert [n.node_id for n in found] == ["z", "a", "m"]
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        # A summary or keyword table retriever gives no scores, but an order.
+        ([scored("z", None), scored("a", None), scored("m", None)], ["z", "a", "m"]),
+        ([None, scored("a", 0.5), None], ["a"]),
+        ([None], []),
+        (None, []),
+        ([TextNode(id_="a", text="rent"), TextNode(id_="b", text="rent")], ["a", "b"]),
+        ([scored(f"n{i}", i / 10) for i in range(9)], ["n8", "n7", "n6"]),
+    ],
+)
+def test_what_a_retriever_gives_is_put_in_order(reply, expected):
+    found = ask(reply)
+    assert ids(found) == expected
     check_result(found, 3)
 
 
-def test_missing_nodes_are_passed_over(ask):
-    assert [n.node_id for n in ask([None, scored("a", 0.5), None])] == ["a"]
-    assert ask([None]) == []
-    assert ask(None) == []
-
-
-def test_bare_nodes_are_taken(ask):
-    assert [n.node_id for n in ask([TextNode(id_="a", text="rent"), TextNode(id_="b", text="rent")])] == ["a", "b"]
-
-
-def test_more_than_was_asked_for_is_cut(ask):
-    assert [n.node_id for n in ask([scored(f"n{i}", i / 10) for i in range(9)], top_k=2)] == ["n8", "n7"]
-
-
 @pytest.mark.parametrize("reply", ["text", 7, {"a": 1}, ["text"], iter([])])
-def test_what_is_no_list_of_nodes_is_named(ask, reply):
+def test_what_is_no_list_of_nodes_is_named(reply):
     with pytest.raises(StoreError, match="a list of NodeWithScore is needed"):
         ask(reply)
 
 
-def test_filters_hold_for_whatever_a_retriever_gives(ask):
+def test_filters_hold_for_whatever_a_retriever_gives():
     given = [scored(f"n{i}", i / 10, year=2020 + i % 3) for i in range(9)]
-    filters = MetadataFilters(filters=[MetadataFilter(key="year", operator=">", value=2021)])
-    assert [n.node_id for n in ask(given, top_k=9, filters=filters)] == ["n8", "n5", "n2"]
+    assert ids(ask(given, 9, where("year", 2021, ">"))) == ["n8", "n5", "n2"]
 
 
-def test_a_retriever_is_asked_for_more_while_too_few_satisfy_the_filters(workers):
+def test_a_retriever_is_asked_for_more_while_too_few_satisfy_the_filters():
     """Two of 200 nodes satisfy the filter, and are the farthest from the question."""
     nodes = [TextNode(id_=f"n{i:03}", text="rent " * (1 + i % 7), metadata={"i": i}) for i in range(198)]
     nodes += [TextNode(id_=f"x{i}", text="other words altogether", metadata={"i": 1_000 + i}) for i in range(2)]
     retriever = vector_index(nodes).as_retriever(similarity_top_k=2)
     made = attached(retriever, description="Rents")
-    filters = MetadataFilters(filters=[MetadataFilter(key="i", operator=">=", value=1_000)])
-    adapter = build_adapter("vector", made, AdapterSettings(workers=workers))
-    found = adapter.search(RetrievalRequest("rent", 2, filters)).nodes
-    assert {n.node_id for n in found} == {"x0", "x1"}
+    assert set(ids(search(made, "vector", "rent", 2, where("i", 1_000, ">=")).nodes)) == {"x0", "x1"}
     assert retriever.similarity_top_k == 2
 
 
-def test_results_are_copies_of_what_a_retriever_gave(ask):
+def test_results_are_copies_of_what_a_retriever_gave():
     """Row 20: what a caller does to a result changes nothing that the retriever keeps."""
     kept: list[NodeWithScore] = [scored("a", 0.5, year=2024)]
     ask(kept)[0].node.metadata["year"] = 1

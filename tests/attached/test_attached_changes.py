@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from attached_material import TEXTS, attached, contracts, index_on, vector_index
@@ -106,13 +107,8 @@ def test_all_callers_wait_for_one_reading():
             running[0] -= 1
 
     both = CatchingUp("reading", work)
-    told = []
-    threads = [threading.Thread(target=lambda: told.append(both.run(30))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert told == [None] * 8
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda _: both.run(30), range(8))) == [None] * 8
     assert most == [1]
 
 

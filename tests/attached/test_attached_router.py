@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from attached_material import (
@@ -15,9 +16,9 @@ from attached_material import (
     scored,
     settings_state,
     vector_index,
+    where,
 )
 from llama_index.core.schema import Document, TextNode
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.errors import (
@@ -151,7 +152,7 @@ def test_filters_mean_the_same_everywhere(filled):
     filled.add_index(
         "asked", index=vector_index(contracts()).as_retriever(similarity_top_k=1), description="Contracts again"
     )
-    late = MetadataFilters(filters=[MetadataFilter(key="year", operator=">=", value=2024)])
+    late = where("year", 2024, ">=")
     for index in ("contracts", "asked"):
         found = filled.retrieve("rent and loan", index=index, strategy="vector", filters=late, top_k=4)
         assert {n.node_id for n in found.nodes} == {"lease", "loan"}
@@ -244,20 +245,9 @@ def test_a_name_is_taken_once(filled):
 
 
 def test_two_threads_cannot_take_one_name(router):
-    failures = []
-
-    def register():
-        try:
-            router.add_index("contracts", index=vector_index(contracts()))
-        except IndexExistsError as err:
-            failures.append(err)
-
-    threads = [threading.Thread(target=register) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(failures) == 5
+    with ThreadPoolExecutor(6) as pool:
+        tries = [pool.submit(router.add_index, "contracts", index=vector_index(contracts())) for _ in range(6)]
+    assert [type(one.exception()) for one in tries].count(IndexExistsError) == 5
     assert router.index_names() == ["contracts"]
 
 

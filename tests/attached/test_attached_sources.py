@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attached_material import attached, contracts, index_on, summary_index, vector_index
+from attached_material import attached, contracts, ids, index_on, summary_index, vector_index, where
 from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core import SimpleKeywordTableIndex, StorageContext, TreeIndex
@@ -13,7 +13,7 @@ from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import Document, MetadataMode, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQuery
+from llama_index.core.vector_stores.types import VectorStoreQuery
 
 from agentic_retriever.errors import StoreError
 from agentic_retriever.filters import matches, node_fields
@@ -23,6 +23,7 @@ from agentic_retriever.indices.attached import sources as store_sources
 from agentic_retriever.indices.attached import store
 from agentic_retriever.indices.attached.index import WatchedVersion
 from agentic_retriever.indices.attached.sources import DocstoreSource, QdrantSource, listed_ids
+from agentic_retriever.indices.derived import SilentProgress
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
 
@@ -39,17 +40,11 @@ def qdrant():
     client.close()
 
 
-class Told:
+class Told(SilentProgress):
     """Hears of progress."""
 
     def __init__(self):
         self.found = self.done = 0
-
-    def files(self, total):
-        raise AssertionError
-
-    def file_done(self, path):
-        raise AssertionError
 
     def nodes(self, found):
         self.found += found
@@ -58,8 +53,8 @@ class Told:
         self.done += done
 
 
-def ids(made):
-    return {node.node_id for node in made.nodes()}
+def listed(made):
+    return set(ids(made.nodes()))
 
 
 def test_every_kind_of_index_lists_its_nodes():
@@ -74,16 +69,14 @@ def test_every_kind_of_index_lists_its_nodes():
     ):
         found = listed_ids(index.index_struct)
         assert sorted(found) == sorted(expected), type(index).__name__
-        assert ids(attached(index)) == expected
+        assert listed(attached(index)) == expected
 
 
 def test_a_shared_docstore_does_not_mix_indexes_up():
     context = StorageContext.from_defaults()
-    first, second = contracts()[:2], contracts()[2:]
-    context.docstore.add_documents([*first, *second])
-    vectors = vector_index(first, storage_context=context)
-    made = attached(vectors)
-    assert ids(made) == {"lease", "supply"}
+    context.docstore.add_documents(contracts())
+    made = attached(vector_index(contracts()[:2], storage_context=context))
+    assert listed(made) == {"lease", "supply"}
     assert made.count() == 2
 
 
@@ -91,7 +84,7 @@ def test_a_node_deleted_from_the_vectors_alone_is_gone():
     index = vector_index(contracts())
     made = attached(index)
     index.delete_nodes(["lease"])
-    assert "lease" not in ids(caught_up(made))
+    assert "lease" not in listed(caught_up(made))
     assert [i for i, _ in made.keyword().search("warehouse rent", 5)] == []
 
 
@@ -103,10 +96,9 @@ def test_a_qdrant_collection_is_read_page_by_page(qdrant, monkeypatch):
     nodes = contracts(uuids=True, texts=texts)
     made = attached(index_on(qdrant, nodes))
     assert isinstance(made.source, QdrantSource)
-    assert ids(made) == {node.node_id for node in nodes}
+    assert listed(made) == {node.node_id for node in nodes}
     assert made.dimension == 64
-    filters = MetadataFilters(filters=[MetadataFilter(key="year", operator=">=", value=2005)])
-    query = VectorStoreQuery(query_embedding=[1.0] * 64, similarity_top_k=9, filters=filters)
+    query = VectorStoreQuery(query_embedding=[1.0] * 64, similarity_top_k=9, filters=where("year", 2005, ">="))
     assert {n.metadata["year"] for n in made.vector_store.query(query).nodes} == {2005, 2006}
     got, rows = made.vector_store.vectors([nodes[0].node_id, "00000000-0000-0000-0000-000000000000"])
     assert got == [nodes[0].node_id]
@@ -121,7 +113,7 @@ def test_the_embedded_store_is_read_where_it_is(tmp_path):
     held = QdrantEdgeVectorStore(tmp_path, dimension=64)
     index = index_on(held, contracts())
     made = attached(index)
-    assert ids(made) == {"lease", "supply", "loan", "staff"}
+    assert listed(made) == {"lease", "supply", "loan", "staff"}
     index.insert_nodes([TextNode(id_="new", text="the parking permit")])
     assert [i for i, _ in caught_up(made).keyword().search("parking permit", 5)] == ["new"]
     index.delete_nodes(["new"])
@@ -266,10 +258,9 @@ def test_a_node_of_its_own_is_its_source():
 
 def test_an_attached_store_is_read_only():
     made = attached(vector_index(contracts()))
-    with pytest.raises(StoreError, match="changed through LlamaIndex only"):
-        made.vector_store.add(contracts())
-    with pytest.raises(StoreError, match="changed through LlamaIndex only"):
-        made.vector_store.delete("staff")
+    for change, what in ((made.vector_store.add, contracts()), (made.vector_store.delete, "staff")):
+        with pytest.raises(StoreError, match="changed through LlamaIndex only"):
+            change(what)
 
 
 VALUES = st.one_of(st.integers(0, 3), st.sampled_from(["a", "b"]), st.none(), st.lists(st.sampled_from(["a", "b"])))
@@ -285,7 +276,7 @@ def test_a_filtered_search_is_exact(metadata, clause, top_k, by_ids):
     """Against brute force: the nearest of all that satisfy the filter, however the store is asked."""
     key, operator, value = clause
     nodes = [TextNode(id_=f"n{i:02}", text=f"rent number {i}", metadata=m) for i, m in enumerate(metadata)]
-    filters = MetadataFilters(filters=[MetadataFilter(key=key, operator=operator, value=value)])
+    filters = where(key, value, operator)
     index = vector_index(nodes)
     made = attached(index)
     made.source.takes_ids = by_ids
@@ -305,6 +296,5 @@ def test_few_of_many_are_found_by_asking_for_more(monkeypatch):
     texts = {f"n{i:03}": (f"rent {i}", "letter" if i % 60 else "rare", 2020) for i in range(240)}
     made = attached(vector_index(contracts(texts=texts)))
     made.source.takes_ids = False
-    filters = MetadataFilters(filters=[MetadataFilter(key="kind", value="rare")])
-    query = VectorStoreQuery(query_embedding=[0.1] * 64, similarity_top_k=4, filters=filters)
+    query = VectorStoreQuery(query_embedding=[0.1] * 64, similarity_top_k=4, filters=where("kind", "rare"))
     assert len(made.vector_store.query(query).ids) == 4
