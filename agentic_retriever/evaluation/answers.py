@@ -228,7 +228,12 @@ class JudgeLLM(CustomLLM):
         """Name and window of the model."""
         return LLMMetadata(model_name=self.model_name, context_window=self._client.context_tokens, num_output=256)
 
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:  # noqa: ANN401, ARG002 - LlamaIndex's signature
+    def complete(
+        self,
+        prompt: str,
+        formatted: bool = False,  # noqa: ARG002 - LlamaIndex's signature
+        **kwargs: Any,  # noqa: ANN401, ARG002 - LlamaIndex's signature
+    ) -> CompletionResponse:
         """Answer a prompt; raises ``LLMError`` if no tier answered."""
         return CompletionResponse(text=self._client.complete(prompt).text)
 

@@ -52,9 +52,9 @@ from agentic_retriever.evaluation.results import (
     BenchOptions,
     TargetResult,
     against_baseline,
-    oracle_row,
     routing_quality,
     rows_of,
+    with_oracle,
 )
 from agentic_retriever.evaluation.routing import ASKS_A_MODEL, RoutingBenchmark, bench_routing, material_key
 from agentic_retriever.evaluation.vectors import (
@@ -298,10 +298,8 @@ def _measured(bench: _Bench, target: _Target, journal: Journal) -> TargetResult:
     run_contestants(contestants, shares, journal, timer=timer, watcher=bench.watcher)
     rows = rows_of(contestants, shares, journal, seed=options.seed)
     strategies = [row for row in rows.values() if row.name != AUTO and not row.peer]
-    oracle = oracle_row(strategies, seed=options.seed) if every else None
-    if oracle is not None:
-        ours = {name: row for name, row in rows.items() if not row.peer}
-        rows = {**ours, oracle.name: oracle, **{name: row for name, row in rows.items() if row.peer}}
+    if every and len(strategies) > 1:
+        rows = with_oracle(rows, seed=options.seed)
     chosen = every and AUTO in rows and len(strategies) > 1
     return TargetResult(
         target=target.name,

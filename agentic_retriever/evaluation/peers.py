@@ -149,75 +149,63 @@ def _chosen(name: str, scores: Mapping[str, float], reason: str, mode: str) -> S
 
 # LlamaIndex's own retrievers over the same nodes and the same vectors.
 
-_ROUTER_NOTE: Final = (
-    "RouterRetriever with EmbeddingSingleSelector over one tool per strategy of ours, with our descriptions; embedding "
-    "these anew for each question, as it does, is not in its latency"
-)
-_FUSION_NOTE: Final = "QueryFusionRetriever, {mode}, over the two above, no generated queries"
+_ROUTER: Final = "llamaindex_router"
+_NOTES: Final = {
+    "llamaindex_vector": "VectorIndexRetriever over the in-memory store that VectorStoreIndex makes",
+    "llamaindex_bm25": "BM25Retriever with its defaults: English stemmer and stop words",
+    "llamaindex_fusion_rrf": "QueryFusionRetriever, reciprocal_rerank, over the two above, no generated queries",
+    "llamaindex_fusion_relative_score": "QueryFusionRetriever, relative_score, over the two above, no generated "
+    "queries",
+    _ROUTER: "RouterRetriever with EmbeddingSingleSelector over one tool per strategy of ours, with our descriptions; "
+    "embedding these anew for each question, as it does, is not in its latency",
+}
 
 
 def peer_contestants(
-    router: AgenticRouter,
-    index_name: str,
-    strategies: Sequence[Strategy],
-    vectors: Mapping[str, Vector],
-    *,
-    depth: int,
+    router: AgenticRouter, index_name: str, strategies: Sequence[Strategy], vectors: Mapping[str, Vector], *, depth: int
 ) -> list[Contestant]:
     """Make the peers over the nodes and vectors of an index, asked with the vector of the question at hand."""
     index = router.stored_index(index_name)
     nodes, embedding, model = _nodes(index), GivenEmbedding(), MockLLM()
-    vector = VectorIndexRetriever(
-        VectorStoreIndex(nodes, embed_model=embedding), similarity_top_k=depth, embed_model=embedding
-    )
-    bm25 = _bm25(nodes, depth)
-
-    def peer(
-        name: str, note: str, make: Callable[[], BaseRetriever], chosen: Callable[[], Mapping[str, Any]] = dict
-    ) -> Contestant:
-        retriever = cache(make)  # made when it is asked first, when no row before it closes the index any more
-
-        def ask(query: LabelledQuery) -> Found:
-            given = vectors[query.query_id]
-            embedding.ask(given)
-            return Found(retriever().retrieve(QueryBundle(query.text, embedding=given.tolist())), chosen())
-
-        return Contestant(name=name, ask=ask, peer=True, note=note)
+    store = VectorStoreIndex(nodes, embed_model=embedding)
+    vector = VectorIndexRetriever(store, similarity_top_k=depth, embed_model=embedding)
+    bm25, selector = _bm25(nodes, depth), _RememberingSelector(embedding)
 
     def fusion(mode: FUSION_MODES) -> BaseRetriever:
         return QueryFusionRetriever(
             [vector, bm25], llm=model, mode=mode, similarity_top_k=depth, num_queries=1, use_async=False
         )
 
-    peers = [
-        peer(
-            "llamaindex_vector",
-            "VectorIndexRetriever over the in-memory store that VectorStoreIndex makes",
-            lambda: vector,
-        ),
-        peer("llamaindex_bm25", "BM25Retriever with its defaults: English stemmer and stop words", lambda: bm25),
-        peer(
-            "llamaindex_fusion_rrf",
-            _FUSION_NOTE.format(mode="reciprocal_rerank"),
-            lambda: fusion(FUSION_MODES.RECIPROCAL_RANK),
-        ),
-        peer(
-            "llamaindex_fusion_relative_score",
-            _FUSION_NOTE.format(mode="relative_score"),
-            lambda: fusion(FUSION_MODES.RELATIVE_SCORE),
-        ),
-    ]
+    def routed() -> BaseRetriever:
+        return RouterRetriever(selector, _tools(router, index_name, strategies, embedding, depth), llm=model)
+
+    ways: dict[str, Callable[[], BaseRetriever]] = {
+        "llamaindex_vector": lambda: vector,
+        "llamaindex_bm25": lambda: bm25,
+        "llamaindex_fusion_rrf": lambda: fusion(FUSION_MODES.RECIPROCAL_RANK),
+        "llamaindex_fusion_relative_score": lambda: fusion(FUSION_MODES.RELATIVE_SCORE),
+    }
+    peers = [_peer(name, make, embedding, vectors, dict) for name, make in ways.items()]
     if strategies:
-        selector = _RememberingSelector(embedding)
-        peers.append(
-            peer(
-                "llamaindex_router",
-                _ROUTER_NOTE,
-                lambda: RouterRetriever(selector, _tools(router, index_name, strategies, embedding, depth), llm=model),
-                lambda: {"strategy": selector.last},
-            )
-        )
+        peers.append(_peer(_ROUTER, routed, embedding, vectors, lambda: {"strategy": selector.last}))
     return peers
+
+
+def _peer(
+    name: str,
+    make: Callable[[], BaseRetriever],
+    embedding: GivenEmbedding,
+    vectors: Mapping[str, Vector],
+    chosen: Callable[[], Mapping[str, Any]],
+) -> Contestant:
+    retriever = cache(make)  # made when it is asked first, when no row before it closes the index any more
+
+    def ask(query: LabelledQuery) -> Found:
+        given = vectors[query.query_id]
+        embedding.ask(given)
+        return Found(retriever().retrieve(QueryBundle(query.text, embedding=given.tolist())), chosen())
+
+    return Contestant(name=name, ask=ask, peer=True, note=_NOTES[name])
 
 
 class _RememberingSelector(EmbeddingSingleSelector):

@@ -214,10 +214,15 @@ def rows_of(
     return rows
 
 
-def oracle_row(rows: Sequence[Row], *, seed: int) -> Row | None:
+def with_oracle(rows: Mapping[str, Row], *, seed: int) -> dict[str, Row]:
+    """Put the oracle behind our rows and before the peers'."""
+    ours = {name: row for name, row in rows.items() if not row.peer}
+    oracle = oracle_row([row for name, row in ours.items() if name != AUTO], seed=seed)
+    return {**ours, ORACLE: oracle, **{name: row for name, row in rows.items() if row.peer}}
+
+
+def oracle_row(rows: Sequence[Row], *, seed: int) -> Row:
     """Take for each question what the strategy gave that did best on it by nDCG@10, the cheapest of equals."""
-    if len(rows) < 2:
-        return None
     by_cost = sorted(rows, key=lambda row: spec_of(row.name).cost)
     best = {query: max(by_cost, key=lambda row: row.quality[query][_QUALITY]) for query in rows[0].quality}
     return Row(

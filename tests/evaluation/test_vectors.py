@@ -123,7 +123,8 @@ def test_titles_where_words_cannot_be_told_apart(tmp_path):
 
     folder = write_beir(tmp_path / "deeds", BOATS, BOAT_QUERIES)
     titles = [f"โฉนดที่ดินแปลงที่ {at}" for at in range(3)]
-    records = [{"_id": f"b{at + 1}", "title": title, "text": "ที่ดินในจังหวัดเชียงใหม่"} for at, title in enumerate(titles)]
+    text = "ที่ดินในจังหวัดเชียงใหม่"
+    records = [{"_id": f"b{at + 1}", "title": title, "text": text} for at, title in enumerate(titles)]
     write_lines(folder / "corpus.jsonl", records)
     [found] = describe([load_dataset(folder)], {}).values()
     assert (found.origin, found.text) == ("titles", ", ".join(titles))
