@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from model_servers import chat
 from small_indexes import GOOD
 
@@ -11,11 +9,6 @@ COMPLEX = (
     "Compare in detail how the cat, the dog and the owl differ in when they sleep, hunt and walk, and explain why the "
     "one that hunts at night turns its head, while the others do not?"
 )
-
-
-def threads() -> int:
-    """Threads that live now."""
-    return threading.active_count()
 
 
 def status(code):

@@ -230,3 +230,46 @@ def test_model_calls_of_retrieval_are_counted_and_limited(make):
     assert none.usage.llm_calls == 0
     assert none.tier in {Tier.EXTRACTIVE, Tier.NONE}
     assert any("budget" in lost.reason for lost in none.degraded)
+
+
+PAPERS = [
+    ("Pooch, U. W.", "A translation of decision tables."),
+    ("Prieve, B. G.", "Page replacement algorithms compared."),
+    ("Salton, G.", "Clusters of documents in retrieval."),
+    ("Knuth, D. E.", "Articles written about the errors of a typesetting program."),
+]
+
+
+@pytest.fixture
+def papers(tmp_path, monkeypatch):
+    # Whatever is found looks poor by its cosine, so that the next strategy is always tried where that decides.
+    config = RouterConfig(data_dir=tmp_path / "data")
+    monkeypatch.setattr("agentic_retriever.pipeline.query.RETRY_BELOW", 1.0)
+    with AgenticRouter(config, embedding=FakeEmbedding(dimension=32)) as made:
+        documents = [
+            Document(text=text, doc_id=author.split(",")[0], metadata={"author": author}) for author, text in PAPERS
+        ]
+        made.add_index("papers", documents)
+        yield made
+
+
+def test_what_satisfies_a_stated_condition_is_not_given_up_for_nearer_texts(papers):
+    found = papers.retrieve("I am interested in articles written either by Prieve or Udo Pooch")
+    assert found.route.strategy.name == "metadata"
+    assert found.strategy is Strategy.METADATA
+    assert found.understood
+    assert {node.node.ref_doc_id for node in found.nodes} == {"Prieve", "Pooch"}
+    assert len(found.tried) == 1
+
+
+def test_without_a_condition_after_all_the_next_strategy_decides(papers):
+    found = papers.retrieve("Articles by Gerard Salton or others about clusters of documents")
+    assert found.route.strategy.name == "metadata"
+    assert not found.understood
+    assert found.tried[0].strategy is Strategy.METADATA
+    assert found.strategy is not Strategy.METADATA
+
+
+def test_a_pinned_strategy_stays(papers):
+    found = papers.retrieve("Articles by Gerard Salton or others about clusters of documents", strategy="metadata")
+    assert found.strategy is Strategy.METADATA

@@ -405,7 +405,7 @@ def test_five_thousand_queries_leave_nothing_behind(make_router, tmp_path, spans
 
 
 @linux_only
-def test_cancelled_queries_and_abandoned_streams_leave_nothing_behind(make_tiers, ollama, cloud, endpoints):
+def test_cancelled_queries_and_abandoned_streams_leave_nothing_behind(make_tiers, ollama, cloud, endpoints, spans):
     endpoints(failures=100)
     words = ["The cat ", "sleeps ", "sixteen "]
     mode("stall", stream_body("ollama", words, finish=None))(ollama)
@@ -422,6 +422,8 @@ def test_cancelled_queries_and_abandoned_streams_leave_nothing_behind(make_tiers
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, asyncio.CancelledError) for result in results)
         assert len(asyncio.all_tasks()) == 1
+        # The query's own span has ended, whatever still runs below it in a thread.
+        assert not [span_id for span_id in spans.open_spans if span_id.startswith("AgenticRouter.query")]
 
     async def abandoned():
         for number in range(50):
@@ -440,6 +442,7 @@ def test_cancelled_queries_and_abandoned_streams_leave_nothing_behind(make_tiers
     wait_until(lambda: ollama.open_connections == cloud.open_connections == 0, 10)
     wait_until(lambda: live_threads() <= threads + 2 * router.config.workers, 10)
     wait_until(lambda: sockets() <= open_sockets, 10)
+    wait_until(lambda: not spans.open_spans, 20)
     router.close()
     wait_until(lambda: live_threads() <= threads, 10)
 

@@ -1,9 +1,16 @@
+"""Answers in the cache: written and read whole, copied for each caller, never older than their index."""
+
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import copy
 import dataclasses
 import json
 import math
+import random
+import threading
+from contextlib import contextmanager
 
 import made_up_values
 import numpy as np
@@ -12,12 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_index.core.schema import Document, IndexNode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from made_up_values import COUNTS, NAMES, NUMBERS, TEXTS, answers
+from small_indexes import GOOD, QUESTION
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.cache import WarmOutcome
 from agentic_retriever.pipeline.answers import MAX_CHARS, AnswerCodec, copied_answer, warm_outcome, worth_keeping
 from agentic_retriever.schema import Answer, Degradation, Tier
-from agentic_retriever.testing import FakeEmbedding
+from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | NUMBERS | TEXTS,
@@ -170,3 +178,125 @@ def test_what_warming_counts(answer):
     assert warm_outcome(answer) is WarmOutcome.STORED
     assert warm_outcome(dataclasses.replace(answer, cached=True)) is WarmOutcome.CACHED
     assert warm_outcome(dataclasses.replace(answer, tier=Tier.NONE)) is WarmOutcome.NOT_KEPT
+
+
+HOURS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+@pytest.fixture
+def router(tmp_path):
+    with AgenticRouter(RouterConfig(data_dir=tmp_path), embedding=FakeEmbedding(dimension=64)) as made:
+        yield made
+
+
+def cat(hours):
+    return Document(text=f"The cat sleeps {hours} hours a day.", doc_id="cat")
+
+
+def test_an_index_that_was_removed_and_made_again(router):
+    for hours in HOURS[:3]:
+        router.add_index("animals", [cat(hours)], description="Cats")
+        assert f"{hours} hours" in router.query(QUESTION).text
+        router.remove_index("animals")
+
+
+@contextmanager
+def readers(router):
+    """Two threads that ask all the time; what they raise is raised in the end."""
+    stop, errors = threading.Event(), []
+
+    def read():
+        try:
+            while not stop.is_set():
+                router.query(QUESTION, index="animals", strategy="vector")
+        except Exception as err:  # noqa: BLE001 - raised by the assertion below
+            errors.append(err)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+
+
+def changed(router, random_, now):
+    """Change the index or leave it; return how long the cat sleeps then, according to it."""
+    kind = random_.choice(("update", "delete", "nothing"))
+    if kind == "update":
+        now = random_.choice(HOURS)
+        router.add_index("animals", [cat(now)])
+    elif kind == "delete" and now:
+        router.remove_documents("animals", ["cat"])
+        now = ""
+    return now
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_changes_with_readers(router, seed):
+    random_ = random.Random(seed)
+    now = random_.choice(HOURS)
+    router.add_index("animals", [cat(now), Document(text="The dog barks.", doc_id="dog")], description="Animals")
+    with readers(router):
+        for _ in range(25):
+            now = changed(router, random_, now)
+            answer = router.query(QUESTION, index="animals", strategy="vector")
+            texts = " ".join(node.node.text for node in answer.nodes)
+            assert [hours for hours in HOURS if f"{hours} hours" in texts] == [now] * bool(now)
+    router.add_index("animals", [cat("two")])
+    assert [router.query(QUESTION, index="animals", strategy="vector").cached for _ in range(2)] == [False, True]
+
+
+def spoil(nodes):
+    """Change all that a caller can change of nodes."""
+    for scored in nodes:
+        scored.score = -1.0
+        scored.node.text = "spoilt"
+        scored.node.metadata.clear()
+        scored.node.relationships.clear()
+
+
+def told(answer):
+    nodes = [(scored.score, scored.node.text, scored.node.metadata) for scored in answer.nodes]
+    return copy.deepcopy((answer.text, answer.citations, answer.checks, answer.confidence, nodes))
+
+
+def streamed(router):
+    """Spoil what is shown as soon as it is; return the answer as it came."""
+    stream = router.stream(QUESTION)
+    for _ in stream:
+        spoil(stream.nodes)
+    return stream.answer
+
+
+def streamed_by_task(router):
+    async def read():
+        stream = router.astream(QUESTION)
+        async for _ in stream:
+            spoil(stream.nodes)
+        return stream.answer
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("read", [streamed, streamed_by_task])
+def test_what_a_stream_shows_is_the_callers_own(make_router, read):
+    options = {"classifier": "profile", "selector": "heuristic", "answer_rescoring": False}
+    expected = told(make_router(model=FakeLLM([GOOD]), **options).query(QUESTION))
+    router = make_router(model=FakeLLM([GOOD]), **options)
+    first = read(router)
+    assert not first.cached
+    assert told(first) == expected
+    spoil(first.nodes)
+    for _ in range(2):
+        again = router.query(QUESTION)
+        assert again.cached
+        assert told(again) == expected
+        spoil(again.nodes)
+    # A cached answer is one piece, whose nodes are shown with it.
+    assert read(router).cached
+    assert told(router.query(QUESTION)) == expected
