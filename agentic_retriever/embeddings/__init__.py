@@ -1,8 +1,13 @@
 """Embedding models by name, with batches, a deadline and caches."""
 
-from agentic_retriever.embeddings.local import LocalE5Embedding
 from agentic_retriever.embeddings.model import EmbeddingModel
-from agentic_retriever.embeddings.resolve import KnownQueryEmbedding, embedding_name, ollama_models, resolve_embedding
+from agentic_retriever.embeddings.resolve import (
+    KnownQueryEmbedding,
+    LocalE5Embedding,
+    embedding_name,
+    ollama_models,
+    resolve_embedding,
+)
 from agentic_retriever.embeddings.vectors import DiskVectorCache, PackedVectors, VectorCache, VectorSource, text_hash
 
 __all__ = [

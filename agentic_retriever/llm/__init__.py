@@ -2,21 +2,23 @@
 
 from agentic_retriever.llm.build import build_client
 from agentic_retriever.llm.calls import (
+    AsyncPieces,
+    AsyncReplyStream,
     LLMReply,
     ModelClient,
+    ReplyStream,
     StreamsReplies,
     TierNeeds,
     ask,
     estimate_tokens,
+    failure_kind,
     random_boundary,
     spent_on,
     spent_on_failure,
 )
 from agentic_retriever.llm.client import Endpoint, LLMClient, RetryPolicy
-from agentic_retriever.llm.failures import failure_kind
 from agentic_retriever.llm.prices import FREE, CostReport, Price, PriceTable
 from agentic_retriever.llm.replies import Choice, containers, json_values, read_choice, without_thoughts
-from agentic_retriever.llm.streaming import AsyncPieces, AsyncReplyStream, ReplyStream
 from agentic_retriever.llm.tiers import TieredClient, TierHealth
 from agentic_retriever.schema import Attempt, FailureKind
 from agentic_retriever.threads import Breaker, BreakerState

@@ -11,10 +11,10 @@ import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
 from agentic_retriever.errors import ConfigError
+from agentic_retriever.llm.calls import event_hooks, is_ollama, model_name
 from agentic_retriever.llm.client import Endpoint, LLMClient, RetryPolicy
 from agentic_retriever.llm.prices import FREE, Price, PriceTable
 from agentic_retriever.llm.tiers import TieredClient
-from agentic_retriever.llm.watch import event_hooks, is_ollama, model_name
 from agentic_retriever.schema import Tier
 from agentic_retriever.threads import Breaker
 

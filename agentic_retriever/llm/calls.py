@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import contextvars
+import email.utils
+import math
+import queue
 import secrets
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkable
+
+from typing_extensions import Self
 
 from agentic_retriever.errors import (
     AgenticRetrieverError,
     AllModelsFailedError,
     BudgetExceededError,
+    DeadlineExceededError,
     LLMError,
+    LLMOutputError,
     ModelPausedError,
     OverloadedError,
     SynthesisError,
 )
 from agentic_retriever.llm.replies import without_thoughts
-from agentic_retriever.schema import NO_LIMITS, Attempt, Budget, Complexity, Tier, TierUsage, Usage
+from agentic_retriever.schema import NO_LIMITS, Attempt, Budget, Complexity, FailureKind, Tier, TierUsage, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from agentic_retriever.llm.streaming import ReplyStream
+    import httpx
+    from llama_index.core.base.llms.types import CompletionResponse
+    from llama_index.core.llms import LLM
+
+    from agentic_retriever.threads import DeadlineCaller
+
 
 _DRAWS: Final = 4
 _NOT_SENT: Final = (BudgetExceededError, ModelPausedError, OverloadedError)
@@ -167,3 +187,589 @@ def spent_on_failure(client: ModelClient, failure: AgenticRetrieverError) -> tup
     if isinstance(failure, _NOT_SENT) or isinstance(failure.__cause__, SynthesisError):
         return ()
     return (_usage(Attempt(tier=client.tier, model=client.model)),)
+
+
+# What can go wrong with a model call, told apart without importing any provider's package.
+
+FAILURES: Final = (LLMError, DeadlineExceededError)
+"""How a model call fails; anything else is a defect or an interrupt."""
+
+_HINTS: Final = {
+    FailureKind.TIMEOUT: "allow more time with llm_timeout_s, or take a faster model",
+    FailureKind.UNREACHABLE: "check that it runs and that its address is right",
+    FailureKind.AUTHENTICATION: "check the key, for OpenRouter OPENROUTER_API_KEY",
+    FailureKind.PAYMENT: "add credit, or take another model",
+    FailureKind.NOT_FOUND: "check the model's name, for Ollama run `ollama pull`",
+    FailureKind.BAD_REQUEST: "check the model's name and that the prompt fits its context",
+    FailureKind.RATE_LIMITED: "wait, or take another model",
+    FailureKind.SERVER: "try again, or take another model",
+    FailureKind.OUTPUT: "try again, or take another model",
+}
+
+_BY_STATUS: Final = {
+    401: FailureKind.AUTHENTICATION,
+    402: FailureKind.PAYMENT,
+    403: FailureKind.AUTHENTICATION,
+    404: FailureKind.NOT_FOUND,
+    408: FailureKind.TIMEOUT,
+    429: FailureKind.RATE_LIMITED,
+    504: FailureKind.TIMEOUT,
+}
+
+_OWN: Final[tuple[tuple[type[AgenticRetrieverError], FailureKind], ...]] = (
+    (LLMOutputError, FailureKind.OUTPUT),
+    (ModelPausedError, FailureKind.PAUSED),
+    (BudgetExceededError, FailureKind.BUDGET),
+    (OverloadedError, FailureKind.OVERLOADED),
+    (DeadlineExceededError, FailureKind.TIMEOUT),
+)
+# A body that is HTML, empty, cut, an error object with status 200 or lacks its choices shows as one of these, raised
+# deep inside the provider's client.
+_UNUSABLE: Final = (ValueError, TypeError, AttributeError, LookupError)
+
+
+class WithheldError(Exception):
+    """Stands for a foreign error whose text holds a secret."""
+
+    def __init__(self, err: BaseException) -> None:
+        super().__init__(f"{type(err).__name__}, whose text is withheld since it holds a secret")
+        self.kind = failure_kind(err)
+
+
+def failure_kind(err: BaseException) -> FailureKind:
+    """Tell why a model call failed; one of our own errors is judged by its cause.
+
+    Providers' errors are known by their HTTP status and by the names of their classes, so that any LlamaIndex model is
+    covered and none has to be installed. An error never seen before is ``OTHER``.
+    """
+    own = next((kind for cls, kind in _OWN if isinstance(err, cls)), None)
+    if own is not None:
+        return own
+    if isinstance(err, WithheldError):
+        return err.kind
+    if isinstance(err, LLMError) and err.__cause__ is not None:
+        return failure_kind(err.__cause__)
+    status = getattr(err, "status_code", None)
+    if isinstance(status, int) and status >= 400:
+        return _BY_STATUS.get(status, FailureKind.SERVER if status >= 500 else FailureKind.BAD_REQUEST)
+    return _kind_by_class(err)
+
+
+def _kind_by_class(err: BaseException) -> FailureKind:
+    names = [cls.__name__ for cls in type(err).__mro__]
+    if any("Timeout" in name for name in names):
+        return FailureKind.TIMEOUT
+    if any(name.endswith(("ConnectionError", "ConnectError", "TransportError")) for name in names):
+        return FailureKind.UNREACHABLE
+    # Before OSError, which covers the rest of what sockets raise: a ValidationError is a ValueError.
+    if isinstance(err, _UNUSABLE):
+        return FailureKind.OUTPUT
+    if isinstance(err, OSError):
+        return FailureKind.UNREACHABLE
+    return FailureKind.SERVER if any(name in {"ResponseError", "APIError"} for name in names) else FailureKind.OTHER
+
+
+def own_error(err: BaseException, *, who: str, timeout_s: float, secrets: Sequence[str]) -> AgenticRetrieverError:
+    """Turn a foreign error into one of ours with its cause, to be raised out of the handler.
+
+    The text of ``err`` is left out: it may hold the provider's raw body, the prompt or a key. Where it holds one of the
+    secrets, a stand-in takes its place as the cause too.
+    """
+    kind = failure_kind(err)
+    status = getattr(err, "status_code", None)
+    detail = f"HTTP {status}" if isinstance(status, int) and status > 0 else type(err).__name__
+    if kind is FailureKind.TIMEOUT:
+        detail += f", {timeout_s:.1f} s"
+    text = f"{who}: {kind.value} ({detail}); {_HINTS.get(kind, 'see the cause')}"
+    kinds: dict[FailureKind, type[AgenticRetrieverError]] = {
+        FailureKind.TIMEOUT: DeadlineExceededError,
+        FailureKind.OUTPUT: LLMOutputError,
+    }
+    error = kinds.get(kind, LLMError)(text)
+    error.__cause__ = WithheldError(err) if _holds_secret(err, secrets) else err
+    return error
+
+
+def _holds_secret(err: BaseException, secrets: Sequence[str]) -> bool:
+    seen: BaseException | None = err
+    for _ in range(8):
+        if seen is None:
+            return False
+        if any(secret and secret in f"{seen!s} {seen!r}" for secret in secrets):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+# Sight of a provider below LlamaIndex's face: its HTTP requests, and what models and raw responses say of themselves.
+#
+# A provider's client limits each read and knows no total time. The hooks made here give each request no more than the
+# time that its call has left, and keep hold of its connection, so that a call that was given up ends at once: its
+# thread
+# and its socket do not wait for the server.
+
+T = TypeVar("T")
+
+_CURRENT: contextvars.ContextVar[CallWatch | None] = contextvars.ContextVar("agentic_retriever_call", default=None)
+_CUT: Final = frozenset({"length", "max_tokens", "model_length", "content_filter"})
+_DEFAULT_WINDOW: Final = 4_096
+
+
+class CallWatch:
+    """One call to a provider, seen from below its client; safe to use from several threads."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.retry_after_s: float | None = None  # what the server asked to wait before the next request
+        self._deadline = time.monotonic() + limit_s
+        self._lock = threading.RLock()
+        self._connection: Any = None
+        self._responses: list[httpx.Response] = []
+        self._over = False
+        self._cancelled = False
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Run the call in this thread, with its requests in sight."""
+        token = _CURRENT.set(self)
+        try:
+            return function()
+        finally:
+            _CURRENT.reset(token)
+            self.finish()
+
+    def finish(self) -> None:
+        """Close the responses, in the thread that reads them and before their iterators are dropped.
+
+        A stream of the ``openai`` package that is dropped half read is part of a reference cycle. The collector would
+        close its response in whatever thread it runs, which waits for ever if that thread holds the connection pool's
+        lock.
+        """
+        with self._lock:
+            self._over, self._connection = True, None
+        for response in self._responses:
+            response.close()
+
+    def cancel(self) -> None:
+        """Give the call up: its connection is cut, and it sends no further request. Does nothing once it is over."""
+        with self._lock:
+            self._cancelled = True
+            connection, self._connection = self._connection, None
+            if connection is not None and not self._over:
+                _cut(connection)
+
+    def starts(self, request: httpx.Request) -> None:
+        """Limit a request to the time that is left; ``DeadlineExceededError`` if the call was given up."""
+        left = self._deadline - time.monotonic()
+        if self._cancelled or left <= 0:
+            raise DeadlineExceededError("the call was given up before its request was sent")
+        limits = request.extensions.get("timeout") or {}
+        request.extensions["timeout"] = {
+            kind: min(left, limits.get(kind) or left) for kind in ("connect", "read", "write", "pool")
+        }
+
+    def answered(self, response: httpx.Response) -> None:
+        """Note what a response's head says."""
+        self.retry_after_s = retry_after_s(response.headers)
+        self._responses.append(response)
+        with self._lock:
+            self._connection = response.extensions.get("network_stream")
+            if self._cancelled and self._connection is not None:
+                _cut(self._connection)
+
+
+def event_hooks() -> dict[str, list[Callable[..., Any]]]:
+    """Return the hooks for an ``httpx.Client`` whose calls are to be seen."""
+    return {"request": [_on_request], "response": [_on_response]}
+
+
+def _on_request(request: httpx.Request) -> None:
+    watch = _CURRENT.get()
+    if watch is not None:
+        watch.starts(request)
+
+
+def _on_response(response: httpx.Response) -> None:
+    watch = _CURRENT.get()
+    if watch is not None:
+        watch.answered(response)
+
+
+def _cut(connection: Any) -> None:  # noqa: ANN401 - httpcore.NetworkStream, which has no public type in httpx
+    sock = connection.get_extra_info("socket")
+    if isinstance(sock, socket.socket):
+        # The plain socket's method: that of an SSL socket takes its state away below the thread that reads from it.
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def retry_after_s(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
+    """Read the seconds, from 0, of a ``Retry-After`` (RFC 9110, section 10.2.3), which may be a date.
+
+    ``headers`` have names in lower case, or ignore case; ``now`` gives seconds since 1970.
+    """
+    value = str(headers.get("retry-after") or "").strip()
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - now()
+        except (TypeError, ValueError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def model_name(llm: LLM) -> str:
+    """Return a model's name without asking its server."""
+    # Not llm.metadata: for Ollama without a context window that is a network call.
+    for name in ("model", "model_name"):
+        value = getattr(llm, name, None)
+        if isinstance(value, str) and value.strip():
+            return value
+    return type(llm).__name__
+
+
+def is_ollama(llm: LLM) -> bool:
+    """Tell whether a model runs on an Ollama server."""
+    return any(cls.__name__ == "Ollama" and "ollama" in cls.__module__ for cls in type(llm).__mro__)
+
+
+def model_window(llm: LLM) -> int:
+    """Return the tokens that a model's context holds, without asking its server; 4,096 if it does not say."""
+    own = getattr(llm, "context_window", None)
+    if isinstance(own, int) and own > 0:
+        return own
+    if is_ollama(llm):
+        return _DEFAULT_WINDOW
+    try:
+        window = llm.metadata.context_window
+    except Exception:  # noqa: BLE001 - the seam to foreign code: models raise whatever they like for unknown names
+        return _DEFAULT_WINDOW
+    return window if window > 0 else _DEFAULT_WINDOW
+
+
+@dataclass(slots=True)
+class Ending:
+    """What a provider's raw responses say about their end: the one of a whole reply, or those of a stream in turn."""
+
+    prompt_tokens: int = 0  # as the provider counted them; 0 if it did not
+    completion_tokens: int = 0
+    read_tokens: int = 0  # of the prompt, by an Ollama server, which cuts a prompt to its window without a word
+    reason: str = ""  # such as "stop" or "length"
+    announced: bool = False  # whether this is a protocol that says when an answer is done
+    done: bool = False
+
+    def see(self, raw: object) -> None:
+        """Read one raw response."""
+        usage = _field(raw, "usage")
+        self.read_tokens = _count(raw, "prompt_eval_count") or self.read_tokens
+        self.prompt_tokens = _count(usage, "prompt_tokens") or self.read_tokens or self.prompt_tokens
+        self.completion_tokens = (
+            _count(usage, "completion_tokens") or _count(raw, "eval_count") or self.completion_tokens
+        )
+        choices = _field(raw, "choices")
+        first = choices[0] if isinstance(choices, (list, tuple)) and choices else None
+        reason = _field(first, "finish_reason") or _field(raw, "done_reason")
+        if isinstance(reason, str) and reason:
+            self.reason = reason
+        done = _field(raw, "done")
+        self.announced = self.announced or isinstance(done, bool) or first is not None
+        self.done = self.done or done is True or bool(_field(first, "finish_reason"))
+
+    @property
+    def cut(self) -> bool:
+        """Whether the answer stopped short, or stopped without saying that it was done."""
+        return self.reason in _CUT or (self.announced and not self.done)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the provider says that it failed within the answer, as OpenRouter does with ``"error"``."""
+        return self.reason == "error"
+
+
+def _field(raw: object, name: str) -> object:
+    """Read a field of a provider's response, which is a mapping or an object."""
+    return raw.get(name) if isinstance(raw, Mapping) else getattr(raw, name, None)
+
+
+def _count(raw: object, name: str) -> int:
+    value = _field(raw, name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+# Answers word by word: through threads, under one total deadline, without leaving anything behind.
+
+_END = object()
+_STOP = object()
+
+
+class StreamStopped(BaseException):
+    """The reader closed the stream, which is no error."""
+
+
+def result_of(pieces: Generator[str, None, T]) -> T:
+    """Run a generator to its end and return its result."""
+    try:
+        while True:
+            next(pieces)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+class Canceller:
+    """Lets another thread end a stream while its reader waits."""
+
+    def __init__(self) -> None:
+        # Reentrant, since a finalizer may cancel in the middle of anything.
+        self._lock = threading.RLock()
+        self._event = threading.Event()
+        self._stop: Callable[[], None] | None = None
+
+    def on_cancel(self, stop: Callable[[], None] | None) -> None:
+        """Set what ends the wait of the reader; called at once if the stream is closed already."""
+        with self._lock:
+            self._stop = stop
+            if stop is not None and self._event.is_set():
+                stop()
+
+    def cancel(self) -> None:
+        """Close the stream."""
+        with self._lock:
+            self._event.set()
+            if self._stop is not None:
+                self._stop()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait; ``StreamStopped`` if the stream is closed, or gets so."""
+        if self._event.wait(seconds):
+            raise StreamStopped
+
+
+class TokenFeed:
+    """Brings the pieces of one streamed reply from the thread that reads it to the one that shows it.
+
+    Args:
+        who: The model, for messages.
+        limit_s: Seconds until the last piece.
+        watch: The call behind it, to be cut when the reader goes away.
+    """
+
+    def __init__(self, who: str, limit_s: float, watch: CallWatch) -> None:
+        self.text = ""  # what was handed out so far
+        self.ending = Ending()
+        self._who = who
+        self._limit_s = limit_s
+        self._deadline = time.monotonic() + limit_s
+        self._watch = watch
+        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+
+    def fill(self, open_stream: Callable[[], Iterator[CompletionResponse]]) -> None:
+        """Read the reply to its end, or until nobody wants it any more; runs in a thread of its own."""
+        try:
+            self._watch.run(lambda: self._read(open_stream))
+        except BaseException as err:  # noqa: BLE001 - handed to the reader, who raises it
+            self._queue.put(err)
+        else:
+            self._queue.put(_END)
+
+    def _read(self, open_stream: Callable[[], Iterator[CompletionResponse]]) -> None:
+        chunks = open_stream()
+        try:
+            for chunk in chunks:
+                if self._stopped.is_set():
+                    return
+                self._queue.put(chunk)
+        finally:
+            self._watch.finish()
+            close = getattr(chunks, "close", None)
+            if close is not None:
+                close()
+
+    def stop(self) -> None:
+        """End the reader's wait and the call; harmless at any time and more than once."""
+        self._stopped.set()
+        self._queue.put(_STOP)
+        self._watch.cancel()
+
+    def tokens(self) -> Generator[str, None, None]:
+        """Yield the pieces as they come; blank ones before the first word are held back.
+
+        Raises:
+            DeadlineExceededError: If the time ran out.
+            StreamStopped: If the reader went away.
+            BaseException: Whatever the model's client raised.
+        """
+        seen = held = ""
+        while True:
+            item = self._next()
+            if item is _END:
+                return
+            chunk: CompletionResponse = item  # type: ignore[assignment]  # _next raises for all else
+            self.ending.see(getattr(chunk, "raw", None))
+            delta = _delta(chunk, seen)
+            seen += delta
+            held += delta
+            if held and (self.text or held.strip()):
+                self.text += held
+                piece, held = held, ""
+                yield piece
+
+    def _next(self) -> object:
+        try:
+            item = self._queue.get(timeout=max(0.0, self._deadline - time.monotonic()))
+        except queue.Empty:
+            raise DeadlineExceededError(
+                f"{self._who} did not end its answer within {self._limit_s:.1f} s; allow more time"
+            ) from None
+        # What the cut connection raises comes after the reader went away and is no failure.
+        if item is _STOP or self._stopped.is_set():
+            raise StreamStopped
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+
+def _delta(chunk: CompletionResponse, seen: str) -> str:
+    delta = getattr(chunk, "delta", None)
+    if isinstance(delta, str):
+        return delta
+    # Some models give the whole text so far and no delta.
+    text = getattr(chunk, "text", None)
+    return text[len(seen) :] if isinstance(text, str) and text.startswith(seen) else ""
+
+
+class ReplyStream:
+    """The pieces of an answer as they come; afterwards ``reply`` holds the whole.
+
+    Nothing is asked before the first piece is wanted; the time counts from then. A stream that is closed, left by
+    ``with`` or forgotten ends its call at once.
+
+    Attributes:
+        text: What came so far.
+        reply: The whole reply with its accounts, once the stream has ended by itself.
+    """
+
+    def __init__(self, run: Callable[[Canceller], Generator[str, None, LLMReply]]) -> None:
+        self.text = ""
+        self.reply: LLMReply | None = None
+        self._canceller = Canceller()
+        self._pieces = run(self._canceller)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            piece = next(self._pieces)
+        except StopIteration as end:
+            if end.value is not None:
+                self.reply = end.value
+            raise StopIteration from None
+        except StreamStopped:
+            raise StopIteration from None
+        self.text += piece
+        return piece
+
+    def close(self) -> None:
+        """Give the answer up; harmless at any time, more than once and from any thread."""
+        self._canceller.cancel()
+        with contextlib.suppress(ValueError):  # another thread waits in it, and has just been woken
+            self._pieces.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Pieces(Protocol):
+    """Text that comes piece by piece and can be given up from another thread."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def close(self) -> None:
+        """Give the rest up."""
+
+
+class AsyncPieces:
+    """Reads pieces for ``async for`` in a thread that ``caller`` starts; the event loop is never blocked.
+
+    Attributes:
+        text: What came so far.
+    """
+
+    def __init__(self, stream: Pieces, caller: DeadlineCaller) -> None:
+        self._stream = stream
+        self._caller = caller
+        self._queue: asyncio.Queue[object] | None = None
+        self._ended = False
+        self.text = ""
+        weakref.finalize(self, stream.close)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        if self._ended:
+            raise StopAsyncIteration
+        if self._queue is None:
+            self._queue = asyncio.Queue()
+            self._caller.start(_pump(self._stream, asyncio.get_running_loop(), self._queue), 0.0)
+        item = await self._queue.get()
+        if isinstance(item, str):
+            self.text += item
+            return item
+        self._ended = True
+        if isinstance(item, Exception):
+            raise item
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Give the answer up; harmless at any time and more than once."""
+        self._ended = True
+        self._stream.close()
+        if self._queue is not None:
+            self._queue.put_nowait(_END)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+
+class AsyncReplyStream(AsyncPieces):
+    """The twin of :class:`ReplyStream` for ``async for``."""
+
+    def __init__(self, stream: ReplyStream, caller: DeadlineCaller) -> None:
+        super().__init__(stream, caller)
+        self._replies = stream
+
+    @property
+    def reply(self) -> LLMReply | None:
+        """The whole reply with its accounts, once the stream has ended by itself."""
+        return self._replies.reply
+
+
+def _pump(stream: Pieces, loop: asyncio.AbstractEventLoop, pieces: asyncio.Queue[object]) -> Callable[[], None]:
+    """Return what reads a stream in a thread and hands its pieces to an event loop, without holding its reader."""
+
+    def post(item: object) -> None:
+        try:
+            loop.call_soon_threadsafe(pieces.put_nowait, item)
+        except RuntimeError:  # the loop is closed, so nobody listens
+            stream.close()
+
+    def run() -> None:
+        try:
+            for piece in stream:
+                post(piece)
+        except Exception as err:  # noqa: BLE001 - handed to the reader, who raises it
+            post(err)
+        else:
+            post(_END)
+
+    return run

@@ -18,10 +18,23 @@ from agentic_retriever.errors import (
     OverloadedError,
     StreamBrokenError,
 )
-from agentic_retriever.llm.calls import NO_NEEDS, LLMReply, TierNeeds, estimate_tokens
-from agentic_retriever.llm.failures import FAILURES, failure_kind, own_error
-from agentic_retriever.llm.streaming import Canceller, ReplyStream, TokenFeed, result_of
-from agentic_retriever.llm.watch import CallWatch, Ending, model_name, model_window
+from agentic_retriever.llm.calls import (
+    FAILURES,
+    NO_NEEDS,
+    CallWatch,
+    Canceller,
+    Ending,
+    LLMReply,
+    ReplyStream,
+    TierNeeds,
+    TokenFeed,
+    estimate_tokens,
+    failure_kind,
+    model_name,
+    model_window,
+    own_error,
+    result_of,
+)
 from agentic_retriever.schema import Attempt, FailureKind, Tier
 from agentic_retriever.threads import DeadlineCaller
 

@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel, ConfigDict
 
 from agentic_retriever.errors import AllModelsFailedError, DeadlineExceededError, StreamBrokenError
-from agentic_retriever.llm.calls import NO_NEEDS, LLMReply, TierNeeds, estimate_tokens
+from agentic_retriever.llm.calls import (
+    FAILURES,
+    NO_NEEDS,
+    AsyncReplyStream,
+    Canceller,
+    LLMReply,
+    TierNeeds,
+    estimate_tokens,
+    failure_kind,
+)
 from agentic_retriever.llm.client import AskedModel, LLMClient
-from agentic_retriever.llm.failures import FAILURES, failure_kind
 from agentic_retriever.llm.prices import CostReport, Price, cost_report
-from agentic_retriever.llm.streaming import AsyncReplyStream, Canceller
 from agentic_retriever.schema import Attempt, Complexity, FailureKind, Tier
 from agentic_retriever.threads import DeadlineCaller
 

@@ -3,17 +3,25 @@
 Routing chooses among descriptions of content and strategies; it never sees a retriever.
 """
 
-from agentic_retriever.routing.abstention import Scope, Support, scope_of, support_of
-from agentic_retriever.routing.classifier import EmbeddingClassifier, IndexClassifier, ProfileClassifier
+from agentic_retriever.routing.classifier import (
+    EmbeddingClassifier,
+    IndexClassifier,
+    ProfileClassifier,
+    Scope,
+    Support,
+    scope_of,
+    support_of,
+)
 from agentic_retriever.routing.complexity import (
     assess_complexity,
     complexity_reasons,
     register_language,
     unregister_language,
 )
-from agentic_retriever.routing.features import FEATURES, DomainTerms, query_features
 from agentic_retriever.routing.models import AutoClassifier, AutoSelector, LLMClassifier, LLMSelector
 from agentic_retriever.routing.selector import (
+    FEATURES,
+    DomainTerms,
     HeuristicSelector,
     RoundRobinSelector,
     StrategySelector,
@@ -21,6 +29,7 @@ from agentic_retriever.routing.selector import (
     fused_weights,
     packaged_weights,
     parse_weights,
+    query_features,
 )
 
 __all__ = [

@@ -4,21 +4,310 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
+import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from agentic_retriever.errors import ConfigError, NoEligibleStrategyError
-from agentic_retriever.routing.features import FEATURES
-from agentic_retriever.routing.signals import softmax
+from agentic_retriever.indices.profile import name_words
+from agentic_retriever.routing.complexity import question_count
+from agentic_retriever.routing.signals import (
+    WORDED,
+    SignalTable,
+    examined,
+    query_terms,
+    read_query,
+    shown_form,
+    softmax,
+    value_hits,
+)
 from agentic_retriever.schema import NO_LIMITS, Selection, Strategy
+from agentic_retriever.text import Tokenizer, detect_language
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from agentic_retriever.indices.profile import IndexProfile
     from agentic_retriever.schema import Budget, StrategyCard
+
+
+# Signals in a query that tell which strategy suits it, each in [0, 1].
+
+# Whether a query asks for what certain people wrote or own, and the index knows these people.
+
+SIGNAL: Final = "authorship"
+
+_MAX_CUES: Final = 8
+_NAME_WORDS: Final = 5
+_WINDOW: Final = 60
+_COMMON_SHARE: Final = 0.02
+_FEW_NODES: Final = 2
+_MIN_RUN, _MAX_RUN = 4, 30
+_JOINTS: Final = frozenset(
+    ["or", "and", "&", "y", "e", "o", "u", "the", "de", "del", "van", "von", "der", "mr", "ms", "dr"]
+)
+# The words behind "by" as far as they may be names: "Prieve or Udo W. Pooch, Knuth".
+_WORD_BEHIND: Final = re.compile(r"[\w.'’-]{1,40}|&")
+
+
+def names_people(query: str, profile: IndexProfile) -> bool:
+    """Tell whether a query names people as authors or owners whom the index has as such.
+
+    Words that say so must stand before a name of which a word is among ``profile.people`` and not common in the text of
+    the index. The name needs a capital where its script has them. A query without any capital may do without behind the
+    cues that are words of the table (*written by*), though not behind its patterns, such as a mere *by*, and then the
+    text must hardly have the word.
+    """
+    if not profile.people:
+        return False
+    read, shown = read_query(query), shown_form(query)
+    # Where positions do not agree, since a capital has two small letters, all letters count as small.
+    shown = shown if len(shown) == len(read.text) else read.text
+    small = not any(map(str.isupper, shown))
+    for table in read.tables:
+        cues = (table.words[SIGNAL],) if small and table.spaced else (table.words[SIGNAL], *table.patterns[SIGNAL])
+        found = (match.end() for pattern in cues for match in pattern.finditer(read.text))
+        for end in islice(found, _MAX_CUES):
+            behind = shown[end : end + _WINDOW]
+            words = _name_words(behind, small=small) if table.spaced else _runs(behind)
+            if any(_is_known(word, profile, limit=_FEW_NODES if small else None) for word in words):
+                return True
+    return False
+
+
+def _name_words(behind: str, *, small: bool) -> Iterator[str]:
+    """The words that may be of names, up to the first that cannot; of a text without capitals, the first two."""
+    words = _WORD_BEHIND.findall(behind)
+    for word in words[: 2 if small else _NAME_WORDS]:
+        if word[0].isupper() or word[0].lower() == word[0].upper() or small:
+            yield from name_words(word)
+        elif word.casefold().rstrip(".") not in _JOINTS:
+            return
+
+
+def _runs(behind: str) -> Iterator[str]:
+    """Every run of letters that may be a word of a name, for scripts without spaces between words."""
+    for word in name_words(behind):
+        for start in range(len(word)):
+            yield from (word[start:end] for end in range(start + _MIN_RUN, min(start + _MAX_RUN, len(word)) + 1))
+
+
+def _is_known(word: str, profile: IndexProfile, *, limit: int | None) -> bool:
+    if not any(word in names for names in profile.people.values()):
+        return False
+    most = max(_FEW_NODES, int(_COMMON_SHARE * profile.nodes)) if limit is None else limit
+    terms = Tokenizer(language=profile.language).query_tokens(word)
+    # A word without terms is a stop word.
+    return bool(terms) and all(profile.document_frequency.get(term, 0) <= most for term in terms)
+
+
+FEATURES: Final = (
+    "metadata_values",
+    "codes",
+    "quoted",
+    "references",
+    "acronyms",
+    "rare_terms",
+    "range",
+    "comparison",
+    "analysis",
+    "several_questions",
+    "overview",
+    "procedure",
+    "whole",
+    "detail",
+    "listing",
+    "people",
+    "domain_terms",
+    "length",
+    "complexity",
+)
+"""Names of all signals, each of which ``query_features`` returns."""
+
+# One field named may be chance ("policy" in a question about policies), two hardly are.
+_BY_FIELDS: Final = (0.0, 0.35, 0.8, 1.0)
+_BY_QUESTIONS: Final = (0.0, 0.0, 0.7, 1.0)
+_BY_CODES: Final = (0.0, 0.9, 1.0)
+_FULL_LENGTH: Final = 300
+_RARE_SHARE: Final = 0.02
+_MIN_RARE: Final = 2
+
+_QUOTED: Final = re.compile(r"\"[^\"\s][^\"]{0,200}\"|«[^»]{1,200}»|“[^”]{1,200}”|„[^“”]{1,200}[“”]|「[^」]{1,200}」")
+_TOKEN: Final = re.compile(r"[^\s\"'«»“”„()\[\]¿?¡!,;:<>]{2,40}")
+_EDGES: Final = ".-_/…"
+# E42, NS-3, 3A-20000, RD-750/2010; letters of other scripts need a separator, for their words touch numbers freely.
+_LATIN_CODE: Final = re.compile(r"[A-Za-z]{1,12}[-./]?[0-9][\w./-]*|[0-9]{1,12}[A-Za-z]{1,6}[-./][0-9][\w./-]*")
+_OTHER_CODE: Final = re.compile(r"(?:[^\W\d_]{1,5}[-.]){1,6}[0-9][\w./-]*")
+_DOTTED: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){2,6}")
+_LONG_NUMBER: Final = re.compile(r"[0-9]{5,18}")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z]\w*_\w+|[a-z]+[A-Z]\w*|[A-Za-z]{1,12}(?:\+\+|#)|[A-Z]{2,8}/[A-Z]{2,8}")
+_ACRONYM: Final = re.compile(r"(?<![\w])[A-Z]{2,6}(?![\w])")
+_YEAR: Final = re.compile(r"(?<![\w.,])[12][0-9]{3}(?![\w]|[.,][0-9])")
+_FIRST_YEAR, _LAST_YEAR = 1000, 2999
+
+
+def query_features(
+    query: str,
+    profile: IndexProfile | None,
+    complexity_score: float,
+    *,
+    domain_terms: DomainTerms | None = None,
+) -> Mapping[str, float]:
+    """Find the signals in a query."""
+    raw, read = unicodedata.normalize("NFKC", examined(query)), read_query(query)
+    text, tables = read.text, read.tables
+    signals = {name: float(any(table.matches(name, text) for table in tables)) for name in WORDED}
+    bounds = list(_ranges(text, tables))
+    codes = {token for token in _tokens(raw) if _is_code(token)}
+    language = profile.language if profile else detect_language(query)
+    terms = query_terms(query, language) if profile or domain_terms else ()
+    signals |= {
+        "metadata_values": _graded(_BY_FIELDS, _fields_named(profile, terms, raw, bounds) if profile else 0),
+        "codes": _graded(_BY_CODES, len(codes)),
+        "quoted": float(_QUOTED.search(raw) is not None),
+        "acronyms": float(not raw.isupper() and _ACRONYM.search(raw) is not None),
+        "rare_terms": _rare_share(profile, terms) if profile else 0.0,
+        "range": float(bool(bounds)),
+        "people": float(profile is not None and names_people(query, profile)),
+        "domain_terms": domain_terms.strength(terms, language) if domain_terms else 0.0,
+        "several_questions": _graded(_BY_QUESTIONS, question_count(text, tables)),
+        "length": min(1.0, len(query.strip()) / _FULL_LENGTH),
+        "complexity": min(1.0, max(0.0, complexity_score)),
+    }
+    return {name: signals[name] for name in FEATURES}
+
+
+def _graded(grades: Sequence[float], count: int) -> float:
+    return grades[min(count, len(grades) - 1)]
+
+
+def _tokens(raw: str) -> Iterator[str]:
+    for match in _TOKEN.finditer(raw):
+        token = match[0].strip(_EDGES)
+        if token:
+            yield token
+
+
+def _is_code(token: str) -> bool:
+    """Tell codes, versions, section numbers and identifiers from words, amounts and measures."""
+    patterns = (_LATIN_CODE, _OTHER_CODE, _DOTTED, _LONG_NUMBER, _IDENTIFIER)
+    return any(pattern.fullmatch(token) for pattern in patterns)
+
+
+def _ranges(text: str, tables: Sequence[SignalTable]) -> Iterator[tuple[float, float]]:
+    """Numeric bounds that the query states, open ends infinite."""
+    for table in tables:
+        for match in table.found_patterns("range", text):
+            groups = match.groupdict()
+            low, high = _number(groups.get("low")), _number(groups.get("high"))
+            yield (
+                float("-inf") if low is None else low,
+                float("inf") if high is None else high,
+            )
+
+
+def _number(digits: str | None) -> float | None:
+    """Read a number whose separators may mean either; only its magnitude matters here."""
+    if not digits:
+        return None
+    whole = re.split(r"[.,](?![0-9]{3}(?![0-9]))", digits, maxsplit=1)[0]
+    plain = re.sub(r"[^0-9]", "", whole)
+    return float(plain) if plain.isascii() and plain else None
+
+
+def _fields_named(profile: IndexProfile, terms: Sequence[str], raw: str, bounds: Sequence[tuple[float, float]]) -> int:
+    """Count the metadata fields that the query restricts: by a value, by a year, by a numeric range."""
+    fields = {hit.field for hit in value_hits(profile, terms)}
+    years = [float(year) for year in _YEAR.findall(raw)]
+    measures = []
+    for name, (low, high) in profile.number_ranges.items():
+        if low >= _FIRST_YEAR and high <= _LAST_YEAR and low == int(low):
+            if any(low <= year <= high for year in years):
+                fields.add(name)
+        else:
+            measures.append((low, high))
+    # Which measure a range is about cannot be told from its numbers, so it counts once.
+    measured = any(_overlap(bound, values) for bound in bounds for values in measures)
+    return len(fields) + measured
+
+
+def _overlap(bound: tuple[float, float], values: tuple[float, float]) -> bool:
+    """Tell whether a stated bound cuts through the values of a field."""
+    ends = [end for end in bound if end not in {float("-inf"), float("inf")}]
+    return any(values[0] <= end <= values[1] for end in ends)
+
+
+def _rare_share(profile: IndexProfile, terms: Sequence[str]) -> float:
+    """Share of the query's terms that the index has, but in few of its nodes: its names and technical terms."""
+    distinct = set(terms)
+    limit = max(_MIN_RARE, int(_RARE_SHARE * profile.nodes))
+    rare = sum(1 for term in distinct if 0 < profile.document_frequency.get(term, 0) <= limit)
+    return rare / len(distinct) if distinct else 0.0
+
+
+# Terms of the field that a configuration names: a question with one of them wants its exact words found.
+
+MAX_DOMAIN_TERMS: Final = 500
+
+_MAX_FORM_CHARS: Final = 200
+_BY_COUNT: Final = (0.0, 0.8, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainTerms:
+    """Terms of the field, each with its other forms; equal ones share their tables."""
+
+    terms: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> DomainTerms:
+        """Read a setting."""
+        entries = [entry.strip() for line in text.splitlines() for entry in line.split(";") if entry.strip()]
+        if len(entries) > MAX_DOMAIN_TERMS:
+            raise ConfigError(f"{len(entries):,} domain terms, at most {MAX_DOMAIN_TERMS} are allowed")
+        return cls(tuple(tuple(_form(form, entry) for form in entry.split("|")) for entry in entries))
+
+    def found(self, query_terms: Sequence[str], language: str) -> list[str]:
+        """Find the terms that a query has, in any of their forms."""
+        table = _table(self, language)
+        hits = {
+            at
+            for start, first in enumerate(query_terms)
+            for run, at in table.get(first, ())
+            if tuple(query_terms[start : start + len(run)]) == run
+        }
+        return [self.terms[at][0] for at in sorted(hits)]
+
+    def strength(self, query_terms: Sequence[str], language: str) -> float:
+        """Return how much the terms of a query speak, in [0, 1]: 0 for none, 0.8 for one, 1 for two and more."""
+        return _BY_COUNT[min(len(self.found(query_terms, language)), len(_BY_COUNT) - 1)] if self.terms else 0.0
+
+
+def _form(form: str, entry: str) -> str:
+    form = form.strip()
+    if not any(map(str.isalnum, form)) or len(form) > _MAX_FORM_CHARS:
+        raise ConfigError(
+            f"domain_terms needs TERM or TERM | ALIAS, each with a letter or digit and at most {_MAX_FORM_CHARS} "
+            f"characters, got {entry[:80]!r}"
+        )
+    return form
+
+
+@lru_cache(64)
+def _table(terms: DomainTerms, language: str) -> dict[str, list[tuple[tuple[str, ...], int]]]:
+    """Runs of terms and the entry of each, by the first term; a form of stop words alone has none and never matches."""
+    tokenizer = Tokenizer(language=language)
+    table: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+    for at, forms in enumerate(terms.terms):
+        for run in {tuple(tokenizer.query_tokens(form)) for form in forms}:
+            if run:
+                table.setdefault(run[0], []).append((run, at))
+    return table
 
 
 WEIGHTS_FILE: Final = "strategy_weights.json"

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.embeddings import LocalE5Embedding, local
+from agentic_retriever.embeddings import LocalE5Embedding
+from agentic_retriever.embeddings import resolve as local
 
 
 class Engine:

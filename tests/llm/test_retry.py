@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from agentic_retriever.errors import ModelPausedError
 from agentic_retriever.llm import Breaker, Endpoint, FailureKind, LLMClient, RetryPolicy
+from agentic_retriever.llm.calls import retry_after_s
 from agentic_retriever.llm.client import MIN_REQUEST_S, RETRIED
-from agentic_retriever.llm.watch import retry_after_s
 from agentic_retriever.schema import Tier
 from agentic_retriever.testing.fakes import FakeLLM
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.routing import FEATURES, DomainTerms, HeuristicSelector, assess_complexity, query_features
-from agentic_retriever.routing.features import names_people
+from agentic_retriever.routing.selector import names_people
 from agentic_retriever.text import Tokenizer
 
 
