@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agentic_retriever.indices import IndexProfile, QdrantEdgeVectorStore
     from agentic_retriever.pipeline.strategies import register_strategy
     from agentic_retriever.retrievers import RetrieverAdapter
+    from agentic_retriever.retrievers.bm25 import BM25Retriever
     from agentic_retriever.router import AgenticRouter
     from agentic_retriever.routing import register_language
     from agentic_retriever.schema import Answer, Budget, Citation, Retrieval, RouteDecision, Strategy
@@ -26,6 +27,7 @@ _HOME = {
     "AgenticRetrieverError": "errors",
     "AgenticRouter": "router",
     "Answer": "schema",
+    "BM25Retriever": "retrievers.bm25",
     "Budget": "schema",
     "Citation": "schema",
     "IndexProfile": "indices",
@@ -46,6 +48,7 @@ __all__ = [
     "AgenticRetrieverError",
     "AgenticRouter",
     "Answer",
+    "BM25Retriever",
     "Budget",
     "Citation",
     "IndexProfile",

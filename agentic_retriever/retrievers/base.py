@@ -336,8 +336,9 @@ def take_nodes(
     taken: list[NodeWithScore] = []
     for start in range(0, len(ranking), top_k):
         batch = ranking[start : start + top_k]
-        known = {**nodes, **fetch_nodes(index, [node_id for node_id, _score in batch if node_id not in nodes])}
-        found = [NodeWithScore(node=known[node_id], score=score) for node_id, score in batch if node_id in known]
+        read = fetch_nodes(index, [node_id for node_id, _score in batch if node_id not in nodes])
+        pairs = [(nodes.get(node_id) or read.get(node_id), score) for node_id, score in batch]
+        found = [NodeWithScore(node=node, score=score) for node, score in pairs if node is not None]
         taken += found if is_empty(filters) else [one for one in found if allowed(node_fields(one.node))]
         if len(taken) >= top_k:
             break
