@@ -21,7 +21,7 @@ from llama_index.retrievers.bm25 import BM25Retriever as LlamaBM25Retriever
 from agentic_retriever.errors import ConfigError, IndexingError, StoreDamagedError, StoreError
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
 from agentic_retriever.indices import Index, KeywordIndex, embedded_text
-from agentic_retriever.indices.attached.recognition import recognise
+from agentic_retriever.indices.attached.sources import recognise
 from agentic_retriever.indices.profile import ProfiledNode, dominant_language
 from agentic_retriever.retrievers.base import (
     RetrievalRequest,
