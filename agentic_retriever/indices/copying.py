@@ -53,11 +53,8 @@ class CopyProgress(Protocol):
 
 
 class _Silent:
-    def begin(self, what: str, total: int) -> None:
-        """Ignore it."""
-
-    def advance(self, done: int) -> None:
-        """Ignore it."""
+    def begin(self, what: str, total: int) -> None: ...
+    def advance(self, done: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

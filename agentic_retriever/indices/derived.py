@@ -65,17 +65,10 @@ class Progress(Protocol):
 class SilentProgress:
     """A progress that nobody watches."""
 
-    def files(self, total: int) -> None:
-        """Ignore it."""
-
-    def file_done(self, path: str) -> None:
-        """Ignore it."""
-
-    def nodes(self, found: int) -> None:
-        """Ignore it."""
-
-    def nodes_done(self, done: int) -> None:
-        """Ignore it."""
+    def files(self, total: int) -> None: ...
+    def file_done(self, path: str) -> None: ...
+    def nodes(self, found: int) -> None: ...
+    def nodes_done(self, done: int) -> None: ...
 
 
 class DerivedView(Generic[V]):

@@ -73,7 +73,7 @@ class KeywordSearch(ABC):
     def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
         """Return the best nodes that share a term with the query."""
 
-    def search_nodes(self, query: str, top_k: int, filters: MetadataFilters | None) -> Sequence[Hit] | None:  # noqa: ARG002 - for those that can
+    def search_nodes(self, query: str, top_k: int, filters: MetadataFilters | None) -> Sequence[Hit] | None:  # noqa: ARG002
         """Search with filters and read the nodes at once; ``None`` from one that cannot."""
         return None
 
@@ -317,7 +317,6 @@ class SparseKeywordView(KeywordSearch):
         return self._count()
 
     def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
-        """Search, and ask for more while too few are allowed."""
         check_top_k(top_k, maximum=_ANY_TOP_K)
         limit = top_k if allowed is None else _GROWTH * top_k
         while True:

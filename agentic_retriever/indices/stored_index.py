@@ -66,19 +66,15 @@ class StoredIndex(StoredNodes, Index):
         return not self.is_remote
 
     def keyword(self) -> KeywordSearch:
-        """Return the BM25 view of the current version."""
         return self._keyword.current()
 
     def both_sides(self) -> ServerWords | None:
-        """Return the server's search by words and meaning, or ``None`` where the nodes are in this process."""
         return server_words(self)
 
     def profile(self) -> IndexProfile:
-        """Return the profile of the current version."""
         return self._profile.current()
 
     def metadata(self) -> MetadataIndex:
-        """Return the metadata prefilter of the current version."""
         return self._metadata.current()
 
     def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
@@ -90,11 +86,9 @@ class StoredIndex(StoredNodes, Index):
         return None if self.is_remote else self._vector_rows.current(self.count())
 
     def hierarchy(self, *, timeout_s: float | None = None) -> HierarchyView:
-        """Return the leaves of the current version, building them first where they are missing or old."""
         return self._leaves.current(timeout_s)
 
     def summaries(self, *, timeout_s: float | None = None) -> SummaryView:
-        """Return the summaries of the current version; otherwise as :meth:`hierarchy`."""
         return self._summaries.current(timeout_s)
 
     def build_views(self, progress: Progress | None = None, *, write_summary: SummaryWriter | None = None) -> None:
@@ -112,7 +106,6 @@ class StoredIndex(StoredNodes, Index):
         return self._metadata.changing(written, removed)
 
     def close(self) -> None:
-        """Close the files; a second call does nothing."""
         self._leaves.close()
         self._summaries.close()
         self._metadata.save()

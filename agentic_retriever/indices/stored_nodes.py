@@ -140,15 +140,12 @@ class EmbeddedStores(IndexStores):
         self._folder = folder
 
     def exists(self, name: str) -> bool:
-        """Tell whether the folder is there."""
         return (self._folder / name).exists()
 
-    def open(self, name: str, dimension: int, *, must_exist: bool = False) -> NodeStore:  # noqa: ARG002 - the engine tells by itself
-        """Open the folder."""
+    def open(self, name: str, dimension: int, *, must_exist: bool = False) -> NodeStore:  # noqa: ARG002
         return QdrantEdgeVectorStore(self._folder, collection_name=name, dimension=dimension)
 
     def discard(self, name: str) -> None:
-        """Remove the folder."""
         try:
             shutil.rmtree(self._folder / name)
         except FileNotFoundError:
@@ -157,7 +154,6 @@ class EmbeddedStores(IndexStores):
             raise StoreError(f"cannot remove {self._folder / name}: {err.strerror or err}; check permissions") from err
 
     def lost_nodes(self, index: str, nodes: int) -> StoreDamagedError:
-        """Name the folder."""
         return damaged(index, f"its {nodes:,} nodes are gone from {self._folder / CHUNKS}")
 
 
@@ -199,7 +195,6 @@ class ServerStores(IndexStores):
         return stores
 
     def exists(self, name: str) -> bool:
-        """Ask the server."""
         collection = self._name_of(name)
         return self._server.link.call("look for a collection", lambda client: client.collection_exists(collection))
 
@@ -219,12 +214,10 @@ class ServerStores(IndexStores):
         )
 
     def discard(self, name: str) -> None:
-        """Remove the collection from the server."""
         collection = self._name_of(name)
         self._server.link.call("remove a collection", lambda client: client.delete_collection(collection))
 
     def lost_nodes(self, index: str, nodes: int) -> StoreDamagedError:
-        """Name the collection and the server."""
         return damaged(
             index,
             f"its {nodes:,} nodes are gone: Qdrant at {self._server.link.address} has no collection "
@@ -294,7 +287,6 @@ class StoredNodes:
         return self.stores.is_remote
 
     def count(self) -> int:
-        """Return the number of nodes."""
         version = self.version
         known = self._counted
         if known[0] != version:
@@ -302,16 +294,13 @@ class StoredNodes:
         return known[1]
 
     def doc_ids(self) -> list[str]:
-        """Return the ids of the documents, in order."""
         return self.catalog.doc_ids()
 
     def source_text(self, doc_id: str) -> str | None:
-        """Return the source text that citations of a document point into, or ``None`` if it is not known."""
         entry = self.catalog.get(doc_id)
         return entry.text if entry and entry.text else None
 
     def nodes(self) -> Iterator[BaseNode]:
-        """Yield every node of the store."""
         yield from self.vector_store.iter_nodes()
 
     def known_nodes(self) -> Iterator[BaseNode]:
@@ -339,7 +328,6 @@ class StoredNodes:
             lock.release()
 
     def close(self) -> None:
-        """Close the files; a second call does nothing."""
         self.catalog.close()
         self.vector_store.close()
 

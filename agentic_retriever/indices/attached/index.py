@@ -141,7 +141,6 @@ class AttachedIndex(SourceIndex):
 
     @property
     def views(self) -> frozenset[View]:
-        """What strategies may read."""
         words = frozenset({View.KEYWORD, View.METADATA})
         return words | {View.CHUNKS} if self._is_dense else words
 
@@ -176,11 +175,9 @@ class AttachedIndex(SourceIndex):
         self._watched.grow()
 
     def count(self) -> int:
-        """Return the number of nodes."""
         return self._current().nodes
 
     def doc_ids(self) -> list[str]:
-        """Return the ids of the source documents, in order."""
         return list(self._current().doc_ids)
 
     def source_text(self, doc_id: str) -> str | None:
@@ -192,7 +189,6 @@ class AttachedIndex(SourceIndex):
         return next((node.get_content() for node in found if node.ref_doc_id is None), None)
 
     def keyword(self) -> KeywordIndex:
-        """Return the BM25 view of the current version."""
         return self._current().keyword
 
     def profile(self) -> IndexProfile:
@@ -208,11 +204,9 @@ class AttachedIndex(SourceIndex):
 
     @property
     def has_prefilter(self) -> bool:
-        """It has one, in memory."""
         return True
 
     def metadata(self) -> MetadataIndex:
-        """Return the prefilter of the current version."""
         return self._current().metadata
 
     def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
@@ -225,7 +219,6 @@ class AttachedIndex(SourceIndex):
         return found.narrowed(node.node_id for node in nodes if satisfies(node_fields(node)))
 
     def nodes(self) -> Iterable[BaseNode]:
-        """Go through every node."""
         return self.source.nodes()
 
     def _current(self) -> Snapshot:
@@ -260,7 +253,6 @@ class AttachedRetriever(SourceIndex):
 
     @property
     def version(self) -> int:
-        """Grows with every call of :meth:`refresh`."""
         return self._version
 
     @property
@@ -269,7 +261,6 @@ class AttachedRetriever(SourceIndex):
         return frozenset()
 
     def keyword(self) -> KeywordIndex:
-        """Refuse: there are no nodes to read."""
         raise StoreError(
             f"index {self.name!r} is a {self.kind}, whose nodes cannot be listed; register its index instead, "
             "or use the strategy vector"
@@ -280,7 +271,6 @@ class AttachedRetriever(SourceIndex):
         return strategy is Strategy.VECTOR
 
     def refresh(self) -> None:
-        """Count as changed."""
         with self._lock:
             self._version += 1
 
@@ -307,7 +297,6 @@ class AttachedRetriever(SourceIndex):
         return known
 
     def ask(self, query: str, depth: int) -> list[NodeWithScore]:
-        """Ask for nodes."""
         retriever = deepened(self._retriever, depth)
         what = f"the {self.kind} of index {self.name}"
         found = guarded(what, lambda: None if retriever is None else retriever.retrieve(QueryBundle(query)))

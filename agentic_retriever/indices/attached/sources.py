@@ -257,7 +257,6 @@ class DocstoreSource(NodeSource):
         self.takes_ids = self._vectors is not None
 
     def count(self) -> int:
-        """Return how many nodes are listed."""
         return len(self._node_ids())
 
     def nodes(self) -> Iterable[BaseNode]:
@@ -267,7 +266,6 @@ class DocstoreSource(NodeSource):
             yield from self.get(node_ids[at : at + _PAGE])
 
     def get(self, node_ids: Sequence[str]) -> list[BaseNode]:
-        """Read nodes."""
         found: list[BaseNode | None] = [*self._index.docstore.get_nodes(list(node_ids), raise_error=False)]
         return [node for node in found if isinstance(node, BaseNode)]
 
@@ -277,12 +275,10 @@ class DocstoreSource(NodeSource):
         return found.get_content(metadata_mode=MetadataMode.NONE) if isinstance(found, Document) else None
 
     def vectors(self, node_ids: Sequence[str]) -> Vectors:
-        """Read vectors of the in-memory vector store."""
         held = {} if self._vectors is None else self._vectors.data.embedding_dict
         return unit_rows({i: vector for i in node_ids if (vector := held.get(i)) is not None})
 
     def node_id(self, stored_id: str) -> str:
-        """Look the id up in the index structure."""
         known = getattr(self._index.index_struct, "nodes_dict", None)
         return str(known.get(stored_id, stored_id)) if isinstance(known, dict) else stored_id
 
@@ -328,19 +324,15 @@ class OwnStoreSource(NodeSource):
         self._is_local = isinstance(store, QdrantEdgeVectorStore)
 
     def count(self) -> int:
-        """Return the number of nodes."""
         return self._store.count()
 
     def nodes(self) -> Iterable[BaseNode]:
-        """Go through every node."""
         return self._store.iter_nodes()
 
     def get(self, node_ids: Sequence[str]) -> list[BaseNode]:
-        """Read nodes."""
         return self._store.get_nodes(list(node_ids)) if node_ids else []
 
     def vectors(self, node_ids: Sequence[str]) -> Vectors:
-        """Read vectors."""
         return self._store.vectors(node_ids)
 
     def mark(self) -> Hashable:
@@ -366,7 +358,6 @@ class QdrantSource(NodeSource):
         return int(client.count(name, exact=True).count) if client.collection_exists(name) else 0
 
     def nodes(self) -> Iterator[BaseNode]:
-        """Go through every point."""
         client, name = self._store.client, self._store.collection_name
         offset: Any = None
         while client.collection_exists(name):
@@ -376,16 +367,13 @@ class QdrantSource(NodeSource):
                 return
 
     def get(self, node_ids: Sequence[str]) -> list[BaseNode]:
-        """Read nodes."""
         return self._read(self._points(node_ids, with_vectors=False))
 
     def vectors(self, node_ids: Sequence[str]) -> Vectors:
-        """Read vectors."""
         nodes = self._read(self._points(node_ids, with_vectors=True))
         return unit_rows({node.node_id: node.embedding for node in nodes if node.embedding is not None})
 
     def imprint(self) -> Hashable:
-        """Number of points."""
         return self.count()
 
     def _points(self, node_ids: Sequence[str], *, with_vectors: bool) -> list[Any]:
@@ -409,11 +397,9 @@ class ListedSource(NodeSource):
         self._store = store
 
     def count(self) -> int:
-        """Return how many nodes the store lists."""
         return len(self._listed())
 
     def nodes(self) -> Iterable[BaseNode]:
-        """Go through what the store lists."""
         return self._listed()
 
     def get(self, node_ids: Sequence[str]) -> list[BaseNode]:
@@ -426,7 +412,6 @@ class ListedSource(NodeSource):
         return [found[i] for i in dict.fromkeys(node_ids) if i in wanted and i in found]
 
     def vectors(self, node_ids: Sequence[str]) -> Vectors:
-        """Read the vectors that the store hands out with its nodes."""
         return unit_rows({node.node_id: node.embedding for node in self.get(node_ids) if node.embedding is not None})
 
     def _listed(self) -> list[BaseNode]:

@@ -65,19 +65,15 @@ class AttachedVectorStore(BasePydanticVectorStore):
 
     @property
     def client(self) -> None:
-        """No client: the foreign store has its own."""
         return None
 
     def add(self, nodes: Sequence[BaseNode], **kwargs: object) -> list[str]:  # noqa: ARG002 - LlamaIndex's signature
-        """Refuse."""
         raise self._read_only()
 
     def delete(self, ref_doc_id: str, **delete_kwargs: object) -> None:  # noqa: ARG002 - LlamaIndex's signature
-        """Refuse."""
         raise self._read_only()
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
-        """Read nodes by id, or all, that satisfy filters."""
         satisfies = predicate(filters)
         if node_ids is None:
             node_ids = list(self._index.candidates(filters))
@@ -85,11 +81,9 @@ class AttachedVectorStore(BasePydanticVectorStore):
         return [node for node in found if satisfies(node_fields(node))]
 
     def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], npt.NDArray[np.float32]]:
-        """Read stored vectors at length 1; none where the store does not give them away."""
         return self._in_time(lambda: stored_vectors(self._index.source, node_ids))
 
     def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:  # noqa: ARG002 - as above
-        """Find the nodes nearest to an embedding."""
         allowed = self._allowed(query)
         if self._store is None or (allowed is not None and not allowed):
             return VectorStoreQueryResult([], [], [])
