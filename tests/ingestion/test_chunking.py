@@ -1,20 +1,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from llama_index.core.schema import MetadataMode, NodeRelationship, TextNode
 
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.ingestion import ChunkSettings, PageSpan, SourceDocument, chunk_document, count_tokens, leaves_of
+from agentic_retriever.ingestion.front_matter import parse_front_matter
 
 SMALL = ChunkSettings(chunk_size=40, chunk_overlap=12, leaf_size=16)
-MakeDoc = Callable[..., SourceDocument]
 
 
-def test_ids_change_with_text_title_and_place_only(make_doc: MakeDoc) -> None:
+def test_ids_change_with_text_title_and_place_only(make_doc):
     before = chunk_document(make_doc("# A\n\nsame\n\n# B\n\nold\n"), SMALL)
     after = chunk_document(make_doc("# A\n\nsame\n\n# B\n\nnew\n"), SMALL)
     assert before[0].node_id == after[0].node_id
@@ -26,13 +27,13 @@ def test_ids_change_with_text_title_and_place_only(make_doc: MakeDoc) -> None:
     assert before[0].node_id.startswith("doc#0000-")
 
 
-def test_repeated_text_still_has_distinct_ids(make_doc: MakeDoc) -> None:
+def test_repeated_text_still_has_distinct_ids(make_doc):
     nodes = chunk_document(make_doc("# A\n\nsame\n\n# A\n\nsame\n"), SMALL)
     assert len({node.node_id for node in nodes}) == 2
 
 
 @pytest.mark.parametrize("title", ["", "Wing in a slipstream"])
-def test_a_record_is_embedded_as_title_and_text(make_doc: MakeDoc, title: str) -> None:
+def test_a_record_is_embedded_as_title_and_text(make_doc, title):
     doc = make_doc("  an experimental study .\n", kind="jsonl", title=title, metadata={"author": "b", "year": 1958})
     (node,) = chunk_document(doc, ChunkSettings())
     assert node.get_content(MetadataMode.EMBED) == (f"{title}\n" if title else "") + "an experimental study ."
@@ -40,7 +41,7 @@ def test_a_record_is_embedded_as_title_and_text(make_doc: MakeDoc, title: str) -
     assert node.metadata["year"] == 1958
 
 
-def test_a_record_is_one_node_even_with_headings(make_doc: MakeDoc) -> None:
+def test_a_record_is_one_node_even_with_headings(make_doc):
     text = "# A\n\nfirst\n\n# B\n\nsecond"
     (node,) = chunk_document(make_doc(text, kind="jsonl"), ChunkSettings())
     assert node.text == text
@@ -48,13 +49,13 @@ def test_a_record_is_one_node_even_with_headings(make_doc: MakeDoc) -> None:
     assert len(chunk_document(make_doc(text, kind="md"), ChunkSettings())) == 2
 
 
-def test_a_large_record_is_cut(make_doc: MakeDoc) -> None:
+def test_a_large_record_is_cut(make_doc):
     nodes = chunk_document(make_doc("Eine Zeile Text. " * 100, kind="jsonl", title="T"), SMALL)
     assert len(nodes) > 5
     assert all(node.metadata["title"] == "T" for node in nodes)
 
 
-def test_title_section_and_text_are_embedded_in_this_order(make_doc: MakeDoc) -> None:
+def test_title_section_and_text_are_embedded_in_this_order(make_doc):
     doc = make_doc(
         "# Guide\n\nIntro.\n\n## 1. Travel\n\n### 1.2 Approval\n\nAsk first.\n", title="Guide", metadata={"year": 2025}
     )
@@ -66,18 +67,18 @@ def test_title_section_and_text_are_embedded_in_this_order(make_doc: MakeDoc) ->
     assert approval.text.startswith("## 1. Travel")
 
 
-def test_braces_in_text_and_title_are_no_template(make_doc: MakeDoc) -> None:
+def test_braces_in_text_and_title_are_no_template(make_doc):
     (node,) = chunk_document(make_doc("{content} and {x}", title="{metadata_str}"), ChunkSettings())
     assert node.get_content(MetadataMode.EMBED) == "{metadata_str}\n{content} and {x}"
 
 
-def test_the_source_relationship_names_the_document(make_doc: MakeDoc) -> None:
+def test_the_source_relationship_names_the_document(make_doc):
     (node,) = chunk_document(make_doc("text"), ChunkSettings())
     assert node.ref_doc_id == "doc"
     assert set(node.relationships) == {NodeRelationship.SOURCE}
 
 
-def test_articles_and_pages(make_doc: MakeDoc) -> None:
+def test_articles_and_pages(make_doc):
     first, second = "Artículo 41. Uno solo.\n\nTexto del primero.", "Artículo 42. Objeto\n\nTexto del segundo."
     text = f"{first}\n\n{second}"
     pages = (PageSpan(1, 0, len(first)), PageSpan(2, len(first) + 2, len(text)))
@@ -96,12 +97,12 @@ def test_articles_and_pages(make_doc: MakeDoc) -> None:
         ("Intro:\n\n```\nx\n```", "code"),
     ],
 )
-def test_chunk_type(make_doc: MakeDoc, text: str, expected: str) -> None:
+def test_chunk_type(make_doc, text, expected):
     (node,) = chunk_document(make_doc(text), ChunkSettings())
     assert node.metadata["chunk_type"] == expected
 
 
-def test_a_table_stays_whole_when_it_fits(make_doc: MakeDoc) -> None:
+def test_a_table_stays_whole_when_it_fits(make_doc):
     table = "| clase | valor |\n|---|---|\n" + "| M1 | 12 |\n" * 4
     text = f"{'Una frase de relleno. ' * 3}\n\n{table}\n{'Otra frase de relleno. ' * 3}"
     assert count_tokens(table) <= 48
@@ -109,26 +110,26 @@ def test_a_table_stays_whole_when_it_fits(make_doc: MakeDoc) -> None:
     assert any(table.strip() in node.text for node in nodes)
 
 
-def test_a_large_table_is_cut_between_rows(make_doc: MakeDoc) -> None:
+def test_a_large_table_is_cut_between_rows(make_doc):
     rows = [f"| fila {at} | valor {at} |" for at in range(60)]
     nodes = chunk_document(make_doc("\n".join(rows)), SMALL)
     assert len(nodes) > 5
     assert [row for node in nodes for row in node.text.split("\n")] == rows
 
 
-def test_paragraphs_are_cut_at_sentences_with_whole_sentences_repeated(make_doc: MakeDoc) -> None:
+def test_paragraphs_are_cut_at_sentences_with_whole_sentences_repeated(make_doc):
     sentences = [f"This is sentence number {at} of the long paragraph." for at in range(20)]
     nodes = chunk_document(make_doc(" ".join(sentences)), SMALL)
     assert len(nodes) > 3
     for node, after in pairwise(nodes):
         assert node.text.endswith(".")
         assert after.text.startswith("This")
-        repeated = node.text[-(node.end_char_idx - after.start_char_idx) :]  # type: ignore[operator] - both are set
+        repeated = node.text[-(node.end_char_idx - after.start_char_idx) :]
         assert repeated in sentences
 
 
 @pytest.mark.parametrize("size", range(12, 60, 4))
-def test_the_limit_holds_where_the_whole_has_more_tokens_than_its_parts(make_doc: MakeDoc, size: int) -> None:
+def test_the_limit_holds_where_the_whole_has_more_tokens_than_its_parts(make_doc, size):
     text = "\n \n".join(["😀😀ที่", "x1"] * 30)
     assert count_tokens("😀😀ที่\n \nx1") > count_tokens("😀😀ที่") + count_tokens("\n \nx1")
     nodes = chunk_document(make_doc(text, kind="txt"), ChunkSettings(chunk_size=size, chunk_overlap=0, leaf_size=8))
@@ -136,7 +137,7 @@ def test_the_limit_holds_where_the_whole_has_more_tokens_than_its_parts(make_doc
     assert "".join("".join(node.text for node in nodes).split()) == "".join(text.split())
 
 
-def test_nothing_is_repeated_across_sections(make_doc: MakeDoc) -> None:
+def test_nothing_is_repeated_across_sections(make_doc):
     text = "".join(f"# H{at}\n\n{'Some words in a sentence here. ' * 4}\n\n" for at in range(4))
     nodes = chunk_document(make_doc(text), SMALL)
     assert [node.text for node in nodes if node.text.startswith("# ")] == [
@@ -145,14 +146,14 @@ def test_nothing_is_repeated_across_sections(make_doc: MakeDoc) -> None:
     assert len({node.metadata["section"] for node in nodes}) == 4
 
 
-def test_a_heading_is_not_left_alone_above_a_long_paragraph(make_doc: MakeDoc) -> None:
+def test_a_heading_is_not_left_alone_above_a_long_paragraph(make_doc):
     paragraph = " ".join(f"Sentence {at} has five words." for at in range(5))
     assert 30 < count_tokens(paragraph) <= 40
     nodes = chunk_document(make_doc(f"# A rather long heading about lights\n\n{paragraph}"), SMALL)
     assert nodes[0].text.count("Sentence") > 1
 
 
-def test_front_matter_is_in_no_chunk(make_doc: MakeDoc) -> None:
+def test_front_matter_is_in_no_chunk(make_doc):
     doc = make_doc("---\ntitle: T\nyear: 2020\n---\n\n# T\n\nBody.\n")
     (node,) = chunk_document(doc, ChunkSettings())
     assert node.text == "# T\n\nBody."
@@ -161,7 +162,7 @@ def test_front_matter_is_in_no_chunk(make_doc: MakeDoc) -> None:
     )
 
 
-def test_metadata_of_the_document_against_that_of_the_chunk(make_doc: MakeDoc) -> None:
+def test_metadata_of_the_document_against_that_of_the_chunk(make_doc):
     theirs = {"article": "9", "page": 7, "language": "xx", "file_name": "x", "chunk_type": "poem", "content_hash": "0"}
     doc = make_doc("Artículo 42. Objeto\n\nTexto.", metadata={**theirs, "section": "mine"}, source="/a/b.md", title="T")
     (node,) = chunk_document(doc, ChunkSettings())
@@ -176,18 +177,18 @@ def test_metadata_of_the_document_against_that_of_the_chunk(make_doc: MakeDoc) -
     assert plain.get_content(MetadataMode.EMBED) == "mine\nTexto."
 
 
-def test_language_and_file_name(make_doc: MakeDoc) -> None:
+def test_language_and_file_name(make_doc):
     (node,) = chunk_document(make_doc("โฉนดที่ดินเป็นหนังสือสำคัญแสดงกรรมสิทธิ์ที่ดิน", source="/a/โฉนด.txt"), ChunkSettings())
     assert node.metadata["language"] == "th"
     assert node.metadata["file_name"] == "โฉนด.txt"
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "---\na: 1\n---\n"])
-def test_no_text_gives_no_nodes(make_doc: MakeDoc, text: str) -> None:
+def test_no_text_gives_no_nodes(make_doc, text):
     assert chunk_document(make_doc(text), ChunkSettings()) == []
 
 
-def test_size_replaces_the_chunk_size(make_doc: MakeDoc) -> None:
+def test_size_replaces_the_chunk_size(make_doc):
     doc = make_doc("Eine Zeile Text. " * 60)
     nodes = chunk_document(doc, ChunkSettings(), size=20)
     assert max(count_tokens(node.text) for node in nodes) <= 20
@@ -206,12 +207,12 @@ def test_size_replaces_the_chunk_size(make_doc: MakeDoc) -> None:
         ({"leaf_size": 16.0}, "leaf_size"),
     ],
 )
-def test_settings_are_checked(given: dict[str, int], message: str) -> None:
+def test_settings_are_checked(given, message):
     with pytest.raises(ConfigError, match=message):
         ChunkSettings(**given)
 
 
-def test_the_fingerprint_follows_the_settings() -> None:
+def test_the_fingerprint_follows_the_settings():
     assert ChunkSettings().fingerprint != ChunkSettings(chunk_size=500).fingerprint
     assert ChunkSettings().fingerprint == ChunkSettings().fingerprint
 
@@ -228,7 +229,7 @@ def test_the_fingerprint_follows_the_settings() -> None:
     ],
     ids=["thai", "letters", "chinese", "table", "lines", "fences"],
 )
-def test_long_texts_take_linear_time(make_doc: MakeDoc, text: str) -> None:
+def test_long_texts_take_linear_time(make_doc, text):
     began = time.perf_counter()
     nodes = chunk_document(make_doc(text, kind="txt"), ChunkSettings())
     # Half a second or less when nothing else runs; quadratic work would take minutes.
@@ -236,7 +237,7 @@ def test_long_texts_take_linear_time(make_doc: MakeDoc, text: str) -> None:
     assert max(count_tokens(node.text) for node in nodes) <= 512
 
 
-def test_leaves_of_a_node_without_offsets() -> None:
+def test_leaves_of_a_node_without_offsets():
     node = TextNode(id_="n", text="One sentence here. " * 20, metadata={"k": 1})
     leaves = leaves_of(node, SMALL)
     assert len(leaves) > 3
@@ -244,7 +245,7 @@ def test_leaves_of_a_node_without_offsets() -> None:
     assert all(leaf.metadata == {"k": 1} and NodeRelationship.SOURCE not in leaf.relationships for leaf in leaves)
 
 
-def test_leaves_copy_metadata_and_templates(make_doc: MakeDoc) -> None:
+def test_leaves_copy_metadata_and_templates(make_doc):
     (node,) = chunk_document(make_doc("Intro words.\n\n- a\n- b", title="T"), ChunkSettings())
     before = node.to_dict()
     leaves = leaves_of(node, ChunkSettings(leaf_size=8))
@@ -252,3 +253,99 @@ def test_leaves_copy_metadata_and_templates(make_doc: MakeDoc) -> None:
     assert leaves[0].get_content(MetadataMode.EMBED).startswith("T\n")
     assert leaves[0].metadata is not node.metadata
     assert node.to_dict() == before
+
+
+PIECES = st.sampled_from(
+    [
+        "# Uno\n",
+        "## Dos\n",
+        "### 6.2.1. Presencia\n",
+        "Título\n======\n",
+        "\nArtículo 42. Objeto\n\n",
+        "Artículo 43. El plazo será de diez días desde la notificación.\n",
+        "1. Buy milk\n",
+        "1.2 Scope\n",
+        "\n\n",
+        "   \n",
+        "\r\n",
+        "| a | b |\n|---|---|\n",
+        "| valor largo de celda | otro valor |\n" * 6,
+        "```\nx = 1\n\ny = 2\n```\n",
+        "```\n",
+        "- punto de la lista\n- otro punto\n",
+        "Una frase corta. Otra frase, algo más larga que la primera. ¿Y una pregunta?\n",
+        "The quick brown fox jumps over the lazy dog, and then it rests for a while in the sun. " * 3 + "\n",
+        "โฉนดที่ดินเป็นหนังสือสำคัญแสดงกรรมสิทธิ์ที่ดิน" * 3,
+        "พื้นที่ ๕ ไร่ ๒ งาน\n",
+        "中文没有空格的句子。第二句话也在这里。",
+        "x" * 90,
+        "😀👨‍👩‍👧",
+        "---\n",
+        "***\n",
+        "\u00a0\u3000",
+        "…",
+    ]
+)
+TEXTS = st.lists(st.one_of(PIECES, st.text(max_size=12)), max_size=14).map("".join)
+SIZES = st.sampled_from([(8, 0), (16, 5), (40, 12), (120, 30), (512, 50)])
+KINDS = st.sampled_from(["md", "txt", "pdf", "jsonl", "document"])
+
+
+def document(text, kind="md"):
+    return SourceDocument(doc_id="doc", text=text, metadata={}, source="", root="", title="", kind=kind)
+
+
+def body_start(doc):
+    front = parse_front_matter(doc.text) if doc.kind == "md" else None
+    return front.end if front else 0
+
+
+def check_spans(text, nodes, start, end, limit):
+    covered = [False] * len(text)
+    for node in nodes:
+        assert node.start_char_idx is not None
+        assert node.end_char_idx is not None
+        assert node.text == text[node.start_char_idx : node.end_char_idx]
+        assert node.text
+        assert node.text == node.text.strip()
+        # A character such as an emoji is up to four tokens by itself, so 8 always holds one.
+        assert count_tokens(node.text) <= limit
+        for at in range(node.start_char_idx, node.end_char_idx):
+            covered[at] = True
+    assert all(covered[at] or text[at].isspace() for at in range(start, end))
+
+
+@given(text=TEXTS, sizes=SIZES, kind=KINDS)
+@settings(max_examples=300, deadline=None)
+def test_chunk_invariants(text, sizes, kind):
+    size, overlap = sizes
+    doc = document(text, kind)
+    nodes = chunk_document(doc, ChunkSettings(chunk_size=size, chunk_overlap=overlap, leaf_size=8))
+    check_spans(text, nodes, body_start(doc), len(text), size)
+    ids = [node.node_id for node in nodes]
+    assert len(set(ids)) == len(ids)
+    spans = [(node.start_char_idx, node.end_char_idx) for node in nodes]
+    assert spans == sorted(set(spans))
+    assert all(one[1] < two[1] for one, two in pairwise(spans))
+    if overlap == 0:
+        assert all(one[1] <= two[0] for one, two in pairwise(spans))
+    if kind == "jsonl" and text.strip() and count_tokens(text.strip()) <= size:
+        assert [node.text for node in nodes] == [text.strip()]
+
+
+@given(text=TEXTS)
+@settings(max_examples=100, deadline=None)
+def test_leaf_invariants(text):
+    for node in chunk_document(document(text), SMALL):
+        leaves = leaves_of(node, SMALL)
+        check_spans(text, leaves, node.start_char_idx or 0, node.end_char_idx or 0, SMALL.leaf_size)
+        assert [leaf.node_id for leaf in leaves] == [f"{node.node_id}/L{at:02d}" for at in range(len(leaves))]
+        assert all(leaf.parent_node is not None and leaf.parent_node.node_id == node.node_id for leaf in leaves)
+        assert all(leaf.ref_doc_id == "doc" for leaf in leaves)
+
+
+@given(text=TEXTS)
+@settings(max_examples=50, deadline=None)
+def test_the_same_document_gives_the_same_nodes(text):
+    one, two = (chunk_document(document(text), SMALL) for _ in range(2))
+    assert [node.to_dict() for node in one] == [node.to_dict() for node in two]

@@ -1,32 +1,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentic_retriever.errors import SourceError
 from agentic_retriever.ingestion import SUPPORTED_SUFFIXES, SkippedSource, SourceDocument, discover, read_source
+from agentic_retriever.ingestion.front_matter import parse_front_matter
 
-Read = Callable[..., list[SourceDocument | SkippedSource]]
 WORDS = "Señalización luminosa: obligatoria. "
 
 
-def reason(read: Read, name: str, content: bytes | str, **options: int) -> str:
-    (skipped,) = read(name, content, **options)
-    assert isinstance(skipped, SkippedSource)
-    assert skipped.source.endswith(name)
-    return skipped.reason
-
-
-def document(read: Read, name: str, content: bytes | str) -> SourceDocument:
-    (doc,) = read(name, content)
-    assert isinstance(doc, SourceDocument)
-    return doc
-
-
-def test_a_folder_is_walked_sorted_without_hidden_and_foreign_files(tmp_path: Path) -> None:
+def test_a_folder_is_walked_sorted_without_hidden_and_foreign_files(tmp_path):
     names = ["b.md", "a/z.TXT", "a/c.jsonl", ".hidden.md", ".git/x.md", "a/image.png", "a/b/c/d.html", "noext"]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +24,7 @@ def test_a_folder_is_walked_sorted_without_hidden_and_foreign_files(tmp_path: Pa
     assert found == ["a/b/c/d.html", "a/c.jsonl", "a/z.TXT", "b.md"]
 
 
-def test_links_in_a_circle_end(tmp_path: Path) -> None:
+def test_links_in_a_circle_end(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.md").write_text("x")
     (tmp_path / "a" / "up").symlink_to(tmp_path, target_is_directory=True)
@@ -43,22 +32,22 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
     assert [path.name for path in discover(tmp_path)] == ["x.md"]
 
 
-def test_a_file_is_itself_even_hidden(tmp_path: Path) -> None:
+def test_a_file_is_itself_even_hidden(tmp_path):
     path = tmp_path / ".notes.md"
     path.write_text("x")
     assert discover(path) == [path]
 
 
-def test_a_missing_path_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_path_is_an_error(tmp_path):
     with pytest.raises(SourceError, match="absent cannot be read: No such file or directory; check"):
         discover(tmp_path / "absent")
 
 
-def refuse(monkeypatch: pytest.MonkeyPatch, function: str, refused: Path) -> None:
+def refuse(monkeypatch, function, refused):
     """Make the operating system refuse one path: file modes mean nothing to the superuser."""
     original = getattr(os, function)
 
-    def guarded(path: object, *args: object, **kwargs: object) -> object:
+    def guarded(path, *args, **kwargs):
         if Path(str(path)) == refused:
             raise PermissionError(13, "Permission denied", str(refused))
         return original(path, *args, **kwargs)
@@ -66,7 +55,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, function: str, refused: Path) -> Non
     monkeypatch.setattr(os, function, guarded)
 
 
-def test_a_folder_without_permission_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_permission_is_an_error(tmp_path, monkeypatch):
     refuse(monkeypatch, "scandir", tmp_path)
     with pytest.raises(SourceError, match="Permission denied; check that it exists and its permissions"):
         discover(tmp_path)
@@ -74,7 +63,7 @@ def test_a_folder_without_permission_is_an_error(tmp_path: Path, monkeypatch: py
 
 def test_a_folder_inside_without_permission_is_reported_and_the_rest_goes_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     (tmp_path / "locked").mkdir()
     (tmp_path / "a.md").write_text("x")
     refuse(monkeypatch, "scandir", tmp_path / "locked")
@@ -86,11 +75,11 @@ def test_a_folder_inside_without_permission_is_reported_and_the_rest_goes_in(
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html", "a.pdf", "a.jsonl"])
-def test_a_file_without_permission_is_reported(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_permission_is_reported(name, tmp_path, monkeypatch):
     path = tmp_path / name
     path.write_text("x")
 
-    def refused(*args: object, **kwargs: object) -> None:
+    def refused(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refused)
@@ -102,20 +91,20 @@ def test_a_file_without_permission_is_reported(name: str, tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("suffix", SUPPORTED_SUFFIXES)
-def test_an_empty_file_is_reported(read: Read, suffix: str) -> None:
-    assert reason(read, f"a{suffix}", b"") == "is empty"
+def test_an_empty_file_is_reported(reason, suffix):
+    assert reason(f"a{suffix}", b"") == "is empty"
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html", "a.jsonl"])
 @pytest.mark.parametrize("content", [b"\x89PNG\r\n\0\0\0\rIHDR\0", b"\xff\xfe\0"])
-def test_binary_content_is_reported(read: Read, name: str, content: bytes) -> None:
+def test_binary_content_is_reported(read, name, content):
     skipped = [found for found in read(name, content) if isinstance(found, SkippedSource)]
     assert skipped
     assert len(skipped) == len(read(name, content))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no pipes among the files there")
-def test_broken_links_pipes_and_vanished_files_are_reported(tmp_path: Path) -> None:
+def test_broken_links_pipes_and_vanished_files_are_reported(tmp_path):
     (tmp_path / "gone.md").symlink_to(tmp_path / "nowhere.md")
     os.mkfifo(tmp_path / "pipe.jsonl")
     reasons = [
@@ -129,16 +118,16 @@ def test_broken_links_pipes_and_vanished_files_are_reported(tmp_path: Path) -> N
     assert reasons[1] == "is no regular file"
 
 
-def test_a_file_of_another_kind_is_reported(read: Read) -> None:
-    assert "allowed are .md, .markdown, .txt" in reason(read, "a.docx", "x")
+def test_a_file_of_another_kind_is_reported(reason):
+    assert "allowed are .md, .markdown, .txt" in reason("a.docx", "x")
 
 
-def test_a_file_above_the_limit_is_reported(read: Read) -> None:
-    assert reason(read, "a.txt", "x" * 101, max_bytes=100) == "is larger than 0.0001 MB; split it or raise max_file_mb"
+def test_a_file_above_the_limit_is_reported(reason, read):
+    assert reason("a.txt", "x" * 101, max_bytes=100) == "is larger than 0.0001 MB; split it or raise max_file_mb"
     assert isinstance(read("b.txt", "x" * 100, max_bytes=100)[0], SourceDocument)
 
 
-def test_ids_and_places(tmp_path: Path) -> None:
+def test_ids_and_places(tmp_path):
     path = tmp_path / "sub" / "my_long-note.txt"
     path.parent.mkdir()
     path.write_text(WORDS)
@@ -151,7 +140,7 @@ def test_ids_and_places(tmp_path: Path) -> None:
     assert below.title == "my long note"
 
 
-def test_a_relative_root_gives_the_same_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_root_gives_the_same_id(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text(WORDS)
     monkeypatch.chdir(tmp_path)
     (doc,) = read_source(Path("a.txt"), root=Path())
@@ -160,7 +149,7 @@ def test_a_relative_root_gives_the_same_id(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(os.name == "nt", reason="file names are always Unicode there")
-def test_a_file_name_that_is_no_utf8_can_still_be_stored(tmp_path: Path) -> None:
+def test_a_file_name_that_is_no_utf8_can_still_be_stored(tmp_path):
     path = os.fsencode(tmp_path) + b"/caf\xe9.txt"
     Path(os.fsdecode(path)).write_text(WORDS)
     (found,) = discover(tmp_path)
@@ -182,12 +171,12 @@ def test_a_file_name_that_is_no_utf8_can_still_be_stored(tmp_path: Path) -> None
         WORDS.encode("cp1252"),
     ],
 )
-def test_encodings(read: Read, data: bytes) -> None:
-    assert document(read, "a.txt", data).text == WORDS
+def test_encodings(read_one, data):
+    assert read_one("a.txt", data).text == WORDS
 
 
-def test_line_ends_are_translated_and_nothing_else(read: Read) -> None:
-    assert document(read, "a.txt", "  a\r\nb\rc\u2028d\x0c \n\n").text == "  a\nb\nc\u2028d\x0c \n\n"
+def test_line_ends_are_translated_and_nothing_else(read_one):
+    assert read_one("a.txt", "  a\r\nb\rc\u2028d\x0c \n\n").text == "  a\nb\nc\u2028d\x0c \n\n"
 
 
 @pytest.mark.parametrize(
@@ -201,29 +190,29 @@ def test_line_ends_are_translated_and_nothing_else(read: Read) -> None:
         (b"  \n\t ", "only white space"),
     ],
 )
-def test_what_cannot_be_decoded_is_reported(read: Read, data: bytes, expected: str) -> None:
-    assert expected in reason(read, "a.txt", data)
+def test_what_cannot_be_decoded_is_reported(reason, data, expected):
+    assert expected in reason("a.txt", data)
 
 
-def test_markdown_titles(read: Read) -> None:
-    assert document(read, "a.md", "---\ntitle: Front\n---\n# Heading\n\ntext").title == "Front"
-    assert document(read, "a.md", "intro\n\n# The *heading*\n\ntext").title == "The heading"
-    assert document(read, "a_b.md", "## Lower\n\ntext").title == "a b"
+def test_markdown_titles(read_one):
+    assert read_one("a.md", "---\ntitle: Front\n---\n# Heading\n\ntext").title == "Front"
+    assert read_one("a.md", "intro\n\n# The *heading*\n\ntext").title == "The heading"
+    assert read_one("a_b.md", "## Lower\n\ntext").title == "a b"
 
 
-def test_front_matter_becomes_metadata_and_stays_in_the_text(read: Read) -> None:
-    doc = document(read, "a.md", "---\ntitle: T\nyear: 2020\ntags: [a, b]\ndraft: ~\n---\ntext")
+def test_front_matter_becomes_metadata_and_stays_in_the_text(read_one):
+    doc = read_one("a.md", "---\ntitle: T\nyear: 2020\ntags: [a, b]\ndraft: ~\n---\ntext")
     assert doc.metadata == {"title": "T", "year": 2020, "tags": ["a", "b"]}
     assert doc.text.startswith("---\ntitle")
     assert doc.kind == "md"
 
 
-def test_front_matter_alone_and_reserved_keys_are_reported(read: Read) -> None:
-    assert reason(read, "a.md", "---\na: 1\n---\n\n") == "has front matter but no text"
-    assert "'doc_id' is reserved" in reason(read, "a.md", "---\ndoc_id: 7\n---\ntext")
+def test_front_matter_alone_and_reserved_keys_are_reported(reason):
+    assert reason("a.md", "---\na: 1\n---\n\n") == "has front matter but no text"
+    assert "'doc_id' is reserved" in reason("a.md", "---\ndoc_id: 7\n---\ntext")
 
 
-def test_the_content_hash_follows_everything_that_nodes_are_made_of(make_doc: Callable[..., SourceDocument]) -> None:
+def test_the_content_hash_follows_everything_that_nodes_are_made_of(make_doc):
     base = make_doc("text", metadata={"a": 1, "b": [1]})
     assert base.content_hash == make_doc("text", metadata={"b": [1], "a": 1}, source="/elsewhere").content_hash
     others = [
@@ -234,3 +223,96 @@ def test_the_content_hash_follows_everything_that_nodes_are_made_of(make_doc: Ca
         make_doc("text", metadata=base.metadata, kind="txt"),
     ]
     assert len({base.content_hash, *(doc.content_hash for doc in others)}) == 6
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        ("a: text", "a", "text"),
+        ("a: 12", "a", 12),
+        ("a: -3", "a", -3),
+        ("a: 007", "a", "007"),
+        ("a: 1.5", "a", 1.5),
+        ("a: 1e5", "a", "1e5"),
+        ("a: true", "a", True),
+        ("a: null", "a", None),
+        ("a:", "a", None),
+        ('a: "12"', "a", "12"),
+        ("a: 'it''s'", "a", "it's"),
+        ('a: "x \\"y\\" # z"', "a", 'x "y" # z'),
+        ("a: 2024-05-01", "a", "2024-05-01"),
+        ("a: http://x.y/z", "a", "http://x.y/z"),
+        ("a: text # comment", "a", "text"),
+        ("a: [1, two, 'three, four']", "a", [1, "two", "three, four"]),
+        ("a: []", "a", []),
+        ("a:\n  - one\n  - 2", "a", ["one", 2]),
+        ("a:\n- one\n- two: x", "a", ["one", {"two": "x"}]),
+        ("a: |\n  first\n  second", "a", "first\nsecond"),
+        ("a:\n  b: 1\n  c: 2", "a", {"b": 1, "c": 2}),
+        ("año de emisión: 2020", "año de emisión", 2020),
+        ("a: {b: 1}", "a", {"b": 1}),
+        ("a: >\n  folded\n  text", "a", "folded text"),
+        ("2020: 1", "2020", 1),
+        ("a: yes", "a", "yes"),
+        ("a: 12:30", "a", "12:30"),
+        # What is no YAML, or more than plain data, stays as it was written.
+        ("a: Part 1: lights", "a", "Part 1: lights"),
+        ("a: [draft] Lights", "a", "[draft] Lights"),
+        ("a: *emphasis*", "a", "*emphasis*"),
+        ("a: @someone", "a", "@someone"),
+        ("a: &x [*x]", "a", "&x [*x]"),
+        ("a: !!python/object/apply:os.system [ls]", "a", "!!python/object/apply:os.system [ls]"),
+        ("a: !!int none", "a", "!!int none"),
+        ("a: " + "[" * 50_000, "a", "[" * 50_000),
+        ('"quoted": 1', "quoted", 1),
+        ("# comment\n\na: 1", "a", 1),
+    ],
+)
+def test_values_of_front_matter(line, key, value):
+    found = parse_front_matter(f"---\n{line}\n---\nbody")
+    assert found is not None
+    assert dict(found.values) == {key: value}
+    assert type(found.values[key]) is type(value)
+
+
+def test_the_body_begins_behind_it():
+    text = "---  \na: 1\n...\nbody"
+    found = parse_front_matter(text)
+    assert found is not None
+    assert text[found.end :] == "body"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "body",
+        "---\n",
+        "---\nno key here\n---\n",
+        "---\n---\n",
+        "a\n---\nb: 1\n---\n",
+        "---\na: 1\n",
+        " ---\na: 1\n---\n",
+    ],
+)
+def test_what_is_no_front_matter(text):
+    assert parse_front_matter(text) is None
+
+
+def test_a_value_that_is_no_yaml_costs_no_other_one():
+    found = parse_front_matter("---\na: b: c\ny: &x [1, 1]\nz: [*x, *x]\nn: 1\n---\nbody")
+    assert found is not None
+    assert dict(found.values) == {"a": "b: c", "y": [1, 1], "z": "[*x, *x]", "n": 1}
+
+
+@given(st.text(alphabet="ab:-[]\"'\n #|\\1.", max_size=60))
+def test_any_text_is_read_without_error(text):
+    found = parse_front_matter(f"---\nk: 1\n{text}\n---\nbody")
+    assert found is not None
+    assert found.end > len("---")
+
+
+def test_an_unclosed_block_is_not_searched_for_ever():
+    began = time.perf_counter()
+    assert parse_front_matter("---\n" + "a: 1\n" * 1_000_000) is None
+    assert time.perf_counter() - began < 1

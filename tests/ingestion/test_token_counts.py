@@ -17,25 +17,25 @@ BUNDLED = Path(llama_index.core.__file__).parent / "_static" / "tiktoken_cache"
 
 
 @pytest.fixture(scope="module")
-def reference() -> tiktoken.Encoding:
+def reference():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIKTOKEN_CACHE_DIR", str(BUNDLED))
         return tiktoken.get_encoding("cl100k_base")
 
 
 @given(text=st.text(max_size=200))
-def test_counts_are_those_of_cl100k_base(reference: tiktoken.Encoding, text: str) -> None:
+def test_counts_are_those_of_cl100k_base(reference, text):
     assert count_tokens(text) == len(reference.encode_ordinary(text))
 
 
 @pytest.mark.parametrize(
     "text", ["I've 1234567 cats!!\n\n  ok", "การจดทะเบียน", "Señalización luminosa, 42 €", "中文 字符", "<|endoftext|>"]
 )
-def test_counts_of_known_texts(reference: tiktoken.Encoding, text: str) -> None:
+def test_counts_of_known_texts(reference, text):
     assert count_tokens(text) == len(reference.encode_ordinary(text))
 
 
-def test_counting_touches_neither_the_global_tokenizer_nor_the_environment() -> None:
+def test_counting_touches_neither_the_global_tokenizer_nor_the_environment():
     before, environment = llama_index.core.global_tokenizer, dict(os.environ)
     tokens._encoding.cache_clear()
     assert count_tokens("hello world") == 2
@@ -43,7 +43,7 @@ def test_counting_touches_neither_the_global_tokenizer_nor_the_environment() -> 
     assert dict(os.environ) == environment
 
 
-def test_a_missing_tokenizer_file_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tokenizer_file_is_a_clear_error(monkeypatch):
     monkeypatch.setattr(tokens, "_RANKS_FILE", "absent")
     tokens._encoding.cache_clear()
     with pytest.raises(IndexingError, match="reinstall"):
@@ -52,7 +52,7 @@ def test_a_missing_tokenizer_file_is_a_clear_error(monkeypatch: pytest.MonkeyPat
 
 @given(text=st.text(min_size=1, max_size=300), limit=st.integers(8, 40))
 @settings(max_examples=150)
-def test_cuts_move_on_and_keep_the_limit(text: str, limit: int) -> None:
+def test_cuts_move_on_and_keep_the_limit(text, limit):
     start = 0
     while start < len(text):
         end = tokens.take(text, start, len(text), limit)
@@ -62,7 +62,7 @@ def test_cuts_move_on_and_keep_the_limit(text: str, limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", range(8, 40, 3))
-def test_cuts_keep_marks_and_leading_vowels_with_their_letter(limit: int) -> None:
+def test_cuts_keep_marks_and_leading_vowels_with_their_letter(limit):
     text = "ที่ดินเกษตรกรรมน้ำ" * 40
     start = 0
     while start < len(text):
@@ -73,6 +73,6 @@ def test_cuts_keep_marks_and_leading_vowels_with_their_letter(limit: int) -> Non
         start = end
 
 
-def test_cuts_prefer_white_space() -> None:
+def test_cuts_prefer_white_space():
     text = "palabra " * 200
     assert text[tokens.take(text, 0, len(text), 30) - 1] == " "

@@ -117,6 +117,13 @@ entries = st.lists(
 moments = st.none() | _moments
 
 
+def write(log, *given):
+    """Record entries, and see that they are written."""
+    for one in given:
+        log.record(one)
+    assert log.flush(60)
+
+
 def opened(place, **changes):
     """Open a history whose present moment is an hour after the first entry."""
     return QueryLog(place, **{"clock": lambda: EPOCH + timedelta(hours=1), **changes})

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from log_material import answer, entry, opened, route
+from log_material import answer, entry, opened, route, write
 
 from agentic_retriever.errors import DeadlineExceededError
 from agentic_retriever.querylog import LogEntry, QueryLog, entry_of
@@ -83,9 +83,7 @@ def test_an_entry_that_no_column_can_take_costs_only_itself(place):
     with opened(place) as log:
         log.record(entry(1))
         log.record(entry(2, citations=10**40))
-        log.record(entry(3, recorded_at="yesterday"))
-        log.record(entry(4))
-        assert log.flush(10)
+        write(log, entry(3, recorded_at="yesterday"), entry(4))
         assert [found.query for found in log.recent()] == ["question 4", "question 1"]
         assert (log.stats().written, log.stats().dropped) == (2, 2)
 

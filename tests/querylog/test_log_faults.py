@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
-from log_material import EPOCH, entry, opened
+from log_material import EPOCH, entry, opened, write
 from sqlalchemy import event
 
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, QueryLogError
@@ -34,9 +34,7 @@ def file(tmp_path):
 
 def filled(file, count=3):
     with opened(file) as log:
-        for number in range(count):
-            log.record(entry(number))
-    return file
+        write(log, *map(entry, range(count)))
 
 
 def change(file, *statements):
@@ -104,20 +102,17 @@ def test_a_lock_that_lasts_costs_the_entries(file, caplog):
 
 def test_a_file_deleted_while_running_is_made_anew(file):
     with opened(file) as log:
-        log.record(entry(1))
-        assert log.flush(WAIT_S)
+        write(log, entry(1))
         for path in file.parent.iterdir():
             path.unlink()
-        log.record(entry(2))
-        assert log.flush(WAIT_S)
+        write(log, entry(2))
         assert questions(log) == ["question 2"]
 
 
 def test_a_folder_removed_while_running_is_not_made_again(tmp_path):
     folder = tmp_path / "data"
     with opened(folder / "deep" / "q.sqlite") as log:
-        log.record(entry(1))
-        assert log.flush(WAIT_S)
+        write(log, entry(1))
         shutil.rmtree(folder)
         log.record(entry(2))
         assert not log.flush(WAIT_S)
@@ -180,8 +175,7 @@ def test_a_full_disk_costs_the_entries_and_what_was_written_stays(file, caplog):
         event.remove(sa.Engine, "connect", limit)
     with opened(file) as log:
         assert len(questions(log)) == 3
-        log.record(entry(9))
-        assert log.flush(WAIT_S)
+        write(log, entry(9))
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\x00" + b"\xff" * 4096])
@@ -225,8 +219,7 @@ def test_an_older_schema_is_made_anew(file):
     with opened(file) as log:
         assert questions(log) == []
         assert log.analytics().queries == 0
-        log.record(entry(5))
-        assert log.flush(WAIT_S)
+        write(log, entry(5))
         assert questions(log) == ["question 5"]
         assert "1 queries since 2026-03-01" in log.check()
 
@@ -241,11 +234,9 @@ def test_lost_facts_of_the_schema_are_damage(file, name):
 
 def test_a_lost_confirmation_does_not_count_twice(place):
     with opened(place) as log:
-        log.record(entry(1))
-        assert log.flush(WAIT_S)
+        write(log, entry(1))
         log.record(entry(1))  # the same entry_id: the batch is tried again
-        log.record(entry(2))
-        assert log.flush(WAIT_S)
+        write(log, entry(2))
         assert questions(log) == ["question 2", "question 1"]
 
 
@@ -253,34 +244,29 @@ def test_retention_by_age(place):
     now = [EPOCH]
     with opened(place, retention_days=2, clock=lambda: now[0]) as log:
         for number in range(3):
-            log.record(entry(number, recorded_at=EPOCH + timedelta(days=number)))
-        assert log.flush(WAIT_S)
+            write(log, entry(number, recorded_at=EPOCH + timedelta(days=number)))
         assert len(questions(log)) == 3
     now[0] = EPOCH + timedelta(days=3)
     with opened(place, retention_days=2, clock=lambda: now[0]) as log:
-        log.record(entry(9, recorded_at=now[0]))
-        assert log.flush(WAIT_S)
+        write(log, entry(9, recorded_at=now[0]))
         assert questions(log) == ["question 9", "question 2", "question 1"]
 
 
 def test_retention_by_number_keeps_the_newest(place):
     with opened(place, max_rows=50) as log:
         for number in range(3_000):
-            log.record(entry(number))
-        assert log.flush(60)
+            write(log, entry(number))
         kept = [found.query for found in log.recent(5_000)]
         assert 50 <= len(kept) <= 50 + 256
         assert kept == [f"question {n}" for n in range(2_999, 2_999 - len(kept), -1)]
     with opened(place, max_rows=50) as log:
-        log.record(entry(3_000))
-        assert log.flush(60)
+        write(log, entry(3_000))
         assert len(log.recent(5_000)) == 50
 
 
 def test_no_limits(place):
     with opened(place, retention_days=None, max_rows=None) as log:
-        log.record(entry(1, recorded_at=EPOCH - timedelta(days=9_999)))
-        assert log.flush(WAIT_S)
+        write(log, entry(1, recorded_at=EPOCH - timedelta(days=9_999)))
         assert len(questions(log)) == 1
 
 

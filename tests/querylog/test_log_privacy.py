@@ -5,7 +5,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 import pytest
-from log_material import EPOCH, answer, entry, opened, route
+from log_material import EPOCH, answer, entry, opened, route, write
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError
@@ -88,8 +88,7 @@ def test_the_hash_is_the_standard_one():
 def test_what_retention_removed_is_not_left_in_the_file(tmp_path):
     now = [EPOCH]
     with opened(tmp_path / "q.sqlite", retention_days=1, clock=lambda: now[0]) as log:
-        log.record(entry(1, query=CANARY * 50, recorded_at=EPOCH))
-        assert log.flush(WAIT_S)
+        write(log, entry(1, query=CANARY * 50, recorded_at=EPOCH))
     assert CANARY.encode() in everything_in(tmp_path)
     now[0] = EPOCH.replace(month=6)
     with opened(tmp_path / "q.sqlite", retention_days=1, clock=lambda: now[0]) as log:

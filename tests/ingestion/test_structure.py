@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from agentic_retriever.ingestion.structure import split_sections
+from agentic_retriever.ingestion.structure import scan_blocks, split_sections
 
 BODY = "Texto de la sección, con varias palabras.\n"
 
 
-def outline(text: str, *, markup: bool = True) -> list[tuple[str, str, str]]:
+def outline(text, *, markup=True):
     """Return path, section number and article of every section."""
     return [
         (" > ".join(heading.title for heading in section.path), section.number, section.article)
@@ -50,7 +50,7 @@ def outline(text: str, *, markup: bool = True) -> list[tuple[str, str, str]]:
         ("Annex II", "Annex II", "", ""),
     ],
 )
-def test_a_heading_on_its_own_line(line: str, path: str, number: str, article: str) -> None:
+def test_a_heading_on_its_own_line(line, path, number, article):
     assert outline(f"{line}\n\n{BODY}") == [(path, number, article)]
 
 
@@ -66,13 +66,8 @@ def test_a_heading_on_its_own_line(line: str, path: str, number: str, article: s
         ("มาตรา ๑๒ ผู้ใดมีสิทธิครอบครองที่ดินให้แจ้งต่อพนักงานเจ้าหน้าที่", "มาตรา ๑๒", "12"),
     ],
 )
-def test_an_article_whose_text_begins_on_its_line(line: str, path: str, article: str) -> None:
+def test_an_article_whose_text_begins_on_its_line(line, path, article):
     assert outline(f"{line}\n") == [(path, "", article)]
-
-
-def test_a_numbered_section_whose_text_begins_on_its_line() -> None:
-    text = "6.2.1. Presencia. Obligatoria en los vehículos de motor.\n6.2.2. Número. Dos o cuatro luces.\n"
-    assert outline(text) == [("6.2.1. Presencia", "6.2.1", ""), ("6.2.2. Número", "6.2.2", "")]
 
 
 @pytest.mark.parametrize(
@@ -101,70 +96,81 @@ def test_a_numbered_section_whose_text_begins_on_its_line() -> None:
         "---\n",
     ],
 )
-def test_what_only_looks_like_a_heading(text: str) -> None:
+def test_what_only_looks_like_a_heading(text):
     assert [path for path, _, _ in outline(text)] == [""]
 
 
-def test_a_contents_list_is_no_sequence_of_sections() -> None:
-    contents = "".join(f"{at}.1. Chapter about a thing\n{at}.2. Another thing\n" for at in range(1, 5))
-    assert [path for path, _, _ in outline(f"{contents}\n{BODY}")] == [""]
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(
+            "6.2.1. Presencia. Obligatoria en los vehículos de motor.\n6.2.2. Número. Dos o cuatro luces.\n",
+            [("6.2.1. Presencia", "6.2.1", ""), ("6.2.2. Número", "6.2.2", "")],
+            id="a numbered section whose text begins on its line",
+        ),
+        pytest.param(
+            "".join(f"{at}.1. Chapter about a thing\n{at}.2. Another thing\n" for at in range(1, 5)) + f"\n{BODY}",
+            [("", "", "")],
+            id="a contents list is no sequence of sections",
+        ),
+        pytest.param("1.1 Scope ........ 4\n\nText.\n", [("", "", "")], id="dot leaders mark a contents line"),
+        pytest.param(
+            f"1. Introduction\n\n{BODY}\n2. Methods\n\n{BODY}\n",
+            [("1. Introduction", "1", ""), ("2. Methods", "2", "")],
+            id="single numbers are sections when they are a series with text",
+        ),
+        pytest.param(
+            f"6. Luces\n\n{BODY}\n6.1. Cruce\n\n{BODY}\n",
+            [("6. Luces", "6", ""), ("6. Luces > 6.1. Cruce", "6.1", "")],
+            id="single numbers are sections when numbered ones stand below them",
+        ),
+        pytest.param(
+            f"# Guide\n\n1. Introduction\n\n{BODY}\n2. Methods\n\n{BODY}\n",
+            [("Guide", "", "")],
+            id="single numbers are list items in a document with markdown headings",
+        ),
+        pytest.param(
+            f"6.2 Luz de cruce\n\n{BODY}\n3.5 Kilos de harina\n\n{BODY}\n6.3 Luz de freno\n\n{BODY}",
+            [("6.2 Luz de cruce", "6.2", ""), ("6.3 Luz de freno", "6.3", "")],
+            id="numbers that run backwards are no sections",
+        ),
+        pytest.param(
+            f"1.2 Alcance\n\n{BODY}\n1.80 Metros de altura\n\n{BODY}\n1.3 Límites\n\n{BODY}",
+            [("1.2 Alcance", "1.2", ""), ("1.3 Límites", "1.3", "")],
+            id="numbers that leap are no sections",
+        ),
+        pytest.param(
+            f"6.2 Luz de cruce\n\n{BODY}\n1.1 Anexo\n\n{BODY}",
+            [("6.2 Luz de cruce", "6.2", ""), ("1.1 Anexo", "1.1", "")],
+            id="the numbering may begin again",
+        ),
+        pytest.param(
+            f"TÍTULO I\n\n{BODY}\nCapítulo II\n\n{BODY}\nArtículo 1. Objeto\n\n{BODY}\nCapítulo III\n\n{BODY}",
+            [
+                ("TÍTULO I", "", ""),
+                ("TÍTULO I > Capítulo II", "", ""),
+                ("TÍTULO I > Capítulo II > Artículo 1. Objeto", "", "1"),
+                ("TÍTULO I > Capítulo III", "", ""),
+            ],
+            id="levels nest by kind",
+        ),
+        pytest.param(
+            f"# Annex\n\n{BODY}\n6.1 Lights\n\n{BODY}\n6.1.2 Number\n\n{BODY}",
+            [("Annex", "", ""), ("Annex > 6.1 Lights", "6.1", ""), ("Annex > 6.1 Lights > 6.1.2 Number", "6.1.2", "")],
+            id="numbered sections nest below markdown headings",
+        ),
+        pytest.param(
+            f"# A\n\n```\ncode\n\n# B\n\n{BODY}",
+            [("A", "", ""), ("B", "", "")],
+            id="an unclosed fence does not swallow the document",
+        ),
+    ],
+)
+def test_headings_judged_by_the_document_they_stand_in(text, expected):
+    assert outline(text) == expected
 
 
-def test_dot_leaders_mark_a_contents_line() -> None:
-    assert outline("1.1 Scope ........ 4\n\nText.\n") == [("", "", "")]
-
-
-def test_single_numbers_are_sections_when_they_are_a_series_with_text() -> None:
-    text = f"1. Introduction\n\n{BODY}\n2. Methods\n\n{BODY}\n"
-    assert [path for path, _, _ in outline(text)] == ["1. Introduction", "2. Methods"]
-
-
-def test_single_numbers_are_sections_when_numbered_ones_stand_below_them() -> None:
-    text = f"6. Luces\n\n{BODY}\n6.1. Cruce\n\n{BODY}\n"
-    assert outline(text) == [("6. Luces", "6", ""), ("6. Luces > 6.1. Cruce", "6.1", "")]
-
-
-def test_single_numbers_are_list_items_in_a_document_with_markdown_headings() -> None:
-    text = f"# Guide\n\n1. Introduction\n\n{BODY}\n2. Methods\n\n{BODY}\n"
-    assert [path for path, _, _ in outline(text)] == ["Guide"]
-
-
-def test_numbers_that_run_backwards_are_no_sections() -> None:
-    text = f"6.2 Luz de cruce\n\n{BODY}\n3.5 Kilos de harina\n\n{BODY}\n6.3 Luz de freno\n\n{BODY}"
-    assert [number for _, number, _ in outline(text)] == ["6.2", "6.3"]
-
-
-def test_numbers_that_leap_are_no_sections() -> None:
-    text = f"1.2 Alcance\n\n{BODY}\n1.80 Metros de altura\n\n{BODY}\n1.3 Límites\n\n{BODY}"
-    assert [number for _, number, _ in outline(text)] == ["1.2", "1.3"]
-
-
-def test_the_numbering_may_begin_again() -> None:
-    text = f"6.2 Luz de cruce\n\n{BODY}\n1.1 Anexo\n\n{BODY}"
-    assert [number for _, number, _ in outline(text)] == ["6.2", "1.1"]
-
-
-def test_levels_nest_by_kind() -> None:
-    text = (
-        f"TÍTULO I\n\n{BODY}\nCapítulo II\n\n{BODY}\nArtículo 1. Objeto\n\n{BODY}\n"
-        f"Artículo 2. Ámbito\n\n{BODY}\nCapítulo III\n\n{BODY}"
-    )
-    assert [path for path, _, _ in outline(text)] == [
-        "TÍTULO I",
-        "TÍTULO I > Capítulo II",
-        "TÍTULO I > Capítulo II > Artículo 1. Objeto",
-        "TÍTULO I > Capítulo II > Artículo 2. Ámbito",
-        "TÍTULO I > Capítulo III",
-    ]
-    assert [article for _, _, article in outline(text)] == ["", "", "1", "2", ""]
-
-
-def test_numbered_sections_nest_below_markdown_headings() -> None:
-    text = f"# Annex\n\n{BODY}\n6.1 Lights\n\n{BODY}\n6.1.2 Number\n\n{BODY}"
-    assert outline(text)[-1] == ("Annex > 6.1 Lights > 6.1.2 Number", "6.1.2", "")
-
-
-def test_headings_without_text_join_the_section_below() -> None:
+def test_headings_without_text_join_the_section_below():
     sections = split_sections(f"# A\n\n## B\n\n### C\n\n{BODY}\n## D\n\n{BODY}")
     assert [[block.kind for block in section.blocks] for section in sections] == [
         ["heading", "heading", "heading", "text"],
@@ -173,7 +179,7 @@ def test_headings_without_text_join_the_section_below() -> None:
     assert [len(section.path) for section in sections] == [3, 2]
 
 
-def test_articles_run_on_without_blank_lines_as_in_a_pdf() -> None:
+def test_articles_run_on_without_blank_lines_as_in_a_pdf():
     text = (
         "Artículo 7. Queda prohibido aparcar en la vía pública durante la noche.\n"
         "Sigue el texto del artículo.\n"
@@ -184,24 +190,52 @@ def test_articles_run_on_without_blank_lines_as_in_a_pdf() -> None:
     assert [article for _, _, article in outline(text, markup=False)] == ["7", "8"]
 
 
-def test_markdown_counts_for_nothing_in_text_from_a_pdf() -> None:
+def test_markdown_counts_for_nothing_in_text_from_a_pdf():
     assert outline("# 1 of 20\n\nText.\n", markup=False) == [("", "", "")]
 
 
-def test_a_line_taken_back_rejoins_its_paragraph() -> None:
+def test_a_line_taken_back_rejoins_its_paragraph():
     text = "6.2 Luz de cruce\n\nSe añaden los ingredientes.\n3.5 Kilos de harina\nY sal.\n"
     (section,) = split_sections(text)
     assert [text[block.start : block.end].count("\n") for block in section.blocks] == [0, 2]
 
 
-def test_an_unclosed_fence_does_not_swallow_the_document() -> None:
-    assert [path for path, _, _ in outline(f"# A\n\n```\ncode\n\n# B\n\n{BODY}")] == ["A", "B"]
-
-
 @pytest.mark.parametrize(
     "line", ["[" * 100_000, "# " + " " * 100_000 + "x", "|" * 100_000, "1." * 50_000, " -" * 50_000]
 )
-def test_hostile_lines_take_linear_time(line: str) -> None:
+def test_hostile_lines_take_linear_time(line):
     began = time.perf_counter()
     split_sections(f"a | b\n{line}\n\n{line}\n")
     assert time.perf_counter() - began < 2
+
+
+def kinds(text):
+    return [block.kind for block in scan_blocks(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        (" \n\t\n", []),
+        ("one\ntwo\n\nthree", ["text", "text"]),
+        ("| a | b |\n|---|---|\n| 1 | 2 |\n", ["table"]),
+        ("a | b\n--- | ---\n1 | 2\n\nend", ["table", "text"]),
+        ("Intro:\n| a | b |\n| 1 | 2 |\nAfter", ["text", "table", "text"]),
+        ("this | that\nis prose", ["text"]),
+        ("```python\nx = 1\n\ny = 2\n```\nafter", ["code", "text"]),
+        ("~~~\n```\n~~~", ["code"]),
+        ("````\n```\n````", ["code"]),
+        ("Quedan excluidos:\n- a\n- b\n", ["text", "list"]),
+        ("1. one\n2. two\n   still two\n", ["list"]),
+        ("# A\ntext\n## B\n", ["heading", "text", "heading"]),
+    ],
+)
+def test_kinds(text, expected):
+    assert kinds(text) == expected
+
+
+def test_spans_are_trimmed_and_start_where_asked():
+    text = "skipped\n\n   indented  \n\nlast\n"
+    blocks = scan_blocks(text, start=9)
+    assert [text[block.start : block.end] for block in blocks] == ["indented", "last"]
