@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQuery
 
 from agentic_retriever.filters import node_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from agentic_retriever.stores.node_store import NodeStore
+from agentic_retriever.stores.node_store import NodeStore
 
 DIMENSION = 8
 WORDS = [
-    "river",
-    "bank",
-    "loan",
-    "harbour",
-    "ship",
-    "grain",
-    "wheat",
-    "price",
-    "law",
-    "court",
-    "judge",
-    "appeal",
-    "tax",
-    "levy",
-    "duty",
-    "bridge",
-    "toll",
-    "road",
-]
+    "river", "bank", "loan", "harbour", "ship", "grain", "wheat", "price", "law", "court", "judge", "appeal", "tax",
+    "levy", "duty", "bridge", "toll", "road",
+]  # fmt: skip
 
 
 def vector(number: int, dimension: int = DIMENSION) -> list[float]:

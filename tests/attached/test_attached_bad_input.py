@@ -82,7 +82,7 @@ class NodeStore(BasePydanticVectorStore):
     def delete(self, ref_doc_id, **kwargs):
         raise NotImplementedError
 
-    def get_nodes(self, node_ids=None, filters=None):
+    def get_nodes(self, node_ids, filters=None):  # without a default, as Chroma's
         return [node for node in self.kept if node_ids is None or node.node_id in node_ids][: self.cut]
 
     def query(self, query, **kwargs):

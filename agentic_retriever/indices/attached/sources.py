@@ -415,5 +415,5 @@ class ListedSource(NodeSource):
         return unit_rows({node.node_id: node.embedding for node in self.get(node_ids) if node.embedding is not None})
 
     def _listed(self) -> list[BaseNode]:
-        given: list[BaseNode | None] = [*self._store.get_nodes()]
+        given: list[BaseNode | None] = [*self._store.get_nodes(node_ids=None)]  # Chroma wants it said
         return [node for node in given if node is not None]

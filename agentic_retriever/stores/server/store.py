@@ -153,7 +153,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
     _indexed: dict[str, str] = PrivateAttr(default_factory=dict)
     _indexed_read: float = PrivateAttr(default=float("-inf"))
 
-    def __init__(  # noqa: PLR0913 - all but two have a default and a name
+    def __init__(
         self,
         link: QdrantLink,
         collection_name: str,
@@ -163,8 +163,6 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         sparse: SparseBM25 | None = None,
         on_fitted: Callable[[SparseBM25], None] | None = None,
         must_exist: bool = False,
-        shards: int = 0,
-        replicas: int = 0,
     ) -> None:
         """Describe the store.
 
@@ -176,8 +174,6 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
             sparse: How texts become sparse vectors; by default as suits the first nodes.
             on_fitted: Is told how, once that is decided or changed.
             must_exist: Whether a collection that is not there is damage, and not one to be made.
-            shards: Shards of a new collection; 0 for the server's default.
-            replicas: Copies of each shard; 0 for the server's default.
         """
         client = _CollectionClient(link, collection_name, must_exist=must_exist)
         words = ServerWords(self, sparse, on_fitted)
@@ -191,14 +187,12 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
             sparse_query_fn=words.query_rows,
             hybrid_fusion_fn=cast("Any", _side_by_side),
             index_doc_id=False,  # made with the other fields' indexes
-            shard_number=shards or None,
-            replication_factor=replicas or None,
         )
         self._client, self._aclient = cast("QdrantClient", client), cast("Any", None)
         self._collection = client
         self.dimension = dimension
         self._words = words if keywords else None
-        self._options = {"keywords": keywords, "on_fitted": on_fitted, "shards": shards, "replicas": replicas}
+        self._options = {"keywords": keywords, "on_fitted": on_fitted}
         self._workers = Workers(_WORKERS, f"vector-store-{collection_name}")
 
     @classmethod

@@ -17,12 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.schema import IndexNode, NodeRelationship, RelatedNodeInfo, TextNode
 
-from agentic_retriever.errors import EmbeddingError, EmbeddingMismatchError, IndexingError, StoreError
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.errors import IndexingError
 from agentic_retriever.stores.payload import node_payload, plain_metadata, point_id, stored_node, stored_node_id
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from store_tools import ask, make_node, vector, where
 
 
 class Colour(Enum):
@@ -127,70 +125,3 @@ def test_uuids_stay_and_other_ids_never_share_a_point():
     ids = [own, own.upper(), own.replace("-", ""), f"{{{own}}}", "doc-1", "doc-2", "1", "é", "e\u0301", "\ud800"]
     assert len({point_id(node_id) for node_id in ids}) == len(ids)
     assert point_id("doc-1") == "a5dcf5dd-2726-5c14-804b-fe32de65e93c"  # pinned: stored indexes depend on it
-
-
-@pytest.fixture
-def store(tmp_path):
-    with QdrantEdgeVectorStore(tmp_path) as opened:
-        opened.add([make_node(1)])
-        yield opened
-
-
-def _with(embedding, number=3):
-    node = make_node(number)
-    node.embedding = embedding
-    return node
-
-
-@pytest.mark.parametrize(
-    ("embedding", "error", "said"),
-    [
-        (None, EmbeddingError, "no embedding"),
-        ([], EmbeddingError, "no embedding"),
-        ([math.nan] + [1.0] * 7, EmbeddingError, "NaN"),
-        ([1.0] * 7 + [math.inf], EmbeddingError, "infinity"),
-        ([0.0] * 8, EmbeddingError, "zero"),
-        ([1.0] * 7, EmbeddingMismatchError, "7 dimensions.* 8"),
-    ],
-)
-def test_one_bad_embedding_and_nothing_of_the_batch_is_written(store, embedding, error, said):
-    with pytest.raises(error, match=said):
-        store.add([make_node(2), _with(embedding), make_node(4)])
-    assert store.node_ids() == ["node-00001"]
-
-
-def test_another_dimension_than_the_collections(store):
-    with pytest.raises(EmbeddingMismatchError, match=r"holds vectors of 8 dimensions, got 5"):
-        store.add([_with([1.0] * 5)])
-    with pytest.raises(EmbeddingMismatchError, match=r"has 5 dimensions, the index holds 8"):
-        store.query(ask(number=1).__class__(query_embedding=[1.0] * 5, similarity_top_k=1))
-
-
-def test_one_bad_metadata_value_and_nothing_of_the_batch_is_written(store):
-    with pytest.raises(IndexingError, match="'bad' of node 'node-00003'"):
-        store.add([make_node(2), make_node(3, bad=object())])
-    assert store.count() == 1
-
-
-@pytest.mark.parametrize("embedding", [[math.nan] * 8, [0.0] * 8, [math.inf] * 8, []])
-def test_bad_query_embeddings(store, embedding):
-    with pytest.raises(EmbeddingError):
-        store.query(ask().__class__(query_embedding=embedding, similarity_top_k=1))
-
-
-@pytest.mark.parametrize("size", [1e-300, 1e-30, 1e30, 1e300])
-def test_vectors_of_any_size_keep_their_direction(store, size):
-    store.add([_with([size * x for x in vector(3)])])
-    found = store.query(ask(3, 1))
-    assert found.ids == ["node-00003"]
-    assert found.similarities[0] == pytest.approx(1, abs=1e-6)
-    assert np.linalg.norm(store.vectors(["node-00003"])[1]) == pytest.approx(1, abs=1e-6)
-
-
-def test_a_nearly_full_disk_is_noticed_before_writing(store, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1024})())
-    with pytest.raises(StoreError, match="disk"):
-        store.add([make_node(2)])
-    monkeypatch.undo()
-    assert store.node_ids() == ["node-00001"]
-    assert store.count(where("x", 1)) == 0

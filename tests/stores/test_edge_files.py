@@ -1,4 +1,4 @@
-"""One handle per folder and process: sharing, closing, forking, names, folders that cannot be used."""
+"""The files of a collection: one handle per folder and process, kills, full disks, damage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import gc
 import json
+import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,13 +16,20 @@ import time
 from pathlib import Path
 
 import pytest
-
-from agentic_retriever.errors import ConfigError, EmbeddingMismatchError, StoreBusyError, StoreClosedError, StoreError
-from agentic_retriever.stores.edge.engine import edge_errors
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
+import store_processes
+from store_processes import BATCH
 from store_tools import ask, make_node, where
+
+from agentic_retriever.errors import (
+    ConfigError,
+    EmbeddingMismatchError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreDamagedError,
+    StoreError,
+)
+from agentic_retriever.stores.edge.engine import CollectionFile, edge_errors
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
 
 WAL_HEADER = 8  # bytes at the beginning of a log file that holds no entry
 can_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
@@ -69,28 +78,25 @@ def test_the_dimension_is_pinned(tmp_path):
             QdrantEdgeVectorStore(tmp_path / "other", dimension=dimension)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        ".",
-        "..",
-        "../evil",
-        "a/b",
-        "a\\b",
-        "a\x00b",
-        "a" * 101,
-        "ก" * 100,
-        ".hidden",
-        "a.",
-        " a",
-        "CON",
-        "nul.txt",
-        "a:b",
-        "a\n",
-        "*",
-    ],
-)
+NAMES = [
+    "",
+    ".",
+    "..",
+    "../evil",
+    "a/b",
+    "a\\b",
+    "a\x00b",
+    "a" * 101,
+    "ก" * 100,
+    ".hidden",
+    "a.",
+    " a",
+    "CON",
+    "nul.txt",
+]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "CON", "nul.txt", "a:b", "a\n", "*"])
 def test_names_that_are_no_plain_folder_names(tmp_path, name):
     with pytest.raises(ConfigError, match="collection name"):
         QdrantEdgeVectorStore(tmp_path / "data", name)
@@ -275,3 +281,212 @@ async def test_async_use_after_close_is_the_same_error(tmp_path):
     assert all(isinstance(result, StoreClosedError) or result.ids == ["node-00001"] for result in results)
     with pytest.raises(StoreClosedError):
         await store.aquery(ask())
+
+
+NODES = 400
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole")
+    with QdrantEdgeVectorStore(path) as store:
+        store.add([make_node(n, n=n) for n in range(NODES)])
+    return path
+
+
+@pytest.fixture
+def path(whole, tmp_path):
+    return Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+def test_a_copy_opens(path):
+    with QdrantEdgeVectorStore(path) as store:
+        assert store.count() == NODES
+
+
+def _segment(folder):
+    return next((folder / "shard" / "segments").iterdir())
+
+
+def _remove(found):
+    shutil.rmtree(found) if found.is_dir() else found.unlink()
+
+
+def _empty(found):
+    for inside in found.iterdir():
+        _remove(inside)
+
+
+def _change(old, new):
+    def change(found):
+        text = found.read_text()
+        assert old in text
+        found.write_text(text.replace(old, new))
+
+    return change
+
+
+def _overwrite(found):
+    found.write_bytes(b"\xff\x00garbage" * 40)
+
+
+@pytest.mark.parametrize(
+    ("which", "harm"),
+    [
+        (lambda c: c / "collection.json", _remove),
+        (lambda c: c / "collection.json", _overwrite),
+        (lambda c: c / "collection.json", lambda f: f.write_text("")),
+        (lambda c: c / "collection.json", lambda f: f.write_text("{}")),
+        (lambda c: c / "collection.json", _change('"dimension": 8', '"dimension": "x"')),
+        (lambda c: c / "collection.json", _change('_version": 1', '_version": 99')),
+        (lambda c: c / "shard", _remove),
+        (lambda c: c / "shard", _empty),
+        (lambda c: c / "shard" / "segments", _remove),
+        (lambda c: c / "shard" / "segments", _empty),
+        (lambda c: c / "shard" / "wal", _remove),
+        (lambda c: c / "shard" / "wal", _empty),
+        (lambda c: c / "shard" / "edge_config.json", _remove),
+        (lambda c: c / "shard" / "edge_config.json", _overwrite),
+        (lambda c: _segment(c) / "segment.json", _remove),
+        (lambda c: _segment(c) / "segment.json", _overwrite),
+        (lambda c: _segment(c) / "vector_storage", _remove),
+        (lambda c: _segment(c) / "vector_storage" / "vectors" / "chunk_0.mmap", _remove),
+        (lambda c: _segment(c) / "vector_storage" / "vectors" / "status.dat", _remove),
+        (lambda c: _segment(c) / "payload_storage", _remove),
+        (lambda c: next(_segment(c).glob("*id_tracker.mappings")), _overwrite),
+        (_segment, _empty),
+    ],
+)
+def test_damage_is_found_on_opening(path, which, harm):
+    collection = path / "default"
+    harm(which(collection))
+    for _ in range(2):  # and stays found: opening must not repair it into an empty index
+        with pytest.raises(StoreDamagedError, match="damaged or incomplete") as caught:
+            QdrantEdgeVectorStore(path)
+        assert str(collection) in str(caught.value)
+
+
+def test_fewer_nodes_than_were_stored(path):
+    description = path / "default" / "collection.json"
+    described = json.loads(description.read_text())
+    assert described["points"] == NODES
+    description.write_text(json.dumps({**described, "points": NODES + 1}))
+    with pytest.raises(StoreDamagedError, match="401 nodes were stored, 400 are left"):
+        QdrantEdgeVectorStore(path)
+
+
+def test_a_panic_of_the_engine_is_damage_too(path):
+    status = _segment(path / "default") / "vector_storage" / "vectors" / "status.dat"
+    status.write_bytes(status.read_bytes()[:2])
+    with pytest.raises(StoreDamagedError):
+        QdrantEdgeVectorStore(path)
+
+
+def test_a_making_that_was_cut_off_is_made_again(tmp_path):
+    (tmp_path / "default" / "shard" / "segments" / "half").mkdir(parents=True)
+    half = CollectionFile(collection="default", dimension=3, created="2024-05-01T00:00:00+00:00")
+    half.write(tmp_path / "default")
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        store.add([make_node(1)])
+        assert store.query(ask()).ids == ["node-00001"]
+
+
+def test_while_changes_are_under_way_no_count_is_promised(tmp_path):
+    description = tmp_path / "default" / "collection.json"
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        store.add([make_node(1)])
+        assert json.loads(description.read_text())["points"] is None
+        store.flush()
+        assert json.loads(description.read_text())["points"] == 1
+        store.delete_nodes(["node-00001"])
+        assert json.loads(description.read_text())["points"] is None
+    assert json.loads(description.read_text())["points"] == 0
+    assert sorted(path.name for path in description.parent.iterdir()) == ["collection.json", "collection.lock", "shard"]
+
+
+@pytest.fixture(scope="module")
+def processes():
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        pytest.skip("the platform cannot fork")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["store_processes", "pytest"])
+    return context
+
+
+def start(processes, target, *arguments):
+    mine, theirs = processes.Pipe()
+    process = processes.Process(target=target, args=(*arguments, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return process, mine
+
+
+def receive(connection, seconds=60):
+    assert connection.poll(seconds), "the other process is silent"
+    return connection.recv()
+
+
+def test_nothing_acknowledged_is_lost_by_kill_9(processes, tmp_path):
+    acknowledged = 0
+    for rounds in (1, 3, 15, 8):
+        process, connection = start(processes, store_processes.write_until_killed, tmp_path, acknowledged)
+        for _ in range(rounds):
+            acknowledged = receive(connection)
+        process.kill()
+        process.join()
+        with contextlib.suppress(EOFError):
+            while True:  # what it still said before it died
+                acknowledged = connection.recv()
+        with QdrantEdgeVectorStore(tmp_path) as store:
+            ids = store.node_ids()
+            assert len(ids) == len(set(ids)) == store.count()
+            assert set(ids) >= {f"node-{number:05}" for number in range(acknowledged)}
+            assert all(node.text == f"text {node.metadata['n']}" for node in store.iter_nodes())
+            store.add(store_processes.batch(0))  # again, without duplicates
+            assert store.count() == len(ids)
+            assert store.query(ask(5, 1)).ids == ["node-00005"]
+    assert acknowledged >= 27 * BATCH
+
+
+def test_a_second_process_is_told_what_to_do_and_harms_nobody(processes, tmp_path):
+    process, connection = start(processes, store_processes.hold, tmp_path)
+    assert receive(connection) == "open"
+    for _ in range(2):
+        with pytest.raises(StoreBusyError, match=r"already in use.*server") as caught:
+            QdrantEdgeVectorStore(tmp_path)
+        assert str(tmp_path) in str(caught.value)
+    connection.send("go on")
+    assert receive(connection) == 2 * BATCH
+    process.join(30)
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        assert store.count() == 2 * BATCH
+
+
+@pytest.mark.parametrize("attempt", range(2))
+def test_processes_racing_for_a_fresh_folder(processes, tmp_path, attempt):
+    barrier, done = processes.Barrier(3), processes.Event()
+    started = [start(processes, store_processes.race, tmp_path / "new", number, barrier, done) for number in range(3)]
+    results = [receive(connection) for _, connection in started]
+    done.set()
+    for process, _ in started:
+        process.join(30)
+    winners = [number for number, outcome, _ in results if outcome == "ok"]
+    assert len(winners) == 1
+    assert {outcome for _, outcome, _ in results} == {"ok", "StoreBusyError"}
+    with QdrantEdgeVectorStore(tmp_path / "new") as store:
+        assert store.node_ids() == [f"node-{winners[0] * BATCH + number:05}" for number in range(BATCH)]
+
+
+def test_a_full_disk_loses_nothing_that_was_stored(processes, tmp_path):
+    process, connection = start(processes, store_processes.fill_a_disk, tmp_path)
+    said, acknowledged, readable = receive(connection)
+    process.join(30)
+    assert said.startswith("StoreError")
+    assert "disk" in said
+    assert str(tmp_path) in said
+    assert readable == BATCH, readable
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        assert set(store.node_ids()) >= {f"node-{number:05}" for number in range(acknowledged)}
+        assert store.query(ask(5, 1)).ids == ["node-00005"]
+        store.add(store_processes.batch(acknowledged))
+        assert f"node-{acknowledged:05}" in store.node_ids()

@@ -1,39 +1,46 @@
-"""Storing, finding, deleting."""
+"""What every store of ours does, in this process and on a server."""
 
 from __future__ import annotations
 
-import copy
-import json
-import logging
 import math
-import pickle
-import sys
 import uuid
-from pathlib import Path
 
 import numpy as np
 import pytest
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.embeddings import MockEmbedding
-from llama_index.core.schema import Document, TextNode
+from llama_index.core.schema import Document
 from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery, VectorStoreQueryMode
-
-from agentic_retriever.errors import FilterError, InvalidQueryError, StoreClosedError, StoreError
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from server_tools import memory_link
 from store_tools import DIMENSION, ask, make_node, vector, where
 
+from agentic_retriever.errors import (
+    ConfigError,
+    EmbeddingError,
+    EmbeddingMismatchError,
+    FilterError,
+    IndexingError,
+    InvalidQueryError,
+    StoreClosedError,
+    StoreError,
+)
+from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.stores.server.store import QdrantServerVectorStore
 
-@pytest.fixture
-def store(tmp_path):
-    with QdrantEdgeVectorStore(tmp_path) as opened:
-        yield opened
+
+@pytest.fixture(params=["edge", "server"])
+def store(request, tmp_path):
+    made = (
+        QdrantEdgeVectorStore(tmp_path)
+        if request.param == "edge"
+        else QdrantServerVectorStore(memory_link(), "c", keywords=True)
+    )
+    with made:
+        yield made
 
 
 def test_a_fresh_store_is_empty_in_every_way(store):
     assert store.dimension is None
-    assert store.client is None
     assert store.count() == 0
     assert store.get_nodes() == list(store.iter_nodes()) == store.node_ids() == []
     assert store.query(ask()).ids == []
@@ -43,6 +50,8 @@ def test_a_fresh_store_is_empty_in_every_way(store):
     store.clear()
     assert store.add([]) == []
     assert store.dimension is None
+    with pytest.raises(StoreError):
+        store.create_payload_index("k", "float")
 
 
 def test_order_scores_and_ids(store):
@@ -77,18 +86,8 @@ def test_replacing(store):
 
 
 def test_ids_of_every_kind_come_back(store):
-    ids = [
-        "doc-1",
-        str(uuid.uuid4()),
-        str(uuid.uuid4()).upper(),
-        uuid.uuid4().hex,
-        "1",
-        "ก",
-        "a" * 5_000,
-        " ",
-        "\u00e4",
-        "a\u0308",
-    ]
+    own = [str(uuid.uuid4()), str(uuid.uuid4()).upper(), uuid.uuid4().hex]
+    ids = ["doc-1", *own, "1", "ก", "a" * 5_000, " ", "\u00e4", "a\u0308"]
     nodes = [make_node(number) for number in range(len(ids))]
     for node, node_id in zip(nodes, ids, strict=True):
         node.id_ = node_id
@@ -148,24 +147,6 @@ def test_deleting(store):
     assert store.count() == 1
 
 
-def test_more_than_a_page_is_listed_completely(tmp_path):
-    with QdrantEdgeVectorStore(tmp_path, dimension=2) as store:
-        number = 10_050
-        nodes = [TextNode(id_=f"n{n:05}", text="t", metadata={"n": n}, embedding=[1.0, n + 1.0]) for n in range(number)]
-        store.add(nodes)
-        assert store.count() == number
-        expected = [node.node_id for node in nodes]
-        assert store.node_ids() == expected
-        assert sorted(node.node_id for node in store.get_nodes()) == expected
-        assert sorted(node.node_id for node in store.iter_nodes()) == expected
-        assert len(store.get_nodes(filters=where("n", 10_000, ">="))) == 50
-        assert len(store.get_nodes(limit=3)) == 3
-        found, matrix = store.vectors([*reversed(expected), "none", expected[0]])
-        assert found == expected[::-1]
-        assert matrix.shape == (number, 2)
-        assert np.allclose(np.linalg.norm(matrix, axis=1), 1, atol=1e-6)
-
-
 @pytest.mark.parametrize("top_k", [-1, True, 2.0, "5", None])
 def test_bad_top_k(store, top_k):
     store.add([make_node(1)])
@@ -185,30 +166,7 @@ def test_bad_queries(store):
         store.get_nodes(limit=-1)
 
 
-def test_foreign_and_broken_points_are_skipped_with_one_warning(store, caplog):
-    from qdrant_edge import Point, UpdateOperation
-
-    store.add([make_node(n) for n in range(9)])
-    strange = [
-        None,
-        {"a": 1},
-        {"_node_content": "{", "_node_type": "TextNode"},
-        {"_node_content": 3},
-        {"_node_content": '{"id_": "x", "text": 3}'},
-    ]
-    points = [Point(str(uuid.uuid4()), vector(-1), payload) for payload in strange]
-    store.client.update(UpdateOperation.upsert_points(points))
-    with caplog.at_level(logging.WARNING):
-        assert len(store.query(ask(-1, 9)).ids) == 9
-        assert len(store.query(ask(-1, 100)).ids) == 9
-    assert all("skipped" in record.message for record in caplog.records)
-    caplog.clear()
-    assert len(store.get_nodes()) == 9
-    assert len(caplog.records) == 1
-
-
-def test_closing(tmp_path):
-    store = QdrantEdgeVectorStore(tmp_path)
+def test_closing(store):
     store.add([make_node(n) for n in range(300)])
     pages = store.iter_nodes(100)
     next(pages)
@@ -219,37 +177,23 @@ def test_closing(tmp_path):
             use()
     with pytest.raises(StoreClosedError):
         store.add([make_node(1)])
-    with QdrantEdgeVectorStore(tmp_path) as again:
-        assert again.count() == 300
-        assert again.dimension == DIMENSION
 
 
-def test_describing_and_copying(store):
+def test_another_dimension_than_the_collections(store):
     store.add([make_node(1)])
-    written = store.to_dict()
-    assert written == {
-        "path": store.path,
-        "collection_name": "default",
-        "dimension": DIMENSION,
-        "class_name": "QdrantEdgeVectorStore",
-    }
-    assert json.loads(store.to_json()) == written
-    assert "path" in repr(store)
-    copies = [copy.copy(store), copy.deepcopy(store), pickle.loads(pickle.dumps(store)), type(store).from_dict(written)]
-    for other in copies:
-        assert other.count() == 1
-        other.close()
-    assert store.count() == 1
+    with pytest.raises(EmbeddingMismatchError, match=r"8 dimensions, got 5|5 dimensions.* holds 8"):
+        store.add([_with([1.0] * 5)])
+    with pytest.raises(EmbeddingMismatchError, match=r"has 5 dimensions, the index holds 8"):
+        store.query(VectorStoreQuery(query_embedding=[1.0] * 5, similarity_top_k=1))
 
 
-def test_optimizing_keeps_the_answers(store):
-    nodes = [make_node(n, n=n) for n in range(400)]
-    store.add(nodes)
-    store.delete_nodes(filters=where("n", 150, "<"))
-    before = store.query(ask(3, 20, filters=where("n", 300, "<"))).ids
-    store.optimize()
-    assert store.query(ask(3, 20, filters=where("n", 300, "<"))).ids == before
-    assert store.count() == 250
+def test_a_payload_index_that_cannot_be(store):
+    store.add([make_node(1)])
+    with pytest.raises(ConfigError, match="keyword, float, bool, datetime"):
+        store.create_payload_index("a.b", "geo")
+    for field in ("", 'q"', "_node_content"):
+        with pytest.raises(ConfigError, match="cannot be indexed"):
+            store.create_payload_index(field, "keyword")
 
 
 def test_in_a_plain_llama_index_application(store):
@@ -265,3 +209,49 @@ def test_in_a_plain_llama_index_application(store):
     found = again.as_retriever(similarity_top_k=1).retrieve("x")[0]
     assert math.isfinite(found.score)
     assert found.node.get_content().startswith("about")
+
+
+def _with(embedding, number=3):
+    node = make_node(number)
+    node.embedding = embedding
+    return node
+
+
+@pytest.mark.parametrize(
+    ("embedding", "error", "said"),
+    [
+        (None, EmbeddingError, "no embedding"),
+        ([], EmbeddingError, "no embedding"),
+        ([math.nan] + [1.0] * 7, EmbeddingError, "NaN"),
+        ([1.0] * 7 + [math.inf], EmbeddingError, "infinity"),
+        ([0.0] * 8, EmbeddingError, "zero"),
+        ([1.0] * 7, EmbeddingMismatchError, "7 dimensions.* 8"),
+    ],
+)
+def test_one_bad_embedding_and_nothing_of_the_batch_is_written(store, embedding, error, said):
+    store.add([make_node(1)])
+    with pytest.raises(error, match=said):
+        store.add([make_node(2), _with(embedding), make_node(4)])
+    assert store.node_ids() == ["node-00001"]
+
+
+def test_one_bad_metadata_value_and_nothing_of_the_batch_is_written(store):
+    store.add([make_node(1)])
+    with pytest.raises(IndexingError, match="'bad' of node 'node-00003'"):
+        store.add([make_node(2), make_node(3, bad=object())])
+    assert store.count() == 1
+
+
+@pytest.mark.parametrize("embedding", [[math.nan] * 8, [0.0] * 8, [math.inf] * 8, []])
+def test_bad_query_embeddings(store, embedding):
+    with pytest.raises(EmbeddingError):
+        store.query(VectorStoreQuery(query_embedding=embedding, similarity_top_k=1))
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-30, 1e30, 1e300])
+def test_vectors_of_any_size_keep_their_direction(store, size):
+    store.add([_with([size * x for x in vector(3)])])
+    found = store.query(ask(3, 1))
+    assert found.ids == ["node-00003"]
+    assert found.similarities[0] == pytest.approx(1, abs=1e-6)
+    assert np.linalg.norm(store.vectors(["node-00003"])[1]) == pytest.approx(1, abs=1e-6)

@@ -1,0 +1,422 @@
+"""The store in this process: storing, finding, deleting, in many threads and tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import datetime as dt
+import json
+import logging
+import pickle
+import threading
+import time
+import uuid
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llama_index.core.schema import TextNode
+from llama_index.core.vector_stores.types import (
+    VectorStoreQuery,
+)
+from llama_index.vector_stores.qdrant import QdrantVectorStore
+from qdrant_client import QdrantClient
+from qdrant_client.models import Distance, VectorParams
+from qdrant_edge import Point, ScrollRequest, UpdateOperation
+from store_tools import DIMENSION, ask, make_node, vector, where
+
+from agentic_retriever.errors import StoreError
+from agentic_retriever.stores import points
+from agentic_retriever.stores.edge.store import INDEX_FROM, QdrantEdgeVectorStore
+from agentic_retriever.stores.points import KnownPoints, found_facts
+from agentic_retriever.stores.push_down import MAX_INDEXED_FIELDS, infer_kinds
+from agentic_retriever.testing.store_contract import VectorStoreContract, contract_nodes
+
+
+@pytest.fixture
+def store(tmp_path):
+    with QdrantEdgeVectorStore(tmp_path) as opened:
+        yield opened
+
+
+def test_a_collection_that_was_closed_opens_again(tmp_path):
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        assert store.client is None
+        store.add([make_node(n) for n in range(300)])
+    with QdrantEdgeVectorStore(tmp_path) as again:
+        assert again.count() == 300
+        assert again.dimension == DIMENSION
+
+
+def test_a_nearly_full_disk_is_noticed_before_writing(store, monkeypatch):
+    store.add([make_node(1)])
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1024})())
+    with pytest.raises(StoreError, match="disk"):
+        store.add([make_node(2)])
+    monkeypatch.undo()
+    assert store.node_ids() == ["node-00001"]
+    assert store.count(where("x", 1)) == 0
+
+
+def test_more_than_a_page_is_listed_completely(tmp_path):
+    with QdrantEdgeVectorStore(tmp_path, dimension=2) as store:
+        number = 10_050
+        nodes = [TextNode(id_=f"n{n:05}", text="t", metadata={"n": n}, embedding=[1.0, n + 1.0]) for n in range(number)]
+        store.add(nodes)
+        assert store.count() == number
+        expected = [node.node_id for node in nodes]
+        assert store.node_ids() == expected
+        assert sorted(node.node_id for node in store.get_nodes()) == expected
+        assert sorted(node.node_id for node in store.iter_nodes()) == expected
+        assert len(store.get_nodes(filters=where("n", 10_000, ">="))) == 50
+        assert len(store.get_nodes(limit=3)) == 3
+        found, matrix = store.vectors([*reversed(expected), "none", expected[0]])
+        assert found == expected[::-1]
+        assert matrix.shape == (number, 2)
+        assert np.allclose(np.linalg.norm(matrix, axis=1), 1, atol=1e-6)
+
+
+def test_foreign_and_broken_points_are_skipped_with_one_warning(store, caplog):
+    store.add([make_node(n) for n in range(9)])
+    strange = [
+        None,
+        {"a": 1},
+        {"_node_content": "{", "_node_type": "TextNode"},
+        {"_node_content": 3},
+        {"_node_content": '{"id_": "x", "text": 3}'},
+    ]
+    foreign = [Point(str(uuid.uuid4()), vector(-1), payload) for payload in strange]
+    store.client.update(UpdateOperation.upsert_points(foreign))
+    with caplog.at_level(logging.WARNING):
+        assert len(store.query(ask(-1, 9)).ids) == 9
+        assert len(store.query(ask(-1, 100)).ids) == 9
+    assert all("skipped" in record.message for record in caplog.records)
+    caplog.clear()
+    assert len(store.get_nodes()) == 9
+    assert len(caplog.records) == 1
+
+
+def test_describing_and_copying(store):
+    store.add([make_node(1)])
+    written = store.to_dict()
+    assert written == {
+        "path": store.path,
+        "collection_name": "default",
+        "dimension": DIMENSION,
+        "class_name": "QdrantEdgeVectorStore",
+    }
+    assert json.loads(store.to_json()) == written
+    assert "path" in repr(store)
+    copies = [copy.copy(store), copy.deepcopy(store), pickle.loads(pickle.dumps(store)), type(store).from_dict(written)]
+    for other in copies:
+        assert other.count() == 1
+        other.close()
+    assert store.count() == 1
+
+
+def test_optimizing_keeps_the_answers(store):
+    nodes = [make_node(n, n=n) for n in range(400)]
+    store.add(nodes)
+    store.delete_nodes(filters=where("n", 150, "<"))
+    before = store.query(ask(3, 20, filters=where("n", 300, "<"))).ids
+    store.optimize()
+    assert store.query(ask(3, 20, filters=where("n", 300, "<"))).ids == before
+    assert store.count() == 250
+
+
+class TestQdrantEdgeVectorStore(VectorStoreContract):
+    @pytest.fixture(autouse=True)
+    def _closing(self):
+        self.opened = []
+        yield
+        for store in self.opened:
+            store.close()
+
+    def make_store(self, tmp_path, dimension):
+        self.opened.append(QdrantEdgeVectorStore(tmp_path, dimension=dimension))
+        return self.opened[-1]
+
+    def test_payloads_are_those_of_llama_indexs_own_store(self, tmp_path):
+        """So collections can move between the two."""
+        client = QdrantClient(":memory:")
+        QdrantVectorStore("c", client=client, dense_vector_name="").add(contract_nodes())
+        ours = self.make_store(tmp_path, 8)
+        ours.add(contract_nodes())
+        theirs, _ = client.scroll("c", limit=100)
+        mine, _ = ours.client.scroll(ScrollRequest(limit=100, with_payload=True))
+        assert {str(record.id): record.payload for record in mine} == {str(r.id): r.payload for r in theirs}
+        client.close()
+
+
+class TestQdrantVectorStore(VectorStoreContract):
+    """LlamaIndex's own store passes the same contract."""
+
+    @pytest.fixture(autouse=True)
+    def _client(self):
+        self.client = QdrantClient(":memory:")
+        yield
+        self.client.close()
+
+    def make_store(self, tmp_path, dimension):
+        self.client.create_collection("contract", VectorParams(size=dimension, distance=Distance.COSINE))
+        return QdrantVectorStore("contract", client=self.client)
+
+    @pytest.mark.skip(reason="its async client in memory is another store, which shares no data with the sync one")
+    def test_async_twins(self, tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["a", "b"], "keyword"),
+        ([["a", "b"], "c", None], "keyword"),
+        ([1, 2.5, [3]], "float"),
+        ([True, False], "bool"),
+        (["2024-05-01", "2024-05-01T10:00:00Z"], "datetime"),
+        (["2024-05-01", "soon"], "keyword"),
+        ([1, "a"], None),
+        ([1, True], None),
+        ([1, "2024-05-01"], None),
+        (["a" * 129], None),
+        ([{"a": 1}], None),
+    ],
+)
+def test_kinds(values, kind):
+    assert infer_kinds([{"k": value} for value in values], set()) == {"k": kind}
+
+
+def test_fields_without_a_value_or_with_an_unwritable_name_wait():
+    assert infer_kinds([{"k": None}, {"k": []}, {'q"': "x"}, {"known": 1}], {"known"}) == {}
+
+
+def test_indexes_are_made_once_there_are_enough_nodes_and_stay(tmp_path):
+    def node(n):
+        fields = {"n": n, "lang": "en", "flag": bool(n % 2), "day": dt.date(2024, 5, 1 + n % 9)}
+        return make_node(n, source=f"d{n % 7}", mixed=n if n % 2 else "x", **fields)
+
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        store.add([node(n) for n in range(10)])
+        assert store.client.info().payload_schema == {}
+        before = store.query(ask(filters=where("n", 5, "<"))).ids
+        store.add([node(n) for n in range(10, INDEX_FROM)])
+        expected = {"doc_id": "Keyword", "n": "Float", "lang": "Keyword", "flag": "Bool", "day": "Datetime"}
+        assert _kinds(store) == expected
+        assert store.query(ask(filters=where("n", 5, "<"))).ids == before
+        assert store.count(where("day", "2024-05-03", "<=")) == sum(n % 9 <= 2 for n in range(INDEX_FROM))
+        assert store.count(where("mixed", "x")) == INDEX_FROM // 2
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        assert _kinds(store) == expected
+        store.add([make_node(9_999, n="a number no more")])
+        assert store.count(where("n", "a number no more")) == 1
+
+
+def _kinds(store):
+    return {
+        name.strip('"'): str(index.data_type).rpartition(".")[2]
+        for name, index in store.client.info().payload_schema.items()
+    }
+
+
+def test_the_number_of_indexes_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr("agentic_retriever.stores.edge.store.INDEX_FROM", 1)
+    monkeypatch.setattr("agentic_retriever.stores.node_store.MAX_INDEXED_FIELDS", 3)
+    assert MAX_INDEXED_FIELDS == 64
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        store.add([make_node(1, **{f"f{n}": n for n in range(10)})])
+        assert len(_kinds(store)) == 3
+        assert store.count(where("f9", 9)) == 1
+
+
+def test_an_index_by_hand(tmp_path):
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        with pytest.raises(StoreError, match="nothing yet"):
+            store.create_payload_index("a.b", "float")
+        store.add([make_node(1, **{"a.b": 3})])
+        for kind in ("keyword", "float", "float"):
+            store.create_payload_index("a.b", kind)
+            assert _kinds(store) == {"a.b": kind.capitalize()}
+            assert store.count(where("a.b", 3)) == 1
+
+
+COUNT = 60
+# Few directions, so that many nodes have the same score.
+DIRECTIONS = ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0])
+
+
+def fact(node):
+    return (node.node_id, node.metadata["year"])
+
+
+def near(direction, top_k, filters=None):
+    return VectorStoreQuery(query_embedding=direction, similarity_top_k=top_k, filters=filters)
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory):
+    nodes = [
+        TextNode(
+            id_=f"n{i}",
+            text=f"node {i}",
+            metadata={"year": 2000 + i % 5, "tags": [f"t{i % 3}", "all"]},
+            embedding=DIRECTIONS[i % len(DIRECTIONS)],
+        )
+        for i in range(COUNT)
+    ]
+    with QdrantEdgeVectorStore(tmp_path_factory.mktemp("known"), dimension=3) as made:
+        made.add(nodes)
+        yield made
+
+
+@settings(deadline=None)
+@given(
+    direction=st.sampled_from(DIRECTIONS) | st.lists(st.floats(0.1, 1), min_size=3, max_size=3),
+    top_k=st.integers(0, COUNT + 5),
+    filters=st.none()
+    | st.integers(2000, 2005).map(lambda year: where("year", year))
+    | st.sampled_from(["t0", "all", "none"]).map(lambda tag: where("tags", tag, "contains"))
+    | st.just(where("year", 2002, ">=")),
+)
+def test_facts_are_those_of_the_nodes_that_a_query_finds_in_its_order(alike, direction, top_k, filters):
+    result = alike.query(near(direction, top_k, filters))
+    expected = list(zip(map(fact, result.nodes), result.similarities, strict=True))
+    known = KnownPoints(fact)
+    for _ in range(2):
+        assert alike.query_known(near(direction, top_k, filters), known) == expected
+
+
+def test_a_node_without_a_fact_makes_room_for_the_next(alike):
+    known = KnownPoints(lambda node: None if node.node_id in {"n0", "n4"} else node.node_id)
+    found = [node_id for node_id, _score in alike.query_known(near(DIRECTIONS[0], 3), known)]
+    assert found == ["n12", "n16", "n20"]
+
+
+def test_a_node_is_read_once(alike):
+    read = []
+    known = KnownPoints(lambda node: read.append(node.node_id) or fact(node))
+    first = alike.query_known(near(DIRECTIONS[0], 20), known)
+    assert len(read) == len(set(read)) >= 20
+    before = list(read)
+    assert alike.query_known(near(DIRECTIONS[0], 20), known) == first
+    assert alike.query_known(near(DIRECTIONS[0], 5), known) == first[:5]
+    assert read == before
+
+
+def test_remembering_begins_anew_when_there_is_too_much(alike, monkeypatch):
+    monkeypatch.setattr(points, "MAX_KNOWN", 10)
+    known = KnownPoints(fact)
+    for direction in (*DIRECTIONS, *DIRECTIONS):
+        query = near(direction, 15)
+        assert alike.query_known(query, known) == alike.query_known(query, KnownPoints(fact))
+
+
+def test_any_store_can_be_searched_for_facts(alike):
+    class Careless:
+        """Knows queries alone, and leaves a score out."""
+
+        def query(self, query):
+            result = alike.query(query)
+            result.similarities[0] = None
+            return result
+
+    query = near(DIRECTIONS[0], 10)
+    assert found_facts(Careless(), query, KnownPoints(fact)) == found_facts(alike, query, KnownPoints(fact))[1:]
+
+
+SECONDS = 1.0
+LARGEST_GAP_S = 0.1
+
+
+class Traffic:
+    """Writers that note what they have stored, and readers that check what they find, for a second."""
+
+    def __init__(self, store):
+        self.store = store
+        self.stop = time.monotonic() + SECONDS
+        self.kept = set()
+        self.queries = [0] * 4
+        self.errors = []
+
+    def write(self, writer):
+        number = writer * 50_000
+        while time.monotonic() < self.stop:
+            nodes = [make_node(number + n, writer=writer, odd=n % 2) for n in range(20)]
+            added = self.store.add(nodes)
+            self.store.delete_nodes(added[:1], where("writer", writer))
+            self.kept.update(added[1:])
+            number += 20
+
+    def read(self, reader):
+        while time.monotonic() < self.stop:
+            found = self.store.query(ask(reader, 10, filters=where("odd", reader % 2)))
+            assert all(node.metadata["odd"] == reader % 2 for node in found.nodes)
+            assert found.similarities == sorted(found.similarities, reverse=True)
+            self.queries[reader] += 1
+
+    def guarded(self, work, number):
+        try:
+            work(number)
+        except BaseException as err:
+            self.errors.append(err)
+            raise
+
+    def run(self):
+        parts = [(self.write, n) for n in range(2)] + [(self.read, n) for n in range(4)]
+        threads = [threading.Thread(target=self.guarded, args=part) for part in parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+
+
+def test_two_writers_and_four_readers(tmp_path):
+    with QdrantEdgeVectorStore(tmp_path, dimension=8) as store:
+        traffic = Traffic(store)
+        traffic.run()
+        assert traffic.errors == []
+        assert min(traffic.queries) > 0
+        assert store.node_ids() == sorted(traffic.kept)
+    with QdrantEdgeVectorStore(tmp_path) as again:
+        assert again.node_ids() == sorted(traffic.kept)
+
+
+async def test_a_hundred_queries_at_once_leave_the_loop_free(tmp_path):
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        nodes = [make_node(n, n=n) for n in range(2_000)]
+        gaps = await _gaps_during(store.async_add(nodes))
+        expected = store.query(ask(3, 5)).ids
+        gaps += await _gaps_during(asyncio.gather(*(store.aquery(ask(3, 5)) for _ in range(100)), store.aget_nodes()))
+        results = await asyncio.gather(*(store.aquery(ask(3, 5)) for _ in range(10)))
+        assert all(result.ids == expected for result in results)
+    # The middle of the large ones: a single one may be the machine's.
+    assert sorted(gaps)[-3] < LARGEST_GAP_S
+
+
+async def _gaps_during(work):
+    task, gaps = asyncio.ensure_future(work), []
+    while not task.done():
+        started = time.perf_counter()
+        await asyncio.sleep(0.001)
+        gaps.append(time.perf_counter() - started)
+    await task
+    return gaps
+
+
+def test_one_store_serves_many_event_loops(tmp_path):
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        asyncio.run(store.async_add([make_node(1)]))
+        assert [asyncio.run(store.aquery(ask())).ids for _ in range(3)] == [["node-00001"]] * 3
+
+
+async def test_a_deadline_ends_the_wait(tmp_path, monkeypatch):
+    go = threading.Event()
+    with QdrantEdgeVectorStore(tmp_path) as store:
+        monkeypatch.setattr(type(store), "query", lambda self, query: go.wait(10))
+        started = time.monotonic()
+        try:
+            await asyncio.wait_for(store.aquery(ask()), 0.05)
+        except asyncio.TimeoutError:
+            waited = time.monotonic() - started
+        go.set()
+        assert waited < 2
