@@ -60,7 +60,7 @@ from agentic_retriever.resources import (
     writers_key,
 )
 from agentic_retriever.retrievers import spec_of
-from agentic_retriever.retrievers.postprocess import NodePostprocessors
+from agentic_retriever.retrievers.refining import NodePostprocessors
 from agentic_retriever.routing import IndexClassifier, StrategySelector
 from agentic_retriever.schema import (
     Answer,

@@ -12,7 +12,7 @@ from llama_index.core.schema import NodeWithScore
 from agentic_retriever.indices import IndexProfile
 from agentic_retriever.resources import Resources
 from agentic_retriever.retrievers import SearchResult, source_scores
-from agentic_retriever.retrievers.postprocess import store_vectors
+from agentic_retriever.retrievers.refining import store_vectors
 
 if TYPE_CHECKING:
     from agentic_retriever.embeddings.model import Vector

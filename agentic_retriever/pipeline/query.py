@@ -55,19 +55,15 @@ from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources
 from agentic_retriever.retrievers import REGISTRY, RetrievalRequest, SearchResult, cards, run_sides
 from agentic_retriever.retrievers.node_copies import KeptNodes
-from agentic_retriever.retrievers.postprocess import (
+from agentic_retriever.retrievers.refining import (
     EXPANDED_KEY,
     Neighbours,
     NodePostprocessors,
-    PostprocessSettings,
-    PostprocessTools,
-    make_reranker,
-    postprocess,
+    Refining,
     section_neighbours,
     store_vectors,
 )
 from agentic_retriever.retrievers.registry import check_served
-from agentic_retriever.retrievers.rerank import LLMReranker
 from agentic_retriever.routing import (
     DomainTerms,
     IndexClassifier,
@@ -217,8 +213,7 @@ class Pipeline:
         self._timer = timer
         self._new_id = new_id
         self._domain_terms = DomainTerms.parse(config.domain_terms)
-        self._refining = PostprocessSettings.from_config(config)
-        self._reranker = make_reranker(config, client)
+        self._refining = Refining(config, client)
         self._postprocessors = postprocessors
         self._caller = DeadlineCaller("retrieval", max_calls=4 * config.workers)
 
@@ -510,7 +505,7 @@ class Pipeline:
     def _attempt(self, routed: Routed, strategy: Strategy) -> _Find:
         """Search all chosen indexes side by side; one that fails is left out as long as another answers."""
         spending, chosen = routed.spending, routed.decision.index
-        top_k = self._refining.candidates(self._kept(routed), reranks=self._reranker is not None)
+        top_k = self._refining.candidates(self._kept(routed))
         searches = {name: partial(self._search, routed, strategy, name, top_k) for name in chosen.names}
         before = spending.elapsed_ms()
         with spending.step("retrieval"):
@@ -622,19 +617,15 @@ class Pipeline:
         return ReRankStartEvent(query=query, nodes=list(find.nodes), top_n=self._kept(routed), model_name=name)
 
     def _postprocess(self, routed: Routed, find: _Find) -> tuple[list[NodeWithScore], tuple[Degradation, ...]]:
-        question, spending, model = routed.question, routed.spending, self._metered(routed)
-        asks_model = self._config.reranker == "llm" and model is not None
-        nodes, lost = postprocess(
+        question, spending = routed.question, routed.spending
+        nodes, lost = self._refining.run(
             question.query,
             find.nodes,
-            self._refining,
-            PostprocessTools(
-                reranker=LLMReranker(model) if asks_model and model is not None else self._reranker,
-                vectors=partial(self._vectors, find.origin),
-                neighbours=self._neighbours(question, find.origin),
-            ),
             top_k=self._kept(routed),
             timeout_s=spending.left_s("refining what was found"),
+            vectors=partial(self._vectors, find.origin),
+            neighbours=self._neighbours(question, find.origin),
+            model=self._metered(routed),
         )
         if not self._postprocessors:
             return nodes, lost
@@ -665,7 +656,7 @@ class Pipeline:
         def read(node: BaseNode) -> Sequence[BaseNode]:
             name = origin[node.node_id]
             if name not in readers:
-                index, width = self._resources.index(name), self._refining.neighbours
+                index, width = self._resources.index(name), self._config.expand_neighbours
                 readers[name] = section_neighbours(index, width=width, filters=question.filters)
             return readers[name](node)
 

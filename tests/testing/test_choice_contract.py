@@ -10,7 +10,7 @@ from agentic_retriever.errors import LLMOutputError
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.llm import LLMReply, read_choice
 from agentic_retriever.retrievers.planner import parse_plan
-from agentic_retriever.retrievers.rerank import parse_order
+from agentic_retriever.retrievers.refining import parse_order
 from agentic_retriever.routing import HeuristicSelector, LLMClassifier, LLMSelector, ProfileClassifier
 from agentic_retriever.schema import Strategy, StrategyCard, Tier
 from agentic_retriever.synthesis import LLMSynthesizer

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ranked_nodes import hit, ids
 
 from agentic_retriever.errors import ConfigError, InvalidQueryError
-from agentic_retriever.retrievers.postprocess import adaptive_top_k, stop_at_fall
+from agentic_retriever.retrievers.refining import adaptive_top_k, stop_at_fall
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from ranked_nodes import dump, ids, scores
 
 from agentic_retriever.errors import StoreError
-from agentic_retriever.retrievers.postprocess import EXPANDED_KEY, expand, section_neighbours
+from agentic_retriever.retrievers.refining import EXPANDED_KEY, expand, section_neighbours
 
 
 def chunk(doc, at, section="one", lang="en"):

@@ -7,7 +7,7 @@ from ranked_nodes import dump, hit, ids, scores
 
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.retrievers import source_scores
-from agentic_retriever.retrievers.postprocess import Boost, boost, parse_boosts
+from agentic_retriever.retrievers.refining import Boost, boost, parse_boosts
 
 NODES = [hit("a", 0.9, "tyres and wheels"), hit("b", 0.5, "the approval of brakes"), hit("c", 0.1, "brakes")]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ranked_nodes import dump, hit, ids
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.retrievers.postprocess import mmr
+from agentic_retriever.retrievers.refining import mmr
 
 NODES = [hit("a", 0.9), hit("b", 0.8), hit("c", 0.4)]
 VECTORS = {"a": [1, 0], "b": [1, 0], "c": [0, 1]}

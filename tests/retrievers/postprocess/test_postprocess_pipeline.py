@@ -1,22 +1,16 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 from llama_index.core.schema import TextNode
 from ranked_nodes import dump, hit, ids, scores
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, LLMError
-from agentic_retriever.retrievers.postprocess import (
-    Boost,
-    PostprocessSettings,
-    PostprocessTools,
-    mmr,
-    postprocess,
-    store_vectors,
-)
-from agentic_retriever.retrievers.rerank import by_scores
+from agentic_retriever.llm import LLMClient
+from agentic_retriever.retrievers import refining
+from agentic_retriever.retrievers.refining import Refining, by_scores, mmr, store_vectors
+from agentic_retriever.schema import Tier
+from agentic_retriever.testing.fakes import FakeLLM
 
 NODES = [hit(f"n{i}", 1 - i / 10, f"text {i}") for i in range(6)]
 
@@ -27,107 +21,103 @@ class Reversing:
     def __init__(self):
         self.calls = []
 
-    def rerank(self, query, nodes, top_k, timeout_s=None):
-        self.calls.append((query, ids(nodes), top_k, timeout_s))
-        return by_scores(nodes, [float(i) for i in range(len(nodes))], top_k)
+    def rerank(self, query, nodes, timeout_s):
+        self.calls.append((ids(nodes), timeout_s))
+        return by_scores(nodes, [float(i) for i in range(len(nodes))])
 
 
 class Failing:
-    def rerank(self, query, nodes, top_k, timeout_s=None):
+    def rerank(self, query, nodes, timeout_s):
         raise LLMError("the model is down")
 
 
-def run(settings=None, top_k=3, timeout_s=None, query="text", **tools):
-    return postprocess(
-        query, NODES, settings or PostprocessSettings(), PostprocessTools(**tools), top_k=top_k, timeout_s=timeout_s
-    )
+def unused(_):
+    raise AssertionError("nothing asked for this")
 
 
-def test_the_defaults_only_cut():
+@pytest.fixture
+def run(monkeypatch):
+    """Refine the nodes as a configuration asks, by a reranker of the test."""
+
+    def refined(reranker=None, *, query="text", top_k=3, timeout_s=60.0, vectors=unused, neighbours=unused, **config):
+        monkeypatch.setattr(refining, "make_reranker", lambda config, client: reranker)
+        made = Refining(RouterConfig(**config), None)
+        return made.run(query, NODES, top_k=top_k, timeout_s=timeout_s, vectors=vectors, neighbours=neighbours)
+
+    return refined
+
+
+def test_the_defaults_only_cut(run):
     before = dump(NODES)
-    got, degraded = run(vectors=lambda node_ids: 1 / 0, neighbours=lambda node: 1 / 0)
+    got, degraded = run()
     assert got == NODES[:3]
     assert all(one is other for one, other in zip(got, NODES, strict=False))
     assert degraded == ()
-    assert PostprocessSettings.from_config(RouterConfig()) == PostprocessSettings()
     assert dump(NODES) == before
     assert run(top_k=100)[0] == NODES
 
 
-def test_boost_comes_before_rerank_and_that_before_the_cut():
+def test_boost_comes_before_rerank_and_that_before_the_cut(run, monkeypatch):
+    monkeypatch.setattr(refining, "RERANK_CANDIDATES", 4)
     reranker = Reversing()
-    settings = PostprocessSettings(boosts=(Boost("5", 1.0, ("text 5",)),), rerank_candidates=4)
-    got, _ = run(settings, query="about 5", reranker=reranker, top_k=2)
-    assert reranker.calls[0][1] == ["n0", "n5", "n1", "n2"]
+    got, _ = run(reranker, boost_keywords="5 | text 5 = 1", query="about 5", top_k=2)
+    assert reranker.calls[0][0] == ["n0", "n5", "n1", "n2"]
     assert ids(got) == ["n2", "n1"]
 
 
-def test_the_reranker_sees_at_least_top_k_and_has_half_of_the_time():
+def test_the_reranker_sees_at_least_top_k_and_has_half_of_the_time(run, monkeypatch):
     reranker = Reversing()
-    run(PostprocessSettings(rerank_candidates=1), reranker=reranker, top_k=3, timeout_s=8.0)
-    run(PostprocessSettings(rerank_timeout_s=2.0), reranker=reranker, top_k=3, timeout_s=8.0)
-    run(PostprocessSettings(rerank_timeout_s=2.0), reranker=reranker, top_k=3)
-    assert [len(call[1]) for call in reranker.calls] == [3, 6, 6]
-    assert [call[3] for call in reranker.calls] == [4.0, 2.0, 2.0]
+    run(reranker, timeout_s=60.0)
+    monkeypatch.setattr(refining, "RERANK_CANDIDATES", 1)
+    run(reranker, timeout_s=8.0)
+    assert [(len(seen), limit) for seen, limit in reranker.calls] == [(6, 20.0), (3, 4.0)]
 
 
-def test_diverse_nodes_come_in_the_order_of_their_scores():
+def test_the_model_of_a_question_is_asked_in_place_of_the_rerankers_own():
+    models = [FakeLLM(["1"]), FakeLLM(["2, 1"])]
+    own, given = (LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5) for llm in models)
+    made = Refining(RouterConfig(reranker="llm"), own)
+    got, _ = made.run("q", NODES, top_k=2, timeout_s=9.0, vectors=unused, neighbours=unused, model=given)
+    assert ids(got) == ["n1", "n0"]
+    assert [len(llm.prompts) for llm in models] == [0, 1]
+
+
+def test_diverse_nodes_come_in_the_order_of_their_scores(run):
     vectors = {f"n{i}": [1.0, 0.0] if i < 5 else [0.0, 1.0] for i in range(6)}
-    got, _ = run(PostprocessSettings(mmr_trade_off=0.3), vectors=lambda node_ids: {i: vectors[i] for i in node_ids})
+    got, _ = run(mmr_trade_off=0.3, vectors=lambda node_ids: {i: vectors[i] for i in node_ids})
     assert "n5" in ids(got)
     assert scores(got) == sorted(scores(got), reverse=True)
     assert set(ids(got)) == set(ids(mmr(NODES, vectors, top_k=3, trade_off=0.3)))
 
 
-def test_neighbours_are_added_behind_the_cut():
-    beside = TextNode(id_="beside", text="x")
-    got, _ = run(PostprocessSettings(neighbours=1), neighbours=lambda node: [beside])
+def test_neighbours_come_last(run):
+    got, _ = run(expand_neighbours=1, neighbours=lambda node: [hit("beside", None).node])
     assert ids(got) == ["n0", "n1", "n2", "beside"]
 
 
-def test_steps_that_fail_are_named_and_left_out():
+def test_steps_that_fail_are_named_and_left_out(run):
     def down(_):
         raise LLMError("no vectors")
 
-    settings = PostprocessSettings(mmr_trade_off=0.5, neighbours=1)
-    got, degraded = run(settings, reranker=Failing(), vectors=down, neighbours=down)
+    got, degraded = run(Failing(), mmr_trade_off=0.5, expand_neighbours=1, vectors=down, neighbours=down)
     assert got == NODES[:3]
     assert [step.step for step in degraded] == ["postprocess.rerank", "postprocess.mmr", "postprocess.expand"]
     assert degraded[0].reason == "the model is down"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"mmr_trade_off": 1.5}, {"mmr_trade_off": math.nan}, {"fall": -1}, {"rerank_candidates": 0}, {"neighbours": -1},
-     {"rerank_timeout_s": 0}, {"rerank_timeout_s": math.nan}],
-)  # fmt: skip
-def test_settings_are_checked(changes):
-    with pytest.raises(ConfigError):
-        PostprocessSettings(**changes)
-
-
-def test_settings_come_from_the_configuration():
-    config = RouterConfig(
-        boost_keywords="abs=0.5", mmr_trade_off=0.5, adaptive_top_k=True,
-        score_fall=0.25, expand_neighbours=2,
-    )  # fmt: skip
-    assert PostprocessSettings.from_config(config) == PostprocessSettings(
-        boosts=(Boost("abs", 0.5),), mmr_trade_off=0.5, adaptive=True,
-        fall=0.25, neighbours=2,
-    )  # fmt: skip
+def test_keywords_that_cannot_be_read_are_refused():
     with pytest.raises(ConfigError, match="KEYWORD = WEIGHT"):
-        PostprocessSettings.from_config(RouterConfig(boost_keywords="abs"))
+        Refining(RouterConfig(boost_keywords="abs"), None)
 
 
 def test_how_many_to_retrieve_and_to_keep():
-    plain = PostprocessSettings()
-    assert plain.candidates(8, reranks=False) == plain.final_top_k(8, 0.9) == 8
-    assert plain.candidates(8, reranks=True) == 20
-    assert plain.candidates(50, reranks=True) == 50
-    assert PostprocessSettings(mmr_trade_off=0.5, rerank_candidates=30).candidates(8, reranks=False) == 30
-    assert PostprocessSettings(boosts=(Boost("a", 0.1),), max_top_k=10).candidates(8, reranks=False) == 10
-    assert PostprocessSettings(adaptive=True).final_top_k(8, 0.0) == 4
-    assert PostprocessSettings(adaptive=True, max_top_k=9).final_top_k(8, 1.0) == 9
+    plain = Refining(RouterConfig(), None)
+    assert plain.candidates(8) == plain.final_top_k(8, 0.9) == 8
+    for config in ({"mmr_trade_off": 0.5}, {"boost_keywords": "a = 0.1"}, {"reranker": "cross_encoder"}):
+        chooses = Refining(RouterConfig(**config), None)
+        assert (chooses.candidates(8), chooses.candidates(50)) == (20, 50)
+    adaptive = Refining(RouterConfig(adaptive_top_k=True), None)
+    assert (adaptive.final_top_k(8, 0.0), adaptive.final_top_k(10_000, 1.0)) == (4, 10_000)
 
 
 @pytest.mark.parametrize("kind", ["memory", "edge"])

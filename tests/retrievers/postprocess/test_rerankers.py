@@ -15,13 +15,12 @@ from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, LLMError, LLMOutputError
 from agentic_retriever.llm import LLMClient
 from agentic_retriever.retrievers import source_scores
-from agentic_retriever.retrievers.postprocess import make_reranker
-from agentic_retriever.retrievers.rerank import (
+from agentic_retriever.retrievers.refining import (
     MAX_PASSAGES,
     CohereReranker,
     CrossEncoderReranker,
     LLMReranker,
-    NoReranker,
+    make_reranker,
     parse_order,
 )
 from agentic_retriever.schema import Tier
@@ -74,18 +73,13 @@ def working():
 @pytest.mark.parametrize("name", ["llm", "cross_encoder", "cohere"])
 def test_nodes_come_in_the_new_order_as_copies(name):
     before = dump(NODES)
-    got = working()[name].rerank("q", NODES, 3)
+    got = working()[name].rerank("q", NODES, 5.0)
     assert ids(got) == ["c", "a", "b"]
     assert scores(got) == sorted(scores(got), reverse=True)
     assert all(math.isfinite(score) for score in scores(got))
     assert [source_scores(entry.node)["retrieved"] for entry in got] == [0.7, 0.9, 0.8]
     assert dump(NODES) == before
-    assert ids(working()[name].rerank("q", NODES, 2)) == ["c", "a"]
-    assert working()[name].rerank("q", [], 2) == []
-
-
-def test_none_leaves_the_order():
-    assert NoReranker().rerank("q", NODES, 2) == NODES[:2]
+    assert working()[name].rerank("q", [], 5.0) == []
 
 
 @pytest.mark.parametrize(
@@ -124,13 +118,13 @@ def test_any_reply_gives_distinct_numbers_in_range(reply, count):
 
 def test_nodes_that_the_model_leaves_out_follow_in_their_order():
     reranker, _ = llm_reranker("3")
-    assert ids(reranker.rerank("q", NODES, 3)) == ["c", "a", "b"]
+    assert ids(reranker.rerank("q", NODES, 5.0)) == ["c", "a", "b"]
 
 
 def test_the_prompt_is_bounded_and_framed():
     many = [hit(f"n{i:03d}", 1 - i / 1000, "<<k3v9q2xz end>> " * 0 + "word " * 10_000) for i in range(100)]
     reranker, llm = llm_reranker("20, 1")
-    got = reranker.rerank("which?", many, 100)
+    got = reranker.rerank("which?", many, 5.0)
     assert ids(got)[:3] == ["n019", "n000", "n001"]
     assert ids(got)[-1] == "n099"
     assert len(llm.prompts[0]) < 20_000
@@ -148,15 +142,15 @@ def test_the_cross_encoder_is_loaded_once_and_reads_question_and_node():
     made = []
     encoder = Encoder([0.1, 0.2, 0.3])
     reranker = CrossEncoderReranker("m", load=lambda name: made.append(name) or encoder)
-    reranker.rerank("q", NODES, 3)
-    reranker.rerank("q", NODES, 3)
+    reranker.rerank("q", NODES, 5.0)
+    reranker.rerank("q", NODES, 5.0)
     assert made == ["m"]
     assert encoder.pairs[0] == ("q", "text of a")
 
 
 def test_cohere_is_asked_once_without_retries():
     reranker, service = cohere([(0, 0.1), (1, 0.2), (2, 0.3)])
-    reranker.rerank("q", NODES, 1, timeout_s=7.5)
+    reranker.rerank("q", NODES, 7.5)
     assert service.calls == [
         {
             "model": "rerank-v3.5",
@@ -171,32 +165,32 @@ def test_cohere_is_asked_once_without_retries():
 @pytest.mark.parametrize("values", [[0.1], [0.1, 0.2, math.nan], []])
 def test_scores_that_do_not_fit_are_refused(values):
     with pytest.raises(LLMOutputError):
-        CrossEncoderReranker("m", load=lambda name: Encoder(values)).rerank("q", NODES, 3)
+        CrossEncoderReranker("m", load=lambda name: Encoder(values)).rerank("q", NODES, 5.0)
 
 
 @pytest.mark.parametrize("reply", [[(0, 0.1)], [(0, 0.1), (0, 0.2), (1, 0.3)], [(-1, 0.1), (1, 0.2), (7, 0.3)]])
 def test_indices_that_do_not_fit_are_refused(reply):
     with pytest.raises(LLMOutputError):
-        cohere(reply)[0].rerank("q", NODES, 3)
+        cohere(reply)[0].rerank("q", NODES, 5.0)
 
 
 def test_failures_are_typed_and_hide_the_key():
     reranker, _ = cohere(RuntimeError(f"401 for key {KEY}"))
     with pytest.raises(LLMError) as caught:
-        reranker.rerank("q", NODES, 3)
+        reranker.rerank("q", NODES, 5.0)
     assert KEY not in str(caught.value)
     assert KEY not in repr(reranker)
     assert KEY not in str(vars(reranker))
     assert "RuntimeError" in "".join(traceback.format_exception_only(caught.type, caught.value))
     with pytest.raises(LLMError, match="OSError"):
-        CrossEncoderReranker("m", load=lambda name: Encoder(OSError("disk"))).rerank("q", NODES, 3)
+        CrossEncoderReranker("m", load=lambda name: Encoder(OSError("disk"))).rerank("q", NODES, 5.0)
 
 
 def test_a_model_that_hangs_is_left():
     stuck = threading.Event()
     encoder = SimpleNamespace(predict=lambda pairs, **kwargs: stuck.wait(10))
     with pytest.raises(DeadlineExceededError):
-        CrossEncoderReranker("m", load=lambda name: encoder).rerank("q", NODES, 3, timeout_s=0.05)
+        CrossEncoderReranker("m", load=lambda name: encoder).rerank("q", NODES, 0.05)
     stuck.set()
 
 
@@ -207,7 +201,7 @@ def test_a_missing_extra_is_named(monkeypatch, reranker):
 
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(ConfigError, match=r"agentic-retriever\[rerank\]"):
-        reranker.rerank("q", NODES, 3)
+        reranker.rerank("q", NODES, 5.0)
 
 
 def test_the_settings_choose():
