@@ -2,11 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,6 +12,7 @@ from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, StoreClosedError, StoreError
 from agentic_retriever.indices import Indexer, IndexStorage
 from agentic_retriever.indices import derived as views_module
+from agentic_retriever.indices.derived import SilentProgress
 from agentic_retriever.indices.hierarchy import leaf_nodes
 from agentic_retriever.indices.stored_nodes import LEAVES
 from agentic_retriever.ingestion import ChunkSettings
@@ -35,12 +32,9 @@ def document(name, subject, sentences=6):
     )
 
 
-class Watched:
+class Watched(SilentProgress):
     def __init__(self):
         self.found = self.done = 0
-
-    def files(self, total): ...
-    def file_done(self, path): ...
 
     def nodes(self, found):
         self.found += found
@@ -62,6 +56,13 @@ def stored(index, collection=LEAVES):
         return {node.node_id: node for node in store.iter_nodes()}
 
 
+def check_leaves(index):
+    """See that what is stored is what the chunks give, and return it."""
+    leaves = stored(index)
+    assert {i: node.text for i, node in leaves.items()} == expected_leaves(index)
+    return leaves
+
+
 def expected_leaves(index):
     return {leaf.node_id: leaf.text for chunk in index.nodes() for leaf in leaf_nodes(chunk, CHUNKS)}
 
@@ -69,8 +70,7 @@ def expected_leaves(index):
 def test_leaves_are_pieces_of_their_chunks(index):
     index.build_views()
     chunks = {node.node_id: node for node in index.nodes()}
-    leaves = stored(index)
-    assert {i: n.text for i, n in leaves.items()} == expected_leaves(index)
+    leaves = check_leaves(index)
     assert len(leaves) > len(chunks)
     for leaf in leaves.values():
         parent = leaf.relationships[NodeRelationship.PARENT]
@@ -102,7 +102,7 @@ def test_only_what_has_changed_is_embedded_again(index, base):
     assert base.calls
     assert all("icycle" not in text or "Unicycle" in text for text in base.calls)
     assert watched.found == watched.done == len([i for i in stored(index) if i.startswith("c#")]) + 1
-    assert {i: n.text for i, n in stored(index).items()} == expected_leaves(index)
+    check_leaves(index)
     assert set(stored(index, "summaries")) == {"b/S", "c/S"}
     base.calls.clear()
     index.build_views()
@@ -123,7 +123,7 @@ def test_leaves_that_a_shorter_text_no_longer_has_are_deleted(index):
     index.build_views()
     Indexer(index).add_documents([document("a", "bicycle", sentences=2)])
     index.hierarchy()
-    assert {i: n.text for i, n in stored(index).items()} == expected_leaves(index)
+    check_leaves(index)
 
 
 def test_views_are_there_after_reopening_without_any_embedding(storage, index, base):
@@ -156,7 +156,7 @@ def test_an_interrupted_build_is_completed_by_the_next(index, monkeypatch):
     assert done
     assert done < set(expected_leaves(index))
     index.hierarchy()
-    assert {i: n.text for i, n in stored(index).items()} == expected_leaves(index)
+    check_leaves(index)
     embedded_twice = set(calls[0]) & {text for batch in calls[2:] for text in batch}
     assert embedded_twice == set(), "what was written before the failure was embedded again"
 
@@ -177,25 +177,16 @@ print("done", flush=True)
 """
 
 
-def test_kill_9_while_building_then_again_is_complete(tmp_path):
+def test_kill_9_while_building_then_again_is_complete(tmp_path, kill_while_running):
     storage = IndexStorage(tmp_path)
     index = storage.create("docs", EmbeddingModel(FakeEmbedding(), name="fake"), description="", chunks=CHUNKS)
     Indexer(index).add_documents([document(f"d{i}", f"vehicle{i}", sentences=8) for i in range(40)])
     storage.close()
-    killed = 0
-    for delay in (0.05, 0.2):
-        process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-        assert process.stdout.readline().strip() == "ready"
-        time.sleep(delay)
-        process.send_signal(signal.SIGKILL)
-        killed += "done" not in process.stdout.read()
-        process.wait()
-        process.stdout.close()
-    assert killed
+    assert kill_while_running(KILLED, (0.05, 0.2), tmp_path)
     index = storage.open("docs", EmbeddingModel(FakeEmbedding(), name="fake"))
     Indexer(index).remove_documents(["d0"])
     index.build_views()
-    assert {i: n.text for i, n in stored(index).items()} == expected_leaves(index)
+    check_leaves(index)
     assert len(stored(index, "summaries")) == 39
     storage.close()
 
@@ -216,7 +207,7 @@ def test_a_damaged_view_is_made_again(storage, index, damage):
         shutil.rmtree(folder / "leaves")
     again = storage.open("docs", EmbeddingModel(FakeEmbedding(), name="fake"))
     again.hierarchy()
-    assert {i: n.text for i, n in stored(again).items()} == expected_leaves(again)
+    check_leaves(again)
 
 
 def test_a_large_index_is_not_built_inside_a_query(index, monkeypatch):
@@ -252,7 +243,7 @@ def test_a_build_that_takes_too_long_goes_on_in_the_background(index, monkeypatc
         index.hierarchy(timeout_s=0.05)
     go.set()
     assert index.hierarchy(timeout_s=10.0).outlines
-    assert {i: n.text for i, n in stored(index).items()} == expected_leaves(index)
+    check_leaves(index)
 
 
 def test_searches_go_on_while_documents_come_and_go(index):
@@ -271,7 +262,7 @@ def test_searches_go_on_while_documents_come_and_go(index):
         for task in running:
             task.result()
     index.build_views()
-    assert {i: n.text for i, n in stored(index).items()} == expected_leaves(index)
+    check_leaves(index)
 
 
 def test_a_closed_index_refuses(index):
@@ -293,8 +284,7 @@ def test_nodes_without_place_or_source_have_leaves_too(storage, base):
     text = "The red kite flies high. " * 12
     Indexer(index).add_nodes([TextNode(id_="n1", text=text), TextNode(id_="n2", text="short")])
     index.build_views()
-    leaves = stored(index)
-    assert {i: n.text for i, n in leaves.items()} == expected_leaves(index)
+    leaves = check_leaves(index)
     assert index.summaries().chunks == {"n1": ["n1"], "n2": ["n2"]}
     for leaf in leaves.values():
         place = leaf.relationships[NodeRelationship.PARENT].metadata

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from llama_index.core.schema import Document, TextNode
@@ -282,25 +280,15 @@ storage.close()
 """
 
 
-def test_kill_9_while_indexing_then_again_is_complete_without_duplicates(tmp_path):
+def test_kill_9_while_indexing_then_again_is_complete_without_duplicates(tmp_path, kill_while_running):
     corpus = tmp_path / "corpus.jsonl"
     records = (
         {"_id": f"d{i}", "title": f"Title {i}", "text": f"Record {i} tells of subject {i}."} for i in range(1500)
     )
     corpus.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     data = tmp_path / "data"
+    assert kill_while_running(KILLED, (0.05, 0.3, 0.6, 0.9), data, corpus) >= 2
     command = [sys.executable, "-c", KILLED, str(data), str(corpus)]
-    killed = 0
-    for delay in (0.05, 0.3, 0.6, 0.9):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout.readline().strip() == "ready"
-        time.sleep(delay)
-        process.send_signal(signal.SIGKILL)
-        rest = process.stdout.read()
-        process.wait()
-        process.stdout.close()
-        killed += "done" not in rest
-    assert killed >= 2
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["ready", "done", "1500", "1500"]
     storage = IndexStorage(data)
