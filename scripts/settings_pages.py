@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
+
+from pydantic.fields import FieldInfo
 
 from agentic_retriever.config import PREFIX, SHARED, RouterConfig, allowed_values
 
 ROOT: Final = Path(__file__).parents[1]
 
 HEADINGS: Final = {
-    "data_dir": "Data",
-    "embedding_model": "Embeddings",
+    "data_dir": "Data and embeddings",
     "llm": "Models that write answers",
     "chunk_size": "Chunks and files",
     "top_k": "Queries and limits",
-    "classifier": "Choosing the index and the strategy",
-    "on_abstain": "When nothing fits",
-    "fusion": "Strategies",
-    "boost_keywords": "After retrieval",
-    "answer_threshold": "Answers",
-    "cache_ttl_s": "Caches",
-    "qdrant_url": "Qdrant server",
-    "query_log": "History of queries",
+    "classifier": "Routing",
+    "fusion": "Retrieval",
+    "answer_threshold": "Answers and caches",
+    "qdrant_url": "Qdrant server and history of queries",
 }
 """Headings, each before the setting that it begins with."""
 
@@ -31,14 +29,13 @@ _OPENING: Final = """\
 
 <!-- Generated from RouterConfig by `make docs`; change agentic_retriever/config.py instead. -->
 
-Every setting has a default, so none is needed to start. `AgenticRouter()` takes `RouterConfig.load()`: the environment,
-then a file `.env` in the working directory, then the defaults. `RouterConfig(...)` takes what you pass and the
-defaults, and reads neither; `RouterConfig.load().with_changes(...)` reads them and changes some.
+Every setting has a default. `AgenticRouter()` takes `RouterConfig.load()`: the environment, then a file `.env` in the
+working directory, then the defaults. `RouterConfig(...)` takes what you pass and the defaults, and reads neither;
+`RouterConfig.load().with_changes(...)` reads them and changes some.
 
-The variable of a setting is its name in capitals behind `AGENTIC_RETRIEVER_`; an empty variable counts as not set.
-Where a variable is also read from a name that other tools share, the prefixed one wins. A variable with the prefix that
-is no setting, and a value of the wrong type or out of range, is a `ConfigError` that names what is allowed. A variable
-of a setting that is gone brings a warning that says what holds instead.
+The variable of a setting is `AGENTIC_RETRIEVER_` and its name in capitals; an empty one counts as not set. Some are also
+read under a name that other tools share; the prefixed one wins. An unknown setting, and a value of the wrong type or out
+of range, is a `ConfigError` that names what is allowed. A variable of a setting that is gone brings a warning.
 
 ```python
 from agentic_retriever import RouterConfig
@@ -74,7 +71,7 @@ def configuration_markdown() -> str:
             lines += ["", f"## {HEADINGS[name]}", "", "| variable | default | values | meaning |", "|---|---|---|---|"]
         variable = f"`{PREFIX}{name.upper()}`" + (f", `{name.upper()}`" if name in SHARED else "")
         shown = _text(defaults[name])
-        cells = (variable, f"`{shown}`" if shown else "", allowed_values(field), _sentence(field.description))
+        cells = (variable, f"`{shown}`" if shown else "", _values(field), _sentence(field.description))
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -88,6 +85,11 @@ def env_example() -> str:
         lines.append(f"# {_sentence(field.description)}. ({allowed_values(field)}{also})")
         lines += [f"#{PREFIX}{name.upper()}={_text(defaults[name])}", ""]
     return "\n".join(lines)
+
+
+def _values(field: FieldInfo) -> str:
+    """Return what a setting may be, a range without the word number."""
+    return re.sub(r"^a (?:whole )?number \((.+)\)$", r"\1", allowed_values(field))
 
 
 def _sentence(description: str | None) -> str:

@@ -3,20 +3,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
 import agentic_retriever
-from agentic_retriever import AgenticRouter, RouterConfig, Strategy
-from agentic_retriever.cli.app import app
-from agentic_retriever.cli.indexes import index_app
+from agentic_retriever import Strategy
 from agentic_retriever.retrievers import REGISTRY
-from agentic_retriever.testing import FakeEmbedding
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -24,67 +21,37 @@ def blocks(text, language):
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
-def test_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for name, text in (
-        ("handbook", "# Leave\n\nEvery employee gets 28 days of annual leave.\n"),
-        ("contracts", "# Supply\n\nThe supplier delivers within ten days.\n"),
-    ):
-        (tmp_path / "docs" / name).mkdir(parents=True)
-        (tmp_path / "docs" / name / "a.md").write_text(text, encoding="utf-8")
-
-    class Router(AgenticRouter):
-        def __init__(self, *, embedding=None):
-            config = RouterConfig(data_dir=tmp_path / ("data" if embedding is None else "attached"))
-            super().__init__(config, embedding=embedding or FakeEmbedding(dimension=64))
-
-    codes = blocks(README, "python")
-    assert len(codes) == 2
-    monkeypatch.setattr(agentic_retriever, "AgenticRouter", Router, raising=False)
-    for code in codes:
-        exec(compile(code, "README.md", "exec"), {})
-    out = capsys.readouterr().out
-    assert "28 days of annual leave. [1]" in out
-    assert "a.md" in out
-    assert "The boiler is serviced in May. [1]" in out
+def headings(page):
+    """Return what links to a page can name, as GitHub writes it."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
 
 
-def test_commands_in_the_documentation_exist():
-    known = {c.name or c.callback.__name__ for c in app.registered_commands}
-    known |= {f"index {c.name}" for c in index_app.registered_commands}
-    seen = set()
-    for path in DOCS:
-        for line in "\n".join(blocks(path.read_text(encoding="utf-8"), "sh")).splitlines():
-            words = shlex.split(line, comments=True)
-            if words[:1] == ["agentic-retriever"]:
-                command = f"index {words[2]}" if words[1] == "index" else words[1]
-                assert command in known, line
-                seen.add(command)
-    assert {"query", "route", "doctor", "index add"} <= seen
+def test_tables_of_the_readme_name_what_there_is():
+    def first_cells(heading):
+        return re.findall(
+            r"^\| `([\w-]+)`", README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0], re.MULTILINE
+        )
 
-
-def test_make_targets_in_the_readme_exist():
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
-def test_strategy_table_says_what_the_registry_has():
-    rows = dict(re.findall(r"^\| `(\w+)` \| .* \| (ready|planned) \|$", README, re.MULTILINE))
-    assert set(rows) == {s.value for s in Strategy}
-    assert {name for name, state in rows.items() if state == "ready"} == {s.value for s in REGISTRY}
-
-
-def test_settings_in_the_readme_exist():
+    assert first_cells("Strategies") == [strategy.value for strategy in Strategy]
+    assert {strategy.value for strategy in REGISTRY} == set(first_cells("Strategies"))
     settings = (ROOT / ".env.example").read_text(encoding="utf-8")
-    for variable in re.findall(r"^\| `([A-Z_]+)` \|", README, re.MULTILINE):
-        assert variable in settings, variable
+    assert not [variable for variable in first_cells("Settings") if variable not in settings]
+    extras = PROJECT.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    filled = re.findall(r"^(\w+) = \[(?!\])", extras, re.MULTILINE)
+    assert {*first_cells("Install"), "test", "dev"} == set(filled)
+
+
+def test_every_page_is_linked_from_the_readme():
+    assert not [path.name for path in DOCS[1:] if f"](docs/{path.name})" not in README]
 
 
 def test_links_between_documents_lead_somewhere():
-    for path in DOCS:
-        for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text(encoding="utf-8")):
-            assert (path.parent / target).exists(), f"{path.name}: {target}"
+    for path in [*DOCS, ROOT / "CHANGELOG.md"]:
+        for target, _, heading in re.findall(r"\]\((?!http)([^)#]*)(#([^)]+))?\)", path.read_text(encoding="utf-8")):
+            page = path.parent / target if target else path
+            assert page.exists(), f"{path.name}: {target}"
+            assert not heading or heading in headings(page), f"{path.name}: {target}#{heading}"
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda p: p.name)
@@ -105,7 +72,7 @@ def test_public_names_are_what_they_say():
 
 
 def test_version_is_one():
-    assert f'version = "{agentic_retriever.__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{agentic_retriever.__version__}"' in PROJECT
     assert f"## {agentic_retriever.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
@@ -115,7 +82,7 @@ def test_the_architecture_page_names_every_room_and_no_other():
     package = ROOT / "agentic_retriever"
     rooms = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/*.py")}
     assert sorted(room for row in rows for room in row) == sorted(rooms - {"__init__", "__main__"})
-    checked = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\nlayers = [")[2].partition("]")[0]
+    checked = PROJECT.partition("\nlayers = [")[2].partition("]")[0]
     assert rows == [row.split(" | ") for row in re.findall('"(.+)"', checked) if row != "__main__"]
 
 
