@@ -33,9 +33,9 @@ Every setting has a default. `AgenticRouter()` takes `RouterConfig.load()`: the 
 working directory, then the defaults. `RouterConfig(...)` takes what you pass and the defaults, and reads neither;
 `RouterConfig.load().with_changes(...)` reads them and changes some.
 
-The variable of a setting is `AGENTIC_RETRIEVER_` and its name in capitals; an empty one counts as not set. Some are also
-read under a name that other tools share; the prefixed one wins. An unknown setting, and a value of the wrong type or out
-of range, is a `ConfigError` that names what is allowed. A variable of a setting that is gone brings a warning.
+The variable of a setting is `AGENTIC_RETRIEVER_` and its name in capitals; an empty one counts as not set, and the
+prefixed one wins. An unknown setting, or a value of the wrong type or out of range, is a `ConfigError` that names what
+is allowed. A variable of a setting that is gone brings a warning.
 
 ```python
 from agentic_retriever import RouterConfig
@@ -58,7 +58,7 @@ AGENTIC_RETRIEVER_FUSION=rrf
 EMBEDDING_MODEL=local
 ```
 
-Keys and passwords are shown as stars wherever a configuration is printed, logged or turned into JSON.
+Keys and passwords are always shown as stars.
 """
 
 
