@@ -37,7 +37,7 @@ from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import frozen
 from agentic_retriever.synthesis import ExtractiveSynthesizer, assemble
 from agentic_retriever.synthesis.confidence import SIGNS, AnswerFeatures, ConfidenceModel, confidence_score
-from agentic_retriever.synthesis.terms import unknown_share
+from agentic_retriever.synthesis.question import unknown_share
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.numbers import numbers_in
 

@@ -1,12 +1,12 @@
 """From retrieved nodes to a cited answer: by a model, or by extraction when there is none."""
 
 from agentic_retriever.synthesis.checking import CitedText, Unsupported, check_citations
-from agentic_retriever.synthesis.citations import PassageMatcher, Support, cite
+from agentic_retriever.synthesis.citations import PassageMatcher
 from agentic_retriever.synthesis.confidence import AnswerFeatures, ConfidenceModel, confidence_score
 from agentic_retriever.synthesis.context import ContextPassage, assemble
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
+from agentic_retriever.synthesis.question import unknown_share
 from agentic_retriever.synthesis.synthesizer import Synthesizer
-from agentic_retriever.synthesis.terms import unknown_share
 from agentic_retriever.synthesis.values import Evidence, Limits, StreamControl, Synthesis
 from agentic_retriever.synthesis.writing import ForeignSynthesizer, LLMAnswer, LLMSynthesizer
 
@@ -24,13 +24,11 @@ __all__ = [
     "Limits",
     "PassageMatcher",
     "StreamControl",
-    "Support",
     "Synthesis",
     "Synthesizer",
     "Unsupported",
     "assemble",
     "check_citations",
-    "cite",
     "confidence_score",
     "unknown_share",
 ]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from llama_index.core.schema import MetadataMode
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 from rapidfuzz import fuzz
 
-from agentic_retriever.schema import Complexity
+from agentic_retriever.schema import Citation, Complexity
 from agentic_retriever.text import split_sentences
 from agentic_retriever.text.numbers import numbers_in
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from llama_index.core.schema import BaseNode, NodeWithScore
 
 MAX_PASSAGES: Final = {Complexity.SIMPLE: 5, Complexity.COMPLEX: 10}
 """Most passages that a model reads, by how hard the question is."""
@@ -53,6 +49,22 @@ class ContextPassage:
         """Id of the node."""
         return self.node.node.node_id
 
+    def cite(self, start: int, end: int, score: float, *, number: int = 0, index: str = "") -> Citation:
+        """Make the citation of a stretch of the text; number and index may be filled in later."""
+        return Citation(
+            number=number,
+            doc_id=self.doc_id,
+            node_id=self.node_id,
+            start=self.offset + start,
+            end=self.offset + end,
+            quote=self.text[start:end],
+            score=score,
+            index=index,
+            title=self.title,
+            section=self.section,
+            page=self.page,
+        )
+
 
 def assemble(
     nodes: Sequence[NodeWithScore], *, max_chars: int, max_passages: int | None = None
@@ -61,8 +73,8 @@ def assemble(
 
     A node that repeats another one's text or lies inside the span of another one of the same document is dropped; the
     larger one takes the better rank of both. One that is nearly the same as a better one, with the same numbers, is
-    dropped, too. The last passage is cut at a sentence when it does not fit and 200
-    characters or more of it do; what ranks lower is left out.
+    dropped, too. The last passage is cut at a sentence when it does not fit and 200 characters or more of it do; what
+    ranks lower is left out.
     """
     kept: list[ContextPassage] = []
     for node in nodes:
@@ -135,12 +147,11 @@ def _merge(kept: list[ContextPassage], new: ContextPassage) -> None:
     if any(_contains(old, new) for old in kept):
         return
     inside = [i for i, old in enumerate(kept) if _contains(new, old)]
-    if not inside:
+    if inside:
+        kept[inside[0]] = new
+        kept[:] = [one for i, one in enumerate(kept) if i not in inside[1:]]
+    else:
         kept.append(new)
-        return
-    kept[inside[0]] = new
-    for i in reversed(inside[1:]):
-        del kept[i]
 
 
 def _contains(outer: ContextPassage, inner: ContextPassage) -> bool:

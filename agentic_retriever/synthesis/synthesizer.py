@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
+
+from llama_index.core.schema import NodeWithScore
 
 from agentic_retriever.errors import (
     BudgetExceededError,
@@ -13,46 +16,29 @@ from agentic_retriever.errors import (
     StreamBrokenError,
     SynthesisError,
 )
-from agentic_retriever.llm import TierNeeds, spent_on
+from agentic_retriever.llm import LLMReply, ModelClient, TierNeeds, spent_on
 from agentic_retriever.llm.prompts import not_found
-from agentic_retriever.schema import Complexity, Confidence, Degradation, Tier, TierUsage, Usage
+from agentic_retriever.schema import Attempt, Complexity, Confidence, Degradation, SentenceCheck, Tier, TierUsage, Usage
 from agentic_retriever.synthesis.confidence import confidence_score
-from agentic_retriever.synthesis.context import MAX_PASSAGES, assemble
-from agentic_retriever.synthesis.extractive import quoted_checks
+from agentic_retriever.synthesis.context import MAX_PASSAGES, ContextPassage, assemble
+from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer, quoted_checks
 from agentic_retriever.synthesis.gate import is_answerable, is_written
-from agentic_retriever.synthesis.terms import coverage
-from agentic_retriever.synthesis.values import Evidence, Limits, Synthesis
+from agentic_retriever.synthesis.question import coverage
+from agentic_retriever.synthesis.values import Evidence, Limits, StreamControl, Synthesis
+from agentic_retriever.synthesis.writing import ForeignModel, ForeignSynthesizer, LLMAnswer, LLMSynthesizer, drained
 from agentic_retriever.text import Tokenizer, detect_language
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+MAX_READ_CHARS: Final = 200_000
+"""Most text that the extractor reads, in characters; lower-ranked nodes are left out."""
 
-    from llama_index.core.schema import NodeWithScore
+_FAILURES: Final = (LLMError, DeadlineExceededError, SynthesisError)
 
-    from agentic_retriever.llm import LLMReply
-    from agentic_retriever.schema import Attempt, SentenceCheck
-    from agentic_retriever.synthesis.context import ContextPassage
-    from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
-    from agentic_retriever.synthesis.writing import ForeignSynthesizer, LLMAnswer, LLMSynthesizer
-
-
-# The ways in which synthesis ends: an answer by a model, an extract, or nothing found.
-
-
-class NamedModel(Protocol):
-    """A model as the accounts know it."""
-
-    @property
-    def tier(self) -> Tier:
-        """The tier that is asked first."""
-
-    @property
-    def model(self) -> str:
-        """Name of the model that is asked first."""
+IndexOf = Callable[[str], str] | Mapping[str, str] | None
+"""What gives the name of the index of a node, or their names by node id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class _Task:
     """One question with what is known of it."""
 
     query: str
@@ -64,137 +50,12 @@ class Task:
     extraction: Extraction
     complexity: Complexity
 
-
-def score_of(task: Task, *, coverage: float, support: float) -> float:
-    """Return the confidence in an answer."""
-    features = task.extraction.features(unknown_share=task.evidence.unknown_share)
-    return confidence_score(coverage=coverage, relevance=task.evidence.relevance, support=support, features=features)
-
-
-def lookup(index_of: Callable[[str], str] | Mapping[str, str] | None) -> Callable[[str], str]:
-    """Return what gives the name of the index of a node; ``""`` where it is not known."""
-    if index_of is None:
-        return lambda _node_id: ""
-    if callable(index_of):
-        return index_of
-    names = index_of
-    return lambda node_id: names.get(node_id, "")
-
-
-def usage_of_reply(reply: LLMReply) -> Usage:
-    """Return the accounts of a reply, those of the models that failed before it included."""
-    if reply.attempts:
-        return Usage(spent_on(reply.attempts))
-    return Usage.of([_single(reply.tier, reply.model, reply.prompt_tokens, reply.completion_tokens, reply.usd)])
-
-
-def usage_of_failure(client: NamedModel, err: Exception) -> Usage:
-    """Return the accounts of a call that brought nothing."""
-    attempts = getattr(err, "attempts", None)
-    if attempts is not None:
-        return Usage(spent_on(attempts))
-    return (
-        Usage() if isinstance(err, BudgetExceededError) else Usage.of([_single(client.tier, client.model, 0, 0, 0.0)])
-    )
-
-
-def _single(tier: Tier, model: str, prompt_tokens: int, completion_tokens: int, usd: float) -> TierUsage:
-    return TierUsage(
-        tier=tier,
-        model=model,
-        calls=1,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-        usd=usd,
-    )
-
-
-def nothing_found(
-    task: Task,
-    score: float,
-    usage: Usage | None = None,
-    llm_ms: float = 0.0,
-    checks: tuple[SentenceCheck, ...] = (),
-    attempts: tuple[Attempt, ...] = (),
-) -> Synthesis:
-    """Say that nothing was found."""
-    return Synthesis(
-        text=not_found(task.language),
-        citations=(),
-        tier=Tier.NONE,
-        usage=usage or Usage(),
-        confidence=Confidence.of(score),
-        degraded=task.extraction.degraded,
-        llm_ms=llm_ms,
-        language=task.language,
-        checks=checks,
-        attempts=attempts,
-    )
-
-
-def extracted(
-    task: Task, *, failure: Exception | None = None, usage: Usage | None = None, llm_ms: float = 0.0
-) -> Synthesis:
-    """Answer with the sentences that were found, the failure of the model noted where there was one."""
-    found = task.extraction
-    fallback = Degradation(step="synthesis.llm", reason=str(failure), fallback="extractive")
-    score = score_of(task, coverage=found.coverage, support=found.support)
-    return Synthesis(
-        text=found.text,
-        citations=found.citations,
-        tier=Tier.EXTRACTIVE,
-        usage=usage or Usage(),
-        confidence=Confidence.of(score),
-        degraded=(*found.degraded, *((fallback,) if failure else ())),
-        llm_ms=llm_ms,
-        language=task.language,
-        checks=quoted_checks(found.text, found.citations),
-        attempts=tuple(getattr(failure, "attempts", ())),
-    )
-
-
-def answered(task: Task, answer: LLMAnswer, llm_ms: float) -> Synthesis:
-    """Put what a model answered together with what is known of it."""
-    reply = answer.reply
-    usage = usage_of_reply(reply)
-    if answer.cited is None or not is_written(answer.cited.text):
-        checks = () if answer.cited is None else answer.cited.checks
-        return nothing_found(task, 0.0, usage, llm_ms, checks, reply.attempts)  # below every threshold for answering
-    quotes = "\n".join(f"{c.title}\n{c.section}\n{c.quote}" for c in answer.cited.citations)
-    covered = coverage(task.extraction.weights, frozenset(Tokenizer(task.language).tokens(quotes)))
-    score = score_of(task, coverage=covered, support=answer.cited.support)
-    degraded = list(task.extraction.degraded)
-    failed = [attempt for attempt in reply.attempts if attempt.failure is not None]
-    if failed:
-        why = "; ".join(map(str, failed))
-        degraded.append(
-            Degradation(step="synthesis.tier", reason=why, fallback=f"{reply.tier.value} model {reply.model}")
+    def score(self, *, coverage: float, support: float) -> float:
+        """Return the confidence in an answer."""
+        features = self.extraction.features(unknown_share=self.evidence.unknown_share)
+        return confidence_score(
+            coverage=coverage, relevance=self.evidence.relevance, support=support, features=features
         )
-    if reply.truncated:
-        why = "the answer was cut off: output limit, filter, or a stream without an end"
-        degraded.append(Degradation(step="synthesis.llm", reason=why, fallback="truncated answer"))
-    if reply.prompt_cut:
-        why = "the server cut the prompt to its window"
-        degraded.append(Degradation(step="synthesis.prompt", reason=why, fallback="what it read"))
-    return Synthesis(
-        text=answer.cited.text,
-        citations=answer.cited.citations,
-        tier=reply.tier,
-        usage=usage,
-        confidence=Confidence.of(score),
-        degraded=tuple(degraded),
-        llm_ms=llm_ms,
-        language=task.language,
-        nodes_left_out=task.nodes - answer.passages,
-        checks=answer.cited.checks,
-        attempts=reply.attempts,
-    )
-
-
-MAX_READ_CHARS: Final = 200_000
-"""Most text that the extractor reads, in characters; lower-ranked nodes are left out."""
-
-_FAILURES: Final = (LLMError, DeadlineExceededError, SynthesisError)
 
 
 class Synthesizer:
@@ -222,27 +83,11 @@ class Synthesizer:
         language: str | None = None,
         evidence: Evidence | None = None,
         limits: Limits | None = None,
-        index_of: Callable[[str], str] | Mapping[str, str] | None = None,
+        index_of: IndexOf = None,
     ) -> Synthesis:
         """Answer a question from nodes."""
-        limits = limits or Limits()
-        task = self._task(query, nodes, complexity, language, evidence, index_of)
-        settled = self._settled(task, limits)
-        if settled is not None or self._llm is None:
-            return settled or extracted(task)
-        llm, passages, started = self._llm, self._passages(task, limits), self._clock()
-        try:
-            answer = llm.answer(
-                task.query,
-                passages,
-                language=task.language,
-                timeout_s=limits.timeout_s,
-                needs=_needs(task, passages, limits),
-                index_of=task.index_of,
-            )
-        except _FAILURES as err:
-            return extracted(task, failure=err, usage=usage_of_failure(llm.client, err), llm_ms=self._since(started))
-        return answered(task, answer, self._since(started))
+        task = self._task(query, nodes, complexity, language, evidence or Evidence(), index_of)
+        return drained(self._answer(task, limits or Limits(), in_pieces=False))
 
     def stream(
         self,
@@ -253,37 +98,11 @@ class Synthesizer:
         language: str | None = None,
         evidence: Evidence | None = None,
         limits: Limits | None = None,
-        index_of: Callable[[str], str] | Mapping[str, str] | None = None,
+        index_of: IndexOf = None,
     ) -> Generator[str, None, Synthesis]:
         """Answer piece by piece; arguments and result as :meth:`synthesize`."""
-        limits = limits or Limits()
-        task = self._task(query, nodes, complexity, language, evidence, index_of)
-        done = self._settled(task, limits)
-        if done is not None or self._llm is None:
-            done = done or extracted(task)
-            yield done.text
-            return done
-        llm, passages, started = self._llm, self._passages(task, limits), self._clock()
-        try:
-            answer = yield from llm.stream(
-                task.query,
-                passages,
-                language=task.language,
-                timeout_s=limits.timeout_s,
-                needs=_needs(task, passages, limits),
-                index_of=task.index_of,
-                control=limits.control,
-            )
-        except StreamBrokenError:
-            raise
-        except _FAILURES as err:
-            done = extracted(task, failure=err, usage=usage_of_failure(llm.client, err), llm_ms=self._since(started))
-            yield done.text
-            return done
-        done = answered(task, answer, self._since(started))
-        if done.tier is Tier.NONE:
-            yield done.text
-        return done
+        task = self._task(query, nodes, complexity, language, evidence or Evidence(), index_of)
+        return (yield from self._answer(task, limits or Limits(), in_pieces=True))
 
     def _task(
         self,
@@ -291,12 +110,12 @@ class Synthesizer:
         nodes: Sequence[NodeWithScore],
         complexity: Complexity,
         language: str | None,
-        evidence: Evidence | None,
-        index_of: Callable[[str], str] | Mapping[str, str] | None,
-    ) -> Task:
-        evidence = evidence or Evidence()
+        evidence: Evidence,
+        index_of: IndexOf,
+    ) -> _Task:
+        names: Mapping[str, str] = {} if index_of is None or callable(index_of) else index_of
+        named = index_of if callable(index_of) else lambda node_id: names.get(node_id, "")
         language = language or detect_language(query)
-        named = lookup(index_of)
         passages = assemble(nodes, max_chars=MAX_READ_CHARS)
         extraction = self._extractive.extract(
             query,
@@ -306,7 +125,7 @@ class Synthesizer:
             query_vector=evidence.query_vector,
             index_of=named,
         )
-        return Task(
+        return _Task(
             query=query,
             language=language,
             evidence=evidence,
@@ -317,30 +136,146 @@ class Synthesizer:
             complexity=complexity,
         )
 
-    def _settled(self, task: Task, limits: Limits) -> Synthesis | None:
-        """Settle what needs no model: nothing found, or no model to ask."""
-        extraction = task.extraction
-        wants_model = self._llm is not None and limits.budget.may_ask
-        reach = extraction.reachable if wants_model else extraction.coverage
-        support = 1.0 if wants_model else extraction.support
-        score = score_of(task, coverage=reach, support=support)
-        if not is_answerable(extraction.text, score, threshold=self._threshold, asks_model=wants_model):
-            return nothing_found(task, score if extraction.text else 0.0)
-        return None if wants_model else extracted(task)
-
-    def _passages(self, task: Task, limits: Limits) -> tuple[ContextPassage, ...]:
-        """Choose what a model reads."""
+    def _answer(self, task: _Task, limits: Limits, *, in_pieces: bool) -> Generator[str, None, Synthesis]:
+        done = self._without_model(task, limits)
+        if done is not None or self._llm is None:
+            done = done or _extracted(task)
+            yield done.text
+            return done
         most = MAX_PASSAGES[task.complexity] if limits.max_passages is None else limits.max_passages
-        return assemble([p.node for p in task.passages], max_chars=limits.max_chars, max_passages=most)
+        passages = assemble([p.node for p in task.passages], max_chars=limits.max_chars, max_passages=most)
+        started = self._clock()
+        try:
+            answer = yield from self._llm.write(
+                task.query,
+                passages,
+                language=task.language,
+                timeout_s=limits.timeout_s,
+                needs=TierNeeds(
+                    complexity=task.complexity,
+                    context_chars=sum(len(passage.text) for passage in passages),
+                    force_cloud=limits.force_cloud,
+                    budget=limits.budget,
+                ),
+                index_of=task.index_of,
+                control=(limits.control or StreamControl()) if in_pieces else None,
+            )
+        except StreamBrokenError:
+            raise
+        except _FAILURES as err:
+            usage = _usage_of_failure(self._llm.client, err)
+            done = _extracted(task, failure=err, usage=usage, llm_ms=self._since(started))
+            yield done.text
+            return done
+        done = _answered(task, answer, self._since(started))
+        if done.tier is Tier.NONE:
+            yield done.text
+        return done
+
+    def _without_model(self, task: _Task, limits: Limits) -> Synthesis | None:
+        """Answer what needs no model: nothing found, or no model to ask."""
+        extraction = task.extraction
+        asks_model = self._llm is not None and limits.budget.may_ask
+        if asks_model:
+            score = task.score(coverage=extraction.reachable, support=1.0)
+        else:
+            score = task.score(coverage=extraction.coverage, support=extraction.support)
+        if not is_answerable(extraction.text, score, threshold=self._threshold, asks_model=asks_model):
+            return _nothing_found(task, score if extraction.text else 0.0)
+        return None if asks_model else _extracted(task)
 
     def _since(self, started: float) -> float:
         return (self._clock() - started) * 1_000
 
 
-def _needs(task: Task, passages: Sequence[ContextPassage], limits: Limits) -> TierNeeds:
-    return TierNeeds(
-        complexity=task.complexity,
-        context_chars=sum(len(passage.text) for passage in passages),
-        force_cloud=limits.force_cloud,
-        budget=limits.budget,
+# --- the ways in which synthesis ends: nothing found, an extract, or an answer by a model ----------------------------
+
+
+def _nothing_found(
+    task: _Task,
+    score: float,
+    reply: LLMReply | None = None,
+    llm_ms: float = 0.0,
+    checks: tuple[SentenceCheck, ...] = (),
+) -> Synthesis:
+    return Synthesis(
+        text=not_found(task.language),
+        tier=Tier.NONE,
+        usage=Usage() if reply is None else Usage(reply.spent),
+        confidence=Confidence.of(score),
+        degraded=task.extraction.degraded,
+        llm_ms=llm_ms,
+        language=task.language,
+        checks=checks,
+        attempts=() if reply is None else reply.attempts,
     )
+
+
+def _extracted(
+    task: _Task, *, failure: Exception | None = None, usage: Usage | None = None, llm_ms: float = 0.0
+) -> Synthesis:
+    """Answer with the sentences that were found, the failure of the model noted where there was one."""
+    found = task.extraction
+    fallback = Degradation(step="synthesis.llm", reason=str(failure), fallback="extractive")
+    attempts: tuple[Attempt, ...] = tuple(getattr(failure, "attempts", ()))
+    return Synthesis(
+        text=found.text,
+        citations=found.citations,
+        tier=Tier.EXTRACTIVE,
+        usage=usage or Usage(),
+        confidence=Confidence.of(task.score(coverage=found.coverage, support=found.support)),
+        degraded=(*found.degraded, *((fallback,) if failure else ())),
+        llm_ms=llm_ms,
+        language=task.language,
+        checks=quoted_checks(found.text, found.citations),
+        attempts=attempts,
+    )
+
+
+def _answered(task: _Task, answer: LLMAnswer, llm_ms: float) -> Synthesis:
+    """Put what a model answered together with what is known of it."""
+    reply, cited = answer.reply, answer.cited
+    if cited is None or not is_written(cited.text):
+        checks = () if cited is None else cited.checks
+        return _nothing_found(task, 0.0, reply, llm_ms, checks)  # below every threshold for answering
+    quotes = "\n".join(f"{c.title}\n{c.section}\n{c.quote}" for c in cited.citations)
+    covered = coverage(task.extraction.weights, frozenset(Tokenizer(task.language).tokens(quotes)))
+    return Synthesis(
+        text=cited.text,
+        citations=cited.citations,
+        tier=reply.tier,
+        usage=Usage(reply.spent),
+        confidence=Confidence.of(task.score(coverage=covered, support=cited.support)),
+        degraded=(*task.extraction.degraded, *_degraded(reply)),
+        llm_ms=llm_ms,
+        language=task.language,
+        nodes_left_out=task.nodes - answer.passages,
+        checks=cited.checks,
+        attempts=reply.attempts,
+    )
+
+
+def _degraded(reply: LLMReply) -> list[Degradation]:
+    found: list[Degradation] = []
+    failed = [attempt for attempt in reply.attempts if attempt.failure is not None]
+    if failed:
+        why, instead = "; ".join(map(str, failed)), f"{reply.tier.value} model {reply.model}"
+        found.append(Degradation(step="synthesis.tier", reason=why, fallback=instead))
+    if reply.truncated:
+        why = "the answer was cut off: output limit, filter, or a stream without an end"
+        found.append(Degradation(step="synthesis.llm", reason=why, fallback="truncated answer"))
+    if reply.prompt_cut:
+        why = "the server cut the prompt to its window"
+        found.append(Degradation(step="synthesis.prompt", reason=why, fallback="what it read"))
+    return found
+
+
+def _usage_of_failure(client: ModelClient | ForeignModel, err: Exception) -> Usage:
+    """Return the accounts of a call that brought nothing."""
+    attempts = getattr(err, "attempts", None)
+    if attempts is not None:
+        return Usage(spent_on(attempts))
+    if isinstance(err, BudgetExceededError):
+        return Usage()
+    lost = TierUsage(tier=client.tier, model=client.model, calls=1, prompt_tokens=0, completion_tokens=0, usd=0.0)
+    return Usage.of([lost])

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentic_retriever.schema import NO_LIMITS, Budget
+from agentic_retriever.schema import (
+    NO_LIMITS,
+    Attempt,
+    Budget,
+    Citation,
+    Confidence,
+    Degradation,
+    RouteDecision,
+    SentenceCheck,
+    Tier,
+    Usage,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from llama_index.core.schema import NodeWithScore
     from numpy.typing import NDArray
-
-    from agentic_retriever.schema import (
-        Attempt,
-        Citation,
-        Confidence,
-        Degradation,
-        RouteDecision,
-        SentenceCheck,
-        Tier,
-        Usage,
-    )
 
 
 class Closable(Protocol):
@@ -88,13 +87,13 @@ class Synthesis:
     """An answer before the router puts its record around it."""
 
     text: str
-    citations: tuple[Citation, ...]
-    tier: Tier  # Who wrote it; NONE for the message
-    usage: Usage  # Model calls made, failed ones included (their tokens are not known and count 0)
+    tier: Tier  # Who wrote it; NONE for the message that nothing was found
     confidence: Confidence
-    degraded: tuple[Degradation, ...]
-    llm_ms: float  # Milliseconds spent on the model
     language: str  # ISO 639-1 code of the question
+    citations: tuple[Citation, ...] = ()
+    usage: Usage = field(default_factory=Usage)  # Failed calls included; their tokens are not known and count 0
+    degraded: tuple[Degradation, ...] = ()
+    llm_ms: float = 0.0  # Milliseconds spent on the model
     nodes_left_out: int = 0
     checks: tuple[SentenceCheck, ...] = ()
     attempts: tuple[Attempt, ...] = ()

@@ -5,7 +5,7 @@ from answer_nodes import make_node
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.synthesis import PassageMatcher, Support, assemble, cite
+from agentic_retriever.synthesis import PassageMatcher, assemble
 from agentic_retriever.synthesis.citations import NUMBER_MISMATCH_CAP
 from agentic_retriever.text import Tokenizer
 
@@ -18,11 +18,6 @@ TEXT = (
 def matcher(text: str, language: str = "en", **metadata) -> PassageMatcher:
     (passage,) = assemble([make_node(text, start=40, **metadata)], max_chars=10**6)
     return PassageMatcher(passage, Tokenizer(language))
-
-
-def quote(found: PassageMatcher, support: Support | None) -> str:
-    assert support is not None
-    return found.passage.text[support.start : support.end]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +33,7 @@ def quote(found: PassageMatcher, support: Support | None) -> str:
 def test_verbatim_sentences_are_found_whole_with_score_one(sentence, expected):
     m = matcher(TEXT)
     support = m.locate(sentence)
-    assert quote(m, support) == expected
+    assert support.quote == expected
     assert support.score == 1.0
 
 
@@ -50,7 +45,7 @@ def test_part_of_a_word_is_not_verbatim():
 def test_paraphrase_is_found_below_one_and_above_noise():
     m = matcher(TEXT)
     support = m.locate("Revenue went up 11.8 percent, to 68.4 million")
-    assert quote(m, support) == "Revenue rose by 11.8 percent to 68.4 million."
+    assert support.quote == "Revenue rose by 11.8 percent to 68.4 million."
     noise = m.locate("Elephants never forget their caretakers")
     assert noise is None or noise.score < 0.5 < support.score < 1.0
 
@@ -65,8 +60,8 @@ def test_a_wrong_number_caps_the_score():
 def test_neighbours_are_taken_in_to_find_a_number():
     m = matcher(TEXT)
     support = m.locate("The probe, launched in February 2024, sold 9,800 of them")
-    assert quote(m, support).startswith("The **NS-5** probe")
-    assert quote(m, support).endswith("in eight months.")
+    assert support.quote.startswith("The **NS-5** probe")
+    assert support.quote.endswith("in eight months.")
     assert support.score > NUMBER_MISMATCH_CAP
 
 
@@ -79,9 +74,9 @@ def test_numbers_of_the_header_count():
 def test_thai_sentence_is_found_within_unspaced_text():
     text = "โฉนดที่ดินเลขที่ 10234\nเนื้อที่ 7 ไร่ 1 งาน\nผู้ถือกรรมสิทธิ์คือนางสาวกานดา"
     m = matcher(text, "th")
-    assert quote(m, m.locate("ผู้ถือกรรมสิทธิ์คือนางสาวกานดา")) == "ผู้ถือกรรมสิทธิ์คือนางสาวกานดา"
+    assert m.locate("ผู้ถือกรรมสิทธิ์คือนางสาวกานดา").quote == "ผู้ถือกรรมสิทธิ์คือนางสาวกานดา"
     support = m.locate("เนื้อที่ของแปลงนี้คือ ๗ ไร่")
-    assert "7 ไร่" in quote(m, support)
+    assert "7 ไร่" in support.quote
     assert support.score > NUMBER_MISMATCH_CAP
 
 
@@ -94,7 +89,7 @@ def test_citation_counts_from_the_source():
     (passage,) = assemble(
         [make_node("Aaa. Bbb.", start=100, node_id="n", title="T", section="S", page=2)], max_chars=99
     )
-    citation = cite(passage, Support(5, 9, 0.8), 3, {"n": "idx"}.__getitem__)
+    citation = passage.cite(5, 9, 0.8, number=3, index="idx")
     assert (citation.number, citation.start, citation.end, citation.quote) == (3, 105, 109, "Bbb.")
     assert (citation.doc_id, citation.node_id, citation.index) == ("doc", "n", "idx")
     assert (citation.title, citation.section, citation.page, citation.score) == ("T", "S", 2, 0.8)
@@ -106,9 +101,10 @@ def test_any_sentence_against_any_text_gives_a_span_inside_it(sentence, text):
         return
     support = matcher(text).locate(sentence)
     if support is not None:
-        assert 0 <= support.start < support.end <= len(text)
+        assert 40 <= support.start < support.end <= 40 + len(text)
         assert 0.0 <= support.score <= 1.0
-        assert text[support.start : support.end].strip()
+        assert text[support.start - 40 : support.end - 40] == support.quote
+        assert support.quote.strip()
 
 
 @given(
@@ -121,4 +117,4 @@ def test_every_sentence_of_a_text_is_found_in_it_verbatim(parts, data):
     m = matcher(text)
     support = m.locate(part)
     assert support.score == 1.0
-    assert part in quote(m, support)
+    assert part in support.quote

@@ -11,6 +11,7 @@ from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputE
 from agentic_retriever.llm import LLMClient
 from agentic_retriever.schema import Tier
 from agentic_retriever.synthesis import LLMSynthesizer, assemble, check_citations
+from agentic_retriever.synthesis.writing import drained
 from agentic_retriever.testing.fakes import FakeLLM
 
 
@@ -132,7 +133,7 @@ def synthesizer(replies, **kwargs) -> tuple[LLMSynthesizer, FakeLLM]:
 
 def test_one_call_with_framed_passages(handbook):
     writer, llm = synthesizer(["Receipts are not needed [1]."], boundary=lambda: "m4rkm4rkm4rk")
-    answer = writer.answer("Are receipts needed?", passages(handbook), language="en")
+    answer = drained(writer.write("Are receipts needed?", passages(handbook), language="en"))
     assert answer.cited.text == "Receipts are not needed. [1]"
     assert answer.reply.text == "Receipts are not needed [1]."
     (prompt,) = llm.prompts
@@ -144,7 +145,7 @@ def test_one_call_with_framed_passages(handbook):
 def test_a_comparison_is_asked_for_in_lines_which_stay_and_are_checked_one_by_one(handbook):
     said = "Meals: EUR 48 a day in Germany [1]\nHotels: up to EUR 500 a night [1]\nMeals need no receipts [1]."
     writer, llm = synthesizer([said])
-    answer = writer.answer("Compare meals and hotels.", passages(handbook), language="en").cited
+    answer = drained(writer.write("Compare meals and hotels.", passages(handbook), language="en")).cited
     assert "give each a line that begins with its name" in llm.prompts[0].partition("Compare meals and hotels.")[2]
     assert [line.split(" ")[0] for line in answer.text.split("\n")] == ["Meals:", "Hotels:", "Meals"]
     assert [check.supported for check in answer.checks] == [True, False, True]
@@ -153,18 +154,18 @@ def test_a_comparison_is_asked_for_in_lines_which_stay_and_are_checked_one_by_on
 def test_the_boundary_is_new_each_time_and_redrawn_when_it_occurs(handbook):
     writer, llm = synthesizer(["x"])
     for _ in range(2):
-        writer.answer("q", passages(handbook))
+        drained(writer.write("q", passages(handbook)))
     marks = [re.search(r"<<(\w+) passage 1>>", prompt)[1] for prompt in llm.prompts]
     assert marks[0] != marks[1]
 
     draws = iter(["aaaaaaaa", "AAAAAAAA", "b3b3b3b3"])
     writer, llm = synthesizer(["x"], boundary=lambda: next(draws))
-    writer.answer("what is Aaaaaaaaa?", passages(handbook))
+    drained(writer.write("what is Aaaaaaaaa?", passages(handbook)))
     assert "<<b3b3b3b3 question>>" in llm.prompts[0]
 
     writer, llm = synthesizer(["x"], boundary=lambda: "aaaaaaaa")
     with pytest.raises(SynthesisError):
-        writer.answer("aaaaaaaa", passages(handbook))
+        drained(writer.write("aaaaaaaa", passages(handbook)))
     assert llm.prompts == []
 
 
@@ -173,20 +174,20 @@ def test_the_boundary_is_new_each_time_and_redrawn_when_it_occurs(handbook):
 )
 def test_no_answer_is_recognised(handbook, reply):
     writer, _ = synthesizer([reply])
-    assert writer.answer("q", passages(handbook)).cited is None
+    assert drained(writer.write("q", passages(handbook))).cited is None
 
 
 def test_thoughts_are_no_answer(handbook):
     writer, _ = synthesizer(["<think>Maybe [2]?</think>\nReceipts are not needed [1]."])
-    assert writer.answer("q", passages(handbook)).cited.text == "Receipts are not needed. [1]"
+    assert drained(writer.write("q", passages(handbook))).cited.text == "Receipts are not needed. [1]"
     for thoughts in ("<think>hm</think>  ", "<think>cut off in the middle"):
         writer, _ = synthesizer([thoughts])
         with pytest.raises(LLMOutputError):
-            writer.answer("q", passages(handbook))
+            drained(writer.write("q", passages(handbook)))
 
 
 @pytest.mark.parametrize("raised", [LLMError("down"), DeadlineExceededError("late")])
 def test_failures_pass_through(handbook, raised):
     writer, _ = synthesizer([raised])
     with pytest.raises(type(raised)):
-        writer.answer("q", passages(handbook))
+        drained(writer.write("q", passages(handbook)))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentic_retriever.synthesis.terms import Question, coverage
+from agentic_retriever.synthesis.question import Question, coverage
 from agentic_retriever.text import Tokenizer
 
 

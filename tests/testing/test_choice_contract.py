@@ -15,6 +15,7 @@ from agentic_retriever.routing import HeuristicSelector, LLMClassifier, LLMSelec
 from agentic_retriever.schema import Strategy, StrategyCard, Tier
 from agentic_retriever.synthesis import LLMSynthesizer
 from agentic_retriever.synthesis.context import assemble
+from agentic_retriever.synthesis.writing import drained
 from agentic_retriever.testing.choice_contract import (
     HEAVY_REPLIES,
     MALFORMED_REPLIES,
@@ -175,7 +176,7 @@ class TestAnswers(ReplyReaderContract):
             node=TextNode(id_="n1", text="Bikes are due on Monday. Fines start at 5 euros."), score=0.9
         )
         passages = assemble([node], max_chars=1_000)
-        return LLMSynthesizer(Scripted(reply)).answer("when are bikes due", passages, language="en")
+        return drained(LLMSynthesizer(Scripted(reply)).write("when are bikes due", passages, language="en"))
 
     def check(self, found):
         if found.cited is not None:
