@@ -197,7 +197,7 @@ class _Rewriter:
         if not check.supported and self._unsupported == "drop":
             # A line break before a sentence that is left out still parts what stands around it.
             self.copy(gap if "\n" in gap else "")
-            place = len(self._text.rstrip())
+            place = len(self._text.rstrip(" \t"))
             self._checks.append(replace(check, start=place, end=place))
             return
         self._kept = True
@@ -215,4 +215,9 @@ class _Rewriter:
         self.copy(rest)
         if self._unsupported == "drop" and self._checks and not self._kept:
             return "", tuple(replace(check, start=0, end=0) for check in self._checks)
-        return self._text.rstrip(), tuple(self._checks)
+        text = self._text.rstrip()
+        # What was left out at the very end has its place at the end.
+        ends = [(min(check.start, len(text)), min(check.end, len(text))) for check in self._checks]
+        return text, tuple(
+            replace(check, start=start, end=end) for check, (start, end) in zip(self._checks, ends, strict=True)
+        )
