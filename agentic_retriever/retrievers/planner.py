@@ -27,7 +27,7 @@ from agentic_retriever.retrievers.base import (
 )
 from agentic_retriever.retrievers.fusion import unit_scores
 from agentic_retriever.retrievers.hybrid import HybridRetriever
-from agentic_retriever.retrievers.splitting import MAX_PARTS, MIN_PARTS, MOST_PARTS, distinct, split_question
+from agentic_retriever.retrievers.splitting import MAX_PARTS, MIN_PARTS, distinct, split_question
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.text import Tokenizer, count_overlap, detect_language
 
@@ -101,7 +101,7 @@ class PlannerRetriever(RetrieverAdapter):
         if client is not None:
             try:
                 # Half of the time at most, so that the searches can still follow.
-                return plan_by_model(client, request.query, max_parts=MAX_PARTS, timeout_s=left_s / 2), []
+                return plan_by_model(client, request.query, timeout_s=left_s / 2), []
             except AgenticRetrieverError as err:
                 degraded = [Degradation(step="planner.plan", reason=str(err), fallback="splitting by words")]
         return split_question(request.query), degraded
@@ -191,14 +191,12 @@ def plan_by_model(
     client: ModelClient,
     query: str,
     *,
-    max_parts: int,
-    timeout_s: float | None = None,
+    timeout_s: float,
     boundary: Callable[[], str] = random_boundary,
 ) -> tuple[str, ...]:
     """Ask a model for the parts of a question; one call."""
-    limit = min(max_parts, MOST_PARTS)
-    reply = ask(client, lambda mark: plan_prompt(query, limit, mark), timeout_s=timeout_s, boundary=boundary)
-    return distinct((part for part in parse_plan(reply.text) if len(part) <= MAX_PART_CHARS), query)[:limit]
+    reply = ask(client, lambda mark: plan_prompt(query, MAX_PARTS, mark), timeout_s=timeout_s, boundary=boundary)
+    return distinct((part for part in parse_plan(reply.text) if len(part) <= MAX_PART_CHARS), query)[:MAX_PARTS]
 
 
 def parse_plan(reply: str) -> list[str]:

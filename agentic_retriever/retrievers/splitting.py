@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from agentic_retriever.text import Tokenizer, detect_language, split_sentences, stopwords
 from agentic_retriever.text.language_files import (
@@ -18,8 +19,63 @@ from agentic_retriever.text.language_files import (
     languages_with,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+MIN_PARTS: Final = 2
+MAX_PARTS: Final = 4
+
+MAX_SPLIT_CHARS: Final = 1_000
+"""Longer texts are pasted documents rather than questions, and are not split."""
+
+_QUESTION: Final = re.compile(r"\w[^?？؟]{0,20}[?？؟]")
+
+
+def split_question(query: str) -> tuple[str, ...]:
+    """Cut a question into questions that can be searched for one by one.
+
+    Tried in this order: a comparison (one part for each thing compared); several questions; several names, titles or
+    long numbers (one part for each, without the others); clauses that ask different things. English, Spanish and Thai
+    have tables; for other languages all tables are tried.
+    """
+    text = " ".join(unicodedata.normalize("NFC", query[: MAX_SPLIT_CHARS + 1]).split())
+    if len(text) > MAX_SPLIT_CHARS:
+        return ()
+    tables = _tables(text)
+    several = len(_QUESTION.findall(text)) >= MIN_PARTS
+    for way in (compared, asked, _by_name) if several else (compared, _by_name, asked):
+        for table in tables:
+            parts = distinct(way(text, table), query)[:MAX_PARTS]
+            if len(parts) >= MIN_PARTS:
+                return parts
+    return ()
+
+
+def distinct(parts: Iterable[str], query: str) -> tuple[str, ...]:
+    """Return the parts that have a letter or digit and are neither the question itself nor a repetition."""
+    seen = {_key(query)}
+    kept: list[str] = []
+    for part in parts:
+        key = _key(part)
+        if key and key not in seen:
+            seen.add(key)
+            kept.append(" ".join(part.split()))
+    return tuple(kept)
+
+
+def _tables(text: str) -> list[ClauseTable]:
+    language, known = detect_language(text), languages_with("clauses")
+    return [load_table(code) for code in ((language,) if language in known else known)]
+
+
+def _by_name(text: str, table: ClauseTable) -> list[str]:
+    """One question for each name, without the others; of many, those with most words tell most."""
+    spans = named_spans(text, table)
+    long = [span for span in spans if span.words > 1]
+    chosen = sorted(long if len(long) >= MIN_PARTS else spans, key=lambda span: -span.words)[:MAX_PARTS]
+    ordered = sorted(chosen, key=lambda span: span.start)
+    return [without(text, ordered, span, table) for span in ordered] if len(ordered) >= MIN_PARTS else []
+
+
+def _key(text: str) -> str:
+    return "".join(char for char in text.casefold() if char.isalnum())
 
 
 # How each language joins what a question asks for: the section ``clauses`` of its file. Every entry is a regular
@@ -139,7 +195,8 @@ def asked(text: str, table: ClauseTable) -> list[str]:
             (questions if asks or marked or questions else said).append(clause)
     if len(questions) < 2:
         return []
-    return [" ".join([*said, *_complete(question, questions[0], table)]) for question in questions]
+    first = questions[0]
+    return [" ".join([*said, *([first] if q != first and _is_short(q, table) else []), q]) for q in questions]
 
 
 def _sentences(text: str) -> list[str]:
@@ -171,12 +228,6 @@ def _asks(clause: str, table: ClauseTable) -> bool:
     """Tell whether a clause has a question word; one that may be relative, as in ``a city where``, must begin it."""
     found = table.asks.finditer(lowered(clause))
     return any(not table.relatives.fullmatch(m[0]) or _BEGINNING.fullmatch(clause[: m.start()]) for m in found)
-
-
-def _complete(question: str, first: str, table: ClauseTable) -> list[str]:
-    if question == first or not _is_short(question, table):
-        return [question]
-    return [first, question]
 
 
 def _is_short(question: str, table: ClauseTable) -> bool:
@@ -365,66 +416,3 @@ def _is_common(word: str, table: ClauseTable) -> bool:
     lower = lowered(word)
     patterns = (table.asks.fullmatch(lower), table.not_names.fullmatch(folded(word)))
     return lower in stopwords(table.language) or any(patterns)
-
-
-MIN_PARTS: Final = 2
-MAX_PARTS: Final = 4
-MOST_PARTS: Final = 5
-"""However many parts are asked for or a model returns, no more are searched for."""
-
-MAX_SPLIT_CHARS: Final = 1_000
-"""Longer texts are pasted documents rather than questions, and are not split."""
-
-_QUESTION: Final = re.compile(r"\w[^?？؟]{0,20}[?？؟]")
-
-
-def split_question(query: str, *, max_parts: int = MAX_PARTS) -> tuple[str, ...]:
-    """Cut a question into questions that can be searched for one by one.
-
-    Tried in this order: a comparison (one part for each thing compared); several questions; several names, titles or
-    long numbers (one part for each, without the others); clauses that ask different things. English, Spanish and Thai
-    have tables; for other languages all tables are tried.
-    """
-    text = " ".join(unicodedata.normalize("NFC", query[: MAX_SPLIT_CHARS + 1]).split())
-    if len(text) > MAX_SPLIT_CHARS:
-        return ()
-    limit = max(MIN_PARTS, min(max_parts, MOST_PARTS))
-    tables = _tables(text)
-    several = len(_QUESTION.findall(text)) >= MIN_PARTS
-    for way in (compared, asked, _by_name) if several else (compared, _by_name, asked):
-        for table in tables:
-            parts = distinct(way(text, table), query)[:limit]
-            if len(parts) >= MIN_PARTS:
-                return parts
-    return ()
-
-
-def distinct(parts: Iterable[str], query: str) -> tuple[str, ...]:
-    """Return the parts that have a letter or digit and are neither the question itself nor a repetition."""
-    seen = {_key(query)}
-    kept: list[str] = []
-    for part in parts:
-        key = _key(part)
-        if key and key not in seen:
-            seen.add(key)
-            kept.append(" ".join(part.split()))
-    return tuple(kept)
-
-
-def _tables(text: str) -> tuple[ClauseTable, ...]:
-    language = detect_language(text)
-    known = languages_with("clauses")
-    return tuple(load_table(code) for code in ((language,) if language in known else known))
-
-
-def _by_name(text: str, table: ClauseTable) -> list[str]:
-    """One question for each name, without the others; of many, those with most words tell most."""
-    spans = named_spans(text, table)
-    long = [span for span in spans if span.words > 1]
-    chosen = sorted(long if len(long) >= MIN_PARTS else spans, key=lambda span: -span.words)[:MAX_PARTS]
-    ordered = sorted(chosen, key=lambda span: span.start)
-    return [without(text, ordered, span, table) for span in ordered] if len(ordered) >= MIN_PARTS else []
-
-
-def _key(text: str) -> str:
-    return "".join(char for char in text.casefold() if char.isalnum())

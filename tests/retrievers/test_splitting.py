@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.retrievers.splitting import MOST_PARTS, split_question
+from agentic_retriever.errors import ConfigError
+from agentic_retriever.retrievers.splitting import (
+    LISTS,
+    MAX_PARTS,
+    folded,
+    load_table,
+    lowered,
+    parse_table,
+    split_question,
+)
+from agentic_retriever.text.language_files import language_files, languages_with
 
 COMPARISONS = {
     "Compare the operating margin of fiscal 2024 with fiscal 2025": (
@@ -109,32 +119,32 @@ def test_a_language_without_a_table_is_split_by_what_all_share():
     assert len(split_question("Wer baute den Kölner Dom und wer den Berliner Dom?")) == 2
 
 
-@pytest.mark.parametrize("max_parts", [-3, 0, 2, 3, 4, 5, 1_000])
-def test_parts_are_capped(max_parts):
-    query = "Compare red, green, blue, pink, black, white, grey and brown in price"
-    assert len(split_question(query, max_parts=max_parts)) == min(MOST_PARTS, max(2, max_parts))
+def test_parts_are_capped():
+    assert len(split_question("Compare red, green, blue, pink, black, white, grey and brown in price")) == MAX_PARTS
 
 
-WORDS = [
-    "compare",
-    "and",
-    "with",
-    "?",
-    "which",
-    "compara",
-    "y",
-    "¿",
-    "qué",
-    "เปรียบเทียบ",
-    "และ",
-    "กับ",
+WORDS = (
+    *[
+        "compare",
+        "and",
+        "with",
+        "?",
+        "which",
+        "compara",
+        "y",
+        "¿",
+        "qué",
+        "เปรียบเทียบ",
+        "และ",
+        "กับ",
+        "36877",
+        ",",
+        ".",
+        "vs",
+    ],
     "Ana Ruiz",
     '"x y"',
-    "36877",
-    ",",
-    ".",
-    "vs",
-]
+)
 
 
 @given(st.text(max_size=200) | st.lists(st.sampled_from(WORDS) | st.text(max_size=8), max_size=30).map(" ".join))
@@ -156,3 +166,57 @@ def test_repetition_takes_no_long_time(piece):
     started = time.perf_counter()
     split_question(query)
     assert time.perf_counter() - started < 0.5
+
+
+# The tables of the languages.
+
+
+def a_table(*, spaced=True, **changes):
+    return {"language": "xx", "spaced": spaced, "clauses": {**{name: [] for name in LISTS}, **changes}}
+
+
+def test_shipped_tables_are_whole():
+    assert languages_with("clauses") == ("en", "es", "th")
+    for language in languages_with("clauses"):
+        table = load_table(language)
+        assert table.language == language
+        assert table.spaced is (language != "th")
+
+
+def test_shipped_entries_have_the_form_that_texts_are_brought_to():
+    for language in languages_with("clauses"):
+        data = language_files()[language]["clauses"]
+        for name in set(LISTS) - {"asks", "relatives", "joins"}:
+            for entry in data[name]:
+                assert folded(entry) == entry.replace("\\W", "\\w").replace("\\S", "\\s"), (language, name, entry)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({**a_table(), "clauses": []}, "must be an object with the keys"),
+        (a_table(more=[]), "more"),
+        (a_table(joints="and"), "joints must be a list"),
+        (a_table(joints=[""]), "joints must be a list"),
+        (a_table(versus=["("]), "versus holds something that is no regular expression"),
+    ],
+)
+def test_a_damaged_table_names_file_and_key(data, told):
+    with pytest.raises(ConfigError, match=r"languages/xx\.json") as caught:
+        parse_table(data, file="languages/xx.json")
+    assert told in str(caught.value)
+
+
+def test_words_match_as_words_where_there_are_spaces_and_anywhere_else():
+    spaced = parse_table(a_table(joints=["and"]), file="f")
+    joined = parse_table(a_table(joints=["and"], spaced=False), file="f")
+    assert spaced.joints.search("sand") is None
+    assert spaced.joints.search("a and b")
+    assert joined.joints.search("sand")
+
+
+@pytest.mark.parametrize("text", ["CAMIÓN", "İstanbul", "ß", "ﬁn", "ที่ดิน", "Ǆ", "\ud800"])
+def test_every_character_keeps_its_place(text):
+    assert len(folded(text)) == len(lowered(text)) == len(text)
+    assert folded("CAMIÓN ñ") == "camion n"
+    assert lowered("CAMIÓN ñ") == "camión ñ"

@@ -1,0 +1,647 @@
+from __future__ import annotations
+
+import importlib
+import math
+import threading
+import traceback
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+
+from agentic_retriever.config import RouterConfig, Secret
+from agentic_retriever.errors import (
+    ConfigError,
+    DeadlineExceededError,
+    InvalidQueryError,
+    LLMError,
+    LLMOutputError,
+    StoreError,
+)
+from agentic_retriever.llm import LLMClient
+from agentic_retriever.retrievers import refining, source_scores
+from agentic_retriever.retrievers.refining import (
+    EXPANDED_KEY,
+    MAX_PASSAGES,
+    Boost,
+    CohereReranker,
+    CrossEncoderReranker,
+    LLMReranker,
+    Refining,
+    adaptive_top_k,
+    boost,
+    by_scores,
+    expand,
+    make_reranker,
+    mmr,
+    parse_boosts,
+    parse_order,
+    section_neighbours,
+    stop_at_fall,
+    store_vectors,
+)
+from agentic_retriever.schema import Tier
+from agentic_retriever.testing.fakes import FakeLLM
+
+
+def hit(node_id, score, text="", **metadata):
+    return NodeWithScore(node=TextNode(id_=node_id, text=text or f"text of {node_id}", metadata=metadata), score=score)
+
+
+def ids(nodes):
+    return [entry.node.node_id for entry in nodes]
+
+
+def scores(nodes):
+    return [entry.score for entry in nodes]
+
+
+def dump(nodes):
+    return [(entry.node.to_json(), entry.score) for entry in nodes]
+
+
+NODES = [hit(f"n{i}", 1 - i / 10, f"text {i}") for i in range(6)]
+
+
+class Reversing:
+    """Turns the order round, and records what it was given."""
+
+    def __init__(self):
+        self.calls = []
+
+    def rerank(self, query, nodes, timeout_s):
+        self.calls.append((ids(nodes), timeout_s))
+        return by_scores(nodes, [float(i) for i in range(len(nodes))])
+
+
+class Failing:
+    def rerank(self, query, nodes, timeout_s):
+        raise LLMError("the model is down")
+
+
+def unused(_):
+    raise AssertionError("nothing asked for this")
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Refine the nodes as a configuration asks, by a reranker of the test."""
+
+    def refined(reranker=None, *, query="text", top_k=3, timeout_s=60.0, vectors=unused, neighbours=unused, **config):
+        monkeypatch.setattr(refining, "make_reranker", lambda config, client: reranker)
+        made = Refining(RouterConfig(**config), None)
+        return made.run(query, NODES, top_k=top_k, timeout_s=timeout_s, vectors=vectors, neighbours=neighbours)
+
+    return refined
+
+
+def test_the_defaults_only_cut(run):
+    before = dump(NODES)
+    got, degraded = run()
+    assert got == NODES[:3]
+    assert all(one is other for one, other in zip(got, NODES, strict=False))
+    assert degraded == ()
+    assert dump(NODES) == before
+    assert run(top_k=100)[0] == NODES
+
+
+def test_boost_comes_before_rerank_and_that_before_the_cut(run, monkeypatch):
+    monkeypatch.setattr(refining, "RERANK_CANDIDATES", 4)
+    reranker = Reversing()
+    got, _ = run(reranker, boost_keywords="5 | text 5 = 1", query="about 5", top_k=2)
+    assert reranker.calls[0][0] == ["n0", "n5", "n1", "n2"]
+    assert ids(got) == ["n2", "n1"]
+
+
+def test_the_reranker_sees_at_least_top_k_and_has_half_of_the_time(run, monkeypatch):
+    reranker = Reversing()
+    run(reranker, timeout_s=60.0)
+    monkeypatch.setattr(refining, "RERANK_CANDIDATES", 1)
+    run(reranker, timeout_s=8.0)
+    assert [(len(seen), limit) for seen, limit in reranker.calls] == [(6, 20.0), (3, 4.0)]
+
+
+def test_the_model_of_a_question_is_asked_in_place_of_the_rerankers_own():
+    models = [FakeLLM(["1"]), FakeLLM(["2, 1"])]
+    own, given = (LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5) for llm in models)
+    made = Refining(RouterConfig(reranker="llm"), own)
+    got, _ = made.run("q", NODES, top_k=2, timeout_s=9.0, vectors=unused, neighbours=unused, model=given)
+    assert ids(got) == ["n1", "n0"]
+    assert [len(llm.prompts) for llm in models] == [0, 1]
+
+
+def test_diverse_nodes_come_in_the_order_of_their_scores(run):
+    vectors = {f"n{i}": [1.0, 0.0] if i < 5 else [0.0, 1.0] for i in range(6)}
+    got, _ = run(mmr_trade_off=0.3, vectors=lambda node_ids: {i: vectors[i] for i in node_ids})
+    assert "n5" in ids(got)
+    assert scores(got) == sorted(scores(got), reverse=True)
+    assert set(ids(got)) == set(ids(mmr(NODES, vectors, top_k=3, trade_off=0.3)))
+
+
+def test_neighbours_come_last(run):
+    got, _ = run(expand_neighbours=1, neighbours=lambda node: [hit("beside", None).node])
+    assert ids(got) == ["n0", "n1", "n2", "beside"]
+
+
+def test_steps_that_fail_are_named_and_left_out(run):
+    def down(_):
+        raise LLMError("no vectors")
+
+    got, degraded = run(Failing(), mmr_trade_off=0.5, expand_neighbours=1, vectors=down, neighbours=down)
+    assert got == NODES[:3]
+    assert [step.step for step in degraded] == ["postprocess.rerank", "postprocess.mmr", "postprocess.expand"]
+    assert degraded[0].reason == "the model is down"
+
+
+def test_keywords_that_cannot_be_read_are_refused():
+    with pytest.raises(ConfigError, match="KEYWORD = WEIGHT"):
+        Refining(RouterConfig(boost_keywords="abs"), None)
+
+
+def test_how_many_to_retrieve_and_to_keep():
+    plain = Refining(RouterConfig(), None)
+    assert plain.candidates(8) == plain.final_top_k(8, 0.9) == 8
+    for config in ({"mmr_trade_off": 0.5}, {"boost_keywords": "a = 0.1"}, {"reranker": "cross_encoder"}):
+        chooses = Refining(RouterConfig(**config), None)
+        assert (chooses.candidates(8), chooses.candidates(50)) == (20, 50)
+    adaptive = Refining(RouterConfig(adaptive_top_k=True), None)
+    assert (adaptive.final_top_k(8, 0.0), adaptive.final_top_k(10_000, 1.0)) == (4, 10_000)
+
+
+@pytest.mark.parametrize("kind", ["memory", "edge"])
+def test_vectors_are_read_from_the_store(kind, make_index, make_edge_index):
+    nodes = [TextNode(id_="a", text="red apple"), TextNode(id_="b", text="sea")]
+    index = (make_index if kind == "memory" else make_edge_index)(nodes)
+    found = store_vectors(index)(["b", "gone"])
+    assert list(found) == ["b"]
+    expected = index.embedding.base.get_text_embedding("sea")
+    assert list(found["b"]) == pytest.approx(expected, abs=1e-6)
+
+
+# How many nodes.
+
+
+@pytest.mark.parametrize(
+    ("top_k", "score", "expected"),
+    [(8, 0.0, 4), (8, 0.5, 8), (8, 1.0, 12), (4, 0.0, 3), (2, 0.0, 2), (1, 0.0, 1), (8, 7, 12)],
+)
+def test_simple_questions_get_fewer_and_complex_ones_more(top_k, score, expected):
+    assert adaptive_top_k(top_k, score, maximum=100) == expected
+
+
+@given(st.integers(1, 1_000), st.floats(0, 1), st.floats(0, 1), st.integers(1, 2_000))
+def test_it_grows_with_complexity_within_the_limits(top_k, one, other, maximum):
+    low, high = (adaptive_top_k(top_k, score, maximum=maximum) for score in sorted((one, other)))
+    assert 1 <= low <= high <= maximum
+
+
+def test_top_k_is_checked():
+    with pytest.raises(InvalidQueryError):
+        adaptive_top_k(0, 0.5, maximum=10)
+
+
+def nodes_of(*values):
+    return [hit(f"n{i}", value) for i, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("values", "fall", "kept"),
+    [
+        ((1.0, 0.9, 0.8, 0.2, 0.1), 0.5, 3),
+        ((1.0, 0.9, 0.8, 0.2, 0.1), 0.7, 5),
+        ((1.0, 0.2, 0.1, 0.05, 0.0), 0.5, 5),  # the gap lies among the first three, which always stay
+        ((0.5, 0.5, 0.5, 0.5, 0.5), 0.1, 5),
+        ((1.0, 0.9, 0.8, 0.2, 0.1), 0.0, 5),
+        ((1.0, 0.9, 0.8, 0.2, None), 0.1, 5),
+        ((math.inf, 0.9, 0.8, 0.2), 0.1, 4),
+        ((), 0.5, 0),
+        ((1.0,), 0.5, 1),
+    ],
+)
+def test_nodes_behind_a_clear_gap_are_left_out(values, fall, kept):
+    nodes = nodes_of(*values)
+    assert stop_at_fall(nodes, fall) == nodes[:kept]
+    assert len(ids(nodes)) == len(values)
+
+
+@pytest.mark.parametrize("fall", [-0.1, 1.1, math.nan])
+def test_the_fall_is_checked(fall):
+    with pytest.raises(ConfigError):
+        stop_at_fall([], fall)
+
+
+# Keyword boosting.
+
+
+BRAKES = [hit("a", 0.9, "tyres and wheels"), hit("b", 0.5, "the approval of brakes"), hit("c", 0.1, "brakes")]
+
+
+def test_a_node_with_the_keyword_is_lifted_by_its_share_of_the_range():
+    before = dump(BRAKES)
+    got = boost("approval of a car", BRAKES, [Boost("approval", 0.75)])
+    assert ids(got) == ["b", "a", "c"]
+    assert scores(got) == pytest.approx([0.5 + 0.75 * 0.8, 0.9, 0.1])
+    assert source_scores(got[0].node)["retrieved"] == 0.5
+    assert got[1] is BRAKES[0]
+    assert dump(BRAKES) == before
+
+
+@pytest.mark.parametrize(
+    ("query", "item"),
+    [
+        ("¿Qué homologaciones hay?", Boost("approval", 1.0, ("homologación",))),
+        ("approvals", Boost("APPROVAL", 1.0)),
+        ("approval of brakes", Boost("approval of brakes", 1.0)),
+        ("ABS and approval", Boost("ABS", 1.0, ("approval",))),
+    ],
+)
+def test_endings_case_and_aliases_do_not_matter(query, item):
+    assert ids(boost(query, BRAKES, [item]))[0] == "b"
+
+
+@pytest.mark.parametrize(
+    ("query", "item"),
+    [
+        ("brakes", Boost("approval", 1.0)),
+        ("approval", Boost("seat belt", 1.0, ("safety",))),
+        ("the of", Boost("of the", 1.0)),
+        ("approve", Boost("proval", 1.0)),
+        ("", Boost("approval", 1.0)),
+    ],
+)
+def test_what_the_question_or_the_node_does_not_have_changes_nothing(query, item):
+    assert boost(query, BRAKES, [item]) == BRAKES
+
+
+def test_thai_keywords_are_found_within_running_text():
+    nodes = [hit("a", 0.9, "ราคาประเมิน"), hit("b", 0.5, "ที่ดินแปลงนี้มีภาระจำนองอยู่"), hit("c", 0.1, "บ้าน")]
+    assert ids(boost("มีจำนองไหม", nodes, [Boost("จำนอง", 1.0)])) == ["b", "a", "c"]
+
+
+def test_weights_add_up_within_the_range_and_may_be_negative():
+    got = boost("approval brakes", BRAKES, [Boost("approval", 0.9), Boost("brakes", 0.9)])
+    assert dict(zip(ids(got), scores(got), strict=True)) == pytest.approx({"b": 1.3, "a": 0.9, "c": 0.82})
+    sunk = boost("tyres", BRAKES, [Boost("tyres", -0.75)])
+    assert ids(sunk) == ["b", "a", "c"]
+
+
+def test_scores_that_are_no_numbers_stay_last():
+    nodes = [hit("a", 0.5), hit("b", None, "approval"), hit("c", math.nan, "approval")]
+    assert ids(boost("approval", nodes, [Boost("approval", 1.0)])) == ["a", "b", "c"]
+    assert boost("approval", [], [Boost("approval", 1.0)]) == []
+
+
+def test_the_setting_is_read():
+    text = " homologation | homologación = 0.3; ABS=-.1 \n\n E=mc2 = 1 ;"
+    assert parse_boosts(text) == (
+        Boost("homologation", 0.3, ("homologación",)),
+        Boost("ABS", -0.1),
+        Boost("E=mc2", 1.0),
+    )
+    assert parse_boosts("  ") == ()
+
+
+@pytest.mark.parametrize("text", ["abs", "abs=", "=1", "abs=x", "abs=nan", "abs=2", "abs|=1", "?=1", "a=1;" * 501])
+def test_a_bad_setting_is_refused(text):
+    with pytest.raises(ConfigError):
+        parse_boosts(text)
+
+
+# Parent expansion.
+
+
+def chunk(doc, at, section="one", lang="en"):
+    return TextNode(
+        id_=f"{doc}#{at}",
+        text=f"{doc} {at}",
+        start_char_idx=at * 100,
+        metadata={"section": section, "lang": lang},
+        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc)},
+    )
+
+
+@pytest.fixture(params=["memory", "edge"])
+def index(request, make_index, make_edge_index):
+    nodes = [chunk("d", at) for at in (3, 1, 0, 2)]
+    nodes += [chunk("d", 4, "two"), chunk("e", 1), chunk("e", 2, lang="es"), TextNode(id_="alone", text="no source")]
+    return (make_index if request.param == "memory" else make_edge_index)(nodes)
+
+
+def hits_of(index, *wanted):
+    found = {node.node_id: node for node in index.vector_store.get_nodes(node_ids=list(wanted))}
+    return [NodeWithScore(node=found[i], score=1 - at / 10) for at, i in enumerate(wanted)]
+
+
+def test_chunks_beside_a_hit_are_added_below_all_hits(index):
+    hits = hits_of(index, "d#1", "e#1")
+    before = dump(hits)
+    got = expand(hits, section_neighbours(index, width=1), limit=10)
+    assert ids(got) == ["d#1", "e#1", "d#0", "d#2", "e#2"]
+    assert got[:2] == hits
+    assert scores(got) == sorted(scores(got), reverse=True)
+    assert len(set(scores(got))) == 5
+    assert [n.node.metadata.get(EXPANDED_KEY) for n in got] == [None, None, "d#1", "d#1", "e#1"]
+    assert EXPANDED_KEY in got[2].node.excluded_llm_metadata_keys
+    assert dump(hits) == before
+    stored = index.vector_store.get_nodes(node_ids=["d#0"])[0]
+    assert EXPANDED_KEY not in stored.metadata
+
+
+def test_another_section_or_document_is_not_touched(index):
+    around = section_neighbours(index, width=5)
+    assert [n.node_id for n in around(hits_of(index, "d#3")[0].node)] == ["d#0", "d#1", "d#2", "d#3"]
+    assert [n.node_id for n in around(hits_of(index, "d#4")[0].node)] == ["d#4"]
+    assert list(around(hits_of(index, "alone")[0].node)) == []
+    assert list(around(chunk("gone", 1))) == []
+
+
+def test_the_limit_holds(index):
+    around = section_neighbours(index, width=5)
+    assert ids(expand(hits_of(index, "d#1", "e#1"), around, limit=1)) == ["d#1", "e#1", "d#0"]
+    assert ids(expand(hits_of(index, "d#1"), around, limit=0)) == ["d#1"]
+    assert expand([], around, limit=3) == []
+
+
+def test_the_callers_filters_hold_for_what_is_added(index):
+    filters = MetadataFilters(filters=[MetadataFilter(key="lang", value="en")])
+    assert ids(expand(hits_of(index, "e#1"), section_neighbours(index, width=1, filters=filters), limit=9)) == ["e#1"]
+    empty = MetadataFilters(filters=[])
+    assert len(expand(hits_of(index, "e#1"), section_neighbours(index, width=1, filters=empty), limit=9)) == 2
+
+
+def test_a_store_that_fails_is_a_typed_error(make_index, monkeypatch):
+    index = make_index([chunk("d", 1)])
+    node = hits_of(index, "d#1")[0].node
+    monkeypatch.setattr(type(index.vector_store), "get_nodes", lambda self, **kwargs: 1 / 0)
+    with pytest.raises(StoreError, match="ZeroDivisionError"):
+        section_neighbours(index, width=1)(node)
+
+
+# Maximal marginal relevance.
+
+
+TWO_ALIKE = [hit("a", 0.9), hit("b", 0.8), hit("c", 0.4)]
+VECTORS = {"a": [1, 0], "b": [1, 0], "c": [0, 1]}
+
+
+def test_a_node_like_one_chosen_before_gives_way():
+    before = dump(TWO_ALIKE)
+    assert ids(mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=0.5)) == ["a", "c"]
+    assert ids(mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=0.9)) == ["a", "b"]
+    assert dump(TWO_ALIKE) == before
+
+
+def test_relevance_alone_changes_nothing():
+    assert mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=1.0) == TWO_ALIKE[:2]
+    assert mmr([], {}, top_k=2, trade_off=0.5) == []
+
+
+@pytest.mark.parametrize("vector", [None, [0, 0], [math.nan, 1], [1, 0, 0]])
+def test_a_node_without_a_usable_vector_is_like_none(vector):
+    vectors = {"a": [1, 0], "c": [1, 0], **({} if vector is None else {"b": vector})}
+    assert ids(mmr(TWO_ALIKE, vectors, top_k=2, trade_off=0.5)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("trade_off", [-0.1, 1.1, math.nan])
+def test_the_trade_off_is_checked(trade_off):
+    with pytest.raises(ConfigError):
+        mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=trade_off)
+
+
+def brute_force(relevance, cosines, top_k, trade_off):
+    chosen = []
+    while len(chosen) < min(top_k, len(relevance)):
+        rest = [i for i in range(len(relevance)) if i not in chosen]
+        near = {i: max((cosines[i][j] for j in chosen), default=0) for i in rest}
+        gains = {i: trade_off * relevance[i] - (1 - trade_off) * near[i] for i in rest}
+        chosen.append(max(rest, key=lambda i: (round(gains[i], 9), -i)))
+    return chosen
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(-3, 3), st.integers(-3, 3)), min_size=1, max_size=8),
+    st.integers(1, 9),
+    st.integers(0, 99),
+)
+def test_it_equals_the_definition(rows, top_k, percent):
+    nodes = [hit(str(i), float(-i * 20 + s)) for i, (s, _, _) in enumerate(rows)]
+    vectors = {str(i): [x, y] for i, (_, x, y) in enumerate(rows)}
+    values = np.array([n.score for n in nodes])
+    span = np.ptp(values)
+    relevance = (values - values.min()) / span if span else np.ones(len(values))
+    units = [np.array(v) / (np.linalg.norm(v) or 1) for v in vectors.values()]
+    cosines = [[float(a @ b) for b in units] for a in units]
+    expected = brute_force(relevance, cosines, top_k, percent / 100)
+    got = [int(i) for i in ids(mmr(nodes, vectors, top_k=top_k, trade_off=percent / 100))]
+    assert len(got) == len(set(got)) == len(expected)
+
+    def gains(order):
+        near = [max((cosines[i][j] for j in order[:at]), default=0) for at, i in enumerate(order)]
+        return [
+            round(percent / 100 * relevance[i] - (1 - percent / 100) * n, 6) for i, n in zip(order, near, strict=True)
+        ]
+
+    assert got == expected or gains(got) == gains(expected)
+
+
+# Rerankers.
+
+
+THREE = [hit("a", 0.9), hit("b", 0.8), hit("c", 0.7)]
+KEY = "canary-7f3a"
+
+
+def llm_reranker(*replies):
+    llm = FakeLLM(list(replies))
+    return LLMReranker(LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5), boundary=lambda: "k3v9q2xz"), llm
+
+
+class Encoder:
+    def __init__(self, values):
+        self.values, self.pairs = values, []
+
+    def predict(self, pairs, **kwargs):
+        self.pairs += pairs
+        if isinstance(self.values, Exception):
+            raise self.values
+        return self.values
+
+
+class Service:
+    def __init__(self, reply):
+        self.reply, self.calls = reply, []
+
+    def rerank(self, **kwargs):
+        self.calls.append(kwargs)
+        if isinstance(self.reply, Exception):
+            raise self.reply
+        return SimpleNamespace(results=[SimpleNamespace(index=i, relevance_score=s) for i, s in self.reply])
+
+
+def cohere(reply):
+    service = Service(reply)
+    return CohereReranker(Secret(KEY), "rerank-v3.5", connect=lambda key: service), service
+
+
+def working():
+    return {
+        "llm": llm_reranker("3, 1, 2")[0],
+        "cross_encoder": CrossEncoderReranker("m", load=lambda name: Encoder([0.2, 0.1, 0.9])),
+        "cohere": cohere([(2, 0.9), (0, 0.2), (1, 0.1)])[0],
+    }
+
+
+@pytest.mark.parametrize("name", ["llm", "cross_encoder", "cohere"])
+def test_nodes_come_in_the_new_order_as_copies(name):
+    before = dump(THREE)
+    got = working()[name].rerank("q", THREE, 5.0)
+    assert ids(got) == ["c", "a", "b"]
+    assert scores(got) == sorted(scores(got), reverse=True)
+    assert all(math.isfinite(score) for score in scores(got))
+    assert [source_scores(entry.node)["retrieved"] for entry in got] == [0.7, 0.9, 0.8]
+    assert dump(THREE) == before
+    assert working()[name].rerank("q", [], 5.0) == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "order"),
+    [
+        ("3, 1, 2", [3, 1, 2]),
+        ("[3] > [1] > [2]", [3, 1, 2]),
+        ("[3, 1]", [3, 1]),
+        ("```json\n[3, 1]\n```", [3, 1]),
+        ("Of the 3 passages these help:\n2, 3\nDone in 1 step.", [2, 3]),
+        ("3\n1\n2", [3, 1, 2]),
+        ("Best is 2, then passage 3.", [2, 3]),
+        ("0, 99, -1, 2, 2, 3", [1, 2, 3]),
+        ("2.5 stars for 3", [3]),
+    ],
+)
+def test_orders_are_read_in_any_usual_form(reply, order):
+    assert parse_order(reply, 3) == order
+
+
+@pytest.mark.parametrize("reply", ["none of them", "", "99", "x" * 100_000, "9" * 100_000])
+def test_a_reply_without_an_order_is_a_typed_error(reply):
+    with pytest.raises(LLMOutputError):
+        parse_order(reply, 3)
+
+
+@given(st.text(max_size=200), st.integers(1, 30))
+def test_any_reply_gives_distinct_numbers_in_range(reply, count):
+    try:
+        order = parse_order(reply, count)
+    except LLMOutputError:
+        return
+    assert len(set(order)) == len(order)
+    assert all(1 <= number <= count for number in order)
+
+
+def test_nodes_that_the_model_leaves_out_follow_in_their_order():
+    reranker, _ = llm_reranker("3")
+    assert ids(reranker.rerank("q", THREE, 5.0)) == ["c", "a", "b"]
+
+
+def test_the_prompt_is_bounded_and_framed():
+    many = [hit(f"n{i:03d}", 1 - i / 1000, "<<k3v9q2xz end>> " * 0 + "word " * 10_000) for i in range(100)]
+    reranker, llm = llm_reranker("20, 1")
+    got = reranker.rerank("which?", many, 5.0)
+    assert ids(got)[:3] == ["n019", "n000", "n001"]
+    assert ids(got)[-1] == "n099"
+    assert len(llm.prompts[0]) < 20_000
+    assert llm.prompts[0].count("<<k3v9q2xz passage") == MAX_PASSAGES
+    assert llm.prompts[0].rindex("which?") < llm.prompts[0].index("Order the passages")
+
+
+def test_one_node_needs_no_model():
+    reranker, llm = llm_reranker("1")
+    assert reranker.rerank("q", THREE[:1], 5) == THREE[:1]
+    assert llm.prompts == []
+
+
+def test_the_cross_encoder_is_loaded_once_and_reads_question_and_node():
+    made = []
+    encoder = Encoder([0.1, 0.2, 0.3])
+    reranker = CrossEncoderReranker("m", load=lambda name: made.append(name) or encoder)
+    reranker.rerank("q", THREE, 5.0)
+    reranker.rerank("q", THREE, 5.0)
+    assert made == ["m"]
+    assert encoder.pairs[0] == ("q", "text of a")
+
+
+def test_cohere_is_asked_once_without_retries():
+    reranker, service = cohere([(0, 0.1), (1, 0.2), (2, 0.3)])
+    reranker.rerank("q", THREE, 7.5)
+    assert service.calls == [
+        {
+            "model": "rerank-v3.5",
+            "query": "q",
+            "documents": ["text of a", "text of b", "text of c"],
+            "top_n": 3,
+            "request_options": {"timeout_in_seconds": 8, "max_retries": 0},
+        }
+    ]
+
+
+@pytest.mark.parametrize("values", [[0.1], [0.1, 0.2, math.nan], []])
+def test_scores_that_do_not_fit_are_refused(values):
+    with pytest.raises(LLMOutputError):
+        CrossEncoderReranker("m", load=lambda name: Encoder(values)).rerank("q", THREE, 5.0)
+
+
+@pytest.mark.parametrize("reply", [[(0, 0.1)], [(0, 0.1), (0, 0.2), (1, 0.3)], [(-1, 0.1), (1, 0.2), (7, 0.3)]])
+def test_indices_that_do_not_fit_are_refused(reply):
+    with pytest.raises(LLMOutputError):
+        cohere(reply)[0].rerank("q", THREE, 5.0)
+
+
+def test_failures_are_typed_and_hide_the_key():
+    reranker, _ = cohere(RuntimeError(f"401 for key {KEY}"))
+    with pytest.raises(LLMError) as caught:
+        reranker.rerank("q", THREE, 5.0)
+    assert KEY not in str(caught.value)
+    assert KEY not in repr(reranker)
+    assert KEY not in str(vars(reranker))
+    assert "RuntimeError" in "".join(traceback.format_exception_only(caught.type, caught.value))
+    with pytest.raises(LLMError, match="OSError"):
+        CrossEncoderReranker("m", load=lambda name: Encoder(OSError("disk"))).rerank("q", THREE, 5.0)
+
+
+def test_a_model_that_hangs_is_left():
+    stuck = threading.Event()
+    encoder = SimpleNamespace(predict=lambda pairs, **kwargs: stuck.wait(10))
+    with pytest.raises(DeadlineExceededError):
+        CrossEncoderReranker("m", load=lambda name: encoder).rerank("q", THREE, 0.05)
+    stuck.set()
+
+
+@pytest.mark.parametrize("reranker", [CrossEncoderReranker("m"), CohereReranker(Secret("k"), "m")])
+def test_a_missing_extra_is_named(monkeypatch, reranker):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(ConfigError, match=r"agentic-retriever\[rerank\]"):
+        reranker.rerank("q", THREE, 5.0)
+
+
+def test_the_settings_choose():
+    config = RouterConfig(cohere_api_key=KEY)
+    client = LLMClient(FakeLLM(["1"]), tier=Tier.PRIMARY, timeout_s=5)
+    assert make_reranker(config, client) is None
+    assert isinstance(make_reranker(config.with_changes(reranker="llm"), client), LLMReranker)
+    assert isinstance(make_reranker(config.with_changes(reranker="cross_encoder"), None), CrossEncoderReranker)
+    assert isinstance(make_reranker(config.with_changes(reranker="cohere"), None), CohereReranker)
+    for name in ("cross_encoder:m", "cohere:m"):
+        assert "m" in vars(make_reranker(config.with_changes(reranker=name), None)).values()
+    assert KEY not in repr(config)
+    with pytest.raises(ConfigError, match="needs a model"):
+        make_reranker(config.with_changes(reranker="llm"), None)
+    with pytest.raises(ConfigError, match="cohere_api_key"):
+        make_reranker(RouterConfig(reranker="cohere"), None)
+    with pytest.raises(ConfigError, match="none, llm, cross_encoder, cross_encoder:MODEL, cohere or cohere:MODEL"):
+        RouterConfig(reranker="bert")
