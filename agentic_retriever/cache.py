@@ -372,7 +372,7 @@ class SingleFlightCache(Generic[V]):
             return default
         try:
             return use(*self._second)
-        except Exception as err:  # noqa: BLE001 - foreign code, and bytes that others wrote; a cache must not fail a query
+        except Exception as err:  # noqa: BLE001 - foreign code, and bytes of others; a cache must not fail a query
             self._store_errors += 1
             log = logger.warning if self._store_errors == 1 else logger.debug
             log("the second level of a cache could not %s a value (%s)", what, type(err).__name__)

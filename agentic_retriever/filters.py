@@ -216,7 +216,7 @@ def _canonical(item: MetadataFilter | MetadataFilters) -> list[Any]:
 def _canonical_value(clause: MetadataFilter) -> Any:  # noqa: ANN401 - JSON of any shape
     if clause.operator not in LIST_OPERATORS:
         return _canonical_scalar(clause.value)
-    values = {_write(_canonical_scalar(value)) for value in clause.value or []}  # type: ignore[union-attr]  # checked to be a list
+    values = {_write(_canonical_scalar(value)) for value in cast("list[Scalar]", clause.value)}
     return [json.loads(text) for text in sorted(values)]
 
 

@@ -115,9 +115,8 @@ class RedisLink:
             self._counts.add(refusals=1)
             complained, self._complained = self._complained, True
             if not complained:
-                logger.warning(
-                    "Redis at %s refuses a call (%s); going on without what it refuses", self.address, _kind(err)
-                )
+                told = "Redis at %s refuses a call (%s); going on without what it refuses"
+                logger.warning(told, self.address, _kind(err))
         except Exception as err:  # noqa: BLE001 - the seam to the client, whose parser raises anything on nonsense
             self._fail(ticket, type(err).__name__)
         else:
@@ -141,16 +140,14 @@ class RedisLink:
         self._counts.add(failures=1)
         self._met = False
         if self._breaker.leave(ticket, ok=False):
-            logger.warning(
-                "Redis at %s failed (%s); going on without it until it answers in time again", self.address, why
-            )
+            told = "Redis at %s failed (%s); going on without it until it answers in time again"
+            logger.warning(told, self.address, why)
         self.close()  # closing the sockets ends the threads that still wait for them
 
     def _start_probe(self, ticket: Ticket) -> None:
+        name = f"Redis probe {self.address}"
         try:
-            threading.Thread(
-                target=self._probe, args=(ticket,), name=f"Redis probe {self.address}", daemon=True
-            ).start()
+            threading.Thread(target=self._probe, args=(ticket,), name=name, daemon=True).start()
         except RuntimeError:  # no more threads can be had: the machine is full, or the interpreter is ending
             self._breaker.leave(ticket, ok=False)
 

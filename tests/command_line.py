@@ -1,9 +1,10 @@
-"""The command line inside the test's own process: what a process would say, without its three seconds of imports."""
+"""The command line, in a process of its own or, three seconds faster, inside the test's own process."""
 
 from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,22 @@ from types import SimpleNamespace
 import pytest
 
 from agentic_retriever.cli.app import app
+from agentic_retriever.config import PREFIX
+
+COMMAND = [sys.executable, "-m", "agentic_retriever"]
+
+
+def environment(**changes):
+    """The variables of this process without settings, changed."""
+    return {**{name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}, **changes}
+
+
+def run_process(folder, *args, env=None):
+    """Run a command in a folder as people do."""
+    return subprocess.run(
+        [*COMMAND, *args],
+        cwd=folder, env=env or environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
 
 
 def run_here(folder, *args, env, stdin=None):

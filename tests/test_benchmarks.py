@@ -29,7 +29,6 @@ def drawn(rows):
 class TestMeasure:
     def test_gives_median_and_95th_percentile_in_milliseconds(self):
         timing = harness.measure(lambda _: None, range(5), timer=ticking(0.001, 0.002, 0.003, 0.004, 0.010))
-
         assert timing == Timing(p50_ms=pytest.approx(3.0), p95_ms=pytest.approx(8.8), runs=5)
 
     def test_one_call_is_its_own_quantiles(self):
@@ -37,32 +36,25 @@ class TestMeasure:
 
     def test_warms_up_without_timing_it(self):
         seen = []
-
         timing = harness.measure(seen.append, ["a", "b", "c"], warm_up=2, timer=ticking(1, 1, 1))
-
         assert seen == ["b", "c", "a", "b", "c"]
         assert timing.runs == 3
 
     @pytest.mark.parametrize(("warm_up", "calls"), [(0, 2), (50, 4)])
     def test_warm_up_beyond_or_without_inputs(self, warm_up, calls):
         seen = []
-
         harness.measure(seen.append, [1, 2], warm_up=warm_up)
-
         assert len(seen) == calls
 
     def test_no_collection_falls_into_a_timed_call(self):
         states = []
-
         harness.measure(lambda _: states.append(gc.isenabled()), [1, 2])
-
         assert states == [False, False]
         assert gc.isenabled()
 
     def test_collection_is_on_again_after_a_failure(self):
         with pytest.raises(ZeroDivisionError):
             harness.measure(lambda x: 1 / x, [0])
-
         assert gc.isenabled()
 
     def test_collection_stays_off_where_it_was_off(self):
@@ -82,32 +74,17 @@ class TestRow:
         row = harness.timed_row(
             "a", Timing(2.0, 3.0, 200), peer="other", peer_timing=Timing(50.0, 60.0, 8), target_ms=3.0, note="small"
         )
-
         assert row.to_dict() == {
-            "name": "a",
-            "ours_p50_ms": 2.0,
-            "ours_p95_ms": 3.0,
-            "peer": "other",
-            "peer_p50_ms": 50.0,
-            "ratio": 25.0,
-            "target_ms": 3.0,
-            "met": True,
-            "note": "200 runs, peer 8; small",
-        }
+            "name": "a", "ours_p50_ms": 2.0, "ours_p95_ms": 3.0, "peer": "other", "peer_p50_ms": 50.0, "ratio": 25.0,
+            "target_ms": 3.0, "met": True, "note": "200 runs, peer 8; small",
+        }  # fmt: skip
 
     def test_other_units_have_keys_of_their_own(self):
         row = Row(name="a", unit=Unit.NODES_PER_S, ours=4000.0, peer="other", peer_value=200.0, target=5000.0)
-
         assert row.to_dict() == {
-            "name": "a",
-            "ours_nodes_per_s": 4000.0,
-            "peer": "other",
-            "peer_nodes_per_s": 200.0,
-            "ratio": 20.0,
-            "target_nodes_per_s": 5000.0,
-            "met": False,
-            "note": "",
-        }
+            "name": "a", "ours_nodes_per_s": 4000.0, "peer": "other", "peer_nodes_per_s": 200.0, "ratio": 20.0,
+            "target_nodes_per_s": 5000.0, "met": False, "note": "",
+        }  # fmt: skip
 
     def test_ratio_is_above_one_when_ours_is_better(self):
         assert Row(name="a", ours=1.0, peer_value=4.0).ratio == 4.0
@@ -143,7 +120,6 @@ class TestRow:
 class TestTable:
     def test_says_what_the_ratio_is(self):
         text = drawn([Row(name="a", ours=1.0)])
-
         assert "peer / ours" in text
         assert "times faster" in text
 
@@ -152,7 +128,6 @@ class TestTable:
             Row(name="quick", ours=0.1234, ours_p95=0.5, peer="slow one", peer_value=1234.5, target=1.0),
             Row(name="late", ours=7.0, ours_p95=9.0, target=1.0),
         ])  # fmt: skip
-
         quick, late = (next(line for line in text.splitlines() if name in line) for name in ("quick", "late"))
         assert all(shown in quick for shown in ("0.123", "0.500", "slow one", "1,234", "10,004", "yes"))
         assert "NO" in late
@@ -161,10 +136,8 @@ class TestTable:
 class TestResults:
     def test_holds_machine_versions_time_and_rows(self, tmp_path):
         path = tmp_path / "new" / "latest.json"
-
         rows = [Row(name="a", ours=1.0)]
         harness.write_results(path, rows, skipped={"b": "no data"}, when="2020-01-01T00:00:00", load_before=0.25)
-
         content = json.loads(path.read_text(encoding="utf-8"))
         assert set(content) == {"machine", "versions", "when", "load_before", "skipped", "results"}
         assert (content["when"], content["load_before"]) == ("2020-01-01T00:00:00", 0.25)
@@ -209,7 +182,6 @@ class TestMain:
     def test_unknown_name_lists_the_known_ones(self, run, results, capsys):
         with pytest.raises(SystemExit) as exited:
             run("speling", spelling=lambda _: [], writing=lambda _: [])
-
         assert exited.value.code == 2
         error = capsys.readouterr().err
         assert "'speling'" in error
@@ -219,15 +191,12 @@ class TestMain:
     def test_too_few_nodes_are_refused(self, run, capsys):
         with pytest.raises(SystemExit) as exited:
             run("--nodes", "5", a=lambda _: [])
-
         assert exited.value.code == 2
         assert "at least 200, got 5" in capsys.readouterr().err
 
     def test_runs_all_in_order_and_prints_one_table(self, run, results, capsys):
         rows = {name: [Row(name=f"row of {name}", ours=1.0, note=f"note of {name}")] for name in ("b", "a")}
-
         assert run(b=lambda _: rows["b"], a=lambda _: rows["a"]) == 0
-
         assert self.names(results) == ["row of b", "row of a"]
         out = capsys.readouterr().out
         assert out.count("times faster") == 1
@@ -241,7 +210,6 @@ class TestMain:
             return [Row(name="wanted", ours=1.0)]
 
         assert run("wanted", "--nodes", "300", wanted=wanted, other=lambda _: pytest.fail("not asked for")) == 0
-
         assert given == [Options(nodes=300)]
         assert self.names(results) == ["wanted"]
 
@@ -250,7 +218,6 @@ class TestMain:
             raise BenchmarkSkippedError("no [collections] here")
 
         assert run(first=without_data, second=lambda _: [Row(name="second", ours=1.0)]) == 0
-
         assert "skipped first: no [collections] here" in capsys.readouterr().out
         assert self.names(results) == ["second"]
         assert json.loads(results.read_text(encoding="utf-8"))["skipped"] == {"first": "no [collections] here"}
@@ -258,9 +225,7 @@ class TestMain:
     @pytest.mark.parametrize(("busy", "warned"), [(0.1, False), (None, False), (3.5, True)])
     def test_a_busy_machine_is_noted(self, run, results, capsys, monkeypatch, busy, warned):
         monkeypatch.setattr("benchmarks.__main__.load", lambda: busy)
-
         run(a=lambda _: [])
-
         assert ("load 3.5" in capsys.readouterr().err) is warned
         assert json.loads(results.read_text(encoding="utf-8"))["load_before"] == busy
 
@@ -270,7 +235,6 @@ class TestMain:
 
         with pytest.raises(OSError, match="disk"):
             run(first=lambda _: [Row(name="first", ours=1.0)], second=broken)
-
         assert self.names(results) == ["first"]
 
     def test_known_benchmarks(self):
@@ -278,7 +242,6 @@ class TestMain:
 
     def test_quality_is_skipped_without_collections(self, tmp_path, monkeypatch):
         monkeypatch.setenv("RETRIEVAL_TEST_DATA", str(tmp_path))
-
         with pytest.raises(BenchmarkSkippedError, match="RETRIEVAL_TEST_DATA"):
             BENCHMARKS["bm25_quality"](Options())
 
@@ -291,20 +254,17 @@ class TestData:
 
     def test_vectors_have_unit_length(self):
         vectors = data.unit_vectors(5, seed=1)
-
         assert vectors.shape == (5, data.DIMENSION)
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, rtol=1e-5)
 
     def test_few_words_are_frequent_and_most_are_rare(self):
         words = " ".join(data.texts(300, seed=1, words=120)).split()
         counts = sorted(Counter(words).values(), reverse=True)
-
         assert 0.9 < len(words) / (300 * 120) < 1.1
         assert counts[0] > 30 * np.median(counts)
 
     def test_questions_come_from_the_texts(self):
         texts = data.texts(10, seed=1, words=30)
-
         for question in data.questions(texts, 5, seed=1, words=4):
             assert any(set(question.split()) <= set(text.split()) for text in texts)
 
@@ -313,7 +273,6 @@ class TestData:
 
         nodes = [node for batch in data.node_batches(1_500, seed=1) for node in batch]
         filters = data.three_clause_filters(4, seed=1)
-
         assert len({node.node_id for node in nodes}) == 1_500
         left = [sum(matches(node.metadata, one) for node in nodes) / 1_500 for one in filters]
         assert all(0.005 < share < 0.08 for share in left)

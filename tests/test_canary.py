@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import subprocess
-import sys
 import traceback
 
 import pytest
+from command_line import environment, run_process
 from llama_index.core.schema import Document
 from model_servers import chat
 from redis_servers import free_port
@@ -219,13 +217,9 @@ COMMANDS = {
 def test_command_line_shows_no_secret(tmp_path, cloud, command):
     cloud.reply({"error": {"message": f"the key {CANARY} is refused"}}, 401)
     settings = secret_settings(llm="openrouter:some/model", openrouter_base_url=f"{cloud.url}/api/v1")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     ours = {PREFIX + name.upper(): value for name, value in settings.items()}
     ours |= {PREFIX + "DATA_DIR": str(tmp_path / "data"), "EMBEDDING_MODEL": "local"}
     ours |= {"OLLAMA_BASE_URL": f"http://127.0.0.1:{free_port()}"}
-    done = subprocess.run(
-        [sys.executable, "-m", "agentic_retriever", *COMMANDS[command]],
-        cwd=tmp_path, env=clean | ours, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_process(tmp_path, *COMMANDS[command], env=environment(**ours))
     assert done.stdout + done.stderr
     assert CANARY not in done.stdout + done.stderr

@@ -68,10 +68,10 @@ class JsonText(TypeDecorator[Any]):
     impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: object, dialect: Dialect) -> str | None:  # noqa: ARG002 - SQLAlchemy's signature
+    def process_bind_param(self, value: object, dialect: Dialect) -> str | None:  # noqa: ARG002 - its signature
         return None if value is None else json.dumps(value, ensure_ascii=True, separators=(",", ":"))
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:  # noqa: ANN401, ARG002 - SQLAlchemy's signature
+    def process_result_value(self, value: str | None, dialect: Dialect) -> object:  # noqa: ARG002 - its signature
         return None if value is None else json.loads(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -50,6 +50,9 @@ class FakeEmbedding(BaseEmbedding):
         return self._vector(text)
 
 
+_Reply: TypeAlias = str | Exception
+
+
 class FakeLLM(CustomLLM):
     """Answers from a script: a list of replies in turn (the last repeats) or a function of the prompt.
 
@@ -58,9 +61,13 @@ class FakeLLM(CustomLLM):
 
     model_name: str = "fake-llm"
     prompts: list[str] = Field(default_factory=list)
-    _reply: Callable[[str], str | Exception] = PrivateAttr()
+    _reply: Callable[[str], _Reply] = PrivateAttr()
 
-    def __init__(self, replies: Sequence[str | Exception] | Callable[[str], str | Exception], **kwargs: Any) -> None:  # noqa: ANN401 - pydantic's own signature
+    def __init__(
+        self,
+        replies: Sequence[_Reply] | Callable[[str], _Reply],
+        **kwargs: Any,  # noqa: ANN401 - pydantic's own signature
+    ) -> None:
         super().__init__(**kwargs)
         if callable(replies):
             self._reply = replies
@@ -73,7 +80,12 @@ class FakeLLM(CustomLLM):
         """Name and window of the fake model."""
         return LLMMetadata(model_name=self.model_name, context_window=8192, num_output=512)
 
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:  # noqa: ANN401, ARG002 - LlamaIndex's signature
+    def complete(
+        self,
+        prompt: str,
+        formatted: bool = False,  # noqa: ARG002 - LlamaIndex's signature
+        **kwargs: Any,  # noqa: ANN401, ARG002 - LlamaIndex's signature
+    ) -> CompletionResponse:
         """Return the next reply, or raise it if it is an exception."""
         self.prompts.append(prompt)
         reply = self._reply(prompt)

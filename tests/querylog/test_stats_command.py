@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from command_line import run_here
+from command_line import environment, run_here
 from log_material import answer, entry
 
 from agentic_retriever.config import PREFIX
@@ -17,8 +16,7 @@ WAIT_S = 20
 
 
 def stats(folder, *args, **settings):
-    env = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    env |= {PREFIX + name: value for name, value in settings.items()}
+    env = environment(**{PREFIX + name: value for name, value in settings.items()})
     return run_here(folder, "--data-dir", str(folder), "stats", *args, env=env)
 
 
