@@ -103,7 +103,11 @@ class NodeStore(BasePydanticVectorStore, ABC):
     _workers: Workers = PrivateAttr()
     _unindexed: set[str] = PrivateAttr(default_factory=set)  # fields that suit no kind of index
 
-    def add(self, nodes: Sequence[BaseNode], **add_kwargs: object) -> list[str]:  # noqa: ARG002 - LlamaIndex's signature
+    def add(
+        self,
+        nodes: Sequence[BaseNode],
+        **add_kwargs: object,  # noqa: ARG002 - LlamaIndex's signature
+    ) -> list[str]:
         """Store nodes with their embeddings; a node whose id is stored already is replaced.
 
         Everything is checked before the first node is written.

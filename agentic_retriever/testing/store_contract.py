@@ -41,23 +41,14 @@ _NAMESPACE = uuid.UUID("0d3c1f52-93c3-4d5b-8a51-9c6a5d0f7b11")
 
 
 def contract_id(number: int) -> str:
-    """Give the id of one of the nodes that the contract stores.
-
-    Args:
-        number: Which, from 0 to 23.
-
-    Returns:
-        A UUID, always the same.
-    """
+    """Return the id of one of the contract's nodes, 0 to 23: a UUID, always the same."""
     return str(uuid.uuid5(_NAMESPACE, str(number)))
 
 
 def contract_nodes() -> list[TextNode]:
-    """Make the nodes that the contract stores; new objects with every call.
+    """Make the contract's nodes: 24 of six sources, with embeddings of 8 dimensions.
 
-    Returns:
-        24 nodes of six sources with embeddings of 8 dimensions, and the fields ``lang`` (text), ``year`` (number),
-        ``score`` (fraction) and, on every second one, ``note``.
+    They have the fields ``lang`` (text), ``year`` (number), ``score`` (fraction) and, on every second one, ``note``.
     """
     vectors = np.random.default_rng(11).standard_normal((NODES, DIMENSION))
     nodes = []
@@ -119,16 +110,7 @@ class VectorStoreContract(ABC):
         return store
 
     def find(self, store: BasePydanticVectorStore, top_k: int = NODES, **restrictions: Any) -> list[int]:  # noqa: ANN401 - as of the query
-        """Search for the first node's embedding.
-
-        Args:
-            store: Where.
-            top_k: How many at most.
-            **restrictions: Further parts of the query.
-
-        Returns:
-            The numbers of the nodes found, best first.
-        """
+        """Search for the first node's embedding, and return the numbers of the nodes found, best first."""
         query = VectorStoreQuery(query_embedding=contract_nodes()[0].embedding, similarity_top_k=top_k, **restrictions)
         return _numbers(store.query(query).ids or [])
 

@@ -56,7 +56,8 @@ def test_the_same_folder_twice_is_one_store(tmp_path):
 
 
 def test_collections_are_apart(tmp_path):
-    with QdrantEdgeVectorStore(tmp_path, "a") as a, QdrantEdgeVectorStore(tmp_path, "โฉนด ที่ดิน-1.b", dimension=3) as b:
+    thai = QdrantEdgeVectorStore(tmp_path, "โฉนด ที่ดิน-1.b", dimension=3)
+    with QdrantEdgeVectorStore(tmp_path, "a") as a, thai as b:
         a.add([make_node(1)])
         assert (a.count(), b.count()) == (1, 0)
         assert (a.dimension, b.dimension) == (8, 3)

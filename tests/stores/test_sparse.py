@@ -15,7 +15,12 @@ from agentic_retriever.indices.keyword import KeywordIndex, SparseKeywordView
 from agentic_retriever.stores.server.store import QdrantServerVectorStore
 from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25, term_number
 
-THAI = ["โฉนดที่ดินจังหวัดเชียงใหม่", "การโอนกรรมสิทธิ์ห้องชุด", "ภาษีธุรกิจเฉพาะและอากรแสตมป์", "หนังสือรับรองการทำประโยชน์"]
+THAI = [
+    "โฉนดที่ดินจังหวัดเชียงใหม่",
+    "การโอนกรรมสิทธิ์ห้องชุด",
+    "ภาษีธุรกิจเฉพาะและอากรแสตมป์",
+    "หนังสือรับรองการทำประโยชน์",
+]
 
 
 def corpus():

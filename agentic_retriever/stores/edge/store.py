@@ -92,7 +92,8 @@ class QdrantEdgeVectorStore(NodeStore):
         """
         name = check_collection_name(collection_name)
         shard = open_shard(Path(path) / name, collection=name, dimension=dimension)
-        super().__init__(path=str(path), collection_name=name, dimension=shard.dimension)  # type: ignore[call-arg]  # fields of this class
+        fields: dict[str, Any] = {"path": str(path), "collection_name": name, "dimension": shard.dimension}
+        super().__init__(**fields)
         self._shard = shard
         self._workers = Workers(_WORKERS, f"vector-store-{name}")
 

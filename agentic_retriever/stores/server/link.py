@@ -65,7 +65,6 @@ class QdrantLink:
         self._client = client
         self._pause = pause
         self._lock = threading.RLock()
-        self._closed = False
         self._caller = DeadlineCaller(f"Qdrant at {self.address}", max_calls=_MAX_CALLS, max_waiting=_WAITING)
 
     def __repr__(self) -> str:

@@ -235,7 +235,12 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         self._collection.closed = True  # the link stays open for others
 
     @contextmanager
-    def _writing(self, what: str, dimension: int | None = None, points: int = 0) -> Iterator[None]:  # noqa: ARG002 - of the base
+    def _writing(
+        self,
+        what: str,  # noqa: ARG002 - of the base
+        dimension: int | None = None,
+        points: int = 0,  # noqa: ARG002 - of the base
+    ) -> Iterator[None]:
         self._check_open()
         if dimension is not None:
             self._ensure(dimension)
@@ -252,7 +257,11 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
                 self._read_info(dimension)
             self.dimension = dimension
 
-    def _prepare(self, vectors: npt.NDArray[np.float32], payloads: Sequence[dict[str, Any]]) -> None:  # noqa: ARG002 - of the base
+    def _prepare(
+        self,
+        vectors: npt.NDArray[np.float32],  # noqa: ARG002 - of the base
+        payloads: Sequence[dict[str, Any]],
+    ) -> None:
         if not self._collection.link.in_process:  # which has no indexes, and warns of them
             with self._lock:
                 self._index_fields(payloads)
@@ -343,8 +352,12 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         return 0
 
     def _ask(
-        self, sides: Sequence[Side], limit: int, condition: edge.Filter | None, payload: bool  # noqa: ARG002 - it always reads it
-    ) -> Sequence[Sequence[ScoredPoint]]:  # fmt: skip
+        self,
+        sides: Sequence[Side],
+        limit: int,
+        condition: edge.Filter | None,
+        payload: bool,  # noqa: ARG002 - it is always read
+    ) -> Sequence[Sequence[ScoredPoint]]:
         self._kinds()  # a collection of other vectors is an error of ours, and none of the server's
         words = next((side for side in sides if isinstance(side, str)), None)
         vector = next((side.tolist() for side in sides if not isinstance(side, str)), None)
