@@ -93,6 +93,11 @@ class Secret(AnySecret[str]):
         return "********" if self else ""
 
 
+def host_and_port(host: str, port: int | None) -> str:
+    """Name a server as messages show it: an address of IPv6 in brackets, and nothing that may be a secret."""
+    return (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
+
+
 class SecretUrl(Secret):
     """A URL that may hold a password, or one of the words that stand for a place of our own; only these words show."""
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from agentic_retriever.config import RouterConfig, Secret
+from agentic_retriever.config import RouterConfig, Secret, host_and_port
 from agentic_retriever.errors import ConfigError, DeadlineExceededError
 from agentic_retriever.threads import Breaker, BreakerState, DeadlineCaller, Ticket, Workers
 
@@ -432,7 +432,7 @@ def _client(url: str, timeout_s: float, connect_timeout_s: float) -> tuple[redis
     settings = pool.connection_kwargs
     host, address = settings.get("host") or "", settings.get("path") or ""
     if host:
-        address = f"{f'[{host}]' if ':' in host else host}:{settings.get('port', 6379)}/{settings.get('db', 0)}"
+        address = f"{host_and_port(host, settings.get('port', 6379))}/{settings.get('db', 0)}"
     if not address:
         raise wrong
     # What the URL's query says would win over keyword arguments, so this is set afterwards.

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from typing_extensions import Self
 
-from agentic_retriever.config import Secret
+from agentic_retriever.config import Secret, host_and_port
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.schema import Answer, Degradation, Record, RouteDecision, Tier, TierUsage, frozen
 
@@ -182,8 +182,7 @@ class Address:
         if self.path is not None:
             return str(self.path)
         parts = urlsplit(self.url.reveal())
-        port = f":{parts.port}" if parts.port else ""
-        return f"postgresql://{parts.hostname or 'localhost'}{port}{parts.path}"
+        return f"postgresql://{host_and_port(parts.hostname or 'localhost', parts.port)}{parts.path}"
 
     def redacted(self, text: str) -> str:
         """Return a text with every secret of the URL starred out."""

@@ -183,6 +183,7 @@ def test_a_password_shows_nowhere(url, caplog):
 def test_what_a_driver_says_of_the_password_is_starred_out():
     address = Address.of("postgresql://u:p%40ss@h:5/db?sslpassword=second&sslmode=require")
     assert str(address) == "postgresql://h:5/db"
+    assert str(Address.of("postgresql://u:x@[::1]:5/db")) == "postgresql://[::1]:5/db"
     assert address.redacted("p@ss p%40ss second require") == "******** ******** ******** require"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from agentic_retriever.config import RouterConfig, Secret
+from agentic_retriever.config import RouterConfig, Secret, host_and_port
 from agentic_retriever.errors import (
     AgenticRetrieverError,
     ConfigError,
@@ -201,7 +201,7 @@ def _address(url: str) -> str:
         raise wrong from None  # the cause would show the URL
     if parts.scheme not in {"http", "https"} or not host or "@" in parts.netloc or parts.query:
         raise wrong
-    return f"{f'[{host}]' if ':' in host else host}:{port or 6333}"
+    return host_and_port(host, port or 6333)
 
 
 def _without_body(err: Exception) -> Exception:
