@@ -6,11 +6,13 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
 import typer
+import yaml
 from dotenv import dotenv_values
 
 from agentic_retriever.cli.app import app
@@ -33,22 +35,13 @@ class BlockError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block.
-
-    Attributes:
-        page: Name of the file.
-        line: Line of its first line of content, from 1.
-        language: What the fence says.
-        text: The content.
-        marker: Kind of the comment on the line before the fence, or ``""``.
-        reason: What that comment says further.
-    """
+    """One fenced block."""
 
     page: str
-    line: int
+    line: int  # of its first line of content, from 1
     language: str
     text: str
-    marker: str = ""
+    marker: str = ""  # kind of the comment before the fence
     reason: str = ""
 
     @property
@@ -57,11 +50,7 @@ class Block:
 
 
 def read_blocks(path: Path) -> list[Block]:
-    """Return the blocks of a page in order.
-
-    Raises:
-        BlockError: If a fence is not closed, its language is none of ``LANGUAGES``, or a marker lacks its reason.
-    """
+    """Return the blocks of a page in order, or say which fence or marker is wrong."""
     blocks, lines, at = [], path.read_text(encoding="utf-8").splitlines(), 0
     while at < len(lines):
         opened = _FENCE.match(lines[at])
@@ -99,75 +88,72 @@ def command_name(words: list[str]) -> str:
 
 
 def check_command(words: list[str], where: str) -> None:
-    """Check one command of a shell block without running it.
-
-    Raises:
-        BlockError: If the command, an option, an argument, a target, an extra, a setting or a file does not exist.
-    """
+    """Check one command of a shell block without running it: its options, arguments, targets, extras, files."""
     program, rest = words[0], words[1:]
-    checker = _CHECKERS.get(program)
-    if checker is None:
+    if program not in _CHECKERS:
         raise BlockError(f"{where}: no test knows {program!r}; mark the block as not run, with a reason")
-    checker(rest, where)
+    try:
+        wrong = _CHECKERS[program](rest)
+    except BlockError as err:
+        wrong = str(err)
+    if wrong:
+        raise BlockError(f"{where}: {wrong}")
 
 
-def _our_command(arguments: list[str], where: str) -> None:
+def _our_command(arguments: list[str]) -> str:
     """Parse the arguments as the command line does, down to the last subcommand, and call nothing."""
     command, context, name, rest = typer.main.get_command(app), None, "agentic-retriever", list(arguments)
     try:
         while True:
             context = command.make_context(name, rest, parent=context)
             if not hasattr(command, "resolve_command"):
-                return
+                return ""
             name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
     except Exception as err:  # click's errors, which typer may bring with it under another module's name
-        if type(err).__name__ == "Exit":  # --version and --help say what they have to say while they are parsed
-            return
-        raise BlockError(f"{where}: agentic-retriever {shlex.join(arguments)}: {err}") from err
+        if type(err).__name__ != "Exit":  # --version and --help say what they have to say while they are parsed
+            raise BlockError(f"agentic-retriever {shlex.join(arguments)}: {err}") from err
+    return ""
 
 
-def _make(arguments: list[str], where: str) -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in (word for word in arguments if "=" not in word):
-        if not re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE):
-            raise BlockError(f"{where}: the Makefile has no target {target!r}")
+def _make(arguments: list[str]) -> str:
+    targets = re.findall(r"^([\w-]+):", _read("Makefile"), re.MULTILINE)
+    return _missing("the Makefile has no target", (word for word in arguments if "=" not in word), targets)
 
 
-def _pip(arguments: list[str], where: str) -> None:
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    for name, extras in re.findall(r"(agentic-retriever)\[([\w,-]+)\]", " ".join(arguments)):
-        for extra in extras.split(","):
-            if not re.search(rf"^{re.escape(extra)} = \[", project, re.MULTILINE):
-                raise BlockError(f"{where}: {name} has no extra {extra!r}")
+def _pip(arguments: list[str]) -> str:
+    extras = re.findall(r"^([\w-]+) = \[", _read("pyproject.toml"), re.MULTILINE)
+    named = re.findall(r"(?:agentic-retriever|\.)\[([\w,-]+)\]", " ".join(arguments))
+    return _missing("agentic-retriever has no extra", ",".join(named).split(",") if named else (), extras)
 
 
-def _export(arguments: list[str], where: str) -> None:
-    for name in (word.partition("=")[0] for word in arguments):
-        if name not in (ROOT / ".env.example").read_text(encoding="utf-8"):
-            raise BlockError(f"{where}: there is no setting {name}")
+def _export(arguments: list[str]) -> str:
+    return _missing("there is no setting", (word.partition("=")[0] for word in arguments), _read(".env.example"))
 
 
-def _python(arguments: list[str], where: str) -> None:
-    script = next((word for word in arguments if word.endswith(".py")), None)
-    if script is not None and not (ROOT / script).is_file():
-        raise BlockError(f"{where}: there is no file {script}")
+def _python(arguments: list[str]) -> str:
+    return _copy([word for word in arguments if word.endswith(".py")][:1])
 
 
-def _copy(arguments: list[str], where: str) -> None:
-    if not (ROOT / arguments[0]).exists():
-        raise BlockError(f"{where}: there is no file {arguments[0]}")
+def _copy(arguments: list[str]) -> str:
+    return _missing("there is no file", arguments[:1], [name for name in arguments[:1] if (ROOT / name).exists()])
 
 
-def _docker(arguments: list[str], where: str) -> None:
+def _docker(arguments: list[str]) -> str:
     """Check that ``docker compose`` names services of our file; further docker commands need a marker."""
-    import yaml
-
     if arguments[:2] not in (["compose", "up"], ["compose", "down"], ["compose", "logs"]):
-        raise BlockError(f"{where}: no test knows docker {arguments[:2]}; mark the block as not run, with a reason")
-    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
-    for name in (word for word in arguments[2:] if not word.startswith("-")):
-        if name not in services:
-            raise BlockError(f"{where}: docker-compose.yml has no service {name!r}")
+        return f"no test knows docker {arguments[:2]}; mark the block as not run, with a reason"
+    services = yaml.safe_load(_read("docker-compose.yml"))["services"]
+    return _missing(
+        "docker-compose.yml has no service", (word for word in arguments[2:] if not word.startswith("-")), services
+    )
+
+
+def _read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def _missing(what: str, names: Iterable[str], there: Container[str]) -> str:
+    return next((f"{what} {name!r}" for name in names if name not in there), "")
 
 
 _CHECKERS = {
@@ -182,11 +168,7 @@ _CHECKERS = {
 
 
 def check_data(block: Block) -> None:
-    """Parse a block of data, and the settings of an ``env`` block as a router does.
-
-    Raises:
-        BlockError: If it is none, or a setting is unknown or out of range.
-    """
+    """Parse a block of data, and the settings of an ``env`` block as a router does."""
     try:
         _DATA[block.language](block.text)
     except Exception as err:  # each language has a parser of its own, and each parser its own errors
@@ -213,10 +195,4 @@ def _toml(text: str) -> None:
         tomllib.loads(text)
 
 
-def _yaml(text: str) -> None:
-    import yaml
-
-    yaml.safe_load(text)
-
-
-_DATA = {"json": _json, "toml": _toml, "yaml": _yaml, "env": _settings}
+_DATA = {"json": _json, "toml": _toml, "yaml": yaml.safe_load, "env": _settings}

@@ -41,37 +41,25 @@ def write_sources(folder: Path) -> None:
 
 @dataclass(slots=True)
 class PageRun:
-    """What became of the blocks of a page.
-
-    Attributes:
-        run: Places of the blocks that ran.
-        checked: Places of those that were only parsed.
-        not_run: Places and reasons of those that say that they cannot run here.
-    """
+    """What became of the blocks of a page, by their places."""
 
     folder: Path
     prepared: Path
     run: list[str] = field(default_factory=list)
-    checked: list[str] = field(default_factory=list)
-    not_run: list[str] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)  # only parsed
+    not_run: list[str] = field(default_factory=list)  # with the reasons that they give
     printed: str = ""
     names: dict[str, object] = field(default_factory=lambda: {"__name__": "documentation"})
 
     def take(self, block: Block) -> None:
-        """Run or check a block.
-
-        Raises:
-            BlockError: If it is wrong; page and line are named.
-        """
+        """Run or check a block; what is wrong is named with page and line."""
         if block.language == "text":
             if block.marker == "output":
                 self._compare(block)
                 self.run.append(block.at)
-            return
-        if block.language == "diff":
+        elif block.language == "diff":
             self.checked.append(block.at)  # compared with the files that it is between by a test of its own
-            return
-        if block.marker == "not run":
+        elif block.marker == "not run":
             if block.language == "python":
                 _compiled(block)
             self.not_run.append(f"{block.at}: {block.reason}")

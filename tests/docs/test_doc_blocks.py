@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import nullcontext
 
 import pytest
 from doc_blocks import LANGUAGES, PAGES, ROOT, Block, BlockError, check_command, read_blocks
@@ -37,22 +38,27 @@ def test_the_strategy_of_the_documentation_keeps_the_whole_contract(page_folder,
     assert len(names) > 10
 
 
-def page(tmp_path, text):
-    path = tmp_path / "page.md"
-    path.write_text(text, encoding="utf-8")
-    return path
+def blocks_of(folder, text):
+    (folder / "page.md").write_text(text, encoding="utf-8")
+    return read_blocks(folder / "page.md")
 
 
-def take(text, page_folder, prepared_data):
-    run = PageRun(page_folder, prepared_data)
-    for block in read_blocks(page(page_folder, text)):
-        run.take(block)
-    return run
+@pytest.fixture
+def take(page_folder, prepared_data):
+    """Take the blocks of a text as those of a page."""
+
+    def taken(text):
+        run = PageRun(page_folder, prepared_data)
+        for block in blocks_of(page_folder, text):
+            run.take(block)
+        return run
+
+    return taken
 
 
 def test_blocks_and_their_markers_are_read(tmp_path):
     text = "# A\n\n```python\nx = 1\n```\n\n<!-- output -->\n\n```text\n1\n```\n- item\n\n  ```sh\n  make test\n  ```\n"
-    assert read_blocks(page(tmp_path, text)) == [
+    assert blocks_of(tmp_path, text) == [
         Block("page.md", 4, "python", "x = 1\n"),
         Block("page.md", 10, "text", "1\n", "output"),
         Block("page.md", 15, "sh", "make test\n"),
@@ -71,66 +77,57 @@ def test_blocks_and_their_markers_are_read(tmp_path):
 )
 def test_blocks_that_cannot_be_read(tmp_path, text, said):
     with pytest.raises(BlockError, match=said):
-        read_blocks(page(tmp_path, text))
+        blocks_of(tmp_path, text)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "query 'x y' --explain --max-usd 0.01 --json",
-        "--data-dir somewhere index add name a b --description 'c d'",
-        "index remove name --document a --document b",
-        "bench-routing sample --index handbook",
-        "--version",
-        "query --help",
-    ],
-)
-def test_commands_that_exist(line):
-    check_command(["agentic-retriever", *shlex.split(line)], "here")
+COMMANDS = """
+agentic-retriever query 'x y' --explain --max-usd 0.01 --json
+agentic-retriever --data-dir somewhere index add name a b --description 'c d'
+agentic-retriever index remove name --document a --document b
+agentic-retriever bench-routing sample --index handbook
+agentic-retriever --version
+agentic-retriever query --help
+agentic-retriever ask x -> ask
+agentic-retriever query -> text
+agentic-retriever query x --explained -> --explained
+agentic-retriever query x y -> y
+agentic-retriever query x --top-k many -> many
+agentic-retriever index drop x -> drop
+make tea -> tea
+pip install agentic-retriever[gold] -> gold
+pip install -e '.[local,gold]' -> gold
+export AGENTIC_RETRIEVER_TOPK=3 -> TOPK
+python docs/examples/no.py -> no.py
+cp no-such-file . -> no-such-file
+curl x -> no test knows
+docker compose up -d no-such-service -> no-such-service
+docker run x -> no test knows
+"""
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["agentic-retriever", "ask", "x"], "ask"),
-        (["agentic-retriever", "query"], "text"),
-        (["agentic-retriever", "query", "x", "--explained"], "--explained"),
-        (["agentic-retriever", "query", "x", "y"], "y"),
-        (["agentic-retriever", "query", "x", "--top-k", "many"], "many"),
-        (["agentic-retriever", "index", "drop", "x"], "drop"),
-        (["make", "tea"], "tea"),
-        (["pip", "install", "agentic-retriever[gold]"], "gold"),
-        (["export", "AGENTIC_RETRIEVER_TOPK=3"], "TOPK"),
-        (["python", "docs/examples/no.py"], "no.py"),
-        (["cp", "no-such-file", "."], "no-such-file"),
-        (["curl", "x"], "no test knows"),
-        (["docker", "compose", "up", "-d", "no-such-service"], "no-such-service"),
-        (["docker", "run", "x"], "no test knows"),
-    ],
-)
-def test_commands_that_do_not_exist(words, said):
-    with pytest.raises(BlockError, match=said):
-        check_command(words, "here")
+@pytest.mark.parametrize("line", COMMANDS.strip().splitlines())
+def test_commands_that_exist_and_those_that_do_not(line):
+    command, _, wrong = line.partition(" -> ")
+    with pytest.raises(BlockError, match=wrong) if wrong else nullcontext():
+        check_command(shlex.split(command), "here")
 
 
-def test_outputs_are_compared(page_folder, prepared_data):
+def test_outputs_are_compared(take):
     block = "```python\nfor i in range(5):\n    print(i)\n```\n\n<!-- output -->\n```text\n{}\n```\n"
-    take(block.format("0\n…\n4"), page_folder, prepared_data)
-    take(block.format("…\n2\n…"), page_folder, prepared_data)
-    take(block.format("0…\n…1\n…\n4"), page_folder, prepared_data)
+    take(block.format("0\n…\n4"))
+    take(block.format("…\n2\n…"))
+    take(block.format("0…\n…1\n…\n4"))
     for wrong in ("0\n1", "0\n…\n3", "1\n…\n4"):
         with pytest.raises(BlockError, match="printed"):
-            take(block.format(wrong), page_folder, prepared_data)
+            take(block.format(wrong))
 
 
-def test_what_is_run_checked_and_left_is_told_apart(page_folder, prepared_data):
+def test_what_is_run_checked_and_left_is_told_apart(take):
     run = take(
         "```python\nx = 1\n```\n\n<!-- checked only: why -->\n```python\nno_such_name\n```\n\n"
         "<!-- not run: needs a server -->\n```python\nno_such_name\n```\n\n"
         "```sh\nagentic-retriever index list\n```\n\n```sh\nagentic-retriever doctor\n```\n\n"
-        '```json\n{"a": 1}\n```\n\n```text\nanything\n```\n',
-        page_folder,
-        prepared_data,
+        '```json\n{"a": 1}\n```\n\n```text\nanything\n```\n'
     )
     assert (len(run.run), len(run.checked)) == (3, 2)
     assert run.not_run == ["page.md:12: needs a server"]
@@ -150,6 +147,6 @@ def test_what_is_run_checked_and_left_is_told_apart(page_folder, prepared_data):
         "```python\nimport socket\nsocket.create_connection(('192.0.2.1', 80), timeout=0.1)\n```\n",
     ],
 )
-def test_a_wrong_block_fails(text, page_folder, prepared_data):
+def test_a_wrong_block_fails(text, take):
     with pytest.raises((BlockError, ValueError, SyntaxError, AssertionError)):
-        take(text, page_folder, prepared_data)
+        take(text)

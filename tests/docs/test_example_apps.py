@@ -29,9 +29,9 @@ def load(name):
     return module
 
 
-def difference():
-    lines = [text(name).splitlines(keepends=True) for name in ("plain_app", "routed_app")]
-    return list(difflib.unified_diff(*lines, "plain_app.py", "routed_app.py", n=0))
+def ask(name, model):
+    app = load(name)
+    return app, app.make_engine("docs/handbook", FakeEmbedding(dimension=64), model).query(QUESTION)
 
 
 @pytest.fixture
@@ -50,36 +50,29 @@ def routers(monkeypatch):
         router.close()
 
 
-def test_the_plain_application_has_thirty_lines():
+def test_the_page_shows_a_plain_application_of_thirty_lines_and_the_three_that_differ():
     assert len(text("plain_app").splitlines()) == 30
     assert "agentic_retriever" not in text("plain_app")
-
-
-def test_three_lines_differ():
-    changed = [line for line in difference()[2:] if line.startswith("+") and line[1:].strip()]
-    removed = [line for line in difference()[2:] if line.startswith("-")]
-    assert len(changed) == 3
-    assert len(removed) == 1
-
-
-def test_the_page_shows_the_files_as_they_are():
+    lines = [text(name).splitlines(keepends=True) for name in ("plain_app", "routed_app")]
+    difference = list(difflib.unified_diff(*lines, "plain_app.py", "routed_app.py", n=0))
+    assert len([line for line in difference[2:] if line.startswith("+") and line[1:].strip()]) == 3
+    assert len([line for line in difference[2:] if line.startswith("-")]) == 1
     blocks = read_blocks(ROOT / "docs" / "llamaindex_app.md")
-    assert next(b.text for b in blocks if b.language == "python") == text("plain_app")
-    assert next(b.text for b in blocks if b.language == "diff") == "".join(difference())
+    assert next(block.text for block in blocks if block.language == "python") == text("plain_app")
+    assert next(block.text for block in blocks if block.language == "diff") == "".join(difference)
 
 
 def test_the_plain_application_answers(page_folder, capsys):
-    app = load("plain_app")
-    response = app.make_engine("docs/handbook", FakeEmbedding(dimension=64), MockLLM()).query(QUESTION)
+    app, response = ask("plain_app", MockLLM())
     assert {node.node.metadata["file_name"] for node in response.source_nodes} == {"leave.md", "expenses.md"}
     app.show(response)
     assert "leave.md" in capsys.readouterr().out
 
 
-def test_the_routed_application_answers_with_citations(page_folder, capsys, routers):
-    app = load("routed_app")
+def test_the_routed_application_answers_with_citations_and_touches_no_settings(page_folder, capsys, routers):
+    before = (Settings._llm, Settings._embed_model)
     model = FakeLLM(["Every employee gets 28 days of annual leave. [1]"])
-    response = app.make_engine("docs/handbook", FakeEmbedding(dimension=64), model).query(QUESTION)
+    app, response = ask("routed_app", model)
     assert isinstance(response, Response)
     assert str(response) == "Every employee gets 28 days of annual leave. [1]"
     assert response.source_nodes[0].node.metadata["file_name"] == "leave.md"
@@ -87,18 +80,11 @@ def test_the_routed_application_answers_with_citations(page_folder, capsys, rout
     app.show(response)
     assert "leave.md" in capsys.readouterr().out
     assert len(routers) == 1
+    assert (Settings._llm, Settings._embed_model) == before
 
 
 def test_the_routed_application_answers_without_its_model(page_folder, routers):
-    app = load("routed_app")
     broken = FakeLLM([ConnectionError("no route to the model")])
-    response = app.make_engine("docs/handbook", FakeEmbedding(dimension=64), broken).query(QUESTION)
-    assert "28 days" in str(response)
+    assert "28 days" in str(ask("routed_app", broken)[1])
     with pytest.raises(ConnectionError):
-        load("plain_app").make_engine("docs/handbook", FakeEmbedding(dimension=64), broken).query(QUESTION)
-
-
-def test_neither_touches_the_settings_of_the_process(page_folder, routers):
-    before = (Settings._llm, Settings._embed_model)
-    load("routed_app").make_engine("docs/handbook", FakeEmbedding(dimension=64), MockLLM()).query(QUESTION)
-    assert (Settings._llm, Settings._embed_model) == before
+        ask("plain_app", broken)
