@@ -268,7 +268,15 @@ class NodeStore(BasePydanticVectorStore, ABC):
         return self._count(wanted.filter) if wanted.exact else sum(len(records) for records in self.pages(wanted))
 
     def export(self, after: str | None, size: int) -> tuple[list[BaseNode], str | None]:
-        """Read a page of nodes with their vectors, and the mark of the next page; ``None`` begins, and ends."""
+        """Read a page of nodes with their vectors.
+
+        Args:
+            after: Mark of the page; ``None`` begins.
+            size: Most nodes of a page.
+
+        Returns:
+            The nodes, and the mark of the next page; ``None`` ends.
+        """
         offset = int(after) if after is not None and after.isdigit() else after
         records, following = self._scroll(None, offset, size, True)
         nodes = {str(record.id): node for record in records if (node := stored_node(record.payload)) is not None}
@@ -428,7 +436,13 @@ class NodeStore(BasePydanticVectorStore, ABC):
         node_ids: Sequence[str] | None = None,
         doc_ids: Sequence[str] | None = None,
     ) -> WantedPoints:
-        """Say which points are wanted; every restriction narrows the others."""
+        """Say which points are wanted; every restriction narrows the others.
+
+        Args:
+            filters: What their metadata must satisfy.
+            node_ids: Ids of nodes, if only these are wanted.
+            doc_ids: Ids of documents, if only their nodes are wanted.
+        """
         kinds = {} if filters is None else self._kinds()
         return wanted_points(filters, kinds, node_ids=node_ids, doc_ids=doc_ids, substrings=self._finds_substrings)
 
@@ -436,7 +450,13 @@ class NodeStore(BasePydanticVectorStore, ABC):
         return self.find([search.vector], search.top_k, search.wanted)[0]
 
     def find(self, sides: Sequence[Side], top_k: int, wanted: WantedPoints) -> list[list[Hit]]:
-        """Find the best wanted nodes of each side, by falling score and then by id."""
+        """Find the best wanted nodes of each side, by falling score and then by id.
+
+        Args:
+            sides: Vectors to search with, dense or sparse.
+            top_k: Most nodes of a side.
+            wanted: What :meth:`select` gave.
+        """
         if top_k > PAGE:  # engines set memory aside for as many as they are asked for
             top_k = max(1, min(top_k, self._count(None)))
         return self._find_points(sides, top_k, wanted, partial(rank_points, accepts=wanted.accepts, top_k=top_k))
@@ -479,7 +499,13 @@ class NodeStore(BasePydanticVectorStore, ABC):
                 )
 
     def pages(self, wanted: WantedPoints, *, size: int | None = None, whole: bool = False) -> Iterator[list[Point]]:
-        """Go through the wanted points in the engine's order, with their whole payload or what decides of it."""
+        """Go through the wanted points in the engine's order.
+
+        Args:
+            wanted: What :meth:`select` gave.
+            size: Most points of a page.
+            whole: Read the whole payload, not only what decides.
+        """
         payload = True if whole else wanted.payload
         offset = None
         while True:
