@@ -221,7 +221,7 @@ _ROMAN: Final = re.compile(r"[ivxlc]{1,6}")
 
 
 @dataclass(frozen=True, slots=True)
-class ValueHit:
+class NamedValue:
     """A value that a question names."""
 
     start: int
@@ -232,7 +232,7 @@ class ValueHit:
     span: tuple[int, int] = (0, 0)
 
 
-def recognise(question: Question) -> list[ValueHit]:
+def find_values(question: Question) -> list[NamedValue]:
     """Find the values that a question names, in reading order, without overlap."""
     hits = [hit for match in question.matches if match.values for hit in (_judge(question, match),) if hit]
     chosen = _longest([*hits, *_people(question)])
@@ -243,8 +243,8 @@ def recognise(question: Question) -> list[ValueHit]:
     return chosen
 
 
-def _longest(hits: list[ValueHit]) -> list[ValueHit]:
-    kept: list[ValueHit] = []
+def _longest(hits: list[NamedValue]) -> list[NamedValue]:
+    kept: list[NamedValue] = []
     covered: set[int] = set()
     for hit in sorted(hits, key=lambda h: (h.start - h.end, h.start, -h.certainty)):
         if covered.isdisjoint(range(hit.start, hit.end)):
@@ -253,8 +253,8 @@ def _longest(hits: list[ValueHit]) -> list[ValueHit]:
     return sorted(kept, key=lambda hit: hit.start)
 
 
-def _people(question: Question) -> list[ValueHit]:
-    found: list[ValueHit] = []
+def _people(question: Question) -> list[NamedValue]:
+    found: list[NamedValue] = []
     last_cued = -1
     for match in sorted(question.matches, key=lambda m: (m.start, -m.end)):
         refs = [ref for ref in match.values if ref.how == "family"]
@@ -262,18 +262,20 @@ def _people(question: Question) -> list[ValueHit]:
         if person is not None:
             last_cued = match.end if person.cued else last_cued
             span = person.start, person.end
-            found.append(ValueHit(*span, person.refs, person.certainty, person.cued, span))
+            found.append(NamedValue(*span, person.refs, person.certainty, person.cued, span))
     return found
 
 
-def _judge(question: Question, match: Match) -> ValueHit | None:
+def _judge(question: Question, match: Match) -> NamedValue | None:
     refs = [ref for ref in match.values if ref.how != "family"]
     if not refs:
         return None
     named, span = _named(question, match)
     meant = tuple(ref for ref in refs if ref.field in named)
     if meant:
-        return ValueHit(match.start, match.end, meant, NAMED if len(meant) == 1 else NAMED * SEVERAL_FIELDS, span=span)
+        return NamedValue(
+            match.start, match.end, meant, NAMED if len(meant) == 1 else NAMED * SEVERAL_FIELDS, span=span
+        )
     judged = [(ref, _unnamed(question, match, ref)) for ref in refs]
     usable = [(ref, certainty) for ref, certainty in judged if certainty is not None]
     if not usable or len(usable) > _MAX_FIELDS:
@@ -281,7 +283,7 @@ def _judge(question: Question, match: Match) -> ValueHit | None:
     certainty = min(certainty for _, certainty in usable)
     certainty *= (SEVERAL_FIELDS if len(usable) > 1 else 1.0) * (OTHER_FIELD if named else 1.0)
     own = match.start, match.end
-    return ValueHit(*own, tuple(ref for ref, _ in usable), certainty, span=own)
+    return NamedValue(*own, tuple(ref for ref, _ in usable), certainty, span=own)
 
 
 def _named(question: Question, match: Match) -> tuple[frozenset[str], tuple[int, int]]:
@@ -385,7 +387,7 @@ class Stream:
         return Stream((*items, *self.items[done:]))
 
 
-def read_stream(question: Question, hits: Sequence[ValueHit]) -> Stream:
+def read_stream(question: Question, hits: Sequence[NamedValue]) -> Stream:
     """Cut a question into things."""
     items = [Item("V", hit.start, hit.end, hit) for hit in hits]
     covered = {at for hit in hits for at in range(hit.start, hit.end)}

@@ -156,7 +156,6 @@ def test_restrictions_on_papers(query, expected):
 )
 def test_no_restriction_on_deeds(query):
     assert understand(query, DEED_FIELDS).clauses == ()
-    assert understand(query, DEED_FIELDS).text_left == " ".join(query.split())
 
 
 @pytest.mark.parametrize(
@@ -194,14 +193,14 @@ def test_the_clauses_of_one_question_leave_what_satisfies_all():
     understood = understand("ที่ดินในเชียงใหม่ โฉนด พื้นที่ 5 ถึง 10 ไร่", DEED_FIELDS)
     assert said(understood) == ["province is เชียงใหม่", "deed_type is โฉนด", "area_rai is from 5 to 10"]
     assert selected(understood, DEEDS) == [0]
-    assert understood.text_left == "ที่ดินใน"
 
 
 def test_a_clause_tells_where_it_stands():
     query = "Reports  about   MÁLAGA, más de 10 m2"
     for clause in understand(query, GOODS_FIELDS, language="es").clauses:
-        assert clause.text == " … ".join(query[start:end] for start, end in clause.spans)
         assert 0 <= clause.start < clause.end <= len(query)
+    (city,) = [one for one in understand(query, GOODS_FIELDS).clauses if "city" in one.say]
+    assert [query[start:end] for start, end in city.spans] == ["MÁLAGA"]
 
 
 def test_two_ends_of_a_range_are_two_clauses():

@@ -16,9 +16,7 @@ CALLER = MetadataFilters(
 
 
 def clause(at, certainty):
-    return Clause(
-        filter=MetadataFilter(key="f", value=str(at)), certainty=certainty, text="", spans=(), say=f"f is {at}"
-    )
+    return Clause(filter=MetadataFilter(key="f", value=str(at)), certainty=certainty, spans=(), say=f"f is {at}")
 
 
 def test_the_least_certain_goes_first_and_the_callers_filters_stay():
