@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
-from waiting import within
+from waiting import in_threads, within
 
 from agentic_retriever.errors import (
     AgenticRetrieverError,
@@ -268,11 +268,7 @@ def test_many_threads_get_one_probe():
     breaker.leave(breaker.enter(), ok=False)
     clock.now = 2
     got = []
-    threads = [threading.Thread(target=lambda: got.append(breaker.enter())) for _ in range(32)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(32, lambda _i: got.append(breaker.enter()))
     assert sum(ticket is not None for ticket in got) == 1
 
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis_servers import MISBEHAVIOURS, free_port, misbehaving
+from waiting import in_threads, wait_until
 
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.embeddings import EmbeddingModel, text_hash
@@ -38,11 +39,10 @@ def took(call):
     return time.perf_counter() - start
 
 
-def until(condition, seconds=5.0):
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends, "did not happen in time"
-        threading.Event().wait(0.005)
+def put(store, key, data, ttl_s=60):
+    """Set a value, and see that it is written."""
+    store.set(key, data, ttl_s)
+    assert store.flush(5)
 
 
 def ask(link):
@@ -63,7 +63,7 @@ class TestMisbehavingServers:
             later = sorted(took(lambda: store.get("k")) for _ in range(200))
             written = took(lambda: [store.set("k", b"1", 10) for _ in range(100)])
             # No thread is left waiting for the server.
-            until(lambda: not any(thread.name == f"Redis at {link.address}" for thread in threading.enumerate()))
+            wait_until(lambda: not any(thread.name == f"Redis at {link.address}" for thread in threading.enumerate()))
         assert first < 1.0  # 0.2 s, and patience with a busy machine
         assert later[190] < 0.05
         assert written < 0.5
@@ -109,8 +109,7 @@ class TestMisbehavingServers:
     def test_many_callers_of_a_hanging_server_wait_at_the_same_time(self, links, breaker, caplog):
         with misbehaving(MISBEHAVIOURS["hangs"]) as url:
             link = links(url, breaker=breaker)
-            threads = [threading.Thread(target=ask, args=(link,)) for _ in range(60)]
-            assert took(lambda: [thread.start() for thread in threads] + [thread.join() for thread in threads]) < 2.0
+            assert took(lambda: in_threads(60, lambda _i: ask(link))) < 2.0
         assert link.stats()["openings"] == len(caplog.records) == 1
 
     def test_a_probe_costs_its_caller_nothing(self, links, breaker, clock):
@@ -137,8 +136,7 @@ class TestOwnServer:
         server = own_server()
         link = links(server.url, timeout_s=5.0, breaker=breaker)
         store = RedisStore(link, kind="answers")
-        store.set("k", b'"before"', 60)
-        assert store.flush(5)
+        put(store, "k", b'"before"')
         assert store.get("k")[0] == b'"before"'
         server.kill()
         assert store.get("k") is None
@@ -147,9 +145,8 @@ class TestOwnServer:
         assert store.get("k") is None, "the cooldown is not over"
         clock.now += 1.0
         store.get("k")
-        until(lambda: link.is_up)
-        store.set("k", b'"after"', 60)
-        assert store.flush(5)
+        wait_until(lambda: link.is_up)
+        put(store, "k", b'"after"')
         assert store.get("k")[0] == b'"after"'
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
@@ -163,15 +160,14 @@ class TestOwnServer:
         server.thaw()
         clock.now += 1.0
         ping(link)
-        until(lambda: link.is_up)
+        wait_until(lambda: link.is_up)
         assert ping(link)
 
     def test_full(self, own_server, links, breaker, caplog):
         server = own_server("--maxmemory", "1mb", "--maxmemory-policy", "noeviction")
         store = RedisStore(links(server.url, timeout_s=5.0, breaker=breaker), kind="answers")
         for number in range(5):
-            store.set(str(number), b'"%s"' % (b"x" * 500_000), 60)
-        assert store.flush(5)
+            put(store, str(number), b'"%s"' % (b"x" * 500_000))
         stats = store.stats()
         assert stats["up"], "a full server still answers"
         assert stats["dropped"] > 0
@@ -188,15 +184,13 @@ class TestOwnServer:
         assert "canary-wrong" not in caplog.text + repr(store)
         url = server.url.replace("redis://", "redis://:right@").replace("/0", "/3?decode_responses=true")
         store = RedisStore(links(url, timeout_s=5.0), kind="answers")
-        store.set("k", "ไทย".encode(), 60)
-        assert store.flush(5)
+        put(store, "k", "ไทย".encode())
         assert store.get("k")[0].decode() == "ไทย"
 
     def test_clear_of_a_server_that_is_down_is_made_up_for(self, own_server, links, breaker, clock, caplog):
         server = own_server()
         store = RedisStore(links(server.url, timeout_s=5.0, connect_timeout_s=5.0, breaker=breaker), kind="answers")
-        store.set("k", b'"old"', 60)
-        assert store.flush(5)
+        put(store, "k", b'"old"')
         breaker.leave(breaker.enter(), ok=False)
         assert store.clear() == 0
         assert "could not be cleared" in caplog.text
@@ -208,7 +202,7 @@ class TestOwnServer:
             store.set("new", b"2", 60)
             return store.get("new")
 
-        until(new_is_there)
+        wait_until(new_is_there)
         assert store.get("new")[0] == b"2"
         assert found == [None] * len(found)
         assert store.get("k") is None
@@ -304,14 +298,12 @@ class TestStore:
     @pytest.fixture
     def raw_key(self, store, raw_keys):
         """The name on the server of the value ``1`` under ``k``."""
-        store.set("k", b"1", 60)
-        assert store.flush(5)
+        put(store, "k", b"1")
         [name] = raw_keys()
         return name
 
     def test_a_value_comes_back_with_the_time_that_it_still_has(self, store, link, namespace):
-        store.set("k", b'"value"', 60)
-        assert store.flush(5)
+        put(store, "k", b'"value"')
         data, ttl_s = store.get("k")
         assert data == b'"value"'
         assert 0 < ttl_s <= 60
@@ -329,8 +321,7 @@ class TestStore:
     def test_over_even_where_the_server_forgot_to_forget(self, link, namespace):
         now = [1_000.0]
         store = RedisStore(link, kind="answers", namespace=namespace, clock=lambda: now[0])
-        store.set("k", b"1", 60)
-        assert store.flush(5)
+        put(store, "k", b"1")
         now[0] += 59
         assert store.get("k") == (b"1", 1.0)
         now[0] += 1
@@ -344,8 +335,7 @@ class TestStore:
 
     def test_keys_hold_nothing_of_the_question(self, store, raw_keys, namespace):
         for key in ("What is my salary?", "\ud800", "k" * 100_000, "a b\r\nFLUSHALL\r\n"):
-            store.set(key, b"1", 60)
-            assert store.flush(5)
+            put(store, key, b"1")
             assert store.get(key)[0] == b"1"
         for name in raw_keys():
             assert name.decode().removeprefix(f"{namespace}:answers:").isalnum()
@@ -398,11 +388,7 @@ class TestStore:
                 found = store.get(f"{seed}-{i // 2}")
                 assert found is None or found[0] == b"%d" % (i // 2)
 
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(8, work)
         assert store.flush(5)
         assert (store.stats()["failures"], store.stats()["written"]) == (0, 240)
 
@@ -465,7 +451,7 @@ class TestWriting:
             store.close()
         assert done == done[:10] * 20
         assert len(set(done)) == 10
-        until(lambda: not any(thread.name.startswith("Redis writer") for thread in threading.enumerate()))
+        wait_until(lambda: not any(thread.name.startswith("Redis writer") for thread in threading.enumerate()))
 
     def test_no_more_threads(self, slow, monkeypatch):
         def refuse(thread):

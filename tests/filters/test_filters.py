@@ -7,7 +7,6 @@ import json
 import math
 import random
 import sys
-import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
+from waiting import within
 
 from agentic_retriever.errors import FilterError
 from agentic_retriever.filters import (
@@ -283,10 +283,8 @@ def test_a_group_that_contains_itself_is_an_error():
 
 def test_sizes_are_limited():
     check_filters(group(clause("in", ["x"] * MAX_VALUES)))
-    started = time.monotonic()
-    with pytest.raises(FilterError, match="100,000 values"):
+    with within(1), pytest.raises(FilterError, match="100,000 values"):
         check_filters(group(clause("in", [str(n) for n in range(100_000)])))
-    assert time.monotonic() - started < 1
     with pytest.raises(FilterError, match="clauses"):
         check_filters(group(*[clause()] * (MAX_CLAUSES + 1)))
 

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import within
 
 from agentic_retriever.errors import SourceError
 from agentic_retriever.ingestion import SUPPORTED_SUFFIXES, SkippedSource, SourceDocument, discover, read_source
@@ -313,6 +313,5 @@ def test_any_text_is_read_without_error(text):
 
 
 def test_an_unclosed_block_is_not_searched_for_ever():
-    began = time.perf_counter()
-    assert parse_front_matter("---\n" + "a: 1\n" * 1_000_000) is None
-    assert time.perf_counter() - began < 1
+    with within(1):
+        assert parse_front_matter("---\n" + "a: 1\n" * 1_000_000) is None

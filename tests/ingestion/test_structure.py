@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import time
-
 import pytest
+from waiting import within
 
 from agentic_retriever.ingestion.structure import scan_blocks, split_sections
 
@@ -204,9 +203,8 @@ def test_a_line_taken_back_rejoins_its_paragraph():
     "line", ["[" * 100_000, "# " + " " * 100_000 + "x", "|" * 100_000, "1." * 50_000, " -" * 50_000]
 )
 def test_hostile_lines_take_linear_time(line):
-    began = time.perf_counter()
-    split_sections(f"a | b\n{line}\n\n{line}\n")
-    assert time.perf_counter() - began < 2
+    with within(2):
+        split_sections(f"a | b\n{line}\n\n{line}\n")
 
 
 def kinds(text):

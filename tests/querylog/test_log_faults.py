@@ -5,7 +5,6 @@ import shutil
 import socket
 import sqlite3
 import threading
-import time
 from contextlib import closing
 from datetime import timedelta
 
@@ -13,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from log_material import EPOCH, entry, opened, write
 from sqlalchemy import event
+from waiting import in_threads, within
 
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, QueryLogError
 from agentic_retriever.querylog import QueryLog
@@ -50,9 +50,8 @@ def questions(log):
 def assert_lost(log, caplog):
     """Recording neither fails nor waits, entries are counted as dropped, and there is one warning."""
     for number in range(5):
-        started = time.monotonic()
-        log.record(entry(number))
-        assert time.monotonic() - started < 5
+        with within(5):
+            log.record(entry(number))
         assert not log.flush(WAIT_S)
     log.close(WAIT_S)
     assert (log.stats().written, log.stats().dropped) == (0, 5)
@@ -68,11 +67,7 @@ def test_sixteen_threads_and_two_hundred_records_each(place):
             for number in range(200):
                 log.record(entry(who * 200 + number))
 
-        threads = [threading.Thread(target=work, args=(who,)) for who in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(16, work)
         assert log.flush(60)
         assert log.analytics().queries == 3_200
         assert len({found.query for found in log.recent(5_000)}) == 3_200
@@ -287,13 +282,12 @@ def test_postgresql_that_never_answers(caplog):
         silent.bind(("127.0.0.1", 0))
         silent.listen(8)
         log = opened(f"postgresql://u@127.0.0.1:{silent.getsockname()[1]}/db")
-        started = time.monotonic()
-        log.record(entry(1))
-        assert not log.flush(0.05)
-        with pytest.raises(DeadlineExceededError):
-            log.check(0.1)
-        log.close(0.05)
-        assert time.monotonic() - started < WAIT_S / 2
+        with within(WAIT_S / 2):
+            log.record(entry(1))
+            assert not log.flush(0.05)
+            with pytest.raises(DeadlineExceededError):
+                log.check(0.1)
+            log.close(0.05)
         log.close(WAIT_S)  # the connection attempt has its own limit
         assert log.stats().dropped == 1
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-import time
 
 import pytest
+from waiting import in_threads, within
 
 from agentic_retriever.errors import QueryLogError
 from agentic_retriever.querylog import log as module
@@ -74,9 +74,8 @@ def test_a_slow_database_costs_entries_and_no_time(sink, writer, caplog):
     sink.go.clear()
     assert writer.put("first")
     assert sink.entered.wait(WAIT_S)
-    started = time.monotonic()
-    taken = sum(writer.put(n) for n in range(2_000))
-    assert time.monotonic() - started < 5
+    with within(5):
+        taken = sum(writer.put(n) for n in range(2_000))
     assert taken == 10
     assert writer.stats() == LogStats(written=0, dropped=1_990, pending=11)
     assert not writer.flush(0.05)
@@ -114,9 +113,8 @@ def test_after_a_long_outage_it_goes_on(sink, writer, monkeypatch):
 def test_flush_tells_at_once_that_the_database_is_gone(sink, writer):
     sink.failures = [OSError("gone")]
     writer.put(1)
-    started = time.monotonic()
-    assert not writer.flush(WAIT_S)
-    assert time.monotonic() - started < WAIT_S / 2
+    with within(WAIT_S / 2):
+        assert not writer.flush(WAIT_S)
     assert writer.close(WAIT_S)
     assert writer.stats() == LogStats(written=0, dropped=1, pending=0)
 
@@ -177,9 +175,8 @@ def test_close_does_not_wait_for_a_database_that_hangs(sink):
     sink.go.clear()
     writer.put(1)
     assert sink.entered.wait(WAIT_S)
-    started = time.monotonic()
-    assert not writer.close(0.05)
-    assert time.monotonic() - started < WAIT_S / 2
+    with within(WAIT_S / 2):
+        assert not writer.close(0.05)
     sink.go.set()
     assert writer.close(WAIT_S)
 
@@ -208,11 +205,7 @@ def test_sixteen_threads_lose_nothing(sink):
             if n % 50 == 0:
                 writer.flush(WAIT_S)
 
-    threads = [threading.Thread(target=work, args=(who,)) for who in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(16, work)
     assert writer.close(WAIT_S)
     assert sorted(sink.kept) == [(who, n) for who in range(16) for n in range(200)]
 
