@@ -9,6 +9,7 @@ import pytest
 
 import agentic_retriever
 from agentic_retriever import Strategy
+from agentic_retriever.pipeline.query import Pipeline
 from agentic_retriever.retrievers import REGISTRY
 
 ROOT = Path(__file__).parent.parent
@@ -84,6 +85,20 @@ def test_the_architecture_page_names_every_room_and_no_other():
     assert sorted(room for row in rows for room in row) == sorted(rooms - {"__init__", "__main__"})
     checked = PROJECT.partition("\nlayers = [")[2].partition("]")[0]
     assert rows == [row.split(" | ") for row in re.findall('"(.+)"', checked) if row != "__main__"]
+
+
+def test_the_steps_of_a_query_are_methods_in_the_order_of_the_page():
+    page = (
+        (ROOT / "docs" / "architecture.md")
+        .read_text(encoding="utf-8")
+        .partition("## One query")[2]
+        .partition("\n## ")[0]
+    )
+    steps = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    lines = {name: inspect.getsourcelines(getattr(Pipeline, name))[1] for name in steps if name != "_hand_out"}
+    assert len(lines) > 7
+    assert list(lines.values()) == sorted(lines.values())
+    assert all(hasattr(Pipeline, name) for name in re.findall(r"`(_\w+)`", page))
 
 
 def public_callables():
