@@ -30,26 +30,12 @@ if TYPE_CHECKING:
 LANGUAGES = ("en", "es", "th")
 PER_KIND = 12
 TRUE_KINDS = (
-    "quote",
-    "other form",
-    "paraphrase",
-    "free paraphrase",
-    "two passages",
-    "marker forgotten",
-    "invented marker, true",
-)
+    "quote", "other form", "paraphrase", "free paraphrase", "two passages", "marker forgotten", "invented marker, true",
+)  # fmt: skip
 FALSE_KINDS = (
-    "changed number",
-    "changed number, paraphrase",
-    "changed date",
-    "swapped name",
-    "flipped negation",
-    "near miss, free",
-    "another document",
-    "added clause",
-    "invented",
-    "invented with its marker",
-)
+    "changed number", "changed number, paraphrase", "changed date", "swapped name", "flipped negation",
+    "near miss, free", "another document", "added clause", "invented", "invented with its marker",
+)  # fmt: skip
 _CHUNK = 1_200
 
 
@@ -139,7 +125,7 @@ class _Maker:
         self.chunks = chunks(language)
         self.sentences = sorted(
             {(s.text, at) for at, chunk in enumerate(self.chunks) for s in _prose(chunk.text)},
-            key=lambda pair: hashlib.sha256(("order " + pair[0]).encode()).digest(),
+            key=lambda pair: (hashlib.sha256(("order " + pair[0]).encode()).digest(), pair[1]),
         )
         self.turn = 0
 

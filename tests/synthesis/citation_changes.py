@@ -6,50 +6,10 @@ import re
 
 from citation_material import OTHER_NAMES
 
-_MONTHS = {
-    "en": [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ],
-    "es": [
-        "enero",
-        "febrero",
-        "marzo",
-        "abril",
-        "mayo",
-        "junio",
-        "julio",
-        "agosto",
-        "septiembre",
-        "octubre",
-        "noviembre",
-        "diciembre",
-    ],
-    "th": [
-        "มกราคม",
-        "กุมภาพันธ์",
-        "มีนาคม",
-        "เมษายน",
-        "พฤษภาคม",
-        "มิถุนายน",
-        "กรกฎาคม",
-        "สิงหาคม",
-        "กันยายน",
-        "ตุลาคม",
-        "พฤศจิกายน",
-        "ธันวาคม",
-    ],
-}
+from agentic_retriever.text.language_files import section
+
+_MONTHS = {code: [names[0] for names in section("dates")[code]["months"].values()] for code in ("en", "es", "th")}
+_MONTHS["en"] = [name.capitalize() for name in _MONTHS["en"]]
 _EVERY_MONTH = frozenset(month for months in _MONTHS.values() for month in months)
 
 

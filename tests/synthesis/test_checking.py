@@ -120,36 +120,11 @@ def test_an_extract_passes_its_own_check():
 
 _PIECES = st.sampled_from(
     [
-        FACT,
-        FALSE,
-        NOISE,
-        "Receipts are not needed",
-        ". ",
-        "\n",
-        "  \n\n",
-        "- ",
-        "EUR 48",
-        "。",
-        "| a | b |",
-        "ไร่ ",
-        "Two:",
-        "[1]",
-        "[2]",
-        "[3]",
-        "[1, 2]",
-        "[",
-        "]",
-        "?",
-        "[?]",
-        "【1】",
-        "[๒]",
-        "[[1]2]",
-        "�",
-        "\u2028",
-        "ǅ",
-        "ﬁ",
+        FACT, FALSE, NOISE, "Receipts are not needed", ". ", "\n", "  \n\n", "- ", "EUR 48", "。", "| a | b |",
+        "ไร่ ", "Two:", "[1]", "[2]", "[3]", "[1, 2]", "[", "]", "?", "[?]", "【1】", "[๒]", "[[1]2]", "�", "\u2028",
+        "ǅ", "ﬁ",
     ]
-)
+)  # fmt: skip
 
 
 @settings(max_examples=400, deadline=None)
@@ -193,19 +168,8 @@ def test_what_is_left_after_dropping_would_be_kept_again(parts):
 
 
 _HOSTILE = [
-    "a",
-    "1",
-    "1.",
-    "not ",
-    "ไม่",
-    "Aa Bb ",
-    "4 March 2021 ",
-    "It is not 5. ",
-    "It is 5 [1][2]. ",
-    "[?",
-    "[",
-    " ",
-]
+    "a", "1", "1.", "not ", "ไม่", "Aa Bb ", "4 March 2021 ", "It is not 5. ", "It is 5 [1][2]. ", "[?", "[", " ",
+]  # fmt: skip
 _HOSTILE += ["สิบ", "นายกขค", "中文", "1 mil ", "A.B.", "no más ", "“", "\n", "- a\n", "|", "EUR "]
 
 

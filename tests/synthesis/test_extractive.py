@@ -293,22 +293,14 @@ TEXTS = st.one_of(
     st.lists(
         st.sampled_from(
             [
-                "The pump needs oil.",
-                "Pumps [3] need\n  filters!",
-                "# Heading",
-                "| a | b |\n|---|---|\n| pump | 7 |",
-                "- item of the pump",
-                "ปั๊มน้ำต้องใช้น้ำมัน 5 ลิตร",
-                "泵需要油。每年一次。",
-                "\n\n",
-                "[1][2]",
-                "x" * 700,
-                "Needed are:",
+                "The pump needs oil.", "Pumps [3] need\n  filters!", "# Heading",
+                "| a | b |\n|---|---|\n| pump | 7 |", "- item of the pump", "ปั๊มน้ำต้องใช้น้ำมัน 5 ลิตร",
+                "泵需要油。每年一次。", "\n\n", "[1][2]", "x" * 700, "Needed are:",
             ]
         ),
         max_size=8,
     ).map("\n".join),
-)
+)  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None)

@@ -92,19 +92,9 @@ def test_thai_answer_with_thai_digits():
 
 
 _WORDS = [
-    "Receipts are not needed",
-    ". ",
-    "1",
-    "\n",
-    "- ",
-    "EUR 48",
-    "。",
-    "| a | b |",
-    "```",
-    "<think>",
-    "\ud800",
+    "Receipts are not needed", ". ", "1", "\n", "- ", "EUR 48", "。", "| a | b |", "```", "<think>", "\ud800",
     "ไร่ ",
-]
+]  # fmt: skip
 _MARKS = ["[1]", "[2]", "[3]", "[1, 2]", "[", "]", "【1】", "[๒]", "[[1]2]", "[1[1]]"]
 PIECES = st.sampled_from([*_WORDS, *_MARKS])
 

@@ -12,25 +12,15 @@ from agentic_retriever.synthesis.citations import MARKER, read_markers
 @pytest.mark.parametrize(
     ("text", "clean", "numbers"),
     [
-        ("One [1].", "One.", [1]),
-        ("One. [1]", "One. ", [1]),
-        ("One.[1] Two.[2]", "One. Two.", [1, 2]),
-        ("One [1][2].", "One.", [1, 2]),
-        ("One [1, 2; 3].", "One.", [1, 2, 3]),
-        ("One [1-3].", "One.", [1, 2, 3]),
-        ("One [[2]].", "One.", [2]),
-        ("One 【3】。", "One。", [3]),
-        ("หนึ่ง [๑]", "หนึ่ง ", [1]),
+        ("One [1].", "One.", [1]), ("One. [1]", "One. ", [1]), ("One.[1] Two.[2]", "One. Two.", [1, 2]),
+        ("One [1][2].", "One.", [1, 2]), ("One [1, 2; 3].", "One.", [1, 2, 3]), ("One [1-3].", "One.", [1, 2, 3]),
+        ("One [[2]].", "One.", [2]), ("One 【3】。", "One。", [3]), ("หนึ่ง [๑]", "หนึ่ง ", [1]),
         ("一［１］二", "一 二", [1]),
-        ("One [passage 2].", "One.", [2]),
-        ("One [9].", "One.", []),
-        ("One [0].", "One.", []),
-        ("In [2024] it was.", "In it was.", []),
-        ("One [1]. [1]. Two.", "One. Two.", [1, 1]),
-        ("One [3-900000000].", "One.", [3]),
-        ("f(x)[a] [note]", "f(x)[a] [note]", []),
+        ("One [passage 2].", "One.", [2]), ("One [9].", "One.", []), ("One [0].", "One.", []),
+        ("In [2024] it was.", "In it was.", []), ("One [1]. [1]. Two.", "One. Two.", [1, 1]),
+        ("One [3-900000000].", "One.", [3]), ("f(x)[a] [note]", "f(x)[a] [note]", []),
     ],
-)
+)  # fmt: skip
 def test_markers_are_read_and_removed(text, clean, numbers):
     got, marks = read_markers(text, 3)
     assert got == clean

@@ -9,17 +9,11 @@ from agentic_retriever.text import Tokenizer
 @pytest.mark.parametrize(
     ("query", "asks"),
     [
-        ("How many units?", True),
-        ("When does it begin?", True),
-        ("Who approves it?", False),
-        ("¿Cuántos días?", True),
-        ("¿En qué año empezó?", True),
-        ("¿Quién lo aprueba?", False),
-        ("มีเนื้อที่กี่ไร่", True),
-        ("เกี่ยวกับอะไร", False),
-        ("多少钱", True),
+        ("How many units?", True), ("When does it begin?", True), ("Who approves it?", False),
+        ("¿Cuántos días?", True), ("¿En qué año empezó?", True), ("¿Quién lo aprueba?", False),
+        ("มีเนื้อที่กี่ไร่", True), ("เกี่ยวกับอะไร", False), ("多少钱", True),
     ],
-)
+)  # fmt: skip
 def test_questions_for_a_number_are_seen(query, asks):
     assert Question.of(query, Tokenizer()).asks_number is asks
 

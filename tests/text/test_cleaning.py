@@ -16,16 +16,10 @@ ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()), max_size=20
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("  what \t is\n\nthis ", "what is this"),
-        ("ｆｕｌｌ　ｗｉｄｔｈ", "full width"),
-        ("a\x00b", "ab"),
-        ("e\x07\u0301", "é"),
-        ("x\ud800y", "x\ufffdy"),
-        ("What", "What"),
-        ("", ""),
-        (" \x00 ", ""),
+        ("  what \t is\n\nthis ", "what is this"), ("ｆｕｌｌ　ｗｉｄｔｈ", "full width"), ("a\x00b", "ab"),
+        ("e\x07\u0301", "é"), ("x\ud800y", "x\ufffdy"), ("What", "What"), ("", ""), (" \x00 ", ""),
     ],
-)
+)  # fmt: skip
 def test_normalise_query(text: str, expected: str) -> None:
     assert normalise_query(text) == expected
 
@@ -42,20 +36,13 @@ def test_normalise_query_is_a_key(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("plain\ttext\n", "plain\ttext\n"),
-        ("\x1b[31mred\x1b[0m", "red"),
-        ("\x1b]0;title\x07after", "after"),
-        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
-        ("\x9b2Jcleared", "cleared"),
-        ("\x1bPq#0\x1b\\sixel", "sixel"),
-        ("\x1b(Bset", "set"),
-        ("\x1b]never closed\nnext", "never closed\nnext"),
-        ("back\x08space\x7f\r\n", "backspace\n"),
-        ("user\u202egnp.exe\u2066x\u200f", "usergnp.exex"),
-        ("สวัสดี 👩\u200d👩 é", "สวัสดี 👩\u200d👩 é"),
-        ("\ud800", "\ufffd"),
+        ("plain\ttext\n", "plain\ttext\n"), ("\x1b[31mred\x1b[0m", "red"), ("\x1b]0;title\x07after", "after"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"), ("\x9b2Jcleared", "cleared"),
+        ("\x1bPq#0\x1b\\sixel", "sixel"), ("\x1b(Bset", "set"), ("\x1b]never closed\nnext", "never closed\nnext"),
+        ("back\x08space\x7f\r\n", "backspace\n"), ("user\u202egnp.exe\u2066x\u200f", "usergnp.exex"),
+        ("สวัสดี 👩\u200d👩 é", "สวัสดี 👩\u200d👩 é"), ("\ud800", "\ufffd"),
     ],
-)
+)  # fmt: skip
 def test_safe_terminal(text: str, expected: str) -> None:
     assert safe_terminal(text) == expected
 
