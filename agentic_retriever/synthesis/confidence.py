@@ -9,27 +9,18 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.schema import frozen
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 SIGNS: Final[Mapping[str, int]] = frozen(
-    {
-        "reachable": 1,
-        "absent": -1,
-        "missing_code": -1,
-        "unknown_share": -1,
-        "relevance_odds": 1,
-        "relevance_unknown": 0,
-        "foreign": 0,
-    }
+    {"reachable": 1, "absent": -1, "missing_code": -1, "unknown_share": -1}
+    | {"relevance_odds": 1, "relevance_unknown": 0, "foreign": 0}
 )
 """The features, and whether more of each may only raise (1) or lower (-1) the probability, or either (0)."""
 
@@ -54,8 +45,7 @@ class AnswerFeatures:
         """Return the model's features by name, clipped; those that are not finite count as 0.
 
         Without ``reachable`` the cited text stands for the passage, without ``absent`` the best passage for all, and
-        without ``relevance`` the words for the vectors.
-        What is ``None`` is filled by the model.
+        without ``relevance`` the words for the vectors. What is ``None`` is filled by the model.
         """
         coverage = _unit(self.coverage)
         reachable = coverage if self.reachable is None else _unit(self.reachable)
@@ -88,9 +78,10 @@ class ConfidenceModel:
         """Return the probability that the answer is right, in [0, 1]."""
         values = features.values()
         log_odds = self.intercept + sum(
-            weight * _filled(values[name], self.neutral.get(name, 0.0)) for name, weight in self.weights.items()
+            weight * (self.neutral.get(name, 0.0) if (value := values[name]) is None else value)
+            for name, weight in self.weights.items()
         )
-        return _sigmoid(log_odds)
+        return 1 / (1 + math.exp(-min(60.0, max(-60.0, log_odds))))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -137,15 +128,9 @@ def confidence_score(
     The score is the model's probability times ``0.4 + 0.6 * support``: nothing raises an answer that its citations do
     not support.
     """
-    given = features or AnswerFeatures(coverage=coverage)
-    known = {name: getattr(given, name) for name in AnswerFeatures.__slots__}
-    evidence = AnswerFeatures(**(known | {"coverage": coverage, "relevance": relevance}))
+    evidence = replace(features or AnswerFeatures(coverage=coverage), coverage=coverage, relevance=relevance)
     probability = (model or default_model()).probability(evidence)
     return min(1.0, probability * (_LEAST_SUPPORTED + (1 - _LEAST_SUPPORTED) * _unit(support)))
-
-
-def _filled(value: float | None, neutral: float) -> float:
-    return neutral if value is None else value
 
 
 def _known(value: float | None) -> float | None:
@@ -156,10 +141,6 @@ def _logit(share: float) -> float:
     if share <= 0 or share >= 1:
         return math.copysign(_LOGIT_LIMIT, share - 0.5)
     return min(_LOGIT_LIMIT, max(-_LOGIT_LIMIT, math.log(share / (1 - share))))
-
-
-def _sigmoid(log_odds: float) -> float:
-    return 1 / (1 + math.exp(-min(60.0, max(-60.0, log_odds))))
 
 
 def _unit(value: float) -> float:

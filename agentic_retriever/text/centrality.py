@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from agentic_retriever.text.sentences import split_sentences
+from agentic_retriever.text.tokens import Tokenizer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy.typing as npt
-
-    from agentic_retriever.text.tokens import Tokenizer
-
-    Matrix = npt.NDArray[np.floating[Any]]
+Matrix = npt.NDArray[np.floating[Any]]
 
 MAX_SENTENCES: Final = 400
 """Most sentences that are weighed; of a longer text, so many spread evenly over it."""
