@@ -174,7 +174,7 @@ def _check_weights(lists: Lists, weights: Weights) -> None:
 # A question's best cosine is compared with the cosines between unrelated nodes of the index, and with what the best of
 # that many nodes would reach by chance. Far above, the dense side has found something, and gets more weight; below, the
 # words get more. The constants of the default were chosen on public collections, each judged by constants chosen on the
-# others; docs/strategies.md has the table.
+# others; docs/training.md has the table.
 
 FUSION_FILE: Final = "fusion.json"
 FUSION_FORMAT: Final = 1
