@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.errors import UnknownStrategyError
+from agentic_retriever.errors import StoreError, UnknownStrategyError
 from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers import (
     REGISTRY,
@@ -16,6 +16,7 @@ from agentic_retriever.retrievers import (
     spec_of,
 )
 from agentic_retriever.schema import Strategy, View
+from agentic_retriever.testing.retriever_contract import RetrieverContract
 
 
 def test_every_entry_is_whole(make_index, settings):
@@ -89,3 +90,46 @@ def test_a_near_miss_gets_a_hint():
 
 def test_every_fusion_of_the_configuration_exists():
     assert set(get_args(RouterConfig.model_fields["fusion"].annotation)) == {fusion.value for fusion in Fusion}
+
+
+# The contract of every strategy.
+
+
+class Contract(RetrieverContract):
+    def make_adapter(self, nodes, *, embedding, top_k=10, filters=None):
+        settings = self.make_settings(top_k=top_k, filters=filters, fusion=self.fusion)
+        return build_adapter(self.strategy, self.make_index(nodes, embedding), settings)
+
+    def make_failing_adapter(self, nodes, *, embedding):
+        if self.strategy is not Strategy.HYBRID:
+            return None
+        index = self.make_index(nodes, embedding)
+        index.keyword_error = StoreError("the keyword view is gone")
+        return build_adapter(self.strategy, index, self.make_settings())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fusion"),
+    [
+        *((strategy, Fusion.CALIBRATED) for strategy in REGISTRY),
+        (Strategy.HYBRID, Fusion.WEIGHTED),
+        (Strategy.HYBRID, Fusion.RRF),
+        (Strategy.HYBRID, Fusion.BORDA),
+    ],
+)
+class TestInMemory(Contract):
+    @pytest.fixture(autouse=True)
+    def _given(self, strategy, fusion, make_index, make_settings):
+        self.strategy, self.fusion, self.make_index, self.make_settings = strategy, fusion, make_index, make_settings
+
+
+@pytest.mark.parametrize("strategy", REGISTRY)
+class TestOverTheRealStore(Contract):
+    @pytest.fixture(autouse=True)
+    def _given(self, strategy, make_edge_index, make_settings):
+        self.strategy, self.fusion, self.make_index, self.make_settings = (
+            strategy,
+            Fusion.CALIBRATED,
+            make_edge_index,
+            make_settings,
+        )
