@@ -379,7 +379,8 @@ def _code_re() -> re.Pattern[str]:
         # 3a-20000
         rf"|{start}[0-9]{{1,6}}{letter}{{1,3}}[-./][0-9][0-9a-z./-]*"
         # A few letters of a script without spaces count only with a separator: its words touch numbers freely.
-        rf"|(?<![{UNSPACED_CHARS}\w./-]){other}{{1,5}}(?:[-.]{other}{{1,5}}){{0,5}}[-.][0-9][0-9./-]*(?:{other}(?!{other}))?"
+        rf"|(?<![{UNSPACED_CHARS}\w./-]){other}{{1,5}}(?:[-.]{other}{{1,5}}){{0,5}}"
+        rf"[-.][0-9][0-9./-]*(?:{other}(?!{other}))?"
     )
 
 
