@@ -230,27 +230,27 @@ class NodeStore(BasePydanticVectorStore, ABC):
             raise InvalidQueryError(f"limit is {limit}; allowed are 0 and more, or None for all")
         found: list[BaseNode] = []
         if node_ids is None:
-            for records in self.pages(self.select(filters), whole=True):
+            for records in self._pages(self._select(filters), whole=True):
                 found.extend(read_nodes(records))
                 if limit is not None and len(found) >= limit:
                     break
             return found[:limit]
         unique = list(dict.fromkeys(node_ids))
         for start in range(0, len(unique), PAGE):
-            wanted = self.select(filters, node_ids=unique[start : start + PAGE])
-            for records in self.pages(wanted, whole=True):
+            wanted = self._select(filters, node_ids=unique[start : start + PAGE])
+            for records in self._pages(wanted, whole=True):
                 found.extend(read_nodes(records))
         by_id = {node.node_id: node for node in found}
         return [by_id[node_id] for node_id in unique if node_id in by_id][:limit]
 
     def iter_nodes(self, batch: int = 256) -> Iterator[BaseNode]:
         """Go through every node without holding all in memory, ``batch`` at a time, always in the same order."""
-        for records in self.pages(self.select(None), size=max(1, batch), whole=True):
+        for records in self._pages(self._select(None), size=max(1, batch), whole=True):
             yield from read_nodes(records)
 
     def node_ids(self) -> list[str]:
         """Return the ids of all nodes, sorted."""
-        pages = self.pages(self.select(None), whole=True)
+        pages = self._pages(self._select(None), whole=True)
         found = (stored_node_id(record.payload) for records in pages for record in records)
         return sorted(node_id for node_id in found if node_id is not None)
 
@@ -264,18 +264,18 @@ class NodeStore(BasePydanticVectorStore, ABC):
 
     def count(self, filters: MetadataFilters | None = None) -> int:
         """Return how many nodes there are, or satisfy the filters."""
-        wanted = self.select(filters)
-        return self._count(wanted.filter) if wanted.exact else sum(len(records) for records in self.pages(wanted))
+        wanted = self._select(filters)
+        return self._count(wanted.filter) if wanted.exact else sum(len(records) for records in self._pages(wanted))
 
     def export(self, after: str | None, size: int) -> tuple[list[BaseNode], str | None]:
         """Read a page of nodes with their vectors.
 
         Args:
-            after: Mark of the page; ``None`` begins.
+            after: Mark of the page; ``None`` for the first.
             size: Most nodes of a page.
 
         Returns:
-            The nodes, and the mark of the next page; ``None`` ends.
+            The nodes, and the mark of the next page; ``None`` after the last.
         """
         offset = int(after) if after is not None and after.isdigit() else after
         records, following = self._scroll(None, offset, size, True)
@@ -426,37 +426,25 @@ class NodeStore(BasePydanticVectorStore, ABC):
         # Taken at its word it would find nothing in any store that keeps the text itself.
         is_unrestricted = query.node_ids == [] and query.query_str is not None
         node_ids = None if is_unrestricted else query.node_ids
-        wanted = self.select(query.filters, node_ids=node_ids, doc_ids=query.doc_ids)
+        wanted = self._select(query.filters, node_ids=node_ids, doc_ids=query.doc_ids)
         return _Search(vector, 0 if node_ids == [] or query.doc_ids == [] else top_k, wanted)
 
-    def select(
+    def _select(
         self,
         filters: MetadataFilters | None,
         *,
         node_ids: Sequence[str] | None = None,
         doc_ids: Sequence[str] | None = None,
     ) -> WantedPoints:
-        """Say which points are wanted; every restriction narrows the others.
-
-        Args:
-            filters: What their metadata must satisfy.
-            node_ids: Ids of nodes, if only these are wanted.
-            doc_ids: Ids of documents, if only their nodes are wanted.
-        """
+        """Say which points are wanted; every restriction narrows the others."""
         kinds = {} if filters is None else self._kinds()
         return wanted_points(filters, kinds, node_ids=node_ids, doc_ids=doc_ids, substrings=self._finds_substrings)
 
     def _nearest(self, search: _Search) -> list[Hit]:
-        return self.find([search.vector], search.top_k, search.wanted)[0]
+        return self._find([search.vector], search.top_k, search.wanted)[0]
 
-    def find(self, sides: Sequence[Side], top_k: int, wanted: WantedPoints) -> list[list[Hit]]:
-        """Find the best wanted nodes of each side, by falling score and then by id.
-
-        Args:
-            sides: Vectors to search with, dense or sparse.
-            top_k: Most nodes of a side.
-            wanted: What :meth:`select` gave.
-        """
+    def _find(self, sides: Sequence[Side], top_k: int, wanted: WantedPoints) -> list[list[Hit]]:
+        """Find the best wanted nodes of each side, by falling score and then by id."""
         if top_k > PAGE:  # engines set memory aside for as many as they are asked for
             top_k = max(1, min(top_k, self._count(None)))
         return self._find_points(sides, top_k, wanted, partial(rank_points, accepts=wanted.accepts, top_k=top_k))
@@ -498,14 +486,8 @@ class NodeStore(BasePydanticVectorStore, ABC):
                     "or a range of numbers"
                 )
 
-    def pages(self, wanted: WantedPoints, *, size: int | None = None, whole: bool = False) -> Iterator[list[Point]]:
-        """Go through the wanted points in the engine's order.
-
-        Args:
-            wanted: What :meth:`select` gave.
-            size: Most points of a page.
-            whole: Read the whole payload, not only what decides.
-        """
+    def _pages(self, wanted: WantedPoints, *, size: int | None = None, whole: bool = False) -> Iterator[list[Point]]:
+        """Go through the wanted points in the engine's order, with their whole payload or what decides of it."""
         payload = True if whole else wanted.payload
         offset = None
         while True:
@@ -523,7 +505,7 @@ class NodeStore(BasePydanticVectorStore, ABC):
     ) -> None:
         # Named one by one: a filter that was translated too widely must not delete too much.
         with self._writing("delete nodes"):
-            pages = self.pages(self.select(filters, node_ids=node_ids, doc_ids=doc_ids))
+            pages = self._pages(self._select(filters, node_ids=node_ids, doc_ids=doc_ids))
             found = [record.id for records in pages for record in records]
             for start in range(0, len(found), PAGE):
                 self._remove(found[start : start + PAGE])

@@ -378,7 +378,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
     def _params(self, limit: int) -> models.SearchParams | None:
         return None if self._collection.link.in_process else models.SearchParams(hnsw_ef=max(_GRAPH_EFFORT, limit))
 
-    def fuse(self, vector: list[float], row: SparseRow, weights: Sequence[float], top_k: int, *, depth: int,
+    def _fuse(self, vector: list[float], row: SparseRow, weights: Sequence[float], top_k: int, *, depth: int,
                rrf_k: int, condition: edge.Filter | None) -> list[Any]:  # fmt: skip
         """Let the server merge both sides by ``1 / (rank / weight + k - 1)``, ranks from 1, in one request.
 
@@ -398,7 +398,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
             return list(found.points)
         return []
 
-    def put_words(self, points: list[models.PointVectors]) -> None:
+    def _put_words(self, points: list[models.PointVectors]) -> None:
         """Replace vectors of points that are there."""
         self._collection.update_vectors(self.collection_name, points, wait=True)
 
@@ -425,15 +425,15 @@ class ServerWords:
 
     def search_words(self, text: str, top_k: int, filters: MetadataFilters | None = None) -> list[Hit]:
         """Find nodes by words: BM25 with the server's document frequencies."""
-        wanted = self._store.select(filters)
-        return self._store.find([text], top_k, wanted)[0] if self._row(text)[0] else []
+        wanted = self._store._select(filters)
+        return self._store._find([text], top_k, wanted)[0] if self._row(text)[0] else []
 
     def search_both(
         self, vector: Sequence[float], text: str, top_k: int, filters: MetadataFilters | None = None
     ) -> tuple[list[Hit], list[Hit]]:
         """Find nodes by cosine and by words, in one request."""
         sides: list[Side] = [self._unit(vector), *([text] if self._row(text)[0] else [])]
-        [dense, *words] = self._store.find(sides, top_k, self._store.select(filters))
+        [dense, *words] = self._store._find(sides, top_k, self._store._select(filters))
         return dense, words[0] if words else []
 
     def search_fused(
@@ -441,10 +441,10 @@ class ServerWords:
         filters: MetadataFilters | None = None,
     ) -> list[Hit] | None:  # fmt: skip
         """Let the server merge both by reciprocal ranks, in one request; ``None`` where it cannot."""
-        row, wanted = self._row(text), self._store.select(filters)
+        row, wanted = self._row(text), self._store._select(filters)
         if not row[0] or not wanted.exact or not 0 < alpha < 1:
             return None
-        points = self._store.fuse(
+        points = self._store._fuse(
             self._unit(vector).tolist(), row, (2 * alpha, 2 * (1 - alpha)), top_k + TIE_MARGIN,
             depth=depth, rrf_k=rrf_k, condition=wanted.filter,
         )  # fmt: skip
@@ -461,7 +461,7 @@ class ServerWords:
     def revise(self, sparse: SparseBM25, on_done: Callable[[int], None] = lambda _done: None) -> None:
         """Make all sparse vectors again, page by page; the dense ones stay."""
         store = self._store
-        for records in store.pages(store.select(None), size=_STEP, whole=True):
+        for records in store._pages(store._select(None), size=_STEP, whole=True):
             points = [
                 models.PointVectors(
                     id=record.id,
@@ -471,7 +471,7 @@ class ServerWords:
                 if (node := stored_node(record.payload)) is not None
             ]
             if points:
-                store.put_words(points)
+                store._put_words(points)
             on_done(len(records))
         self._keep(sparse)
 
