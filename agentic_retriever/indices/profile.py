@@ -338,7 +338,7 @@ _MIN_VALUES: Final = 3
 _LISTED_SHARE: Final = 0.6
 _EXAMINED_VALUES: Final = 200
 
-_FIELD_WORDS: Final = frozenset(
+PERSON_FIELD_WORDS: Final = frozenset(
     ["author", "authors", "owner", "owners", "writer", "writers", "editor", "editors", "creator", "creators", "speaker",
      "speakers", "inventor", "inventors", "translator", "person", "contributor", "contributors", "autor", "autora",
      "autores", "propietario", "propietarios", "titular"]
@@ -376,7 +376,7 @@ def name_words(name: str) -> list[str]:
 
 def _holds_people(name: str, values: list[str]) -> bool:
     parts = {part.casefold() for part in _FIELD_PARTS.findall(name)}
-    if not _FIELD_WORDS.isdisjoint(parts):
+    if not PERSON_FIELD_WORDS.isdisjoint(parts):
         return True
     examined = values[:_EXAMINED_VALUES]
     return len(examined) >= _MIN_VALUES and sum(map(_is_listed, examined)) >= _LISTED_SHARE * len(examined)

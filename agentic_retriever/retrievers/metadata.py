@@ -77,8 +77,8 @@ class MetadataRetriever(RetrieverAdapter):
             version = self._index.version
             if self._fields is None or self._fields[0] != version:
                 index = self._index
-                pairs = ((node.node_id, node.metadata) for node in index.known_nodes())
-                built = run_guarded(f"index {index.name}", lambda: FieldDictionary.build(pairs))
+                rows = (node.metadata for node in index.known_nodes())
+                built = run_guarded(f"index {index.name}", lambda: FieldDictionary.build(rows))
                 self._fields = (version, built)
             return self._fields[1]
 

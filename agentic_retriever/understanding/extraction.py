@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from agentic_retriever.schema import Degradation
 from agentic_retriever.understanding.clauses import Clause, Restriction, Understood, in_reading_order, one_of, within
 from agentic_retriever.understanding.fields import FieldDictionary, FieldInfo, FieldKind
 from agentic_retriever.understanding.question import MAX_EXAMINED
-from agentic_retriever.understanding.understanding import NO_ALIASES, understand, year_in
+from agentic_retriever.understanding.understanding import understand, year_in
 from agentic_retriever.understanding.words import fold_query, folded
 
 MAX_CLAUSES: Final = 20
@@ -46,8 +46,6 @@ def extract_with_llm(
     query: str,
     fields: FieldDictionary,
     *,
-    language: str | None = None,
-    aliases: Mapping[str, Mapping[str, str]] = NO_ALIASES,
     timeout_s: float | None = None,
     boundary: Callable[[], str] = random_boundary,
 ) -> Understood:
@@ -59,7 +57,7 @@ def extract_with_llm(
     """
 
     def without_model(*why: Degradation) -> Understood:
-        return replace(understand(query, fields, language=language, aliases=aliases), degraded=why)
+        return replace(understand(query, fields), degraded=why)
 
     examined, lines = query[:MAX_EXAMINED], [_line(info) for info in list(fields.fields.values())[:_SHOWN_FIELDS]]
     try:
@@ -69,7 +67,7 @@ def extract_with_llm(
     wishes = read_reply(reply.text)
     if wishes is None:
         return without_model(_degraded("the model's reply holds no JSON with clauses; try another model"))
-    compiled = [_compile(query, wish, fields, aliases) for wish in wishes]
+    compiled = [_compile(query, wish, fields) for wish in wishes]
     refused = [_degraded(one, "left out") for one in compiled if isinstance(one, str)]
     clauses = [one for one in compiled if isinstance(one, Clause)]
     if refused and not clauses:
@@ -141,13 +139,13 @@ def _wish(raw: dict[str, Any]) -> Wish | None:
 # --- wishes held against the index ----------------------------------------------------------------------------------
 
 
-def _compile(query: str, wish: Wish, fields: FieldDictionary, aliases: Mapping[str, Mapping[str, str]]) -> Clause | str:
+def _compile(query: str, wish: Wish, fields: FieldDictionary) -> Clause | str:
     """Turn what a model asked for into a clause, or say why it is refused."""
     info = fields.fields.get(wish.field)
     if info is None:
         return unknown_name("field", wish.field, list(fields.fields)[:_SHOWN_NAMES])
     try:
-        restriction = _restriction(info, wish, {**fields.aliases.get(info.name, {}), **aliases.get(info.name, {})})
+        restriction = _restriction(info, wish)
         span = _find(query, wish.words)
         certainty = _IN_QUESTION if span else _ELSEWHERE
         return restriction.clause(certainty=certainty, spans=[span] if span else [], known_fields=fields.fields)
@@ -155,8 +153,8 @@ def _compile(query: str, wish: Wish, fields: FieldDictionary, aliases: Mapping[s
         return str(err)
 
 
-def _restriction(info: FieldInfo, wish: Wish, aliases: Mapping[str, str]) -> Restriction:
-    values = [one for value in wish.values for one in _values(info, value, aliases)]
+def _restriction(info: FieldInfo, wish: Wish) -> Restriction:
+    values = [one for value in wish.values for one in _values(info, value)]
     if wish.op in {"eq", "in", "ne", "nin"}:
         return one_of(info.name, values, negated=wish.op in {"ne", "nin"})
     if info.kind not in {FieldKind.NUMBER, FieldKind.DATE} and not info.year:
@@ -169,7 +167,7 @@ def _restriction(info: FieldInfo, wish: Wish, aliases: Mapping[str, str]) -> Res
     return within(info.name, **{wish.op: values[0]})
 
 
-def _values(info: FieldInfo, value: object, aliases: Mapping[str, str]) -> list[float | str]:
+def _values(info: FieldInfo, value: object) -> list[float | str]:
     """Turn a value of a model's reply into those that the index has."""
     if info.kind is FieldKind.NUMBER:
         return [_number(info, value)]
@@ -183,8 +181,7 @@ def _values(info: FieldInfo, value: object, aliases: Mapping[str, str]) -> list[
             raise FilterError(f"the field {info.name!r} needs true or false, got {str(value)[:40]!r}")
         return [said]
     key = folded(str(value))
-    by_alias = {folded(word): folded(meant) for word, meant in aliases.items()}
-    originals = info.values.get(key) or info.values.get(by_alias.get(key, ""))
+    originals = info.values.get(key)
     if originals is None:
         raise FilterError(_unknown_value(info, str(value), key))
     return list(originals)

@@ -1,16 +1,16 @@
-"""A question on its way to clauses: its text in comparable form and what the automaton found in it."""
+"""A question in comparable form: the values and people it names, and its letters, over which restrictions are found."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
 from agentic_retriever.text.numbers import Moment, add_up, decimal_sign, make_date, read_figures, units
 from agentic_retriever.text.scripts import UNSPACED
-from agentic_retriever.understanding.fields import FieldDictionary, Match, ValueRef, alias_matches
+from agentic_retriever.understanding.fields import FieldDictionary, Match, ValueRef
 from agentic_retriever.understanding.words import (
     Folded,
     choose,
@@ -51,7 +51,7 @@ class Question:
         """The folded text."""
         return self.folded.text
 
-    def shown(self, start: int, end: int) -> str:
+    def as_written(self, start: int, end: int) -> str:
         """Return a stretch of the folded text as it stands in the question."""
         first, last = self.folded.origin(start, end)
         return self.query[first:last]
@@ -74,13 +74,11 @@ def _fields(matches: tuple[Match, ...]) -> frozenset[str]:
     return frozenset(name for match in matches for name in match.fields)
 
 
-def read_question(
-    query: str, dictionary: FieldDictionary, language: str | None, aliases: Mapping[str, Mapping[str, str]]
-) -> Question:
+def read_question(query: str, dictionary: FieldDictionary, language: str | None) -> Question:
     """Fold a question and run the automaton over it."""
     examined = query[:MAX_EXAMINED]
     comparable = fold_query(examined)
-    matches = [*dictionary.matcher.matches(comparable.text), *alias_matches(dictionary, aliases, comparable.text)]
+    matches = tuple(dictionary.matcher.matches(comparable.text))
     ends: dict[int, tuple[Match, ...]] = {}
     starts: dict[int, tuple[Match, ...]] = {}
     for match in matches:
@@ -96,123 +94,27 @@ def read_question(
         languages=languages,
         stems=(code, *sorted(languages - {"th", code})),
         decimal=decimal_sign(code),
-        matches=tuple(matches),
+        matches=matches,
         _ends=ends,
         _starts=starts,
     )
 
 
-# People in a question: a family name stands for the stored names that have it, a given name narrows them.
-
-CUED: Final = 0.75
-ALONE: Final = 0.5
-GIVEN_BONUS: Final = 0.1
-"""What is added where a given name or an initial stands beside the family name."""
-
-_MAX_GIVEN: Final = 3
-_MIN_ALONE: Final = 4
-_WORD_BEFORE: Final = re.compile(r"(?:^|[\s,;:(\"'.-])(?P<word>[^\W\d_]{1,24})(?P<stop>\.?)[ -]?\Z")
-_INITIALS_BEHIND: Final = re.compile(r",? ?(?P<initials>(?:[^\W\d_]\.[ -]?){1,3})")
-_BETWEEN_NAMES: Final = re.compile(r"[ ,]*(?:and|or|y|e|o|u|ni|nor|&|และ|หรือ)?[ ]*")
-_SENTENCE_START: Final = re.compile(r"(?:^|[.?!:;\n(])[ \"'¿¡]*\Z")
-_MAX_NAME_CHARS: Final = 80
-
-
-@dataclass(frozen=True, slots=True)
-class Person:
-    """A person that a question names: where, who it can be, and how sure that is."""
-
-    start: int
-    end: int
-    refs: tuple[ValueRef, ...]
-    certainty: float
-    cued: bool
-
-
-def recognise_person(question: Question, match: Match, refs: Sequence[ValueRef], last_cued: int) -> Person | None:
-    """Decide whether a family name in a question is meant as one.
-
-    Behind a word such as ``by``, or in a list that began behind one, it counts. Elsewhere it must be written with a
-    capital inside a sentence and be no common word.
-    """
-    start, end, given = _given(question, match)
-    kept = tuple(ref for ref in (_narrowed(question, match, ref, given) for ref in refs) if ref is not None)
-    if not kept:
-        return None
-    before = question.text[max(0, start - _MAX_NAME_CHARS) : start]
-    listed = 0 <= last_cued <= start and _BETWEEN_NAMES.fullmatch(question.text, last_cued, start) is not None
-    named = any(ref.field in question.named_before(start)[0] for ref in refs)
-    cued = listed or named or _by_words().search(before) is not None
-    if not _counts(question, match, cued=cued, given=bool(given)):
-        return None
-    certainty = (CUED if cued else ALONE) + (GIVEN_BONUS if given else 0.0)
-    return Person(start, end, kept, certainty, cued)
-
-
-def _counts(question: Question, match: Match, *, cued: bool, given: bool) -> bool:
-    text = question.text[match.start : match.end]
-    capital = question.shown(match.start, match.end)[:1].isupper()
-    if text in grammar_words():
-        return capital and given and cued
-    if cued:
-        return capital or text not in common_words()
-    ordinary = len(text) < _MIN_ALONE or text in common_words() or question.query.isupper()
-    first = _SENTENCE_START.search(question.text, max(0, match.start - 8), match.start) is not None
-    return capital and not ordinary and (given or not first)
-
-
-def _given(question: Question, match: Match) -> tuple[int, int, tuple[str, ...]]:
-    """Find the given names around a family name: where the whole name begins and ends, and what they are."""
-    behind = _INITIALS_BEHIND.match(question.text, match.end)
-    if behind is not None:
-        return match.start, behind.end("initials"), tuple(re.findall(r"[^\W\d_]", behind["initials"]))
-    start, words = match.start, list[str]()
-    lower = not any(char.isupper() for char in question.query)
-    while len(words) < _MAX_GIVEN:
-        found = _WORD_BEFORE.search(question.text, max(0, start - 28), start)
-        if found is None:
-            break
-        capital = question.shown(found.start("word"), found.end("word"))[:1].isupper()
-        initial = len(found["word"]) == 1
-        if not (initial and found["stop"]) and (found["word"] in grammar_words() or found["word"] in titles()):
-            break
-        if not (capital or lower) or (found["stop"] and not initial) or (lower and not initial and words):
-            break
-        words.insert(0, found["word"])
-        start = found.start("word")
-    return start, match.end, tuple(words)
-
-
-def _narrowed(question: Question, match: Match, ref: ValueRef, given: tuple[str, ...]) -> ValueRef | None:
-    names = question.dictionary.matcher.families[ref.field].get(question.text[match.start : match.end], [])
-    kept = tuple(stored for name, stored in names if compatible(given, name.given))
-    return ValueRef(ref.field, kept, "family") if kept else None
-
-
-@lru_cache(1)
-def _by_words() -> re.Pattern[str]:
-    """Words right before a name that say it is a person's: by, de, โดย."""
-    words = {phrase for phrase, readings in phrases().items() if any(r.symbol == "J" for r in readings)}
-    listed = "|".join(re.escape(word) for word in sorted({*words, "de", "del", "either"}, key=len, reverse=True))
-    forms = "|".join(re.escape(word) for word in sorted(titles(), key=len, reverse=True))
-    return re.compile(rf"(?:^|[\s,(]|[\u0e00-\u0e7f])(?:{listed}) *(?:(?:{forms}) *)?\Z")
-
-
-# Which of the values that stand in a question are meant, and how sure that is.
+# --- values: which of those that stand in a question are meant, and how sure that is ---------------------------------
 #
 # A value is surest where its field is named beside it. Numbers alone, single letters, roman numerals, stop words and
 # the free subject words of a topical field count only there (or, for the last, in quotation marks): ``text`` or
 # ``1960`` in a question is rarely a value. The longest match wins, so ``น.ส.3ก`` is never taken for ``น.ส.3``. A
 # value of several fields counts for the field that is named, else for any of them, with less certainty.
 
-NAMED: Final = 0.95
-QUOTED: Final = 0.9
-PLAIN: Final = {"exact": 0.8, "alias": 0.8, "stem": 0.7, "flag": 0.6}
-DISTINCT_BONUS: Final = 0.1
-UNSURE: Final = 0.5
-COMMON: Final = 0.35
-SEVERAL_FIELDS: Final = 0.7
-OTHER_FIELD: Final = 0.8
+_NAMED: Final = 0.95
+_QUOTED: Final = 0.9
+_PLAIN: Final = {"exact": 0.8, "stem": 0.7, "flag": 0.6}
+_DISTINCT_BONUS: Final = 0.1
+_UNSURE: Final = 0.5
+_COMMON: Final = 0.35
+_SEVERAL_FIELDS: Final = 0.7
+_OTHER_FIELD: Final = 0.8
 """Factor where another field is named beside a value than the one that has it."""
 
 _MAX_FIELDS: Final = 4
@@ -224,69 +126,56 @@ _ROMAN: Final = re.compile(r"[ivxlc]{1,6}")
 class NamedValue:
     """A value that a question names."""
 
-    start: int
-    end: int
     refs: tuple[ValueRef, ...]
     certainty: float  # In (0, 1]
-    cued: bool = False
-    span: tuple[int, int] = (0, 0)
+    place: tuple[int, int]  # Where the value itself stands in the folded text
+    span: tuple[int, int]  # The same with the name of its field or the word that negates it
 
 
 def find_values(question: Question) -> list[NamedValue]:
     """Find the values that a question names, in reading order, without overlap."""
-    hits = [hit for match in question.matches if match.values for hit in (_judge(question, match),) if hit]
-    chosen = _longest([*hits, *_people(question)])
+    chosen = _longest([*_judge(question, question.matches), *_find_people(question)])
     for language in question.stems:
-        taken = [(hit.start, hit.end) for hit in chosen]
+        taken = [value.place for value in chosen]
         inflected = question.dictionary.matcher.inflected(question.folded, language, taken)
-        chosen = _longest([*chosen, *(hit for match in inflected for hit in (_judge(question, match),) if hit)])
+        chosen = _longest([*chosen, *_judge(question, inflected)])
     return chosen
 
 
-def _longest(hits: list[NamedValue]) -> list[NamedValue]:
+def _longest(values: list[NamedValue]) -> list[NamedValue]:
     kept: list[NamedValue] = []
     covered: set[int] = set()
-    for hit in sorted(hits, key=lambda h: (h.start - h.end, h.start, -h.certainty)):
-        if covered.isdisjoint(range(hit.start, hit.end)):
-            covered.update(range(hit.start, hit.end))
-            kept.append(hit)
-    return sorted(kept, key=lambda hit: hit.start)
+    for value in sorted(values, key=lambda v: (v.place[0] - v.place[1], v.place[0], -v.certainty)):
+        if covered.isdisjoint(range(*value.place)):
+            covered.update(range(*value.place))
+            kept.append(value)
+    return sorted(kept, key=lambda value: value.place)
 
 
-def _people(question: Question) -> list[NamedValue]:
-    found: list[NamedValue] = []
-    last_cued = -1
-    for match in sorted(question.matches, key=lambda m: (m.start, -m.end)):
-        refs = [ref for ref in match.values if ref.how == "family"]
-        person = recognise_person(question, match, refs, last_cued) if refs else None
-        if person is not None:
-            last_cued = match.end if person.cued else last_cued
-            span = person.start, person.end
-            found.append(NamedValue(*span, person.refs, person.certainty, person.cued, span))
-    return found
+def _judge(question: Question, matches: Iterable[Match]) -> list[NamedValue]:
+    judged = [_judge_one(question, match) for match in matches]
+    return [value for value in judged if value is not None]
 
 
-def _judge(question: Question, match: Match) -> NamedValue | None:
+def _judge_one(question: Question, match: Match) -> NamedValue | None:
     refs = [ref for ref in match.values if ref.how != "family"]
     if not refs:
         return None
-    named, span = _named(question, match)
+    own = match.start, match.end
+    named, span = _fields_beside(question, match)
     meant = tuple(ref for ref in refs if ref.field in named)
     if meant:
-        return NamedValue(
-            match.start, match.end, meant, NAMED if len(meant) == 1 else NAMED * SEVERAL_FIELDS, span=span
-        )
-    judged = [(ref, _unnamed(question, match, ref)) for ref in refs]
+        return NamedValue(meant, _NAMED * (_SEVERAL_FIELDS if len(meant) > 1 else 1.0), own, span)
+    judged = [(ref, _certainty_unnamed(question, match, ref)) for ref in refs]
     usable = [(ref, certainty) for ref, certainty in judged if certainty is not None]
     if not usable or len(usable) > _MAX_FIELDS:
         return None
     certainty = min(certainty for _, certainty in usable)
-    certainty *= (SEVERAL_FIELDS if len(usable) > 1 else 1.0) * (OTHER_FIELD if named else 1.0)
-    own = match.start, match.end
-    return NamedValue(*own, tuple(ref for ref, _ in usable), certainty, span=own)
+    certainty *= (_SEVERAL_FIELDS if len(usable) > 1 else 1.0) * (_OTHER_FIELD if named else 1.0)
+    return NamedValue(tuple(ref for ref, _ in usable), certainty, own, own)
 
 
-def _named(question: Question, match: Match) -> tuple[frozenset[str], tuple[int, int]]:
+def _fields_beside(question: Question, match: Match) -> tuple[frozenset[str], tuple[int, int]]:
     """Fields named before a match or, where words stand between spaces, behind it; with the whole stretch."""
     own = match.start, match.end
     text = question.text[match.start : match.end]
@@ -301,25 +190,25 @@ def _named(question: Question, match: Match) -> tuple[frozenset[str], tuple[int,
 
 
 def _as_stored(question: Question, match: Match) -> bool:
-    shown = question.shown(match.start, match.end)
+    shown = question.as_written(match.start, match.end)
     return any(shown in ref.originals for ref in match.values)
 
 
-def _unnamed(question: Question, match: Match, ref: ValueRef) -> float | None:
+def _certainty_unnamed(question: Question, match: Match, ref: ValueRef) -> float | None:
     """How sure a value is whose field is not named; ``None`` where it does not count."""
     text = question.text[match.start : match.end]
     around = question.text[match.start - 1 : match.start] + question.text[match.end : match.end + 1]
     info = question.dictionary.fields[ref.field]
     if around == '""':
-        return UNSURE if info.topical else QUOTED
+        return _UNSURE if info.topical else _QUOTED
     if info.topical or text in grammar_words() or _says_nothing(text):
         return None
     if text in common_words():
-        return COMMON
-    if _is_short(text) or _other_capitals(question.shown(match.start, match.end), ref):
-        return UNSURE if _as_stored(question, match) else None
+        return _COMMON
+    if _is_short(text) or _other_capitals(question.as_written(match.start, match.end), ref):
+        return _UNSURE if _as_stored(question, match) else None
     distinct = " " in text or any(char.isdigit() for char in text)
-    return PLAIN[ref.how] + (DISTINCT_BONUS if distinct else 0.0)
+    return _PLAIN[ref.how] + (_DISTINCT_BONUS if distinct else 0.0)
 
 
 def _says_nothing(text: str) -> bool:
@@ -340,7 +229,101 @@ def _other_capitals(shown: str, ref: ValueRef) -> bool:
     return short and shown not in ref.originals and not UNSPACED.match(shown)
 
 
-# A question as a string of letters, one for each thing in it, over which patterns of restrictions run.
+# --- people: a family name stands for the stored names that have it, a given name narrows them.
+
+_CUED: Final = 0.75
+_ALONE: Final = 0.5
+_GIVEN_BONUS: Final = 0.1
+"""What is added where a given name or an initial stands beside the family name."""
+
+_MAX_GIVEN: Final = 3
+_MIN_ALONE: Final = 4
+_WORD_BEFORE: Final = re.compile(r"(?:^|[\s,;:(\"'.-])(?P<word>[^\W\d_]{1,24})(?P<stop>\.?)[ -]?\Z")
+_INITIALS_BEHIND: Final = re.compile(r",? ?(?P<initials>(?:[^\W\d_]\.[ -]?){1,3})")
+_BETWEEN_NAMES: Final = re.compile(r"[ ,]*(?:and|or|y|e|o|u|ni|nor|&|และ|หรือ)?[ ]*")
+_SENTENCE_START: Final = re.compile(r"(?:^|[.?!:;\n(])[ \"'¿¡]*\Z")
+_MAX_NAME_CHARS: Final = 80
+
+
+def _find_people(question: Question) -> list[NamedValue]:
+    found: list[NamedValue] = []
+    last_cued = -1  # Where the last name ends that a word such as "by" announced
+    for match in sorted(question.matches, key=lambda m: (m.start, -m.end)):
+        refs = [ref for ref in match.values if ref.how == "family"]
+        if not refs:
+            continue
+        start, end, given = _find_given(question, match)
+        kept = tuple(ref for ref in (_narrow(question, match, ref, given) for ref in refs) if ref is not None)
+        cued = _is_cued(question, start, refs, last_cued)
+        if kept and _is_person(question, match, cued=cued, given=bool(given)):
+            last_cued = match.end if cued else last_cued
+            certainty = (_CUED if cued else _ALONE) + (_GIVEN_BONUS if given else 0.0)
+            found.append(NamedValue(kept, certainty, (start, end), (start, end)))
+    return found
+
+
+def _is_cued(question: Question, start: int, refs: Sequence[ValueRef], last_cued: int) -> bool:
+    """Tell whether a name stands behind its field or a word such as ``by``, or in a list that began behind one."""
+    listed = 0 <= last_cued <= start and _BETWEEN_NAMES.fullmatch(question.text, last_cued, start) is not None
+    named = question.named_before(start)[0]
+    before = question.text[max(0, start - _MAX_NAME_CHARS) : start]
+    return listed or any(ref.field in named for ref in refs) or _by_words().search(before) is not None
+
+
+def _is_person(question: Question, match: Match, *, cued: bool, given: bool) -> bool:
+    """Decide whether a family name is meant as one.
+
+    Behind a cue it counts. Elsewhere it must be written with a capital inside a sentence and be no common word.
+    """
+    text = question.text[match.start : match.end]
+    capital = question.as_written(match.start, match.end)[:1].isupper()
+    if text in grammar_words():
+        return capital and given and cued
+    if cued:
+        return capital or text not in common_words()
+    ordinary = len(text) < _MIN_ALONE or text in common_words() or question.query.isupper()
+    first = _SENTENCE_START.search(question.text, max(0, match.start - 8), match.start) is not None
+    return capital and not ordinary and (given or not first)
+
+
+def _find_given(question: Question, match: Match) -> tuple[int, int, tuple[str, ...]]:
+    """Find the given names around a family name: where the whole name begins and ends, and what they are."""
+    behind = _INITIALS_BEHIND.match(question.text, match.end)
+    if behind is not None:
+        return match.start, behind.end("initials"), tuple(re.findall(r"[^\W\d_]", behind["initials"]))
+    start, words = match.start, list[str]()
+    lower = not any(char.isupper() for char in question.query)
+    while len(words) < _MAX_GIVEN:
+        found = _WORD_BEFORE.search(question.text, max(0, start - 28), start)
+        if found is None:
+            break
+        capital = question.as_written(found.start("word"), found.end("word"))[:1].isupper()
+        initial = len(found["word"]) == 1
+        if not (initial and found["stop"]) and (found["word"] in grammar_words() or found["word"] in titles()):
+            break
+        if not (capital or lower) or (found["stop"] and not initial) or (lower and not initial and words):
+            break
+        words.insert(0, found["word"])
+        start = found.start("word")
+    return start, match.end, tuple(words)
+
+
+def _narrow(question: Question, match: Match, ref: ValueRef, given: tuple[str, ...]) -> ValueRef | None:
+    names = question.dictionary.matcher.families[ref.field].get(question.text[match.start : match.end], [])
+    kept = tuple(stored for name, stored in names if compatible(given, name.given))
+    return ValueRef(ref.field, kept, "family") if kept else None
+
+
+@lru_cache(1)
+def _by_words() -> re.Pattern[str]:
+    """Words right before a name that say it is a person's: by, de, โดย."""
+    words = {phrase for phrase, readings in phrases().items() if any(r.symbol == "J" for r in readings)}
+    listed = "|".join(re.escape(word) for word in sorted({*words, "de", "del", "either"}, key=len, reverse=True))
+    forms = "|".join(re.escape(word) for word in sorted(titles(), key=len, reverse=True))
+    return re.compile(rf"(?:^|[\s,(]|[\u0e00-\u0e7f])(?:{listed}) *(?:(?:{forms}) *)?\Z")
+
+
+# --- letters: a question as a string, one letter for each thing in it, over which patterns of restrictions run --------
 #
 # The letters are those of the lexicon; beside them ``V`` is a value, ``F`` the name of a field, ``N`` a number, ``4``
 # a number of four digits that may be a year, ``Z`` a decade, ``Q`` an amount with a unit, ``D`` a date, ``m`` a month
@@ -374,7 +357,7 @@ class Stream:
     def __post_init__(self) -> None:
         object.__setattr__(self, "symbols", "".join(item.symbol for item in self.items))
 
-    def rewritten(self, pattern: re.Pattern[str], make: Callable[[Sequence[Item]], Item | None]) -> Stream:
+    def rewrite(self, pattern: re.Pattern[str], make: Callable[[Sequence[Item]], Item | None]) -> Stream:
         """Replace every stretch that fits a pattern by one item, where ``make`` gives one."""
         items: list[Item] = []
         done = 0
@@ -387,23 +370,23 @@ class Stream:
         return Stream((*items, *self.items[done:]))
 
 
-def read_stream(question: Question, hits: Sequence[NamedValue]) -> Stream:
+def read_stream(question: Question, values: Sequence[NamedValue]) -> Stream:
     """Cut a question into things."""
-    items = [Item("V", hit.start, hit.end, hit) for hit in hits]
-    covered = {at for hit in hits for at in range(hit.start, hit.end)}
-    cues = _cues(question, covered)
+    items = [Item("V", *value.place, value) for value in values]
+    covered = {at for value in values for at in range(*value.place)}
+    cues = _choose_cues(question, covered)
     covered.update(at for cue in cues for at in range(cue.start, cue.end))
     edges = {cue.end for cue in cues}, {cue.start for cue in cues}
     for found in _PIECE.finditer(question.text):
         if found.start() not in covered:
-            items.extend(_piece(question, found, edges))
-    stream = Stream(tuple(_read(question, sorted([*items, *cues], key=lambda item: item.start))))
+            items.extend(_read_piece(question, found, edges))
+    stream = Stream(tuple(_read_cues(question, sorted([*items, *cues], key=lambda item: item.start))))
     for pattern, make in _COMPOSITIONS:
-        stream = stream.rewritten(pattern, make)
+        stream = stream.rewrite(pattern, make)
     return stream
 
 
-def _cues(question: Question, covered: set[int]) -> list[Match]:
+def _choose_cues(question: Question, covered: set[int]) -> list[Match]:
     """Choose the longest among overlapping cues and names of fields."""
     taken = set(covered)
     chosen: list[Match] = []
@@ -415,10 +398,10 @@ def _cues(question: Question, covered: set[int]) -> list[Match]:
     return chosen
 
 
-def _piece(question: Question, found: re.Match[str], edges: tuple[set[int], set[int]]) -> list[Item]:
+def _read_piece(question: Question, found: re.Match[str], edges: tuple[set[int], set[int]]) -> list[Item]:
     text, start, end = found[0], found.start(), found.end()
     if text[0].isdigit():
-        return _figures(question, found, edges)
+        return _read_figures(question, found, edges)
     if text[0] in "<>=≤≥":
         return [Item("O", start, end, _SIGNS[text])] if text in _SIGNS else []
     if text in ".:" and question.text[end : end + 1].isalnum():
@@ -426,7 +409,7 @@ def _piece(question: Question, found: re.Match[str], edges: tuple[set[int], set[
     return [Item("," if text in ",;" else "." if text in ".:!?()" else "W", start, end)]
 
 
-def _figures(question: Question, found: re.Match[str], edges: tuple[set[int], set[int]]) -> list[Item]:
+def _read_figures(question: Question, found: re.Match[str], edges: tuple[set[int], set[int]]) -> list[Item]:
     text, start, end = found[0], found.start(), found.end()
     decade = _DECADE_END.match(question.text, end) if _DECADE.fullmatch(text) else None
     if decade is not None:
@@ -449,17 +432,17 @@ def _is_code(text: str, start: int, end: int, edges: tuple[set[int], set[int]]) 
     return behind.isascii() and behind.isalpha() and end not in cue_starts
 
 
-def _read(question: Question, mixed: Sequence[Item | Match]) -> list[Item]:
+def _read_cues(question: Question, mixed: Sequence[Item | Match]) -> list[Item]:
     """Give each cue the reading that fits its place, and leave out fillers."""
     items: list[Item] = []
     for thing in mixed:
-        item = thing if isinstance(thing, Item) else _as_item(question, thing, items)
+        item = thing if isinstance(thing, Item) else _read_cue(question, thing, items)
         if item.symbol != "-":
             items.append(item)
     return items
 
 
-def _as_item(question: Question, match: Match, before: Sequence[Item]) -> Item:
+def _read_cue(question: Question, match: Match, before: Sequence[Item]) -> Item:
     behind_number = bool(before) and before[-1].symbol in _NUMERIC
     reading = choose(match.readings, question.languages, behind_number=behind_number)
     if match.fields and (reading is None or reading.symbol not in "YU"):
@@ -469,14 +452,14 @@ def _as_item(question: Question, match: Match, before: Sequence[Item]) -> Item:
     return Item(reading.symbol, match.start, match.end, reading.value)
 
 
-def _times_factor(items: Sequence[Item]) -> Item:
+def _multiply(items: Sequence[Item]) -> Item:
     value = items[0].value
     for item in items[1:]:
         value *= item.value
     return Item("N", items[0].start, items[-1].end, value)
 
 
-def _amount(items: Sequence[Item]) -> Item | None:
+def _join_amount(items: Sequence[Item]) -> Item | None:
     if items[0].symbol == "U":
         if not units()[items[0].value].is_money:
             return None
@@ -488,7 +471,7 @@ def _amount(items: Sequence[Item]) -> Item | None:
     return Item("Q", min(item.start for item in items), max(item.end for item in items), amount)
 
 
-def _dated(items: Sequence[Item]) -> Item | None:
+def _join_date(items: Sequence[Item]) -> Item | None:
     month = next(int(item.value) for item in items if item.symbol == "M")
     year = next(int(item.value) for item in items if item.symbol == "4")
     day = next((item.value for item in items if item.symbol == "N"), None)
@@ -501,7 +484,7 @@ def _dated(items: Sequence[Item]) -> Item | None:
     return Item("m" if day is None else "D", items[0].start, items[-1].end, moment)
 
 
-def _decade(items: Sequence[Item]) -> Item | None:
+def _join_decade(items: Sequence[Item]) -> Item | None:
     year = int(items[-1].value)
     if items[-1].symbol == "N":
         year = 1900 + year if 20 <= year <= 90 and float(items[-1].value).is_integer() else 0
@@ -509,9 +492,9 @@ def _decade(items: Sequence[Item]) -> Item | None:
 
 
 _COMPOSITIONS: Final[tuple[tuple[re.Pattern[str], Callable[[Sequence[Item]], Item | None]], ...]] = (
-    (re.compile(r"[N4]X{1,2}"), _times_factor),
-    (re.compile(r"(?:[N4]U){1,3}"), _amount),
-    (re.compile(r"U[N4](?![XU])"), _amount),
-    (re.compile(r"N[IG]?M[IGYE,]{0,3}4E?|MN,?[IG]?4E?|M[IGYE,]{0,3}4E?"), _dated),
-    (re.compile(r"S[N4]"), _decade),
+    (re.compile(r"[N4]X{1,2}"), _multiply),
+    (re.compile(r"(?:[N4]U){1,3}"), _join_amount),
+    (re.compile(r"U[N4](?![XU])"), _join_amount),
+    (re.compile(r"N[IG]?M[IGYE,]{0,3}4E?|MN,?[IG]?4E?|M[IGYE,]{0,3}4E?"), _join_date),
+    (re.compile(r"S[N4]"), _join_decade),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Final, TypeVar
 
 from agentic_retriever.text.numbers import BUDDHIST, Amount, Moment, units
@@ -31,21 +30,13 @@ from agentic_retriever.understanding.question import (
     read_stream,
 )
 
-NO_ALIASES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
-
 _SURE: Final = 0.7
 _UNSURE_BELOW: Final = 0.5
 
 
-def understand(
-    query: str,
-    fields: FieldDictionary,
-    *,
-    language: str | None = None,
-    aliases: Mapping[str, Mapping[str, str]] = NO_ALIASES,
-) -> Understood:
+def understand(query: str, fields: FieldDictionary, *, language: str | None = None) -> Understood:
     """Find the restrictions that a question asks for, in the words of the index's own fields."""
-    question = read_question(query, fields, language, aliases)
+    question = read_question(query, fields, language)
     values = find_values(question)
     stream = read_stream(question, values)
     quantities, used = _find_quantities(question, stream)
@@ -331,8 +322,9 @@ def _amount_of(stream: Stream, first: int, behind: int) -> Amount | None:
     if stream.symbols[first] not in "OH":
         return None
     for item in stream.items[behind : behind + _MAX_BORROWED]:
-        if item.symbol == "Q" and isinstance(item.value, Amount):
-            return item.value
+        if item.symbol == "Q":
+            borrowed: Amount = item.value
+            return borrowed
         if item.symbol not in "ACWOH,":
             break
     return None

@@ -31,8 +31,8 @@ PAPERS = [
 ]
 
 
-def dictionary(rows, **options):
-    return FieldDictionary.build(((str(at), row) for at, row in enumerate(rows)), **options)
+def dictionary(rows):
+    return FieldDictionary.build(rows)
 
 
 def said(understood):

@@ -6,7 +6,6 @@ import math
 import pytest
 from question_filters_material import DEEDS, GOODS, PAPERS, dictionary, said
 
-from agentic_retriever.errors import ConfigError
 from agentic_retriever.understanding.fields import FieldDictionary, FieldKind
 from agentic_retriever.understanding.understanding import understand
 
@@ -46,13 +45,11 @@ def test_people_and_topics_are_told_apart():
 
 def test_fields_that_ingestion_sets_are_left_out():
     assert set(dictionary([{"title": "x", "page": 3, "kind": "y"}]).fields) == {"kind"}
-    assert set(dictionary([{"title": "x", "kind": "y"}], exclude=()).fields) == {"title", "kind"}
 
 
-def test_values_are_capped_and_it_is_told():
-    fields = dictionary([{"a": f"v{at:03}"} for at in range(10)], max_values=4).fields
-    assert len(fields["a"].values) == 4
-    assert not fields["a"].complete
+def test_values_are_capped(monkeypatch):
+    monkeypatch.setattr("agentic_retriever.understanding.fields._MAX_VALUES", 4)
+    assert len(dictionary([{"a": f"v{at:03}"} for at in range(10)]).fields["a"].values) == 4
 
 
 def test_odd_metadata_is_no_trouble():
@@ -66,15 +63,9 @@ def test_odd_metadata_is_no_trouble():
     assert set(fields) <= {"v", "d", "mixed"}
 
 
-def test_units_and_names_can_be_configured():
-    rows = [{"size": 3.0}, {"size": 30.0}]
-    assert understand("more than 5 ha", dictionary(rows)).clauses == ()
-    assert said(understand("more than 5 ha", dictionary(rows, units_of={"size": "ha"}))) == ["size is above 5"]
-    assert said(understand("girth over 5", dictionary(rows, words_of={"size": ["girth"]}))) == ["size is above 5"]
-    with pytest.raises(ConfigError, match="did you mean"):
-        dictionary(rows, units_of={"size": "raii"})
-    with pytest.raises(ConfigError, match="max_values"):
-        dictionary(rows, max_values=0)
+def test_a_unit_comes_from_the_name_of_a_field():
+    assert understand("more than 5 ha", dictionary([{"size": 3.0}, {"size": 30.0}])).clauses == ()
+    assert said(understand("more than 5 ha", dictionary([{"size_ha": 3.0}]))) == ["size_ha is above 5"]
 
 
 def test_an_index_without_metadata_understands_nothing():

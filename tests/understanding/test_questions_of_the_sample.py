@@ -21,7 +21,7 @@ def sample(name):
     folder = next(index.folder for index in SAMPLE_INDEXES if index.name == name)
     documents = [one for path in sorted(folder.iterdir()) for one in read_source(path, root=folder)]
     metadata = {one.doc_id: dict(one.metadata) for one in documents if isinstance(one, SourceDocument)}
-    return metadata, FieldDictionary.build(metadata.items())
+    return metadata, FieldDictionary.build(metadata.values())
 
 
 def found(understood, metadata):
@@ -61,7 +61,7 @@ def test_people_named_in_a_question_about_articles(shared_data):
     folder = shared_data / "collections" / "cacm"
     records = [json.loads(line) for line in (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
     metadata = {record["_id"]: record["metadata"] for record in records}
-    fields = FieldDictionary.build(metadata.items())
+    fields = FieldDictionary.build(metadata.values())
     queries = [json.loads(line) for line in (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()]
     qrels = [line.split() for line in (folder / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()]
     understood = {query["_id"]: understand(query["text"], fields) for query in queries}
