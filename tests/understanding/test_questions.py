@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import time
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llama_index.core.vector_stores.types import MetadataFilters
 from question_filters_material import DEEDS, GOODS, PAPERS, dictionary, said, selected
 
+from agentic_retriever.filters import check_filters
 from agentic_retriever.understanding.understanding import understand
+from agentic_retriever.understanding.words import fold_query, folded, phrases, tables
 
 DEED_FIELDS = dictionary(DEEDS)
 GOODS_FIELDS = dictionary(GOODS)
@@ -140,34 +147,15 @@ def test_restrictions_on_papers(query, expected):
 
 @pytest.mark.parametrize(
     "query",
-    [
-        "",
-        "no",
-        "บ้านเลขที่ 5",
-        "5",
-        "2560",
-        "10 apples and 1990 pears",
-        "พื้นที่",
-        "more than ever",
-        "น.ส.30",
-        "แม่ริมี่",
-    ],
+    ["", "no", "บ้านเลขที่ 5", "5", "2560", "10 apples and 1990 pears", "พื้นที่", "more than ever", "น.ส.30", "แม่ริมี่"],
 )
 def test_no_restriction_on_deeds(query):
     assert understand(query, DEED_FIELDS).clauses == ()
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "is it so",  # IT is a value, it is not
-        "XNS-3",
-        "NS-31",
-        "Madridista",
-        "5/6/2021",  # May or June
-        "2 stones",
-    ],
-)
+# IT is a value, "it" is not; 5/6 is in May or June; there are no stones, free subject words are no restriction and
+# John Perlis is somebody else.
+@pytest.mark.parametrize("query", ["is it so", "XNS-3", "NS-31", "Madridista", "5/6/2021", "2 stones"])
 def test_no_restriction_on_goods(query):
     assert understand(query, GOODS_FIELDS, language="en").clauses == ()
 
@@ -175,13 +163,8 @@ def test_no_restriction_on_goods(query):
 @pytest.mark.parametrize(
     "query",
     [
-        "text about sorting",  # free subject words are no restriction
-        "1990",
-        "in 2500 words",
-        "papers from Perlis or others",
-        "John Perlis's ideas",  # somebody else
-        "perlis",
-        "over 2000",
+        *("text about sorting", "1990", "in 2500 words", "papers from Perlis or others"),
+        *("John Perlis's ideas", "perlis", "over 2000"),
     ],
 )
 def test_no_restriction_on_papers(query):
@@ -220,11 +203,8 @@ def test_a_named_field_is_surer_than_a_bare_value_and_that_than_a_common_word():
     assert certainty("Perlis, A. J.", PAPER_FIELDS) > certainty("by Perlis", PAPER_FIELDS)
 
 
-def test_an_unsure_value_does_not_widen_a_sure_one():
+def test_an_unsure_value_does_not_widen_a_sure_one_unless_or_vouches_for_it():
     assert said(understand("a report that is a text book", GOODS_FIELDS)) == ["kind is report"]
-
-
-def test_or_lets_a_sure_value_vouch_for_the_others():
     assert said(understand("a report or text", GOODS_FIELDS)) == ["kind is one of report, text"]
 
 
@@ -240,3 +220,75 @@ def test_years_kept_as_text_stay_text():
     rows = [{"year": "2019"}, {"year": "2021"}]
     understood = understand("since 2020", dictionary(rows))
     assert selected(understood, rows) == [1]
+
+
+# --- questions of any kind ------------------------------------------------------------------------------------------
+
+WORDS = st.sampled_from(
+    [
+        *sorted(phrases()),
+        *(str(value) for row in (*DEEDS, *GOODS, *PAPERS) for value in row.values()),
+        *("1990", "2560", "5", "10.5", "-", ",", '"'),
+    ]
+)
+TEXTS = st.one_of(
+    st.text(max_size=80), st.lists(WORDS, max_size=14).map(" ".join), st.lists(WORDS, max_size=8).map("".join)
+)
+ALL = dictionary([*DEEDS, *GOODS, *PAPERS])
+
+
+@settings(max_examples=400, deadline=None)
+@given(TEXTS, st.sampled_from([None, "en", "es", "th", "xx", ""]))
+def test_any_text_is_understood_without_error_and_within_the_known_fields(query, language):
+    understood = understand(query, ALL, language=language)
+    for clause in understood.clauses:
+        check_filters(MetadataFilters(filters=[clause.filter]), known_fields=ALL.fields)
+        assert 0 < clause.certainty <= 1
+        assert clause.say
+        assert clause.spans
+        assert all(0 <= start < end <= len(query) for start, end in clause.spans)
+    assert understood == understand(query, ALL, language=language)
+
+
+@settings(max_examples=200)
+@given(st.text(max_size=40))
+def test_folding_a_question_gives_what_folding_a_value_gives(text):
+    question = fold_query(text)
+    assert question.text.strip() == folded(text)
+    assert len(question.text) == len(question.starts) == len(question.ends)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(range(3)),
+    st.sampled_from(["province", "district", "deed_type"]),
+    st.sampled_from(["", "ที่ดิน ", "x "]),
+)
+def test_a_stored_value_is_found_wherever_it_stands(at, field, before):
+    value = DEEDS[at][field]
+    assert at in selected(understand(f"{before}{value} ครับ", dictionary(DEEDS)), DEEDS)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 400), st.integers(0, 400))
+def test_ranges_select_what_plain_comparison_selects(first, second):
+    rows = [{"area_rai": at / 4} for at in range(0, 400, 7)]
+    low, high = sorted((first, second))
+    understood = understand(f"between {low} and {high} rai", dictionary(rows), language="en")
+    assert selected(understood, rows) == [at for at, row in enumerate(rows) if low <= row["area_rai"] <= high]
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [("in 2019 or , by Perlis ", 5_000), ("Perlis A. ", 9_000), ("5 ไร่ 2 งาน ", 5_000), ("ก", 90_000), ("(", 90_000)],
+)
+def test_a_long_text_takes_no_longer_than_its_examined_part(text, times):
+    began = time.perf_counter()
+    understand(text * times, ALL, language="en")
+    assert time.perf_counter() - began < 2.0
+
+
+def test_every_language_describes_the_same():
+    kinds = [set(table["cues"]) - {"either"} for table in tables().values()]
+    assert all(one == kinds[0] for one in kinds)
+    assert all(set(table) == set(tables()["en"]) for table in tables().values())
