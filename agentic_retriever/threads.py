@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
 from enum import Enum
+from types import TracebackType
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from typing_extensions import Self
@@ -275,16 +277,31 @@ class Breaker:
             self.failed = 0
 
 
-def guarded(
-    what: str, call: Callable[[], T], *, error: type[AgenticRetrieverError] = StoreError, advice: str = "see the cause"
-) -> T:
-    """Call foreign code; whatever it raises comes out as an error of this package, of the kind ``error``.
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Around foreign code: whatever it raises comes out as an error of this package, of the kind ``error``.
 
     Only the type of what was raised is named, since the text of foreign errors may hold keys or documents.
     """
-    try:
+
+    what: str
+    error: type[AgenticRetrieverError] = StoreError
+    advice: str = "see the cause"
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The seam to foreign code: every library has errors of its own. What ends the program passes.
+        if isinstance(err, Exception) and not isinstance(err, AgenticRetrieverError):
+            raise self.error(f"{self.what} failed with {type(err).__name__}; {self.advice}") from err
+
+
+def guarded(
+    what: str, call: Callable[[], T], *, error: type[AgenticRetrieverError] = StoreError, advice: str = "see the cause"
+) -> T:
+    """Call foreign code within a :class:`Guard`."""
+    with Guard(what, error, advice):
         return call()
-    except AgenticRetrieverError:
-        raise
-    except Exception as err:  # the seam to foreign code: every library has errors of its own
-        raise error(f"{what} failed with {type(err).__name__}; {advice}") from err

@@ -26,7 +26,7 @@ from agentic_retriever.llm import ModelClient
 from agentic_retriever.retrievers.fusion import FusionModel
 from agentic_retriever.retrievers.node_copies import copied_node
 from agentic_retriever.schema import Degradation, Strategy, check_query, check_top_k
-from agentic_retriever.threads import Workers, guarded
+from agentic_retriever.threads import Guard, Workers
 from agentic_retriever.tracing import no_callbacks, spanned_by_base
 
 logger = logging.getLogger(__name__)
@@ -269,9 +269,15 @@ def with_hidden_metadata(node: BaseNode, **metadata: object) -> BaseNode:
 # Calls into stores and views, and running several sides of one search next to each other.
 
 
+def store_guard(what: str) -> Guard:
+    """Stand around a call into a store or view; what it raises comes out as an error of this package."""
+    return Guard(what, advice="see the cause, and check that the store is up and intact")
+
+
 def run_guarded(what: str, call: Callable[[], T]) -> T:
-    """Call into a store or view; what it raises comes out as an error of this package."""
-    return guarded(what, call, advice="see the cause, and check that the store is up and intact")
+    """Call into a store or view within :func:`store_guard`."""
+    with store_guard(what):
+        return call()
 
 
 def run_sides(
@@ -288,7 +294,8 @@ def run_sides(
     for name, future in futures.items():
         try:
             if future is None or future.cancel():
-                results[name] = run_guarded(name, sides[name])
+                with store_guard(name):
+                    results[name] = sides[name]()
             else:
                 results[name] = _awaited(name, future, timeout_s())
         except AgenticRetrieverError as err:  # noqa: PERF203 - each side fails by itself

@@ -125,7 +125,7 @@ class HybridRetriever(RetrieverAdapter):
         """Search both sides as for calibrated fusion, and do not merge them; for fitting the weights."""
         depth = max(CALIBRATED_DEPTH, request.top_k)
         sides = {
-            DENSE: self._dense_side(request, depth, self._settings.config.deadline_s),
+            DENSE: _Side.of(nearest(self._index, request, depth, self._settings.config.deadline_s)),
             BM25: self._with_background(keyword_side(self._index, request, depth)),
         }
         return SideLists.of(sides, depth)
@@ -172,14 +172,11 @@ class HybridRetriever(RetrieverAdapter):
         return run_sides(
             self._settings.workers,
             {
-                DENSE: lambda: self._dense_side(request, depth, left()),
+                DENSE: lambda: _Side.of(nearest(self._index, request, depth, left())),
                 BM25: lambda: completed(keyword_side(self._index, request, depth)),
             },
             timeout_s=left,
         )
-
-    def _dense_side(self, request: RetrievalRequest, depth: int, left_s: float) -> _Side:
-        return _Side.of(nearest(self._index, request, depth, left_s))
 
     def _fused_hits(self, request: RetrievalRequest, depth: int, left: Left) -> Sequence[Hit] | None:
         """Let the server merge both sides by reciprocal ranks, where there is one that can."""

@@ -25,6 +25,7 @@ from agentic_retriever.retrievers.base import (
     fetch_nodes,
     run_guarded,
     scores_of,
+    store_guard,
 )
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.threads import DeadlineCaller
@@ -110,7 +111,8 @@ def _query(
         # A group without clauses must not reach a store: some take it for "nothing", some for "everything".
         filters=None if is_empty(request.filters) else request.filters,
     )
-    return run_guarded(f"the store of index {index.name}", lambda: index.vector_store.query(query))
+    with store_guard(f"the store of index {index.name}"):
+        return index.vector_store.query(query)
 
 
 def _scored(result: VectorStoreQueryResult) -> list[NodeWithScore]:

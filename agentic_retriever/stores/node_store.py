@@ -196,7 +196,8 @@ class NodeStore(BasePydanticVectorStore, ABC):
             FilterError: The filters cannot be evaluated.
             StoreError: The disk or the server failed.
         """
-        hits = self._nearest(self._checked(query, kwargs))
+        search = self._checked(query, kwargs)
+        [hits] = self._find([search.vector], search.top_k, search.wanted)
         return VectorStoreQueryResult(
             nodes=[hit.node for hit in hits],
             similarities=[hit.score for hit in hits],
@@ -205,7 +206,8 @@ class NodeStore(BasePydanticVectorStore, ABC):
 
     def query_known(self, query: VectorStoreQuery, known: KnownPoints[FactT]) -> list[tuple[FactT, float]]:
         """Find as :meth:`query` does, and return facts about nodes instead of nodes; ``known`` learns what it lacks."""
-        hits = self._nearest(self._checked(query, {}))
+        search = self._checked(query, {})
+        [hits] = self._find([search.vector], search.top_k, search.wanted)
         facts = [(known.read(hit.node), hit.score) for hit in hits]
         return [(fact, score) for fact, score in facts if fact is not None]
 
@@ -439,9 +441,6 @@ class NodeStore(BasePydanticVectorStore, ABC):
         """Say which points are wanted; every restriction narrows the others."""
         kinds = {} if filters is None else self._kinds()
         return wanted_points(filters, kinds, node_ids=node_ids, doc_ids=doc_ids, substrings=self._finds_substrings)
-
-    def _nearest(self, search: _Search) -> list[Hit]:
-        return self._find([search.vector], search.top_k, search.wanted)[0]
 
     def _find(self, sides: Sequence[Side], top_k: int, wanted: WantedPoints) -> list[list[Hit]]:
         """Find the best wanted nodes of each side, by falling score and then by id."""
