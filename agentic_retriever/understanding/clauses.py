@@ -12,7 +12,6 @@ from typing import Final
 
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
-from agentic_retriever.errors import ConfigError
 from agentic_retriever.filters import MAX_VALUES, check_filters, merge_and, walk_clauses
 from agentic_retriever.schema import Degradation
 
@@ -32,22 +31,8 @@ class Clause:
 
     filter: MetadataFilter | MetadataFilters
     certainty: float  # How sure it is that the question means it, in (0, 1]
-    spans: tuple[tuple[int, int], ...]
+    spans: tuple[tuple[int, int], ...]  # Where it stands in the question, in order; () where a model says it alone
     say: str
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.certainty <= 1.0:
-            raise ConfigError(f"the certainty of a clause must be above 0 and at most 1, got {self.certainty!r}")
-
-    @property
-    def start(self) -> int:
-        """Offset of its first word in the question, in characters; 0 without a stretch."""
-        return self.spans[0][0] if self.spans else 0
-
-    @property
-    def end(self) -> int:
-        """Offset behind its last word in the question; 0 without a stretch."""
-        return self.spans[-1][1] if self.spans else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +65,13 @@ class Restriction:
 
 
 def in_reading_order(clauses: Iterable[Clause]) -> tuple[Clause, ...]:
-    """Sort clauses by where they stand in the question."""
-    return tuple(sorted(clauses, key=lambda clause: (clause.start, clause.end, clause.say)))
+    """Sort clauses by where they begin and end in the question, those that stand nowhere in it first."""
+
+    def place(clause: Clause) -> tuple[int, int, str]:
+        spans = clause.spans or ((0, 0),)
+        return spans[0][0], spans[-1][1], clause.say
+
+    return tuple(sorted(clauses, key=place))
 
 
 def one_of(field: str, values: Iterable[str | float], *, negated: bool = False) -> Restriction:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from agentic_retriever.text.numbers import Moment, add_up, decimal_sign, make_date, read_figures, units
@@ -13,14 +13,13 @@ from agentic_retriever.text.scripts import UNSPACED
 from agentic_retriever.understanding.fields import FieldDictionary, Match, ValueRef
 from agentic_retriever.understanding.words import (
     Folded,
-    choose,
+    choose_reading,
     common_words,
-    compatible,
+    fits_given_names,
     fold_query,
     grammar_words,
-    languages_in_use,
     phrases,
-    stem_language,
+    question_languages,
     titles,
 )
 
@@ -85,8 +84,7 @@ def read_question(query: str, dictionary: FieldDictionary, language: str | None)
         if match.fields:
             ends[match.end] = (*ends.get(match.end, ()), match)
             starts[match.start] = (*starts.get(match.start, ()), match)
-    code = stem_language(examined, language)
-    languages = languages_in_use(examined, language)
+    code, languages = question_languages(examined, language)
     return Question(
         query=query,
         folded=comparable,
@@ -229,7 +227,7 @@ def _other_capitals(shown: str, ref: ValueRef) -> bool:
     return short and shown not in ref.originals and not UNSPACED.match(shown)
 
 
-# --- people: a family name stands for the stored names that have it, a given name narrows them.
+# --- people: a family name stands for the stored names that have it, a given name narrows them ----------------------
 
 _CUED: Final = 0.75
 _ALONE: Final = 0.5
@@ -310,7 +308,7 @@ def _find_given(question: Question, match: Match) -> tuple[int, int, tuple[str, 
 
 def _narrow(question: Question, match: Match, ref: ValueRef, given: tuple[str, ...]) -> ValueRef | None:
     names = question.dictionary.matcher.families[ref.field].get(question.text[match.start : match.end], [])
-    kept = tuple(stored for name, stored in names if compatible(given, name.given))
+    kept = tuple(stored for name, stored in names if fits_given_names(given, name.given))
     return ValueRef(ref.field, kept, "family") if kept else None
 
 
@@ -352,10 +350,11 @@ class Stream:
     """The things in a question, in reading order, and their letters, one an item."""
 
     items: tuple[Item, ...]
-    symbols: str = ""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "symbols", "".join(item.symbol for item in self.items))
+    @cached_property
+    def symbols(self) -> str:
+        """The letters."""
+        return "".join(item.symbol for item in self.items)
 
     def rewrite(self, pattern: re.Pattern[str], make: Callable[[Sequence[Item]], Item | None]) -> Stream:
         """Replace every stretch that fits a pattern by one item, where ``make`` gives one."""
@@ -444,7 +443,7 @@ def _read_cues(question: Question, mixed: Sequence[Item | Match]) -> list[Item]:
 
 def _read_cue(question: Question, match: Match, before: Sequence[Item]) -> Item:
     behind_number = bool(before) and before[-1].symbol in _NUMERIC
-    reading = choose(match.readings, question.languages, behind_number=behind_number)
+    reading = choose_reading(match.readings, question.languages, behind_number=behind_number)
     if match.fields and (reading is None or reading.symbol not in "YU"):
         return Item("F", match.start, match.end, match.fields)
     if reading is None:

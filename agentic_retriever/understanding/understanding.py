@@ -37,12 +37,11 @@ _UNSURE_BELOW: Final = 0.5
 def understand(query: str, fields: FieldDictionary, *, language: str | None = None) -> Understood:
     """Find the restrictions that a question asks for, in the words of the index's own fields."""
     question = read_question(query, fields, language)
-    values = find_values(question)
-    stream = read_stream(question, values)
+    stream = read_stream(question, find_values(question))
     quantities, used = _find_quantities(question, stream)
     times = _find_times(question, stream, used)
     clauses = [
-        *_restrict_values(question, values, stream),
+        *_restrict_values(question, stream),
         *_restrict_ordered(question, quantities),
         *_restrict_ordered(question, times),
     ]
@@ -85,12 +84,11 @@ _TOPIC: Final = re.compile(r"\?[IGFJAB]{0,3}V(?:(?:,?[AC]|,)?[IGFJ]{0,3}V){0,30}
 _NEGATED_FLAG: Final = "false"
 
 
-def _restrict_values(question: Question, values: Sequence[NamedValue], stream: Stream) -> list[Clause]:
+def _restrict_values(question: Question, stream: Stream) -> list[Clause]:
     open_lists = _places(_WITH_OTHERS, stream)
     negated = _places(_NEGATED, stream)
-    places = [at for at, symbol in enumerate(stream.symbols) if symbol == "V"]
-    value_at = _weigh(dict(zip(places, values, strict=True)), stream)
-    alone = [at for at in places if at not in open_lists]
+    value_at = _weigh(stream)
+    alone = [at for at in value_at if at not in open_lists]
     clauses: list[Clause] = []
     for match in _EITHER.finditer(stream.symbols):
         group = [at for at in _values_in(match) if at not in negated | open_lists]
@@ -109,8 +107,9 @@ def _restrict_values(question: Question, values: Sequence[NamedValue], stream: S
     return clauses
 
 
-def _weigh(value_at: dict[int, NamedValue], stream: Stream) -> dict[int, NamedValue]:
-    """Weigh each value by what stands around it, and give a negated one the word that negates it."""
+def _weigh(stream: Stream) -> dict[int, NamedValue]:
+    """The values by their places, weighed by what stands around them; a negated one with the word that negates it."""
+    value_at: dict[int, NamedValue] = {at: one.value for at, one in enumerate(stream.items) if one.symbol == "V"}
     weighed = dict(value_at)
     for match in _LISTED.finditer(stream.symbols):
         # One sure value vouches for the others of its list: "memo or text".
@@ -152,6 +151,10 @@ def _no_value(values: Sequence[NamedValue]) -> Restriction:
 
 
 # --- what quantities and times share --------------------------------------------------------------------------------
+
+
+_SKIPPED: Final = frozenset("IGBOHRYEJ")
+_MAX_LOOK: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,9 +226,6 @@ def _fields_around(stream: Stream, first: int, behind: int) -> tuple[str, ...]:
     follows = behind < len(stream.items) and stream.items[behind].symbol == "F"
     return before or (stream.items[behind].value if follows else ())
 
-
-_SKIPPED: Final = frozenset("IGBOHRYEJ")
-_MAX_LOOK: Final = 4
 
 # --- quantities: ``5 to 10 rai``, ``más de 100 m2``, ``ไม่เกิน 3 ไร่`` ------------------------------------------------
 #

@@ -1,7 +1,7 @@
-"""Words that make a restriction out of a number or a value: the section ``filters`` of each language.
+"""Words and names in comparable form: how texts are folded, the lexicon of restrictions, and names of people.
 
-Phrases are written without regard to letter case and accents. Each kind of cue has a letter, so that a question becomes
-a short string of letters over which small patterns run.
+The lexicon is the section ``filters`` of each language. Its phrases are written without regard to letter case and
+accents. Each kind of cue has a letter, so that a question becomes a short string over which small patterns run.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from functools import lru_cache
 from typing import Any, Final
 
 from agentic_retriever.text import UNDETERMINED, detect_language, stopwords
-from agentic_retriever.text.language_files import section
+from agentic_retriever.text.language_files import listed, section
 from agentic_retriever.text.numbers import number_words
 from agentic_retriever.text.scripts import UNSPACED, lexical_form
 from agentic_retriever.text.tokens import fold
 
-# The form in which questions and metadata values are compared, with the way back to the question's characters.
+# --- the form in which questions and metadata values are compared, with the way back to the question's characters ----
 
 _ALIKE: Final = str.maketrans({**dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"), "’": "'", "‘": "'"})
 _QUOTES: Final = str.maketrans(dict.fromkeys("“”„«»", '"'))
@@ -114,7 +114,9 @@ def _fold_cluster(piece: str) -> str:
     return fold(lexical_form(piece).casefold()).translate(_ALIKE).translate(_QUOTES)
 
 
-SYMBOLS: Final[dict[str, str]] = {
+# --- the lexicon ----------------------------------------------------------------------------------------------------
+
+_SYMBOLS: Final[dict[str, str]] = {
     "compare": "O", "time": "R", "either": "H", "from": "G", "postfix": "P", "in": "I", "year": "Y", "era": "E",
     "between": "B", "to": "T", "and": "A", "or": "C", "not": "K", "by": "J", "others": "L", "decade": "S",
     "topic": "?", "filler": "-",
@@ -155,7 +157,7 @@ def phrases() -> Mapping[str, tuple[Reading, ...]]:
 def _cues(code: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str, str | float]]:
     """Go through the cues of one language: phrase, letter and value."""
     numbers, months = section("numbers")[code], section("dates")[code]["months"]
-    lists = [(SYMBOLS[kind], by_value) for kind, by_value in table["cues"].items()]
+    lists = [(_SYMBOLS[kind], by_value) for kind, by_value in table["cues"].items()]
     for symbol, by_value in (*lists, ("M", months), ("U", numbers["units"])):
         for value, phrases_of_value in by_value.items():
             yield from ((phrase, symbol, value) for phrase in phrases_of_value)
@@ -163,21 +165,24 @@ def _cues(code: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str, str |
         yield from ((phrase, symbol, float(number)) for phrase, number in by_phrase.items())
 
 
-def choose(readings: tuple[Reading, ...], languages: frozenset[str], *, behind_number: bool) -> Reading | None:
+def choose_reading(readings: tuple[Reading, ...], languages: frozenset[str], *, behind_number: bool) -> Reading | None:
     """Choose the reading of a phrase that fits its place; ``None`` where no language in use has it."""
     usable = [reading for reading in readings if reading.language in languages]
     fitting = [reading for reading in usable if (reading.symbol in _BEHIND_NUMBER) is behind_number]
     return next(iter(fitting or usable), None)
 
 
-def languages_in_use(query: str, language: str | None) -> frozenset[str]:
-    """Tell whose cues to look for: the question's language, Thai, which cannot be mistaken, and what else it may be."""
+def question_languages(query: str, language: str | None) -> tuple[str, frozenset[str]]:
+    """Tell whose stems serve for a question, ``"und"`` where nobody knows, and whose cues to look for.
+
+    These are those of its language, of Thai, which cannot be mistaken, and of what else it may be.
+    """
     code = (language or detect_language(query)).lower().replace("_", "-").split("-")[0]
     # One or two words are too few to tell a language by.
     if code in {"en", "es"} and (language is not None or len(query.split()) >= _MIN_WORDS):
-        return frozenset({code, "th"})
+        return code, frozenset({code, "th"})
     # Short questions are often taken for a neighbour of Spanish; Thai ones hold English words.
-    return frozenset({"en", "th"}) if code == "th" else frozenset(tables())
+    return code or UNDETERMINED, frozenset({"en", "th"} if code == "th" else tables())
 
 
 @lru_cache(1)
@@ -193,30 +198,24 @@ def concept_words() -> Mapping[str, tuple[str, ...]]:
 @lru_cache(1)
 def common_words() -> frozenset[str]:
     """Give words too common for a value to be recognised by them alone, folded."""
-    return frozenset(folded(word) for table in tables().values() for word in table["common"])
+    return frozenset(map(folded, listed("filters", "common")))
 
 
 @lru_cache(1)
 def grammar_words() -> frozenset[str]:
     """Give the stop words of every language here and the cues, folded: never taken for a value unless it is named."""
-    listed = {folded(word) for code in tables() for word in stopwords(code)}
+    ignored = {folded(word) for code in tables() for word in stopwords(code)}
     cues = {phrase for phrase, readings in phrases().items() if any(r.symbol not in "MUNX" for r in readings)}
-    return frozenset(listed | cues)
+    return frozenset(ignored | cues)
 
 
 @lru_cache(1)
 def titles() -> frozenset[str]:
     """Give the forms of address that stand before a name, folded."""
-    return frozenset(folded(word) for table in tables().values() for word in table["titles"])
+    return frozenset(map(folded, listed("filters", "titles")))
 
 
-def stem_language(query: str, language: str | None) -> str:
-    """Tell whose stems serve for a question."""
-    code = (language or detect_language(query)).lower().replace("_", "-").split("-")[0]
-    return "und" if code in {"", UNDETERMINED} else code
-
-
-# Names of people as bibliographies write them, and as questions do.
+# --- names of people, as bibliographies write them and as questions do ----------------------------------------------
 
 _SUFFIX: Final = re.compile(r"[ ,]+(?:jr|sr|ii|iii|iv)\.?$")
 _WORD: Final = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
@@ -263,7 +262,7 @@ def is_listed_form(name: str) -> bool:
     return bool(_LISTED.fullmatch(name)) and len(name.partition(",")[0].split()) <= 4
 
 
-def compatible(given: tuple[str, ...], stored: tuple[str, ...]) -> bool:
+def fits_given_names(given: tuple[str, ...], stored: tuple[str, ...]) -> bool:
     """Tell whether given names of a question can be those of a stored name.
 
     Names are compared in order, initials by their letter, so ``udo`` fits ``u w`` and ``uwe`` does not fit ``udo``.

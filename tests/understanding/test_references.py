@@ -69,36 +69,27 @@ def references():
 
 
 @pytest.mark.parametrize(
-    ("number", "target", "where", "expected"),
+    ("kind", "number", "target", "where", "expected"),
     [
-        ("6.2.1", "", "anexo3", ["Anexo II/6.2.1"]),
-        ("6.2", "Anexo III", "anexo4", ["Anexo II/6.2"]),
-        ("6.2", "", "anexo4", ["Anexo IV/6.2"]),
-        ("6.2.7", "Anexo III", "policy", ["Anexo II/6.2"]),
-        ("9", "", "anexo3", ["Anexo II/9.1", "Anexo II/9.2"]),
-        ("2.1", "the procurement policy", "anexo3", ["Procurem/2.1"]),
-        ("2.1", "this policy", "travel", ["Travel a/2.1"]),
-        ("2.1", "the plan", "travel", ["Travel a/2.1"]),
-        ("2.1", "Ley 39/2015", "travel", []),
-        ("99", "", "anexo3", []),
-        ("6.2", "", "not there", []),
+        ("section", "6.2.1", "", "anexo3", ["Anexo II/6.2.1"]),
+        ("section", "6.2", "Anexo III", "anexo4", ["Anexo II/6.2"]),
+        ("section", "6.2", "", "anexo4", ["Anexo IV/6.2"]),
+        ("section", "6.2.7", "Anexo III", "policy", ["Anexo II/6.2"]),
+        ("section", "9", "", "anexo3", ["Anexo II/9.1", "Anexo II/9.2"]),
+        ("section", "2.1", "the procurement policy", "anexo3", ["Procurem/2.1"]),
+        ("section", "2.1", "this policy", "travel", ["Travel a/2.1"]),
+        ("section", "2.1", "the plan", "travel", ["Travel a/2.1"]),
+        ("section", "2.1", "Ley 39/2015", "travel", []),
+        ("section", "99", "", "anexo3", []),
+        ("section", "6.2", "", "not there", []),
+        ("article", "17", "", "anexo3", ["Reglamen/art17"]),
+        ("article", "17", "Reglamento General", "anexo3", ["Reglamen/art17"]),
+        ("article", "10", "", "anexo3", []),  # two documents have one
+        ("article", "10", "", "travel", ["Travel a/art10"]),
+        ("article", "10", "Reglamento General", "travel", ["Reglamen/art10"]),
+        ("article", "10", "Código Civil", "travel", []),
+        ("article", "17.2", "Reglamento General", "anexo3", ["Reglamen/art17"]),
     ],
 )
-def test_sections_are_resolved(references, number, target, where, expected):
-    assert list(references.resolve(Reference(kind="section", number=number, target=target), where)) == expected
-
-
-@pytest.mark.parametrize(
-    ("number", "target", "where", "expected"),
-    [
-        ("17", "", "anexo3", ["Reglamen/art17"]),
-        ("17", "Reglamento General", "anexo3", ["Reglamen/art17"]),
-        ("10", "", "anexo3", []),  # two documents have one
-        ("10", "", "travel", ["Travel a/art10"]),
-        ("10", "Reglamento General", "travel", ["Reglamen/art10"]),
-        ("10", "Código Civil", "travel", []),
-        ("17.2", "Reglamento General", "anexo3", ["Reglamen/art17"]),
-    ],
-)
-def test_articles_are_resolved(references, number, target, where, expected):
-    assert list(references.resolve(Reference(kind="article", number=number, target=target), where)) == expected
+def test_references_are_resolved(references, kind, number, target, where, expected):
+    assert list(references.resolve(Reference(kind=kind, number=number, target=target), where)) == expected
