@@ -41,8 +41,8 @@ _PERSON_SHARE: Final = 0.6
 
 _SEPARATORS: Final = re.compile(r"[\s_./-]+")
 _CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_SPELLINGS: Final = {
-    "sqm": "m2", "pct": "percent", "baht": "thb", "usd": "usd", "euro": "eur", "hours": "h", "minutes": "min",
+_UNITS_IN_NAMES: Final = {
+    "sqm": "m2", "pct": "percent", "baht": "thb", "euro": "eur", "hours": "h", "minutes": "min",
     "seconds": "s", "days": "day", "years": "yr", "months": "month", "weeks": "week", "hectares": "ha", "acres": "acre",
     "metres": "m", "meters": "m", "miles": "mile", "tonnes": "t", "litres": "l", "liters": "l",
 }  # fmt: skip
@@ -191,7 +191,7 @@ def _guess_unit(parts: list[str]) -> str | None:
     """Read the unit off the end of a field's name: ``area_rai``, ``weight_kg``."""
     if len(parts) < 2:
         return None
-    last = _SPELLINGS.get(parts[-1], parts[-1])
+    last = _UNITS_IN_NAMES.get(parts[-1], parts[-1])
     return last if last in units() else None
 
 
@@ -359,7 +359,7 @@ def _spellings(key: str) -> tuple[str, ...]:
     """
     if not _THAI_CODE.fullmatch(key):
         return (key,)
-    letters, dot, rest = key.rpartition(".") if not _DIGITS.search(key) else _split_code(key)
+    letters, dot, rest = _split_code(key)
     tight = rest.replace(" ", "")
     loose = " ".join(part for part in _DIGITS.split(tight) if part)
     bare = letters.replace(".", "")
@@ -370,10 +370,13 @@ def _spellings(key: str) -> tuple[str, ...]:
 
 
 def _split_code(key: str) -> tuple[str, str, str]:
+    """Cut a code into its letters, the stop behind them, and the rest, which begins at its first digit."""
     at = _DIGITS.search(key)
-    head = key[: at.start()] if at else key
+    if at is None:
+        return key.rpartition(".")
+    head, rest = key[: at.start()], key[at.start() :]
     letters, dot, behind = head.rstrip().rpartition(".")
-    return (letters, dot, behind + key[len(head) :]) if dot and not behind else (head, "", key[len(head) :])
+    return (letters, dot, rest) if dot and not behind else (head, "", rest)
 
 
 def _families(info: FieldInfo) -> dict[str, list[tuple[PersonName, str]]]:
