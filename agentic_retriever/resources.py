@@ -59,7 +59,7 @@ from agentic_retriever.routing import (
 )
 from agentic_retriever.schema import Degradation, Strategy, Tier
 from agentic_retriever.synthesis import ExtractiveSynthesizer, ForeignSynthesizer, LLMSynthesizer, Synthesizer
-from agentic_retriever.synthesis.writing import ForeignModel
+from agentic_retriever.synthesis.synthesizer import ForeignModel
 from agentic_retriever.threads import Workers
 
 EMBEDDING_CACHE_FILE: Final = "embeddings.sqlite"

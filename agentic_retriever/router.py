@@ -44,10 +44,10 @@ from agentic_retriever.pipeline.answers import (
     AnswerCodec,
     AnswerStream,
     AsyncAnswerStream,
+    Explanation,
     copied_answer,
     warm_outcome,
 )
-from agentic_retriever.pipeline.explanation import Explanation
 from agentic_retriever.pipeline.query import Pipeline, Question, offer
 from agentic_retriever.querylog import Analytics, open_query_log
 from agentic_retriever.redis import RedisStore
@@ -62,15 +62,7 @@ from agentic_retriever.resources import (
 from agentic_retriever.retrievers import spec_of
 from agentic_retriever.retrievers.refining import NodePostprocessors
 from agentic_retriever.routing import IndexClassifier, StrategySelector
-from agentic_retriever.schema import (
-    Answer,
-    Budget,
-    Retrieval,
-    RouteDecision,
-    Strategy,
-    check_query,
-    check_top_k,
-)
+from agentic_retriever.schema import Answer, Budget, Retrieval, RouteDecision, Strategy, check_query, check_top_k
 from agentic_retriever.synthesis import Synthesizer
 from agentic_retriever.threads import DeadlineCaller, Workers
 

@@ -11,7 +11,7 @@ from qdrant_client import QdrantClient
 from agentic_retriever.config import Secret
 from agentic_retriever.errors import StoreError
 from agentic_retriever.indices.stored_nodes import StoreServer
-from agentic_retriever.stores.server.link import QdrantLink
+from agentic_retriever.stores.server import QdrantLink
 
 _numbers = itertools.count()
 

@@ -135,7 +135,7 @@ def _caches(config: RouterConfig) -> Iterator[Finding]:
 
 
 def _server(config: RouterConfig) -> Finding:
-    from agentic_retriever.stores.server.link import open_server
+    from agentic_retriever.stores.server import open_server
 
     what = "qdrant"
     try:

@@ -14,22 +14,23 @@ from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.evaluation import FaithfulnessEvaluator, RelevancyEvaluator
 from llama_index.core.llms.custom import CustomLLM
 
-from agentic_retriever.evaluation.contestants import fallen_back, spent
 from agentic_retriever.evaluation.datasets import LabelledQuery
 from agentic_retriever.evaluation.journal import Journal, Watcher
 from agentic_retriever.evaluation.measures import (
     Abstention,
     Failure,
     Reliability,
+    Section,
     answer_f1,
     bootstrap_interval,
     error_text,
     exact_match,
+    interval_text,
     measure_reliability,
     percentile,
     stage_percentiles,
 )
-from agentic_retriever.evaluation.sections import Section, interval_text
+from agentic_retriever.evaluation.peers import fallen_back, spent
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Answer, ConfidenceLevel

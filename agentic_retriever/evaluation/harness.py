@@ -19,13 +19,6 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import KnownQueryEmbedding, PackedVectors, embedding_name, resolve_embedding
 from agentic_retriever.errors import EvaluationError, UnknownIndexError, unknown_name
 from agentic_retriever.evaluation.answers import AnswerMeasures, Judge, measure_answers, run_answers
-from agentic_retriever.evaluation.contestants import (
-    VIEWS_AT_ONCE,
-    Contestant,
-    build_views,
-    router_contestant,
-    run_contestants,
-)
 from agentic_retriever.evaluation.datasets import (
     PSEUDO_NOTE,
     QRELS,
@@ -43,9 +36,28 @@ from agentic_retriever.evaluation.datasets import (
     pseudo_dataset,
 )
 from agentic_retriever.evaluation.journal import Journal, SilentWatcher, Watcher, fingerprint
-from agentic_retriever.evaluation.material import SAMPLES, Description, RoutedQuery, RoutingMaterial
+from agentic_retriever.evaluation.material import (
+    SAMPLES,
+    Asked,
+    Description,
+    KnownVectors,
+    PassageVectors,
+    RoutedQuery,
+    RoutingMaterial,
+    Vector,
+    given_vectors,
+    passage_vectors,
+    with_vectors,
+)
 from agentic_retriever.evaluation.measures import AUTO, measure_rankings
-from agentic_retriever.evaluation.peers import peer_contestants
+from agentic_retriever.evaluation.peers import (
+    VIEWS_AT_ONCE,
+    Contestant,
+    build_views,
+    peer_contestants,
+    router_contestant,
+    run_contestants,
+)
 from agentic_retriever.evaluation.results import (
     ALL,
     Benchmark,
@@ -57,15 +69,6 @@ from agentic_retriever.evaluation.results import (
     with_oracle,
 )
 from agentic_retriever.evaluation.routing import ASKS_A_MODEL, RoutingBenchmark, bench_routing, material_key
-from agentic_retriever.evaluation.vectors import (
-    Asked,
-    KnownVectors,
-    PassageVectors,
-    Vector,
-    given_vectors,
-    passage_vectors,
-    with_vectors,
-)
 from agentic_retriever.indices import Index, IndexProfile
 from agentic_retriever.indices.derived import SilentProgress
 from agentic_retriever.retrievers import REGISTRY, cards

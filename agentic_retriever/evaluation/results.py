@@ -14,7 +14,6 @@ import numpy as np
 
 from agentic_retriever.errors import ConfigError, EvaluationError, unknown_name
 from agentic_retriever.evaluation.answers import AnswerMeasures
-from agentic_retriever.evaluation.contestants import COLD, WARM, Contestant
 from agentic_retriever.evaluation.datasets import LabelledQuery, ProblemReport
 from agentic_retriever.evaluation.journal import Journal
 from agentic_retriever.evaluation.measures import (
@@ -24,27 +23,26 @@ from agentic_retriever.evaluation.measures import (
     Failure,
     Outcomes,
     Reliability,
+    Section,
+    best_marked,
     bootstrap_interval,
     compare,
+    confusion_section,
     failure_lines,
     holm,
+    interval_text,
     measure_rankings,
     measure_reliability,
     p50_p95,
     percentile,
     randomisation_test,
-    stage_percentiles,
-)
-from agentic_retriever.evaluation.plots import target_svgs, tradeoff_figure
-from agentic_retriever.evaluation.routing import RoutingBenchmark
-from agentic_retriever.evaluation.sections import (
-    Section,
-    best_marked,
-    confusion_section,
-    interval_text,
     row_name,
     share_text,
+    stage_percentiles,
 )
+from agentic_retriever.evaluation.peers import COLD, WARM, Contestant
+from agentic_retriever.evaluation.plots import target_svgs, tradeoff_figure
+from agentic_retriever.evaluation.routing import RoutingBenchmark
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.retrievers import REGISTRY
 from agentic_retriever.retrievers.registry import spec_of

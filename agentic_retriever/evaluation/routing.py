@@ -21,20 +21,18 @@ from agentic_retriever.evaluation.measures import (
     Failure,
     Outcomes,
     Reliability,
+    Section,
     compare,
+    confusion_section,
     error_text,
     failure_lines,
     measure_reliability,
-    p50_p95,
-)
-from agentic_retriever.evaluation.peers import LlamaIndexEmbeddingSelector, NearestUtteranceRouter
-from agentic_retriever.evaluation.sections import (
-    Section,
-    confusion_section,
     outcomes_sections,
+    p50_p95,
     reliability_section,
     row_name,
 )
+from agentic_retriever.evaluation.peers import LlamaIndexEmbeddingSelector, NearestUtteranceRouter
 from agentic_retriever.indices import IndexProfile
 from agentic_retriever.resources import heuristic_selector, make_classifier
 from agentic_retriever.router import AgenticRouter

@@ -13,19 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 from agentic_retriever.errors import EvaluationError, StoreDamagedError
-from agentic_retriever.evaluation.contestants import Contestant, Found, build_views, fallen_back, run_contestants
 from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, ProblemReport, check_names
 from agentic_retriever.evaluation.journal import Journal, SilentWatcher, Watcher, fingerprint
+from agentic_retriever.evaluation.material import Asked, Vector, given_vectors, with_vectors
 from agentic_retriever.evaluation.measures import (
     MEASURES,
+    Section,
+    best_marked,
     bootstrap_interval,
     failure_lines,
     measure_rankings,
     ndcg_by_query,
 )
+from agentic_retriever.evaluation.peers import Contestant, Found, build_views, fallen_back, run_contestants
 from agentic_retriever.evaluation.results import Row, rows_of
-from agentic_retriever.evaluation.sections import Section, best_marked
-from agentic_retriever.evaluation.vectors import Asked, Vector, given_vectors, with_vectors
 from agentic_retriever.indices import Index, StoredIndex
 from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers import (

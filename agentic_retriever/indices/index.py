@@ -13,17 +13,15 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Metada
 
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import StoreError
-from agentic_retriever.indices.derived import Progress
-from agentic_retriever.indices.hierarchy import HierarchyView
+from agentic_retriever.indices.derived import HierarchyView, Progress, SummaryView, SummaryWriter
 from agentic_retriever.indices.keyword import KeywordSearch
 from agentic_retriever.indices.prefilter import MetadataIndex
 from agentic_retriever.indices.profile import IndexProfile
-from agentic_retriever.indices.summaries import SummaryView, SummaryWriter
 from agentic_retriever.indices.vector_rows import VectorRows
 from agentic_retriever.schema import Strategy, View
 
 if TYPE_CHECKING:
-    from agentic_retriever.stores.server.store import ServerWords  # its package takes a second to load
+    from agentic_retriever.stores.server import ServerWords  # its package takes a second to load
 
 ALWAYS_THERE = frozenset({View.CHUNKS, View.KEYWORD})
 """The views that any index has or builds when first asked."""

@@ -35,7 +35,7 @@ from agentic_retriever.stores.sparse import SparseBM25
 from agentic_retriever.text import Tokenizer
 
 if TYPE_CHECKING:
-    from agentic_retriever.stores.server.store import ServerWords  # its package takes a second to load
+    from agentic_retriever.stores.server import ServerWords  # its package takes a second to load
 
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 Rows: TypeAlias = "npt.NDArray[np.int64]"
@@ -370,7 +370,7 @@ def server_words(index: StoredNodes) -> ServerWords | None:
     """Return the sparse vectors on the index's server, or ``None`` where its nodes are in this process."""
     if not index.is_remote:
         return None
-    from agentic_retriever.stores.server.store import QdrantServerVectorStore  # noqa: PLC0415 - takes a second to load
+    from agentic_retriever.stores.server import QdrantServerVectorStore  # noqa: PLC0415 - takes a second to load
 
     store = index.vector_store
     return store.words if isinstance(store, QdrantServerVectorStore) else None

@@ -11,20 +11,26 @@ from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.indices.derived import Progress
-from agentic_retriever.indices.hierarchy import HierarchyView, hierarchy_collection
+from agentic_retriever.indices.derived import (
+    HierarchyView,
+    Progress,
+    SummaryView,
+    SummaryWriter,
+    hierarchy_collection,
+    summary_collection,
+    summary_derivation,
+)
 from agentic_retriever.indices.index import ALWAYS_THERE, Index
 from agentic_retriever.indices.keyword import KeywordSearch, keyword_view, revise_words, server_words
 from agentic_retriever.indices.prefilter import CandidateSet, MetadataIndex, MetadataView
 from agentic_retriever.indices.profile import IndexProfile, profile_view
 from agentic_retriever.indices.stored_nodes import StoredNodes, StoreServer
-from agentic_retriever.indices.summaries import SummaryView, SummaryWriter, summary_collection, summary_derivation
 from agentic_retriever.indices.vector_rows import VectorRows, VectorRowsView
 from agentic_retriever.schema import View
 from agentic_retriever.stores.node_store import NodeStore
 
 if TYPE_CHECKING:
-    from agentic_retriever.stores.server.store import ServerWords  # its package takes a second to load
+    from agentic_retriever.stores.server import ServerWords  # its package takes a second to load
 
 METADATA = "metadata"
 

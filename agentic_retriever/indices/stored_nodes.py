@@ -34,9 +34,9 @@ from agentic_retriever.errors import (
 from agentic_retriever.indices.catalog import CATALOG_FILE, Catalog, damaged
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.json_files import model_bytes, write_atomically
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 from agentic_retriever.stores.node_store import NodeStore
-from agentic_retriever.stores.server.link import QdrantLink, open_server
+from agentic_retriever.stores.server import QdrantLink, open_server
 from agentic_retriever.stores.sparse import SparseBM25
 
 logger = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class ServerStores(IndexStores):
 
     def open(self, name: str, dimension: int, *, must_exist: bool = False) -> NodeStore:
         """Describe the collection; calls nobody."""
-        from agentic_retriever.stores.server.store import QdrantServerVectorStore  # noqa: PLC0415 - takes a second to load
+        from agentic_retriever.stores.server import QdrantServerVectorStore  # noqa: PLC0415 - takes a second to load
 
         has_words = name == CHUNKS
         return QdrantServerVectorStore(

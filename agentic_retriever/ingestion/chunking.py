@@ -20,7 +20,7 @@ from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, RelatedNo
 
 from agentic_retriever.errors import ConfigError, IndexingError
 from agentic_retriever.ingestion.documents import SourceDocument
-from agentic_retriever.ingestion.front_matter import parse_front_matter
+from agentic_retriever.ingestion.files import parse_front_matter
 from agentic_retriever.ingestion.structure import (
     Block,
     BlockKind,

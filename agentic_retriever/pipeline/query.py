@@ -54,7 +54,7 @@ from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources
 from agentic_retriever.retrievers import REGISTRY, RetrievalRequest, SearchResult, cards, run_sides
-from agentic_retriever.retrievers.node_copies import KeptNodes
+from agentic_retriever.retrievers.base import KeptNodes
 from agentic_retriever.retrievers.refining import (
     EXPANDED_KEY,
     Neighbours,
@@ -89,7 +89,7 @@ from agentic_retriever.schema import (
 )
 from agentic_retriever.stores.payload import embedded_text
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, unknown_share
-from agentic_retriever.synthesis.gate import MAX_JUDGED, why_not_read
+from agentic_retriever.synthesis.confidence import MAX_JUDGED, why_not_read
 from agentic_retriever.text import detect_language, normalise_query
 from agentic_retriever.threads import DeadlineCaller, Workers
 from agentic_retriever.tracing import RouteDecisionEvent, Span, span

@@ -5,9 +5,8 @@ the background to SQLite or PostgreSQL and reads it back, :class:`Analytics` is 
 is loaded when the first entry is written or read.
 """
 
-from agentic_retriever.querylog.analytics import Analytics, Latency, RouteCount
 from agentic_retriever.querylog.log import FILE_NAME, TEXT_MODES, LogStats, QueryLog, open_query_log
-from agentic_retriever.querylog.records import LogEntry, entry_of
+from agentic_retriever.querylog.records import Analytics, Latency, LogEntry, RouteCount, entry_of
 
 __all__ = [
     "FILE_NAME",

@@ -26,8 +26,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import TypeDecorator
 
 from agentic_retriever.errors import QueryLogError
-from agentic_retriever.querylog.analytics import Analytics, Latency, RouteCount
-from agentic_retriever.querylog.records import Address, LogEntry
+from agentic_retriever.querylog.records import Address, Analytics, Latency, LogEntry, RouteCount
 from agentic_retriever.schema import Complexity, Tier
 
 logger = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ from typing_extensions import Self
 
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, InvalidQueryError
-from agentic_retriever.querylog.analytics import Analytics
-from agentic_retriever.querylog.records import Address, LogEntry, entry_of
+from agentic_retriever.querylog.records import Address, Analytics, LogEntry, entry_of
 from agentic_retriever.schema import Answer
 from agentic_retriever.threads import DeadlineCaller
 

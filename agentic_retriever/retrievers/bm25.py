@@ -28,11 +28,11 @@ from agentic_retriever.retrievers.base import (
     SearchResult,
     check_request,
     checked_bundle,
+    copied_node,
     keep_promises,
     take_nodes,
 )
 from agentic_retriever.retrievers.hybrid import BM25, keyword_side
-from agentic_retriever.retrievers.node_copies import copied_node
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.tracing import no_callbacks, spanned_by_base

@@ -10,7 +10,7 @@ from typing import Final
 from llama_index.core.schema import BaseNode, NodeWithScore
 
 from agentic_retriever.errors import AgenticRetrieverError, RetrievalError
-from agentic_retriever.indices.hierarchy import LeafHit
+from agentic_retriever.indices.derived import LeafHit
 from agentic_retriever.retrievers.base import (
     RetrievalRequest,
     RetrieverAdapter,

@@ -42,7 +42,7 @@ from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.stores.points import Hit
 
 if TYPE_CHECKING:
-    from agentic_retriever.stores.server.store import ServerWords  # its package takes a second to load
+    from agentic_retriever.stores.server import ServerWords  # its package takes a second to load
 
 T = TypeVar("T")
 

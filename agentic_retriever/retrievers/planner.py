@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final, TypeAlias
+from functools import lru_cache, partial
+from typing import Any, Final, TypeAlias
 
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
@@ -27,9 +28,417 @@ from agentic_retriever.retrievers.base import (
 )
 from agentic_retriever.retrievers.fusion import unit_scores
 from agentic_retriever.retrievers.hybrid import HybridRetriever
-from agentic_retriever.retrievers.splitting import MAX_PARTS, MIN_PARTS, distinct, split_question
 from agentic_retriever.schema import Degradation, Strategy
-from agentic_retriever.text import Tokenizer, count_overlap, detect_language
+from agentic_retriever.text import Tokenizer, count_overlap, detect_language, split_sentences, stopwords
+from agentic_retriever.text.language_files import (
+    NEVER,
+    any_of,
+    check_keys,
+    check_strings,
+    language_files,
+    languages_with,
+)
+
+# From one question to several, by its words alone.
+
+MIN_PARTS: Final = 2
+MAX_PARTS: Final = 4
+
+MAX_SPLIT_CHARS: Final = 1_000
+"""Longer texts are pasted documents rather than questions, and are not split."""
+
+_QUESTION: Final = re.compile(r"\w[^?？؟]{0,20}[?？؟]")
+
+
+def split_question(query: str) -> tuple[str, ...]:
+    """Cut a question into questions that can be searched for one by one.
+
+    Tried in this order: a comparison (one part for each thing compared); several questions; several names, titles or
+    long numbers (one part for each, without the others); clauses that ask different things. English, Spanish and Thai
+    have tables; for other languages all tables are tried.
+    """
+    text = " ".join(unicodedata.normalize("NFC", query[: MAX_SPLIT_CHARS + 1]).split())
+    if len(text) > MAX_SPLIT_CHARS:
+        return ()
+    tables = _tables(text)
+    several = len(_QUESTION.findall(text)) >= MIN_PARTS
+    for way in (compared, asked, _by_name) if several else (compared, _by_name, asked):
+        for table in tables:
+            parts = distinct(way(text, table), query)[:MAX_PARTS]
+            if len(parts) >= MIN_PARTS:
+                return parts
+    return ()
+
+
+def distinct(parts: Iterable[str], query: str) -> tuple[str, ...]:
+    """Return the parts that have a letter or digit and are neither the question itself nor a repetition."""
+    seen = {_key(query)}
+    kept: list[str] = []
+    for part in parts:
+        key = _key(part)
+        if key and key not in seen:
+            seen.add(key)
+            kept.append(" ".join(part.split()))
+    return tuple(kept)
+
+
+def _tables(text: str) -> list[ClauseTable]:
+    language, known = detect_language(text), languages_with("clauses")
+    return [load_table(code) for code in ((language,) if language in known else known)]
+
+
+def _by_name(text: str, table: ClauseTable) -> list[str]:
+    """One question for each name, without the others; of many, those with most words tell most."""
+    spans = named_spans(text, table)
+    long = [span for span in spans if span.words > 1]
+    chosen = sorted(long if len(long) >= MIN_PARTS else spans, key=lambda span: -span.words)[:MAX_PARTS]
+    ordered = sorted(chosen, key=lambda span: span.start)
+    return [without(text, ordered, span, table) for span in ordered] if len(ordered) >= MIN_PARTS else []
+
+
+def _key(text: str) -> str:
+    return "".join(char for char in text.casefold() if char.isalnum())
+
+
+# How each language joins what a question asks for: the section ``clauses`` of its file. Every entry is a regular
+# expression without capitals and, in Latin script, without accents (save in ``asks`` and ``relatives``, where accents
+# tell a question word from others); it must take linear time, so repetitions of more than one character are bounded.
+# In scripts without spaces between words an entry is found anywhere.
+
+LISTS: Final = (
+    "openers",
+    "versus",
+    "strong_joints",
+    "joints",
+    "about",
+    "belongs",
+    "clause_joints",
+    "joins",
+    "asks",
+    "relatives",
+    "not_names",
+    "inside_names",
+)
+"""The lists that every language has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClauseTable:
+    """The table of one language, compiled.
+
+    The patterns match text in :func:`folded` form; ``asks``, ``relatives`` and ``clause_starts`` such in
+    :func:`lowered` form.
+    """
+
+    language: str  # ISO 639-1 code
+    spaced: bool
+    openers: re.Pattern[str]
+    versus: re.Pattern[str]
+    strong_joints: re.Pattern[str]
+    joints: re.Pattern[str]
+    about: re.Pattern[str]
+    belongs: re.Pattern[str]
+    clause_joints: re.Pattern[str]
+    joins: re.Pattern[str]
+    asks: re.Pattern[str]
+    relatives: re.Pattern[str]
+    clause_starts: re.Pattern[str]
+    not_names: re.Pattern[str]
+    inside_names: re.Pattern[str]
+
+
+def lowered(text: str) -> str:
+    """Return a text without capitals, each character at its old place."""
+    return "".join(low if len(low := char.lower()) == 1 else char for char in text)
+
+
+def folded(text: str) -> str:
+    """Return a text without capitals and Latin accents, each character at its old place."""
+    return "".join(map(_folded, text))
+
+
+@lru_cache(4096)
+def _folded(char: str) -> str:
+    if char.isascii():
+        return char.lower()
+    lower = char.lower()
+    base = unicodedata.normalize("NFD", lower)[0] if unicodedata.name(char, "").startswith("LATIN") else lower
+    return base if len(base) == 1 else char
+
+
+@lru_cache(64)
+def load_table(language: str) -> ClauseTable:
+    """Compile the table of a language, once."""
+    return parse_table(language_files()[language], file=f"languages/{language}.json")
+
+
+def parse_table(data: Mapping[str, Any], *, file: str) -> ClauseTable:
+    """Compile a table."""
+    lists, spaced = check_keys(data["clauses"], LISTS, where=f"{file}: clauses"), data["spaced"]
+    patterns = {}
+    for name in LISTS:
+        where = f"{file}: clauses.{name}"
+        patterns[name] = any_of(check_strings(lists[name], where=where), spaced=spaced, where=where)
+    starts = _clause_starts(patterns) if spaced else NEVER
+    return ClauseTable(language=data["language"], spaced=spaced, clause_starts=starts, **patterns)
+
+
+def _clause_starts(patterns: Mapping[str, re.Pattern[str]]) -> re.Pattern[str]:
+    """A comma or a joining word; a preposition or two may stand before the question word behind it."""
+    joins, asks, relatives = (patterns[name].pattern for name in ("joins", "asks", "relatives"))
+    asking = rf"(?:\w{{1,4}}\s){{0,2}}(?:{asks})"
+    return re.compile(rf"(?:[,;]\s*|\s)(?:{joins})\s+(?={asking})|[,;]\s*(?!{relatives})(?={asking})")
+
+
+# Several questions in one: each clause that asks, with what was said before it.
+
+_EDGES: Final = " ,;:.?？!¿¡"
+_ASKS: Final = re.compile("[?？؟]")
+_OPENS: Final = re.compile(r"\s*¿")
+_BEGINNING: Final = re.compile(r"\W*(?:\w{1,4}\s){0,2}")
+_MIN_TERMS: Final = 3
+_SHORT_WITHOUT_SPACES: Final = 12
+
+
+def asked(text: str, table: ClauseTable) -> list[str]:
+    """Cut a text into the questions that it asks.
+
+    Statements before the first question stay with each. A question of one or two words, which means nothing alone, has
+    the first one before it.
+    """
+    said: list[str] = []
+    questions: list[str] = []
+    for sentence in _sentences(text):
+        clauses = [bare for clause in _clauses(sentence, table) if any(map(str.isalnum, bare := clause.strip(_EDGES)))]
+        worded = [_asks(clause, table) for clause in clauses]
+        # "Is it free?" asks without any question word.
+        marked = _ASKS.search(sentence) is not None and not any(worded)
+        for clause, asks in zip(clauses, worded, strict=True):
+            (questions if asks or marked or questions else said).append(clause)
+    if len(questions) < 2:
+        return []
+    first = questions[0]
+    return [" ".join([*said, *([first] if q != first and _is_short(q, table) else []), q]) for q in questions]
+
+
+def _sentences(text: str) -> list[str]:
+    """Sentences, and what stands before an opening question mark within one."""
+    found: list[str] = []
+    for sentence in split_sentences(text):
+        at = 0
+        for match in _OPENS.finditer(sentence.text, 1):
+            found.append(sentence.text[at : match.start()])
+            at = match.start()
+        found.append(sentence.text[at:])
+    return found
+
+
+def _clauses(sentence: str, table: ClauseTable) -> list[str]:
+    """Cut a sentence where a joining word stands between two clauses, or another question begins."""
+    joints = [match.span() for match in table.clause_joints.finditer(folded(sentence))]
+    joints += [match.span() for match in table.clause_starts.finditer(lowered(sentence))]
+    clauses: list[str] = []
+    at = 0
+    for start, end in sorted(joints):
+        if start >= at:
+            clauses.append(sentence[at:start])
+            at = end
+    return [*clauses, sentence[at:]]
+
+
+def _asks(clause: str, table: ClauseTable) -> bool:
+    """Tell whether a clause has a question word; one that may be relative, as in ``a city where``, must begin it."""
+    found = table.asks.finditer(lowered(clause))
+    return any(not table.relatives.fullmatch(m[0]) or _BEGINNING.fullmatch(clause[: m.start()]) for m in found)
+
+
+def _is_short(question: str, table: ClauseTable) -> bool:
+    if not table.spaced:
+        return len(question) < _SHORT_WITHOUT_SPACES
+    return len(Tokenizer(table.language).query_tokens(question)) < _MIN_TERMS
+
+
+# Comparisons: one question about each of the things that are compared.
+
+_MAX_ITEM: Final = 160
+_STOP: Final = re.compile(r"[:;?？!]|\.\s|,\s(?=\S{0,30}\s)")
+_HARD_STOP: Final = re.compile(r"[:;?？!]|\.\s")
+_COMMA: Final = re.compile(r"\s*[,;、]\s*")
+# In scripts without spaces between words, one stands between clauses; beside a number it only sets that off.
+_PAUSE: Final = re.compile(r"(?<![\d\s])\s+(?![\d\s])|(?<=\d)\s+(?=\S{8})")
+
+
+def compared(text: str, table: ClauseTable) -> list[str]:
+    """Cut a comparison into one question for each thing compared.
+
+    ``compare the price of A and B in 2024`` becomes ``the price of A in 2024`` and ``the price of B in 2024``.
+    """
+    plain = folded(text)
+    opener = table.openers.search(plain)
+    versus = table.versus.search(plain)
+    if versus is not None:
+        start = opener.end() if opener is not None and opener.end() <= versus.start() else _clause_start(plain, versus)
+        end = _tail_start(plain, versus.end(), table)
+        items = [text[start : versus.start()], text[versus.end() : end]]
+        return _questions(items, text[end:], table)
+    if opener is None:
+        return []
+    return _behind_opener(text, plain, opener.end(), table)
+
+
+def _clause_start(plain: str, versus: re.Match[str]) -> int:
+    stops = list(_HARD_STOP.finditer(plain, 0, versus.start()))
+    return stops[-1].end() if stops else 0
+
+
+def _behind_opener(text: str, plain: str, start: int, table: ClauseTable) -> list[str]:
+    joint = table.joints.search(plain, start)
+    strong = table.strong_joints.search(plain, start)
+    first = min((match.end() for match in (joint, strong) if match), default=None)
+    if first is None:
+        return []
+    stop = _HARD_STOP.search(plain, start)
+    end = min(_tail_start(plain, first, table), stop.start() if stop else len(plain))
+    if strong is not None and strong.end() < end:
+        return _questions([text[start : strong.start()], text[strong.end() : end]], text[end:], table)
+    last = list(table.joints.finditer(plain, start, end))
+    if not last:
+        return []
+    listed = _COMMA.split(text[start : last[-1].start()])
+    return _questions([*listed, text[last[-1].end() : end]], text[end:], table)
+
+
+def _tail_start(plain: str, start: int, table: ClauseTable) -> int:
+    """Where that begins which things are compared in, behind the last of them."""
+    found = [table.about.search(plain, start), (_STOP if table.spaced else _PAUSE).search(plain, start)]
+    ends = [match.start() for match in found if match is not None and plain[start : match.start()].strip(_EDGES)]
+    return min(ends, default=len(plain))
+
+
+def _questions(items: list[str], tail: str, table: ClauseTable) -> list[str]:
+    things = [item.strip(_EDGES) for item in items]
+    if len(things) < 2 or any(not thing or len(thing) > _MAX_ITEM for thing in things):
+        return []
+    head, things[0] = _topic(things, table)
+    behind = " ".join(tail.split()).strip(_EDGES)
+    return [" ".join(part for part in (head, thing, behind) if part) for thing in things]
+
+
+def _topic(things: list[str], table: ClauseTable) -> tuple[str, str]:
+    """Divide ``the price of A`` when the other things are bare, as in ``the price of A and B``."""
+    first = things[0]
+    divided = list(table.belongs.finditer(folded(first)))
+    if not divided or any(table.belongs.search(folded(thing)) for thing in things[1:]):
+        return "", first
+    at = divided[-1].end()
+    return first[:at].strip(), first[at:].strip() or first
+
+
+# What a question names: quoted titles, names in capitals, codes and numbers.
+
+_QUOTED: Final = re.compile(r"\"[^\"\n]{2,100}\"|«[^»\n]{2,100}»|“[^”\n]{2,100}”|「[^」\n]{2,100}」")
+_WORD: Final = re.compile(r"[^\s\"«»“”]+")
+# A number of a document, a parcel or an order; years and amounts have fewer digits or a comma.
+_LONG_NUMBER: Final = re.compile(r"(?<![\w.,/-])[0-9]{5,18}(?![\w,])")
+_AFTER_GAP: Final = re.compile(r"[\s,]+([,.;:?!])")
+_OPENING: Final = "([{¿¡'‘*"
+_CLOSING: Final = ",;:.?!)]}'’*…"
+_ENDS_NAME: Final = frozenset(",;:?!)]}")
+_MAX_SMALL: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a question."""
+
+    start: int
+    end: int
+    words: int
+
+
+def named_spans(text: str, table: ClauseTable) -> list[Span]:
+    """Find what a question names."""
+    quoted = [Span(m.start(), m.end(), len(m[0].split())) for m in _QUOTED.finditer(text)]
+    names = [] if text.isupper() or not table.spaced else _names(text, table)
+    found = [*quoted]
+    for span in [*names, *(Span(m.start(), m.end(), 1) for m in _LONG_NUMBER.finditer(text))]:
+        if all(span.end <= other.start or span.start >= other.end for other in found):
+            found.append(span)
+    return sorted(found, key=lambda span: span.start)
+
+
+def without(text: str, spans: Sequence[Span], kept: Span, table: ClauseTable) -> str:
+    """Return a text with one of several stretches only."""
+    pieces: list[str] = []
+    at = 0
+    for span in spans:
+        between = text[at : span.start]
+        pieces.append(" " if at and _only_joins(between, table) else between)
+        pieces.append(text[span.start : span.end] if span == kept else " ")
+        at = span.end
+    return _AFTER_GAP.sub(r"\1", " ".join("".join([*pieces, text[at:]]).split())).strip(" ,;")
+
+
+def _only_joins(between: str, table: ClauseTable) -> bool:
+    words = [word.strip(",;") for word in folded(between).split()]
+    joins = [table.joins.fullmatch(word) is not None for word in words]
+    others = (word for word, joins_here in zip(words, joins, strict=True) if word and not joins_here)
+    return any(joins) and all(table.inside_names.fullmatch(word) for word in others)
+
+
+def _names(text: str, table: ClauseTable) -> list[Span]:
+    words = list(_WORD.finditer(text))
+    named = [_is_name(match, table, text) for match in words]
+    small = [table.inside_names.fullmatch(folded(match[0])) is not None for match in words]
+    spans: list[Span] = []
+    first = 0
+    while first < len(words):
+        last = _last_word(words, named, small, first) if named[first] else first
+        if named[first] and (last > first or _alone_is_name(words[first], table, text)):
+            bare = words[first][0].lstrip(_OPENING)
+            end = words[last].start() + len(words[last][0].rstrip(_CLOSING))
+            spans.append(Span(words[first].end() - len(bare), end, last - first + 1))
+        first = last + 1
+    return spans
+
+
+def _last_word(words: Sequence[re.Match[str]], named: Sequence[bool], small: Sequence[bool], first: int) -> int:
+    """Find the last word of a name: names may hold numbers and one or two small words, but no comma."""
+    last = first
+    while words[last][0][-1] not in _ENDS_NAME:
+        following = last + 1
+        if following < len(words) and words[following][0][0].isdigit():
+            last = following
+            continue
+        while following < len(words) and following - last <= _MAX_SMALL and small[following]:
+            following += 1
+        if following >= len(words) or not named[following]:
+            break
+        last = following
+    return last
+
+
+def _is_name(match: re.Match[str], table: ClauseTable, text: str) -> bool:
+    word = match[0].strip(_OPENING + _CLOSING)
+    return bool(word) and word[0].isupper() and not (_begins(match, text) and _is_common(word, table))
+
+
+def _alone_is_name(match: re.Match[str], table: ClauseTable, text: str) -> bool:
+    """Tell whether a word with a capital is a name by itself: not ``I``, nor any plain word that begins a sentence."""
+    word = match[0].strip(_OPENING + _CLOSING)
+    return not _is_common(word, table) and not (_begins(match, text) and word.isalpha() and word[1:].islower())
+
+
+def _begins(match: re.Match[str], text: str) -> bool:
+    before = text[: match.start()].rstrip()
+    return not before or before[-1] in ".?!¿¡:" or match[0][0] in "¿¡"
+
+
+def _is_common(word: str, table: ClauseTable) -> bool:
+    lower = lowered(word)
+    patterns = (table.asks.fullmatch(lower), table.not_names.fullmatch(folded(word)))
+    return lower in stopwords(table.language) or any(patterns)
+
 
 PARTS_KEY: Final = "retrieval_parts"
 """Metadata key of a planned result, beside ``retrieval``: the questions that the node was found for, such as

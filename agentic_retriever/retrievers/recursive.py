@@ -12,7 +12,7 @@ from llama_index.core.schema import BaseNode, IndexNode, NodeRelationship, NodeW
 
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
 from agentic_retriever.indices import Index
-from agentic_retriever.indices.hierarchy import HierarchyView, LeafHit
+from agentic_retriever.indices.derived import HierarchyView, LeafHit
 from agentic_retriever.retrievers.base import (
     AdapterSettings,
     RetrievalRequest,

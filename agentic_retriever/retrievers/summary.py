@@ -7,22 +7,9 @@ from functools import partial
 from typing import Final
 
 from agentic_retriever.errors import AgenticRetrieverError, StoreError
-from agentic_retriever.indices.summaries import SummaryHit, SummaryView
-from agentic_retriever.retrievers.base import (
-    RetrievalRequest,
-    RetrieverAdapter,
-    SearchResult,
-    run_guarded,
-    scores_of,
-)
-from agentic_retriever.retrievers.vector import (
-    DENSE,
-    nearest,
-    nearest_among,
-    plain_search,
-    view_time_s,
-    with_vector,
-)
+from agentic_retriever.indices.derived import SummaryHit, SummaryView
+from agentic_retriever.retrievers.base import RetrievalRequest, RetrieverAdapter, SearchResult, run_guarded, scores_of
+from agentic_retriever.retrievers.vector import DENSE, nearest, nearest_among, plain_search, view_time_s, with_vector
 from agentic_retriever.schema import Strategy
 
 SUMMARY: Final = "summary"

@@ -14,7 +14,7 @@ from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQue
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.indices import Index
-from agentic_retriever.indices.hierarchy import HierarchyView, LeafHit
+from agentic_retriever.indices.derived import HierarchyView, LeafHit
 from agentic_retriever.indices.prefilter import FilterPlan, PlanKind
 from agentic_retriever.indices.vector_rows import MAX_CANDIDATES
 from agentic_retriever.retrievers.base import (

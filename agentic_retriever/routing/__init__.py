@@ -12,12 +12,6 @@ from agentic_retriever.routing.classifier import (
     scope_of,
     support_of,
 )
-from agentic_retriever.routing.complexity import (
-    assess_complexity,
-    complexity_reasons,
-    register_language,
-    unregister_language,
-)
 from agentic_retriever.routing.models import AutoClassifier, AutoSelector, LLMClassifier, LLMSelector
 from agentic_retriever.routing.selector import (
     FEATURES,
@@ -30,6 +24,12 @@ from agentic_retriever.routing.selector import (
     packaged_weights,
     parse_weights,
     query_features,
+)
+from agentic_retriever.routing.signals import (
+    assess_complexity,
+    complexity_reasons,
+    register_language,
+    unregister_language,
 )
 
 __all__ = [

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from agentic_retriever.errors import ConfigError, NoEligibleStrategyError
 from agentic_retriever.indices.profile import name_words
-from agentic_retriever.routing.complexity import question_count
 from agentic_retriever.routing.signals import (
     WORDED,
     SignalTable,
     examined,
     query_terms,
+    question_count,
     read_query,
     shown_form,
     softmax,

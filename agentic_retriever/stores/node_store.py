@@ -41,25 +41,23 @@ from agentic_retriever.stores.payload import (
     unit_vectors,
 )
 from agentic_retriever.stores.points import (
+    FIELD_KINDS,
+    MAX_INDEXED_FIELDS,
+    EnginePoint,
     FactT,
+    FieldKind,
     Hit,
     KnownPoints,
     Payload,
     Point,
-    ScoredPoint,
     WantedPoints,
+    infer_kinds,
+    payload_path,
     rank_points,
     read_nodes,
     vector_table,
     wanted_points,
     warn_of_foreign,
-)
-from agentic_retriever.stores.push_down import (
-    FIELD_KINDS,
-    MAX_INDEXED_FIELDS,
-    FieldKind,
-    infer_kinds,
-    payload_path,
 )
 from agentic_retriever.threads import Workers
 
@@ -79,7 +77,7 @@ T = TypeVar("T")
 Side: TypeAlias = "npt.NDArray[np.float32] | str"
 """What points are near to: a unit vector, or words."""
 
-Reader: TypeAlias = Callable[[Sequence[ScoredPoint], bool], tuple[list[T], int]]
+Reader: TypeAlias = Callable[[Sequence[EnginePoint], bool], tuple[list[T], int]]
 """Reads the best of points that are the whole list or not, and counts those that are not ours."""
 
 
@@ -415,7 +413,7 @@ class NodeStore(BasePydanticVectorStore, ABC):
     @abstractmethod
     def _ask(
         self, sides: Sequence[Side], limit: int, condition: Filter | None, payload: bool
-    ) -> Sequence[Sequence[ScoredPoint]]:
+    ) -> Sequence[Sequence[EnginePoint]]:
         """Find the best points of each side, by falling score."""
 
     # What is the same for all engines.

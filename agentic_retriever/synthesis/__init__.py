@@ -3,12 +3,10 @@
 from agentic_retriever.synthesis.checking import CitedText, Unsupported, check_citations
 from agentic_retriever.synthesis.citations import PassageMatcher
 from agentic_retriever.synthesis.confidence import AnswerFeatures, ConfidenceModel, confidence_score
-from agentic_retriever.synthesis.context import ContextPassage, assemble
+from agentic_retriever.synthesis.context import ContextPassage, Evidence, Limits, StreamControl, Synthesis, assemble
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
 from agentic_retriever.synthesis.question import unknown_share
-from agentic_retriever.synthesis.synthesizer import Synthesizer
-from agentic_retriever.synthesis.values import Evidence, Limits, StreamControl, Synthesis
-from agentic_retriever.synthesis.writing import ForeignSynthesizer, LLMAnswer, LLMSynthesizer
+from agentic_retriever.synthesis.synthesizer import ForeignSynthesizer, LLMAnswer, LLMSynthesizer, Synthesizer
 
 __all__ = [
     "AnswerFeatures",

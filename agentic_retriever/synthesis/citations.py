@@ -7,18 +7,301 @@ by shared terms. Either way the quote is whole sentences of the source.
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import filterfalse, islice
 from typing import Final
 
 from rapidfuzz import fuzz
 
 from agentic_retriever.schema import Citation
 from agentic_retriever.synthesis.context import ContextPassage
-from agentic_retriever.synthesis.facts import Facts, segments
-from agentic_retriever.synthesis.polarity import negated_before
-from agentic_retriever.text import Tokenizer
-from agentic_retriever.text.numbers import numbers_in
+from agentic_retriever.text import Tokenizer, split_sentences
+from agentic_retriever.text.language_files import any_listed, listed
+from agentic_retriever.text.names import find_names, keys_in
+from agentic_retriever.text.numbers import Date, Number, find_dates, find_numbers, loose_values, numbers_in, values_of
+
+# What is read in a passage: the smallest stretches that are quoted, what each says, and which serve a sentence.
+#
+# A segment is a sentence, or a part of one that is too long to read.
+
+MAX_SEGMENT_CHARS: Final = 500
+_DIGIT: Final = re.compile("[0-9]")
+_MAX_FURTHER: Final = 3
+_MAX_CITED: Final = 4
+_NEAR: Final = 2
+# What a further segment must add, as a share of the sentence's terms: nearby and elsewhere.
+_ADDS_NEAR: Final = 0.1
+_ADDS_FAR: Final = 0.18
+# What a number that both have counts, in terms, at least and as a share of the sentence's terms.
+_FACT_WEIGHT: Final = 0.4
+_FACT_SHARE: Final = 0.05
+
+
+def segments(text: str) -> list[tuple[int, int]]:
+    """Cut a text into what may be quoted."""
+    return [piece for sentence in split_sentences(text) for piece in _cut(text, sentence.start, sentence.end)]
+
+
+def _cut(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    if end - start <= MAX_SEGMENT_CHARS:
+        return _trimmed(text, start, end)
+    pieces: list[tuple[int, int]] = []
+    while start < end:
+        stop = _stop(text, start, end)
+        pieces += _trimmed(text, start, stop)
+        start = stop
+    return pieces
+
+
+def _stop(text: str, start: int, end: int) -> int:
+    """Where the next piece of a long sentence ends."""
+    line = text.find("\n", start, min(end, start + MAX_SEGMENT_CHARS))
+    if line >= 0:
+        return line + 1
+    if end - start <= MAX_SEGMENT_CHARS:
+        return end
+    space = text.rfind(" ", start + 1, start + MAX_SEGMENT_CHARS)
+    if space > start:
+        return space
+    stop = start + MAX_SEGMENT_CHARS
+    # A vowel sign or tone mark stays with its letter.
+    while stop > start + 1 and unicodedata.combining(text[stop]):
+        stop -= 1
+    return stop
+
+
+def _trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    piece = text[start:end]
+    bare = piece.strip()
+    first = start + len(piece) - len(piece.lstrip())
+    return [(first, first + len(bare))] if bare else []
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What a text says, each part read when it is first asked for."""
+
+    text: str
+    tokenizer: Tokenizer
+    passage: int = 0
+    position: int = 0
+
+    @cached_property
+    def terms(self) -> frozenset[str]:
+        """Its distinct terms without those that have digits."""
+        return words_only(self.all_terms)
+
+    @cached_property
+    def all_terms(self) -> frozenset[str]:
+        """Its distinct terms."""
+        return frozenset(self.tokenizer.tokens(self.text))
+
+    @cached_property
+    def digits(self) -> frozenset[str]:
+        """Values of its numbers in digits."""
+        return numbers_in(self.text)
+
+    @cached_property
+    def dates(self) -> list[Date]:
+        """Its dates, months included."""
+        return find_dates(self.text)
+
+    @cached_property
+    def numbers(self) -> list[Number]:
+        """Its numbers, those in dates included."""
+        return find_numbers(self.text)
+
+    @cached_property
+    def values(self) -> frozenset[str]:
+        """Values of its numbers, with and without scales."""
+        return values_of(self.numbers)
+
+    @cached_property
+    def loose(self) -> frozenset[str]:
+        """Numbers that it stands for without saying them."""
+        return loose_values(self.text)
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """All its words as names are compared."""
+        return keys_in(self.text)
+
+    @cached_property
+    def name_keys(self) -> frozenset[tuple[bool, str]]:
+        """What it has as names, each with whether it is a code."""
+        names = find_names(self.text, self.tokenizer.language)
+        return frozenset((name.code, name.key) for name in names if not name.opening)
+
+
+def words_only(terms: Iterable[str]) -> frozenset[str]:
+    """Keep the terms without digits: numbers are compared as such."""
+    return frozenset(filterfalse(_DIGIT.search, terms))
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """The segments that a sentence is held against."""
+
+    core: tuple[Facts, ...]  # that say most of what it says, the best one first
+    near: tuple[Facts, ...]  # that stand beside those
+    headers: tuple[Facts, ...]
+    whole: tuple[Facts, ...]
+
+
+def gather(sentence: Facts, passages: Sequence[Sequence[Facts]], headers: Sequence[Facts]) -> Grounds | None:
+    """Choose the segments that a sentence is held against.
+
+    Each passage gives the one that shares most of its terms. Another one is taken only for terms that are still
+    missing: never for a number alone, or a changed number would be found somewhere.
+    """
+    whole = [segment for passage in passages for segment in passage]
+    if not whole:
+        return None
+    wanted = sentence.terms
+    best_ones = [max(passage, key=lambda segment: _likeness(sentence, segment)) for passage in passages if passage]
+    first = max(best_ones, key=lambda segment: _likeness(sentence, segment))
+    # Of several cited passages each has its say.
+    core = [first, *(one for one in best_ones[:_MAX_CITED] if one is not first and not wanted.isdisjoint(one.terms))]
+    missing = wanted.difference(*(segment.terms for segment in core))
+    for header in headers:
+        missing -= header.terms
+    for _ in range(_MAX_FURTHER):
+        best = max(whole, key=lambda segment: (_gain(missing, segment, first), _likeness(sentence, segment)))
+        share = _ADDS_NEAR if _is_near(best, core) else _ADDS_FAR
+        added = len(missing & best.terms)
+        if not added or added < share * len(wanted):
+            break
+        core.append(best)
+        missing -= best.terms
+    near = [segment for segment in whole if segment not in core and _is_near(segment, core)]
+    return Grounds(tuple(core), tuple(near), tuple(headers), tuple(whole))
+
+
+def _likeness(sentence: Facts, segment: Facts) -> float:
+    shared = len(sentence.terms & segment.terms)
+    facts = len(sentence.values & segment.values) if shared and sentence.values else 0
+    # Among segments with the same terms, the shorter one says less else.
+    weight = max(_FACT_WEIGHT, _FACT_SHARE * len(sentence.terms))
+    return shared + weight * facts + 0.1 * shared / (1 + len(segment.terms))
+
+
+def _gain(missing: frozenset[str], segment: Facts, first: Facts) -> float:
+    return len(missing & segment.terms) * (1.5 if _is_near(segment, [first]) else 1.0)
+
+
+def _is_near(segment: Facts, others: Sequence[Facts]) -> bool:
+    return any(s.passage == segment.passage and abs(s.position - segment.position) <= _NEAR for s in others)
+
+
+# Whether two sentences say the opposite: one is negated where the other is not, or one has the other's antonym.
+#
+# The rules read the section ``polarity`` of each language: all of it for English, Spanish and Thai, the plain
+# negations
+# for a few more. A sentence is turned round by a negation or by an antonym; by both at once it says the same again
+# ("not
+# below 10" and "at least 10").
+
+_SCOPE_WORDS: Final = 4
+_SCOPE_CHARS: Final = 12
+_IN_SCOPE: Final = 0.6
+_BEFORE_CHARS: Final = 30
+_AROUND_CHARS: Final = 50
+_SHORT_CLAUSE: Final = 4
+_MAX_CUES: Final = 12
+
+_NEGATION: Final = any_listed("polarity", "negations")
+# What excuses the lack of a negation, without asking for one.
+_EXCUSE: Final = any_listed("polarity", "excuses")
+# Negations that set a bound, and what says the same without one.
+_BOUND: Final = any_listed("polarity", "bounds")
+_LIMIT: Final = any_listed("polarity", "limits")
+# What follows these is said of the rest.
+_EXCEPTION: Final = any_listed("polarity", "exceptions")
+_ANTONYMS: Final = [
+    (re.compile(one, re.IGNORECASE), re.compile(other, re.IGNORECASE)) for one, other in listed("polarity", "antonyms")
+]
+
+WordsOf = Callable[[str], frozenset[str]]
+
+
+def opposed(sentence: str, source: str, words_of: WordsOf) -> bool:
+    """Tell whether a sentence says the opposite of a source that speaks of the same."""
+    if _antonym(sentence, source):
+        return (_NEGATION.search(sentence) is None) is (_NEGATION.search(source) is None)
+    return _lacks(sentence, source, words_of) or _lacks(source, sentence, words_of)
+
+
+def negated_before(text: str, start: int) -> bool:
+    """Tell whether a negation stands shortly before a place, in the same clause."""
+    before = re.split(r"[.!?,;:\n|]", text[max(0, start - _BEFORE_CHARS) : start])[-1]
+    return _NEGATION.search(before) is not None
+
+
+def _antonym(sentence: str, source: str) -> bool:
+    for one, other in _ANTONYMS:
+        for here, there in ((one, other), (other, one)):
+            if here.search(sentence) and there.search(source) and not (there.search(sentence) or here.search(source)):
+                return True
+    return False
+
+
+def _lacks(negated: str, other: str, words_of: WordsOf) -> bool:
+    """Tell whether a text is negated where another one says the same without a negation.
+
+    Each negation needs one in the other text: one with words of its scope, or else one that is left over nearby.
+    """
+    if _EXCEPTION.search(negated):
+        return False
+    said = words_of(other)
+    # What both have excuses nothing.
+    bounded = _new(_LIMIT, other, negated)
+    partners = [(cue, _scope(other, cue, words_of)) for cue in islice(_NEGATION.finditer(other), _MAX_CUES)]
+    alone: list[frozenset[str]] = []
+    for cue in islice(_NEGATION.finditer(negated), _MAX_CUES):
+        scope = _scope(negated, cue, words_of)
+        partner = next((pair for pair in partners if scope & pair[1]), None)
+        if partner is not None:
+            partners.remove(partner)
+        elif not (bounded and _BOUND.search(negated, max(0, cue.start() - 12), cue.end() + 24)):
+            alone.append(_demanded(negated, cue, scope, said, words_of))
+    excuses = [cue.span() for cue, _ in partners] + _new(_EXCUSE, other, negated)
+    around = [words_of(other[max(0, start - _AROUND_CHARS) : end + _AROUND_CHARS]) for start, end in excuses]
+    return any(scope and not any(2 * len(scope & words) >= len(scope & said) for words in around) for scope in alone)
+
+
+def _demanded(
+    text: str, cue: re.Match[str], scope: frozenset[str], said: frozenset[str], words_of: WordsOf
+) -> frozenset[str]:
+    """The terms that a negation is about if another text speaks of them, or else nothing."""
+    if scope and len(scope & said) >= _IN_SCOPE * len(scope):
+        return scope
+    clause = words_of(re.split(r"[,;:.()]", text[: cue.start()])[-1]) | scope
+    short = 2 <= len(clause) <= _SHORT_CLAUSE and len(clause & said) >= _IN_SCOPE * len(clause)
+    return clause if short else frozenset()
+
+
+def _new(pattern: re.Pattern[str], text: str, other: str) -> list[tuple[int, int]]:
+    """Where a pattern matches in a text with words that it does not match in another one."""
+    old = {found[0].casefold() for found in pattern.finditer(other)}
+    spans = (found.span() for found in pattern.finditer(text) if found[0].casefold() not in old)
+    return list(islice(spans, _MAX_CUES))
+
+
+def _scope(text: str, cue: re.Match[str], words_of: WordsOf) -> frozenset[str]:
+    """The terms behind a negation, up to a comma, or those before it at the end of a clause."""
+    if cue[0][0] >= "\u0e00":
+        return words_of(text[cue.end() : cue.end() + _SCOPE_CHARS])
+    behind = re.split(r"[,;:.()]", text[cue.end() : cue.end() + 120], maxsplit=1)[0].split()
+    scope: frozenset[str] = frozenset()
+    for word in behind[: 2 * _SCOPE_WORDS]:
+        scope |= words_of(word)
+        if len(scope) >= _SCOPE_WORDS:
+            break
+    return scope or words_of(text[max(0, cue.start() - 40) : cue.start()])
+
 
 NUMBER_MISMATCH_CAP: Final = 0.3
 """Highest score of a quote that lacks a number of the sentence."""

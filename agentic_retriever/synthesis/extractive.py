@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.schema import Citation, Complexity, Degradation, SentenceCheck, frozen
-from agentic_retriever.synthesis.citations import MARKER
+from agentic_retriever.synthesis.citations import MARKER, segments
 from agentic_retriever.synthesis.confidence import AnswerFeatures
 from agentic_retriever.synthesis.context import ContextPassage
-from agentic_retriever.synthesis.facts import segments
 from agentic_retriever.synthesis.question import LISTING, OVERVIEW, Question, coverage, leans, satisfaction
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
 from agentic_retriever.text.scripts import Script, dominant_script

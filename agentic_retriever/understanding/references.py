@@ -11,7 +11,7 @@ from agentic_retriever.text import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from agentic_retriever.indices.hierarchy import Outline
+    from agentic_retriever.indices.derived import Outline
 
 
 _SECTION: Final = (

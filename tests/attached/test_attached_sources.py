@@ -18,9 +18,9 @@ from llama_index.core.vector_stores.types import VectorStoreQuery
 from agentic_retriever.errors import StoreError
 from agentic_retriever.filters import matches, node_fields
 from agentic_retriever.indices import QdrantEdgeVectorStore
-from agentic_retriever.indices.attached import snapshot as sampling
 from agentic_retriever.indices.attached import sources as store_sources
 from agentic_retriever.indices.attached import store
+from agentic_retriever.indices.attached import store as sampling
 from agentic_retriever.indices.attached.index import WatchedVersion
 from agentic_retriever.indices.attached.sources import DocstoreSource, QdrantSource, listed_ids
 from agentic_retriever.indices.derived import SilentProgress

@@ -65,7 +65,7 @@ def test_bundles_pins_and_async(make_router):
 
 @pytest.mark.parametrize(("classifier", "support_below"), [(Declining(), 0.3), (None, 1.0), (None, 0.3)])
 def test_nothing_found_has_its_text_and_no_source_nodes(make_router, classifier, support_below, monkeypatch):
-    monkeypatch.setattr("agentic_retriever.synthesis.gate.SUPPORT_BELOW", support_below)
+    monkeypatch.setattr("agentic_retriever.synthesis.confidence.SUPPORT_BELOW", support_below)
     router = make_router(classifier=classifier)
     for streaming in (False, True):
         engine = router.as_query_engine(streaming=streaming)

@@ -21,15 +21,7 @@ from waiting import in_threads, wait_until
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.embeddings import EmbeddingModel, text_hash
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.redis import (
-    RedisStore,
-    RedisVectorCache,
-    decode_vector,
-    encode_vector,
-    open_link,
-    seal,
-    unseal,
-)
+from agentic_retriever.redis import RedisStore, RedisVectorCache, decode_vector, encode_vector, open_link, seal, unseal
 from agentic_retriever.testing import FakeEmbedding
 
 

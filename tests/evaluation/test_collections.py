@@ -17,10 +17,9 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import KnownQueryEmbedding
 from agentic_retriever.evaluation import training as strategies
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.material import RoutedQuery, dataset_profile
+from agentic_retriever.evaluation.material import RoutedQuery, dataset_profile, load_vectors
 from agentic_retriever.evaluation.routing import Contender
 from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, train_strategies
-from agentic_retriever.evaluation.vectors import load_vectors
 from agentic_retriever.indices import KeywordIndex
 from agentic_retriever.indices.profile import background, sample_ids
 from agentic_retriever.resources import make_classifier

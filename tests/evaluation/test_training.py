@@ -18,6 +18,7 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import EvaluationError, RetrievalError, UnknownIndexError
 from agentic_retriever.evaluation import training
 from agentic_retriever.evaluation.datasets import load_dataset
+from agentic_retriever.evaluation.material import Asked
 from agentic_retriever.evaluation.training import (
     CANDIDATES,
     JOURNAL_FILE,
@@ -31,7 +32,6 @@ from agentic_retriever.evaluation.training import (
     train_strategies,
     validate_fusion,
 )
-from agentic_retriever.evaluation.vectors import Asked
 from agentic_retriever.indices.measured import MeasuredStrategies
 from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, REGISTRY, FusionModel, FusionTrainedOn
 from agentic_retriever.router import AgenticRouter

@@ -6,8 +6,16 @@ from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, embed, write_vec
 
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.material import dataset_profile, describe, read_descriptions, sample_profile
-from agentic_retriever.evaluation.vectors import KnownVectors, embed_dataset, load_vectors, vectors_file
+from agentic_retriever.evaluation.material import (
+    KnownVectors,
+    dataset_profile,
+    describe,
+    embed_dataset,
+    load_vectors,
+    read_descriptions,
+    sample_profile,
+    vectors_file,
+)
 from agentic_retriever.sample import SAMPLE_INDEXES
 
 

@@ -12,12 +12,11 @@ from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, StoreClosedError, StoreError
 from agentic_retriever.indices import Indexer, IndexStorage
 from agentic_retriever.indices import derived as views_module
-from agentic_retriever.indices.derived import SilentProgress
-from agentic_retriever.indices.hierarchy import leaf_nodes
+from agentic_retriever.indices.derived import SilentProgress, leaf_nodes
 from agentic_retriever.indices.stored_nodes import LEAVES
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.schema import View
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 from agentic_retriever.testing import FakeEmbedding
 
 CHUNKS = ChunkSettings(chunk_size=48, chunk_overlap=0, leaf_size=12)

@@ -33,7 +33,7 @@ from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, build_adapter
 from agentic_retriever.retrievers.hybrid import FUSED
 from agentic_retriever.schema import Strategy
-from agentic_retriever.stores.server.store import QdrantServerVectorStore
+from agentic_retriever.stores.server import QdrantServerVectorStore
 from agentic_retriever.testing import FakeEmbedding
 
 CHUNKS = ChunkSettings(chunk_size=64, chunk_overlap=8, leaf_size=32)

@@ -6,7 +6,7 @@ from llama_index.core.schema import Document, TextNode
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import LLMError
 from agentic_retriever.indices import Indexer, IndexStorage
-from agentic_retriever.indices.summaries import (
+from agentic_retriever.indices.derived import (
     MAX_FAILURES,
     PROMPT_TOKENS,
     SUMMARY_TOKENS,
@@ -17,7 +17,7 @@ from agentic_retriever.indices.summaries import (
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.ingestion.chunking import count_tokens
 from agentic_retriever.llm.prompts import summary_prompt
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 from agentic_retriever.testing import FakeEmbedding
 
 

@@ -16,9 +16,8 @@ from log_material import EPOCH, entries, entry, moments, opened
 
 from agentic_retriever.errors import InvalidQueryError
 from agentic_retriever.querylog import Analytics, Latency
-from agentic_retriever.querylog.analytics import nearest_rank
 from agentic_retriever.querylog.database import Database
-from agentic_retriever.querylog.records import Address
+from agentic_retriever.querylog.records import Address, nearest_rank
 from agentic_retriever.schema import Tier, TierUsage
 
 

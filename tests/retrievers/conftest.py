@@ -14,12 +14,19 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import StoreError
 from agentic_retriever.filters import node_fields, predicate
 from agentic_retriever.indices import Index
-from agentic_retriever.indices.hierarchy import HierarchyView, Outline, leaf_nodes, outline_of
+from agentic_retriever.indices.derived import (
+    HierarchyView,
+    Outline,
+    SummaryView,
+    central_summary,
+    leaf_nodes,
+    outline_of,
+    summary_node,
+)
 from agentic_retriever.indices.keyword import KeywordIndex
-from agentic_retriever.indices.summaries import SummaryView, central_summary, summary_node
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 from agentic_retriever.testing.fakes import FakeEmbedding
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.threads import Workers

@@ -13,7 +13,7 @@ from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.schema import ImageNode, IndexNode, Node, NodeRelationship, RelatedNodeInfo, TextNode
 
 from agentic_retriever.retrievers import REGISTRY, RetrievalRequest, build_adapter
-from agentic_retriever.retrievers.node_copies import KeptNodes, copied_node
+from agentic_retriever.retrievers.base import KeptNodes, copied_node
 from agentic_retriever.testing import FakeEmbedding
 
 NAMES = st.text(max_size=6)

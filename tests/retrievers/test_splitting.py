@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.retrievers.splitting import (
+from agentic_retriever.retrievers.planner import (
     LISTS,
     MAX_PARTS,
     folded,

@@ -10,7 +10,7 @@ from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter,
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import EmbeddingError, StoreError
 from agentic_retriever.indices import Index, Indexer, IndexStorage
-from agentic_retriever.indices.hierarchy import LeafHit
+from agentic_retriever.indices.derived import LeafHit
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import (
     SPAN_KEY,

@@ -10,14 +10,7 @@ from agentic_retriever import AgenticRouter, RouterConfig, Strategy
 from agentic_retriever.errors import ConfigError, UnknownStrategyError
 from agentic_retriever.evaluation.results import BenchOptions
 from agentic_retriever.pipeline.strategies import register_strategy, unregister_strategy
-from agentic_retriever.retrievers import (
-    REGISTRY,
-    AdapterSettings,
-    RetrieverAdapter,
-    SearchResult,
-    build_adapter,
-    cards,
-)
+from agentic_retriever.retrievers import REGISTRY, AdapterSettings, RetrieverAdapter, SearchResult, build_adapter, cards
 from agentic_retriever.schema import RouteDecision, View, strategy_named
 from agentic_retriever.testing import FakeEmbedding
 

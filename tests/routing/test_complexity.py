@@ -8,8 +8,17 @@ from hypothesis import strategies as st
 
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.routing import assess_complexity, complexity_reasons
-from agentic_retriever.routing.complexity import SECOND_NAME, THIRD_NAME, hop_cues, question_count
-from agentic_retriever.routing.signals import load_table, matching_form, parse_table, read_query, table_languages
+from agentic_retriever.routing.signals import (
+    SECOND_NAME,
+    THIRD_NAME,
+    hop_cues,
+    load_table,
+    matching_form,
+    parse_table,
+    question_count,
+    read_query,
+    table_languages,
+)
 from agentic_retriever.schema import Complexity
 from agentic_retriever.text.language_files import language_files
 

@@ -21,7 +21,7 @@ from agentic_retriever.routing import (
 )
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import Complexity, Strategy
-from agentic_retriever.synthesis.gate import SUPPORT_BELOW
+from agentic_retriever.synthesis.confidence import SUPPORT_BELOW
 
 COLLECTIONS = ("cranfield", "cacm", "cisi", "xquad-en", "xquad-es", "xquad-th")
 

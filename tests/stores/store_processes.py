@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from agentic_retriever.errors import StoreError
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from store_tools import ask, make_node

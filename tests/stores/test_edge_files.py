@@ -28,8 +28,7 @@ from agentic_retriever.errors import (
     StoreDamagedError,
     StoreError,
 )
-from agentic_retriever.stores.edge.engine import CollectionFile, edge_errors
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge import CollectionFile, QdrantEdgeVectorStore, edge_errors
 
 WAL_HEADER = 8  # bytes at the beginning of a log file that holds no entry
 can_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
@@ -216,7 +215,7 @@ SCRIPT = """
 import os, sys
 sys.path.insert(0, sys.argv[2])
 from store_tools import make_node
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 store = QdrantEdgeVectorStore(sys.argv[1])
 store.add([make_node(n) for n in range(30)])
 child = os.fork() if hasattr(os, "fork") else -1
@@ -227,7 +226,7 @@ if child > 0:
     store.add([make_node(30)])
     try:
         import subprocess
-        code = "import sys; from agentic_retriever.stores.edge.store import *; QdrantEdgeVectorStore(sys.argv[1])"
+        code = "import sys; from agentic_retriever.stores.edge import *; QdrantEdgeVectorStore(sys.argv[1])"
         busy = subprocess.run([sys.executable, "-c", code, sys.argv[1]], capture_output=True, text=True)
         assert "StoreBusyError" in busy.stderr, busy.stderr
     finally:

@@ -28,9 +28,8 @@ from store_tools import DIMENSION, ask, make_node, vector, where
 
 from agentic_retriever.errors import StoreError
 from agentic_retriever.stores import points
-from agentic_retriever.stores.edge.store import INDEX_FROM, QdrantEdgeVectorStore
-from agentic_retriever.stores.points import KnownPoints, found_facts
-from agentic_retriever.stores.push_down import MAX_INDEXED_FIELDS, infer_kinds
+from agentic_retriever.stores.edge import INDEX_FROM, QdrantEdgeVectorStore
+from agentic_retriever.stores.points import MAX_INDEXED_FIELDS, KnownPoints, found_facts, infer_kinds
 from agentic_retriever.testing.store_contract import VectorStoreContract, contract_nodes
 
 
@@ -220,7 +219,7 @@ def _kinds(store):
 
 
 def test_the_number_of_indexes_is_limited(tmp_path, monkeypatch):
-    monkeypatch.setattr("agentic_retriever.stores.edge.store.INDEX_FROM", 1)
+    monkeypatch.setattr("agentic_retriever.stores.edge.INDEX_FROM", 1)
     monkeypatch.setattr("agentic_retriever.stores.node_store.MAX_INDEXED_FIELDS", 3)
     assert MAX_INDEXED_FIELDS == 64
     with QdrantEdgeVectorStore(tmp_path) as store:

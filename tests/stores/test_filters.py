@@ -14,10 +14,9 @@ from server_tools import memory_link
 from store_tools import assert_finds_what_is_accepted, fill, where
 
 from agentic_retriever.filters import matches
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
-from agentic_retriever.stores.points import wanted_points
-from agentic_retriever.stores.push_down import push_down
-from agentic_retriever.stores.server.store import QdrantServerVectorStore, client_filter
+from agentic_retriever.stores.edge import QdrantEdgeVectorStore
+from agentic_retriever.stores.points import push_down, wanted_points
+from agentic_retriever.stores.server import QdrantServerVectorStore, client_filter
 
 ON_SERVER = 60
 """Rows on a server, whose client's memory is slow."""

@@ -25,8 +25,7 @@ from agentic_retriever.errors import (
 )
 from agentic_retriever.stores import node_store
 from agentic_retriever.stores.payload import node_payload
-from agentic_retriever.stores.server.link import QdrantLink
-from agentic_retriever.stores.server.store import QdrantServerVectorStore
+from agentic_retriever.stores.server import QdrantLink, QdrantServerVectorStore
 from agentic_retriever.testing.store_contract import VectorStoreContract, contract_nodes
 
 CANARY = "canary-key-4711"

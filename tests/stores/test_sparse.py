@@ -12,7 +12,7 @@ from store_tools import WORDS, vector, where
 
 from agentic_retriever.errors import InvalidQueryError, StoreDamagedError
 from agentic_retriever.indices.keyword import KeywordIndex, SparseKeywordView
-from agentic_retriever.stores.server.store import QdrantServerVectorStore
+from agentic_retriever.stores.server import QdrantServerVectorStore
 from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25, term_number
 
 THAI = [

@@ -24,8 +24,8 @@ from agentic_retriever.errors import (
     StoreClosedError,
     StoreError,
 )
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
-from agentic_retriever.stores.server.store import QdrantServerVectorStore
+from agentic_retriever.stores.edge import QdrantEdgeVectorStore
+from agentic_retriever.stores.server import QdrantServerVectorStore
 
 
 @pytest.fixture(params=["edge", "server"])

@@ -11,7 +11,7 @@ from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputE
 from agentic_retriever.llm import LLMClient
 from agentic_retriever.schema import Tier
 from agentic_retriever.synthesis import LLMSynthesizer, assemble, check_citations
-from agentic_retriever.synthesis.writing import drained
+from agentic_retriever.synthesis.synthesizer import drained
 from agentic_retriever.testing.fakes import FakeLLM
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentic_retriever.synthesis.checking import check_citations
 from agentic_retriever.synthesis.context import assemble
-from agentic_retriever.synthesis.writing import StreamedText
+from agentic_retriever.synthesis.synthesizer import StreamedText
 
 PASSAGES = assemble(
     [

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_retriever.synthesis import PassageMatcher, assemble
-from agentic_retriever.synthesis.judging import judge
+from agentic_retriever.synthesis.checking import judge
 from agentic_retriever.text import Tokenizer
 
 TRAVEL = (

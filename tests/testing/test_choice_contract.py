@@ -15,7 +15,7 @@ from agentic_retriever.routing import HeuristicSelector, LLMClassifier, LLMSelec
 from agentic_retriever.schema import Strategy, StrategyCard, Tier
 from agentic_retriever.synthesis import LLMSynthesizer
 from agentic_retriever.synthesis.context import assemble
-from agentic_retriever.synthesis.writing import drained
+from agentic_retriever.synthesis.synthesizer import drained
 from agentic_retriever.testing.choice_contract import (
     HEAVY_REPLIES,
     MALFORMED_REPLIES,

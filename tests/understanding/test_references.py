@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.indices.hierarchy import Outline
+from agentic_retriever.indices.derived import Outline
 from agentic_retriever.understanding.references import MAX_REFERENCES, Reference, ReferenceMap, find_references
 
 

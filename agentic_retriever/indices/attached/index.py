@@ -24,9 +24,14 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Metada
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import AgenticRetrieverError, EmbeddingMismatchError, IndexingError, StoreError
 from agentic_retriever.filters import node_fields, predicate
-from agentic_retriever.indices.attached.snapshot import Snapshot, SnapshotReader, is_same_model
 from agentic_retriever.indices.attached.sources import NodeSource, Recognised
-from agentic_retriever.indices.attached.store import AttachedVectorStore, SourceIndex
+from agentic_retriever.indices.attached.store import (
+    AttachedVectorStore,
+    Snapshot,
+    SnapshotReader,
+    SourceIndex,
+    is_same_model,
+)
 from agentic_retriever.indices.derived import Progress
 from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.indices.prefilter import CandidateSet, MetadataIndex

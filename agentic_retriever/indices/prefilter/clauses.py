@@ -20,9 +20,8 @@ from agentic_retriever.filters import (
     is_empty,
     parse_moment,
 )
-from agentic_retriever.indices.prefilter.btree import Side
+from agentic_retriever.indices.prefilter.btree import MANY, Side, union
 from agentic_retriever.indices.prefilter.fields import DAY_US, microseconds_of
-from agentic_retriever.indices.prefilter.inverted import MANY, union
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -15,8 +15,16 @@ import numpy as np
 from pyroaring import BitMap
 
 from agentic_retriever.filters import elements, is_missing, parse_moment
-from agentic_retriever.indices.prefilter.btree import BPlusTree, Keys
-from agentic_retriever.indices.prefilter.inverted import Factorised, InvertedIndex, Rows, bitmap_of, rows_of, union
+from agentic_retriever.indices.prefilter.btree import (
+    BPlusTree,
+    Factorised,
+    InvertedIndex,
+    Keys,
+    Rows,
+    bitmap_of,
+    rows_of,
+    union,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

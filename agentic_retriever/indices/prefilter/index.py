@@ -22,30 +22,33 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from pyroaring import BitMap
 
 from agentic_retriever.filters import RANGE_OPERATORS, check_filters, is_empty, parse_moment, walk_clauses
+from agentic_retriever.indices.derived import DerivedView
+from agentic_retriever.indices.prefilter.btree import rows_of
 from agentic_retriever.indices.prefilter.clauses import Compiler
-from agentic_retriever.indices.prefilter.inverted import rows_of
 from agentic_retriever.indices.prefilter.snapshot import Snapshot
 from agentic_retriever.schema import MAX_TOP_K, check_top_k
-from agentic_retriever.stores.push_down import push_down
+from agentic_retriever.stores.node_store import NodeStore
+from agentic_retriever.stores.points import push_down
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
+    from agentic_retriever.indices.prefilter.btree import Rows
     from agentic_retriever.indices.prefilter.clauses import Matcher
     from agentic_retriever.indices.prefilter.fields import FieldIndex
-    from agentic_retriever.indices.prefilter.inverted import Rows
     from agentic_retriever.indices.prefilter.snapshot import Item, NodeNumbers
+
 
 IDS_LIMIT: Final = 16  # up to so many candidates the store gets their ids, whatever the filter
 MAX_IDS: Final = 5_000  # the most ids that the store gets
@@ -249,3 +252,52 @@ def _is_untranslatable(clause: MetadataFilter) -> bool:
         return False
     # A range of dates is not taken at the engine's word, but what it lets through is hardly more than is wanted.
     return not (clause.operator in RANGE_OPERATORS and isinstance(clause.value, str) and parse_moment(clause.value))
+
+
+# The metadata prefilter of a stored index: read, built, kept true while nodes change, and saved.
+
+#: What filters may call a node's source, as LlamaIndex's stores do, beside ``doc_id``.
+SOURCE_ALIASES: Final = {"document_id": "doc_id", "ref_doc_id": "doc_id"}
+
+
+class MetadataView(DerivedView[MetadataIndex]):
+    """The prefilter over the nodes of a vector store, saved in a folder; for any number of threads.
+
+    ``version`` tells the version of the index, which grows with every change.
+    """
+
+    def __init__(self, store: NodeStore, folder: Path, version: Callable[[], int]) -> None:
+        super().__init__(
+            "metadata index",
+            version,
+            load=lambda version: MetadataIndex.load(folder, version, aliases=SOURCE_ALIASES),
+            build=lambda version: MetadataIndex.build(_items(store.iter_nodes()), version, aliases=SOURCE_ALIASES),
+            save=lambda view: view.save(folder),
+        )
+        self._store = store
+
+    def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
+        """Find the nodes that satisfy filters, exactly; where texts are not indexed the store has the last word."""
+        found = self.current().candidates(filters, known_only=known_only)
+        if found.exact or not found:
+            return found
+        node_ids = list(found) if len(found) <= MAX_IDS else None
+        return found.narrowed(node.node_id for node in self._store.get_nodes(node_ids=node_ids, filters=filters))
+
+    @contextmanager
+    def changing(self, written: Sequence[BaseNode], removed: Sequence[str]) -> Iterator[None]:
+        """Change the prefilter together with the index's version, which is to be raised inside.
+
+        ``written`` are nodes that are in the store by now, ``removed`` ids of nodes that are not any more.
+        """
+        with self._lock:
+            before = self._index_version()
+            yield
+            after = self._index_version()
+            if after != before and self._view is not None and self._made_from == before:
+                self._view.update(_items(written), removed, version=after)
+                self._made_from, self._unsaved = after, True
+
+
+def _items(nodes: Iterable[BaseNode]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    return ((node.node_id, {**node.metadata, "doc_id": node.ref_doc_id}) for node in nodes)

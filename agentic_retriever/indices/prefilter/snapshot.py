@@ -16,9 +16,8 @@ import numpy as np
 from pyroaring import BitMap
 
 from agentic_retriever.errors import IndexingError, StoreDamagedError
-from agentic_retriever.indices.prefilter.btree import BPlusTree
+from agentic_retriever.indices.prefilter.btree import BPlusTree, InvertedIndex, Rows, bitmap_of, rows_of, texts_cost
 from agentic_retriever.indices.prefilter.fields import FieldIndex, FieldValues
-from agentic_retriever.indices.prefilter.inverted import InvertedIndex, Rows, bitmap_of, rows_of, texts_cost
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 
 if TYPE_CHECKING:

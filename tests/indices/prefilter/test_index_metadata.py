@@ -151,7 +151,7 @@ def test_the_store_decides_about_texts_that_are_left_out(index, monkeypatch):
     found = index.candidates(where("province", "Bangkok"))
     assert found == {"n1", "n3"}
     assert found.exact
-    monkeypatch.setattr("agentic_retriever.indices.prefilter.view.MAX_IDS", 1)
+    monkeypatch.setattr("agentic_retriever.indices.prefilter.index.MAX_IDS", 1)
     assert index.candidates(where("province", "LAMP", "text_match_insensitive")) == {"n2"}
     assert index.candidates(where("province", "nowhere")) == set()
 

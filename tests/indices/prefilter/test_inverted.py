@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from agentic_retriever.indices.prefilter.inverted import VALUE_BYTES, Factorised, InvertedIndex, bitmap_of, rows_of
+from agentic_retriever.indices.prefilter.btree import VALUE_BYTES, Factorised, InvertedIndex, bitmap_of, rows_of
 
 values = st.sampled_from(["a", "b", "", "ก", "True", True, False])
 pairs = st.lists(st.tuples(values, st.integers(0, 200_000)), max_size=30)

@@ -23,7 +23,7 @@ from store_tools import in_threads, where
 
 from agentic_retriever.filters import matches, node_fields, predicate
 from agentic_retriever.indices.prefilter import MetadataIndex, PlanKind, btree, snapshot
-from agentic_retriever.stores.edge.store import QdrantEdgeVectorStore
+from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 
 NODES = 48
 QUERY = [0.3, -0.2, 0.9, 0.1]

@@ -1,1 +1,0 @@
-"""Qdrant Edge: the engine in this process."""
