@@ -779,13 +779,11 @@ class AgenticRouter:
 
 
 def _as_list(source: object) -> list[str | Path | BaseNode]:
-    items = [source] if isinstance(source, (str, Path, BaseNode)) else list(source) if _is_list(source) else []  # type: ignore[call-overload]  # a sequence
-    wrong = [item for item in items if not isinstance(item, (str, Path, BaseNode))]
-    if not items or wrong:
-        got = type(wrong[0] if wrong else source).__name__
+    given = [source] if isinstance(source, (str, Path, BaseNode)) else source
+    items: list[object] = list(given) if isinstance(given, (list, tuple)) else []
+    usable = [item for item in items if isinstance(item, (str, Path, BaseNode))]
+    if not items or len(usable) < len(items):
+        wrong = next((item for item in items if not isinstance(item, (str, Path, BaseNode))), source)
+        got = type(wrong).__name__
         raise IndexingError(f"a source must be a path or LlamaIndex documents or nodes, at least one; got {got}")
-    return items
-
-
-def _is_list(source: object) -> bool:
-    return isinstance(source, (list, tuple))
+    return usable

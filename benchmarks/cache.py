@@ -110,7 +110,8 @@ async def _all_at_once(cache: SingleFlightCache[int], submit: object) -> float:
         thread.start()
     ready.wait()
     start = time.perf_counter()
-    await asyncio.gather(*(cache.aget_or_compute("key", compute, submit=submit) for _ in range(TASKS)))  # type: ignore[arg-type]  # Workers.submit
+    waiting = [cache.aget_or_compute("key", compute, submit=submit) for _ in range(TASKS)]  # type: ignore[arg-type]
+    await asyncio.gather(*waiting)
     for thread in threads:
         thread.join()
     return time.perf_counter() - start

@@ -50,7 +50,7 @@ def _in_turn(
     taken: tuple[list[float], list[float]] = ([], [])
     for at, given in enumerate([inputs[0], *inputs]):
         for call, times in zip((ours, peer), taken, strict=True):
-            spent = seconds(lambda f=call, x=given: f(x)) * 1000  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            spent = seconds(lambda f=call, x=given: f(x)) * 1000  # type: ignore[misc]  # a lambda with a default
             if at:
                 times.append(spent)
     return Timing.of(taken[0]), Timing.of(taken[1])

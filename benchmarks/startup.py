@@ -25,7 +25,7 @@ def run(options: Options) -> list[Row]:  # noqa: ARG001 - nothing here has a siz
     taken: dict[tuple[str, ...], list[float]] = {command: [] for command in commands}
     for _ in range(RUNS + 1):
         for command in commands:
-            taken[command].append(seconds(lambda c=command: _start(c)) * 1000)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+            taken[command].append(seconds(lambda c=command: _start(c)) * 1000)  # type: ignore[misc]  # a default
     shown, imported, peer = (Timing.of(taken[command][1:]) for command in commands)
     name = "import llama_index.core"
     return [

@@ -73,7 +73,7 @@ class DiskVectorCache:
                 part = hashes[i : i + _QUERY_CHUNK]
                 marks = ",".join("?" * len(part))
                 rows = connection.execute(
-                    f"SELECT hash, vector FROM vectors WHERE model = ? AND hash IN ({marks})",  # noqa: S608 - only marks
+                    f"SELECT hash, vector FROM vectors WHERE model = ? AND hash IN ({marks})",  # noqa: S608
                     [model, *part],
                 )
                 found.update({key: np.frombuffer(blob, dtype=np.float32) for key, blob in rows})

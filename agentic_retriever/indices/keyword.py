@@ -73,7 +73,12 @@ class KeywordSearch(ABC):
     def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
         """Return the best nodes that share a term with the query."""
 
-    def search_nodes(self, query: str, top_k: int, filters: MetadataFilters | None) -> Sequence[Hit] | None:  # noqa: ARG002
+    def search_nodes(
+        self,
+        query: str,  # noqa: ARG002
+        top_k: int,  # noqa: ARG002
+        filters: MetadataFilters | None,  # noqa: ARG002
+    ) -> Sequence[Hit] | None:
         """Search with filters and read the nodes at once; ``None`` from one that cannot."""
         return None
 

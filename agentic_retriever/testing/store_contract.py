@@ -109,7 +109,12 @@ class VectorStoreContract(ABC):
         store.add(contract_nodes())
         return store
 
-    def find(self, store: BasePydanticVectorStore, top_k: int = NODES, **restrictions: Any) -> list[int]:  # noqa: ANN401 - as of the query
+    def find(
+        self,
+        store: BasePydanticVectorStore,
+        top_k: int = NODES,
+        **restrictions: Any,  # noqa: ANN401 - as of the query
+    ) -> list[int]:
         """Search for the first node's embedding, and return the numbers of the nodes found, best first."""
         query = VectorStoreQuery(query_embedding=contract_nodes()[0].embedding, similarity_top_k=top_k, **restrictions)
         return _numbers(store.query(query).ids or [])
