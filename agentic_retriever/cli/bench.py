@@ -189,7 +189,6 @@ def _folder(keep: Path | None, beside: Path | None) -> Iterator[Path | None]:
 def _routing_measured(
     console: Console, config: RouterConfig, datasets: Sequence[Dataset], options: RoutingOptions, json_file: Path | None
 ) -> RoutingBenchmark:
-    """Measure the routing and write the file, beside which an interrupted run is kept."""
     from agentic_retriever.evaluation import bench_routing, prepare
     from agentic_retriever.evaluation.journal import Journal
     from agentic_retriever.evaluation.routing import material_key

@@ -41,11 +41,9 @@ class Console:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person is looking at the output."""
         return self.rich.is_terminal
 
     def line(self, text: str = "", *, style: str = "") -> None:
-        """Write one text; ``style`` counts on a terminal only."""
         clean = safe_terminal(text)
         if self.is_terminal:
             self.rich.print(Text(clean, style=style))
@@ -58,7 +56,6 @@ class Console:
         self._out.flush()
 
     def end_pieces(self) -> None:
-        """End the text that came in pieces, and its line."""
         self._out.write(self._pieces.end() + "\n")
         self._out.flush()
 
@@ -83,7 +80,6 @@ class Console:
         self.rich.print(table)
 
     def note(self, text: str) -> None:
-        """Write a remark for a person to standard error."""
         self._write_err(safe_terminal(text), "dim")
 
     def warn(self, text: str) -> None:
@@ -126,22 +122,18 @@ class Bars:
         self._file_total = self._node_total = 0
 
     def files(self, total: int) -> None:
-        """So many more files will be read."""
         self._file_total += total
         self._progress.update(self._files, total=self._file_total)
 
     def file_done(self, path: str) -> None:
-        """One file was read."""
         del path
         self._progress.advance(self._files)
 
     def nodes(self, found: int) -> None:
-        """So many more nodes are to be embedded."""
         self._node_total += found
         self._progress.update(self._nodes, total=self._node_total)
 
     def nodes_done(self, done: int) -> None:
-        """So many more nodes have their vectors."""
         self._progress.advance(self._nodes, done)
 
 
@@ -163,11 +155,9 @@ class Steps:
         self._task = progress.add_task("", total=None)
 
     def begin(self, what: str, total: int) -> None:
-        """A step of so many parts begins."""
         self._progress.reset(self._task, description=what, total=total)
 
     def advance(self, done: int) -> None:
-        """So many more parts are done."""
         self._progress.advance(self._task, done)
 
 
@@ -180,7 +170,6 @@ class Lines:
         self._start = timer()
 
     def begin(self, what: str, total: int) -> None:
-        """A step of so many parts begins."""
         parts = f" ({total:,})" if total > 1 else ""
         self._console.note(f"{self._timer() - self._start:6.0f} s  {what}{parts}")
 
@@ -190,7 +179,6 @@ class Lines:
 
 @contextmanager
 def shown_steps(console: Console) -> Iterator[Steps | Lines]:
-    """Show one bar on standard error while the block runs, or lines if that is no terminal."""
     if not console.rich_err.is_terminal:
         yield Lines(console)
         return

@@ -75,7 +75,6 @@ def query(
 
 
 def _streamed(console: Console, router: AgenticRouter, text: str, wanted: dict[str, Any]) -> Answer:
-    """Write the answer as it comes."""
     with router.stream(text, **wanted) as pieces:
         try:
             for piece in pieces:
@@ -144,7 +143,6 @@ def show_facts(console: Console, answer: Answer) -> None:
 
 
 def _show_path(console: Console, answer: Answer) -> None:
-    """Write what was tried, spent and understood."""
     if len(answer.tried) > 1:
         tries = (f"{one.strategy.value} ({_grade(one.confidence)})" for one in answer.tried)
         console.line(f"little found at first, so tried {', '.join(tries)}", style="dim")

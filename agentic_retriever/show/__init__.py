@@ -3,7 +3,6 @@
 This room draws what it is given and imports nothing of the package, so that every value can draw itself.
 """
 
-from agentic_retriever.show.intervals import Interval
-from agentic_retriever.show.rendering import Cell, Table, figure_text, render, short_text
+from agentic_retriever.show.rendering import Cell, Interval, Table, figure_text, render, short_text
 
 __all__ = ["Cell", "Interval", "Table", "figure_text", "render", "short_text"]

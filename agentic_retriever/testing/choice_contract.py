@@ -47,14 +47,12 @@ class ReplyCase:
     expected: str | None
 
     def text(self, options: Sequence[str]) -> str:
-        """Return the reply with the names of three options."""
         text = self.template
         for letter, option in zip("ABC", options[:3], strict=True):
             text = text.replace(f"‹{letter}›", option)
         return text
 
     def chosen(self, options: Sequence[str]) -> str | None:
-        """Return the name that must be chosen, or ``None``."""
         return None if self.expected is None else options["AB".index(self.expected)]
 
 
@@ -157,7 +155,6 @@ class ChoiceReaderContract(ReplyReaderContract):
         assert found is None or found in self.options, f"{str(found)[:80]!r} is none of the options"
 
     def test_every_case(self) -> None:
-        """Each reply chooses what it must, or is refused."""
         wrong = []
         for case in MALFORMED_REPLIES:
             found = self._read_or_none(case.text(self.options))
@@ -166,7 +163,6 @@ class ChoiceReaderContract(ReplyReaderContract):
         assert not wrong, "; ".join(wrong)
 
     def test_heavy_replies_choose_nothing(self) -> None:
-        """Junk is refused, however much of it there is."""
         for name, reply in HEAVY_REPLIES.items():
             assert self._read_or_none(reply) is None, f"{name} was taken for a choice"
 
@@ -179,7 +175,6 @@ class ChoiceReaderContract(ReplyReaderContract):
                     assert found == option, f"{reply!r} was read as {found!r}"
 
     def test_a_choice_among_many_words_is_found(self) -> None:
-        """Thoughts of any length come before it."""
         reply = f"<think>{'hm, ' * 20_000}</think>" + f'{{"choice": "{self.options[1]}"}}'
         assert self._read_or_none(reply) == self.options[1]
 

@@ -77,7 +77,6 @@ class FakeLLM(CustomLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Name and window of the fake model."""
         return LLMMetadata(model_name=self.model_name, context_window=8192, num_output=512)
 
     def complete(
@@ -86,7 +85,6 @@ class FakeLLM(CustomLLM):
         formatted: bool = False,  # noqa: ARG002 - LlamaIndex's signature
         **kwargs: Any,  # noqa: ANN401, ARG002 - LlamaIndex's signature
     ) -> CompletionResponse:
-        """Return the next reply, or raise it if it is an exception."""
         self.prompts.append(prompt)
         reply = self._reply(prompt)
         if isinstance(reply, Exception):

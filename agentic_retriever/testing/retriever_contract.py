@@ -155,7 +155,6 @@ class RetrieverContract(ABC):
         assert again == expected, "a caller's changes to a result show in the next one"
 
     def test_same_question_gives_same_result(self) -> None:
-        """Ids, order and scores."""
         adapter = self._adapter()
         assert _summary(adapter.retrieve(QUERY)) == _summary(adapter.retrieve(QUERY))
 
@@ -185,7 +184,6 @@ class RetrieverContract(ABC):
         assert gap < LARGEST_GAP_S, f"the event loop stood still for {gap:.3f} s"
 
     def test_retrieve_works_inside_a_running_loop(self) -> None:
-        """As in a notebook."""
         adapter = self._adapter()
 
         async def call() -> list[NodeWithScore]:
@@ -205,7 +203,6 @@ class RetrieverContract(ABC):
         assert embedding.calls == [], "a bad question reached the model"
 
     def test_bad_top_k_is_refused(self) -> None:
-        """Zero, negative, absurd, text and bool."""
         bad: tuple[Any, ...] = (0, -1, 10**9, "5", True, None, 2.0)
         for top_k in bad:
             _refused(lambda asked: self._adapter(top_k=asked).retrieve(QUERY), top_k)
@@ -218,7 +215,6 @@ class RetrieverContract(ABC):
         assert all(getattr(n.node, "obj", None) is None for n in found)
 
     def test_one_failing_part_does_not_fail_the_whole(self) -> None:
-        """Where a retriever has several parts."""
         adapter = self.make_failing_adapter(contract_nodes(), embedding=FakeEmbedding())
         if adapter is not None:
             for found in (adapter.retrieve(QUERY), _run(adapter.aretrieve(QUERY))):

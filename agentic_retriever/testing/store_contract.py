@@ -77,14 +77,12 @@ def contract_nodes() -> list[TextNode]:
 
 
 def where(key: str, operator: FilterOperator, value: Any) -> MetadataFilter:  # noqa: ANN401 - of every type
-    """Make one clause of a filter."""
     return MetadataFilter(key=key, operator=operator, value=value)
 
 
 def group(
     *parts: MetadataFilter | MetadataFilters, condition: FilterCondition = FilterCondition.AND
 ) -> MetadataFilters:
-    """Join clauses and groups of a filter."""
     return MetadataFilters(filters=list(parts), condition=condition)
 
 
@@ -104,7 +102,6 @@ class VectorStoreContract(ABC):
         """
 
     def filled(self, tmp_path: Path) -> BasePydanticVectorStore:
-        """Make a store with the contract's nodes in it, in a folder of its own."""
         store = self.make_store(tmp_path, DIMENSION)
         store.add(contract_nodes())
         return store
@@ -124,7 +121,6 @@ class VectorStoreContract(ABC):
         return sorted(self.find(store, filters=filters))
 
     def test_add_returns_the_ids(self, tmp_path: Path) -> None:
-        """Adding returns the ids in their order."""
         nodes = contract_nodes()
         assert self.make_store(tmp_path, DIMENSION).add(nodes) == [node.node_id for node in nodes]
 
@@ -142,15 +138,12 @@ class VectorStoreContract(ABC):
         assert np.allclose(scores, sorted(cosines, reverse=True)[:5], atol=1e-5)
 
     def test_top_k_beyond_the_corpus_gives_everything(self, tmp_path: Path) -> None:
-        """Asking for more than there is gives what there is."""
         assert sorted(self.find(self.filled(tmp_path), 10 * NODES)) == list(range(NODES))
 
     def test_an_empty_store_finds_nothing(self, tmp_path: Path) -> None:
-        """An empty store gives an empty result."""
         assert self.find(self.make_store(tmp_path, DIMENSION)) == []
 
     def test_equality(self, tmp_path: Path) -> None:
-        """``==`` on texts and numbers."""
         store = self.filled(tmp_path)
         thai = list(range(1, NODES, 3))
         assert self.accepted(store, group(where("lang", FilterOperator.EQ, "th"))) == thai
@@ -160,7 +153,6 @@ class VectorStoreContract(ABC):
         assert self.accepted(store, group(where("lang", FilterOperator.NE, "th"))) == rest
 
     def test_in_and_not_in(self, tmp_path: Path) -> None:
-        """``in`` and ``nin`` with lists of texts."""
         store = self.filled(tmp_path)
         expected = [number for number in range(NODES) if number % 3 in {0, 2}]
         assert self.accepted(store, group(where("lang", FilterOperator.IN, ["en", "es", "xx"]))) == expected
@@ -175,12 +167,10 @@ class VectorStoreContract(ABC):
         assert self.accepted(store, group(where("score", FilterOperator.LTE, 0.5))) == [0, 1, 2]
 
     def test_missing_fields(self, tmp_path: Path) -> None:
-        """``is_empty`` finds nodes without a field."""
         store = self.filled(tmp_path)
         assert self.accepted(store, group(where("note", FilterOperator.IS_EMPTY, None))) == list(range(0, NODES, 2))
 
     def test_groups(self, tmp_path: Path) -> None:
-        """``and``, ``or``, and groups in groups."""
         store = self.filled(tmp_path)
         early = where("year", FilterOperator.LT, 2004)
         late = where("year", FilterOperator.GTE, 2022)
@@ -204,7 +194,6 @@ class VectorStoreContract(ABC):
         assert sorted(self.find(store, node_ids=[contract_id(3), contract_id(8)])) == [3, 8]
 
     def test_delete_by_source(self, tmp_path: Path) -> None:
-        """Deleting a source removes its nodes and no others."""
         store = self.filled(tmp_path)
         store.delete("source-1")
         assert sorted(self.find(store)) == [number for number in range(NODES) if number // 4 != 1]
@@ -228,7 +217,6 @@ class VectorStoreContract(ABC):
         assert _sorted_numbers(store.get_nodes()) == list(range(NODES))
 
     def test_the_same_id_replaces(self, tmp_path: Path) -> None:
-        """Adding an id again replaces the node."""
         store = self.filled(tmp_path)
         newer = contract_nodes()[3]
         newer.text = "newer text"
@@ -250,13 +238,11 @@ class VectorStoreContract(ABC):
             assert found.ref_doc_id == "source-1"
 
     def test_the_callers_nodes_stay_as_they_are(self, tmp_path: Path) -> None:
-        """Adding changes nothing in the nodes that were given."""
         nodes = contract_nodes()
         self.make_store(tmp_path, DIMENSION).add(nodes)
         assert [node.to_dict() for node in nodes] == [node.to_dict() for node in contract_nodes()]
 
     def test_async_twins(self, tmp_path: Path) -> None:
-        """The async methods do what the sync ones do."""
         store = self.make_store(tmp_path, DIMENSION)
         late = group(where("year", FilterOperator.GTE, 2010))
         query = VectorStoreQuery(query_embedding=contract_nodes()[0].embedding, similarity_top_k=5, filters=late)
