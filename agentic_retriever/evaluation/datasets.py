@@ -30,7 +30,7 @@ from agentic_retriever.ingestion import SourceDocument, discover, read_source
 from agentic_retriever.sample import DATA, SAMPLE_INDEXES
 from agentic_retriever.schema import Complexity, Record, Strategy
 from agentic_retriever.text import Tokenizer, detect_language, split_sentences
-from agentic_retriever.text.centrality import central_sentences
+from agentic_retriever.text.sentences import central_sentences
 
 SAMPLE: Final = "sample"
 """Name of the data set that ships with the package."""

@@ -38,7 +38,7 @@ from agentic_retriever.router import AgenticRouter
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS
 from agentic_retriever.schema import Complexity, Strategy, StrategyCard
 from agentic_retriever.text import dominant_script, stopwords
-from agentic_retriever.text.tokens import stopword_languages
+from agentic_retriever.text.language_files import stopword_languages
 
 if TYPE_CHECKING:
     from llama_index.core.base.embeddings.base import BaseEmbedding

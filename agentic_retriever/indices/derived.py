@@ -39,7 +39,7 @@ from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.stores.points import KnownPoints, found_facts
 from agentic_retriever.text import Tokenizer, detect_language
-from agentic_retriever.text.centrality import central_sentences
+from agentic_retriever.text.sentences import central_sentences
 from agentic_retriever.threads import DeadlineCaller
 
 logger = logging.getLogger(__name__)

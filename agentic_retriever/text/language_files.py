@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, Final
 
@@ -29,13 +29,11 @@ NEVER: Final = re.compile(r"(?!)")
 @lru_cache(1)
 def language_files() -> Mapping[str, Mapping[str, Any]]:
     """Read the file of every language, once, by its code."""
-    entries = files("agentic_retriever").joinpath("languages").iterdir()
-    found = {
-        name.removesuffix(".json"): parse_language(entry.read_text(encoding="utf-8"), file=f"languages/{name}")
-        for entry in entries
-        if (name := entry.name).endswith(".json")
+    entries = [one for one in files("agentic_retriever").joinpath("languages").iterdir() if one.name.endswith(".json")]
+    return {
+        entry.name.removesuffix(".json"): parse_language(entry.read_text("utf-8"), file=f"languages/{entry.name}")
+        for entry in sorted(entries, key=lambda entry: entry.name)
     }
-    return dict(sorted(found.items()))
 
 
 def parse_language(text: str, *, file: str) -> Mapping[str, Any]:
@@ -57,6 +55,22 @@ def parse_language(text: str, *, file: str) -> Mapping[str, Any]:
 def languages_with(section: str) -> tuple[str, ...]:
     """Codes of the languages that have a section, sorted."""
     return tuple(code for code, data in language_files().items() if section in data)
+
+
+# The lists of stop words are short on purpose: a rare word wrongly kept costs BM25 little (its weight is its rarity),
+# one wrongly dropped can never be found. They are written in lower case with accents, question words among them.
+
+
+@cache
+def stopwords(language: str) -> frozenset[str]:
+    """Words of a language that carry grammar and no topic."""
+    return frozenset(language_files().get(language, {}).get("stopwords", ()))
+
+
+@cache
+def stopword_languages() -> frozenset[str]:
+    """Codes of the languages that have stop words."""
+    return frozenset(languages_with("stopwords"))
 
 
 def section(name: str) -> Mapping[str, Any]:

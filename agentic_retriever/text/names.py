@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agentic_retriever.text.language_files import listed
+from agentic_retriever.text.language_files import listed, stopwords
 from agentic_retriever.text.numbers import currency_words
-from agentic_retriever.text.tokens import fold, stopwords
+from agentic_retriever.text.tokens import fold
 
 _WORD: Final = re.compile(r"[^\W_]+(?:[-'’./&+][^\W_]+)*")
 _OPENS: Final = re.compile(r"(?:^|[.!?:;…\n|«“\"¿¡(]|^\s*[-*•]|\d[.)])[\s*_>#«“\"'(¿¡]*$")
@@ -26,8 +26,6 @@ _MIN_PREFIX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name in a text."""
-
     start: int
     end: int
     text: str
@@ -36,12 +34,11 @@ class Name:
 
     @property
     def key(self) -> str:
-        """What is compared."""
         return name_key(self.text)
 
 
 def name_key(word: str) -> str:
-    """Write a word as names are compared: without case, accents and genitive, currencies under one code."""
+    """A word as names are compared: without case, accents and genitive, currencies under one code."""
     bare = fold(re.sub("['’]s?$", "", word.casefold()))
     return currency_words().get(bare, bare)
 
@@ -58,14 +55,11 @@ def find_names(text: str, language: str = "und") -> list[Name]:
             found.append(Name(word.start(), word.end(), word[0], code=True))
         elif kind == "capital" and word[0].casefold() not in common:
             opening = _OPENS.search(text[max(0, word.start() - 8) : word.start()]) is not None
-            if (
-                opening
-                and at + 1 < len(words)
-                and _beside(text, word, words[at + 1])
-                and language not in _CAPITAL_NOUNS
-            ):
-                opening = False
-            if language not in _CAPITAL_NOUNS or opening or _in_run(text, words, at):
+            if language in _CAPITAL_NOUNS:
+                counts = opening or _in_run(text, words, at)
+            else:
+                counts, opening = True, opening and not _leads_on(text, words, at)
+            if counts:
                 found.append(Name(word.start(), word.end(), word[0], code=False, opening=opening))
     return found
 
@@ -87,11 +81,8 @@ def foreign_thai_names(sentence: str, near: str, whole: str) -> Iterator[str]:
         group = _PERSON if match["kind"] in _PERSON.split("|") else match["kind"]
         nearby = _behind(group, near)
         others = nearby or _behind(group, whole)
-        if others:
-            known = any(_same(match["name"], other) for other in others)
-        else:
-            known = match["name"][: _MIN_PREFIX + 1] in whole
-        if not known:
+        known = any(_same(match["name"], other) for other in others)
+        if not (known if others else match["name"][: _MIN_PREFIX + 1] in whole):
             yield match[0]
 
 
@@ -106,8 +97,7 @@ def _same(name: str, other: str) -> bool:
 
 
 def _kind(word: str, *, shouted: bool) -> str:
-    has_digit = any(char.isdecimal() for char in word)
-    if has_digit:
+    if any(char.isdecimal() for char in word):
         return "code" if word[0].isalpha() and any(char.isupper() for char in word) else ""
     letters = [char for char in word if char.isalpha()]
     if not shouted and len(letters) > 1 and all(char.isupper() for char in letters):
@@ -115,14 +105,17 @@ def _kind(word: str, *, shouted: bool) -> str:
     return "capital" if word[0].isupper() and len(word) > 1 and not shouted else ""
 
 
-def _beside(text: str, word: re.Match[str], other: re.Match[str]) -> bool:
+def _leads_on(text: str, words: Sequence[re.Match[str]], at: int) -> bool:
     """Tell whether a capitalised word follows at once: "Maria Lopez"."""
-    return text[word.end() : other.start()] == " " and _kind(other[0], shouted=False) == "capital"
+    if at + 1 == len(words):
+        return False
+    between = text[words[at].end() : words[at + 1].start()]
+    return between == " " and _kind(words[at + 1][0], shouted=False) == "capital"
 
 
 def _in_run(text: str, words: Sequence[re.Match[str]], at: int) -> bool:
     before = at > 0 and words[at - 1][0][0].isupper() and text[words[at - 1].end() : words[at].start()] == " "
-    return before or (at + 1 < len(words) and _beside(text, words[at], words[at + 1]))
+    return before or _leads_on(text, words, at)
 
 
 def _keys(word: str) -> Iterator[str]:

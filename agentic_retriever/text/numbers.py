@@ -22,8 +22,6 @@ from typing import Final
 from agentic_retriever.text.language_files import language_files, listed, section
 from agentic_retriever.text.scripts import UNSPACED
 
-# --- the tables --------------------------------------------------------------------------------------------------
-
 _SEPARATORS: Final = ".,'\u2019\u00a0\u202f\u066c"
 _DIGITS: Final = re.compile(
     rf"(?<!\d)\d{{1,3}}(?:[{_SEPARATORS} ]\d{{3}})+(?!\d)(?:[.,\u066b]\d+)?|\d+(?:[.,\u066b]\d+)?"
@@ -56,10 +54,9 @@ _SPACED: Final[dict[str, int]] = {
     word: value
     for code, table in _NUMBERS.items()
     if language_files()[code]["spaced"]
-    for word, value in (
-        *table.get("words", {}).items(),
-        *((w, v) for w, v in table.get("scales", {}).items() if v == 100),
-    )
+    for kind in ("words", "scales")
+    for word, value in table.get(kind, {}).items()
+    if kind == "words" or value == 100
 }
 _TENS: Final = {word: value for word, value in _SPACED.items() if value in range(20, 100, 10)}
 _ALONE_ONLY: Final = {word: value for word, value in _SPACED.items() if word not in _TENS}
@@ -84,11 +81,8 @@ _UNSPACED_ONE: Final = "|".join(
 _UNSPACED_TEN: Final = "|".join(table["ten"] for table in _UNSPACED_TABLES)
 _UNSPACED_WORD: Final = re.compile(f"({_UNSPACED_ONE})?({_UNSPACED_TEN})({_UNSPACED_ONE})?|({_UNSPACED_ONE})")
 
-#: What a source may say instead of a number: accepted, never asked for.
+# What a source may say instead of a number: accepted, never asked for.
 _LOOSE: Final = [(re.compile(pattern, re.IGNORECASE), values) for pattern, values in listed("numbers", "loose")]
-
-
-# --- numbers in a text -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +100,16 @@ class Number:
     @property
     def scaled(self) -> str:
         """The value times the scale."""
-        whole, _, decimals = self.value.partition(".")
         if not self.power:
             return self.value
+        whole, _, decimals = self.value.partition(".")
         padded = decimals.ljust(self.power, "0")
-        left, rest = whole + padded[: self.power], padded[self.power :].rstrip("0")
-        left = left.lstrip("0") or "0"
-        return f"{left}.{rest}" if rest else left
+        return _in_one_form(whole + padded[: self.power], padded[self.power :])
+
+
+def _in_one_form(whole: str, decimals: str) -> str:
+    whole, decimals = whole.lstrip("0") or "0", decimals.rstrip("0")
+    return f"{whole}.{decimals}" if decimals else whole
 
 
 def canonical(digits: str) -> str:
@@ -120,11 +117,8 @@ def canonical(digits: str) -> str:
     plain = "".join(str(unicodedata.decimal(char)) if char.isdecimal() else char for char in digits)
     if not plain.startswith("0"):
         plain = _THOUSANDS.sub("", plain)
-    plain = plain.replace(",", ".").replace("\u066b", ".")
-    whole, _, decimals = plain.partition(".")
-    decimals = decimals.rstrip("0")
-    whole = whole.lstrip("0") or "0"
-    return f"{whole}.{decimals}" if decimals else whole
+    whole, _, decimals = plain.replace(",", ".").replace("\u066b", ".").partition(".")
+    return _in_one_form(whole, decimals)
 
 
 def numbers_in(text: str) -> frozenset[str]:
@@ -178,11 +172,9 @@ def _unspaced_value(match: re.Match[str]) -> int:
     return 10 * (_UNSPACED_ONES[tens] if tens else 1) + (_UNSPACED_ONES[ones] if ones else 0)
 
 
-# --- dates in a text: ``2021-03-04``, ``4 March 2021``, ``4 de marzo de 2021``, ``4 มีนาคม 2564`` -------------------
+# Dates in a text: ``2021-03-04``, ``4 March 2021``, ``4 de marzo de 2021``, ``4 มีนาคม 2564``
 
-BUDDHIST: Final = 543
-"""Years by which the Buddhist era is ahead of the common one."""
-
+BUDDHIST: Final = 543  # years by which the Buddhist era is ahead of the common one
 # The stop of "ม.ค." belongs to it, that of "Jan." may be left out.
 _MONTHS: Final = {
     name if UNSPACED.search(name) else name.rstrip("."): int(month)
@@ -205,6 +197,7 @@ def _after(words: Iterable[str], names: Iterable[str]) -> re.Pattern[str]:
     return re.compile(rf"(?:{behind})({'|'.join(names)})\b(?! \d)")
 
 
+# What is written in which order: year, month and day in digits, or the month by its name (M).
 _PATTERNS: Final = (
     ("ymd", re.compile(r"(?<!\d)(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?!\d)")),
     ("ymd", re.compile(r"(\d{4})\s?[年년]\s?(\d{1,2})\s?[月월](?:\s?(\d{1,2})\s?[日일])?")),
@@ -229,14 +222,11 @@ _PATTERNS: Final = (
     *(("M", _after(one["words"], one["months"])) for one in _BEHIND),
 )
 
-Reading = tuple[int | None, int | None, int | None]
-"""Year, month and day, as far as they are said."""
+Reading = tuple[int | None, int | None, int | None]  # year, month and day, as far as they are said
 
 
 @dataclass(frozen=True, slots=True)
 class Date:
-    """A date, or a part of one, in a text."""
-
     start: int
     end: int
     text: str
@@ -275,18 +265,12 @@ def _fits(wanted: Reading, source: Reading, years: frozenset[str]) -> bool:
 
 
 def _readings(form: str, match: re.Match[str]) -> tuple[Reading, ...]:
-    if form == "M":
-        return ((None, _MONTHS[match[1].lower()], None),)
-    if form == "My":
-        return ((_common_year(match[2]), _MONTHS[match[1].lower()], None),)
-    if form in ("dMy", "Mdy"):
-        name, day = (match[2], match[1]) if form == "dMy" else (match[1], match[2])
-        return _valid([(_common_year(match[3]), _MONTHS[name.lower()], int(day))])
-    first, second, third = (int(part) if part else None for part in match.groups())
-    if form == "ymd":
-        return _valid([(_common_year(match[1]), second, third)])
-    year = _common_year(match[3])
-    return _valid([(year, second, first), (year, first, second)])
+    said = dict(zip(form, match.groups(), strict=True))
+    year, day = _common_year(said.get("y")), int(said["d"]) if said.get("d") else None
+    month = _MONTHS[said["M"].lower()] if "M" in said else int(said["m"])
+    swapped = [(year, day, month)] if form == "dmy" else []
+    kept = [(y, m, d) for y, m, d in [(year, month, day), *swapped] if m and m <= 12 and (d is None or 1 <= d <= 31)]
+    return tuple(dict.fromkeys(kept))
 
 
 def _common_year(digits: str | None) -> int | None:
@@ -295,12 +279,7 @@ def _common_year(digits: str | None) -> int | None:
     return year - BUDDHIST if year is not None and 2400 <= year <= 2700 else year
 
 
-def _valid(readings: Sequence[Reading]) -> tuple[Reading, ...]:
-    kept = [(y, m, d) for y, m, d in readings if m is not None and 1 <= m <= 12 and (d is None or 1 <= d <= 31)]
-    return tuple(dict.fromkeys(kept))
-
-
-# --- figures in a question ---------------------------------------------------------------------------------------
+# Figures in a question.
 
 _INTEGER: Final = re.compile(r"[0-9]{1,15}")
 _POINTED: Final = re.compile(r"[0-9]{1,3}(?:,[0-9]{3}){1,4}(?:\.[0-9]{1,9})?|[0-9]{1,15}(?:\.[0-9]{1,9})?")
@@ -316,8 +295,8 @@ class Moment:
     """A time span of the calendar: a day, a month, a year or a decade."""
 
     year: int
-    month: int | None = None  # Month, or None for a whole year
-    day: int | None = None  # Day, or None for a whole month
+    month: int | None = None  # None for a whole year
+    day: int | None = None  # None for a whole month
     years: int = 1
     era: str | None = None  # "be", "ce" or None where it was not said
 
@@ -385,7 +364,7 @@ def _symbol(text: str) -> str:
 def _calendar_day(text: str, *, day_first: bool) -> Moment | None:
     iso = _ISO_DATE.fullmatch(text)
     if iso is not None:
-        return make_date(int(iso[1]), int(iso[2]), int(iso[3]))
+        return make_date(*map(int, iso.groups()))
     slashed = _SLASHED.fullmatch(text)
     if slashed is None:
         return None
@@ -395,7 +374,7 @@ def _calendar_day(text: str, *, day_first: bool) -> Moment | None:
     return make_date(year, first, second) if second > 12 else None
 
 
-# --- words for numbers, and units --------------------------------------------------------------------------------
+# Words for numbers, and units.
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,8 +392,6 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number with a unit."""
-
     number: float
     unit: str
     base: float

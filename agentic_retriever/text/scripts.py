@@ -1,4 +1,4 @@
-"""Which writing system a character, a text or a stretch of text is in.
+"""The writing system and the language of a text, and its clean forms.
 
 The table names the scripts that need rules of their own somewhere in this package and leaves the rest to
 ``Script.OTHER``, as it does digits, punctuation, spaces, symbols and the combining marks that go with any script.
@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
 from enum import Enum
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from agentic_retriever.text.language_files import stopword_languages, stopwords
+
+if TYPE_CHECKING:
+    from py3langid.langid import LanguageIdentifier
 
 
 class Script(str, Enum):
@@ -55,54 +59,30 @@ _BLOCKS: Final = {
         "0041-005A 0061-007A 00AA 00BA 00C0-00D6 00D8-00F6 00F8-02AF 1E00-1EFF 2C60-2C7F A722-A7FF AB30-AB64 "
         "FB00-FB06 FF21-FF3A FF41-FF5A"
     ),
-    Script.GREEK: "0370-0373 0376-037D 037F-03FF 1F00-1FFE",
-    Script.CYRILLIC: "0400-052F 1C80-1C88 2DE0-2DFF A640-A69F",
-    Script.ARMENIAN: "0531-0556 0561-0587 FB13-FB17",
-    Script.HEBREW: "0591-05BD 05D0-05F2 FB1D-FB4F",
+    Script.GREEK: "0370-0373 0376-037D 037F-03FF 1F00-1FFE", Script.CYRILLIC: "0400-052F 1C80-1C88 2DE0-2DFF A640-A69F",
+    Script.ARMENIAN: "0531-0556 0561-0587 FB13-FB17", Script.HEBREW: "0591-05BD 05D0-05F2 FB1D-FB4F",
     Script.ARABIC: "0610-061A 0620-065F 066E-06D3 06D5-06EF 06FA-06FF 0750-077F 08A0-08FF FB50-FDFB FE70-FEFC",
-    Script.DEVANAGARI: "0900-0963 0971-097F A8E0-A8FF",
-    Script.BENGALI: "0980-09E5 09F0-09FE",
-    Script.GURMUKHI: "0A01-0A5E 0A70-0A75",
-    Script.GUJARATI: "0A81-0AE3 0AF9-0AFF",
-    Script.ORIYA: "0B01-0B63 0B71",
-    Script.TAMIL: "0B82-0BD7",
-    Script.TELUGU: "0C00-0C63",
-    Script.KANNADA: "0C80-0CE3",
-    Script.MALAYALAM: "0D00-0D63 0D7A-0D7F",
-    Script.SINHALA: "0D81-0DDF 0DF2-0DF3",
-    Script.THAI: "0E01-0E3A 0E40-0E4E",
-    Script.LAO: "0E81-0ECE 0EDC-0EDF",
-    Script.TIBETAN: "0F40-0FBC",
+    Script.DEVANAGARI: "0900-0963 0971-097F A8E0-A8FF", Script.BENGALI: "0980-09E5 09F0-09FE",
+    Script.GURMUKHI: "0A01-0A5E 0A70-0A75", Script.GUJARATI: "0A81-0AE3 0AF9-0AFF", Script.ORIYA: "0B01-0B63 0B71",
+    Script.TAMIL: "0B82-0BD7", Script.TELUGU: "0C00-0C63", Script.KANNADA: "0C80-0CE3",
+    Script.MALAYALAM: "0D00-0D63 0D7A-0D7F", Script.SINHALA: "0D81-0DDF 0DF2-0DF3",
+    Script.THAI: "0E01-0E3A 0E40-0E4E", Script.LAO: "0E81-0ECE 0EDC-0EDF", Script.TIBETAN: "0F40-0FBC",
     Script.MYANMAR: "1000-103F 1050-108F 109A-109D A9E0-A9EF AA60-AA7F",
-    Script.GEORGIAN: "10A0-10FA 10FC-10FF 1C90-1CBF 2D00-2D2D",
+    Script.GEORGIAN: "10A0-10FA 10FC-10FF 1C90-1CBF 2D00-2D2D", Script.KHMER: "1780-17D3 17D7 17DC-17DD",
     Script.HANGUL: "1100-11FF 3131-318E A960-A97C AC00-D7A3 D7B0-D7FB FFA0-FFDC",
     Script.ETHIOPIC: "1200-135F 1380-138F 2D80-2DDE",
-    Script.KHMER: "1780-17D3 17D7 17DC-17DD",
     Script.HAN: "2E80-2FD5 3005-3007 3021-3029 3038-303B 3400-4DBF 4E00-9FFF F900-FAD9 20000-323AF",
     Script.KANA: "3041-3096 3099-309A 309D-309F 30A1-30FA 30FC-30FF 31F0-31FF FF66-FF9F 1AFF0-1B16F",
-}
+}  # fmt: skip
 
 
-def _ranges() -> Iterator[tuple[int, int, Script]]:
-    for script, blocks in _BLOCKS.items():
-        for block in blocks.split():
-            first, _, last = block.partition("-")
-            yield int(first, 16), int(last or first, 16), script
-
-
-_RANGES: Final = tuple(sorted(_ranges()))
-_FIRSTS: Final = tuple(first for first, _, _ in _RANGES)
-
+_RANGES: Final = sorted(
+    (int(block.split("-")[0], 16), int(block.split("-")[-1], 16), script)
+    for script, blocks in _BLOCKS.items()
+    for block in blocks.split()
+)
+_FIRSTS: Final = [first for first, _, _ in _RANGES]
 _MAX_COUNTED: Final = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptRun:
-    """A stretch of text in one script."""
-
-    start: int
-    end: int
-    script: Script  # Its script; characters of no script belong to the run before them
 
 
 def character_class(*scripts: Script) -> str:
@@ -114,39 +94,27 @@ def character_class(*scripts: Script) -> str:
 UNSPACED_CHARS: Final = character_class(
     Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR, Script.HAN, Script.KANA, Script.HANGUL
 )
+# A letter of the scripts that are written without spaces between words.
 UNSPACED: Final = re.compile(f"[{UNSPACED_CHARS}]")
-"""A letter of the scripts that are written without spaces between words."""
-
-_NAMED: Final = tuple(script for script in Script if script is not Script.OTHER)
 
 
-# Compiled when first needed: together they take a twentieth of a second.
-@lru_cache(1)
+@lru_cache(1)  # compiled when first needed
 def _letters_re() -> re.Pattern[str]:
-    return re.compile("|".join(f"(?P<{script.value}>[{character_class(script)}]+)" for script in _NAMED))
-
-
-@lru_cache(1)
-def _runs_re() -> re.Pattern[str]:
-    neutral = f"[^{character_class(*_NAMED)}]"
-    return re.compile("|".join(f"(?P<{script.value}>(?:[{character_class(script)}]+{neutral}*)+)" for script in _NAMED))
+    named = [script for script in Script if script is not Script.OTHER]
+    return re.compile("|".join(f"(?P<{script.value}>[{character_class(script)}]+)" for script in named))
 
 
 def script_of(char: str) -> Script:
-    """Tell the script of one character."""
     code = ord(char)
     at = bisect_right(_FIRSTS, code) - 1
-    if at >= 0 and code <= _RANGES[at][1]:
-        return _RANGES[at][2]
-    return Script.OTHER
+    return _RANGES[at][2] if at >= 0 and code <= _RANGES[at][1] else Script.OTHER
 
 
 def script_counts(text: str) -> dict[Script, int]:
     """Count the letters of each script in the first 20,000 characters."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for run in _letters_re().finditer(text, 0, _MAX_COUNTED):
-        name = run.lastgroup or ""
-        counts[name] = counts.get(name, 0) + run.end() - run.start()
+        counts[run.lastgroup or ""] += run.end() - run.start()
     return {Script(name): count for name, count in counts.items()}
 
 
@@ -156,14 +124,99 @@ def dominant_script(text: str) -> Script:
     return max(counts, key=lambda script: counts[script]) if counts else Script.OTHER
 
 
-def script_runs(text: str) -> list[ScriptRun]:
-    """Cut a text where its script changes."""
-    if not text:
-        return []
-    runs = [ScriptRun(m.start(), m.end(), Script(m.lastgroup)) for m in _runs_re().finditer(text)]
-    if not runs:
-        return [ScriptRun(0, len(text), Script.OTHER)]
-    return [ScriptRun(0, runs[0].end, runs[0].script), *runs[1:]]
+# The language of a text: by its script where that is enough, by a classifier where it is not.
+#
+# The classifier is langid's naive Bayes over byte n-grams (M. Lui and T. Baldwin, "langid.py: An Off-the-shelf Language
+# Identification Tool", ACL 2012). Its ranking is weighed with how common a language is and with the stop words seen,
+# because questions are short and full of names.
+
+UNDETERMINED: Final = "und"  # code of a text whose language cannot be told
+_MAX_EXAMINED: Final = 2_000
+_MIN_LETTERS: Final = 3
+# A share of letters, each weighed by how much it says: a Chinese sign is about half a word. A foreign word or two in an
+# English question stays below, English terms in a Thai question do not lift English above.
+_MIN_SHARE: Final = 0.25
+_WEIGHTS: Final = {Script.HAN: 3.0, Script.KANA: 2.0, Script.HANGUL: 2.0}
+
+_BY_SCRIPT: Final = {
+    Script.GREEK: "el", Script.ARMENIAN: "hy", Script.HEBREW: "he", Script.GURMUKHI: "pa", Script.GUJARATI: "gu",
+    Script.ORIYA: "or", Script.TAMIL: "ta", Script.TELUGU: "te", Script.KANNADA: "kn", Script.MALAYALAM: "ml",
+    Script.SINHALA: "si", Script.THAI: "th", Script.LAO: "lo", Script.TIBETAN: "bo", Script.MYANMAR: "my",
+    Script.GEORGIAN: "ka", Script.HANGUL: "ko", Script.ETHIOPIC: "am", Script.KHMER: "km", Script.KANA: "ja",
+    Script.HAN: "zh",
+}  # fmt: skip
+
+
+# The languages to choose from, with how much more readily each is believed than the least common.
+_COMMON: Final = {
+    "id": 2.0, "pl": 2.0, "tr": 2.0, "vi": 2.0, "de": 4.0, "fr": 4.0, "it": 4.0, "nl": 4.0, "pt": 4.0, "en": 8.0,
+    "es": 7.0, "ru": 2.0, "ar": 3.0, "fa": 2.0, "ur": 1.5, "hi": 3.0, "bn": 2.0,
+}  # fmt: skip
+_CANDIDATES: Final = {
+    Script.LATIN: "af az bs ca cs cy da de en es et eu fi fr ga gl hr ht hu id is it jv lt lv ms mt nl no pl pt ro sk "
+    "sl so sq sv sw tl tr uz vi zu",
+    Script.CYRILLIC: "be bg kk ky mk mn ru sr tg tt uk",
+    Script.ARABIC: "ar fa ku ps ug ur",
+    Script.DEVANAGARI: "hi mr ne sa",
+    Script.BENGALI: "as bn",
+}
+# One stop word may be a name in another language; the second and third make it sure.
+_STOPWORD_WEIGHT: Final = 1.5
+_WORD_RE: Final = re.compile(r"[^\W\d_]+")
+
+
+@lru_cache(1)
+def _classifier() -> LanguageIdentifier:
+    # Imported here because its model takes half a second to load, which a program that asks for no language of a
+    # Latin text shall not pay. An own instance: the module's functions share one that anybody may restrict.
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # noqa: PLC0415
+
+    identifier: LanguageIdentifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    return identifier
+
+
+def detect_language(text: str) -> str:
+    """Tell the language of a text by its ISO 639-1 code, or ``und``."""
+    return _detected(text.lstrip()[:_MAX_EXAMINED])
+
+
+@lru_cache(64)  # several steps of one query ask for the language of the same text
+def _detected(sample: str) -> str:
+    script, letters = _leading_script(sample)
+    if script in _BY_SCRIPT:
+        return _BY_SCRIPT[script]
+    if script not in _CANDIDATES or letters < _MIN_LETTERS:
+        return UNDETERMINED
+    return _classify(sample, _CANDIDATES[script].split())
+
+
+def _leading_script(sample: str) -> tuple[Script, int]:
+    """The script that decides, and its number of letters."""
+    counts = script_counts(sample)
+    if not counts:
+        return Script.OTHER, 0
+    weights = {script: count * _WEIGHTS.get(script, 1.0) for script, count in counts.items()}
+    total = sum(weights.values())
+    # Japanese is written in both; its kana decide, be they ever so few.
+    if Script.KANA in weights and Script.HAN in weights:
+        weights[Script.KANA] += weights.pop(Script.HAN)
+    latin = weights.pop(Script.LATIN, None)
+    best = max(weights, key=lambda script: weights[script], default=Script.LATIN)
+    if latin is not None and weights.get(best, 0.0) < _MIN_SHARE * total:
+        best = Script.LATIN
+    return best, counts[best]
+
+
+def _classify(sample: str, candidates: list[str]) -> str:
+    words = {word.casefold() for word in _WORD_RE.findall(sample)}
+    belief: dict[str, float] = {
+        language: probability * _COMMON.get(language, 1.0)
+        for language, probability in _classifier().rank(sample)
+        if language in candidates
+    }
+    for language in stopword_languages() & belief.keys():
+        belief[language] *= _STOPWORD_WEIGHT ** min(len(words & stopwords(language)), 6)
+    return max(belief, key=lambda language: belief[language])
 
 
 # Forms of a text: as a cache key, as printed on a terminal, and as read by the tokenizer.
@@ -198,7 +251,7 @@ _FRACTION_RE: Final = re.compile(r"(?<=\d)(?=[¼-¾⅐-⅞])")
 _SUPERSCRIPT_RE: Final = re.compile(r"(?:(?<=\d)|(?<=[^\W\d]{4}))(?=[⁰¹²³⁴-⁹])(?<![⁰¹²³⁴-⁹])")
 _DIGIT_RE: Final = re.compile(r"(?![0-9])\d")
 # One order for the tone mark and the circle of Thai and Lao AM, which NFKC takes apart, and one spelling of SARA AE.
-_THAI_AM_RE: Final = re.compile("([\u0e48-\u0e4b])\u0e4d\u0e32|([\u0ec8-\u0ecb])\u0ecd\u0eb2")
+_THAI_AM_RE: Final = re.compile("([\u0e48-\u0e4b](?=\u0e4d\u0e32)|[\u0ec8-\u0ecb](?=\u0ecd\u0eb2))(.)")
 
 
 def normalise_query(text: str) -> str:
@@ -226,9 +279,8 @@ class TerminalPieces:
         """Return what can be shown of the text so far and was not yet."""
         text = self._held + piece
         begun = _OPEN_ESCAPE_RE.search(text)
-        at = len(text) if begun is None else begun.start()
-        self._held = text[at:]
-        return safe_terminal(text[:at])
+        self._held = begun[0] if begun else ""
+        return safe_terminal(text[: len(text) - len(self._held)])
 
     def end(self) -> str:
         """Return what is left when no more comes."""
@@ -243,13 +295,5 @@ def lexical_form(text: str) -> str:
     text = _TRADEMARK_RE.sub("", _INVISIBLE_RE.sub("", text))
     text = _SUPERSCRIPT_RE.sub(" ", _FRACTION_RE.sub(" ", text))
     text = unicodedata.normalize("NFKC", text)
-    text = _THAI_AM_RE.sub(_circle_first, text).replace("\u0e40\u0e40", "\u0e41")
-    return _DIGIT_RE.sub(_ascii_digit, text)
-
-
-def _circle_first(match: re.Match[str]) -> str:
-    return f"\u0e4d{match[1]}\u0e32" if match[1] else f"\u0ecd{match[2]}\u0eb2"
-
-
-def _ascii_digit(match: re.Match[str]) -> str:
-    return str(unicodedata.decimal(match[0]))
+    text = _THAI_AM_RE.sub(r"\2\1", text).replace("\u0e40\u0e40", "\u0e41")
+    return _DIGIT_RE.sub(lambda digit: str(unicodedata.decimal(digit[0])), text)

@@ -1,19 +1,26 @@
-"""Sentences with their exact places in the text, for every script.
+"""Sentences with their exact places in the text, for every script, and those that say most of what a text says.
 
 Rules, not a model: they need no training data, treat all languages that share a mark alike, and run in linear time.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from agentic_retriever.text.language_files import listed, section
+from agentic_retriever.text.language_files import listed, section, stopword_languages, stopwords
 from agentic_retriever.text.scripts import Script, character_class, script_of
-from agentic_retriever.text.tokens import stopword_languages, stopwords
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from agentic_retriever.text.tokens import Tokenizer
 
 # Words before a full stop that is not, or need not be, the end of a sentence.
 
@@ -29,7 +36,6 @@ _DOTTED_MONTHS: Final = frozenset(
     for name in names
 )
 _STARTERS: Final = frozenset(word for language in stopword_languages() for word in stopwords(language))
-
 
 # Where to cut a sentence that punctuation does not end: Thai and Lao write a space instead; others are too long.
 
@@ -51,21 +57,19 @@ _OPENING_RE: Final = re.compile(rf"\s+(?:{'|'.join(listed('sentences', 'openings
 # Polite particles that close what is said.
 _CLOSING_RE: Final = re.compile(f"(?:{'|'.join(listed('sentences', 'closings'))})$")
 
-_PAUSE_RE: Final = re.compile(r"[,;:،؛၊]\s+|[、，；：]")
-_WHITE_RE: Final = re.compile(r"\s+")
-# Vowels that are written before the consonant they belong to.
-_LEADING_VOWELS: Final = frozenset("เแโใไເແໂໃໄ")
+_PAUSES: Final = (re.compile(r"[,;:،؛၊]\s+|[、，；：]"), re.compile(r"\s+"))  # the better one first
+_LEADING_VOWELS: Final = frozenset("เแโใไເແໂໃໄ")  # written before the consonant they belong to
 
 
-def clause_cuts(text: str, start: int, end: int) -> Iterator[int]:
-    """Find where to cut a sentence further."""
-    at = start
-    if _SPACED_RE.search(text, start, end):
-        for cut in _space_cuts(text, start, end):
-            yield from _hard_cuts(text, at, cut)
-            yield cut
-            at = cut
-    yield from _hard_cuts(text, at, end)
+def _clause_ends(text: str, start: int, end: int) -> Iterator[int]:
+    """Where the parts of a sentence end, its own end included."""
+    spaces = _space_cuts(text, start, end) if _SPACED_RE.search(text, start, end) else ()
+    for cut in (*spaces, end):
+        while cut - start > _MAX_SENTENCE:
+            start = _best_cut(text, start + _MAX_SENTENCE // 2, start + _MAX_SENTENCE)
+            yield start
+        yield cut
+        start = cut
 
 
 def _space_cuts(text: str, start: int, end: int) -> Iterator[int]:
@@ -90,21 +94,14 @@ def _ends_clause(text: str, space: int, length: int) -> bool:
     return _CLOSING_RE.search(text[max(0, space - 5) : space]) is not None
 
 
-def _hard_cuts(text: str, start: int, end: int) -> Iterator[int]:
-    while end - start > _MAX_SENTENCE:
-        start = _best_cut(text, start + _MAX_SENTENCE // 2, start + _MAX_SENTENCE)
-        yield start
-
-
 def _best_cut(text: str, first: int, last: int) -> int:
     """The last place between two offsets where a reader would pause, or else where no letter is torn apart."""
-    for pattern in (_PAUSE_RE, _WHITE_RE):
+    for pattern in _PAUSES:
         places = [match.end() for match in pattern.finditer(text, first, last)]
         if places:
             return places[-1]
     for cut in range(last, first, -1):
-        torn = unicodedata.category(text[cut])[0] == "M" or text[cut - 1] in _LEADING_VOWELS
-        if not torn:
+        if unicodedata.category(text[cut])[0] != "M" and text[cut - 1] not in _LEADING_VOWELS:
             return cut
     return last
 
@@ -118,22 +115,12 @@ _SECTION_RE: Final = re.compile(r"\s*(?:§+\s*)?[0-9]{1,3}(?:\.[0-9]{1,3})+\.?\s
 _OPEN_ENDS: Final = (",", ";", "-", "(", "[", "،", "、", "，")
 _ENDS_BY_LINE: Final = frozenset({Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR})
 
-# In characters: lines up to these lengths are titles or entries rather than wrapped prose.
-_SHORT: Final = 40
+_SHORT: Final = 40  # lines up to so many characters are titles or entries rather than wrapped prose
 _SHORT_SECTION: Final = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Lines that belong together."""
-
-    start: int
-    end: int
-    whole: bool
-
-
-def blocks(text: str) -> Iterator[Block]:
-    """Cut a text into blocks of lines over which a sentence may run on.
+def _blocks(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Cut a text into blocks of lines over which a sentence may run on: start, end, and whether it is one sentence.
 
     A blank line ends a block, and so does the beginning of a list item or numbered section; a Markdown heading, a table
     row or a rule is a block of its own. Other lines run on, save after a short line or one in a script that has no full
@@ -144,14 +131,14 @@ def blocks(text: str) -> Iterator[Block]:
     for line in text.splitlines(keepends=True):
         content = line.strip()
         if previous and (not content or _breaks(previous, line, content)):
-            yield Block(start, end, _ALONE_RE.match(previous) is not None)
+            yield start, end, _ALONE_RE.match(previous) is not None
             start = end
         end += len(line)
         if not content:
             start = end
         previous = content
     if previous:
-        yield Block(start, end, _ALONE_RE.match(previous) is not None)
+        yield start, end, _ALONE_RE.match(previous) is not None
 
 
 def _breaks(previous: str, line: str, content: str) -> bool:
@@ -183,18 +170,13 @@ _MARKER_RE: Final = re.compile(
     r"\s*(?:>\s*)*(?:#{1,6}\s+)?(?:[-*+•]\s+)?[*_(]*(?:§+\s*)?"
     r"(?:[0-9]{1,3}(?:\.[0-9]{1,3})*|[A-Za-z]|[ivxIVX]{2,5})"
 )
-_OPENING_MARK_RE: Final = re.compile("[«¿¡]")
-_MAX_MARKER: Final = 24
-_MAX_BEFORE: Final = 24
+_MAX_BEFORE: Final = 24  # characters of a list marker, and before a full stop, that are looked at
 _PAIR_RE: Final = re.compile(r"([A-Z])\1")
-_THAI_WORD_RE: Final = re.compile(f"[{character_class(Script.THAI, Script.LAO)}]{{6}}$")
-_THAI_RE: Final = re.compile(f"[{character_class(Script.THAI, Script.LAO)}]")
+_THAI_WORD_RE: Final = re.compile(f"[{_SPACED_CHARS}]{{6}}$")
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence and where it stands."""
-
     start: int
     end: int
     text: str
@@ -208,16 +190,15 @@ def split_sentences(text: str) -> list[Sentence]:
     characters.
     """
     sentences = []
-    for block in blocks(text):
-        start = block.start
-        for end in (block.end,) if block.whole else _ends(text, block.start, block.end):
-            for cut in (*clause_cuts(text, start, end), end):
-                piece = text[start:cut]
-                content = piece.strip()
+    for start, last, whole in _blocks(text):
+        at = start
+        for end in (last,) if whole else _ends(text, start, last):
+            for cut in _clause_ends(text, at, end):
+                content = text[at:cut].strip()
                 if content:
-                    begin = start + len(piece) - len(piece.lstrip())
+                    begin = text.index(content, at)
                     sentences.append(Sentence(begin, begin + len(content), content))
-                start = cut
+                at = cut
     return sentences
 
 
@@ -251,10 +232,10 @@ def _full_stop_ends(text: str, stop: int, first: int, ahead: re.Match[str] | Non
     """Tell whether a full stop with white space behind it ends a sentence."""
     if stop > first and text[stop - 1].isspace():  # text that was cut into words before, all in small letters perhaps
         return True
-    if _goes_on(ahead) or (stop - first <= _MAX_MARKER and _MARKER_RE.fullmatch(text, first, stop)):
+    if _goes_on(ahead) or (stop - first <= _MAX_BEFORE and _MARKER_RE.fullmatch(text, first, stop)):
         return False
     before = text[max(first, stop - _MAX_BEFORE) : stop]
-    if before and _THAI_RE.match(before[-1]):
+    if before and _SPACED_RE.match(before[-1]):
         return _THAI_WORD_RE.search(before) is not None
     found = _BEFORE_RE.search(before)
     return found is None or _word_ends(found[0], ahead)
@@ -278,12 +259,75 @@ def _word_ends(before: str, ahead: re.Match[str] | None) -> bool:
 
 def _begins(ahead: re.Match[str]) -> bool:
     """Tell whether what follows an abbreviation can only be a new sentence."""
-    if _OPENING_MARK_RE.search(ahead["opening"]):
+    if any(mark in ahead["opening"] for mark in "«¿¡"):
         return True
     return (ahead["word"] or "").casefold() in _STARTERS and not ahead["stop"]
 
 
 def _is_roman(word: str, *, after: str) -> bool:
-    if word == "I" and after == "no":  # "No. I will not."
-        return False
-    return bool(word) and not word.strip("IVXLC")
+    is_pronoun = word == "I" and after == "no"  # "No. I will not."
+    return bool(word) and not word.strip("IVXLC") and not is_pronoun
+
+
+MAX_SENTENCES: Final = 400  # most that are weighed; of a longer text, so many spread evenly over it
+_DAMPING: Final = 0.85
+_ROUNDS: Final = 40
+_REPEATED: Final = 0.6
+_MIN_TERMS: Final = 3
+_HEADING_RE: Final = re.compile(r"#{1,6}\s|(?:\d+\.)+\d*\s+\S.{0,78}(?<![.!?:;])$")
+_TABLE_RE: Final = re.compile(r"\||[\s|:+=_*-]+$")
+
+
+def central_sentences(
+    texts: Sequence[str], *, tokenizer: Tokenizer, room: int, measure: Callable[[str], int] = len
+) -> list[str]:
+    """Choose the most central sentences: those most alike to many others that are central themselves.
+
+    Sentences are compared by the cosine of their term weights and ranked by a random walk over those (G. Erkan and
+    D. Radev, "LexRank: Graph-based Lexical Centrality as Salience in Text Summarization", JAIR 22, 2004). One that
+    repeats a chosen one is passed over. Headings, rows of tables and very short sentences count only where there is
+    nothing else.
+    """
+    import numpy as np  # noqa: PLC0415 - who only cuts sentences needs no numpy
+
+    everything = list(dict.fromkeys(s.text for text in texts for s in split_sentences(text)))
+    sentences = [s for s in everything if not (_HEADING_RE.match(s) or _TABLE_RE.match(s))] or everything
+    if not sentences:
+        return []
+    terms = [tokenizer.tokens(sentence) for sentence in sentences]
+    long = [i for i, found in enumerate(terms) if len(set(found)) >= _MIN_TERMS] or list(range(len(sentences)))
+    weighed = [long[int(i)] for i in np.linspace(0, len(long) - 1, min(len(long), MAX_SENTENCES))]
+    alike, order = _centrality([terms[i] for i in weighed])
+    chosen: list[int] = []
+    for i in order:
+        size = measure(sentences[weighed[i]])
+        is_new = all(alike[i, j] < _REPEATED for j in chosen)
+        if is_new and (size <= room or not chosen):
+            chosen.append(i)
+            room -= size
+    return [sentences[weighed[i]] for i in sorted(chosen)]
+
+
+def _centrality(terms: Sequence[Sequence[str]]) -> tuple[npt.NDArray[np.floating[Any]], list[int]]:
+    """Cosines of the sentences' term weights, ``(n, n)``, in [0, 1], and the sentences, the most central one first."""
+    import numpy as np  # noqa: PLC0415 - as above
+
+    frequency = Counter(term for found in terms for term in set(found))
+    columns = {term: column for column, term in enumerate(frequency)}
+    weights = np.zeros((len(terms), max(1, len(columns))), dtype=np.float32)
+    for row, found in enumerate(terms):
+        for term, count in Counter(found).items():
+            weights[row, columns[term]] = count * math.log(1 + len(terms) / frequency[term])
+    norms = np.linalg.norm(weights, axis=1, keepdims=True)
+    weights /= np.where(norms > 0, norms, 1)
+    alike = weights @ weights.T
+    count = len(alike)
+    others = alike * (1 - np.eye(count, dtype=alike.dtype))  # being like itself says nothing for a sentence
+    totals = others.sum(axis=1, keepdims=True)
+    steps = np.where(totals > 0, others / np.where(totals > 0, totals, 1), 1 / count)
+    share = np.full(count, 1 / count)
+    for _ in range(_ROUNDS):
+        share = (1 - _DAMPING) / count + _DAMPING * (share @ steps)
+    # Equal up to rounding is equal, so that the order of such sentences is that of the text.
+    order: list[int] = np.argsort(-np.round(share, 9), kind="stable").tolist()
+    return alike, order

@@ -13,40 +13,21 @@ import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Final
 
 import Stemmer
 
-from agentic_retriever.text.language_files import any_listed, language_files, languages_with, listed
+from agentic_retriever.text.language_files import any_listed, listed, stopwords
 from agentic_retriever.text.scripts import UNSPACED_CHARS, Script, character_class, lexical_form
-
-# Small lists of words that carry grammar and no topic, for the languages whose questions are full of them.
-#
-# The lists are short on purpose: a rare word wrongly kept costs BM25 little (its weight is its rarity), one wrongly
-# dropped can never be found. They are written in lower case with accents, and question words are among them.
-
-
-@cache
-def stopwords(language: str) -> frozenset[str]:
-    """Give the stop words of a language."""
-    return frozenset(language_files().get(language, {}).get("stopwords", ()))
-
-
-@cache
-def stopword_languages() -> frozenset[str]:
-    """Give the languages that have stop words."""
-    return frozenset(languages_with("stopwords"))
-
 
 # From a word as it stands in a text to the terms under which it is found: the rules below the tokenizer.
 #
 # Stems are those of Snowball (M. F. Porter, "Snowball: a language for stemming algorithms", 2001). Accents are taken
 # off on both sides, so that a query typed without them finds the word written with them.
 
+# Longest term, in characters; longer ones (encoded data, mostly) are cut there, in documents and queries alike.
 MAX_TERM: Final = 64
-"""Longest term, in characters; longer ones (encoded data, mostly) are cut there, in documents and queries alike."""
-
 _MAX_CACHED: Final = 1 << 16
 _MAX_SEGMENTS: Final = 5
 
@@ -110,8 +91,8 @@ class WordRules:
         # A Snowball stemmer works in a buffer of its own, so only one thread may be inside it.
         self._stemmer = Stemmer.Stemmer(_STEMMERS[language], 0) if language in _STEMMERS else None
         self._lock = threading.Lock()
+        # With a memory, for words of ordinary length.
         self.terms: Callable[[str], tuple[str, ...]] = lru_cache(_MAX_CACHED)(self.terms_uncached)
-        """``terms_uncached`` with a memory, for words of ordinary length."""
 
     @property
     def rules(self) -> str:
@@ -121,7 +102,6 @@ class WordRules:
         return repr((sorted(self._stopwords), self._accents_first, self._eliding, endings, stemmer))
 
     def terms_uncached(self, word: str) -> tuple[str, ...]:
-        """Give the terms of a word."""
         word = _APOSTROPHE_RE.sub("'", word.replace("\u2010", "-").casefold())
         if word[-1] in "+#":
             found = self._with_sign(word)
@@ -219,8 +199,7 @@ def _stretches(word: str) -> list[str]:
     return found
 
 
-TOKENIZER_VERSION: Final = 1
-"""Grows by one with every change of the rules that changes the terms of some text."""
+TOKENIZER_VERSION: Final = 1  # grows by one with every change of the rules that changes the terms of some text
 
 _TRIGRAM_CHARS: Final = character_class(Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR)
 _BIGRAM_CHARS: Final = character_class(Script.HAN, Script.KANA, Script.HANGUL)
@@ -250,15 +229,12 @@ def _units_re() -> re.Pattern[str]:
     )
 
 
+_rules: Final = lru_cache(64)(WordRules)
+
 # The same units where a text is ASCII throughout, found in a third of the time.
 _ASCII_UNITS_RE: Final = re.compile(
     r"[A-Za-z0-9]+(?:(?:[-/._@']|(?<=[0-9]),(?=[0-9]))[A-Za-z0-9]+)*(?:(?<=[A-Za-z])(?:\+\+|#(?!\w)))?", re.ASCII
 )
-
-
-@lru_cache(64)
-def _rules(language: str) -> WordRules:
-    return WordRules(language)
 
 
 @dataclass(frozen=True)
@@ -288,7 +264,6 @@ class Tokenizer:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def tokens(self, text: str) -> list[str]:
-        """Cut a text into terms."""
         return self._cut(text, shorter=True)
 
     def query_tokens(self, text: str) -> list[str]:
@@ -360,11 +335,8 @@ def count_overlap(query_tokens: Iterable[str], text_tokens: Iterable[str]) -> fl
 # A question for ``NS-7`` or ``article 57`` that is asked of an index with many identifiers of that kind, but not this
 # one, asks for something that is not there.
 
-MAX_IDENTIFIER: Final = 40
-"""Characters from which a code is none."""
-
-# Words in front of the number of a thing: an article, a form, a deed.
-_NUMBERED: Final = tuple(listed("names", "numbered"))
+MAX_IDENTIFIER: Final = 40  # characters; what is longer is no code
+_NUMBERED: Final = listed("names", "numbered")  # words in front of the number of a thing: an article, a form, a deed
 
 
 @lru_cache(1)
@@ -400,7 +372,6 @@ _LETTERS: Final = re.compile(r"[^\W\d_]+")
 
 
 def identifiers(text: str) -> list[str]:
-    """Find the identifiers in a text."""
     plain = lexical_form(text).casefold()
     found: dict[str, None] = {}
     for word in plain.split():
@@ -435,14 +406,13 @@ def absent(wanted: Iterable[str], known: Mapping[str, frozenset[str]], *, least:
     for name in wanted:
         number = name.partition(" ")[2]
         same_kind = known.get(kind_of(name), nothing)
-        elsewhere = number in known.get(kind_of(number), nothing)
-        if len(same_kind) >= least and name not in same_kind and not elsewhere:
+        stands_alone = number in known.get(kind_of(number), nothing)
+        if len(same_kind) >= least and name not in same_kind and not stands_alone:
             missing.append(name)
     return missing
 
 
 # The words of a question that only ask, and say nothing of what it is about.
-
 # Their n-grams would count as content. Words of alphabets need no list here, since the tokenizer drops stop words.
 _ASKING: Final = any_listed("questions", "asking")
 # What is said to whom answers, before it is said what about.

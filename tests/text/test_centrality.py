@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.text import Tokenizer
-from agentic_retriever.text.centrality import MAX_SENTENCES, central_sentences
+from agentic_retriever.text.sentences import MAX_SENTENCES, central_sentences
 
 TOKENS = Tokenizer("en")
 TEXT = """# Bicycles

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.text import Script, dominant_script, script_of, script_runs
+from agentic_retriever.text import Script, dominant_script, script_of
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()), max_size=200)
 
@@ -36,28 +34,6 @@ def test_dominant_script_counts_letters() -> None:
     assert dominant_script("2024-01-01 !!!") is Script.OTHER
     assert dominant_script("") is Script.OTHER
     assert dominant_script("aж") is Script.LATIN  # a tie goes to the first
-
-
-def test_script_runs_keep_spaces_with_the_run_before() -> None:
-    text = " 1 hello, world 猫です"
-    assert [(text[r.start : r.end], r.script) for r in script_runs(text)] == [
-        (" 1 hello, world ", Script.LATIN),
-        ("猫", Script.HAN),
-        ("です", Script.KANA),
-    ]
-
-
-@given(ANY_TEXT)
-def test_script_runs_agree_with_script_of(text: str) -> None:
-    runs = script_runs(text)
-    assert "".join(text[run.start : run.end] for run in runs) == text
-    for run in runs:
-        found = {script_of(char) for char in text[run.start : run.end]} - {Script.OTHER}
-        assert found <= {run.script}
-        assert found or run.script is Script.OTHER
-    for before, after in pairwise(runs):
-        assert before.end == after.start
-        assert before.script is not after.script
 
 
 @given(ANY_TEXT)
