@@ -14,9 +14,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, RelatedNodeInfo, TextNode
@@ -44,18 +43,10 @@ from agentic_retriever.threads import DeadlineCaller
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN_QUERY: Final = 2_000
-"""Most nodes that an index may have for its collections to be built by the first query that needs them."""
-
-BATCH_NODES: Final = 64
-"""Nodes of a collection that are embedded and written together."""
-
-SAVED_EVERY: Final = 2_000
-"""Nodes after which the state is saved, so that a crash loses no more work than that."""
-
-INCOMPLETE: Final = -1
-"""The version of a collection while it is being brought up to date."""
-
+BUILT_IN_QUERY: Final = 2_000  # most nodes of an index whose collections are built by the first query that needs them
+BATCH_NODES: Final = 64  # nodes of a collection that are embedded and written together
+SAVED_EVERY: Final = 2_000  # nodes after which the state is saved, so that a crash loses no more work than that
+INCOMPLETE: Final = -1  # the version of a collection while it is being brought up to date
 _CLOSING_PATIENCE_S: Final = 5.0
 _FORMAT: Final = 1
 _FILE: Final = "documents.json"
@@ -102,7 +93,9 @@ class DerivedView(Generic[V]):
     ) -> None:
         self._what = what
         self._index_version = version
-        self._load, self._build, self._write = load, build, save
+        self._load = load
+        self._build = build
+        self._write = save
         self._lock = threading.RLock()
         self._view: V | None = None
         self._made_from = INCOMPLETE
@@ -113,7 +106,11 @@ class DerivedView(Generic[V]):
         with self._lock:
             version = self._index_version()
             if self._view is None or self._made_from != version:
-                view = self._saved(version)
+                view = None
+                try:
+                    view = self._load(version)
+                except StoreDamagedError as err:
+                    logger.warning("%s; building the %s again", err, self._what)
                 if view is None:
                     view, self._unsaved = self._build(version), True
                 self._view, self._made_from = view, version
@@ -131,79 +128,24 @@ class DerivedView(Generic[V]):
             except StoreError as err:
                 logger.warning("the %s could not be saved (%s); it is built again next time", self._what, err)
 
-    def _saved(self, version: int) -> V | None:
-        try:
-            return self._load(version)
-        except StoreDamagedError as err:
-            logger.warning("%s; building the %s again", err, self._what)
-            return None
 
+class DocumentState(NamedTuple):
+    """What a collection holds of one document, under the names of its file."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentState:
-    """What a collection holds of one document."""
-
-    content_hash: str
-    node_ids: tuple[str, ...]
+    hash: str  # of its content; empty while that is to be done again
+    ids: Sequence[str]
     facts: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ViewState:
-    """What a collection holds, sealed into a folder of its own; ``made_with`` names what else it depends on."""
+class ViewState(NamedTuple):
+    """What a collection holds, sealed into a folder of its own."""
 
-    version: int = INCOMPLETE
-    documents: Mapping[str, DocumentState] = field(default_factory=dict)
-
-    def node_ids(self) -> set[str]:
-        """Return the ids of all nodes that the collection should hold."""
-        return {node_id for document in self.documents.values() for node_id in document.node_ids}
-
-    def save(self, folder: Path, made_with: str) -> None:
-        """Write it in one step."""
-        documents = {
-            doc_id: {"hash": known.content_hash, "ids": known.node_ids, "facts": dict(known.facts)}
-            for doc_id, known in self.documents.items()
-        }
-        content = json.dumps(documents, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        write_sealed(folder, {"format": _FORMAT, "version": self.version, "made_with": made_with}, {_FILE: content})
-
-    @classmethod
-    def load(cls, folder: Path, made_with: str) -> ViewState:
-        """Read it back; empty where there is none, it cannot be read, or it was made with something else."""
-        version = saved_version(folder, made_with)
-        if version is None:
-            return cls()
-        try:
-            saved = json.loads(read_files(folder, [_FILE])[_FILE].decode("utf-8", "surrogatepass"))
-        except StoreDamagedError as err:
-            logger.warning("%s; making the view again", err)
-            return cls()
-        documents = {
-            doc_id: DocumentState(content_hash=known["hash"], node_ids=tuple(known["ids"]), facts=known["facts"])
-            for doc_id, known in saved.items()
-        }
-        return cls(version, documents)
+    version: int
+    documents: Mapping[str, DocumentState]
 
 
-def saved_version(folder: Path, made_with: str) -> int | None:
-    """Return the version of a saved state without reading all of it, or ``None`` where there is none to use."""
-    try:
-        header = read_header(folder)
-    except StoreDamagedError as err:
-        logger.warning("%s; making the view again", err)
-        return None
-    if header is None or (header.get("format"), header.get("made_with")) != (_FORMAT, made_with):
-        return None
-    return int(header["version"])
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """What a collection gets of one document: nodes with ids that stay the same, and facts in plain JSON types."""
-
-    nodes: Sequence[TextNode]
-    facts: Mapping[str, Any]
+# What a collection gets of one document: nodes with ids that stay the same, and facts in plain JSON types.
+Derived: TypeAlias = tuple[Sequence[TextNode], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,10 +158,7 @@ class Derivation:
 
 
 class DerivedCollection(Generic[V]):
-    """A view with nodes of its own: its collection, its state, and bringing both up to date.
-
-    Safe to use from many threads; one of them builds while the others wait.
-    """
+    """A view with nodes of its own; safe to use from many threads, of which one builds while the others wait."""
 
     def __init__(
         self,
@@ -251,12 +190,13 @@ class DerivedCollection(Generic[V]):
         with self._opening:
             self._check_open()
             if self._store is None:
+                opening = partial(self._index.stores.open, self.name, self._index.manifest.dimension)
                 try:
-                    self._store = self._open_store()
+                    self._store = opening()
                 except StoreDamagedError as err:
                     logger.warning("%s; making the %s of index %r again", err, self.name, self._index.name)
                     self._index.stores.discard(self.name)
-                    self._store = self._open_store()
+                    self._store = opening()
             return self._store
 
     def is_usable(self) -> bool:
@@ -265,7 +205,9 @@ class DerivedCollection(Generic[V]):
 
     def current(self, timeout_s: float | None = None) -> V:
         """Return the view, built now where it is missing or old and the index is small enough."""
-        state = self._ready(timeout_s)
+        state = self._state
+        if state is None or state.version != self._index.version:
+            state = self._built(timeout_s)
         known = self._view
         if known is None or known[0] is not state:
             known = self._view = state, self._view_of(self.store, state)
@@ -276,7 +218,7 @@ class DerivedCollection(Generic[V]):
         with self._building, self._index.exclusive(self.name):
             try:
                 version = self._index.version
-                state = self._recovered() if self._state is None or self._is_old(self._state) else self._state
+                state = self._known() or self._recovered()
                 if state.version != version or derivation is not None:
                     state = self._updated(state, version, progress, derivation or self._derivation)
                 self._state = state
@@ -294,10 +236,7 @@ class DerivedCollection(Generic[V]):
             finally:
                 self._building.release()
 
-    def _ready(self, timeout_s: float | None) -> ViewState:
-        state = self._state
-        if state is not None and state.version == self._index.version:
-            return state
+    def _built(self, timeout_s: float | None) -> ViewState:
         if not self.is_usable():
             raise StoreError(
                 f"the {self.name} of index {self._index.name!r} are not built for its present state, and it has more "
@@ -312,9 +251,6 @@ class DerivedCollection(Generic[V]):
                 f"the {self.name} of index {self._index.name!r} are still being built; a later query can use them"
             ) from err
 
-    def _open_store(self) -> NodeStore:
-        return self._index.stores.open(self.name, self._index.manifest.dimension)
-
     def _close_store(self) -> None:
         with self._opening:
             store, self._store = self._store, None
@@ -325,37 +261,66 @@ class DerivedCollection(Generic[V]):
         if self._closed:
             raise StoreClosedError(f"index {self._index.name!r} is closed; open it again")
 
+    def _known(self) -> ViewState | None:
+        """Return the state in memory, unless another process may have brought the view further than this one knows."""
+        state = self._state
+        is_old = state is not None and self._index.is_remote and state.version != self._index.version
+        return None if is_old else state
+
     def _built_version(self) -> int:
-        if self._state is not None and not self._is_old(self._state):
-            return self._state.version
+        known = self._known()
+        if known is not None:
+            return known.version
         if self._saved_version is None or self._index.is_remote:
             try:
-                found = saved_version(self._folder, self._made_with)
+                found = self._version_on_disk()
             except StoreError as err:  # whoever uses the view will be told
                 logger.warning("%s", err)
                 found = None
             self._saved_version = INCOMPLETE if found is None else found
         return self._saved_version
 
-    def _is_old(self, state: ViewState) -> bool:
-        """Tell whether another process may have brought the view further than this one knows."""
-        return self._index.is_remote and state.version != self._index.version
+    def _version_on_disk(self) -> int | None:
+        """Return the version of the saved state without reading all of it, or ``None`` where there is none to use."""
+        try:
+            header = read_header(self._folder)
+        except StoreDamagedError as err:
+            logger.warning("%s; making the view again", err)
+            return None
+        if header is None or (header.get("format"), header.get("made_with")) != (_FORMAT, self._made_with):
+            return None
+        return int(header["version"])
+
+    def _load(self) -> ViewState:
+        """Read the state back; empty where there is none, it cannot be read, or it was made with something else."""
+        version = self._version_on_disk()
+        if version is None:
+            return ViewState(INCOMPLETE, {})
+        try:
+            saved = json.loads(read_files(self._folder, [_FILE])[_FILE].decode("utf-8", "surrogatepass"))
+        except StoreDamagedError as err:
+            logger.warning("%s; making the view again", err)
+            return ViewState(INCOMPLETE, {})
+        return ViewState(version, {doc_id: DocumentState(**known) for doc_id, known in saved.items()})
+
+    def _save(self, state: ViewState) -> None:
+        documents = {doc_id: known._asdict() for doc_id, known in state.documents.items()}
+        content = json.dumps(documents, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        header = {"format": _FORMAT, "version": state.version, "made_with": self._made_with}
+        write_sealed(self._folder, header, {_FILE: content})
 
     def _recovered(self) -> ViewState:
         """Read the saved state and hold it against what is stored; only what agrees counts as done."""
-        state = ViewState.load(self._folder, self._made_with)
-        expected = state.node_ids()
+        state = self._load()
+        expected = {node_id for document in state.documents.values() for node_id in document.ids}
         if state.version != INCOMPLETE and self.store.count() == len(expected):
             return state
         present = set(self.store.node_ids())
         orphans = sorted(present - expected)
         if orphans:
             self.store.delete_nodes(node_ids=orphans)
-        documents = {
-            doc_id: known if present.issuperset(known.node_ids) else replace(known, content_hash="")
-            for doc_id, known in state.documents.items()
-        }
-        return ViewState(INCOMPLETE, documents)
+        documents = state.documents.items()
+        return ViewState(INCOMPLETE, {i: d if present.issuperset(d.ids) else d._replace(hash="") for i, d in documents})
 
     def _updated(self, state: ViewState, version: int, progress: Progress | None, derivation: Derivation) -> ViewState:
         update = _Update(self._index, state, self.store, derivation, progress or SilentProgress())
@@ -371,9 +336,6 @@ class DerivedCollection(Generic[V]):
                 "the state of the %s could not be saved (%s); they are checked again next time", self.name, err
             )
         return state
-
-    def _save(self, state: ViewState) -> None:
-        state.save(self._folder, self._made_with)
 
 
 class _Update:
@@ -396,24 +358,23 @@ class _Update:
         """Make the changes."""
         for doc_id in (*self._gone, *self._changed):
             if doc_id in self.documents:
-                self.documents[doc_id] = replace(self.documents[doc_id], content_hash="")
-        save(ViewState(documents=self.documents))
+                self.documents[doc_id] = self.documents[doc_id]._replace(hash="")
+        save(ViewState(INCOMPLETE, self.documents))
         try:
             for doc_id in self._gone:
-                self._delete(self.documents[doc_id].node_ids)
+                self._delete(self.documents[doc_id].ids)
                 del self.documents[doc_id]
             self._write(save, check)
         except BaseException:
             with suppress(StoreError):  # the first error is the one to tell
-                save(ViewState(documents=self.documents))
+                save(ViewState(INCOMPLETE, self.documents))
             raise
 
     def _differs(self, doc_id: str, content_hash: str) -> bool:
         known = self.documents.get(doc_id)
         # A document without a hash is being written; whether it is as before cannot be told.
-        if known is None or not content_hash or known.content_hash != content_hash:
-            return True
-        return self._derivation.is_outdated(known.facts)
+        is_same = known is not None and known.hash == content_hash != ""
+        return known is None or not is_same or self._derivation.is_outdated(known.facts)
 
     def _write(self, save: Callable[[ViewState], None], check: Callable[[], None]) -> None:
         batch: dict[str, tuple[str, Derived]] = {}
@@ -423,13 +384,13 @@ class _Update:
             content_hash, chunks = self._chunks(doc_id)
             derived = self._derivation.derive(doc_id, chunks)
             batch[doc_id] = content_hash, derived
-            waiting += len(derived.nodes)
-            self._progress.nodes(len(derived.nodes))
+            waiting += len(derived[0])
+            self._progress.nodes(len(derived[0]))
             if waiting >= self._derivation.batch_nodes:
                 self._flush(batch)
                 unsaved, waiting, batch = unsaved + waiting, 0, {}
             if unsaved >= SAVED_EVERY:
-                save(ViewState(documents=self.documents))
+                save(ViewState(INCOMPLETE, self.documents))
                 unsaved = 0
         self._flush(batch)
 
@@ -441,11 +402,14 @@ class _Update:
         nodes = self._index.vector_store.get_nodes(node_ids=node_ids) if node_ids else []
         after = catalog.get(doc_id)
         is_settled = before is not None and after is not None and before.content_hash == after.content_hash
-        return (before.content_hash if before is not None and is_settled else ""), _in_reading_order(nodes)
+        texts = [node for node in nodes if isinstance(node, TextNode)]
+        # By their place in the source, as far as they know it.
+        texts.sort(key=lambda node: (node.start_char_idx or 0, node.node_id))
+        return (before.content_hash if before is not None and is_settled else ""), texts
 
     def _flush(self, batch: Mapping[str, tuple[str, Derived]]) -> None:
         """Write a batch: new nodes, removal of old ones, what is now held; each step can be done twice."""
-        nodes = [node for _, derived in batch.values() for node in derived.nodes]
+        nodes = [node for _, (derived, _facts) in batch.values() for node in derived]
         if nodes:
             vectors, _ = self._index.embedding.embed_passages(
                 [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes],
@@ -455,27 +419,18 @@ class _Update:
                 [node.model_copy(update={"embedding": v.tolist()}) for node, v in zip(nodes, vectors, strict=True)]
             )
         new = {node.node_id for node in nodes}
-        self._delete([i for d in batch if d in self.documents for i in self.documents[d].node_ids if i not in new])
-        for doc_id, (content_hash, derived) in batch.items():
-            node_ids = tuple(node.node_id for node in derived.nodes)
-            self.documents[doc_id] = DocumentState(content_hash=content_hash, node_ids=node_ids, facts=derived.facts)
+        self._delete([i for d in batch if d in self.documents for i in self.documents[d].ids if i not in new])
+        for doc_id, (content_hash, (derived, facts)) in batch.items():
+            self.documents[doc_id] = DocumentState(content_hash, [node.node_id for node in derived], facts)
 
     def _delete(self, node_ids: Sequence[str]) -> None:
         if node_ids:
             self._store.delete_nodes(node_ids=list(node_ids))
 
 
-def _in_reading_order(nodes: Sequence[BaseNode]) -> list[TextNode]:
-    """Sort a document's text nodes by their place in its source, as far as they know it, then by id."""
-    texts = [node for node in nodes if isinstance(node, TextNode)]
-    return sorted(texts, key=lambda node: (node.start_char_idx or 0, node.node_id))
-
-
 # The hierarchy of an index: leaves below its chunks, and where the numbered parts of its documents are.
 
-LEAVES_FORMAT: Final = 1
-"""Raised whenever the same chunks would give other leaves or outlines than before."""
-
+LEAVES_FORMAT: Final = 1  # raised whenever the same chunks would give other leaves or outlines than before
 _NUMBERS: Final = {"sections": "section_number", "articles": "article"}
 
 
@@ -527,7 +482,7 @@ def hierarchy_collection(index: StoredNodes) -> DerivedCollection[HierarchyView]
     settings = index.manifest.chunk_settings
 
     def derive(_doc_id: str, chunks: Sequence[TextNode]) -> Derived:
-        return Derived([leaf for chunk in chunks for leaf in leaf_nodes(chunk, settings)], outline_of(chunks))
+        return [leaf for chunk in chunks for leaf in leaf_nodes(chunk, settings)], outline_of(chunks)
 
     def view_of(store: NodeStore, state: ViewState) -> HierarchyView:
         return HierarchyView(store, {doc_id: Outline(**held.facts) for doc_id, held in state.documents.items()})
@@ -540,7 +495,20 @@ def leaf_nodes(chunk: TextNode, settings: ChunkSettings) -> list[TextNode]:
     """Cut a chunk into the leaves that the view holds."""
     # Offsets from 0 are offsets in the chunk's text, whether or not the chunk knows its place in the source.
     leaves = leaves_of(chunk.model_copy(update={"start_char_idx": 0, "embedding": None}), settings)
-    return [_placed(leaf, chunk, len(leaves)) for leaf in leaves]
+    offset = chunk.start_char_idx
+    made = []
+    for leaf in leaves:
+        start, end = leaf.start_char_idx or 0, leaf.end_char_idx or 0
+        place = {"start": start, "end": end, "leaves": len(leaves)}
+        parent = RelatedNodeInfo(node_id=chunk.node_id, metadata=place)
+        update = {
+            "metadata": dict(chunk.metadata),
+            "relationships": {**leaf.relationships, NodeRelationship.PARENT: parent},
+            "start_char_idx": None if offset is None else offset + start,
+            "end_char_idx": None if offset is None else offset + end,
+        }
+        made.append(leaf.model_copy(update=update))
+    return made
 
 
 def outline_of(chunks: Iterable[TextNode]) -> dict[str, Any]:
@@ -557,20 +525,6 @@ def outline_of(chunks: Iterable[TextNode]) -> dict[str, Any]:
     return facts
 
 
-def _placed(leaf: TextNode, chunk: TextNode, siblings: int) -> TextNode:
-    start, end = leaf.start_char_idx or 0, leaf.end_char_idx or 0
-    offset = chunk.start_char_idx
-    parent = RelatedNodeInfo(node_id=chunk.node_id, metadata={"start": start, "end": end, "leaves": siblings})
-    return leaf.model_copy(
-        update={
-            "metadata": dict(chunk.metadata),
-            "relationships": {**leaf.relationships, NodeRelationship.PARENT: parent},
-            "start_char_idx": None if offset is None else offset + start,
-            "end_char_idx": None if offset is None else offset + end,
-        }
-    )
-
-
 def _place(leaf: BaseNode) -> _Place | None:
     parent = leaf.relationships.get(NodeRelationship.PARENT)
     if not isinstance(parent, RelatedNodeInfo):
@@ -582,25 +536,16 @@ def _place(leaf: BaseNode) -> _Place | None:
 
 # The summaries of an index: one node a document, with its most central sentences or what a model wrote.
 
-SUMMARIES_FORMAT: Final = 1
-"""Raised whenever the same chunks would give another summary without a model than before."""
-
-SUMMARY_TOKENS: Final = 512
-"""Largest summary in tokens; a document that is no longer is its own summary."""
-
-PROMPT_TOKENS: Final = 4_000
-"""Most of a document that a model is given; of a longer one, its most central sentences."""
-
+SUMMARIES_FORMAT: Final = 1  # raised whenever the same chunks would give another summary without a model than before
+SUMMARY_TOKENS: Final = 512  # largest summary; a document that is no longer is its own summary
+PROMPT_TOKENS: Final = 4_000  # most of a document that a model is given; of a longer one, its most central sentences
 MAX_WRITTEN_CHARS: Final = 4_000
-MAX_FAILURES: Final = 3
-"""After so many failures in a row the model is left alone for the rest of the run."""
+MAX_FAILURES: Final = 3  # after so many failures in a row the model is left alone for the rest of the run
 
-SummaryWriter = Callable[[str], str]
-"""Completes a prompt; what it raises must be an error of this package."""
+SummaryWriter = Callable[[str], str]  # completes a prompt; what it raises must be an error of this package
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryHit:
+class SummaryHit(NamedTuple):
     """A document whose summary was found, and the cosine of that with the question, in [-1, 1]."""
 
     doc_id: str
@@ -639,7 +584,7 @@ def summary_collection(index: StoredNodes) -> DerivedCollection[SummaryView]:
 
     def view_of(store: NodeStore, state: ViewState) -> SummaryView:
         chunks = {doc_id: held.facts["chunks"] for doc_id, held in state.documents.items()}
-        return SummaryView(store, chunks, sum(bool(held.node_ids) for held in state.documents.values()))
+        return SummaryView(store, chunks, sum(bool(held.ids) for held in state.documents.values()))
 
     return DerivedCollection(index, SUMMARIES, summary_derivation(), view_of, made_with=str(SUMMARIES_FORMAT))
 
@@ -671,21 +616,19 @@ def central_summary(chunks: Sequence[TextNode], *, room: int = SUMMARY_TOKENS) -
 
 def summary_derivation(write: SummaryWriter | None = None) -> Derivation:
     """Say how the summaries of an index are made."""
-    author = None if write is None else _Author(write)
+    written_by = None if write is None else _Author(write)
 
     def derive(doc_id: str, chunks: Sequence[TextNode]) -> Derived:
-        written = author.summary(chunks) if author is not None and chunks else ""
+        written = written_by.summary(chunks) if written_by is not None and chunks else ""
         text = written or central_summary(chunks)
         nodes = [summary_node(doc_id, chunks, text)] if text else []
-        return Derived(nodes, {"chunks": [chunk.node_id for chunk in chunks], "written": bool(written)})
+        return nodes, {"chunks": [chunk.node_id for chunk in chunks], "written": bool(written)}
 
-    def lacks_written(facts: Mapping[str, Any]) -> bool:
-        return not facts.get("written")
-
-    if author is None:
+    if write is None:
         return Derivation(derive=derive)
     # A model takes seconds for each, so each is kept at once.
-    return Derivation(derive=derive, is_outdated=lacks_written, batch_nodes=max(1, BATCH_NODES // 16))
+    batch_nodes = max(1, BATCH_NODES // 16)
+    return Derivation(derive=derive, is_outdated=lambda facts: not facts.get("written"), batch_nodes=batch_nodes)
 
 
 class _Author:

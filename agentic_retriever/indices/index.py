@@ -15,9 +15,8 @@ from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import StoreError
 from agentic_retriever.indices.derived import HierarchyView, Progress, SummaryView, SummaryWriter
 from agentic_retriever.indices.keyword import KeywordSearch
-from agentic_retriever.indices.prefilter import MetadataIndex
+from agentic_retriever.indices.prefilter import MetadataIndex, VectorRows
 from agentic_retriever.indices.profile import IndexProfile
-from agentic_retriever.indices.vector_rows import VectorRows
 from agentic_retriever.schema import Strategy, View
 
 if TYPE_CHECKING:

@@ -22,10 +22,9 @@ from agentic_retriever.indices.derived import (
 )
 from agentic_retriever.indices.index import ALWAYS_THERE, Index
 from agentic_retriever.indices.keyword import KeywordSearch, keyword_view, revise_words, server_words
-from agentic_retriever.indices.prefilter import CandidateSet, MetadataIndex, MetadataView
+from agentic_retriever.indices.prefilter import CandidateSet, MetadataIndex, MetadataView, VectorRows, VectorRowsView
 from agentic_retriever.indices.profile import IndexProfile, profile_view
 from agentic_retriever.indices.stored_nodes import StoredNodes, StoreServer
-from agentic_retriever.indices.vector_rows import VectorRows, VectorRowsView
 from agentic_retriever.schema import View
 from agentic_retriever.stores.node_store import NodeStore
 

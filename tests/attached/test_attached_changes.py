@@ -14,8 +14,8 @@ from qdrant_client import QdrantClient
 
 from agentic_retriever import AgenticRouter, Budget, RouterConfig
 from agentic_retriever.errors import StoreError
+from agentic_retriever.indices.attached import index as attached_index
 from agentic_retriever.indices.attached import index as catching_up
-from agentic_retriever.indices.attached import store
 from agentic_retriever.indices.attached.index import CatchingUp
 from agentic_retriever.testing import FakeEmbedding
 
@@ -157,7 +157,7 @@ def test_an_index_that_can_no_longer_be_read_stays_as_it_was():
 
 def test_reading_by_id_is_given_up_on(gate, monkeypatch):
     """Neighbours and vectors of nodes that were found are read outside of the search and its deadline."""
-    monkeypatch.setattr(store, "READ_S", 0.05)
+    monkeypatch.setattr(attached_index, "READ_S", 0.05)
     made = attached(vector_index(contracts()))
     for method in ("get", "vectors"):
         monkeypatch.setattr(made.source, method, lambda _ids: gate.wait(60))

@@ -18,9 +18,9 @@ from llama_index.core.vector_stores.types import VectorStoreQuery
 from agentic_retriever.errors import StoreError
 from agentic_retriever.filters import matches, node_fields
 from agentic_retriever.indices import QdrantEdgeVectorStore
+from agentic_retriever.indices.attached import index as attached_index
+from agentic_retriever.indices.attached import index as sampling
 from agentic_retriever.indices.attached import sources as store_sources
-from agentic_retriever.indices.attached import store
-from agentic_retriever.indices.attached import store as sampling
 from agentic_retriever.indices.attached.index import WatchedVersion
 from agentic_retriever.indices.attached.sources import DocstoreSource, QdrantSource, listed_ids
 from agentic_retriever.indices.derived import SilentProgress
@@ -292,7 +292,7 @@ def test_a_filtered_search_is_exact(metadata, clause, top_k, by_ids):
 
 
 def test_few_of_many_are_found_by_asking_for_more(monkeypatch):
-    monkeypatch.setattr(store, "_MARGIN", 0.01)
+    monkeypatch.setattr(attached_index, "_MARGIN", 0.01)
     texts = {f"n{i:03}": (f"rent {i}", "letter" if i % 60 else "rare", 2020) for i in range(240)}
     made = attached(vector_index(contracts(texts=texts)))
     made.source.takes_ids = False

@@ -9,7 +9,7 @@ from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter,
 
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.indices import Indexer, IndexStorage
-from agentic_retriever.indices.vector_rows import MIN_NODES, VectorRows
+from agentic_retriever.indices.prefilter import MIN_NODES, VectorRows
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, VectorRetriever
 from agentic_retriever.testing import FakeEmbedding

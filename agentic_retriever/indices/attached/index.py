@@ -1,60 +1,92 @@
-"""LlamaIndex indexes, query engines and retrievers as indexes of a router."""
+"""LlamaIndex indexes, query engines and retrievers as indexes of a router.
+
+Words, metadata and profile of an attached index are derived in memory. Its vectors are searched in its own store, whose
+answers get one meaning of filters and ids, whatever is behind it.
+"""
 
 from __future__ import annotations
 
 import contextvars
 import copy
 import logging
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle
-from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
-
-from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.errors import AgenticRetrieverError, EmbeddingMismatchError, IndexingError, StoreError
-from agentic_retriever.filters import node_fields, predicate
-from agentic_retriever.indices.attached.sources import NodeSource, Recognised
-from agentic_retriever.indices.attached.store import (
-    AttachedVectorStore,
-    Snapshot,
-    SnapshotReader,
-    SourceIndex,
-    is_same_model,
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    MetadataFilters,
+    VectorStoreQuery,
+    VectorStoreQueryMode,
+    VectorStoreQueryResult,
 )
-from agentic_retriever.indices.derived import Progress
+
+from agentic_retriever.embeddings import EmbeddingModel, embedding_name
+from agentic_retriever.errors import (
+    AgenticRetrieverError,
+    DeadlineExceededError,
+    EmbeddingError,
+    EmbeddingMismatchError,
+    IndexingError,
+    InvalidQueryError,
+    StoreError,
+)
+from agentic_retriever.filters import is_empty, node_fields, predicate
+from agentic_retriever.indices.attached.sources import NodeSource, Recognised, Vectors
+from agentic_retriever.indices.derived import Progress, SilentProgress
+from agentic_retriever.indices.index import Index
 from agentic_retriever.indices.keyword import KeywordIndex
-from agentic_retriever.indices.prefilter import CandidateSet, MetadataIndex
-from agentic_retriever.indices.profile import IndexProfile, ProfiledNode, embed_description, make_profile
+from agentic_retriever.indices.prefilter import SOURCE_ALIASES, CandidateSet, MetadataIndex
+from agentic_retriever.indices.profile import (
+    IndexProfile,
+    Matrix,
+    ProfiledNode,
+    background,
+    embed_description,
+    make_profile,
+    sample_ids,
+)
 from agentic_retriever.schema import Strategy, View
+from agentic_retriever.stores.payload import embedded_text
+from agentic_retriever.text import Tokenizer
 from agentic_retriever.threads import DeadlineCaller, guarded
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+Hit = tuple[BaseNode, float | None]
+
+# A change is waited for that long from the moment that somebody began to look; after that the index stays as it was
+# read last until it has been read again. After a failure it is not tried again for REST_S.
 PATIENCE_S: Final = 2.0
-"""A change is waited for that long from the moment that somebody began to look; after that the index stays as it was
-read last until it has been read again.
-"""
-
 REST_S: Final = 1.0
-"""After a failure it is not tried again for that long."""
-
-
+# How often what is dear to find out is looked at; less often where a look takes more than a hundredth of that.
 LOOK_EVERY_S: Final = 1.0
-"""How often what is dear to find out is looked at; less often where a look takes more than a hundredth of that."""
-
 _REST: Final = 100
 
+MAX_EMBEDDED: Final = 100  # passages embedded for stage one, where the vectors are of another model than the router's
+MAX_PASSAGE_CHARS: Final = 1_000
+MAX_MEASURED: Final = 32  # passages embedded by the own model to weigh its cosines, where vectors cannot be read
+_READ_FOR_BACKGROUND: Final = 256
+_SAME_TEXT: Final = "are these two models the same?"
+_SAME_COSINE: Final = 0.999
+
+IDS_AT_MOST: Final = 500  # so many nodes a store is asked for them alone; beyond, for more nodes than are wanted
+READ_S: Final = 5.0  # reading nodes or vectors by id is given up on after so many seconds
+_MARGIN: Final = 2.0
+_GROWTH: Final = 4
 
 _WORDS_ALONE: Final = frozenset({Strategy.HYBRID, Strategy.PLANNER})
 
@@ -76,23 +108,12 @@ def attach_index(
                 f"index {name!r}: a {recognised.kind} needs a description=..., since its nodes cannot be listed and "
                 "questions are routed by what is known of an index"
             )
-        return AttachedRetriever(
-            name=name, description=description, created=created, recognised=recognised, embedding=router
-        )
+        return AttachedRetriever(name, description, created, recognised, router)
     own = None if recognised.embedding is None else wrap(recognised.embedding)
     if own is not None and is_same_model(own, router):
         own = router
-    made = AttachedIndex(
-        name=name,
-        description=description,
-        created=created,
-        source=recognised.source,
-        vector_store=recognised.vector_store,
-        router=router,
-        own=own,
-    )
-    made.load(progress)
-    held = made.dimension
+    made = AttachedIndex(name, description, created, recognised, router, own)
+    held = made.load(progress).dimension
     if own is not None and held is not None and held != own.dimension:
         raise EmbeddingMismatchError(
             f"index {name!r} holds vectors of dimension {held}, its embedding model {own.name} gives "
@@ -101,40 +122,68 @@ def attach_index(
     return made
 
 
-class AttachedIndex(SourceIndex):
-    """An index of LlamaIndex that a router searches where it is; nothing of it is written or copied to a disk.
+def is_same_model(own: EmbeddingModel, router: EmbeddingModel) -> bool:
+    """Tell whether two models are one: the same object, or the same name and the same vector for one text."""
+    if own.base is router.base:
+        return True
+    if embedding_name(own.base) != router.name:
+        return False
+    left, right = own.embed_query(_SAME_TEXT), router.embed_query(_SAME_TEXT)
+    return left.shape == right.shape and float(left @ right) >= _SAME_COSINE
 
-    Words, metadata and profile are derived in memory, and again after a change, which :meth:`catch_up` looks for:
-    additions, deletions and, in an in-memory docstore, new texts under known ids are seen. Of a Qdrant collection the
-    number of points is looked at once a second; a point that was replaced is seen after :meth:`refresh`. All else
-    reads what was derived last and never waits. Vectors are searched in the index's own store, by its own embedding
-    model.
 
-    Safe to use from many threads, as far as the index behind it is.
-    """
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is derived in memory from one version of an attached index."""
 
+    doc_ids: tuple[str, ...]
+    keyword: KeywordIndex
+    metadata: MetadataIndex
+    profile: IndexProfile
+    background: tuple[float, float] | None
+    dimension: int | None  # of the stored vectors, or None where they cannot be read
+    sampled: Sequence[str]
+
+
+class _Attached(Index):
     is_attached = True
+    dimension: int | None = None  # length of the stored vectors, or None where they cannot be read
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        description: str,
-        created: str,
-        source: NodeSource,
-        vector_store: BasePydanticVectorStore | None,
-        router: EmbeddingModel,
-        own: EmbeddingModel | None,
-    ) -> None:
+    def __init__(self, name: str, description: str, created: str, recognised: Recognised) -> None:
         self.name = name
         self.description = description
         self.created = created
-        self.source = source
+        self.source = recognised.source or NodeSource()
+        self.vector_store = AttachedVectorStore(self, recognised.vector_store)
+
+
+class AttachedIndex(_Attached):
+    """An index of LlamaIndex that a router searches where it is; nothing of it is written or copied to a disk.
+
+    Words, metadata and profile are derived again after a change, which :meth:`catch_up` looks for: additions, deletions
+    and, in an in-memory docstore, new texts under known ids are seen. Of a Qdrant collection the number of points is
+    looked at once a second; a point that was replaced is seen after :meth:`refresh`. All else reads what was derived
+    last and never waits. Safe to use from many threads, as far as the index behind it is.
+    """
+
+    has_prefilter = True
+    may_hang = True  # nobody knows how long a foreign store takes
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        created: str,
+        recognised: Recognised,
+        router: EmbeddingModel,
+        own: EmbeddingModel | None,
+    ) -> None:
+        super().__init__(name, description, created, recognised)
         self.embedding = own or router
-        self.vector_store = AttachedVectorStore(self, vector_store)
-        self._is_dense = vector_store is not None
-        self._reader = SnapshotReader(name, description, source, router, own)
-        self._watched = WatchedVersion(name, source)
+        self._is_dense = recognised.vector_store is not None
+        self._router = router
+        self._own = own
+        self._watched = WatchedVersion(name, self.source)
         self._lock = threading.RLock()
         self._snapshot: Snapshot | None = None
         self._catching_up = CatchingUp(f"reading index {name} again", self.load)
@@ -142,17 +191,12 @@ class AttachedIndex(SourceIndex):
     @property
     def version(self) -> int:
         """The version that was read last; grows with every change that is seen."""
-        return self._current().version
+        return self._current().profile.version
 
     @property
     def views(self) -> frozenset[View]:
         words = frozenset({View.KEYWORD, View.METADATA})
         return words | {View.CHUNKS} if self._is_dense else words
-
-    @property
-    def may_hang(self) -> bool:
-        """True: nobody knows how long a foreign store takes."""
-        return True
 
     def serves(self, strategy: Strategy, needs: Collection[View]) -> bool:
         """Tell whether it can serve a strategy with these needs; without vectors, those that can do with words."""
@@ -161,10 +205,9 @@ class AttachedIndex(SourceIndex):
     def load(self, progress: Progress | None = None) -> Snapshot:
         """Read the nodes and derive the views, if that was not done for the current version; may take any time."""
         with self._lock:
-            version = self._watched.current()
-            known = self._snapshot
-            if known is None or known.version != version:
-                known = self._snapshot = self._reader.read(version, before=known, progress=progress)
+            version, known = self._watched.current(), self._snapshot
+            if known is None or known.profile.version != version:
+                known = self._snapshot = self._read(version, known, progress or SilentProgress())
                 self.dimension = known.dimension
             return known
 
@@ -173,14 +216,14 @@ class AttachedIndex(SourceIndex):
 
         It goes on in a thread of its own; until it is done, everything stays as it was read last.
         """
-        return self._catching_up.run(timeout_s) if self._watched.may_differ(self._current().version) else None
+        return self._catching_up.run(timeout_s) if self._watched.may_differ(self.version) else None
 
     def refresh(self) -> None:
         """Read everything anew with the next question, whether a change was seen or not."""
         self._watched.grow()
 
     def count(self) -> int:
-        return self._current().nodes
+        return self.profile().nodes
 
     def doc_ids(self) -> list[str]:
         return list(self._current().doc_ids)
@@ -207,10 +250,6 @@ class AttachedIndex(SourceIndex):
             return now.profile
         return replace(now.profile, background_mean=now.background[0], background_std=now.background[1])
 
-    @property
-    def has_prefilter(self) -> bool:
-        return True
-
     def metadata(self) -> MetadataIndex:
         return self._current().metadata
 
@@ -229,41 +268,100 @@ class AttachedIndex(SourceIndex):
     def _current(self) -> Snapshot:
         return self._snapshot or self.load()
 
+    def _read(self, version: int, before: Snapshot | None, progress: Progress) -> Snapshot:
+        """Read all nodes and derive the views."""
+        nodes, sources = guarded(f"reading the nodes of index {self.name}", self._nodes)
+        try:
+            sampled, rows = self._sample(nodes, progress)
+            cosines = self._background(nodes, progress)
+        except (EmbeddingError, DeadlineExceededError) as err:
+            if before is None:
+                raise
+            logger.warning("index %r: the sample for routing stays as it was: %s", self.name, err)
+            sampled, rows, cosines = before.sampled, before.profile.sample, before.background
+        profile = make_profile(
+            nodes,
+            rows,
+            name=self.name,
+            description=self.description,
+            description_vector=embed_description(self._router, self.name, self.description),
+            version=version,
+        )
+        texts = ((node.node_id, node.text) for node in nodes)
+        found = ((node.node_id, {**node.metadata, "doc_id": sources[node.node_id]}) for node in nodes)
+        first = stored_vectors(self.source, [node.node_id for node in nodes[:1]])[1]
+        return Snapshot(
+            doc_ids=tuple(sorted({doc_id or node_id for node_id, doc_id in sources.items()})),
+            keyword=KeywordIndex.build(texts, tokenizer=Tokenizer(language=profile.language), version=version),
+            metadata=MetadataIndex.build(found, version, aliases=SOURCE_ALIASES),
+            profile=profile,
+            background=cosines,
+            dimension=first.shape[1] if len(first) else None,
+            sampled=sampled,
+        )
 
-class AttachedRetriever(SourceIndex):
+    def _nodes(self) -> tuple[list[ProfiledNode], dict[str, str | None]]:
+        """Read all nodes, each id once, and the ids of their source documents."""
+        nodes: list[ProfiledNode] = []
+        sources: dict[str, str | None] = {}
+        for node in self.source.nodes():
+            if node.node_id not in sources:
+                sources[node.node_id] = node.ref_doc_id
+                nodes.append(ProfiledNode(node.node_id, embedded_text(node), dict(node.metadata)))
+        return nodes, sources
+
+    def _sample(self, nodes: Sequence[ProfiledNode], progress: Progress) -> tuple[Sequence[str], Matrix]:
+        """Choose nodes and return their vectors by the router's model: stored ones where they are its."""
+        texts = {node.node_id: node.text for node in nodes}
+        if self._own is self._router:
+            found, rows = stored_vectors(self.source, sample_ids(list(texts)))
+            if found:
+                return found, rows
+        chosen = sample_ids(list(texts), MAX_EMBEDDED)
+        return chosen, self._embedded(self._router, [texts[i] for i in chosen], progress)
+
+    def _background(self, nodes: Sequence[ProfiledNode], progress: Progress) -> tuple[float, float] | None:
+        """Return mean and deviation of the cosine of unrelated nodes by the index's own model, if it is another."""
+        if self._own is None or self._own is self._router:
+            return None
+        node_ids = [node.node_id for node in nodes]
+        rows = stored_vectors(self.source, sample_ids(node_ids, _READ_FOR_BACKGROUND))[1]
+        if not len(rows):
+            chosen = set(sample_ids(node_ids, MAX_MEASURED))
+            rows = self._embedded(self._own, [node.text for node in nodes if node.node_id in chosen], progress)
+        return background(rows)
+
+    def _embedded(self, model: EmbeddingModel, texts: Sequence[str], progress: Progress) -> Matrix:
+        """Embed the beginnings of passages without a trace on the disk."""
+        progress.nodes(len(texts))
+        parts, size = [], self._router.batch_size
+        for at in range(0, len(texts), size):
+            part = [text[:MAX_PASSAGE_CHARS] for text in texts[at : at + size]]
+            parts.append(model.embed_sentences(part))
+            progress.nodes_done(len(part))
+        return np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32)
+
+
+class AttachedRetriever(_Attached):
     """A LlamaIndex retriever or query engine that a router asks; safe to use from many threads if that one is.
 
     Its profile is its description. Nothing tells when its nodes change, so its version is constant until
     :meth:`refresh` is called; until then answers stay in the cache for their time to live.
     """
 
-    is_attached = True
     only_asked = True
+    views: frozenset[View] = frozenset()  # it has no nodes to read
+    version = 1
 
     def __init__(
-        self, *, name: str, description: str, created: str, recognised: Recognised, embedding: EmbeddingModel
+        self, name: str, description: str, created: str, recognised: Recognised, embedding: EmbeddingModel
     ) -> None:
-        self.name = name
-        self.description = description
-        self.created = created
+        super().__init__(name, description, created, recognised)
         self.kind = recognised.kind
         self.embedding = embedding
-        self.source = NodeSource()
-        #: Has no nodes, so that what is done with neighbours and vectors of nodes finds none.
-        self.vector_store = AttachedVectorStore(self, None)
         self._retriever = recognised.retriever
         self._lock = threading.Lock()
-        self._version = 1
         self._profile: IndexProfile | None = None
-
-    @property
-    def version(self) -> int:
-        return self._version
-
-    @property
-    def views(self) -> frozenset[View]:
-        """None: it has no nodes to read."""
-        return frozenset()
 
     def keyword(self) -> KeywordIndex:
         raise StoreError(
@@ -277,7 +375,7 @@ class AttachedRetriever(SourceIndex):
 
     def refresh(self) -> None:
         with self._lock:
-            self._version += 1
+            self.version += 1
 
     def count(self) -> int:
         """Return 1: how many nodes there are is not known, and an index without any would never be chosen."""
@@ -285,7 +383,7 @@ class AttachedRetriever(SourceIndex):
 
     def profile(self) -> IndexProfile:
         """Return a profile made from the description alone."""
-        known, version = self._profile, self._version
+        known, version = self._profile, self.version
         if known is None or known.version != version:
             vector = embed_description(self.embedding, self.name, self.description)
             made = make_profile(
@@ -304,18 +402,22 @@ class AttachedRetriever(SourceIndex):
     def ask(self, query: str, depth: int) -> list[NodeWithScore]:
         retriever = deepened(self._retriever, depth)
         what = f"the {self.kind} of index {self.name}"
-        found = guarded(what, lambda: None if retriever is None else retriever.retrieve(QueryBundle(query)))
-        if found is None:
-            found = []
-        if not isinstance(found, (list, tuple)):
-            raise StoreError(f"{what} returned {type(found).__name__}; a list of NodeWithScore is needed")
-        nodes = [node for node in map(_as_scored, found) if node is not None]
-        if any(one is not None for one in found) and not nodes:
-            first = next(type(one).__name__ for one in found if one is not None)
-            raise StoreError(f"{what} returned a list of {first}; a list of NodeWithScore is needed")
+        found = guarded(what, lambda: None if retriever is None else retriever.retrieve(QueryBundle(query))) or []
+        nodes = [one if isinstance(one, NodeWithScore) else NodeWithScore(node=one) for one in _checked(found, what)]
         if all(node.score is None for node in nodes):
             return [NodeWithScore(node=node.node, score=1 / (at + 1)) for at, node in enumerate(nodes)]
         return nodes
+
+
+def _checked(found: object, what: str) -> list[NodeWithScore | BaseNode]:
+    """Return the nodes that a retriever gave; a list without any but with something else is an error."""
+    if not isinstance(found, (list, tuple)):
+        raise StoreError(f"{what} returned {type(found).__name__}; a list of NodeWithScore is needed")
+    nodes = [one for one in found if isinstance(one, (NodeWithScore, BaseNode))]
+    others = [type(one).__name__ for one in found if one is not None]
+    if others and not nodes:
+        raise StoreError(f"{what} returned a list of {others[0]}; a list of NodeWithScore is needed")
+    return nodes
 
 
 def deepened(retriever: Any, depth: int) -> Any:  # noqa: ANN401 - a retriever or query engine of any class
@@ -339,13 +441,119 @@ def deepened(retriever: Any, depth: int) -> Any:  # noqa: ANN401 - a retriever o
     return changed
 
 
-def _as_scored(found: object) -> NodeWithScore | None:
-    if isinstance(found, NodeWithScore):
-        return found
-    return NodeWithScore(node=found) if isinstance(found, BaseNode) else None
+def stored_vectors(source: NodeSource, node_ids: Sequence[str]) -> Vectors:
+    return guarded("reading stored vectors", lambda: source.vectors(node_ids))
 
 
-# Taking notice of changes.
+class AttachedVectorStore(BasePydanticVectorStore):
+    """Reads the nodes and vectors of an attached index; writes nothing.
+
+    Filters are answered by the index's own prefilter and never reach the foreign store, whose meaning of them may be
+    another one.
+    """
+
+    stores_text: bool = True
+    _index: Any = PrivateAttr()
+    _store: BasePydanticVectorStore | None = PrivateAttr()
+    _caller: DeadlineCaller = PrivateAttr()
+
+    def __init__(self, index: _Attached, store: BasePydanticVectorStore | None) -> None:
+        super().__init__()  # type: ignore[call-arg]  # fields with defaults
+        self._index = index
+        self._store = store
+        self._caller = DeadlineCaller(f"the store of index {index.name}", max_calls=32)
+
+    @property
+    def client(self) -> None:
+        return None
+
+    def add(self, nodes: Sequence[BaseNode], **kwargs: object) -> list[str]:  # noqa: ARG002 - LlamaIndex's signature
+        raise self._read_only()
+
+    def delete(self, ref_doc_id: str, **delete_kwargs: object) -> None:  # noqa: ARG002 - LlamaIndex's signature
+        raise self._read_only()
+
+    def _read_only(self) -> StoreError:
+        return StoreError(f"index {self._index.name!r} is attached, so it is changed through LlamaIndex only")
+
+    def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
+        satisfies = predicate(filters)
+        found = self._read(self._index.candidates(filters) if node_ids is None else node_ids)
+        return [node for node in found if satisfies(node_fields(node))]
+
+    def vectors(self, node_ids: Sequence[str]) -> Vectors:
+        return self._in_time(lambda: stored_vectors(self._index.source, node_ids))
+
+    def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:  # noqa: ARG002 - as above
+        allowed = self._allowed(query)
+        if self._store is None or (allowed is not None and not allowed):
+            return VectorStoreQueryResult([], [], [])
+        if query.mode is not VectorStoreQueryMode.DEFAULT or query.doc_ids is not None:
+            raise InvalidQueryError("an attached index is searched in the default mode, without doc_ids")
+        if query.query_embedding is None:
+            raise InvalidQueryError("the question has no vector")
+        vector, expected = list(query.query_embedding), self._index.dimension
+        if expected is not None and len(vector) != expected:
+            raise EmbeddingMismatchError(
+                f"index {self._index.name!r} holds vectors of dimension {expected}, the question's has {len(vector)}; "
+                "the embedding model of the index is another one than its vectors come from"
+            )
+        nodes = self._searched(vector, query.similarity_top_k, allowed)[: query.similarity_top_k]
+        # Scores that are no numbers are left for the strategies to rank last.
+        scores = [math.nan if score is None else float(score) for _, score in nodes]
+        return VectorStoreQueryResult([node for node, _ in nodes], scores, [node.node_id for node, _ in nodes])
+
+    def _allowed(self, query: VectorStoreQuery) -> Collection[str] | None:
+        """Return the only nodes that may be found, or ``None`` for any."""
+        allowed: Collection[str] | None = None if is_empty(query.filters) else self._index.candidates(query.filters)
+        if query.node_ids is None:
+            return allowed
+        wanted = dict.fromkeys(query.node_ids)
+        return list(wanted) if allowed is None else [i for i in wanted if i in allowed]
+
+    def _searched(self, vector: list[float], depth: int, allowed: Collection[str] | None) -> list[Hit]:
+        if allowed is None:
+            return self._asked(vector, depth, None)
+        if self._index.source.takes_ids and len(allowed) <= IDS_AT_MOST:
+            return [hit for hit in self._asked(vector, depth, list(allowed)) if hit[0].node_id in allowed]
+        wanted, total = min(depth, len(allowed)), self._index.count()
+        fetched = math.ceil(_MARGIN * wanted * total / len(allowed))
+        while True:
+            hits = self._asked(vector, min(fetched, total), None)
+            kept = [hit for hit in hits if hit[0].node_id in allowed]
+            if len(kept) >= wanted or fetched >= total:
+                return kept
+            fetched *= _GROWTH
+
+    def _asked(self, vector: list[float], depth: int, node_ids: list[str] | None) -> list[Hit]:
+        """Ask the foreign store."""
+        store = self._store
+        if store is None:
+            return []
+        wanted = VectorStoreQuery(query_embedding=vector, similarity_top_k=depth, node_ids=node_ids)
+        result = guarded(f"the vector store of index {self._index.name}", lambda: store.query(wanted))
+        nodes: list[BaseNode | None] = list(result.nodes or ())
+        if not nodes and result.ids:  # stores that keep no text answer with ids only
+            ids = [self._index.source.node_id(i) for i in result.ids]
+            known = {node.node_id: node for node in self._read(ids)}
+            nodes = [known.get(i) for i in ids]
+        scores: list[float | None] = [*(result.similarities or ())]
+        scores += [None] * (len(nodes) - len(scores))
+        return [(node, score) for node, score in zip(nodes, scores, strict=False) if node is not None]
+
+    def _read(self, node_ids: Iterable[str]) -> list[BaseNode]:
+        wanted = list(dict.fromkeys(node_ids))
+        if not wanted:
+            return []
+        what = f"reading nodes of index {self._index.name}"
+        return self._in_time(lambda: list(guarded(what, lambda: self._index.source.get(wanted))))
+
+    def _in_time(self, call: Callable[[], T]) -> T:
+        """Read from a store that may hang: what is done with nodes that were found has no deadline of its own."""
+        try:
+            return self._caller.call(call, READ_S)
+        except DeadlineExceededError as err:
+            raise StoreError(str(err)) from err
 
 
 class CatchingUp:
@@ -364,13 +572,6 @@ class CatchingUp:
 
     def run(self, timeout_s: float) -> str | None:
         """Do the work, or wait for whoever does it already."""
-        running, since = self._started()
-        try:
-            return running.result(timeout=max(0.0, min(timeout_s, since + PATIENCE_S - self._timer())))
-        except FutureTimeoutError:
-            return f"{self._what} is under way since {self._timer() - since:.1f} s"
-
-    def _started(self) -> tuple[Future[str | None], float]:
         with self._lock:
             running = self._running
             is_over = running is None or self._pid != os.getpid()  # a fork leaves its threads behind
@@ -381,7 +582,11 @@ class CatchingUp:
                 # In a context of its own: it is no part of the question that happened to come first.
                 done = partial(contextvars.Context().run, self._done)
                 running = self._running = self._caller.start(done, PATIENCE_S)
-            return running, self._since
+            since = self._since
+        try:
+            return running.result(timeout=max(0.0, min(timeout_s, since + PATIENCE_S - self._timer())))
+        except FutureTimeoutError:
+            return f"{self._what} is under way since {self._timer() - since:.1f} s"
 
     def _done(self) -> str | None:
         try:

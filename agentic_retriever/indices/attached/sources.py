@@ -29,15 +29,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_NODES: Final = 200_000
-"""Indexes with more nodes are not read into memory; they are asked as a retriever is."""
-
+MAX_NODES: Final = 200_000  # indexes with more nodes are not read into memory; they are asked as a retriever is
 _CHECKED_AT_MOST: Final = 10_000
-_ALLOWED: Final = "a LlamaIndex index, query engine or retriever"
 _PAGE: Final = 256
 
-Vectors: TypeAlias = "tuple[list[str], npt.NDArray[np.float32]]"
-"""Ids, and their unit vectors ``(n, dimension)`` in the same order."""
+Vectors: TypeAlias = "tuple[list[str], npt.NDArray[np.float32]]"  # ids, and their unit vectors (n, dimension) in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +54,22 @@ def recognise(name: str, given: object) -> Recognised:
         return _vector_index(name, given, kind)
     if isinstance(given, BaseIndex):
         return _other_index(name, given, kind)
-    if isinstance(given, BaseQueryEngine):
-        if type(given).retrieve is BaseQueryEngine.retrieve:
-            raise IndexingError(
-                f"index {name!r}: a {kind} cannot retrieve without answering; register its retriever, its index, or a "
-                "RetrieverQueryEngine"
-            )
+    if isinstance(given, BaseQueryEngine) and type(given).retrieve is BaseQueryEngine.retrieve:
+        raise IndexingError(
+            f"index {name!r}: a {kind} cannot retrieve without answering; register its retriever, its index, or a "
+            "RetrieverQueryEngine"
+        )
+    if isinstance(given, (BaseQueryEngine, BaseRetriever)):
         return Recognised(kind, retriever=given)
-    if isinstance(given, BaseRetriever):
-        return Recognised(kind, retriever=given)
-    hint = (
-        "; a path is a source: add_index(name, path)" if isinstance(given, str) or hasattr(given, "__fspath__") else ""
-    )
-    raise IndexingError(f"index {name!r} must be {_ALLOWED}, got {kind}{hint}")
+    is_path = isinstance(given, str) or hasattr(given, "__fspath__")
+    hint = "; a path is a source: add_index(name, path)" if is_path else ""
+    raise IndexingError(f"index {name!r} must be a LlamaIndex index, query engine or retriever, got {kind}{hint}")
 
 
 def _vector_index(name: str, index: VectorStoreIndex, kind: str) -> Recognised:
-    store, embedding = index.vector_store, _embedding(index)
+    # There is no public way to the model; LlamaIndex's own retrievers read it like this.
+    store, embedding = index.vector_store, getattr(index, "_embed_model", None)
+    embedding = embedding if isinstance(embedding, BaseEmbedding) else None
     source = _listed(name, index, store, embedding)
     if source is None:
         if embedding is None:
@@ -96,12 +91,6 @@ def _other_index(name: str, index: BaseIndex[Any], kind: str) -> Recognised:
         raise IndexingError(f"index {name!r}: the nodes of a {kind} cannot be listed; register its retriever instead")
     _check_texts(name, source, known)
     return Recognised(kind, source=source)
-
-
-def _embedding(index: VectorStoreIndex) -> BaseEmbedding | None:
-    # There is no public way to it; LlamaIndex's own retrievers read it like this.
-    found = getattr(index, "_embed_model", None)
-    return found if isinstance(found, BaseEmbedding) else None
 
 
 def _listed(
@@ -140,8 +129,8 @@ def _complete(
     """Return how many nodes a store lists, or ``None`` where it does not list all: some cut the list without a word."""
     try:
         listed = {node.node_id for node in source.nodes()}
-        if embedding is None or not listed or len(listed) > _CHECKED_AT_MOST:
-            return None if listed else _none_found(store, embedding)
+        if embedding is None or len(listed) > _CHECKED_AT_MOST:
+            return None
         query = VectorStoreQuery(query_embedding=embedding.get_query_embedding(name), similarity_top_k=len(listed) + 1)
         result = store.query(query)
     except Exception as err:  # noqa: BLE001 - the seam to vector stores, most of which cannot list
@@ -152,19 +141,9 @@ def _complete(
     return len(listed) if found <= listed else None
 
 
-def _none_found(store: BasePydanticVectorStore, embedding: BaseEmbedding | None) -> int | None:
-    """A store that lists nothing is empty only if it finds nothing either."""
-    if embedding is None:
-        return None
-    result = store.query(VectorStoreQuery(query_embedding=embedding.get_query_embedding("any"), similarity_top_k=1))
-    return None if result.nodes or result.ids else 0
-
-
 def _check_texts(name: str, source: DocstoreSource, known: int) -> None:
     """See that nodes that are listed can be read."""
-    if not known:
-        return
-    if not guarded(f"reading index {name}", lambda: any(True for _ in source.nodes())):
+    if known and not guarded(f"reading index {name}", lambda: any(True for _ in source.nodes())):
         raise IndexingError(
             f"index {name!r} lists {known:,} nodes and its docstore has none of them; load it together with its "
             "docstore: load_index_from_storage(StorageContext.from_defaults(persist_dir=...)), or register a "
@@ -173,20 +152,15 @@ def _check_texts(name: str, source: DocstoreSource, known: int) -> None:
 
 
 class NodeSource:
-    """Where the nodes of an attached index are; this one has none.
+    """Where the nodes of an attached index are; this one has none. It writes nothing; foreign errors come out."""
 
-    Nothing here writes; foreign errors come out as they are.
-    """
-
-    #: Whether the vector store restricts a query to node ids, as it should.
-    takes_ids = False
+    takes_ids = False  # whether the vector store restricts a query to node ids, as it should
 
     def count(self) -> int:
         """Return the number of nodes, without reading them where that can be helped."""
         return 0
 
     def nodes(self) -> Iterable[BaseNode]:
-        """Go through every node."""
         return ()
 
     def get(self, node_ids: Sequence[str]) -> list[BaseNode]:  # noqa: ARG002 - for those that have nodes
@@ -225,26 +199,23 @@ def unit_rows(known: Mapping[str, Sequence[float]]) -> Vectors:
             continue
         dimension = len(row)
         rows[node_id] = (row / norm).astype(np.float32)
-    if not rows:
-        return [], np.empty((0, 0), dtype=np.float32)
-    return list(rows), np.stack(list(rows.values()))
+    return list(rows), np.stack(list(rows.values())) if rows else np.empty((0, 0), dtype=np.float32)
+
+
+def _vectors_of(nodes: Iterable[BaseNode]) -> Vectors:
+    return unit_rows({node.node_id: node.embedding for node in nodes if node.embedding is not None})
 
 
 def listed_ids(struct: object) -> list[str] | None:
     """Return the node ids that an index structure lists, without repeats; ``None`` for a structure that lists none."""
-    for field in ("nodes_dict", "all_nodes"):  # by vector id, by place in the tree
+    for field in ("nodes_dict", "all_nodes", "nodes", "node_id_to_summary_id", "table"):
         found = getattr(struct, field, None)
-        if isinstance(found, dict):
-            return list(dict.fromkeys(found.values()))
-    nodes = getattr(struct, "nodes", None)
-    if isinstance(nodes, list):
-        return list(dict.fromkeys(nodes))
-    summarised = getattr(struct, "node_id_to_summary_id", None)
-    if isinstance(summarised, dict):
-        return list(summarised)
-    table = getattr(struct, "table", None)  # node ids by keyword
-    if isinstance(table, dict):
-        return sorted(set().union(*table.values()))
+        if field == "table" and isinstance(found, dict):  # node ids by keyword
+            return sorted(set().union(*found.values()))
+        if field in {"nodes_dict", "all_nodes"} and isinstance(found, dict):  # by vector id, by place in the tree
+            found = list(found.values())
+        if isinstance(found, (list, dict)):
+            return list(dict.fromkeys(found))
     return None
 
 
@@ -275,21 +246,20 @@ class DocstoreSource(NodeSource):
         return found.get_content(metadata_mode=MetadataMode.NONE) if isinstance(found, Document) else None
 
     def vectors(self, node_ids: Sequence[str]) -> Vectors:
-        held = {} if self._vectors is None else self._vectors.data.embedding_dict
-        return unit_rows({i: vector for i in node_ids if (vector := held.get(i)) is not None})
+        held = self._held()
+        return unit_rows({i: held[i] for i in node_ids if i in held})
 
     def node_id(self, stored_id: str) -> str:
-        known = getattr(self._index.index_struct, "nodes_dict", None)
-        return str(known.get(stored_id, stored_id)) if isinstance(known, dict) else stored_id
+        return str((self._by_vector() or {}).get(stored_id, stored_id))
 
     def mark(self) -> Hashable:
         """Number of nodes and of vectors, and the hash of the last node."""
-        known = getattr(self._index.index_struct, "nodes_dict", None)
-        if not isinstance(known, dict):
+        known = self._by_vector()
+        if known is None:
             return None
         last = next(reversed(known.values()), None)
         digest = self._index.docstore.get_document_hash(last) if last is not None and self._is_local() else None
-        return len(known), last, digest, -1 if self._vectors is None else len(self._vectors.data.embedding_dict)
+        return len(known), last, digest, len(self._held())
 
     def imprint(self) -> Hashable:
         """Ids of all nodes, with their hashes where the docstore is in memory."""
@@ -305,10 +275,17 @@ class DocstoreSource(NodeSource):
         if self._vectors is None:
             return found
         # Nodes that were deleted from the vector store alone are still listed.
-        held = self._vectors.data.embedding_dict
-        known = getattr(self._index.index_struct, "nodes_dict", None)
-        stored = {known.get(i, i) for i in held} if isinstance(known, dict) else set(held)
+        known = self._by_vector() or {}
+        stored = {known.get(i, i) for i in self._held()}
         return [i for i in found if i in stored]
+
+    def _by_vector(self) -> dict[str, str] | None:
+        """Node ids by the ids of their vectors, where the index keeps them."""
+        known = getattr(self._index.index_struct, "nodes_dict", None)
+        return known if isinstance(known, dict) else None
+
+    def _held(self) -> Mapping[str, Sequence[float]]:
+        return {} if self._vectors is None else self._vectors.data.embedding_dict
 
     def _is_local(self) -> bool:
         return isinstance(self._index.docstore, SimpleDocumentStore)
@@ -351,40 +328,39 @@ class QdrantSource(NodeSource):
 
     def __init__(self, store: QdrantVectorStore) -> None:
         self._store = store
+        self._client, self._name = store.client, store.collection_name
 
     def count(self) -> int:
         """Return the number of points; 0 while there is no collection."""
-        client, name = self._store.client, self._store.collection_name
-        return int(client.count(name, exact=True).count) if client.collection_exists(name) else 0
+        return int(self._client.count(self._name, exact=True).count) if self._is_there() else 0
 
     def nodes(self) -> Iterator[BaseNode]:
-        client, name = self._store.client, self._store.collection_name
         offset: Any = None
-        while client.collection_exists(name):
-            points, offset = client.scroll(name, limit=_PAGE, offset=offset, with_payload=True, with_vectors=False)
+        while self._is_there():
+            points, offset = self._client.scroll(
+                self._name, limit=_PAGE, offset=offset, with_payload=True, with_vectors=False
+            )
             yield from self._read(points)
             if offset is None:
                 return
 
-    def get(self, node_ids: Sequence[str]) -> list[BaseNode]:
-        return self._read(self._points(node_ids, with_vectors=False))
-
-    def vectors(self, node_ids: Sequence[str]) -> Vectors:
-        nodes = self._read(self._points(node_ids, with_vectors=True))
-        return unit_rows({node.node_id: node.embedding for node in nodes if node.embedding is not None})
-
-    def imprint(self) -> Hashable:
-        return self.count()
-
-    def _points(self, node_ids: Sequence[str], *, with_vectors: bool) -> list[Any]:
-        client, name = self._store.client, self._store.collection_name
-        if not node_ids or not client.collection_exists(name):
+    def get(self, node_ids: Sequence[str], *, with_vectors: bool = False) -> list[BaseNode]:
+        if not node_ids or not self._is_there():
             return []
         found: list[Any] = []
         for at in range(0, len(node_ids), _PAGE):
             page = list(node_ids[at : at + _PAGE])
-            found += client.retrieve(name, page, with_payload=True, with_vectors=with_vectors)
-        return found
+            found += self._client.retrieve(self._name, page, with_payload=True, with_vectors=with_vectors)
+        return self._read(found)
+
+    def vectors(self, node_ids: Sequence[str]) -> Vectors:
+        return _vectors_of(self.get(node_ids, with_vectors=True))
+
+    def imprint(self) -> Hashable:
+        return self.count()
+
+    def _is_there(self) -> bool:
+        return bool(self._client.collection_exists(self._name))
 
     def _read(self, points: Sequence[Any]) -> list[BaseNode]:
         return list(self._store.parse_to_query_result(list(points)).nodes or ())
@@ -397,23 +373,19 @@ class ListedSource(NodeSource):
         self._store = store
 
     def count(self) -> int:
-        return len(self._listed())
+        return len(self.nodes())
 
-    def nodes(self) -> Iterable[BaseNode]:
-        return self._listed()
+    def nodes(self) -> list[BaseNode]:
+        given: list[BaseNode | None] = [*self._store.get_nodes(node_ids=None)]  # Chroma wants it said
+        return [node for node in given if node is not None]
 
     def get(self, node_ids: Sequence[str]) -> list[BaseNode]:
         """Read nodes; stores that do not look at the ids give more, which are left out."""
         if not node_ids:
             return []
-        wanted = set(node_ids)
         given: list[BaseNode | None] = [*self._store.get_nodes(node_ids=list(node_ids))]
         found = {node.node_id: node for node in given if node is not None}
-        return [found[i] for i in dict.fromkeys(node_ids) if i in wanted and i in found]
+        return [found[i] for i in dict.fromkeys(node_ids) if i in found]
 
     def vectors(self, node_ids: Sequence[str]) -> Vectors:
-        return unit_rows({node.node_id: node.embedding for node in self.get(node_ids) if node.embedding is not None})
-
-    def _listed(self) -> list[BaseNode]:
-        given: list[BaseNode | None] = [*self._store.get_nodes(node_ids=None)]  # Chroma wants it said
-        return [node for node in given if node is not None]
+        return _vectors_of(self.get(node_ids))

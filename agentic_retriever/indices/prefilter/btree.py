@@ -1,4 +1,4 @@
-"""Inverted lists: from each text or boolean of a field to the bitmap of the rows that have it."""
+"""Bitmaps of the rows that have a value: inverted lists of texts and booleans, a B+-tree of what has an order."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ class Factorised:
 
     @classmethod
     def of(cls, values: Sequence[Value], rows: Rows) -> Factorised:
-        """Number the different values."""
         different = list(dict.fromkeys(values))
         number_of = {value: number for number, value in enumerate(different)}
         # Sixteen bits where they do: numpy sorts these by radix.
@@ -85,11 +84,9 @@ class InvertedIndex:
     cost: int = 0  # bytes that the texts take, roughly
 
     def texts(self) -> Iterator[tuple[str, BitMap]]:
-        """Yield every text with its rows."""
         return ((value, rows) for value, rows in self.postings.items() if isinstance(value, str))
 
     def insert(self, words: Factorised) -> InvertedIndex:
-        """Return an index that has these rows too."""
         if not len(words.rows):
             return self
         order = np.argsort(words.codes, kind="stable")
@@ -119,11 +116,9 @@ class InvertedIndex:
         return InvertedIndex(postings, cost)
 
     def without_texts(self) -> InvertedIndex:
-        """Return the index of the booleans alone."""
         return InvertedIndex({value: rows for value, rows in self.postings.items() if isinstance(value, bool)})
 
     def renumber(self, numbers: Rows) -> InvertedIndex:
-        """Return the index under other row numbers: row ``r`` becomes ``numbers[r]``."""
         postings = {value: bitmap_of(numbers[rows_of(rows)]) for value, rows in self.postings.items()}
         return InvertedIndex(postings, self.cost)
 
@@ -132,14 +127,10 @@ class InvertedIndex:
 #
 # A range is answered along one path: each inner node on it adds one bitmap, that of all children before the one where
 # the bound lies, and the leaf adds the entries that are left. This is the range-encoded bitmap index (Chan and
-# Ioannidis
-# 1998, "Bitmap Index Design and Evaluation") laid over a B+-tree (Comer 1979, "The Ubiquitous B-Tree"), so that keys
-# can
-# be inserted and deleted, and a field of a million different values needs no bitmap for each.
-#
-# All entries of one key stand in one leaf, so the position of a key in a node decides for whole children. A changed
-# node
-# is a new node.
+# Ioannidis 1998, "Bitmap Index Design and Evaluation") laid over a B+-tree (Comer 1979, "The Ubiquitous B-Tree"), so
+# that keys can be inserted and deleted, and a field of a million different values needs no bitmap for each. All entries
+# of one key stand in one leaf, so the position of a key in a node decides for whole children. A changed node is a new
+# node.
 
 Key: TypeAlias = Any  # of the tree's type: int, float, or anything that compares with the other keys
 Keys: TypeAlias = npt.NDArray[Any]
@@ -168,7 +159,6 @@ class Leaf:
 
     @property
     def low(self) -> Key:
-        """The least key."""
         key = self.keys[0]
         return key.item() if isinstance(key, np.generic) else key
 
@@ -196,12 +186,10 @@ class Inner:
 
     @property
     def low(self) -> Key:
-        """The least key."""
         return self.lows[0]
 
     @property
     def bitmap(self) -> BitMap:
-        """All rows below."""
         return self.upto[-1]
 
 
@@ -225,7 +213,6 @@ class BPlusTree:
 
     @property
     def bitmap(self) -> BitMap:
-        """Every row of the tree."""
         return BitMap() if self.root is None else self.root.bitmap
 
     def insert(self, keys: Keys, rows: Rows) -> BPlusTree:
@@ -243,12 +230,14 @@ class BPlusTree:
                 held, held_rows = self.entries()
                 tree = BPlusTree().insert(held.astype(object), held_rows)
         keys, rows, repeats = _sorted(keys, rows)
-        root = _stack(_pack(keys, rows) if tree.root is None else _insert(tree.root, keys, rows))
+        nodes: Sequence[Node] = _pack(keys, rows) if tree.root is None else _insert(tree.root, keys, rows)
+        while len(nodes) > 1:  # inner nodes above nodes of one height until there is one root
+            nodes = _group(nodes)
+        root = nodes[0] if nodes else None
         peak = 0 if root is None else max(tree.peak, len(root.bitmap))
         return BPlusTree(root, tree.repeats | repeats if repeats else tree.repeats, peak)
 
     def delete(self, rows: BitMap) -> BPlusTree:
-        """Return a tree without the entries of these rows."""
         root = None if self.root is None else _delete(self.root, rows)
         if root is self.root:
             return self
@@ -291,7 +280,6 @@ class BPlusTree:
         return count, count
 
     def equal(self, key: Key) -> BitMap:
-        """Find the rows that have a key."""
         exact = self._exact(Side(key, above=False, inclusive=True)).bound
         _, leaf, end = self._cut(exact, inclusive=True)
         if leaf is None or exact != key:
@@ -300,7 +288,6 @@ class BPlusTree:
         return leaf.part(start, end)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Yield the leaves in order of their keys."""
         waiting = [] if self.root is None else [self.root]
         while waiting:
             node = waiting.pop()
@@ -317,7 +304,6 @@ class BPlusTree:
         return np.concatenate([keys for keys, _ in parts]), np.concatenate([rows for _, rows in parts])
 
     def renumber(self, numbers: Rows) -> BPlusTree:
-        """Return the tree under other row numbers: row ``r`` becomes ``numbers[r]``."""
         keys, rows = self.entries()
         return BPlusTree().insert(keys, numbers[rows])
 
@@ -383,19 +369,12 @@ def _pack(keys: Keys, rows: Rows) -> list[Leaf]:
     return leaves
 
 
-def _stack(nodes: Sequence[Node]) -> Node | None:
-    """Put inner nodes above nodes of one height until there is one root."""
-    while len(nodes) > 1:
-        nodes = _group(nodes)
-    return nodes[0] if nodes else None
-
-
 def _insert(node: Node, keys: Keys, rows: Rows) -> list[Node]:
     """Insert sorted entries, and return the nodes of the same height that take the node's place."""
     if isinstance(node, Leaf):
         return list(_insert_in_leaf(node, keys, rows))
     # A key below all others goes to the first child, whose least key it then becomes.
-    places = np.searchsorted(_array(node.lows[1:], keys.dtype), keys, "right")
+    places = np.searchsorted(np.array(node.lows[1:], dtype=keys.dtype), keys, "right")
     ends = np.searchsorted(places, np.arange(len(node.children)), "right").tolist()
     children: list[Node] = []
     upto: list[BitMap] = []
@@ -469,9 +448,3 @@ def _group(nodes: Sequence[Node]) -> list[Inner]:
     size = ceil(len(nodes) / ceil(len(nodes) / FANOUT))
     groups = [nodes[start : start + size] for start in range(0, len(nodes), size)]
     return [_inner(group, list(accumulate((node.bitmap for node in group), or_))) for group in groups]
-
-
-def _array(keys: Sequence[Any], dtype: np.dtype[Any]) -> Keys:
-    made = np.empty(len(keys), dtype=dtype)
-    made[:] = keys
-    return made

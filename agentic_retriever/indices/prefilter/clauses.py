@@ -6,35 +6,32 @@ mean what :mod:`agentic_retriever.filters` says.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+import operator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 from pyroaring import BitMap
 
-from agentic_retriever.filters import (
-    LIST_OPERATORS,
-    RANGE_OPERATORS,
-    TEXT_OPERATORS,
-    Scalar,
-    as_boolean,
-    is_empty,
-    parse_moment,
-)
+from agentic_retriever.filters import LIST_OPERATORS, TEXT_OPERATORS, Scalar, as_boolean, is_empty, parse_moment
 from agentic_retriever.indices.prefilter.btree import MANY, Side, union
-from agentic_retriever.indices.prefilter.fields import DAY_US, microseconds_of
+from agentic_retriever.indices.prefilter.snapshot import DAY_US, microseconds_of
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from agentic_retriever.indices.prefilter.btree import BPlusTree
-    from agentic_retriever.indices.prefilter.fields import FieldIndex
+    from agentic_retriever.indices.prefilter.snapshot import FieldIndex
 
 _CONTAINER: Final = 2**16  # rows that one container of a bitmap spans
 _DENSE: Final = 4_096  # from so many rows on, a container keeps a bit for every row it spans
 _DENSE_COST: Final = 750  # what such a one costs to go through, in single rows; measured
-_UPPER: Final = frozenset({FilterOperator.GT, FilterOperator.GTE})
-_INCLUSIVE: Final = frozenset({FilterOperator.GTE, FilterOperator.LTE})
+_ORDERS: Final[Mapping[FilterOperator, Callable[[Any, Any], bool]]] = {
+    FilterOperator.GT: operator.gt,
+    FilterOperator.GTE: operator.ge,
+    FilterOperator.LT: operator.lt,
+    FilterOperator.LTE: operator.le,
+}
 
 
 class Matcher(NamedTuple):
@@ -59,24 +56,21 @@ class Compiler:
         """Make the matcher of filters that ``check_filters`` accepts; no filter is no restriction."""
         if filters is None or is_empty(filters):
             return self._any([self._alive])
-        return self._group(filters, negated=False)
+        return self._part(filters, negated=False)
 
-    def _group(self, group: MetadataFilters, *, negated: bool) -> Matcher:
-        is_or, is_not = group.condition is FilterCondition.OR, group.condition is FilterCondition.NOT
+    def _part(self, item: MetadataFilter | MetadataFilters, *, negated: bool) -> Matcher:
+        if isinstance(item, MetadataFilter):
+            matcher = self._clause(item)
+            return self._without(self._alive, matcher) if negated else matcher
+        is_or, is_not = item.condition is FilterCondition.OR, item.condition is FilterCondition.NOT
         # "not" means none of its parts. Negation is carried down to the clauses, since the negation of a matcher that
         # lets too many rows through would let too few through.
         parts = [
             self._part(child, negated=negated != is_not)
-            for child in group.filters
+            for child in item.filters
             if isinstance(child, MetadataFilter) or not is_empty(child)
         ]
-        return _either(parts, self._total) if is_or != negated else _both(parts, self._total)
-
-    def _part(self, item: MetadataFilter | MetadataFilters, *, negated: bool) -> Matcher:
-        if isinstance(item, MetadataFilters):
-            return self._group(item, negated=negated)
-        matcher = self._clause(item)
-        return self._without(self._alive, matcher) if negated else matcher
+        return self._either(parts) if is_or != negated else self._both(parts)
 
     def _clause(self, clause: MetadataFilter) -> Matcher:
         field = self._fields.get(clause.key)
@@ -84,20 +78,23 @@ class Compiler:
             return self._without(self._alive, self._any([] if field is None else [field.present]))
         if field is None:
             return self._any([])
-        if clause.operator in RANGE_OPERATORS:
+        if clause.operator in _ORDERS:
             return self._range(field, clause)
         if clause.operator in TEXT_OPERATORS:
-            return self._texts(field, _text_test(clause))
+            wanted = str(clause.value)
+            if clause.operator is FilterOperator.TEXT_MATCH:
+                return self._texts(field, lambda text: wanted in text)
+            folded = wanted.casefold()
+            return self._texts(field, lambda text: folded in text.casefold())
         return self._equality(field, clause)
 
     def _equality(self, field: FieldIndex, clause: MetadataFilter) -> Matcher:
-        operator = clause.operator
-        values = cast("list[Scalar]", clause.value if operator in LIST_OPERATORS else [clause.value])
-        if operator is FilterOperator.ALL:
+        values = cast("list[Scalar]", clause.value if clause.operator in LIST_OPERATORS else [clause.value])
+        if clause.operator is FilterOperator.ALL:
             matchers = [self._equal(field, [value]) for value in values]
-            return _both(matchers or [self._any([field.present])], self._total)
+            return self._both(matchers or [self._any([field.present])])
         matcher = self._equal(field, values)
-        negative = operator in {FilterOperator.NE, FilterOperator.NIN}
+        negative = clause.operator in {FilterOperator.NE, FilterOperator.NIN}
         return self._without(field.present, matcher) if negative else matcher
 
     def _equal(self, field: FieldIndex, values: Iterable[Scalar]) -> Matcher:
@@ -122,108 +119,101 @@ class Compiler:
         return self._any(rows for text, rows in field.words.texts() if accepts(text))
 
     def _range(self, field: FieldIndex, clause: MetadataFilter) -> Matcher:
-        bound = cast("Scalar", clause.value)
-        above, inclusive = clause.operator in _UPPER, clause.operator in _INCLUSIVE
+        bound, compare = cast("Scalar", clause.value), _ORDERS[clause.operator]
+        above, inclusive = compare(1, 0), compare(0, 0)
         if not isinstance(bound, str):
             return _compared(field.numbers, Side(bound, above, inclusive))
         moment = parse_moment(bound)
         if moment is None:
-            return self._texts(field, _order_test(bound, above=above, inclusive=inclusive))
+            return self._texts(field, lambda text: compare(text, bound))
         days, moments = _moment_sides(*moment, above=above, inclusive=inclusive)
         pairs = ((field.days, days), (field.moments, moments))
-        return _either([_compared(keys, side) for keys, side in pairs if keys], self._total)
+        return self._either([_compared(keys, side) for keys, side in pairs if keys])
 
-    def _any(self, bitmaps: Iterable[BitMap | None], *, exact: bool = True) -> Matcher:
-        return _any_of([bitmap for bitmap in bitmaps if bitmap], self._total, exact=exact)
+    def _any(self, given: Iterable[BitMap | None], *, exact: bool = True) -> Matcher:
+        """Passed by the rows of any of some bitmaps."""
+        bitmaps = [bitmap for bitmap in given if bitmap]
+
+        def rows(within: BitMap | None) -> BitMap:
+            if within is None:
+                return union(bitmaps)
+            if len(bitmaps) < MANY:
+                return union([bitmap & within for bitmap in bitmaps])
+            return union(bitmaps) & within
+
+        sizes = [len(bitmap) for bitmap in bitmaps]
+        return Matcher(
+            rows,
+            low=max(sizes, default=0) if exact else 0,
+            high=min(self._total, sum(sizes)),
+            cost=sum(size if size <= _DENSE else _cost(bitmap) for size, bitmap in zip(sizes, bitmaps, strict=True)),
+            exact=exact,
+        )
 
     def _without(self, base: BitMap, matcher: Matcher) -> Matcher:
-        """Let the rows of a bitmap pass that fail a matcher; all of them where it cannot say which."""
+        """Passed by the rows of a bitmap that fail a matcher; by all of them where it cannot say which."""
         if not matcher.exact:
             return self._any([base], exact=False)
-        return _without(base, matcher, every=len(base) == self._total)
+        every = len(base) == self._total
 
+        def rows(within: BitMap | None) -> BitMap:
+            start = base
+            if within is not None:
+                start = within if every else base & within
+            return start - matcher.rows(start)
 
-def _any_of(bitmaps: Sequence[BitMap], total: int, *, exact: bool) -> Matcher:
-    """Passed by the rows of any of some bitmaps."""
+        return Matcher(
+            rows,
+            low=max(0, len(base) - matcher.high),
+            # Some of those that pass the other may lie outside the base, but for all clauses made here they do not.
+            high=max(0, len(base) - matcher.low),
+            cost=matcher.cost + (0 if every else _cost(base)),
+        )
 
-    def rows(within: BitMap | None) -> BitMap:
-        if within is None:
-            return union(bitmaps)
-        if len(bitmaps) < MANY:
-            return union([bitmap & within for bitmap in bitmaps])
-        return union(bitmaps) & within
+    def _either(self, matchers: Sequence[Matcher]) -> Matcher:
+        """Passed by the rows that pass any of some matchers."""
+        if len(matchers) == 1:
+            return matchers[0]
+        return Matcher(
+            lambda within: union([matcher.rows(within) for matcher in matchers]),
+            low=max((matcher.low for matcher in matchers), default=0),
+            high=min(self._total, sum(matcher.high for matcher in matchers)),
+            cost=sum(matcher.cost for matcher in matchers),
+            exact=all(matcher.exact for matcher in matchers),
+        )
 
-    sizes = [len(bitmap) for bitmap in bitmaps]
-    return Matcher(
-        rows,
-        low=max(sizes, default=0) if exact else 0,
-        high=min(total, sum(sizes)),
-        cost=sum(size if size <= _DENSE else _cost(bitmap) for size, bitmap in zip(sizes, bitmaps, strict=True)),
-        exact=exact,
-    )
+    def _both(self, matchers: Sequence[Matcher]) -> Matcher:
+        """Passed by the rows that pass every one of some matchers, at least one, the cheapest and strictest first."""
+        if len(matchers) == 1:
+            return matchers[0]
+
+        def rank(matcher: Matcher) -> float:
+            # The order that costs least when matchers are independent: cost over the share of rows that one removes
+            # (Hellerstein and Stonebraker 1993, "Predicate Migration").
+            removed = 1.0 - matcher.high / max(1, self._total)
+            return matcher.cost / (removed + 0.01)
+
+        def rows(within: BitMap | None) -> BitMap:
+            running = within
+            for matcher in sorted(matchers, key=rank):
+                running = matcher.rows(running)
+                if not running:
+                    break  # nothing can pass any more
+            return BitMap() if running is None else running
+
+        return Matcher(
+            rows,
+            low=max(0, sum(matcher.low for matcher in matchers) - self._total * (len(matchers) - 1)),
+            high=min(matcher.high for matcher in matchers),
+            cost=min(matcher.cost for matcher in matchers),  # the others see little of what the cheapest leaves
+            exact=all(matcher.exact for matcher in matchers),
+        )
 
 
 def _compared(keys: BPlusTree, side: Side) -> Matcher:
     """Passed by the rows that have a key on one side of a bound."""
     low, high = keys.count(side)
     return Matcher(lambda within: keys.find(side, within), low, high, cost=min(high, _cost(keys.bitmap)))
-
-
-def _without(base: BitMap, matcher: Matcher, *, every: bool) -> Matcher:
-    """Passed by the rows of a bitmap, which may have every row there is, that fail an exact matcher."""
-
-    def rows(within: BitMap | None) -> BitMap:
-        start = base if within is None else within if every else base & within
-        return start - matcher.rows(start)
-
-    return Matcher(
-        rows,
-        low=max(0, len(base) - matcher.high),
-        # Some of those that pass the other may lie outside the base, but for all clauses made here they do not.
-        high=max(0, len(base) - matcher.low),
-        cost=matcher.cost + (0 if every else _cost(base)),
-    )
-
-
-def _either(matchers: Sequence[Matcher], total: int) -> Matcher:
-    """Passed by the rows that pass any of some matchers."""
-    if len(matchers) == 1:
-        return matchers[0]
-    return Matcher(
-        lambda within: union([matcher.rows(within) for matcher in matchers]),
-        low=max((matcher.low for matcher in matchers), default=0),
-        high=min(total, sum(matcher.high for matcher in matchers)),
-        cost=sum(matcher.cost for matcher in matchers),
-        exact=all(matcher.exact for matcher in matchers),
-    )
-
-
-def _both(matchers: Sequence[Matcher], total: int) -> Matcher:
-    """Passed by the rows that pass every one of some matchers, at least one, run from the cheapest and strictest on."""
-    if len(matchers) == 1:
-        return matchers[0]
-
-    def rank(matcher: Matcher) -> float:
-        # The order that costs least when matchers are independent: cost over the share of rows that one removes
-        # (Hellerstein and Stonebraker 1993, "Predicate Migration").
-        removed = 1.0 - matcher.high / max(1, total)
-        return matcher.cost / (removed + 0.01)
-
-    def rows(within: BitMap | None) -> BitMap:
-        running = within
-        for matcher in sorted(matchers, key=rank):
-            running = matcher.rows(running)
-            if not running:
-                break  # nothing can pass any more
-        return BitMap() if running is None else running
-
-    return Matcher(
-        rows,
-        low=max(0, sum(matcher.low for matcher in matchers) - total * (len(matchers) - 1)),
-        high=min(matcher.high for matcher in matchers),
-        cost=min(matcher.cost for matcher in matchers),  # the others see little of what the cheapest leaves
-        exact=all(matcher.exact for matcher in matchers),
-    )
 
 
 def _cost(bitmap: BitMap) -> int:
@@ -244,17 +234,3 @@ def _moment_sides(moment: dt.datetime, is_date: bool, *, above: bool, inclusive:
     # By the day: after it begins with the next midnight, and so does all that is no longer up to it.
     midnight = (day + 1 if above != inclusive else day) * DAY_US
     return days, Side(midnight, above, inclusive=above)
-
-
-def _text_test(clause: MetadataFilter) -> Callable[[str], bool]:
-    wanted = str(clause.value)
-    if clause.operator is FilterOperator.TEXT_MATCH:
-        return lambda text: wanted in text
-    folded = wanted.casefold()
-    return lambda text: folded in text.casefold()
-
-
-def _order_test(bound: str, *, above: bool, inclusive: bool) -> Callable[[str], bool]:
-    if above:
-        return (lambda text: text >= bound) if inclusive else (lambda text: text > bound)
-    return (lambda text: text <= bound) if inclusive else (lambda text: text < bound)

@@ -20,6 +20,7 @@ the store reads node after node until it has enough: about 0.16 ms for each node
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,10 +31,13 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import numpy.typing as npt
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from pyroaring import BitMap
 
+from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.filters import RANGE_OPERATORS, check_filters, is_empty, parse_moment, walk_clauses
 from agentic_retriever.indices.derived import DerivedView
 from agentic_retriever.indices.prefilter.btree import rows_of
@@ -46,13 +50,22 @@ from agentic_retriever.stores.points import push_down
 if TYPE_CHECKING:
     from agentic_retriever.indices.prefilter.btree import Rows
     from agentic_retriever.indices.prefilter.clauses import Matcher
-    from agentic_retriever.indices.prefilter.fields import FieldIndex
-    from agentic_retriever.indices.prefilter.snapshot import Item, NodeNumbers
+    from agentic_retriever.indices.prefilter.snapshot import FieldIndex, Item, NodeNumbers
 
+logger = logging.getLogger(__name__)
 
 IDS_LIMIT: Final = 16  # up to so many candidates the store gets their ids, whatever the filter
 MAX_IDS: Final = 5_000  # the most ids that the store gets
 _READS_PER_ID: Final = 32  # nodes read one after another in place of an id looked up, at equal cost; from the table
+
+#: What filters may call a node's source, as LlamaIndex's stores do, beside ``doc_id``.
+SOURCE_ALIASES: Final = {"document_id": "doc_id", "ref_doc_id": "doc_id"}
+
+# Of vectors in memory. Smaller indexes are as fast without; larger ones would take more than about 150 MB at 384
+# dimensions. Above so many candidates the engine is as fast.
+MIN_NODES: Final = 2_000
+MAX_NODES: Final = 100_000
+MAX_CANDIDATES: Final = 5_000
 
 
 class CandidateSet(AbstractSet[str]):
@@ -64,8 +77,7 @@ class CandidateSet(AbstractSet[str]):
     __slots__ = ("_rows", "exact", "numbering")
 
     def __init__(self, numbering: NodeNumbers, rows: BitMap, *, exact: bool = True) -> None:
-        #: What the numbers stand for: an object that only grows, until the prefilter is built or compacted anew.
-        self.numbering = numbering
+        self.numbering = numbering  # grows only, until the prefilter is built or compacted anew: another object then
         self._rows = rows
         self.exact = exact
 
@@ -76,8 +88,7 @@ class CandidateSet(AbstractSet[str]):
         return isinstance(node_id, str) and any(number in self._rows for number in self.numbering.find(node_id))
 
     def __iter__(self) -> Iterator[str]:
-        numbering = self.numbering
-        return (numbering[row] for row in self._rows)
+        return map(self.numbering.__getitem__, self._rows)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(count={len(self)}, exact={self.exact})"
@@ -144,30 +155,17 @@ class MetadataIndex:
 
     @classmethod
     def build(cls, items: Iterable[Item], version: int, *, aliases: Mapping[str, str] | None = None) -> MetadataIndex:
-        """Build the index of ``(node_id, metadata)`` pairs; ``aliases`` are other names of fields in filters.
-
-        Raises:
-            IndexingError: A node id comes twice.
-        """
+        """Build the index of ``(node_id, metadata)`` pairs; ``aliases`` are other names of fields in filters."""
         return cls(Snapshot.build(items, version), aliases)
 
     @classmethod
     def load(cls, folder: Path, version: int, *, aliases: Mapping[str, str] | None = None) -> MetadataIndex | None:
-        """Read an index back, or give ``None`` when there is none, or it is of another version or file format.
-
-        Raises:
-            StoreDamagedError: A file is missing, cut or edited; the message names it.
-            StoreError: A file cannot be read.
-        """
+        """Read an index back, or give ``None`` when there is none, or it is of another version or file format."""
         snapshot = Snapshot.load(folder, version)
         return None if snapshot is None else cls(snapshot, aliases)
 
     def save(self, folder: Path) -> None:
-        """Write the index into a folder, whole or not at all, in place of what was there.
-
-        Raises:
-            StoreError: It cannot be written.
-        """
+        """Write the index into a folder, whole or not at all, in place of what was there."""
         self._snapshot.save(folder)
 
     @property
@@ -184,45 +182,32 @@ class MetadataIndex:
         return self._snapshot.numbers
 
     def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
-        """Find the nodes that satisfy filters; with ``known_only`` a field that no node has is an error.
-
-        Raises:
-            FilterError: The filters cannot be evaluated, or name an unknown field.
-        """
+        """Find the nodes that satisfy filters; with ``known_only`` a field that no node has is an error."""
         snapshot, matcher = self._matcher(filters, known_only=known_only)
         return CandidateSet(snapshot.numbers, matcher.rows(None), exact=matcher.exact)
 
     def plan(self, filters: MetadataFilters | None, top_k: int) -> FilterPlan:
-        """Decide how a vector search for ``top_k`` nodes is best run.
-
-        Raises:
-            FilterError: The filters cannot be evaluated.
-            InvalidQueryError: ``top_k`` is no positive int.
-        """
+        """Decide how a vector search for ``top_k`` nodes is best run."""
         check_top_k(top_k, maximum=MAX_TOP_K)
         snapshot, matcher = self._matcher(filters)
         low, high = matcher.low, matcher.high
         if is_empty(filters):
             return FilterPlan(kind=PlanKind.ALL, filters=None, node_ids=None, low=low, high=high)
         limit = ids_limit(filters, nodes=len(snapshot.alive), top_k=top_k)
-        rows: BitMap | None = None
+        kind, node_ids = PlanKind.PUSH_DOWN, None
         if low <= limit:
             rows = matcher.rows(None)
             low, high = (len(rows) if matcher.exact else 0), len(rows)
-        if high == 0:
-            return FilterPlan(kind=PlanKind.NONE, filters=filters, node_ids=None, low=0, high=0)
-        if rows is None or high > limit:
-            return FilterPlan(kind=PlanKind.PUSH_DOWN, filters=filters, node_ids=None, low=low, high=high)
-        node_ids = tuple(snapshot.numbers[row] for row in rows)
-        return FilterPlan(kind=PlanKind.IDS, filters=filters, node_ids=node_ids, low=low, high=high)
+            if high <= limit:
+                kind, node_ids = PlanKind.IDS, tuple(snapshot.numbers[row] for row in rows)
+        return FilterPlan(
+            kind=kind if high else PlanKind.NONE, filters=filters, node_ids=node_ids or None, low=low, high=high
+        )
 
     def update(self, items: Iterable[Item] = (), deleted: Iterable[str] = (), *, version: int | None = None) -> None:
         """Remove nodes, then add or replace others, as one change that no reader sees half of.
 
         Ids to remove that are not there are passed over. The version of the index after it is by default the same.
-
-        Raises:
-            IndexingError: A node id comes twice; nothing is changed then.
         """
         with self._writing:
             before = self._snapshot
@@ -254,17 +239,8 @@ def _is_untranslatable(clause: MetadataFilter) -> bool:
     return not (clause.operator in RANGE_OPERATORS and isinstance(clause.value, str) and parse_moment(clause.value))
 
 
-# The metadata prefilter of a stored index: read, built, kept true while nodes change, and saved.
-
-#: What filters may call a node's source, as LlamaIndex's stores do, beside ``doc_id``.
-SOURCE_ALIASES: Final = {"document_id": "doc_id", "ref_doc_id": "doc_id"}
-
-
 class MetadataView(DerivedView[MetadataIndex]):
-    """The prefilter over the nodes of a vector store, saved in a folder; for any number of threads.
-
-    ``version`` tells the version of the index, which grows with every change.
-    """
+    """The prefilter of a stored index: read, built, kept true while nodes change, and saved in a folder."""
 
     def __init__(self, store: NodeStore, folder: Path, version: Callable[[], int]) -> None:
         super().__init__(
@@ -301,3 +277,93 @@ class MetadataView(DerivedView[MetadataIndex]):
 
 def _items(nodes: Iterable[BaseNode]) -> Iterator[tuple[str, Mapping[str, object]]]:
     return ((node.node_id, {**node.metadata, "doc_id": node.ref_doc_id}) for node in nodes)
+
+
+# The vectors of an index in memory, for exact search among the nodes that satisfy a filter. The engine checks a filter
+# node by node while it scores, which takes 2 to 5 ms for a three-clause filter that leaves 3 % of 50,000 nodes. The
+# prefilter knows those nodes in 0.05 ms, and their cosines are one small matrix product: 0.4 ms.
+
+
+class VectorRows:
+    """Unit vectors by node id, for one version of an index; immutable."""
+
+    def __init__(
+        self,
+        node_ids: Sequence[str],
+        matrix: npt.NDArray[np.float32],
+        version: int,
+        numbering: NodeNumbers | None = None,
+    ) -> None:
+        self.version = version
+        self._ids = list(node_ids)
+        self._rows = {node_id: row for row, node_id in enumerate(self._ids)}
+        self._matrix = matrix
+        self._numbering = numbering
+        known = () if numbering is None else (self._rows.get(numbering[i], -1) for i in range(len(numbering)))
+        self._row_of_number = np.fromiter(known, dtype=np.int64)
+
+    def nearest(self, vector: Sequence[float], among: Iterable[str], top_k: int) -> list[tuple[str, float]] | None:
+        """Find the nearest of some nodes."""
+        query = np.asarray(vector, dtype=np.float32)
+        norm = float(np.linalg.norm(query))
+        if query.shape != self._matrix.shape[1:] or not np.isfinite(norm) or norm == 0:
+            return None
+        rows = self._rows_of(among)
+        if not len(rows):
+            return []
+        cosines = self._matrix[rows] @ (query / norm)
+        at_least = np.partition(cosines, -top_k)[-top_k] if top_k < len(rows) else -np.inf
+        # All that tie with the last one are looked at, so that the id decides between them.
+        best = [(self._ids[rows[i]], float(cosines[i])) for i in np.flatnonzero(cosines >= at_least)]
+        return sorted(best, key=lambda pair: (-pair[1], pair[0]))[:top_k]
+
+    def _rows_of(self, among: Iterable[str]) -> npt.NDArray[np.int64]:
+        if isinstance(among, CandidateSet) and among.numbering is self._numbering:
+            numbers = among.numbers()
+            # Numbers that were given since belong to a later version of the index.
+            rows = self._row_of_number[numbers[numbers < len(self._row_of_number)]]
+            return rows[rows >= 0]
+        known = (self._rows[node_id] for node_id in among if node_id in self._rows)
+        return np.fromiter(known, dtype=np.int64)
+
+
+class VectorRowsView:
+    """Keeps the rows of the current version, read in the background when a search could use them."""
+
+    def __init__(self, store: NodeStore, version: Callable[[], int], numbering: Callable[[], NodeNumbers]) -> None:
+        self._store = store
+        self._version = version
+        self._numbering = numbering
+        self._lock = threading.Lock()
+        self._rows: VectorRows | None = None
+        self._reader: threading.Thread | None = None
+
+    def current(self, nodes: int) -> VectorRows | None:
+        """Return the rows of the current version, or ``None`` and begin to read them if that is worth it."""
+        version = self._version()
+        rows = self._rows
+        if rows is not None and rows.version == version:
+            return rows
+        with self._lock:
+            reading = self._reader is not None and self._reader.is_alive()
+            if not reading and MIN_NODES <= nodes <= MAX_NODES:
+                self._rows = None  # the old ones are of no use, and need not lie beside the new ones
+                self._reader = threading.Thread(target=self._read, args=(version,), name="vector-rows", daemon=True)
+                self._reader.start()
+        return None
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until what is being read has been read, at most so many seconds."""
+        reader = self._reader
+        if reader is not None:
+            reader.join(timeout_s)
+
+    def _read(self, version: int) -> None:
+        try:
+            numbering = self._numbering()
+            node_ids, matrix = self._store.vectors(self._store.node_ids())
+            # Vectors read while the index changed may be of either version, so they are not used.
+            if self._version() == version:
+                self._rows = VectorRows(node_ids, matrix, version, numbering)
+        except AgenticRetrieverError as err:  # the index may have been closed meanwhile
+            logger.debug("vectors were not read into memory: %s", err)

@@ -1,38 +1,56 @@
 """One state of a metadata index: what readers see, how a writer makes the next, and its form on disk.
 
-On disk it is one sealed folder of arrays and texts, without pickle.
+Values are taken apart by type, as filters compare them: booleans, numbers, dates, date-times, texts. Filters never
+compare across types, so each has an order, and a structure, of its own and no comparison can fail. On disk a state is
+one sealed folder of arrays and texts, without pickle.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import zipfile
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 from pyroaring import BitMap
 
 from agentic_retriever.errors import IndexingError, StoreDamagedError
-from agentic_retriever.indices.prefilter.btree import BPlusTree, InvertedIndex, Rows, bitmap_of, rows_of, texts_cost
-from agentic_retriever.indices.prefilter.fields import FieldIndex, FieldValues
+from agentic_retriever.filters import elements, is_missing, parse_moment
+from agentic_retriever.indices.prefilter.btree import (
+    BPlusTree,
+    Factorised,
+    InvertedIndex,
+    Keys,
+    Rows,
+    bitmap_of,
+    rows_of,
+    texts_cost,
+    union,
+)
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    import numpy.typing as npt
-
     Item = tuple[str, Mapping[str, object]]
 
+Entries: TypeAlias = tuple[Keys, Rows]  # keys of one type, and the row of each
+Arrays: TypeAlias = "dict[str, npt.NDArray[Any]]"
+
 FORMAT: Final = 1
-#: Texts of a field are left out once those of all fields would take more than so many bytes per node: 3 % of 384
-#: float32 numbers. Small indexes may take 2 MiB.
+# Texts of a field are left out once those of all fields would take more than so many bytes per node: 3 % of 384
+# float32 numbers. Small indexes may take 2 MiB.
 TEXT_BYTES_PER_NODE: Final = 48
 TEXT_BYTES: Final = 2 * 2**20
+DAY_US: Final = 86_400_000_000
+_EXACT: Final = 2**53  # beyond it a float64 cannot tell neighbouring integers apart
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _MIN_LOOSE: Final = 4_096
 _MIN_CLUSTERED: Final = 2**16  # in fewer rows than one container of a bitmap holds there is nothing to win
 _MAX_CLUSTERED: Final = 1_024  # different values of a field
@@ -40,6 +58,151 @@ _PROBED: Final = 8_192
 _ARRAYS: Final = "arrays.npz"
 _FIELDS: Final = "fields.json"
 _ORDERED: Final = ("numbers", "days", "moments")
+_PARTS: Final = ("words", *_ORDERED)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldValues:
+    """What the nodes have in one field, taken apart but not yet indexed."""
+
+    present: Rows  # those in which the field is not missing
+    words: Factorised  # texts and booleans
+    numbers: Entries
+
+    @classmethod
+    def of(cls, values: Sequence[object], rows: Rows) -> FieldValues:
+        """Take metadata values of any type apart, one for each of the rows, which are ascending."""
+        flat, flat_rows, present = values, rows, rows
+        if set(map(type, values)) == {list}:
+            lists = cast("Sequence[list[object]]", values)
+            lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(rows))
+            flat, flat_rows, present = list(chain.from_iterable(lists)), np.repeat(rows, lengths), rows[lengths > 0]
+        return cls._of_one_kind(flat, flat_rows, present) or cls._of_mixed(values, rows)
+
+    def renumber(self, numbers: Rows) -> FieldValues:
+        keys, rows = self.numbers
+        words = replace(self.words, rows=numbers[self.words.rows])
+        return FieldValues(numbers[self.present], words, (keys, numbers[rows]))
+
+    @classmethod
+    def _of_one_kind(cls, values: Sequence[Any], rows: Rows, present: Rows) -> FieldValues | None:
+        """Take apart what is all text, all boolean or all numbers; by far the most fields are."""
+        kinds = set(map(type, values))
+        if kinds <= {str} or kinds == {bool}:
+            return cls(present, Factorised.of(values, rows), _number_entries([], rows[:0]))
+        if kinds <= {int, float}:
+            keys, _ = entries = _number_entries(values, rows)
+            if keys.dtype == np.float64 and not np.isnan(keys).any():
+                return cls(present, Factorised.of([], rows[:0]), entries)
+        return None
+
+    @classmethod
+    def _of_mixed(cls, values: Sequence[object], rows: Rows) -> FieldValues:
+        there = [(value, row) for value, row in zip(values, rows.tolist(), strict=True) if not is_missing(value)]
+        scalars = [(scalar, row) for value, row in there for scalar in elements(value)]
+        words = [(scalar, row) for scalar, row in scalars if isinstance(scalar, (str, bool))]
+        numbers = [(scalar, row) for scalar, row in scalars if not isinstance(scalar, (str, bool))]
+        return cls(
+            _rows(there),
+            Factorised.of([word for word, _ in words], _rows(words)),
+            _number_entries([number for number, _ in numbers], _rows(numbers)),
+        )
+
+
+def _rows(pairs: Sequence[tuple[object, int]]) -> Rows:
+    return np.asarray([row for _, row in pairs], dtype=np.uint32)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class FieldIndex:
+    """The index of one field. Immutable: changes give a new one that shares what did not change."""
+
+    whole: bool = True  # whether texts are indexed
+    present: BitMap = field(default_factory=BitMap)  # rows in which the field is not missing
+    words: InvertedIndex = field(default_factory=InvertedIndex)  # texts and booleans; booleans alone if not ``whole``
+    unindexed: BitMap = field(default_factory=BitMap)  # rows that have a text, if not ``whole``
+    numbers: BPlusTree = field(default_factory=BPlusTree)  # by worth
+    days: BPlusTree = field(default_factory=BPlusTree)  # dates without a time, as days since 1970
+    moments: BPlusTree = field(default_factory=BPlusTree)  # date-times, as microseconds since 1970 in UTC
+
+    def insert(self, values: FieldValues) -> FieldIndex:
+        """Return an index that has these values too; their rows must be new."""
+        words, unindexed = values.words, self.unindexed
+        if not self.whole:
+            texts, words = words.split_texts()
+            unindexed = unindexed | bitmap_of(texts)
+        days, moments = _moment_entries(values.words)
+        return FieldIndex(
+            whole=self.whole,
+            present=self.present | bitmap_of(values.present),
+            words=self.words.insert(words),
+            unindexed=unindexed,
+            numbers=self.numbers.insert(*values.numbers),
+            days=self.days.insert(*days),
+            moments=self.moments.insert(*moments),
+        )
+
+    def delete(self, rows: BitMap) -> FieldIndex:
+        if not self.present.intersect(rows):
+            return self
+        parts: dict[str, Any] = {name: getattr(self, name).delete(rows) for name in _PARTS}
+        return replace(self, present=self.present - rows, unindexed=self.unindexed - rows, **parts)
+
+    def renumber(self, numbers: Rows) -> FieldIndex:
+        """Return the index under other row numbers: row ``r`` becomes ``numbers[r]``."""
+        parts: dict[str, Any] = {name: getattr(self, name).renumber(numbers) for name in _PARTS}
+        parts |= {name: bitmap_of(numbers[rows_of(getattr(self, name))]) for name in ("present", "unindexed")}
+        return replace(self, **parts)
+
+    def without_texts(self) -> FieldIndex:
+        """Return the index with its texts left out; dates keep their ranges."""
+        texts = union([rows for _, rows in self.words.texts()])
+        return replace(self, words=self.words.without_texts(), unindexed=texts, whole=False)
+
+
+def microseconds_of(moment: dt.datetime) -> int:
+    """Count the microseconds from 1970 in UTC, exactly."""
+    return (moment - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+def _number_entries(numbers: Sequence[int | float], rows: Rows) -> Entries:
+    """Make ``float64`` keys of numbers of any size where these are exact, else keep the numbers themselves."""
+    try:
+        keys = np.asarray(numbers, dtype=np.float64)
+    except OverflowError:
+        return np.array(numbers, dtype=object), rows
+    if len(keys) and not (np.abs(keys) < _EXACT).all():
+        exact = all(isinstance(number, float) or int(key) == number for number, key in zip(numbers, keys, strict=True))
+        if not exact:
+            return np.array(numbers, dtype=object), rows
+    return keys, rows
+
+
+def _moment_entries(words: Factorised) -> tuple[Entries, Entries]:
+    """Find the ISO 8601 dates, as days, and date-times, as microseconds, among texts."""
+    days: dict[int, int] = {}
+    moments: dict[int, int] = {}
+    for code, text in enumerate(words.values):
+        # Most texts are no dates, and parsing them to find out takes ten times as long as this look.
+        if not isinstance(text, str) or len(text) < 10 or text[4] != "-":
+            continue
+        found = parse_moment(text)
+        if found is not None:
+            microseconds = microseconds_of(found[0])
+            (days if found[1] else moments)[code] = microseconds // DAY_US if found[1] else microseconds
+    return _spread(words, days), _spread(words, moments)
+
+
+def _spread(words: Factorised, keys: dict[int, int]) -> Entries:
+    """Give every row whose word has a key that key."""
+    if not keys:
+        return np.empty(0, dtype=np.int64), words.rows[:0]
+    key_of_code = np.zeros(len(words.values), dtype=np.int64)
+    key_of_code[list(keys)] = list(keys.values())
+    has_key = np.zeros(len(words.values), dtype=np.bool_)
+    has_key[list(keys)] = True
+    chosen = has_key[words.codes]
+    return key_of_code[words.codes[chosen]], words.rows[chosen]
 
 
 class NodeNumbers:
@@ -157,12 +320,11 @@ class Snapshot:
     def save(self, folder: Path) -> None:
         """Write it into a folder, whole or not at all."""
         snapshot = self.compact()
-        writer = _Writer()
-        writer.arrays["ids"] = np.frombuffer(snapshot.numbers.text, dtype=np.uint8)
-        writer.arrays["id_starts"] = np.asarray(snapshot.numbers.starts)
-        fields = [writer.field(name, index) for name, index in snapshot.fields.items()]
+        numbers = snapshot.numbers
+        arrays: Arrays = {"ids": np.frombuffer(numbers.text, dtype=np.uint8), "id_starts": np.asarray(numbers.starts)}
+        fields = [_field_facts(name, index, arrays) for name, index in snapshot.fields.items()]
         buffer = io.BytesIO()
-        np.savez(buffer, **writer.arrays)  # type: ignore[arg-type]  # its stub takes every keyword for allow_pickle
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]  # its stub takes every keyword for allow_pickle
         files = {_ARRAYS: buffer.getvalue(), _FIELDS: json.dumps(fields).encode()}
         write_sealed(folder, {**_identity(snapshot.version), "nodes": len(snapshot.alive)}, files)
 
@@ -170,15 +332,16 @@ class Snapshot:
     def load(cls, folder: Path, version: int) -> Snapshot | None:
         """Read it back, if it is there and of this version of the index and of the file format."""
         header = read_header(folder)
-        wanted = _identity(version)
-        if header is None or {name: header.get(name) for name in wanted} != wanted:
+        if header is None or not _identity(version).items() <= header.items():
             return None
         files = read_files(folder, (_ARRAYS, _FIELDS))
         try:
-            with np.load(io.BytesIO(files[_ARRAYS]), allow_pickle=False) as arrays:
-                reader = _Reader(dict(arrays))
-            numbers, nodes = NodeNumbers(reader.node_ids()), int(header["nodes"])
-            fields = dict(reader.field(facts) for facts in json.loads(files[_FIELDS]))
+            with np.load(io.BytesIO(files[_ARRAYS]), allow_pickle=False) as found:
+                arrays = dict(found)
+            text, starts = arrays["ids"].tobytes(), arrays["id_starts"].tolist()
+            node_ids = [text[start:end].decode("utf-8", "surrogatepass") for start, end in pairwise(starts)]
+            numbers, nodes = NodeNumbers(node_ids), int(header["nodes"])
+            fields = {str(facts["name"]): _field_of(facts, arrays) for facts in json.loads(files[_FIELDS])}
         except (ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile) as err:
             raise StoreDamagedError(f"{folder} is damaged: its files cannot be read back; rebuild it") from err
         if len(numbers) != nodes:
@@ -186,69 +349,41 @@ class Snapshot:
         return cls(version=version, numbers=numbers, alive=_all_rows(len(numbers)), fields=fields)
 
 
-@dataclass(slots=True)
-class _Writer:
-    """Collects arrays under short names, as field names may be anything."""
+def _field_facts(name: str, index: FieldIndex, arrays: Arrays) -> dict[str, Any]:
+    """Describe a field, with its arrays beside it under short names, as field names may be anything."""
 
-    arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    def put(array: npt.NDArray[Any]) -> str:
+        place = f"a{len(arrays)}"
+        arrays[place] = array
+        return place
 
-    def field(self, name: str, index: FieldIndex) -> dict[str, Any]:
-        facts: dict[str, Any] = {"name": name, "whole": index.whole, "values": list(index.words.postings)}
-        facts["bitmaps"] = self._bitmaps([index.present, index.unindexed, *index.words.postings.values()])
-        for part in _ORDERED:
-            keys, rows = getattr(index, part).entries()
-            exact = keys.dtype != np.object_
-            facts[part] = {
-                "rows": self._put(rows),
-                "keys": self._put(keys) if exact else None,
-                "numbers": None if exact else keys.tolist(),
-            }
-        return facts
-
-    def _bitmaps(self, bitmaps: Iterable[BitMap]) -> dict[str, str]:
-        parts = [bitmap.serialize() for bitmap in bitmaps]
-        ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
-        return {"bytes": self._put(np.frombuffer(b"".join(parts), dtype=np.uint8)), "ends": self._put(ends)}
-
-    def _put(self, array: npt.NDArray[Any]) -> str:
-        name = f"a{len(self.arrays)}"
-        self.arrays[name] = array
-        return name
+    facts: dict[str, Any] = {"name": name, "whole": index.whole, "values": list(index.words.postings)}
+    bitmaps = (index.present, index.unindexed, *index.words.postings.values())
+    parts = [bitmap.serialize() for bitmap in bitmaps]
+    ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    facts["bitmaps"] = {"bytes": put(np.frombuffer(b"".join(parts), dtype=np.uint8)), "ends": put(ends)}
+    for part in _ORDERED:
+        keys, rows = getattr(index, part).entries()
+        exact = keys.dtype != np.object_
+        numbers = None if exact else keys.tolist()
+        facts[part] = {"rows": put(rows), "keys": put(keys) if exact else None, "numbers": numbers}
+    return facts
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Gives back what the writer collected."""
-
-    arrays: Mapping[str, npt.NDArray[Any]]
-
-    def node_ids(self) -> list[str]:
-        text, starts = self.arrays["ids"].tobytes(), self.arrays["id_starts"].tolist()
-        return [text[start:end].decode("utf-8", "surrogatepass") for start, end in pairwise(starts)]
-
-    def field(self, facts: Mapping[str, Any]) -> tuple[str, FieldIndex]:
-        present, text_rows, *postings = self._bitmaps(facts["bitmaps"])
-        words = dict(zip(facts["values"], postings, strict=True))
-        whole = bool(facts["whole"])
-        return str(facts["name"]), FieldIndex(
-            whole=whole,
-            present=present,
-            words=InvertedIndex(words, texts_cost(words)),
-            unindexed=BitMap() if whole else text_rows,  # earlier versions wrote those of whole fields, too
-            **{part: self._tree(facts[part]) for part in _ORDERED},
-        )
-
-    def _tree(self, facts: Mapping[str, Any]) -> BPlusTree:
-        rows = self.arrays[facts["rows"]]
-        if facts["keys"] is not None:
-            return BPlusTree().insert(self.arrays[facts["keys"]], rows)
-        keys = np.empty(len(rows), dtype=object)
-        keys[:] = facts["numbers"]
-        return BPlusTree().insert(keys, rows)
-
-    def _bitmaps(self, facts: Mapping[str, str]) -> list[BitMap]:
-        data, ends = self.arrays[facts["bytes"]].tobytes(), self.arrays[facts["ends"]].tolist()
-        return [BitMap.deserialize(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+def _field_of(facts: Mapping[str, Any], arrays: Arrays) -> FieldIndex:
+    """Read back what :func:`_field_facts` described."""
+    data, ends = arrays[facts["bitmaps"]["bytes"]].tobytes(), arrays[facts["bitmaps"]["ends"]].tolist()
+    present, texts, *postings = (BitMap.deserialize(data[start:end]) for start, end in pairwise([0, *ends]))
+    words = dict(zip(facts["values"], postings, strict=True))
+    trees: dict[str, Any] = {}
+    for part in _ORDERED:
+        kept, rows = facts[part]["keys"], arrays[facts[part]["rows"]]
+        keys = np.array(facts[part]["numbers"], dtype=object) if kept is None else arrays[kept]
+        trees[part] = BPlusTree().insert(keys, rows)
+    # Earlier versions wrote the rows with texts of whole fields, too.
+    unindexed = BitMap() if facts["whole"] else texts
+    lists = InvertedIndex(words, texts_cost(words))
+    return FieldIndex(whole=bool(facts["whole"]), present=present, words=lists, unindexed=unindexed, **trees)
 
 
 def _encode(text: str) -> bytes:
@@ -296,9 +431,9 @@ def _clustered(node_ids: list[str], columns: dict[str, FieldValues]) -> tuple[li
     0.25 ms, and 0.38 ms in one of twenty queries where other processes keep the machine busy, beside a target of 0.3.
     """
     size = len(node_ids)
-    if size < _MIN_CLUSTERED:
-        return node_ids, columns
-    codes = [found for found in map(_few_codes, columns.values()) if found is not None]
+    codes = (
+        [found for found in map(_few_codes, columns.values()) if found is not None] if size >= _MIN_CLUSTERED else []
+    )
     if not codes:
         return node_ids, columns
     keys = np.zeros((len(codes), size), dtype=np.uint16)
