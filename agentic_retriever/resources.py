@@ -38,7 +38,7 @@ from agentic_retriever.errors import (
 )
 from agentic_retriever.indices import Index, IndexStorage, IngestReport, Progress, StoredIndex
 from agentic_retriever.indices.attached import attach_index, recognise
-from agentic_retriever.indices.measured import MEASURED_FILE, MeasuredStrategies
+from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.indices.stored_nodes import check_index_name
 from agentic_retriever.llm import ModelClient, TieredClient, build_client
 from agentic_retriever.redis import RedisVectorCache, open_link

@@ -28,7 +28,7 @@ from agentic_retriever.evaluation.measures import (
 from agentic_retriever.evaluation.peers import Contestant, Found, build_views, fallen_back, run_contestants
 from agentic_retriever.evaluation.results import Row, rows_of
 from agentic_retriever.indices import Index, StoredIndex
-from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
+from agentic_retriever.indices.profile import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers import (
     DEFAULT_FUSION,
     FUSION_FILE,

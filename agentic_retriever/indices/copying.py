@@ -16,12 +16,12 @@ from typing import Final, Protocol
 
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import ConfigError, IndexExistsError, IndexingError, StoreError, unknown_name
-from agentic_retriever.indices.catalog import CATALOG_FILE
+from agentic_retriever.indices.index import StoredIndex
 from agentic_retriever.indices.keyword import fitted_words
 from agentic_retriever.indices.profile import PROFILE_FILE
 from agentic_retriever.indices.storage import IndexStorage
-from agentic_retriever.indices.stored_index import StoredIndex
 from agentic_retriever.indices.stored_nodes import (
+    CATALOG_FILE,
     CHUNKS,
     COLLECTIONS,
     EMBEDDED,
@@ -59,8 +59,6 @@ class _Silent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyReport:
-    """What a copy did."""
-
     name: str
     to: str
     moved: bool
@@ -131,7 +129,6 @@ class _Copy:
         self._stores = self._target_stores()
 
     def run(self) -> None:
-        """Copy every collection and count it."""
         for _ in range(_PASSES):
             if self._state.version != self._source.version:
                 self._state = _State(self._state.to, self._state.collection, self._source.version)

@@ -71,8 +71,6 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """A progress that nobody watches."""
-
     def files(self, total: int) -> None: ...
     def file_done(self, path: str) -> None: ...
     def nodes(self, found: int) -> None: ...
@@ -214,7 +212,6 @@ class DerivedCollection(Generic[V]):
         return known[1]
 
     def refresh(self, progress: Progress | None = None, *, derivation: Derivation | None = None) -> ViewState:
-        """Bring the view up to date, however large the index is."""
         with self._building, self._index.exclusive(self.name):
             try:
                 version = self._index.version
@@ -355,7 +352,6 @@ class _Update:
         self.changes = len(self._gone) + len(self._changed)
 
     def run(self, *, save: Callable[[ViewState], None], check: Callable[[], None]) -> None:
-        """Make the changes."""
         for doc_id in (*self._gone, *self._changed):
             if doc_id in self.documents:
                 self.documents[doc_id] = self.documents[doc_id]._replace(hash="")
@@ -450,8 +446,6 @@ _Place: TypeAlias = "tuple[str, str, int, int, int]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """Where the numbered parts of one document are."""
-
     title: str
     sections: Mapping[str, Sequence[str]]
     articles: Mapping[str, Sequence[str]]
@@ -466,11 +460,8 @@ class HierarchyView:
         self.outlines = outlines
 
     def search(self, vector: Sequence[float], top_k: int, *, filters: MetadataFilters | None = None) -> list[LeafHit]:
-        """Find the leaves nearest to a question."""
         query = VectorStoreQuery(
-            query_embedding=list(vector),
-            similarity_top_k=top_k,
-            filters=None if is_empty(filters) else filters,
+            query_embedding=list(vector), similarity_top_k=top_k, filters=None if is_empty(filters) else filters
         )
         found = found_facts(self._store, query, self._places)
         hits = [LeafHit(*place, score) for place, score in found if score == score]  # noqa: PLR0124 - not for NaN
@@ -478,7 +469,6 @@ class HierarchyView:
 
 
 def hierarchy_collection(index: StoredNodes) -> DerivedCollection[HierarchyView]:
-    """Return the leaves of a stored index, cut as its chunks were."""
     settings = index.manifest.chunk_settings
 
     def derive(_doc_id: str, chunks: Sequence[TextNode]) -> Derived:
@@ -568,11 +558,9 @@ class SummaryView:
 
     @cached_property
     def most_chunks(self) -> int:
-        """Largest number of chunks that a document has."""
         return max(map(len, self.chunks.values()), default=0)
 
     def search(self, vector: Sequence[float], top_k: int) -> list[SummaryHit]:
-        """Find the documents whose summaries are nearest to a question."""
         query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=top_k)
         found = found_facts(self._store, query, self._documents)
         hits = [SummaryHit(doc_id, score) for doc_id, score in found if doc_id in self.chunks]
@@ -580,7 +568,6 @@ class SummaryView:
 
 
 def summary_collection(index: StoredNodes) -> DerivedCollection[SummaryView]:
-    """Return the summaries of a stored index."""
 
     def view_of(store: NodeStore, state: ViewState) -> SummaryView:
         chunks = {doc_id: held.facts["chunks"] for doc_id, held in state.documents.items()}
@@ -590,7 +577,6 @@ def summary_collection(index: StoredNodes) -> DerivedCollection[SummaryView]:
 
 
 def summary_node(doc_id: str, chunks: Sequence[TextNode], text: str) -> TextNode:
-    """Make the node of a summary."""
     shared = dict(chunks[0].metadata)
     for chunk in chunks[1:]:
         shared = {key: value for key, value in shared.items() if key in chunk.metadata and chunk.metadata[key] == value}
@@ -615,7 +601,6 @@ def central_summary(chunks: Sequence[TextNode], *, room: int = SUMMARY_TOKENS) -
 
 
 def summary_derivation(write: SummaryWriter | None = None) -> Derivation:
-    """Say how the summaries of an index are made."""
     written_by = None if write is None else _Author(write)
 
     def derive(doc_id: str, chunks: Sequence[TextNode]) -> Derived:
@@ -639,7 +624,6 @@ class _Author:
         self._failures = 0
 
     def summary(self, chunks: Sequence[TextNode]) -> str:
-        """Return a written summary, or ``""``."""
         if self._failures >= MAX_FAILURES:
             return ""
         text = "\n\n".join(chunk.text for chunk in chunks)

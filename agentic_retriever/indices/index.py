@@ -1,29 +1,37 @@
-"""What an index is to everybody who searches it or routes to it: one class with defaults, wherever the nodes are."""
+"""What an index is to everybody who searches it or routes to it, wherever its nodes are; and one of a data directory."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from llama_index.core.schema import BaseNode, NodeWithScore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
 
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import StoreError
-from agentic_retriever.indices.derived import HierarchyView, Progress, SummaryView, SummaryWriter
-from agentic_retriever.indices.keyword import KeywordSearch
-from agentic_retriever.indices.prefilter import MetadataIndex, VectorRows
-from agentic_retriever.indices.profile import IndexProfile
+from agentic_retriever.indices.derived import (
+    HierarchyView,
+    Progress,
+    SummaryView,
+    SummaryWriter,
+    hierarchy_collection,
+    summary_collection,
+    summary_derivation,
+)
+from agentic_retriever.indices.keyword import KeywordSearch, keyword_view, revise_words, server_words
+from agentic_retriever.indices.prefilter import CandidateSet, MetadataIndex, MetadataView, VectorRows, VectorRowsView
+from agentic_retriever.indices.profile import IndexProfile, profile_view
+from agentic_retriever.indices.stored_nodes import StoredNodes, StoreServer
 from agentic_retriever.schema import Strategy, View
+from agentic_retriever.stores.node_store import NodeStore
+from agentic_retriever.stores.server import ServerWords
 
-if TYPE_CHECKING:
-    from agentic_retriever.stores.server import ServerWords  # its package takes a second to load
-
-ALWAYS_THERE = frozenset({View.CHUNKS, View.KEYWORD})
-"""The views that any index has or builds when first asked."""
+ALWAYS_THERE = frozenset({View.CHUNKS, View.KEYWORD})  # the views that any index has or builds when first asked
 
 
 class Index(ABC):
@@ -63,7 +71,6 @@ class Index(ABC):
 
     @property
     def language(self) -> str:
-        """The language of most nodes."""
         return self.profile().language
 
     def search_profile(self) -> IndexProfile | None:
@@ -71,7 +78,6 @@ class Index(ABC):
         return self.profile()
 
     def doc_ids(self) -> list[str]:
-        """Return the ids of the source documents, in order, as far as they are known."""
         return []
 
     def source_text(self, doc_id: str) -> str | None:  # noqa: ARG002 - for those that know
@@ -79,7 +85,6 @@ class Index(ABC):
         return None
 
     def nodes(self) -> Iterable[BaseNode]:
-        """Go through every node."""
         return self.vector_store.get_nodes()
 
     def known_nodes(self) -> Iterable[BaseNode]:
@@ -90,7 +95,6 @@ class Index(ABC):
 
     @property
     def views(self) -> frozenset[View]:
-        """The views that strategies can use now."""
         return ALWAYS_THERE
 
     def serves(self, strategy: Strategy, needs: Collection[View]) -> bool:  # noqa: ARG002 - for those that serve few
@@ -114,7 +118,6 @@ class Index(ABC):
         return False
 
     def metadata(self) -> MetadataIndex:
-        """Return the prefilter of the current version."""
         raise StoreError(f"index {self.name!r} has no prefilter")
 
     def candidates(self, filters: MetadataFilters | None) -> AbstractSet[str]:  # noqa: ARG002 - for those that know
@@ -152,3 +155,81 @@ class Index(ABC):
 
     def refresh(self) -> None:  # noqa: B027 - a default
         """Have it read anew by the next question, where changes cannot be seen."""
+
+
+class StoredIndex(StoredNodes, Index):
+    """A named collection of nodes with several views, each built on first use and again when the index changed.
+
+    Safe to use from many threads; one process at a time holds it, unless its nodes are on a server: then processes of
+    this machine share it.
+    """
+
+    folder: Path
+    vector_store: NodeStore
+
+    def __init__(self, folder: Path, embedding: EmbeddingModel, *, server: StoreServer | None = None) -> None:
+        super().__init__(folder, embedding, server)
+        version = self.catalog.version
+        self._profile = profile_view(self)
+        self._keyword = keyword_view(self, lambda: self.language)
+        self._metadata = MetadataView(self.vector_store, folder / "metadata", version)
+        self._vector_rows = VectorRowsView(self.vector_store, version, lambda: self.metadata().numbering)
+        self._leaves = hierarchy_collection(self)
+        self._summaries = summary_collection(self)
+
+    @property
+    def views(self) -> frozenset[View]:
+        leaves = {View.HIERARCHY} if self._leaves.is_usable() else set()
+        return ALWAYS_THERE | leaves | ({View.SUMMARY} if self._summaries.is_usable() else set())
+
+    @property
+    def may_hang(self) -> bool:
+        return self.is_remote
+
+    @property
+    def has_prefilter(self) -> bool:
+        """A server checks filters itself."""
+        return not self.is_remote
+
+    def keyword(self) -> KeywordSearch:
+        return self._keyword.current()
+
+    def both_sides(self) -> ServerWords | None:
+        return server_words(self)
+
+    def profile(self) -> IndexProfile:
+        return self._profile.current()
+
+    def metadata(self) -> MetadataIndex:
+        return self._metadata.current()
+
+    def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
+        return self._metadata.candidates(filters, known_only=known_only)
+
+    def vector_rows(self) -> VectorRows | None:
+        return None if self.is_remote else self._vector_rows.current(self.count())
+
+    def hierarchy(self, *, timeout_s: float | None = None) -> HierarchyView:
+        return self._leaves.current(timeout_s)
+
+    def summaries(self, *, timeout_s: float | None = None) -> SummaryView:
+        return self._summaries.current(timeout_s)
+
+    def build_views(self, progress: Progress | None = None, *, write_summary: SummaryWriter | None = None) -> None:
+        with self.exclusive("keyword"):
+            revise_words(self, progress)
+        self._leaves.refresh(progress)
+        derivation = None if write_summary is None else summary_derivation(write_summary)
+        self._summaries.refresh(progress, derivation=derivation)
+
+    def changing(
+        self, *, written: Sequence[BaseNode] = (), removed: Sequence[str] = ()
+    ) -> AbstractContextManager[None]:
+        """Raise the version in this block, after these nodes were written or removed: the prefilter follows at once."""
+        return self._metadata.changing(written, removed)
+
+    def close(self) -> None:
+        self._leaves.close()
+        self._summaries.close()
+        self._metadata.save()
+        super().close()

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from llama_index.core.schema import BaseNode, Document, TextNode
 
 from agentic_retriever.errors import IndexingError
-from agentic_retriever.indices.catalog import CatalogEntry
 from agentic_retriever.indices.derived import Progress, SilentProgress
-from agentic_retriever.indices.stored_index import StoredIndex
+from agentic_retriever.indices.index import StoredIndex
+from agentic_retriever.indices.stored_nodes import CatalogEntry
 from agentic_retriever.ingestion import (
     CHUNKING_VERSION,
     SkippedSource,
@@ -48,7 +48,6 @@ class IngestReport:
         return IngestReport(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
     def _repr_html_(self) -> str:
-        """Draw the counts in Jupyter: escaped, no assets, colours of the theme."""
         return render("ingest_report.html", report=self)
 
     _repr_pretty_ = short_text
@@ -56,8 +55,6 @@ class IngestReport:
 
 @dataclass(slots=True)
 class _Pending:
-    """Documents waiting to be written together."""
-
     documents: list[tuple[CatalogEntry, list[TextNode]]] = field(default_factory=list)
     nodes: int = 0
 
@@ -119,7 +116,6 @@ class Indexer:
         return self._finish()
 
     def remove_documents(self, doc_ids: Iterable[str]) -> IngestReport:
-        """Drop documents and all their nodes."""
         wanted = list(dict.fromkeys(doc_ids))
         unknown = [doc_id for doc_id in wanted if self._index.catalog.get(doc_id) is None]
         if unknown:

@@ -15,9 +15,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import bm25s
 import numpy as np
@@ -31,16 +32,14 @@ from agentic_retriever.schema import check_top_k
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.stores.payload import embedded_text
 from agentic_retriever.stores.points import Hit
+from agentic_retriever.stores.server import QdrantServerVectorStore, ServerWords
 from agentic_retriever.stores.sparse import SparseBM25
 from agentic_retriever.text import Tokenizer
 
-if TYPE_CHECKING:
-    from agentic_retriever.stores.server import ServerWords  # its package takes a second to load
-
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 Rows: TypeAlias = "npt.NDArray[np.int64]"
+# Ids that may be returned: a collection, or a function that gives those of a batch that may.
 Allowed: TypeAlias = Callable[[Sequence[str]], Collection[str]] | Collection[str]
-"""Ids that may be returned: a collection, or a function that gives those of a batch that may."""
 
 # Importing bm25s sets its logger to DEBUG, which would then speak through any handler of the application.
 logging.getLogger("bm25s").setLevel(logging.WARNING)
@@ -49,11 +48,8 @@ KEYWORD: Final = "keyword"
 FORMAT = 1
 FIRST_BATCH = 64
 LARGEST_BATCH = 4_096
-FITTED_ON: Final = 20_000
-"""Most texts that are looked at to choose how words are weighed on a server."""
-MAX_DRIFT: Final = 0.1
-"""How far the average length may be from that of the stored vectors, as a share, before these are made again."""
-
+FITTED_ON: Final = 20_000  # most texts that are looked at to choose how words are weighed on a server
+MAX_DRIFT: Final = 0.1  # share by which the average length may differ from the stored vectors' before these are remade
 _ARRAYS = ("scores.npy", "rows.npy", "starts.npy")
 _LISTS = ("node_ids.json", "vocabulary.json")
 _ANY_TOP_K = 2**31 - 1
@@ -66,20 +62,15 @@ class KeywordSearch(ABC):
     version: int
 
     @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of nodes."""
+    def __len__(self) -> int: ...
 
     @abstractmethod
     def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
         """Return the best nodes that share a term with the query."""
 
-    def search_nodes(
-        self,
-        query: str,  # noqa: ARG002
-        top_k: int,  # noqa: ARG002
-        filters: MetadataFilters | None,  # noqa: ARG002
-    ) -> Sequence[Hit] | None:
+    def search_nodes(self, query: str, top_k: int, filters: MetadataFilters | None) -> Sequence[Hit] | None:
         """Search with filters and read the nodes at once; ``None`` from one that cannot."""
+        del query, top_k, filters
         return None
 
 
@@ -97,7 +88,6 @@ class Postings:
 
     @classmethod
     def build(cls, documents: list[list[int]], tokens: int, *, k1: float, b: float) -> Postings:
-        """Compute the lists."""
         if not tokens:  # which bm25s cannot do
             return cls(np.empty(0, np.float32), np.empty(0, np.int32), np.zeros(1, np.int64))
         model = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy", csc_backend="numpy")
@@ -143,46 +133,32 @@ def batches(scores: Floats, first: int) -> Iterator[Rows]:
         start += size
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class KeywordIndex(KeywordSearch):
     """BM25 over the nodes of one index version; immutable, so that any number of threads may read it.
 
     Make one with :meth:`build` or :meth:`load`. Rows are in order of node id, which makes ties come out by node id.
     """
 
-    def __init__(
-        self,
-        *,
-        node_ids: Sequence[str],
-        vocabulary: Mapping[str, int],
-        postings: Postings,
-        tokenizer: Tokenizer,
-        version: int,
-        k1: float,
-        b: float,
-    ) -> None:
-        self.version = version
-        self.tokenizer = tokenizer
-        self.k1 = k1
-        self.b = b
-        self._node_ids = tuple(node_ids)
-        self._row_of = {node_id: row for row, node_id in enumerate(self._node_ids)}
-        self._vocabulary = vocabulary
-        self._postings = postings
+    node_ids: Sequence[str]
+    vocabulary: Mapping[str, int]
+    postings: Postings
+    tokenizer: Tokenizer
+    version: int
+    k1: float
+    b: float
+    _row_of: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_row_of", {node_id: row for row, node_id in enumerate(self.node_ids)})
 
     def __len__(self) -> int:
-        return len(self._node_ids)
+        return len(self.node_ids)
 
     @classmethod
     def build(
-        cls,
-        items: Iterable[tuple[str, str]],
-        *,
-        tokenizer: Tokenizer,
-        version: int,
-        k1: float = 1.5,
-        b: float = 0.75,
+        cls, items: Iterable[tuple[str, str]], *, tokenizer: Tokenizer, version: int, k1: float = 1.5, b: float = 0.75
     ) -> KeywordIndex:
-        """Build the view from node ids and texts, in any order."""
         if not (math.isfinite(k1) and k1 >= 0 and 0 <= b <= 1):
             raise ConfigError(f"BM25 needs k1 of 0 or more and b from 0 to 1, got k1={k1!r}, b={b!r}")
         vocabulary: dict[str, int] = {}
@@ -193,40 +169,30 @@ class KeywordIndex(KeywordSearch):
             documents[node_id] = [vocabulary.setdefault(token, len(vocabulary)) for token in tokenizer.tokens(text)]
         node_ids = sorted(documents)
         postings = Postings.build([documents[node_id] for node_id in node_ids], len(vocabulary), k1=k1, b=b)
-        return cls(
-            node_ids=node_ids,
-            vocabulary=vocabulary,
-            postings=postings,
-            tokenizer=tokenizer,
-            version=version,
-            k1=k1,
-            b=b,
-        )
+        shared: dict[str, Any] = {"tokenizer": tokenizer, "version": version, "k1": k1, "b": b}
+        return cls(node_ids=node_ids, vocabulary=vocabulary, postings=postings, **shared)
 
     def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
-        """Return the best nodes that share a token with the query."""
         check_top_k(top_k, maximum=_ANY_TOP_K)
         rows, scores = self._score(query)
         if allowed is None:
-            order = best(scores, top_k)
-            return self._named(rows[order], scores[order])
+            return self._best(rows, scores, top_k)
         return self._search_allowed(rows, scores, top_k, allowed)
 
     def save(self, folder: Path) -> None:
-        """Write the view into a folder, whole or not at all."""
-        parts = self._postings
-        arrays: tuple[npt.NDArray[Any], ...] = (parts.scores, parts.rows, parts.starts)
-        files = {name: _array_bytes(array) for name, array in zip(_ARRAYS, arrays, strict=True)}
-        for name, values in zip(_LISTS, (self._node_ids, tuple(self._vocabulary)), strict=True):
+        files: dict[str, bytes] = {}
+        for name in _ARRAYS:
+            buffer = io.BytesIO()
+            np.save(buffer, getattr(self.postings, name.removesuffix(".npy")), allow_pickle=False)
+            files[name] = buffer.getvalue()
+        for name, values in zip(_LISTS, (self.node_ids, tuple(self.vocabulary)), strict=True):
             files[name] = json.dumps(values).encode()
         write_sealed(folder, {**_identity(self.tokenizer, self.version), **self._shape()}, files)
 
     @classmethod
     def load(cls, folder: Path, *, tokenizer: Tokenizer, version: int) -> KeywordIndex | None:
-        """Read a view back, if it is there and still fits."""
         header = read_header(folder)
-        wanted = _identity(tokenizer, version)
-        if header is None or {name: header.get(name) for name in wanted} != wanted:
+        if header is None or not _identity(tokenizer, version).items() <= header.items():
             return None
         files = read_files(folder, (*_ARRAYS, *_LISTS))
         try:
@@ -251,14 +217,14 @@ class KeywordIndex(KeywordSearch):
         return {
             "k1": self.k1,
             "b": self.b,
-            "nodes": len(self._node_ids),
-            "tokens": len(self._vocabulary),
-            "entries": len(self._postings.rows),
+            "nodes": len(self.node_ids),
+            "tokens": len(self.vocabulary),
+            "entries": len(self.postings.rows),
         }
 
     def _score(self, query: str) -> tuple[Rows, Floats]:
-        known = (self._vocabulary.get(token) for token in self.tokenizer.query_tokens(query))
-        return self._postings.score((token for token in known if token is not None), len(self))
+        known = (self.vocabulary.get(token) for token in self.tokenizer.query_tokens(query))
+        return self.postings.score((token for token in known if token is not None), len(self))
 
     def _search_allowed(self, rows: Rows, scores: Floats, top_k: int, allowed: Allowed) -> list[tuple[str, float]]:
         """Go through the ranking until enough are found, or pick out the few ids there are once that is less work."""
@@ -266,7 +232,7 @@ class KeywordIndex(KeywordSearch):
         found: list[tuple[str, float]] = []
         checked = 0
         for order in batches(scores, max(2 * top_k, FIRST_BATCH)):
-            node_ids = [self._node_ids[row] for row in rows[order].tolist()]
+            node_ids = [self.node_ids[row] for row in rows[order].tolist()]
             # Looked up in the batch, so that a function which answers with other ids cannot bring them in.
             accepted = _as_set(allowed(node_ids)) if callable(allowed) else members or frozenset()
             pairs = zip(node_ids, scores[order].tolist(), strict=True)
@@ -275,21 +241,15 @@ class KeywordIndex(KeywordSearch):
             if len(found) >= top_k:
                 break
             if members is not None and 2 * len(members) < len(rows) - checked:
-                return self._search_members(rows, scores, top_k, members)
+                mask = np.zeros(len(self), dtype=np.bool_)
+                mask[[row for row in map(self._row_of.get, members) if row is not None]] = True
+                return self._best(rows[mask[rows]], scores[mask[rows]], top_k)
         return found[:top_k]
 
-    def _search_members(
-        self, rows: Rows, scores: Floats, top_k: int, members: AbstractSet[str]
-    ) -> list[tuple[str, float]]:
-        mask = np.zeros(len(self), dtype=np.bool_)
-        mask[[row for row in map(self._row_of.get, members) if row is not None]] = True
-        keep = mask[rows]
-        rows, scores = rows[keep], scores[keep]
+    def _best(self, rows: Rows, scores: Floats, top_k: int) -> list[tuple[str, float]]:
         order = best(scores, top_k)
-        return self._named(rows[order], scores[order])
-
-    def _named(self, rows: Rows, scores: Floats) -> list[tuple[str, float]]:
-        return [(self._node_ids[row], score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)]
+        found = zip(rows[order].tolist(), scores[order].tolist(), strict=True)
+        return [(self.node_ids[row], score) for row, score in found]
 
 
 def _as_set(node_ids: Collection[str]) -> AbstractSet[str]:
@@ -298,12 +258,6 @@ def _as_set(node_ids: Collection[str]) -> AbstractSet[str]:
 
 def _identity(tokenizer: Tokenizer, version: int) -> dict[str, Any]:
     return {"kind": "keyword", "format": FORMAT, "version": version, "fingerprint": tokenizer.fingerprint}
-
-
-def _array_bytes(array: npt.NDArray[Any]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
 
 
 class SparseKeywordView(KeywordSearch):
@@ -336,7 +290,6 @@ class SparseKeywordView(KeywordSearch):
             limit *= _GROWTH
 
     def search_nodes(self, query: str, top_k: int, filters: MetadataFilters | None) -> Sequence[Hit]:
-        """Search with filters that the server applies."""
         check_top_k(top_k, maximum=_ANY_TOP_K)
         return self._words.search_words(query, top_k, filters)
 
@@ -373,19 +326,12 @@ def keyword_view(index: StoredNodes, language: Callable[[], str]) -> DerivedView
 
 def server_words(index: StoredNodes) -> ServerWords | None:
     """Return the sparse vectors on the index's server, or ``None`` where its nodes are in this process."""
-    if not index.is_remote:
-        return None
-    from agentic_retriever.stores.server import QdrantServerVectorStore  # noqa: PLC0415 - takes a second to load
-
     store = index.vector_store
     return store.words if isinstance(store, QdrantServerVectorStore) else None
 
 
 def fitted_words(index: StoredNodes) -> SparseBM25:
-    """Choose how words are weighed on a server, by as many texts as can be had."""
-    return SparseBM25.fitted(
-        [embedded_text(node) for _, node in zip(range(FITTED_ON), index.known_nodes(), strict=False)]
-    )
+    return SparseBM25.fitted([embedded_text(node) for node in islice(index.known_nodes(), FITTED_ON)])
 
 
 def revise_words(index: StoredNodes, progress: Progress | None) -> None:

@@ -1,4 +1,4 @@
-"""What an index is about, taken from its content: the evidence that stage one weighs."""
+"""What is known of an index: the evidence of its content that stage one weighs, and what was measured for stage two."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import hashlib
 import io
 import json
 import logging
+import math
 import re
 import unicodedata
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +26,16 @@ from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError
 from agentic_retriever.indices.derived import DerivedView
 from agentic_retriever.indices.stored_nodes import StoredNodes
-from agentic_retriever.json_files import write_atomically
+from agentic_retriever.json_files import (
+    check_format,
+    is_finite,
+    load_model,
+    model_bytes,
+    require,
+    table_of,
+    write_atomically,
+)
+from agentic_retriever.schema import Strategy
 from agentic_retriever.show import render, short_text
 from agentic_retriever.stores.payload import embedded_text
 from agentic_retriever.text import Tokenizer, detect_language
@@ -41,10 +53,8 @@ MAX_TERMS = 20_000
 MAX_FIELD_VALUES = 200
 MAX_VALUE_CHARS = 80
 MAX_NUMBER = 1e300
-MAX_OF_A_KIND: Final = 5_000
-"""Identifiers of one kind from which on a profile does not claim to know them all, and keeps none."""
-MAX_NAME_WORDS: Final = 5_000
-"""Most words that are kept of one field of names; a few thousand authors have fewer."""
+MAX_OF_A_KIND: Final = 5_000  # of more identifiers of one kind a profile does not claim to know all, and keeps none
+MAX_NAME_WORDS: Final = 5_000  # most words that are kept of one field of names; a few thousand authors have fewer
 NEIGHBOURS: Final = 3
 #: Fields that ingestion sets itself; they say nothing about what an index is about.
 STRUCTURAL_FIELDS = frozenset(
@@ -100,17 +110,12 @@ class IndexProfile:
     whole: bool = True
 
     def _repr_html_(self) -> str:
-        """Draw the evidence in Jupyter: escaped, no assets, colours of the theme."""
         return render("profile.html", profile=self)
 
     _repr_pretty_ = short_text
 
     def save(self, folder: Path) -> None:
-        """Write the profile in one file, without pickle.
-
-        Raises:
-            StoreError: If the folder cannot be written.
-        """
+        """Write the profile in one file, without pickle."""
         facts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_FACTS}
         for name in _SETS:
             facts[name] = {key: sorted(values) for key, values in facts[name].items()}
@@ -125,11 +130,6 @@ class IndexProfile:
         """Read a saved profile; ``None`` when there is none, it cannot be read, or it is not of this version.
 
         A profile is derived, so one that cannot be read is no damage: it is made again.
-
-        Args:
-            folder: Where :meth:`save` wrote it.
-            version: The version of the index that it has to be of.
-            description: The description of the index that it has to be of.
         """
         try:
             content = (folder / PROFILE_FILE).read_bytes()
@@ -148,10 +148,7 @@ class IndexProfile:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class ProfiledNode:
-    """What a profile needs to know of one node."""
-
+class ProfiledNode(NamedTuple):
     node_id: str
     text: str
     metadata: Mapping[str, Any]
@@ -166,7 +163,6 @@ def make_profile(
     description_vector: Vector,
     version: int,
 ) -> IndexProfile:
-    """Make the profile of an index from its nodes and the vectors of its sample."""
     language = dominant_language(nodes)
     tokenizer = Tokenizer(language=language)
     frequency: Counter[str] = Counter()
@@ -194,7 +190,6 @@ def make_profile(
 
 
 def profile_view(index: StoredNodes) -> DerivedView[IndexProfile]:
-    """Return the profile of a stored index, saved beside its nodes."""
 
     def save(profile: IndexProfile) -> None:
         # One without the vector of its description is made again at the next start.
@@ -267,35 +262,43 @@ def neighbour_mean(sample: Matrix) -> float:
 def dominant_language(nodes: Iterable[ProfiledNode], *, examined: int = 200) -> str:
     """Return the language that most of the first nodes are written in, or ``"und"``."""
     counts: Counter[str] = Counter()
-    for _, node in zip(range(examined), nodes, strict=False):
+    for node in islice(nodes, examined):
         language = node.metadata.get("language")
         counts[language if isinstance(language, str) and language else detect_language(node.text)] += 1
     known = [(count, language) for language, count in counts.items() if language != "und"]
     return max(known)[1] if known else "und"
 
 
-# What single nodes name: values and numbers of fields, identifiers, people.
+def _short_texts(nodes: Iterable[ProfiledNode]) -> Iterator[tuple[str, str]]:
+    """Yield field and value of every short text in metadata, those in lists included."""
+    for node in nodes:
+        for name, value in node.metadata.items():
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, str) and 0 < len(item) <= MAX_VALUE_CHARS:
+                    yield name, item
+
+
+def _by_key(pairs: Iterable[tuple[str, str]], most: int, most_keys: float = math.inf) -> dict[str, frozenset[str]]:
+    """Collect values by key, of so many keys at most, leaving out those that have too many values."""
+    found: dict[str, set[str]] = {}
+    crowded: set[str] = set()
+    for key, value in pairs:
+        if key in crowded or (key not in found and len(found) >= most_keys):
+            continue
+        found.setdefault(key, set()).add(value)
+        if len(found[key]) > most:
+            crowded.add(key)
+            del found[key]
+    return {key: frozenset(values) for key, values in found.items()}
 
 
 def collect_field_values(nodes: Iterable[ProfiledNode]) -> dict[str, frozenset[str]]:
     """Collect the short text values of every field that has at most 200 of them, case-folded."""
-    values: dict[str, set[str]] = {}
-    crowded: set[str] = set()
-    for node in nodes:
-        for name, value in node.metadata.items():
-            if name in STRUCTURAL_FIELDS or name in crowded:
-                continue
-            for item in value if isinstance(value, list) else [value]:
-                if isinstance(item, str) and 0 < len(item) <= MAX_VALUE_CHARS:
-                    values.setdefault(name, set()).add(item.casefold())
-            if len(values.get(name, ())) > MAX_FIELD_VALUES:
-                crowded.add(name)
-                del values[name]
-    return {name: frozenset(found) for name, found in values.items()}
+    texts = ((name, text.casefold()) for name, text in _short_texts(nodes) if name not in STRUCTURAL_FIELDS)
+    return _by_key(texts, MAX_FIELD_VALUES)
 
 
 def collect_number_ranges(nodes: Iterable[ProfiledNode]) -> dict[str, tuple[float, float]]:
-    """Find the least and greatest finite number of every numeric field."""
     ranges: dict[str, tuple[float, float]] = {}
     for node in nodes:
         for name, value in node.metadata.items():
@@ -310,25 +313,9 @@ def collect_number_ranges(nodes: Iterable[ProfiledNode]) -> dict[str, tuple[floa
 
 def collect_identifiers(nodes: Iterable[ProfiledNode]) -> dict[str, frozenset[str]]:
     """Collect codes, numbered things and long numbers of all nodes by kind, leaving out kinds that have too many."""
-    found: dict[str, set[str]] = {}
-    crowded: set[str] = set()
-    for node in nodes:
-        for name in _named_in(node):
-            kind = kind_of(name)
-            if kind in crowded or (kind not in found and len(found) >= _TOO_MANY_KINDS):
-                continue
-            names = found.setdefault(kind, set())
-            names.add(name)
-            if len(names) > MAX_OF_A_KIND:
-                crowded.add(kind)
-                del found[kind]
-    return {kind: frozenset(names) for kind, names in found.items()}
-
-
-def _named_in(node: ProfiledNode) -> Iterator[str]:
-    for text in (node.text, *(value for value in node.metadata.values() if isinstance(value, str))):
-        yield from identifiers(text)
-        yield from numbers(text)
+    texts = (t for n in nodes for t in (n.text, *(v for v in n.metadata.values() if isinstance(v, str))))
+    names = (name for text in texts for name in chain(identifiers(text), numbers(text)))
+    return _by_key(((kind_of(name), name) for name in names), MAX_OF_A_KIND, _TOO_MANY_KINDS)
 
 
 # Words of the names of people that an index holds in its metadata, such as the authors of articles.
@@ -360,11 +347,8 @@ def collect_people(nodes: Iterable[ProfiledNode]) -> dict[str, frozenset[str]]:
     six in ten are written ``Family, G.``.
     """
     values: dict[str, dict[str, None]] = {}
-    for node in nodes:
-        for name, value in node.metadata.items():
-            for item in value if isinstance(value, list) else [value]:
-                if isinstance(item, str) and 0 < len(item) <= MAX_VALUE_CHARS:
-                    values.setdefault(name, {})[item] = None
+    for name, text in _short_texts(nodes):
+        values.setdefault(name, {})[text] = None
     return {name: _people_in(found) for name, found in sorted(values.items()) if _holds_people(name, list(found))}
 
 
@@ -379,11 +363,8 @@ def _holds_people(name: str, values: list[str]) -> bool:
     if not PERSON_FIELD_WORDS.isdisjoint(parts):
         return True
     examined = values[:_EXAMINED_VALUES]
-    return len(examined) >= _MIN_VALUES and sum(map(_is_listed, examined)) >= _LISTED_SHARE * len(examined)
-
-
-def _is_listed(value: str) -> bool:
-    return _LISTED.fullmatch(value) is not None and len(value.partition(",")[0].split()) <= 4
+    listed = [v for v in examined if _LISTED.fullmatch(v) is not None and len(v.partition(",")[0].split()) <= 4]
+    return len(examined) >= _MIN_VALUES and len(listed) >= _LISTED_SHARE * len(examined)
 
 
 def _people_in(values: Iterable[str]) -> frozenset[str]:
@@ -393,3 +374,75 @@ def _people_in(values: Iterable[str]) -> frozenset[str]:
         if len(words) >= MAX_NAME_WORDS:
             break
     return frozenset(list(words)[:MAX_NAME_WORDS])
+
+
+# What a benchmark measured of each strategy on one index, in a small JSON file beside it.
+
+MEASURED_FILE: Final = "strategies.json"
+MEASURED_FORMAT: Final = 1
+_KEYS: Final = ("format", "dataset", "index", "index_version", "queries", "measured_on", "strategies")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyMeasure:
+    quality: float  # Mean nDCG@10 over all questions, in [0, 1]
+    p50_ms: float  # Median latency of one search in milliseconds, from 0, the embedding of the question excluded
+
+    def __post_init__(self) -> None:
+        require(is_finite(self.quality) and 0 <= self.quality <= 1, "quality", "a number from 0 to 1", self.quality)
+        require(is_finite(self.p50_ms) and self.p50_ms >= 0, "p50_ms", "a number from 0", self.p50_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStrategies:
+    """The result of one benchmark run on one index, by strategy."""
+
+    strategies: Mapping[Strategy, StrategyMeasure]
+    dataset: str
+    index: str
+    index_version: int
+    queries: int
+    measured_on: str  # Date, ISO 8601
+
+    def __post_init__(self) -> None:
+        for name in ("dataset", "index", "measured_on"):
+            require(isinstance(getattr(self, name), str), name, "text", getattr(self, name))
+        for name, least in (("index_version", 0), ("queries", 1)):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            require(whole and value >= least, name, f"a whole number from {least}", value)
+        object.__setattr__(self, "strategies", MappingProxyType(dict(self.strategies)))
+
+    def to_dict(self) -> dict[str, Any]:
+        strategies = {strategy.value: asdict(found) for strategy, found in self.strategies.items()}
+        plain = {name: getattr(self, name) for name in _KEYS[1:-1]}
+        return {"format": MEASURED_FORMAT, **plain, "strategies": strategies}
+
+    @classmethod
+    def from_dict(cls, data: object) -> MeasuredStrategies:
+        table = table_of(data, "it", _KEYS)
+        check_format(table, MEASURED_FORMAT)
+        require(isinstance(table["strategies"], dict), "strategies", "an object", table["strategies"])
+        found = dict(_measure(name, row) for name, row in table["strategies"].items())
+        return cls(strategies=found, **{name: table[name] for name in _KEYS[1:-1]})
+
+    def save(self, folder: Path) -> None:
+        write_atomically(folder / MEASURED_FILE, model_bytes(self.to_dict()))
+
+    @classmethod
+    def load(cls, folder: Path) -> MeasuredStrategies | None:
+        """Read the file of an index; ``None`` when nothing was measured yet."""
+        return load_model(folder / MEASURED_FILE, cls.from_dict, advice="remove it or measure the index again")
+
+
+def _measure(name: str, row: object) -> tuple[Strategy, StrategyMeasure]:
+    try:
+        strategy = Strategy(name)
+    except ValueError:
+        known = ", ".join(strategy.value for strategy in Strategy)
+        raise ValueError(f"strategies: unknown strategy {name[:40]!r} (known: {known})") from None
+    table = table_of(row, f"strategies.{name}", ("quality", "p50_ms"))
+    try:
+        return strategy, StrategyMeasure(**table)
+    except ValueError as err:
+        raise ValueError(f"strategies.{name}: {err}") from err

@@ -21,7 +21,7 @@ from agentic_retriever.errors import (
     UnknownIndexError,
     unknown_name,
 )
-from agentic_retriever.indices.stored_index import StoredIndex
+from agentic_retriever.indices.index import StoredIndex
 from agentic_retriever.indices.stored_nodes import (
     CHUNKS,
     COLLECTIONS,
@@ -81,7 +81,6 @@ class IndexStorage:
             ) from err
 
     def manifest(self, name: str) -> Manifest:
-        """Return the pins of an index without opening it."""
         return Manifest.read(self._folder(name))
 
     def embeddings(self) -> list[str]:
@@ -89,18 +88,15 @@ class IndexStorage:
         return list(dict.fromkeys(found for name in self.names() if (found := self._embedding_of(name))))
 
     def open(self, name: str, embedding: EmbeddingModel) -> StoredIndex:
-        """Open an index, or return it if it is open."""
         with self._lock:
             if name not in self._open:
                 self._open[name] = StoredIndex(self._folder(name), embedding, server=self.server)
             return self._open[name]
 
     def opened(self, name: str) -> StoredIndex | None:
-        """Return an index if it is open."""
         return self._open.get(name)
 
     def create(self, name: str, embedding: EmbeddingModel, *, description: str, chunks: ChunkSettings) -> StoredIndex:
-        """Make an empty index."""
         name = check_index_name(name)
         folder = self.data_dir / INDEXES / name
         with self._lock:
@@ -125,7 +121,6 @@ class IndexStorage:
             return self.open(name, embedding)
 
     def remove(self, name: str) -> None:
-        """Delete an index and everything in it."""
         with self._lock:
             folder = self._folder(name)
             self.shut(name)
@@ -136,14 +131,12 @@ class IndexStorage:
                 raise StoreError(f"cannot remove {folder}: {err.strerror or err}; check the permissions") from err
 
     def shut(self, name: str) -> None:
-        """Close an index if it is open; the next use opens it again."""
         with self._lock:
             index = self._open.pop(name, None)
             if index is not None:
                 index.close()
 
     def close(self) -> None:
-        """Close every open index; a later use opens it again."""
         with self._lock:
             for index in self._open.values():
                 index.close()

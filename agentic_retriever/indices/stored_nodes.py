@@ -9,14 +9,15 @@ import json
 import logging
 import re
 import shutil
+import sqlite3
+import threading
 import unicodedata
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from filelock import FileLock, Timeout
 from llama_index.core.schema import BaseNode
@@ -28,15 +29,15 @@ from agentic_retriever.errors import (
     IndexExistsError,
     IndexingError,
     StoreBusyError,
+    StoreClosedError,
     StoreDamagedError,
     StoreError,
 )
-from agentic_retriever.indices.catalog import CATALOG_FILE, Catalog, damaged
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.json_files import model_bytes, write_atomically
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 from agentic_retriever.stores.node_store import NodeStore
-from agentic_retriever.stores.server import QdrantLink, open_server
+from agentic_retriever.stores.server import QdrantLink, QdrantServerVectorStore, open_server
 from agentic_retriever.stores.sparse import SparseBM25
 
 logger = logging.getLogger(__name__)
@@ -51,11 +52,31 @@ LEAVES: Final = "leaves"
 SUMMARIES: Final = "summaries"
 COLLECTIONS: Final = (CHUNKS, LEAVES, SUMMARIES)
 
-KNOWN_NODES = 100_000
-"""Most nodes of an index on a server that are read to learn what it is about."""
-
+KNOWN_NODES = 100_000  # most nodes of an index on a server that are read to learn what it is about
 _LOCK_PATIENCE_S = 60.0
 _NAME = re.compile(r"[^\W_][\w.-]{0,63}", re.UNICODE)
+
+CATALOG_FILE = "catalog.sqlite"
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT OR IGNORE INTO meta VALUES ('version', 0);
+CREATE TABLE IF NOT EXISTS documents (
+    doc_id TEXT PRIMARY KEY, source TEXT NOT NULL, root TEXT NOT NULL, kind TEXT NOT NULL, title TEXT NOT NULL,
+    metadata TEXT NOT NULL, text TEXT NOT NULL, content_hash TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS documents_root ON documents (root);
+CREATE TABLE IF NOT EXISTS nodes (node_id TEXT PRIMARY KEY, doc_id TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS nodes_doc ON nodes (doc_id);
+"""
+_RAISE_VERSION = "UPDATE meta SET value = value + 1 WHERE key = 'version'"
+_DOCUMENT = "SELECT doc_id, source, root, kind, title, metadata, text, content_hash FROM documents"
+
+
+def damaged(name: str, what: str) -> StoreDamagedError:
+    return StoreDamagedError(
+        f"index {name!r} is damaged or incomplete: {what}; remove it (agentic-retriever index remove {name}) "
+        "and add its sources again; vectors of unchanged text are still in the embedding cache"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +96,10 @@ class Manifest:
     collection: str = ""
 
     def write(self, folder: Path) -> None:
-        """Write the file in one step: readers see the old one or the new one."""
         write_atomically(folder / MANIFEST_FILE, model_bytes(asdict(self)))
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Read the file."""
         path = folder / MANIFEST_FILE
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
@@ -94,7 +113,6 @@ class Manifest:
 
     @property
     def chunk_settings(self) -> ChunkSettings:
-        """How the index cuts documents."""
         return ChunkSettings(chunk_size=self.chunk_size, chunk_overlap=self.chunk_overlap, leaf_size=self.leaf_size)
 
 
@@ -109,30 +127,8 @@ def check_index_name(name: object) -> str:
     return normal
 
 
-class IndexStores(ABC):
-    """The collections of one index; those on a server may be used by several processes at a time."""
-
-    is_remote: bool
-
-    @abstractmethod
-    def exists(self, name: str) -> bool:
-        """Tell whether a collection is there."""
-
-    @abstractmethod
-    def open(self, name: str, dimension: int, *, must_exist: bool = False) -> NodeStore:
-        """Open a collection, or make it."""
-
-    @abstractmethod
-    def discard(self, name: str) -> None:
-        """Remove a collection that is not open; one that is not there is no error."""
-
-    @abstractmethod
-    def lost_nodes(self, index: str, nodes: int) -> StoreDamagedError:
-        """Make the error for chunks that should be there and are not."""
-
-
-class EmbeddedStores(IndexStores):
-    """Collections as folders beside the catalog."""
+class EmbeddedStores:
+    """The collections of one index as folders beside the catalog."""
 
     is_remote = False
 
@@ -146,10 +142,10 @@ class EmbeddedStores(IndexStores):
         return QdrantEdgeVectorStore(self._folder, collection_name=name, dimension=dimension)
 
     def discard(self, name: str) -> None:
+        """Remove a collection that is not open; one that is not there is no error."""
         try:
-            shutil.rmtree(self._folder / name)
-        except FileNotFoundError:
-            return
+            if self.exists(name):
+                shutil.rmtree(self._folder / name)
         except OSError as err:
             raise StoreError(f"cannot remove {self._folder / name}: {err.strerror or err}; check permissions") from err
 
@@ -159,22 +155,17 @@ class EmbeddedStores(IndexStores):
 
 @dataclass(frozen=True, slots=True)
 class StoreServer:
-    """A Qdrant server, and how collections are made there."""
-
     link: QdrantLink
     prefix: str = ""
 
     @classmethod
     def from_config(cls, config: RouterConfig) -> StoreServer | None:
-        """Take the server that the settings name, or ``None``; calls nobody."""
         link = open_server(config)
-        if link is None:
-            return None
-        return cls(link, config.qdrant_prefix)
+        return None if link is None else cls(link, config.qdrant_prefix)
 
 
-class ServerStores(IndexStores):
-    """Collections on a server; the folder keeps how words are weighed there."""
+class ServerStores:
+    """Collections on a server, used by several processes at a time; the folder keeps how words are weighed there."""
 
     is_remote = True
 
@@ -185,7 +176,6 @@ class ServerStores(IndexStores):
 
     @classmethod
     def choose(cls, folder: Path, name: str, server: StoreServer) -> ServerStores:
-        """Choose collections for a new index."""
         stores = cls(server, f"{server.prefix}{name}", folder)
         if stores.exists(CHUNKS):
             raise IndexExistsError(
@@ -200,8 +190,6 @@ class ServerStores(IndexStores):
 
     def open(self, name: str, dimension: int, *, must_exist: bool = False) -> NodeStore:
         """Describe the collection; calls nobody."""
-        from agentic_retriever.stores.server import QdrantServerVectorStore  # noqa: PLC0415 - takes a second to load
-
         has_words = name == CHUNKS
         return QdrantServerVectorStore(
             self._server.link,
@@ -228,6 +216,9 @@ class ServerStores(IndexStores):
         return f"{self.base}-{name}"
 
 
+IndexStores: TypeAlias = EmbeddedStores | ServerStores
+
+
 def stores_of(folder: Path, manifest: Manifest, server: StoreServer | None) -> IndexStores:
     """Return where the nodes of an index live, as its manifest says."""
     if manifest.store == EMBEDDED:
@@ -240,6 +231,161 @@ def stores_of(folder: Path, manifest: Manifest, server: StoreServer | None) -> I
             "QDRANT_URL (setting qdrant_url) to that server, and QDRANT_API_KEY if it wants a key"
         )
     return ServerStores(server, manifest.collection, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """One document as the catalog knows it; ``content_hash`` is empty while it is being written."""
+
+    doc_id: str
+    source: str
+    root: str
+    kind: str
+    title: str
+    metadata: Mapping[str, Any]
+    text: str
+    content_hash: str
+
+
+class CatalogCounts(NamedTuple):
+    documents: int
+    nodes: int
+    unfinished: int  # documents whose writing was cut off
+    finished_nodes: int  # nodes of finished documents
+
+
+class Catalog:
+    """Which documents an index holds, their texts and nodes, and the version of the whole; usable from many threads.
+
+    It is written around every change of the vector store: first the intent (the document without its content hash, and
+    the node ids it is about to get), last the confirmation. A process killed in between leaves documents without a
+    hash, which the next run writes again under the same ids.
+    """
+
+    def __init__(self, folder: Path, name: str, *, shared: bool = False) -> None:
+        self._name = name
+        self._shared = shared
+        self._path = folder / CATALOG_FILE
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._version: int | None = None
+        with self._guard():
+            # isolation_level=None: transactions are opened by name in _write, and never by surprise.
+            connection = sqlite3.connect(self._path, timeout=5.0, check_same_thread=False, isolation_level=None)
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=FULL")
+                connection.executescript(_SCHEMA)
+            except sqlite3.Error:
+                connection.close()
+                raise
+            self._connection = connection
+
+    def version(self) -> int:
+        """Return the version, which grows with every confirmed change."""
+        if self._version is None or self._shared:
+            self._version = int(self._read("SELECT value FROM meta WHERE key = 'version'")[0][0])
+        return self._version
+
+    def counts(self) -> CatalogCounts:
+        return CatalogCounts(
+            *self._read(
+                "SELECT (SELECT COUNT(*) FROM documents), (SELECT COUNT(*) FROM nodes),"
+                " (SELECT COUNT(*) FROM documents WHERE content_hash = ''),"
+                " (SELECT COUNT(*) FROM nodes JOIN documents USING (doc_id) WHERE content_hash != '')"
+            )[0]
+        )
+
+    def get(self, doc_id: str) -> CatalogEntry | None:
+        rows = self._read(f"{_DOCUMENT} WHERE doc_id = ?", (doc_id,))
+        return replace(CatalogEntry(*rows[0]), metadata=json.loads(rows[0][5])) if rows else None
+
+    def documents(self) -> Iterator[CatalogEntry]:
+        return (entry for entry in map(self.get, self.doc_ids()) if entry is not None)
+
+    def doc_ids(self, *, root: str | None = None) -> list[str]:
+        """Return the ids of all documents, or of those that came from one root, in order."""
+        if root is None:
+            return [row[0] for row in self._read("SELECT doc_id FROM documents ORDER BY doc_id")]
+        return [row[0] for row in self._read("SELECT doc_id FROM documents WHERE root = ? ORDER BY doc_id", (root,))]
+
+    def node_ids(self, doc_id: str) -> list[str]:
+        """Return the ids of a document's nodes, intended ones included, in order."""
+        return [row[0] for row in self._read("SELECT node_id FROM nodes WHERE doc_id = ? ORDER BY node_id", (doc_id,))]
+
+    def begin(self, documents: Sequence[tuple[CatalogEntry, Sequence[str]]]) -> None:
+        """Note that these documents are about to get these nodes."""
+        with self._write() as connection:
+            for entry, node_ids in documents:
+                self._put(connection, replace(entry, content_hash=""), node_ids)
+
+    def confirm(self, documents: Sequence[tuple[CatalogEntry, Sequence[str]]]) -> None:
+        """Note that these documents now have exactly these nodes, and raise the version."""
+        with self._write() as connection:
+            for entry, node_ids in documents:
+                connection.execute("DELETE FROM nodes WHERE doc_id = ?", (entry.doc_id,))
+                self._put(connection, entry, node_ids)
+            connection.execute(_RAISE_VERSION)
+
+    @staticmethod
+    def _put(connection: sqlite3.Connection, entry: CatalogEntry, node_ids: Sequence[str]) -> None:
+        metadata = json.dumps(dict(entry.metadata), ensure_ascii=False, default=str)
+        named = (entry.doc_id, entry.source, entry.root, entry.kind, entry.title)
+        row = (*named, metadata, entry.text, entry.content_hash)
+        connection.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        connection.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?)", [(i, entry.doc_id) for i in node_ids])
+
+    def begin_removal(self, doc_ids: Sequence[str]) -> None:
+        with self._write() as connection:
+            connection.executemany("UPDATE documents SET content_hash = '' WHERE doc_id = ?", [(i,) for i in doc_ids])
+
+    def confirm_removal(self, doc_ids: Sequence[str]) -> None:
+        """Note that these documents and their nodes are gone, and raise the version."""
+        with self._write() as connection:
+            connection.executemany("DELETE FROM nodes WHERE doc_id = ?", [(i,) for i in doc_ids])
+            connection.executemany("DELETE FROM documents WHERE doc_id = ?", [(i,) for i in doc_ids])
+            connection.execute(_RAISE_VERSION)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _read(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
+        with self._guard():
+            return self._open().execute(sql, values).fetchall()
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with self._guard():
+            connection = self._open()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+                self._version = None
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise StoreClosedError(f"index {self._name!r} is closed; open it again")
+        return self._connection
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            except sqlite3.OperationalError as err:
+                raise StoreError(
+                    f"index {self._name!r}: cannot use {self._path}: {err}; check space and permissions"
+                ) from err
+            except sqlite3.DatabaseError as err:
+                raise damaged(self._name, f"{self._path} is not a readable catalog") from err
 
 
 class StoredNodes:
@@ -265,20 +411,15 @@ class StoredNodes:
             raise damaged(self.name, f"{folder / CATALOG_FILE} is missing")
         # The store's lock is what keeps a second process out, so it is taken before anything is written.
         self.vector_store: NodeStore = self.stores.open(CHUNKS, self.manifest.dimension, must_exist=not is_new)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.vector_store.close)
             self.catalog = Catalog(folder, self.name, shared=self.is_remote)
-            try:
-                self._check_counts(is_new=is_new)
-            except BaseException:
-                self.catalog.close()
-                raise
-        except BaseException:
-            self.vector_store.close()
-            raise
+            undo.callback(self.catalog.close)
+            self._check_counts(is_new=is_new)
+            undo.pop_all()
 
     @property
     def version(self) -> int:
-        """Grows with every change; views and cached answers carry the version they were made from."""
         return self.catalog.version()
 
     @property
@@ -287,8 +428,7 @@ class StoredNodes:
         return self.stores.is_remote
 
     def count(self) -> int:
-        version = self.version
-        known = self._counted
+        version, known = self.version, self._counted
         if known[0] != version:
             known = self._counted = (version, self.vector_store.count())
         return known[1]

@@ -44,8 +44,7 @@ from agentic_retriever.errors import (
 )
 from agentic_retriever.filters import normalise
 from agentic_retriever.indices import Index, IndexProfile
-from agentic_retriever.indices.measured import MeasuredStrategies
-from agentic_retriever.indices.profile import MAX_TERMS
+from agentic_retriever.indices.profile import MAX_TERMS, MeasuredStrategies
 from agentic_retriever.llm import TieredClient
 from agentic_retriever.llm.prompts import VERSION
 from agentic_retriever.pipeline.answers import as_response, copied_answer, kept_answer, worth_keeping

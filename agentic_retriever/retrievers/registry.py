@@ -14,7 +14,7 @@ from typing import Final
 
 from agentic_retriever.errors import ConfigError, NoEligibleStrategyError, UnknownStrategyError, unknown_name
 from agentic_retriever.indices import Index
-from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
+from agentic_retriever.indices.profile import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers.base import AdapterSettings, RetrieverAdapter
 from agentic_retriever.retrievers.chunk_decoupling import ChunkDecouplingRetriever
 from agentic_retriever.retrievers.hybrid import HybridRetriever

@@ -26,10 +26,7 @@ from llama_index.core import PropertyGraphIndex, StorageContext, VectorStoreInde
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.vector_stores import SimpleVectorStore
-from llama_index.core.vector_stores.types import (
-    BasePydanticVectorStore,
-    VectorStoreQueryResult,
-)
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryResult
 
 from agentic_retriever.errors import (
     DeadlineExceededError,

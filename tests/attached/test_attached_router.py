@@ -9,15 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from attached_material import (
-    ScriptedRetriever,
-    contracts,
-    query_engine,
-    scored,
-    settings_state,
-    vector_index,
-    where,
-)
+from attached_material import ScriptedRetriever, contracts, query_engine, scored, settings_state, vector_index, where
 from llama_index.core.schema import Document, TextNode
 
 from agentic_retriever import AgenticRouter, RouterConfig

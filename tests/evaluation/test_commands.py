@@ -10,7 +10,7 @@ import sys
 import pytest
 from evaluation_material import BOAT_QUERIES, BOATS, write_beir, write_lines
 
-from agentic_retriever.indices.measured import MEASURED_FILE
+from agentic_retriever.indices.profile import MEASURED_FILE
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Strategy
 

@@ -4,7 +4,7 @@ import pytest
 from store_tools import in_threads
 
 from agentic_retriever.errors import StoreClosedError, StoreDamagedError
-from agentic_retriever.indices.catalog import CATALOG_FILE, Catalog, CatalogCounts, CatalogEntry
+from agentic_retriever.indices.stored_nodes import CATALOG_FILE, Catalog, CatalogCounts, CatalogEntry
 
 
 def entry(doc_id, *, root="/r", text="text", content_hash="h1"):

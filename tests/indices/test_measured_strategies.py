@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import StoreDamagedError
-from agentic_retriever.indices.measured import MEASURED_FILE, MeasuredStrategies, StrategyMeasure
+from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies, StrategyMeasure
 from agentic_retriever.schema import Strategy
 
 MEASURES = st.builds(

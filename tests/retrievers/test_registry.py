@@ -6,7 +6,7 @@ import pytest
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import StoreError, UnknownStrategyError
-from agentic_retriever.indices.measured import MeasuredStrategies, StrategyMeasure
+from agentic_retriever.indices.profile import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers import REGISTRY, Fusion, RetrieverAdapter, build_adapter, cards, spec_of
 from agentic_retriever.schema import Strategy, View
 from agentic_retriever.testing.retriever_contract import RetrieverContract

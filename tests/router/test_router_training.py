@@ -10,7 +10,7 @@ from llama_index.core.schema import Document
 from small_indexes import PLANETS, documents
 
 from agentic_retriever import AgenticRouter, RouterConfig, Strategy
-from agentic_retriever.indices.measured import MEASURED_FILE, MeasuredStrategies, StrategyMeasure
+from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies, StrategyMeasure
 from agentic_retriever.pipeline.query import Question, answer_key
 from agentic_retriever.resources import TrainingFiles
 from agentic_retriever.retrievers import FUSION_FILE

@@ -199,7 +199,6 @@ class AttachedIndex(_Attached):
         return words | {View.CHUNKS} if self._is_dense else words
 
     def serves(self, strategy: Strategy, needs: Collection[View]) -> bool:
-        """Tell whether it can serve a strategy with these needs; without vectors, those that can do with words."""
         return self.views.issuperset(needs) if self._is_dense else strategy in _WORDS_ALONE
 
     def load(self, progress: Progress | None = None) -> Snapshot:
@@ -254,7 +253,6 @@ class AttachedIndex(_Attached):
         return self._current().metadata
 
     def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
-        """Return the ids of the nodes that satisfy filters, exactly; with ``known_only`` a field must be known."""
         found = self.metadata().candidates(filters, known_only=known_only)
         if found.exact or not found:
             return found
@@ -269,7 +267,6 @@ class AttachedIndex(_Attached):
         return self._snapshot or self.load()
 
     def _read(self, version: int, before: Snapshot | None, progress: Progress) -> Snapshot:
-        """Read all nodes and derive the views."""
         nodes, sources = guarded(f"reading the nodes of index {self.name}", self._nodes)
         try:
             sampled, rows = self._sample(nodes, progress)
@@ -321,7 +318,6 @@ class AttachedIndex(_Attached):
         return chosen, self._embedded(self._router, [texts[i] for i in chosen], progress)
 
     def _background(self, nodes: Sequence[ProfiledNode], progress: Progress) -> tuple[float, float] | None:
-        """Return mean and deviation of the cosine of unrelated nodes by the index's own model, if it is another."""
         if self._own is None or self._own is self._router:
             return None
         node_ids = [node.node_id for node in nodes]
@@ -370,7 +366,6 @@ class AttachedRetriever(_Attached):
         )
 
     def serves(self, strategy: Strategy, needs: Collection[View]) -> bool:  # noqa: ARG002 - as other indexes
-        """Tell whether it can serve a strategy: ``vector``, by being asked."""
         return strategy is Strategy.VECTOR
 
     def refresh(self) -> None:
@@ -382,7 +377,6 @@ class AttachedRetriever(_Attached):
         return 1
 
     def profile(self) -> IndexProfile:
-        """Return a profile made from the description alone."""
         known, version = self._profile, self.version
         if known is None or known.version != version:
             vector = embed_description(self.embedding, self.name, self.description)
@@ -526,7 +520,6 @@ class AttachedVectorStore(BasePydanticVectorStore):
             fetched *= _GROWTH
 
     def _asked(self, vector: list[float], depth: int, node_ids: list[str] | None) -> list[Hit]:
-        """Ask the foreign store."""
         store = self._store
         if store is None:
             return []
@@ -571,7 +564,6 @@ class CatchingUp:
         self._pid = os.getpid()
 
     def run(self, timeout_s: float) -> str | None:
-        """Do the work, or wait for whoever does it already."""
         with self._lock:
             running = self._running
             is_over = running is None or self._pid != os.getpid()  # a fork leaves its threads behind
@@ -632,7 +624,6 @@ class WatchedVersion:
             return self._version
 
     def grow(self) -> int:
-        """Count as changed, and return the new version."""
         with self._lock:
             self._version += 1
             return self._version

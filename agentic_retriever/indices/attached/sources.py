@@ -38,8 +38,6 @@ Vectors: TypeAlias = "tuple[list[str], npt.NDArray[np.float32]]"  # ids, and the
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """What can be used of an object."""
-
     kind: str
     source: NodeSource | None = None  # All its nodes, or None where they cannot be listed
     vector_store: BasePydanticVectorStore | None = None  # Where they are searched by vectors, or None
@@ -48,7 +46,6 @@ class Recognised:
 
 
 def recognise(name: str, given: object) -> Recognised:
-    """Find out what can be used of an object."""
     kind = type(given).__name__
     if isinstance(given, VectorStoreIndex):
         return _vector_index(name, given, kind)
@@ -142,7 +139,6 @@ def _complete(
 
 
 def _check_texts(name: str, source: DocstoreSource, known: int) -> None:
-    """See that nodes that are listed can be read."""
     if known and not guarded(f"reading index {name}", lambda: any(True for _ in source.nodes())):
         raise IndexingError(
             f"index {name!r} lists {known:,} nodes and its docstore has none of them; load it together with its "
@@ -168,7 +164,6 @@ class NodeSource:
         return []
 
     def source_text(self, doc_id: str) -> str | None:  # noqa: ARG002 - vector stores keep nodes, not documents
-        """Return the text of a source document, where the index has kept it."""
         return None
 
     def vectors(self, node_ids: Sequence[str]) -> Vectors:  # noqa: ARG002 - for those that have vectors
@@ -220,8 +215,6 @@ def listed_ids(struct: object) -> list[str] | None:
 
 
 class DocstoreSource(NodeSource):
-    """Reads the nodes that an index lists from its docstore."""
-
     def __init__(self, index: BaseIndex[Any], vector_store: object = None) -> None:
         self._index = index
         self._vectors = vector_store if isinstance(vector_store, SimpleVectorStore) else None
@@ -231,7 +224,6 @@ class DocstoreSource(NodeSource):
         return len(self._node_ids())
 
     def nodes(self) -> Iterable[BaseNode]:
-        """Go through the nodes that are listed and still there."""
         node_ids = self._node_ids()
         for at in range(0, len(node_ids), _PAGE):
             yield from self.get(node_ids[at : at + _PAGE])
@@ -262,7 +254,6 @@ class DocstoreSource(NodeSource):
         return len(known), last, digest, len(self._held())
 
     def imprint(self) -> Hashable:
-        """Ids of all nodes, with their hashes where the docstore is in memory."""
         node_ids, docstore = self._node_ids(), self._index.docstore
         if not self._is_local():
             return hash(tuple(node_ids))
@@ -317,7 +308,6 @@ class OwnStoreSource(NodeSource):
         return self._store.count() if self._is_local else None
 
     def imprint(self) -> Hashable:
-        """Ids of all nodes; on a server, their number."""
         return hash(tuple(self._store.node_ids())) if self._is_local else self._store.count()
 
 

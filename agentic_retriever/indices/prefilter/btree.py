@@ -27,13 +27,11 @@ MANY: Final = 16  # from so many bitmaps on it is faster to join them all at onc
 
 
 def bitmap_of(rows: Rows) -> BitMap:
-    """Make a bitmap of row numbers, in any order."""
     # Only an ``array`` takes the fast way into it.
     return BitMap(array("I", np.ascontiguousarray(rows, dtype=np.uint32).tobytes()))
 
 
 def rows_of(bitmap: BitMap) -> Rows:
-    """List the rows of a bitmap, ascending."""
     return np.frombuffer(bitmap.to_array(), dtype=np.uint32)
 
 
@@ -163,14 +161,12 @@ class Leaf:
         return key.item() if isinstance(key, np.generic) else key
 
     def entries(self) -> tuple[Keys, Rows]:
-        """Return keys and rows of the same length."""
         if self.rows is not None:
             return self.keys, self.rows
         rows = rows_of(self.bitmap)
         return np.repeat(self.keys, len(rows)), rows
 
     def part(self, start: int, end: int) -> BitMap:
-        """Return the rows of the keys from one position to another."""
         if end - start == len(self.keys):
             return self.bitmap
         return BitMap() if self.rows is None else bitmap_of(self.rows[start:end])
@@ -297,7 +293,6 @@ class BPlusTree:
                 waiting.extend(reversed(node.children))
 
     def entries(self) -> tuple[Keys, Rows]:
-        """Return all keys, ascending, and their rows."""
         parts = [leaf.entries() for leaf in self.leaves()]
         if not parts:
             return np.empty(0), np.empty(0, dtype=np.uint32)

@@ -211,7 +211,6 @@ class Compiler:
 
 
 def _compared(keys: BPlusTree, side: Side) -> Matcher:
-    """Passed by the rows that have a key on one side of a bound."""
     low, high = keys.count(side)
     return Matcher(lambda within: keys.find(side, within), low, high, cost=min(high, _cost(keys.bitmap)))
 

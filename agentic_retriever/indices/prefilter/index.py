@@ -94,7 +94,6 @@ class CandidateSet(AbstractSet[str]):
         return f"{type(self).__name__}(count={len(self)}, exact={self.exact})"
 
     def numbers(self) -> Rows:
-        """List the nodes' numbers, rising, ``(count,)``."""
         return rows_of(self._rows)
 
     def narrowed(self, node_ids: Iterable[str]) -> CandidateSet:
@@ -108,8 +107,6 @@ class CandidateSet(AbstractSet[str]):
 
 
 class PlanKind(str, Enum):
-    """Ways to run a filtered vector search."""
-
     NONE = "none"  # nothing satisfies the filter, so no query is made
     IDS = "ids"  # few nodes do, and the query gets their ids beside the filter
     PUSH_DOWN = "push_down"  # the query gets the filter
@@ -165,12 +162,10 @@ class MetadataIndex:
         return None if snapshot is None else cls(snapshot, aliases)
 
     def save(self, folder: Path) -> None:
-        """Write the index into a folder, whole or not at all, in place of what was there."""
         self._snapshot.save(folder)
 
     @property
     def version(self) -> int:
-        """Version of the index that it was made from."""
         return self._snapshot.version
 
     def __len__(self) -> int:
@@ -303,7 +298,6 @@ class VectorRows:
         self._row_of_number = np.fromiter(known, dtype=np.int64)
 
     def nearest(self, vector: Sequence[float], among: Iterable[str], top_k: int) -> list[tuple[str, float]] | None:
-        """Find the nearest of some nodes."""
         query = np.asarray(vector, dtype=np.float32)
         norm = float(np.linalg.norm(query))
         if query.shape != self._matrix.shape[1:] or not np.isfinite(norm) or norm == 0:
@@ -353,7 +347,6 @@ class VectorRowsView:
         return None
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until what is being read has been read, at most so many seconds."""
         reader = self._reader
         if reader is not None:
             reader.join(timeout_s)

@@ -149,7 +149,6 @@ class FieldIndex:
         return replace(self, present=self.present - rows, unindexed=self.unindexed - rows, **parts)
 
     def renumber(self, numbers: Rows) -> FieldIndex:
-        """Return the index under other row numbers: row ``r`` becomes ``numbers[r]``."""
         parts: dict[str, Any] = {name: getattr(self, name).renumber(numbers) for name in _PARTS}
         parts |= {name: bitmap_of(numbers[rows_of(getattr(self, name))]) for name in ("present", "unindexed")}
         return replace(self, **parts)
@@ -267,7 +266,6 @@ class Snapshot:
 
     @classmethod
     def build(cls, items: Iterable[Item], version: int) -> Snapshot:
-        """Index many nodes at once."""
         node_ids, columns = _clustered(*_read(items, first=0))
         size = len(node_ids)
         budget = _text_budget(size)
@@ -318,7 +316,6 @@ class Snapshot:
         )
 
     def save(self, folder: Path) -> None:
-        """Write it into a folder, whole or not at all."""
         snapshot = self.compact()
         numbers = snapshot.numbers
         arrays: Arrays = {"ids": np.frombuffer(numbers.text, dtype=np.uint8), "id_starts": np.asarray(numbers.starts)}
@@ -371,7 +368,6 @@ def _field_facts(name: str, index: FieldIndex, arrays: Arrays) -> dict[str, Any]
 
 
 def _field_of(facts: Mapping[str, Any], arrays: Arrays) -> FieldIndex:
-    """Read back what :func:`_field_facts` described."""
     data, ends = arrays[facts["bitmaps"]["bytes"]].tobytes(), arrays[facts["bitmaps"]["ends"]].tolist()
     present, texts, *postings = (BitMap.deserialize(data[start:end]) for start, end in pairwise([0, *ends]))
     words = dict(zip(facts["values"], postings, strict=True))
@@ -468,7 +464,6 @@ def _in_use(fields: Mapping[str, FieldIndex]) -> dict[str, FieldIndex]:
 
 
 def _text_budget(nodes: int) -> int:
-    """How many bytes the texts of all fields may take."""
     return max(TEXT_BYTES, TEXT_BYTES_PER_NODE * nodes)
 
 
