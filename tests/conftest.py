@@ -30,8 +30,8 @@ def endpoints(monkeypatch):
     """Changes how often the models made from now on are asked again, and when and how long they are left alone."""
 
     def change(retries=2, **breaker):
-        monkeypatch.setattr("agentic_retriever.llm.build.RetryPolicy", partial(RetryPolicy, retries=retries))
-        monkeypatch.setattr("agentic_retriever.llm.build.Breaker", partial(Breaker, **breaker))
+        monkeypatch.setattr("agentic_retriever.llm.tiers.RetryPolicy", partial(RetryPolicy, retries=retries))
+        monkeypatch.setattr("agentic_retriever.llm.tiers.Breaker", partial(Breaker, **breaker))
 
     return change
 

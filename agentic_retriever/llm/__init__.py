@@ -1,6 +1,5 @@
 """The seam to language models: tiers, one retry loop, breakers, total deadlines, costs and typed errors."""
 
-from agentic_retriever.llm.build import build_client
 from agentic_retriever.llm.calls import (
     AsyncPieces,
     AsyncReplyStream,
@@ -16,10 +15,9 @@ from agentic_retriever.llm.calls import (
     spent_on,
     spent_on_failure,
 )
-from agentic_retriever.llm.client import Endpoint, LLMClient, RetryPolicy
-from agentic_retriever.llm.prices import FREE, CostReport, Price, PriceTable
+from agentic_retriever.llm.client import FREE, CostReport, Endpoint, LLMClient, Price, PriceTable, RetryPolicy
 from agentic_retriever.llm.replies import Choice, containers, json_values, read_choice, without_thoughts
-from agentic_retriever.llm.tiers import TieredClient, TierHealth
+from agentic_retriever.llm.tiers import TieredClient, TierHealth, build_client
 from agentic_retriever.schema import Attempt, FailureKind
 from agentic_retriever.threads import Breaker, BreakerState
 

@@ -51,18 +51,14 @@ _NOT_SENT: Final = (BudgetExceededError, ModelPausedError, OverloadedError)
 class TierNeeds:
     """What decides which tier is asked first, and which may be asked at all.
 
-    Attributes:
-        complexity: A complex question goes to the cloud tier first.
-        context_chars: Characters of source text in the prompt; a long context goes to the cloud tier first.
-        force_cloud: Whether the caller wants the cloud tier first.
-        budget: Its ``max_usd`` is the most that the call may cost, prompt and longest answer, and a model whose price
-            is not known is not asked under a limit; its ``max_llm_calls`` is the most models that may be asked one
-            after another. Its time is not looked at, as the call has a timeout of its own.
+    Of ``budget``, ``max_usd`` is the most that the call may cost, prompt and longest answer (a model whose price is not
+    known is not asked under a limit), and ``max_llm_calls`` the most models that may be asked one after another. Its
+    time is not looked at, as the call has a timeout of its own.
     """
 
-    complexity: Complexity = Complexity.SIMPLE
-    context_chars: int = 0
-    force_cloud: bool = False
+    complexity: Complexity = Complexity.SIMPLE  # a complex question goes to the cloud tier first
+    context_chars: int = 0  # of source text in the prompt; a long context goes to the cloud tier first
+    force_cloud: bool = False  # whether the caller wants the cloud tier first
     budget: Budget = NO_LIMITS
 
 
@@ -114,8 +110,7 @@ class ModelClient(Protocol):
 class StreamsReplies(Protocol):
     """A client that can also answer piece by piece."""
 
-    def stream(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> ReplyStream:
-        """Answer a prompt piece by piece."""
+    def stream(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> ReplyStream: ...
 
 
 def estimate_tokens(text: str) -> int:
@@ -134,14 +129,8 @@ def spent_on(attempts: Sequence[Attempt]) -> tuple[TierUsage, ...]:
 
 
 def _usage(one: Attempt | LLMReply) -> TierUsage:
-    return TierUsage(
-        tier=one.tier,
-        model=one.model,
-        calls=1,
-        prompt_tokens=one.prompt_tokens,
-        completion_tokens=one.completion_tokens,
-        usd=one.usd or 0.0,
-    )
+    tokens = {"prompt_tokens": one.prompt_tokens, "completion_tokens": one.completion_tokens}
+    return TierUsage(tier=one.tier, model=one.model, calls=1, usd=one.usd or 0.0, **tokens)
 
 
 def random_boundary() -> str:
@@ -159,11 +148,8 @@ def ask(
 ) -> LLMReply:
     """Ask a model for something other than an answer, such as a choice; its reply comes without its thoughts, and cut.
 
-    ``prompt`` writes the prompt with a boundary, and raises ``SynthesisError`` for one that occurs in the texts.
-
-    Raises:
-        LLMError: If the model failed, or no boundary could be drawn that the texts do not contain.
-        DeadlineExceededError: If it did not answer in time.
+    ``prompt`` writes the prompt with a boundary, and raises ``SynthesisError`` for one that occurs in the texts; when
+    several in a row do, that is an ``LLMError`` like a failure of the model.
     """
     refused: SynthesisError | None = None
     for _ in range(_DRAWS):
@@ -172,10 +158,7 @@ def ask(
         except SynthesisError as err:
             refused = err
             continue
-        if needs is None:
-            reply = client.complete(text, timeout_s=timeout_s)
-        else:
-            reply = client.complete(text, timeout_s=timeout_s, needs=needs)
+        reply = client.complete(text, timeout_s=timeout_s, needs=needs)
         return replace(reply, text=without_thoughts(reply.text))
     raise LLMError(f"{_DRAWS} boundaries in a row occur in the texts; pass a better source of randomness") from refused
 
@@ -191,9 +174,7 @@ def spent_on_failure(client: ModelClient, failure: AgenticRetrieverError) -> tup
 
 # What can go wrong with a model call, told apart without importing any provider's package.
 
-FAILURES: Final = (LLMError, DeadlineExceededError)
-"""How a model call fails; anything else is a defect or an interrupt."""
-
+FAILURES: Final = (LLMError, DeadlineExceededError)  # anything else is a defect or an interrupt
 _HINTS: Final = {
     FailureKind.TIMEOUT: "allow more time with llm_timeout_s, or take a faster model",
     FailureKind.UNREACHABLE: "check that it runs and that its address is right",
@@ -205,7 +186,6 @@ _HINTS: Final = {
     FailureKind.SERVER: "try again, or take another model",
     FailureKind.OUTPUT: "try again, or take another model",
 }
-
 _BY_STATUS: Final = {
     401: FailureKind.AUTHENTICATION,
     402: FailureKind.PAYMENT,
@@ -215,7 +195,6 @@ _BY_STATUS: Final = {
     429: FailureKind.RATE_LIMITED,
     504: FailureKind.TIMEOUT,
 }
-
 _OWN: Final[tuple[tuple[type[AgenticRetrieverError], FailureKind], ...]] = (
     (LLMOutputError, FailureKind.OUTPUT),
     (ModelPausedError, FailureKind.PAUSED),
@@ -242,9 +221,9 @@ def failure_kind(err: BaseException) -> FailureKind:
     Providers' errors are known by their HTTP status and by the names of their classes, so that any LlamaIndex model is
     covered and none has to be installed. An error never seen before is ``OTHER``.
     """
-    own = next((kind for cls, kind in _OWN if isinstance(err, cls)), None)
-    if own is not None:
-        return own
+    for own, kind in _OWN:
+        if isinstance(err, own):
+            return kind
     if isinstance(err, WithheldError):
         return err.kind
     if isinstance(err, LLMError) and err.__cause__ is not None:
@@ -280,12 +259,8 @@ def own_error(err: BaseException, *, who: str, timeout_s: float, secrets: Sequen
     detail = f"HTTP {status}" if isinstance(status, int) and status > 0 else type(err).__name__
     if kind is FailureKind.TIMEOUT:
         detail += f", {timeout_s:.1f} s"
-    text = f"{who}: {kind.value} ({detail}); {_HINTS.get(kind, 'see the cause')}"
-    kinds: dict[FailureKind, type[AgenticRetrieverError]] = {
-        FailureKind.TIMEOUT: DeadlineExceededError,
-        FailureKind.OUTPUT: LLMOutputError,
-    }
-    error = kinds.get(kind, LLMError)(text)
+    ours = {FailureKind.TIMEOUT: DeadlineExceededError, FailureKind.OUTPUT: LLMOutputError}.get(kind, LLMError)
+    error = ours(f"{who}: {kind.value} ({detail}); {_HINTS.get(kind, 'see the cause')}")
     error.__cause__ = WithheldError(err) if _holds_secret(err, secrets) else err
     return error
 
@@ -293,11 +268,9 @@ def own_error(err: BaseException, *, who: str, timeout_s: float, secrets: Sequen
 def _holds_secret(err: BaseException, secrets: Sequence[str]) -> bool:
     seen: BaseException | None = err
     for _ in range(8):
-        if seen is None:
-            return False
-        if any(secret and secret in f"{seen!s} {seen!r}" for secret in secrets):
+        if seen is not None and any(secret and secret in f"{seen!s} {seen!r}" for secret in secrets):
             return True
-        seen = seen.__cause__ or seen.__context__
+        seen = seen and (seen.__cause__ or seen.__context__)
     return False
 
 
@@ -305,8 +278,7 @@ def _holds_secret(err: BaseException, secrets: Sequence[str]) -> bool:
 #
 # A provider's client limits each read and knows no total time. The hooks made here give each request no more than the
 # time that its call has left, and keep hold of its connection, so that a call that was given up ends at once: its
-# thread
-# and its socket do not wait for the server.
+# thread and its socket do not wait for the server.
 
 T = TypeVar("T")
 
@@ -378,19 +350,16 @@ class CallWatch:
 
 def event_hooks() -> dict[str, list[Callable[..., Any]]]:
     """Return the hooks for an ``httpx.Client`` whose calls are to be seen."""
-    return {"request": [_on_request], "response": [_on_response]}
 
+    def hook(see: Callable[[CallWatch, Any], None]) -> Callable[[Any], None]:
+        def tell_watch(event: object) -> None:
+            watch = _CURRENT.get()
+            if watch is not None:
+                see(watch, event)
 
-def _on_request(request: httpx.Request) -> None:
-    watch = _CURRENT.get()
-    if watch is not None:
-        watch.starts(request)
+        return tell_watch
 
-
-def _on_response(response: httpx.Response) -> None:
-    watch = _CURRENT.get()
-    if watch is not None:
-        watch.answered(response)
+    return {"request": [hook(CallWatch.starts)], "response": [hook(CallWatch.answered)]}
 
 
 def _cut(connection: Any) -> None:  # noqa: ANN401 - httpcore.NetworkStream, which has no public type in httpx
@@ -407,8 +376,6 @@ def retry_after_s(headers: Mapping[str, str], now: Callable[[], float] = time.ti
     ``headers`` have names in lower case, or ignore case; ``now`` gives seconds since 1970.
     """
     value = str(headers.get("retry-after") or "").strip()
-    if not value:
-        return None
     try:
         seconds = float(value)
     except ValueError:
@@ -420,32 +387,24 @@ def retry_after_s(headers: Mapping[str, str], now: Callable[[], float] = time.ti
 
 
 def model_name(llm: LLM) -> str:
-    """Return a model's name without asking its server."""
-    # Not llm.metadata: for Ollama without a context window that is a network call.
-    for name in ("model", "model_name"):
-        value = getattr(llm, name, None)
-        if isinstance(value, str) and value.strip():
-            return value
-    return type(llm).__name__
+    """Return a model's name without asking its server, which ``llm.metadata`` of Ollama may do."""
+    names = (getattr(llm, "model", None), getattr(llm, "model_name", None))
+    return next((name for name in names if isinstance(name, str) and name.strip()), type(llm).__name__)
 
 
 def is_ollama(llm: LLM) -> bool:
-    """Tell whether a model runs on an Ollama server."""
     return any(cls.__name__ == "Ollama" and "ollama" in cls.__module__ for cls in type(llm).__mro__)
 
 
 def model_window(llm: LLM) -> int:
     """Return the tokens that a model's context holds, without asking its server; 4,096 if it does not say."""
-    own = getattr(llm, "context_window", None)
-    if isinstance(own, int) and own > 0:
-        return own
-    if is_ollama(llm):
-        return _DEFAULT_WINDOW
-    try:
-        window = llm.metadata.context_window
-    except Exception:  # noqa: BLE001 - the seam to foreign code: models raise whatever they like for unknown names
-        return _DEFAULT_WINDOW
-    return window if window > 0 else _DEFAULT_WINDOW
+    window = getattr(llm, "context_window", None)
+    if not (isinstance(window, int) and window > 0) and not is_ollama(llm):
+        try:
+            window = llm.metadata.context_window
+        except Exception:  # noqa: BLE001 - the seam to foreign code: models raise whatever they like for unknown names
+            return _DEFAULT_WINDOW
+    return window if isinstance(window, int) and window > 0 else _DEFAULT_WINDOW
 
 
 @dataclass(slots=True)
@@ -480,11 +439,6 @@ class Ending:
     def cut(self) -> bool:
         """Whether the answer stopped short, or stopped without saying that it was done."""
         return self.reason in _CUT or (self.announced and not self.done)
-
-    @property
-    def failed(self) -> bool:
-        """Whether the provider says that it failed within the answer, as OpenRouter does with ``"error"``."""
-        return self.reason == "error"
 
 
 def _field(raw: object, name: str) -> object:
@@ -549,10 +503,7 @@ class Canceller:
 class TokenFeed:
     """Brings the pieces of one streamed reply from the thread that reads it to the one that shows it.
 
-    Args:
-        who: The model, for messages.
-        limit_s: Seconds until the last piece.
-        watch: The call behind it, to be cut when the reader goes away.
+    The last piece must come within ``limit_s``; the call that ``watch`` sees is cut when the reader goes away.
     """
 
     def __init__(self, who: str, limit_s: float, watch: CallWatch) -> None:
@@ -594,13 +545,7 @@ class TokenFeed:
         self._watch.cancel()
 
     def tokens(self) -> Generator[str, None, None]:
-        """Yield the pieces as they come; blank ones before the first word are held back.
-
-        Raises:
-            DeadlineExceededError: If the time ran out.
-            StreamStopped: If the reader went away.
-            BaseException: Whatever the model's client raised.
-        """
+        """Yield the pieces as they come, blank ones before the first word held back; raise what the client raised."""
         seen = held = ""
         while True:
             item = self._next()
@@ -645,15 +590,11 @@ class ReplyStream:
 
     Nothing is asked before the first piece is wanted; the time counts from then. A stream that is closed, left by
     ``with`` or forgotten ends its call at once.
-
-    Attributes:
-        text: What came so far.
-        reply: The whole reply with its accounts, once the stream has ended by itself.
     """
 
     def __init__(self, run: Callable[[Canceller], Generator[str, None, LLMReply]]) -> None:
-        self.text = ""
-        self.reply: LLMReply | None = None
+        self.text = ""  # what came so far
+        self.reply: LLMReply | None = None  # once the stream has ended by itself
         self._canceller = Canceller()
         self._pieces = run(self._canceller)
 
@@ -689,24 +630,18 @@ class Pieces(Protocol):
     """Text that comes piece by piece and can be given up from another thread."""
 
     def __iter__(self) -> Iterator[str]: ...
-
-    def close(self) -> None:
-        """Give the rest up."""
+    def close(self) -> None: ...
 
 
 class AsyncPieces:
-    """Reads pieces for ``async for`` in a thread that ``caller`` starts; the event loop is never blocked.
-
-    Attributes:
-        text: What came so far.
-    """
+    """Reads pieces for ``async for`` in a thread that ``caller`` starts; the event loop is never blocked."""
 
     def __init__(self, stream: Pieces, caller: DeadlineCaller) -> None:
         self._stream = stream
         self._caller = caller
         self._queue: asyncio.Queue[object] | None = None
         self._ended = False
-        self.text = ""
+        self.text = ""  # what came so far
         weakref.finalize(self, stream.close)
 
     def __aiter__(self) -> Self:

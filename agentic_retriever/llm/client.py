@@ -1,22 +1,31 @@
-"""One model behind one call that ends in time and fails in one way: its retries, its breaker, its price."""
+"""One model behind one call that ends in time and fails in one way: its price, its retries, its breaker."""
 
 from __future__ import annotations
 
+import json
 import random
+import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from agentic_retriever.errors import (
     AgenticRetrieverError,
     BudgetExceededError,
+    ConfigError,
     DeadlineExceededError,
     LLMError,
     LLMOutputError,
     ModelPausedError,
     OverloadedError,
     StreamBrokenError,
+    unknown_name,
 )
 from agentic_retriever.llm.calls import (
     FAILURES,
@@ -35,30 +44,145 @@ from agentic_retriever.llm.calls import (
     own_error,
     result_of,
 )
-from agentic_retriever.schema import Attempt, FailureKind, Tier
-from agentic_retriever.threads import DeadlineCaller
+from agentic_retriever.schema import Attempt, FailureKind, Record, Tier, frozen
+from agentic_retriever.threads import Breaker, DeadlineCaller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator, Sequence
 
     from llama_index.core.llms import LLM
+    from pydantic_core import ErrorDetails
 
-    from agentic_retriever.llm.prices import Price
-    from agentic_retriever.threads import Breaker, Ticket
+    from agentic_retriever.schema import TierUsage
+    from agentic_retriever.threads import Ticket
 
-MAX_RETRIES: Final = 2
-"""One call sends at most three requests to an endpoint."""
+# What models cost: a dated table in the package, and the user's own on top of it.
 
-MIN_REQUEST_S: Final = 0.25
-"""Seconds that a request needs to have left after the wait; with less, the failure that was seen says more."""
+_STRICT: Final = ConfigDict(frozen=True, strict=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
+
+class Price(BaseModel):
+    """The price of one model."""
+
+    model_config = _STRICT
+
+    in_usd: float = Field(ge=0, validation_alias="in")  # for a million tokens of the prompt
+    out_usd: float = Field(ge=0, validation_alias="out")  # for a million tokens of the answer
+    context_tokens: int | None = Field(default=None, gt=0, validation_alias="context")
+
+    @property
+    def free(self) -> bool:
+        return self.in_usd == 0 and self.out_usd == 0
+
+    def cost_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
+        return (prompt_tokens * self.in_usd + completion_tokens * self.out_usd) / 1_000_000
+
+
+FREE: Final = Price(in_usd=0.0, out_usd=0.0)  # of a model on the user's own machine, such as any Ollama model
+
+
+class PriceTable(BaseModel):
+    """Prices by the model's name at OpenRouter, the day on which they held, and where they are from."""
+
+    model_config = _STRICT
+
+    as_of: str = ""
+    source: str = ""
+    unit: Any = Field(default=None, repr=False)  # for the reader of the file
+    prices: Annotated[Mapping[str, Price], AfterValidator(frozen)] = Field(validation_alias="models")
+
+    @classmethod
+    def load(cls, path: str | Path | None = None) -> PriceTable:
+        """Read the table of the package and, on top of it, a file of the same form.
+
+        The file is a JSON object with ``models``: by name, ``in`` and ``out`` in USD per million tokens and, if known,
+        ``context`` in tokens; ``as_of`` and ``source`` are taken over if given, ``unit`` is for the reader. Its models
+        replace those of the package, all others stay. Any other file is a ``ConfigError``.
+        """
+        packaged = resources.files("agentic_retriever.llm").joinpath("prices.json").read_text(encoding="utf-8")
+        table = cls._parse(json.loads(packaged), "prices.json of the package")
+        if not path:
+            return table
+        try:
+            own = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as err:
+            raise ConfigError(
+                f"setting prices_file: cannot read {path} ({type(err).__name__}); make it a readable JSON file"
+            ) from err
+        added = cls._parse(own, str(path))
+        about = {"as_of": added.as_of or table.as_of, "source": added.source or table.source}
+        return cls(**about, prices={**table.prices, **added.prices})
+
+    @classmethod
+    def _parse(cls, data: object, where: str) -> PriceTable:
+        try:
+            return cls.model_validate(data)
+        except ValidationError as err:
+            raise ConfigError(f"setting prices_file: {where}{_what_is_wrong(err.errors()[0])}") from None
+
+    def price(self, model: str) -> Price | None:
+        """Return the price of a model, or ``None`` if the table does not know it.
+
+        Without its maker, the name must end just one entry; with the suffix ``:free`` it is free, as at OpenRouter.
+        """
+        if model.endswith(":free"):
+            return FREE
+        known = self.prices.get(model)
+        if known is not None or "/" in model:
+            return known
+        named = [price for name, price in self.prices.items() if name.rpartition("/")[2] == model]
+        return named[0] if len(named) == 1 else None
+
+
+def _what_is_wrong(problem: ErrorDetails) -> str:
+    """Say what is wrong with a file of prices, in terms of its keys."""
+    keys = problem["loc"]
+    entry = f": {str(keys[1])[:80]!r}" if len(keys) > 1 else ""
+    if problem["type"] == "extra_forbidden":
+        known = ("in", "out", "context") if entry else ("as_of", "source", "unit", "models")
+        return f"{entry}: {unknown_name('key', str(keys[-1]), known)}"
+    if entry:
+        return f'{entry} needs "in" and "out" from 0 in USD per million tokens, and "context" in tokens or not at all'
+    if keys and keys[0] in {"as_of", "source"}:
+        return f': "{keys[0]}" must be a text'
+    return ' must be a JSON object with "models" by name'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostReport(Record):
+    """What a number of calls cost, and what they would have cost on the cloud model alone."""
+
+    usd: float  # what was paid, as far as prices are known
+    cloud_only_usd: float | None  # of the same tokens; None if the price of the cloud model is not known
+    saved_usd: float | None  # the difference; None likewise
+    local_share: float  # of the calls, those to models without a price, in [0, 1]; 0 without calls
+    calls: int
+    unpriced_calls: int  # to models whose price is not known; they count 0 in usd
+
+
+def cost_report(spent: Sequence[TierUsage], prices: Mapping[str, Price | None], cloud: Price | None) -> CostReport:
+    """Compare what was spent with what the cloud model alone would have cost; a missing price is not known."""
+    calls = sum(one.calls for one in spent)
+    usd = sum(one.usd for one in spent)
+    asked = [(one.calls, prices.get(one.model)) for one in spent]
+    cloud_usd = None if cloud is None else sum(cloud.cost_usd(u.prompt_tokens, u.completion_tokens) for u in spent)
+    return CostReport(
+        usd=usd,
+        cloud_only_usd=cloud_usd,
+        saved_usd=None if cloud_usd is None else cloud_usd - usd,
+        local_share=sum(n for n, price in asked if price is not None and price.free) / max(1, calls),
+        calls=calls,
+        unpriced_calls=sum(n for n, price in asked if price is None),
+    )
+
+
+# How one model is called.
+
+MAX_RETRIES: Final = 2  # one call sends at most three requests to an endpoint
+MIN_REQUEST_S: Final = 0.25  # that a request must have left after the wait; with less, the failure seen says more
+# Failures that may pass by themselves. A refused key, model or request (400, 401, 402, 404) stays refused; after a
+# timeout no time is left; and at temperature 0 the same prompt brings the same unusable reply.
 RETRIED: Final = frozenset({FailureKind.UNREACHABLE, FailureKind.RATE_LIMITED, FailureKind.SERVER})
-"""Failures that may pass by themselves.
-
-A refused key, model or request (400, 401, 402, 404) stays refused; after a timeout no time is left; and at temperature
-0 the same prompt brings the same unusable reply.
-"""
-
 _SAYS_NOTHING: Final = frozenset(
     {FailureKind.BAD_REQUEST, FailureKind.OVERLOADED, FailureKind.BUDGET, FailureKind.TOO_LONG}
 )
@@ -80,16 +204,12 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if not 0 <= self.retries <= MAX_RETRIES:
-            message = f"retries must be from 0 to {MAX_RETRIES}, got {self.retries}"
-            raise ValueError(message)
+            raise ValueError(f"retries must be from 0 to {MAX_RETRIES}, got {self.retries}")
 
     def wait_s(
         self, failed: int, kind: FailureKind, *, left_s: float, retry_after_s: float | None = None
     ) -> float | None:
-        """Say how long to wait after a number of failed requests, the last of a kind.
-
-        ``None`` when there is no point in another request, or after the wait no time for it.
-        """
+        """How long to wait after a number of failed requests, the last of a kind; ``None`` when another is no use."""
         if failed > self.retries or kind not in RETRIED:
             return None
         wait = retry_after_s
@@ -103,14 +223,15 @@ class Endpoint:
     """How one model is called."""
 
     retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(retries=0))
-    breaker: Breaker | None = None  # models of one server and key may share one
+    # Models of one server and key may share one; by default it never opens.
+    breaker: Breaker = field(default_factory=lambda: Breaker(failures=sys.maxsize))
     price: Price | None = None  # None if not known
     max_answer_tokens: int = 1_024  # for the estimate of a call's cost
     max_waiting: int | None = None  # callers that may wait for a free thread; None for any number
     secrets: tuple[str, ...] = field(default=(), repr=False)  # texts that must show nowhere
     # Looks within some seconds whether the model can be asked; returns what is wrong, or "".
     probe: Callable[[float], str] | None = field(default=None, repr=False)
-    on_close: Callable[[], None] | None = field(default=None, repr=False)  # frees connections
+    on_close: Callable[[], object] = field(default=lambda: None, repr=False)  # frees connections
     sleep: Callable[[float], object] = field(default=time.sleep, repr=False)
 
 
@@ -133,23 +254,17 @@ class Trial:
         return self._client.clock() - self._started
 
     def enter(self) -> float:
-        """Begin a request, and return the seconds that it has.
-
-        Raises:
-            DeadlineExceededError: If no time is left.
-            ModelPausedError: If the breaker lets nothing through.
-        """
+        """Begin a request, and return the seconds that it has, if any; ``ModelPausedError`` if the breaker is open."""
         left = self._limit_s - self.seconds
         if left <= 0:
             raise DeadlineExceededError(f"{self._client.who}: no time is left to ask it; allow the query more time")
         breaker = self._endpoint.breaker
-        if breaker is not None:
-            self._ticket = breaker.enter()
-            if self._ticket is None:
-                raise ModelPausedError(
-                    f"{self._client.who}: not asked since it failed {breaker.failures} times in a row; tried again in "
-                    f"{breaker.retry_in_s:.0f} s"
-                )
+        self._ticket = breaker.enter()
+        if self._ticket is None:
+            raise ModelPausedError(
+                f"{self._client.who}: not asked since it failed {breaker.failures} times in a row; tried again in "
+                f"{breaker.retry_in_s:.0f} s"
+            )
         self.requests += 1
         self._given_s = left
         return left
@@ -157,7 +272,7 @@ class Trial:
     def leave(self, *, ok: bool | None) -> None:
         """End a request that brought an answer, failed, or says nothing about the model (``None``)."""
         ticket, self._ticket = self._ticket, None
-        if ticket is not None and self._endpoint.breaker is not None:
+        if ticket is not None:
             self._endpoint.breaker.leave(ticket, ok=ok)
 
     def broke(self, error: AgenticRetrieverError) -> None:
@@ -169,11 +284,7 @@ class Trial:
         self.leave(ok=None if kind in _SAYS_NOTHING or hasty else False)
 
     def failed(self, error: AgenticRetrieverError, retry_after_s: float | None) -> None:
-        """End a request that failed, and wait until it is time for the next one.
-
-        Raises:
-            AgenticRetrieverError: The error, when there is no point in another request or no time for it.
-        """
+        """End a request that failed, and wait until it is time for the next one; raise the error if there is none."""
         self.broke(error)
         left = self._limit_s - self.seconds
         wait = self._endpoint.retry.wait_s(self.requests, failure_kind(error), left_s=left, retry_after_s=retry_after_s)
@@ -196,7 +307,6 @@ class Trial:
         )
 
     def answered(self, reply: LLMReply) -> Attempt:
-        """Return the record of a call that brought a reply."""
         return self.attempt(prompt_tokens=reply.prompt_tokens, answer_tokens=reply.completion_tokens)
 
 
@@ -204,33 +314,19 @@ class AskedModel(ABC):
     """What can be asked for a whole answer, or for one piece by piece."""
 
     def complete(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> LLMReply:
-        """Answer a prompt.
+        """Answer a prompt in ``timeout_s`` seconds in all, or in those of the client if that is less.
 
-        Args:
-            prompt: The whole prompt; a chat model gets it as one user message.
-            timeout_s: Total seconds for this call; the client's own limit if that is lower.
-            needs: What the call may cost, and what decides the order of several tiers.
-
-        Returns:
-            The answer with its token counts, and everything that was tried in ``attempts``.
-
-        Raises:
-            DeadlineExceededError: If there was no answer in time, or no time to begin with.
-            AllModelsFailedError: If none of several tiers answered; ``attempts`` says why.
-            BudgetExceededError: If one model may cost more than is allowed.
-            LLMOutputError: If its reply was blank or not what the provider promises.
-            LLMError: If it could not be reached or refused.
+        The reply lists what was tried in ``attempts``. No answer in time is a ``DeadlineExceededError``, none of
+        several tiers an ``AllModelsFailedError`` with its ``attempts``, one model that may cost more than ``needs``
+        allow a ``BudgetExceededError``, an unusable reply an ``LLMOutputError``, any other failure an ``LLMError``.
         """
         return result_of(self._pieces(prompt, timeout_s, needs or NO_NEEDS, None))
 
     def stream(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> ReplyStream:
-        """Answer a prompt piece by piece; arguments as :meth:`complete`.
+        """Answer a prompt piece by piece; arguments and errors before the first piece as :meth:`complete`.
 
-        The tier may change until the first piece was shown, never after it.
-
-        Returns:
-            The pieces. Iterating raises as :meth:`complete` does before the first piece, and after it a
-            ``StreamBrokenError`` with what was shown.
+        The tier may change until the first piece was shown, never after it: then a failure is a ``StreamBrokenError``
+        with what was shown.
         """
         return ReplyStream(lambda canceller: self._pieces(prompt, timeout_s, needs or NO_NEEDS, canceller))
 
@@ -247,12 +343,7 @@ class LLMClient(AskedModel):
     The model runs in a thread of its own, so a call that hangs or drips is abandoned when its time is up, and the model
     can be used from any thread and below a running event loop. How often it is asked again, when it is left alone and
     what it costs is said by ``endpoint``; by default it is asked once, always, at a price that is not known.
-
-    Attributes:
-        tier: The tier that the model serves.
-        model: Its name.
-        timeout_s: Total time for one call, in seconds.
-        endpoint: How it is called.
+    ``timeout_s`` is the total time for one call.
     """
 
     def __init__(
@@ -285,13 +376,12 @@ class LLMClient(AskedModel):
 
     @property
     def price(self) -> Price | None:
-        """What the model costs, or ``None`` if not known."""
         return self.endpoint.price
 
     @property
     def available(self) -> bool:
         """Whether the breaker lets calls through."""
-        return self.endpoint.breaker is None or self.endpoint.breaker.retry_in_s == 0
+        return self.endpoint.breaker.retry_in_s == 0
 
     def refusal(self, prompt_tokens: int, needs: TierNeeds) -> FailureKind | None:
         """Say why a prompt of about that many tokens must not be sent to the model, or ``None`` if it may.
@@ -314,9 +404,7 @@ class LLMClient(AskedModel):
     def answer(self, prompt: str, trial: Trial, canceller: Canceller | None) -> Generator[str, None, LLMReply]:
         """Answer a prompt within a call that has begun; with a canceller, the pieces are yielded as they come.
 
-        Raises:
-            StreamBrokenError: If it broke off after the first piece; before that as :meth:`complete`.
-            StreamStopped: If the reader went away.
+        A failure after the first piece is a ``StreamBrokenError``; ``StreamStopped`` ends it when nobody reads on.
         """
         while True:
             left = trial.enter()
@@ -345,9 +433,7 @@ class LLMClient(AskedModel):
                 feed.stop()
 
     def close(self) -> None:
-        """Free the model's connections."""
-        if self.endpoint.on_close is not None:
-            self.endpoint.on_close()
+        self.endpoint.on_close()
 
     def _pieces(
         self, prompt: str, timeout_s: float | None, needs: TierNeeds, canceller: Canceller | None
@@ -387,21 +473,20 @@ class LLMClient(AskedModel):
         raise failure
 
     def _reply(self, prompt: str, text: object, ending: Ending, trial: Trial) -> LLMReply:
-        if ending.failed:
+        if ending.reason == "error":  # as OpenRouter says it
             raise LLMOutputError(f"{self.who}: it failed within its answer; try again, or take another model")
         if not isinstance(text, str) or not text.strip():
             raise LLMOutputError(f"{self.who}: the reply is blank; try again, or take another model")
-        prompt_tokens = ending.prompt_tokens or estimate_tokens(prompt)
-        completion_tokens = ending.completion_tokens or estimate_tokens(text)
+        tokens = (ending.prompt_tokens or estimate_tokens(prompt), ending.completion_tokens or estimate_tokens(text))
         return LLMReply(
             text=text,
             model=self.model,
             tier=self.tier,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
+            prompt_tokens=tokens[0],
+            completion_tokens=tokens[1],
             truncated=ending.cut,
             seconds=trial.seconds,
-            usd=0.0 if self.price is None else self.price.cost_usd(prompt_tokens, completion_tokens),
+            usd=0.0 if self.price is None else self.price.cost_usd(*tokens),
             priced=self.price is not None,
             prompt_cut=ending.read_tokens > 0 and ending.read_tokens >= self.context_tokens - 1,
         )

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from agentic_retriever.errors import LLMOutputError
@@ -26,12 +27,8 @@ from agentic_retriever.errors import LLMOutputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-MAX_REPLY_CHARS: Final = 20_000
-"""So much of a reply is read, once its thoughts are taken out."""
-
-MAX_SCANNED_CHARS: Final = 400_000
-"""So much of a reply is searched for the end of its thoughts."""
-
+MAX_REPLY_CHARS: Final = 20_000  # so much of a reply is read, once its thoughts are taken out
+MAX_SCANNED_CHARS: Final = 400_000  # so much of it is searched for the end of its thoughts
 _MAX_TAGS: Final = 2_000
 _MAX_VALUES: Final = 100
 # Characters behind the openings of broken values, each counted anew: a short text may have hundreds of them.
@@ -153,39 +150,28 @@ class _Reader:
 
     def _object(self, depth: int) -> dict[str, object]:
         found: dict[str, object] = {}
-        self.at += 1
-        while True:
-            sign = self._next()
-            if sign == "}":
-                self.at += 1
-                return found
-            if sign == ",":
-                self.at += 1
-                continue
+        for sign in self._entries("}"):
             key = self._string(sign) if sign in _STRINGS else self._match(_WORD)
             if self._next() != ":":
                 raise _BrokenError
             self.at += 1
             found.setdefault(key, self.value(depth + 1, bare=True))
-            self._separator("}")
+        return found
 
     def _list(self, depth: int) -> list[object]:
-        found: list[object] = []
+        return [self.value(depth + 1) for _ in self._entries("]")]
+
+    def _entries(self, closing: str) -> Iterator[str]:
+        """Stop at every entry and yield the sign it begins with; commas without an entry are passed over."""
         self.at += 1
-        while True:
-            sign = self._next()
-            if sign == "]":
-                self.at += 1
-                return found
+        while (sign := self._next()) != closing:
             if sign == ",":
                 self.at += 1
                 continue
-            found.append(self.value(depth + 1))
-            self._separator("]")
-
-    def _separator(self, closing: str) -> None:
-        if self._next() not in {",", closing}:
-            raise _BrokenError
+            yield sign
+            if self._next() not in {",", closing}:
+                raise _BrokenError
+        self.at += 1
 
     def _next(self) -> str:
         """Skip white space and comments; return the sign that follows."""
@@ -232,12 +218,10 @@ def _unescaped(escape: re.Match[str]) -> str:
     return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
 
 
-# Choices among named options ----------------------------------------------------------------------------------------
+# Choices among named options.
 
 MAX_REASON_CHARS: Final = 200
-MAX_PROSE_CHARS: Final = 4_000
-"""Longer prose is no choice."""
-
+MAX_PROSE_CHARS: Final = 4_000  # longer prose is no choice
 _MAX_ANSWERS: Final = 50
 _MAX_CONTEXT: Final = 1_000
 
@@ -278,7 +262,6 @@ _DENIAL: Final = re.compile(
     re.IGNORECASE,
 )
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
-
 _ACCENTS: Final = re.compile("[\u0300-\u036f]+")
 _SEPARATORS: Final = re.compile(r"[\s_-]+")
 _AROUND: Final = " \t\r\n\"'`*_#>~.,:;!?()[]{}<>“”‘’«»|\\/-–—•"
@@ -288,7 +271,6 @@ _MAX_NAME_CHARS: Final = 300
 # A name ends where a word ends; "cisi." ends a sentence, "cisi-2" and "cisi.old" are other names.
 _BEFORE: Final = r"(?<!\w)(?<!\w[-.])"
 _AFTER: Final = r"(?!\w|[-.]\w)"
-
 
 _Answer: TypeAlias = "tuple[object, dict[str, object] | str]"  # what is chosen, and what stands around it
 
@@ -303,18 +285,9 @@ class Choice:
 
 
 def read_choice(reply: str, names: Sequence[str]) -> Choice:
-    """Read the one option that a reply chooses; see the module for the rules.
+    """Read the one option that a reply chooses, by the rules of the module.
 
-    Args:
-        reply: Any text.
-        names: The options.
-
-    Returns:
-        The choice; its name is one of ``names``.
-
-    Raises:
-        LLMOutputError: If the reply cannot be read as a choice; the message is at most 200 characters, without the
-            reply.
+    A reply that cannot be read is an ``LLMOutputError`` whose message has at most 200 characters and none of the reply.
     """
     options = _OptionNames(names)
     text = without_thoughts(reply)
@@ -322,11 +295,11 @@ def read_choice(reply: str, names: Sequence[str]) -> Choice:
     answers = [answer for container in containers(values) for answer in _answers(container)]
     answers += [(item, {}) for value in values if isinstance(value, list) for item in value if isinstance(item, str)]
     answers = answers or _labelled(text, options)
+    for value, context in answers[:_MAX_ANSWERS]:
+        choice = _choice(value, context, options)
+        if choice is not None:
+            return choice
     if answers:
-        for value, context in answers[:_MAX_ANSWERS]:
-            choice = _choice(value, context, options)
-            if choice is not None:
-                return choice
         raise _unreadable(f"what it chooses is none of the {len(names)} options", text)
     if _BEGUN.search(text):
         raise _unreadable("its JSON is cut off, broken or holds no choice", text)
@@ -354,12 +327,9 @@ def _answers(container: dict[str, object] | list[object]) -> list[_Answer]:
         return []
     keyed = {_key(key): value for key, value in reversed(container.items())}
     found: list[_Answer] = []
-    for key in _CHOICE_KEYS:
-        if key in keyed:
-            value = keyed[key]
-            # Objects within are looked at by themselves.
-            items = value if isinstance(value, list) else [value]
-            found += [(item, keyed) for item in items if not isinstance(item, (dict, list))]
+    for value in (keyed[key] for key in _CHOICE_KEYS if key in keyed):
+        items = value if isinstance(value, list) else [value]
+        found += [(item, keyed) for item in items if not isinstance(item, (dict, list))]  # looked at by themselves
     return found
 
 
@@ -454,7 +424,6 @@ class _OptionNames:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._tiers = [_alike(names, form) for form in _FORMS]
-        self._mention: re.Pattern[str] | None = None
 
     def find(self, text: str) -> str | None:
         """Return the option that a text is, or ``None``."""
@@ -482,12 +451,20 @@ class _OptionNames:
 
         Names without a letter are left out: in running text they are numbers.
         """
-        if self._mention is None:
-            self._mention = _mention_pattern(self._tiers[_PLAIN_FORM])
         found = (self.find(match[0]) for match in self._mention.finditer(_plain(text)))
         return list(dict.fromkeys(name for name in found if name is not None))
 
+    @cached_property
+    def _mention(self) -> re.Pattern[str]:
+        """Matches the options that are told apart by their plain form, the longest first."""
+        forms = self._tiers[_FORMS.index(_plain)].items()
+        worded = [form for form, name in forms if name is not None and any(char.isalpha() for char in form)]
+        longest_first = sorted(worded, key=lambda form: (-len(form), form))
+        parts = [r"[\s_-]{1,3}".join(map(re.escape, _SEPARATORS.split(form))) for form in longest_first]
+        return re.compile(f"{_BEFORE}(?:{'|'.join(parts) or '(?!)'}){_AFTER}")
 
+
+# The ways in which a text may be like a name, the nearest first.
 _FORMS: Final[tuple[Callable[[str], str], ...]] = (
     lambda text: unicodedata.normalize("NFC", text),
     lambda text: unicodedata.normalize("NFC", text).casefold(),
@@ -495,7 +472,6 @@ _FORMS: Final[tuple[Callable[[str], str], ...]] = (
     lambda text: _SEPARATORS.sub(" ", _plain(text)).strip(),
     lambda text: _SEPARATORS.sub("", _plain(text)),
 )
-_PLAIN_FORM: Final = 2
 
 
 def _alike(names: Iterable[str], form: Callable[[str], str]) -> dict[str, str | None]:
@@ -505,11 +481,3 @@ def _alike(names: Iterable[str], form: Callable[[str], str]) -> dict[str, str | 
         key = form(name)
         forms[key] = name if forms.get(key, name) == name else None
     return {key: name for key, name in forms.items() if key}
-
-
-def _mention_pattern(forms: Mapping[str, str | None]) -> re.Pattern[str]:
-    """Match the options that are told apart by their plain form, the longest first."""
-    worded = [form for form, name in forms.items() if name is not None and any(char.isalpha() for char in form)]
-    longest_first = sorted(worded, key=lambda form: (-len(form), form))
-    parts = [r"[\s_-]{1,3}".join(map(re.escape, _SEPARATORS.split(form))) for form in longest_first]
-    return re.compile(f"{_BEFORE}(?:{'|'.join(parts) or '(?!)'}){_AFTER}")

@@ -1,14 +1,19 @@
-"""Several models behind one face: the right one first, the others when it fails."""
+"""Several models behind one face: made from the settings, the right one asked first, the others when it fails."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import json
+import logging
 import time
-from dataclasses import replace
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import BaseModel, ConfigDict
-
-from agentic_retriever.errors import AllModelsFailedError, DeadlineExceededError, StreamBrokenError
+from agentic_retriever.errors import AllModelsFailedError, ConfigError, DeadlineExceededError, StreamBrokenError
 from agentic_retriever.llm.calls import (
     FAILURES,
     NO_NEEDS,
@@ -17,25 +22,39 @@ from agentic_retriever.llm.calls import (
     LLMReply,
     TierNeeds,
     estimate_tokens,
+    event_hooks,
     failure_kind,
+    is_ollama,
+    model_name,
 )
-from agentic_retriever.llm.client import AskedModel, LLMClient
-from agentic_retriever.llm.prices import CostReport, Price, cost_report
-from agentic_retriever.schema import Attempt, Complexity, FailureKind, Tier
-from agentic_retriever.threads import DeadlineCaller
+from agentic_retriever.llm.client import (
+    FREE,
+    AskedModel,
+    CostReport,
+    Endpoint,
+    LLMClient,
+    Price,
+    PriceTable,
+    RetryPolicy,
+    cost_report,
+)
+from agentic_retriever.schema import Attempt, Complexity, FailureKind, Record, Tier
+from agentic_retriever.threads import Breaker, DeadlineCaller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    import ssl
+    from collections.abc import Generator, Iterator, Sequence
     from concurrent.futures import Future
 
+    from llama_index.core.llms import LLM
+
+    from agentic_retriever.config import RouterConfig
     from agentic_retriever.schema import TierUsage
 
-LONG_CONTEXT_CHARS: Final = 8_000
-"""With more source text than this in a prompt, in characters, the cloud tier is asked first."""
+logger = logging.getLogger(__name__)
 
-RESERVE_S: Final = 10.0
-"""Seconds that a tier leaves to each one behind it, where there is time enough."""
-
+LONG_CONTEXT_CHARS: Final = 8_000  # with more source text than this in a prompt the cloud tier is asked first
+RESERVE_S: Final = 10.0  # that a tier leaves to each one behind it, where there is time enough
 _LOCAL_FIRST: Final = (Tier.PRIMARY, Tier.CLOUD, Tier.SMALL)
 _CLOUD_FIRST: Final = (Tier.CLOUD, Tier.PRIMARY, Tier.SMALL)
 _MAX_STREAMS: Final = 64
@@ -50,19 +69,14 @@ def share_s(left_s: float, followers: int, reserve_s: float = RESERVE_S) -> floa
     return left_s if followers < 1 else max(left_s / 2, left_s - reserve_s * followers)
 
 
-class TierHealth(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierHealth(Record):
     """Whether one tier can be asked."""
-
-    model_config = ConfigDict(frozen=True)
 
     tier: Tier
     model: str
     ok: bool | None  # None when there is no way to look, as with a model that was passed in
     detail: str  # what is wrong and what to do, or what was seen
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        return self.model_dump(mode="json")
 
 
 class TieredClient(AskedModel):
@@ -72,15 +86,8 @@ class TieredClient(AskedModel):
     text and one that the caller forces goes to the cloud tier first. When a tier fails, the other of the two is asked,
     then the small one. A tier whose window is far too small or that may cost more than is allowed is passed over.
 
-    Args:
-        tiers: One client for each tier that is configured, at least one; of two for one tier the first is taken.
-        timeout_s: Total seconds of one call, all tiers together.
-        long_context_chars: Characters of source text from which on the cloud tier is asked first.
-        cloud_price: Price to compare with when no cloud tier is configured.
-        clock: Seconds that only grow.
-
-    Raises:
-        ValueError: If there is no tier.
+    Of two clients for one tier the first is taken. ``timeout_s`` is for one call, all tiers together; ``cloud_price``
+    is what to compare with when no cloud tier is configured.
     """
 
     def __init__(
@@ -94,8 +101,7 @@ class TieredClient(AskedModel):
     ) -> None:
         self._clients = {client.tier: client for client in reversed(tiers)}
         if not self._clients:
-            message = "at least one tier is needed"
-            raise ValueError(message)
+            raise ValueError("at least one tier is needed")
         self.timeout_s = timeout_s
         self.long_context_chars = long_context_chars
         cloud = self._clients.get(Tier.CLOUD)
@@ -128,9 +134,8 @@ class TieredClient(AskedModel):
 
     def order(self, needs: TierNeeds = NO_NEEDS) -> tuple[LLMClient, ...]:
         """Return the models in the order in which they are asked."""
-        cloud_first = (
-            needs.force_cloud or needs.complexity is Complexity.COMPLEX or needs.context_chars > self.long_context_chars
-        )
+        is_long = needs.context_chars > self.long_context_chars
+        cloud_first = needs.force_cloud or needs.complexity is Complexity.COMPLEX or is_long
         tiers = _CLOUD_FIRST if cloud_first else _LOCAL_FIRST
         return tuple(self._clients[tier] for tier in tiers if tier in self._clients)
 
@@ -146,15 +151,17 @@ class TieredClient(AskedModel):
         return cost_report(spent, prices, self._cloud_price)
 
     def health(self, timeout_s: float = 1.0) -> tuple[TierHealth, ...]:
-        """Look whether each tier can be asked, all at once, within some seconds.
-
-        Returns:
-            One finding for each tier, in the order in which a simple question goes to them.
-        """
-        return _look_at(self.order(), timeout_s)
+        """Look whether each tier can be asked, all at once, in the order in which a simple question goes to them."""
+        clients = self.order()
+        ends = time.monotonic() + timeout_s
+        caller = DeadlineCaller("looking at the models", max_calls=len(clients))
+        started = [
+            None if probe is None else caller.start(functools.partial(probe, timeout_s), 0.0)
+            for probe in (client.endpoint.probe for client in clients)
+        ]
+        return tuple(_found(client, look, ends) for client, look in zip(clients, started, strict=True))
 
     def close(self) -> None:
-        """Free the connections of all models."""
         for client in self._clients.values():
             client.close()
 
@@ -205,23 +212,11 @@ class TieredClient(AskedModel):
             yield client, share_s(left, followers)
 
 
-def _look_at(clients: Sequence[LLMClient], timeout_s: float) -> tuple[TierHealth, ...]:
-    """Look at several models at once, within some seconds."""
-    ends = time.monotonic() + timeout_s
-    caller = DeadlineCaller("looking at the models", max_calls=max(1, len(clients)))
-
-    def start(probe: Callable[[float], str] | None) -> Future[str] | None:
-        return None if probe is None else caller.start(lambda: probe(timeout_s), 0.0)
-
-    started = [(client, start(client.endpoint.probe)) for client in clients]
-    return tuple(_found(client, future, ends) for client, future in started)
-
-
-def _found(client: LLMClient, future: Future[str] | None, ends: float) -> TierHealth:
-    if future is None:
+def _found(client: LLMClient, look: Future[str] | None, ends: float) -> TierHealth:
+    if look is None:
         return TierHealth(tier=client.tier, model=client.model, ok=None, detail="a model that was passed in; not asked")
     try:
-        wrong = future.result(timeout=max(0.0, ends - time.monotonic()))
+        wrong = look.result(timeout=max(0.0, ends - time.monotonic()))
     except (TimeoutError, DeadlineExceededError):
         wrong = "no answer in time; check that its server runs"
     except Exception as err:  # noqa: BLE001 - a diagnosis reports whatever goes wrong
@@ -232,3 +227,211 @@ def _found(client: LLMClient, future: Future[str] | None, ends: float) -> TierHe
 
 def _passed_over(client: LLMClient, why: FailureKind) -> Attempt:
     return Attempt(tier=client.tier, model=client.model, failure=why)
+
+
+# From the settings to the models, without a network call and with providers' own retries off.
+
+# What ``openrouter`` without a model stands for, and what savings are compared with when there is no cloud tier.
+DEFAULT_CLOUD_MODEL: Final = "openai/gpt-4o-mini"
+MAX_ANSWER_TOKENS: Final = 1024
+_DEFAULTS: Final = {
+    ("ollama", "llm"): "llama3:8b",
+    ("ollama", "llm_small"): "qwen2.5:3b",
+    ("openrouter", "llm"): DEFAULT_CLOUD_MODEL,
+    ("openrouter", "llm_cloud"): DEFAULT_CLOUD_MODEL,
+}
+_TIERS: Final = {Tier.PRIMARY: "llm", Tier.CLOUD: "llm_cloud", Tier.SMALL: "llm_small"}
+_ALLOWED: Final = (
+    "none, ollama:MODEL (such as ollama:llama3:8b) or openrouter:MODEL (such as openrouter:openai/gpt-4o-mini)"
+)
+_MAX_WAITING_PER_WORKER: Final = 4
+_MAX_LISTING_BYTES: Final = 2_000_000
+
+
+def build_client(config: RouterConfig, *, models: Mapping[Tier, LLM] | None = None) -> TieredClient | None:
+    """Make the configured tiers behind one face.
+
+    An ``openrouter`` model in ``llm`` is the cloud tier when ``llm_cloud`` names none. A cloud or small tier whose key
+    is missing is left out with one warning. Construction loads no provider that is not asked for.
+
+    Args:
+        config: The settings of the ``llm`` group are read.
+        models: LlamaIndex models that stand in for the tiers of the settings; switch their own retries off.
+
+    Returns:
+        The tiers, or ``None`` when there is none.
+
+    Raises:
+        ConfigError: If a setting names no known provider or no model, or the key for ``llm`` is missing.
+    """
+    table = PriceTable.load(config.prices_file)
+    given = dict(models or {})
+    clients = [_stand_in(config, tier, llm, table) for tier, llm in given.items()]
+    for tier, setting in _TIERS.items():
+        if tier in given:
+            continue
+        provider, model = _provider_and_model(config, setting)
+        if provider == "none" or (provider == "openrouter" and _lacks_key(config, setting)):
+            continue
+        if provider == "ollama":
+            clients.append(_ollama(config, tier, model))
+        else:
+            alone = setting == "llm" and Tier.CLOUD not in given and config.llm_cloud == "none"
+            clients.append(_openrouter(config, Tier.CLOUD if alone else tier, model, table.price(model)))
+    if not clients:
+        return None
+    return TieredClient(clients, timeout_s=config.llm_timeout_s, cloud_price=table.price(DEFAULT_CLOUD_MODEL))
+
+
+def context_window(context_chars: int) -> int:
+    """Size a model's context, in tokens, for a prompt with that much source text, question and answer.
+
+    Three tokens for four characters hold for dense scripts such as Thai; English needs a third of that. A multiple of
+    1,024 from 4,096 to 32,768, since a local server takes memory for all of it.
+    """
+    tokens = context_chars * 3 // 4 + 2 * MAX_ANSWER_TOKENS
+    return min(32_768, max(4_096, -(-tokens // 1_024) * 1_024))
+
+
+def _provider_and_model(config: RouterConfig, setting: str) -> tuple[str, str]:
+    """Read a setting such as ``ollama:llama3:8b``; a provider alone stands for its usual model in that tier."""
+    value: str = getattr(config, setting)
+    provider, colon, named = value.strip().partition(":")
+    provider = provider.strip().lower()
+    model = named.strip() if colon else _DEFAULTS.get((provider, setting), "")
+    if (provider in {"ollama", "openrouter"} and model) or (provider == "none" and not colon):
+        return provider, model
+    raise ConfigError(f"setting {setting} must be {_ALLOWED}, got {value[:80]!r}")
+
+
+def _lacks_key(config: RouterConfig, setting: str) -> bool:
+    if config.openrouter_api_key:
+        return False
+    message = (
+        f"setting {setting} is {getattr(config, setting)[:80]!r} but there is no key for OpenRouter; set "
+        f"OPENROUTER_API_KEY, or set {setting} to none or ollama:MODEL"
+    )
+    if setting == "llm":
+        raise ConfigError(message)
+    logger.warning("%s; this tier is left out", message)
+    return True
+
+
+def _stand_in(config: RouterConfig, tier: Tier, llm: LLM, table: PriceTable) -> LLMClient:
+    key = getattr(llm, "api_key", None)
+    price = FREE if is_ollama(llm) else table.price(model_name(llm))
+    return _client(config, tier, llm, price, secrets=(key,) if isinstance(key, str) and key else ())
+
+
+def _ollama(config: RouterConfig, tier: Tier, model: str) -> LLMClient:
+    from llama_index.llms.ollama import Ollama  # noqa: PLC0415 - only who uses it pays for its import
+    from ollama import Client  # noqa: PLC0415
+
+    url = config.ollama_base_url
+    client = Client(host=url, timeout=config.llm_timeout_s, verify=_tls(), event_hooks=event_hooks())
+    llm = Ollama(
+        model=model,
+        base_url=url,
+        temperature=0.0,
+        context_window=context_window(config.llm_context_chars),  # left unset, reading the metadata asks the server
+        request_timeout=config.llm_timeout_s,
+        additional_kwargs={"num_predict": MAX_ANSWER_TOKENS},
+        client=client,
+    )
+    return _client(config, tier, llm, FREE, probe=_ollama_probe(url, model), on_close=client.close)
+
+
+def _openrouter(config: RouterConfig, tier: Tier, model: str, price: Price | None) -> LLMClient:
+    import httpx  # noqa: PLC0415 - only who uses it pays for its import
+    from llama_index.llms.openrouter import OpenRouter  # noqa: PLC0415
+
+    # Otherwise the first call loads this, which takes half a second of its own deadline.
+    importlib.import_module("openai.resources.chat.completions")
+    # At DEBUG this logger prints whole prompts.
+    client_log = logging.getLogger("openai._base_client")
+    if client_log.level == logging.NOTSET:
+        client_log.setLevel(logging.INFO)
+    http = httpx.Client(timeout=config.llm_timeout_s, follow_redirects=True, verify=_tls(), event_hooks=event_hooks())
+    key = config.openrouter_api_key.reveal()
+    llm = OpenRouter(
+        model=model,
+        api_key=key,
+        api_base=config.openrouter_base_url,
+        temperature=0.0,
+        max_tokens=MAX_ANSWER_TOKENS,
+        max_retries=0,
+        timeout=config.llm_timeout_s,
+        context_window=(price.context_tokens if price else None) or context_window(config.llm_context_chars),
+        additional_kwargs={"stream_options": {"include_usage": True}},
+        http_client=http,
+    )
+    probe = _openrouter_probe(config.openrouter_base_url, model)
+    return _client(config, tier, llm, price, secrets=(key,), probe=probe, on_close=http.close)
+
+
+@functools.lru_cache(maxsize=1)
+def _tls() -> ssl.SSLContext:
+    """Make the TLS settings once: reading the certificates takes 30 ms for each client otherwise."""
+    import httpx  # noqa: PLC0415 - only who uses it pays for its import
+
+    return httpx.create_ssl_context()
+
+
+def _client(
+    config: RouterConfig,
+    tier: Tier,
+    llm: LLM,
+    price: Price | None,
+    **settings: Any,  # noqa: ANN401 - an Endpoint's
+) -> LLMClient:
+    endpoint = Endpoint(
+        retry=RetryPolicy(),
+        breaker=Breaker(),
+        price=price,
+        max_answer_tokens=MAX_ANSWER_TOKENS,
+        max_waiting=_MAX_WAITING_PER_WORKER * config.workers,
+        **settings,
+    )
+    return LLMClient(llm, tier=tier, timeout_s=config.llm_timeout_s, max_calls=config.workers, endpoint=endpoint)
+
+
+def _ollama_probe(base_url: str, model: str) -> Callable[[float], str]:
+    """Return what looks whether an Ollama server runs and has a model (``GET /api/tags``)."""
+
+    def probe(timeout_s: float) -> str:
+        try:
+            names = {str(entry["name"]) for entry in _listing(base_url, "/api/tags", timeout_s)["models"]}
+        except OSError:
+            return f"no answer at {base_url}; start it with: ollama serve"
+        except (ValueError, TypeError, LookupError):
+            return f"{base_url} does not answer as Ollama does; check ollama_base_url"
+        if model in names or f"{model}:latest" in names:
+            return ""
+        return f"{base_url} does not have it; get it with: ollama pull {model}"
+
+    return probe
+
+
+def _openrouter_probe(base_url: str, model: str) -> Callable[[float], str]:
+    """Return what looks whether OpenRouter answers and lists a model (``GET /models``, which takes no key)."""
+
+    def probe(timeout_s: float) -> str:
+        try:
+            names = {str(entry["id"]) for entry in _listing(base_url, "/models", timeout_s)["data"]}
+        except urllib.error.HTTPError as err:
+            return f"{base_url} answers with HTTP {err.code}; check openrouter_base_url, or wait"
+        except OSError:
+            return f"no answer at {base_url}; check the network"
+        except (ValueError, TypeError, LookupError):
+            return f"{base_url} does not answer as OpenRouter does; check openrouter_base_url"
+        return "" if model in names else f"{base_url} does not list it; check the model's name"
+
+    return probe
+
+
+def _listing(base_url: str, path: str, timeout_s: float) -> Any:  # noqa: ANN401 - whatever the server says
+    url = base_url.rstrip("/") + path
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("not an HTTP address")
+    with urllib.request.urlopen(url, timeout=timeout_s) as response:  # noqa: S310 - scheme checked above
+        return json.loads(response.read(_MAX_LISTING_BYTES))

@@ -364,7 +364,7 @@ def _symbol(text: str) -> str:
 def _calendar_day(text: str, *, day_first: bool) -> Moment | None:
     iso = _ISO_DATE.fullmatch(text)
     if iso is not None:
-        return make_date(*map(int, iso.groups()))
+        return make_date(int(iso[1]), int(iso[2]), int(iso[3]))
     slashed = _SLASHED.fullmatch(text)
     if slashed is None:
         return None

@@ -9,7 +9,7 @@ import pytest
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.llm import FailureKind, TierNeeds, build_client
-from agentic_retriever.llm.build import context_window
+from agentic_retriever.llm.tiers import context_window
 from agentic_retriever.schema import Budget, Tier
 from agentic_retriever.testing.fakes import FakeLLM
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.llm import FREE, CostReport, Price, PriceTable
-from agentic_retriever.llm.prices import cost_report
+from agentic_retriever.llm.client import cost_report
 from agentic_retriever.schema import Tier, TierUsage
 
 CLOUD = "openai/gpt-4o-mini"

@@ -294,7 +294,7 @@ def test_complex_questions_go_to_the_cloud_first(make_tiers, ollama):
 def test_forced_cloud_and_long_context_go_to_the_cloud_first(make_tiers, ollama, monkeypatch):
     ollama.reply(chat("ollama", GOOD))
     assert timed(make_tiers(), force_cloud=True).tier is Tier.CLOUD
-    monkeypatch.setattr("agentic_retriever.llm.build.TieredClient", partial(TieredClient, long_context_chars=10))
+    monkeypatch.setattr("agentic_retriever.llm.tiers.TieredClient", partial(TieredClient, long_context_chars=10))
     assert timed(make_tiers()).tier is Tier.CLOUD
 
 
