@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from cachetools import TLRUCache
 
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, DeadlineExceededError, SourceError
+from agentic_retriever.schema import Record
 
 V = TypeVar("V")
 T = TypeVar("T")
@@ -60,7 +62,7 @@ class _Codec(Protocol[V]):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheStats:
+class CacheStats(Record):
     """Counts since the cache was made."""
 
     hits: int  # calls answered from memory
@@ -80,8 +82,7 @@ class CacheStats:
         return free / (free + self.misses) if free + self.misses else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        return {**asdict(self), "hit_rate": self.hit_rate}
+        return {**self.fields_to_dict(), "hit_rate": self.hit_rate}
 
 
 class SingleFlightCache(Generic[V]):
@@ -119,7 +120,7 @@ class SingleFlightCache(Generic[V]):
             max(1, max_entries), ttu=lambda _key, entry, _now: entry[1], timer=timer
         )
         self._flights: dict[str, _Flight[V]] = {}
-        self._epoch = 0
+        self.epoch = 0  # counts the times that the cache was cleared
         self._counts = dict.fromkeys(("hits", "misses", "shared", "store_hits", "failures", "unkept"), 0)
 
     def get_or_compute(
@@ -175,7 +176,7 @@ class SingleFlightCache(Generic[V]):
                 return self._copy(flight[0]), True
             if leads:
                 flight.unwanted = unwanted
-                self._start(flight, partial(self._lead_in_worker, flight, compute, keep), submit)
+                self._start(flight, partial(submit, partial(self._lead_in_worker, flight, compute, keep)))
             try:
                 value, computed = await asyncio.wait_for(asyncio.wrap_future(flight.future), self._left(ends))
             except _AbandonedError:
@@ -190,7 +191,7 @@ class SingleFlightCache(Generic[V]):
     def peek(self, key: str) -> V | None:
         """Return the value of a key from either level, or ``None``; nobody is made to wait or to compute."""
         with self._lock:
-            found, epoch = self._in_memory(key), self._epoch
+            found, epoch = self._in_memory(key), self.epoch
         found = found or self._in_store(key, epoch)
         return None if found is None else self._copy(found[0])
 
@@ -198,27 +199,20 @@ class SingleFlightCache(Generic[V]):
         """Keep a value that was made elsewhere, unless the cache was cleared since ``epoch`` was read."""
         with self._lock:
             self._counts["misses"] += 1
-        if self._keep(key, value, epoch, wanted=True):
+        if self._keep(key, value, epoch):
             self._share(key, value, epoch)
-
-    @property
-    def epoch(self) -> int:
-        """Counts the times that the cache was cleared."""
-        with self._lock:
-            return self._epoch
 
     def clear(self) -> int:
         """Drop every value of both levels, those being computed included.
 
-        Returns:
-            How many there were: the larger of the counts of the two levels, as most values are in both.
+        Returns how many there were: the larger of the counts of the two levels, as most values are in both.
         """
         with self._lock:
             self._memory.expire()
             count = len(self._memory)
             self._memory.clear()
             self._flights.clear()
-            self._epoch += 1
+            self.epoch += 1
         return max(count, self._attempt("clear", lambda store, _codec: store.clear(), 0))
 
     def close(self) -> None:
@@ -226,13 +220,12 @@ class SingleFlightCache(Generic[V]):
         self._attempt("close", lambda store, _codec: store.close(), None)
 
     def stats(self) -> CacheStats:
-        """Return the counts."""
         store = self._attempt("count", lambda store, _codec: store.stats(), None)
         with self._lock:
             self._memory.expire()
             return CacheStats(**self._counts, entries=len(self._memory), store_errors=self._store_errors, store=store)
 
-    def _board(self, key: str, *, leader: object | None) -> tuple[tuple[V] | _Flight[V], bool]:
+    def _board(self, key: str, *, leader: object | None) -> tuple[tuple[V, float] | _Flight[V], bool]:
         """Find the value of a key, in a tuple, or its flight; and whether the caller has to see to the computation."""
         with self._lock:
             found = self._in_memory(key)
@@ -240,7 +233,7 @@ class SingleFlightCache(Generic[V]):
                 return found, False
             flight = self._flights.get(key)
             if flight is None:
-                flight = self._flights[key] = _Flight(key, self._epoch, leader)
+                flight = self._flights[key] = _Flight(key, self.epoch, leader)
                 return flight, True
             flight.waiting += 1
             if leader is not None and flight.leader is None:
@@ -249,11 +242,9 @@ class SingleFlightCache(Generic[V]):
             self._counts["shared"] += 1
             return flight, False
 
-    def _start(
-        self, flight: _Flight[V], job: Callable[[], None], submit: Callable[[Callable[[], None]], object]
-    ) -> None:
+    def _start(self, flight: _Flight[V], submit: Callable[[], object]) -> None:
         try:
-            submit(job)
+            submit()
         except BaseException as err:
             if self._take(flight):
                 self._fail(flight, err)
@@ -268,12 +259,9 @@ class SingleFlightCache(Generic[V]):
             return free
 
     def _lead_in_worker(self, flight: _Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]) -> None:
-        if not self._take(flight):
-            return
-        try:
-            self._lead(flight, compute, keep)
-        except Exception:  # noqa: BLE001 - the flight hands it to all who wait; nobody looks at the future of this job
-            return
+        if self._take(flight):
+            with suppress(Exception):  # the flight hands it to all who wait; nobody looks at the future of this job
+                self._lead(flight, compute, keep)
 
     def _lead(self, flight: _Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]) -> tuple[V, bool]:
         """Find the value in the second level or compute it; return it, and whether it was computed."""
@@ -319,35 +307,35 @@ class SingleFlightCache(Generic[V]):
         if self._flights.get(flight.key) is flight:
             del self._flights[flight.key]
 
-    def _in_memory(self, key: str) -> tuple[V] | None:
+    def _in_memory(self, key: str) -> tuple[V, float] | None:
         try:
             entry = self._memory[key]
         except KeyError:
             return None
         self._counts["hits"] += 1
-        return (entry[0],)
+        return entry
 
-    def _in_store(self, key: str, epoch: int) -> tuple[V] | None:
+    def _in_store(self, key: str, epoch: int) -> tuple[V, float] | None:
         """Return a value from the second level, and keep it in memory; of an old epoch there is none."""
         stored = self._attempt("read", lambda store, _codec: store.get(key), None)
         if stored is None:
             return None
         data, ttl_s = stored
-        found = self._attempt("decode", lambda _store, codec: (codec.decode(data),), None)
+        found = self._attempt("decode", lambda _store, codec: (codec.decode(data), ttl_s), None)
         if found is None:
-            self._drop(key)
+            self._attempt("delete", lambda store, _codec: store.delete(key), None)
             return None
         with self._lock:
-            if epoch != self._epoch:
+            if epoch != self.epoch:
                 return None
             self._counts["store_hits"] += 1
             self._remember(key, found[0], min(ttl_s, self._ttl_s))
         return found
 
-    def _keep(self, key: str, value: V, epoch: int, *, wanted: bool) -> bool:
+    def _keep(self, key: str, value: V, epoch: int, *, wanted: bool = True) -> bool:
         """Keep a value in memory if it is wanted and was begun after the last clearing; return whether it was kept."""
         with self._lock:
-            kept = wanted and epoch == self._epoch
+            kept = wanted and epoch == self.epoch
             self._counts["unkept"] += not kept
             if kept:
                 self._remember(key, value, self._ttl_s)
@@ -361,10 +349,7 @@ class SingleFlightCache(Generic[V]):
         """Hand a value that was kept to the second level, and take it back if all was cleared meanwhile."""
         self._attempt("write", lambda store, codec: store.set(key, codec.encode(value), self._ttl_s), None)
         if epoch != self.epoch:
-            self._drop(key)
-
-    def _drop(self, key: str) -> None:
-        self._attempt("delete", lambda store, _codec: store.delete(key), None)
+            self._attempt("delete", lambda store, _codec: store.delete(key), None)
 
     def _attempt(self, what: str, use: Callable[[_Store, _Codec[V]], T], default: T) -> T:
         """Use the second level, if there is one; whatever goes wrong in it is a miss."""
@@ -392,22 +377,23 @@ class _AbandonedError(Exception):
     """The caller that computed was interrupted; whoever waits computes for itself."""
 
 
+def _running() -> Future[tuple[V, bool]]:
+    """A future that counts as running from the start, so that no task that waits for it can cancel it."""
+    future: Future[tuple[V, bool]] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+@dataclass(eq=False, slots=True)
 class _Flight(Generic[V]):
     """A computation under way, or about to be; all but its future is guarded by the lock of the cache."""
 
-    __slots__ = ("epoch", "future", "key", "leader", "unwanted", "waiting")
-
-    def __init__(self, key: str, epoch: int, leader: object | None) -> None:
-        self.key = key
-        self.epoch = epoch
-        #: Who computes: the flight itself for a worker of the task that made it, something else for a thread.
-        self.leader = leader
-        self.waiting = 1
-        self.unwanted: Callable[[], None] = lambda: None
-        #: The value, and whether it was computed. It counts as running from the start, so that no task that waits for
-        #: it can cancel it.
-        self.future: Future[tuple[V, bool]] = Future()
-        self.future.set_running_or_notify_cancel()
+    key: str
+    epoch: int
+    leader: object | None  # who computes: the flight itself for a worker of the task that made it, else a thread
+    waiting: int = 1
+    unwanted: Callable[[], None] = lambda: None
+    future: Future[tuple[V, bool]] = field(default_factory=_running)  # the value, and whether it was computed
 
 
 class WarmOutcome(str, Enum):
@@ -419,7 +405,7 @@ class WarmOutcome(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class WarmFailure:
+class WarmFailure(Record):
     """A question that could not be answered, and why, in one line."""
 
     question: str
@@ -427,7 +413,7 @@ class WarmFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WarmReport:
+class WarmReport(Record):
     """What warming did, in numbers of questions."""
 
     asked: int
@@ -436,10 +422,6 @@ class WarmReport:
     not_kept: int  # answers not worth keeping, such as degraded ones
     failed: tuple[WarmFailure, ...]
     stopped: str = ""  # why warming ended before the last question
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        return {**asdict(self), "failed": [asdict(failure) for failure in self.failed]}
 
 
 def read_questions(path: str | Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -497,10 +479,10 @@ def warm(
 def _json_question(line: str) -> str:
     try:
         row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as err:
-        raise ValueError(
-            f"not JSON ({err.msg})" if isinstance(err, json.JSONDecodeError) else "nested too deeply"
-        ) from err
+    except json.JSONDecodeError as err:
+        raise ValueError(f"not JSON ({err.msg})") from err
+    except RecursionError as err:
+        raise ValueError("nested too deeply") from err
     question = row.get("query") if isinstance(row, dict) else None
     if not isinstance(question, str) or not question.strip():
         raise ValueError("no object with a text under 'query'")

@@ -42,16 +42,19 @@ from llama_index.core.vector_stores.types import FilterCondition, FilterOperator
 
 from agentic_retriever.errors import FilterError, unknown_name
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Refuse filters that cannot be evaluated, before anything is searched
-
 MAX_DEPTH: Final = 32
 MAX_CLAUSES: Final = 1_000
 MAX_VALUES: Final = 10_000
 MAX_KEY_LENGTH: Final = 256
 
 LIST_OPERATORS: Final = frozenset({FilterOperator.IN, FilterOperator.NIN, FilterOperator.ANY, FilterOperator.ALL})
-RANGE_OPERATORS: Final = frozenset({FilterOperator.GT, FilterOperator.GTE, FilterOperator.LT, FilterOperator.LTE})
+_COMPARE: Final = {
+    FilterOperator.GT: op.gt,
+    FilterOperator.GTE: op.ge,
+    FilterOperator.LT: op.lt,
+    FilterOperator.LTE: op.le,
+}
+RANGE_OPERATORS: Final = frozenset(_COMPARE)
 TEXT_OPERATORS: Final = frozenset({FilterOperator.TEXT_MATCH, FilterOperator.TEXT_MATCH_INSENSITIVE})
 
 
@@ -159,27 +162,20 @@ def _wrong(clause: MetadataFilter, allowed: str) -> FilterError:
     return FilterError(f"the filter {clause.key!r} {clause.operator.value} needs {allowed}, got {got}{hint}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Joining filters, and writing them in one form whatever their order
+# Joining filters, and writing them in one form whatever their order.
 
-_SAME: dict[FilterOperator, FilterOperator] = {
-    FilterOperator.CONTAINS: FilterOperator.EQ,
-    FilterOperator.ANY: FilterOperator.IN,
-}
+_SAME = {FilterOperator.CONTAINS: FilterOperator.EQ, FilterOperator.ANY: FilterOperator.IN}
 
 
 def merge_and(first: MetadataFilters | None, second: MetadataFilters | None) -> MetadataFilters | None:
     """Join two filters so that a node must satisfy both; the result can only be narrower than either."""
     parts = [part for part in (first, second) if part is not None and not is_empty(part)]
-    if not parts:
-        return None
-    if len(parts) == 1:
-        return parts[0]
+    if len(parts) < 2:
+        return parts[0] if parts else None
     children: list[MetadataFilter | MetadataFilters] = []
     for part in parts:
         # A group that is joined by AND already is opened, so that repeated joining does not nest ever deeper.
-        joined_by_and = part.condition in {None, FilterCondition.AND}
-        children.extend(part.filters if joined_by_and else [part])
+        children.extend(part.filters if part.condition in {None, FilterCondition.AND} else [part])
     return MetadataFilters(filters=children, condition=FilterCondition.AND)
 
 
@@ -232,8 +228,7 @@ def _write(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# How metadata values and filter values are read before they are compared
+# How metadata values and filter values are read before they are compared.
 
 Scalar: TypeAlias = str | int | float | bool
 Key: TypeAlias = tuple[str, str | int | float]
@@ -305,18 +300,10 @@ def field_key(value: Scalar) -> Key:
 
 
 def wanted_keys(value: Scalar) -> frozenset[Key]:
-    """Give the keys that a filter value accepts.
-
-    The texts ``true`` and ``false``, in any case, accept the boolean as well as the text, because a
-    ``MetadataFilter`` cannot hold a boolean.
-    """
-    if isinstance(value, bool):
-        value = str(value).lower()
-    keys = {field_key(value)}
-    truth = as_boolean(value)
-    if truth is not None:
-        keys.add(("bool", int(truth)))
-    return frozenset(keys)
+    """Give the keys that a filter value accepts: for ``true`` and ``false`` the text and the boolean."""
+    text = str(value).lower() if isinstance(value, bool) else value
+    truth = as_boolean(text)
+    return frozenset({field_key(text)} if truth is None else {field_key(text), ("bool", int(truth))})
 
 
 def as_boolean(value: Scalar) -> bool | None:
@@ -347,23 +334,15 @@ def _zone(offset: str | None) -> dt.timezone:
     return dt.timezone(-size if offset[0] == "-" else size)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The one evaluator of metadata filters
+# The one evaluator of metadata filters.
 
 Predicate = Callable[[Mapping[str, object]], bool]
 _Test = Callable[[object], bool]
 _Compare = Callable[[Any, Any], bool]
 
-_COMPARE: Final[dict[FilterOperator, _Compare]] = {
-    FilterOperator.GT: op.gt,
-    FilterOperator.GTE: op.ge,
-    FilterOperator.LT: op.lt,
-    FilterOperator.LTE: op.le,
-}
-
 
 def matches(metadata: Mapping[str, object], filters: MetadataFilters | None) -> bool:
-    """Tell whether metadata satisfies filters. The rules stand in the package's docstring."""
+    """Tell whether metadata satisfies filters."""
     return predicate(filters)(metadata)
 
 
@@ -417,12 +396,7 @@ def _test(clause: MetadataFilter) -> _Test:
     values = cast("list[Scalar]", clause.value if operator in LIST_OPERATORS else [clause.value])
     wanted = [wanted_keys(value) for value in values]
     if operator is FilterOperator.ALL:
-
-        def has_all(value: object) -> bool:
-            keys = _keys(value)
-            return all(not accepted.isdisjoint(keys) for accepted in wanted)
-
-        return has_all
+        return lambda value: not any(map(frozenset(_keys(value)).isdisjoint, wanted))
     accepted = frozenset().union(*wanted)
     if operator in {FilterOperator.NE, FilterOperator.NIN}:
         return lambda value: accepted.isdisjoint(_keys(value))
@@ -436,18 +410,16 @@ def _keys(value: object) -> list[Key]:
 def _range_test(compare: _Compare, bound: Scalar) -> _Test:
     if not isinstance(bound, str):
         return lambda value: any(not isinstance(item, (str, bool)) and compare(item, bound) for item in elements(value))
-    moment = parse_moment(bound)
-    if moment is None:
-        return lambda value: any(isinstance(item, str) and compare(item, bound) for item in elements(value))
-    return lambda value: any(
-        isinstance(item, str) and _moment_satisfies(compare, item, moment) for item in elements(value)
-    )
+    limit = parse_moment(bound)
 
+    def satisfies(text: str) -> bool:
+        if limit is None:
+            return compare(text, bound)
+        found = parse_moment(text)
+        if found is None:
+            return False
+        if found[1] or limit[1]:  # a date against a date-time is compared by the day
+            return compare(found[0].date(), limit[0].date())
+        return compare(found[0], limit[0])
 
-def _moment_satisfies(compare: _Compare, text: str, bound: tuple[dt.datetime, bool]) -> bool:
-    found = parse_moment(text)
-    if found is None:
-        return False
-    if found[1] or bound[1]:  # a date against a date-time is compared by the day
-        return compare(found[0].date(), bound[0].date())
-    return compare(found[0], bound[0])
+    return lambda value: any(isinstance(item, str) and satisfies(item) for item in elements(value))

@@ -14,8 +14,10 @@ import logging
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -41,7 +43,6 @@ _ENVELOPE = re.compile(rb'\{"v":1,"sum":"([0-9a-f]{32})",("until":(\d{1,15}),"va
 _INSTALL = "install it with: pip install 'agentic-retriever[redis]'"
 _MAX_CALLS = 16  # at once, each on a connection of its own
 _COOLDOWN_S, _MAX_COOLDOWN_S = 1.0, 30.0  # before the first probe of a server that is down, and between later ones
-_SLOW_TIMES = 10  # nobody waits for writes
 _SWEEP_S = 10.0
 _MAX_JOBS, _MAX_BYTES = 1_024, 8_000_000  # that may wait to be written
 _VECTORS_TOGETHER = 64
@@ -58,8 +59,7 @@ def open_link(config: RouterConfig) -> RedisLink | None:
     if importlib.util.find_spec("redis") is None:
         logger.warning("a Redis URL is set and the package redis is not there; %s; caching in memory only", _INSTALL)
         return None
-    timeout_s = config.redis_timeout_ms / 1000
-    return RedisLink(config.redis_url, timeout_s=timeout_s, connect_timeout_s=max(0.2, timeout_s))
+    return RedisLink(config.redis_url, timeout_s=config.redis_timeout_ms / 1000)
 
 
 class RedisLink:
@@ -93,7 +93,6 @@ class RedisLink:
 
     @property
     def is_up(self) -> bool:
-        """Whether calls are made; otherwise they are skipped until a probe succeeds."""
         return self._breaker.state is BreakerState.CLOSED
 
     def call(self, function: Callable[[redis.Redis], T], *, default: D, timeout_s: float | None = None) -> T | D:
@@ -101,22 +100,24 @@ class RedisLink:
         ticket = self._breaker.enter()
         if ticket is None or ticket.is_probe:
             if ticket is not None:
-                self._start_probe(ticket)
+                self._probe(ticket)
             self._counts.add(skipped=1)
             return default
         limit = self.timeout_s if timeout_s is None else timeout_s
+        granted = limit if self._met else max(limit, self.connect_timeout_s)
         try:
-            result = self._caller.call(
-                lambda: function(self._client), limit if self._met else max(limit, self.connect_timeout_s)
-            )
+            result = self._caller.call(lambda: function(self._client), granted)
         except DeadlineExceededError:
             self._fail(ticket, f"no answer within {limit * 1000:.0f} ms")
         except self._refusal as err:
             self._counts.add(refusals=1)
-            complained, self._complained = self._complained, True
-            if not complained:
+            if not self._complained:
+                # The code word that a Redis error begins with, such as OOM; never its text, which quotes commands.
+                word = str(err).split(" ", 1)[0]
+                kind = word if word.isalpha() and word.isupper() else type(err).__name__
                 told = "Redis at %s refuses a call (%s); going on without what it refuses"
-                logger.warning(told, self.address, _kind(err))
+                logger.warning(told, self.address, kind)
+            self._complained = True
         except Exception as err:  # noqa: BLE001 - the seam to the client, whose parser raises anything on nonsense
             self._fail(ticket, type(err).__name__)
         else:
@@ -126,15 +127,12 @@ class RedisLink:
         return default
 
     def stats(self) -> dict[str, Any]:
-        """Return the counts since the link was made."""
-        return {"up": self.is_up, "openings": self._breaker.openings, **self._counts.to_dict()}
+        return {"up": self.is_up, "openings": self._breaker.openings, **self._counts}
 
     def close(self) -> None:
         """Close the connections; a later call opens one again."""
-        try:
+        with suppress(Exception):  # closing what is broken may fail in any way, and nothing is lost by it
             self._client.connection_pool.disconnect()
-        except Exception:  # noqa: BLE001 - closing what is broken may fail in any way, and nothing is lost by it
-            logger.debug("closing connections to Redis at %s failed", self.address)
 
     def _fail(self, ticket: Ticket, why: str) -> None:
         self._counts.add(failures=1)
@@ -144,25 +142,24 @@ class RedisLink:
             logger.warning(told, self.address, why)
         self.close()  # closing the sockets ends the threads that still wait for them
 
-    def _start_probe(self, ticket: Ticket) -> None:
-        name = f"Redis probe {self.address}"
+    def _probe(self, ticket: Ticket) -> None:
+        """Connect in the background, and then see whether an answer comes in the time that callers grant."""
+
+        def probe() -> None:
+            try:
+                self._caller.call(self._client.ping, self.connect_timeout_s)
+                self._caller.call(self._client.ping, self.timeout_s)
+            except Exception:  # noqa: BLE001 - whatever it is, the server does not work yet, and that has been told
+                self.close()
+            else:
+                self._met = True
+                logger.info("Redis at %s answers again", self.address)
+            self._breaker.leave(ticket, ok=self._met)
+
         try:
-            threading.Thread(target=self._probe, args=(ticket,), name=name, daemon=True).start()
+            threading.Thread(target=probe, name=f"Redis probe {self.address}", daemon=True).start()
         except RuntimeError:  # no more threads can be had: the machine is full, or the interpreter is ending
             self._breaker.leave(ticket, ok=False)
-
-    def _probe(self, ticket: Ticket) -> None:
-        """Connect, and then see whether an answer comes in the time that callers grant."""
-        try:
-            self._caller.call(self._client.ping, self.connect_timeout_s)
-            self._caller.call(self._client.ping, self.timeout_s)
-        except Exception:  # noqa: BLE001 - whatever it is, the server does not work yet, and that has been told
-            self.close()
-            self._breaker.leave(ticket, ok=False)
-            return
-        self._met = True
-        logger.info("Redis at %s answers again", self.address)
-        self._breaker.leave(ticket, ok=True)
 
 
 class RedisStore:
@@ -195,36 +192,33 @@ class RedisStore:
         self._writer = Workers(1, f"Redis writer {kind}")
         self._pending: dict[Future[object], int] = {}  # jobs in line or under way, and their bytes
         self._owes_clear = False
+        self._slow_s = 10 * link.timeout_s  # nobody waits for writes
         self._counts = _Counts("hits", "misses", "written", "dropped", "oversize", "corrupt")
 
     def __repr__(self) -> str:
         return f"RedisStore({self._prefix}, {self._link!r})"
 
     def get(self, key: str) -> tuple[bytes, float] | None:
-        """Return a value as it was written, and the seconds that it still holds."""
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, tuple[bytes, float]]:
-        """Return those values that are there, in one call."""
-        found: dict[str, tuple[bytes, float]] = {}
+        """Return those values that are there, as they were written, and the seconds that they still hold."""
+        replies: Sequence[Any] = ()
         if self._owes_clear:
             self._write_later(self._pay_clear)  # what clear() could not delete must not be seen again
         elif keys:
             names = [self._name(key) for key in keys]
-            replies: Sequence[Any] = self._link.call(lambda client: client.mget(names), default=())
-            for key, raw in zip(keys, replies, strict=False):
-                value = self._readable(key, raw) if isinstance(raw, bytes) else None
-                if value is not None:
-                    found[key] = value
+            replies = self._link.call(lambda client: client.mget(names), default=())
+        values = {key: self._readable(key, raw) for key, raw in zip(keys, replies, strict=False)}
+        found = {key: value for key, value in values.items() if value is not None}
         self._counts.add(hits=len(found), misses=len(keys) - len(found))
         return found
 
     def set(self, key: str, data: bytes, ttl_s: float) -> None:
-        """Keep JSON in UTF-8 for some seconds, some time soon; for 0 or less not at all."""
         self.set_many({key: data}, ttl_s)
 
     def set_many(self, values: Mapping[str, bytes], ttl_s: float) -> None:
-        """Keep values, some time soon, in one call."""
+        """Keep JSON in UTF-8 for some seconds, some time soon; for 0 or less not at all."""
         milliseconds = int(ttl_s * 1000)
         if milliseconds < 1:
             return
@@ -235,10 +229,8 @@ class RedisStore:
             self._write_later(lambda: self._write(small, milliseconds), list(small.values()))
 
     def delete(self, key: str) -> None:
-        """Drop a value, some time soon."""
-        name = self._name(key)
-        limit = self._link.timeout_s * _SLOW_TIMES
-        self._write_later(lambda: self._link.call(lambda client: client.unlink(name), default=None, timeout_s=limit))
+        name, slow_s = self._name(key), self._slow_s
+        self._write_later(lambda: self._link.call(lambda client: client.unlink(name), default=None, timeout_s=slow_s))
 
     def clear(self) -> int:
         """Drop all values of this namespace and kind, and no others; return how many there were.
@@ -248,7 +240,7 @@ class RedisStore:
         self._owes_clear = True
         for job in list(self._pending):
             job.cancel()
-        self.flush(self._link.timeout_s * _SLOW_TIMES)  # for the one under way
+        self.flush(self._slow_s)  # for the one under way
         count, done = self._sweep()
         self._owes_clear = not done
         if not done:
@@ -270,12 +262,14 @@ class RedisStore:
         """Return the counts since the store was made; failures and skipped calls are those of the whole link."""
         link = self._link.stats()
         failures = link["failures"] + link["refusals"]
-        return {"up": link["up"], **self._counts.to_dict(), "failures": failures, "skipped": link["skipped"]}
+        return {"up": link["up"], **self._counts, "failures": failures, "skipped": link["skipped"]}
 
     def _name(self, key: str) -> str:
         return self._prefix + hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
-    def _readable(self, key: str, raw: bytes) -> tuple[bytes, float] | None:
+    def _readable(self, key: str, raw: object) -> tuple[bytes, float] | None:
+        if not isinstance(raw, bytes):
+            return None
         try:
             data, until = unseal(raw)
         except ValueError:
@@ -288,35 +282,30 @@ class RedisStore:
     def _write_later(self, job: Callable[[], object], values: Sequence[bytes] = ()) -> None:
         """Put a job in line for the thread that writes; nobody waits, and a line that is too long takes no more."""
         size = sum(map(len, values))
-        with self._lock:
-            if len(self._pending) >= _MAX_JOBS or sum(self._pending.values()) + size > _MAX_BYTES:
-                self._counts.add(dropped=len(values))
-                return
-            try:
+        with self._lock, suppress(RuntimeError):  # no more threads can be had: the machine is full, or all is ending
+            if len(self._pending) < _MAX_JOBS and sum(self._pending.values()) + size <= _MAX_BYTES:
                 future = self._writer.submit(job)
-            except RuntimeError:  # no more threads can be had: the machine is full, or the interpreter is ending
-                self._counts.add(dropped=len(values))
+                self._pending[future] = size
+                future.add_done_callback(lambda done: self._pending.pop(done, None))
                 return
-            self._pending[future] = size
-        future.add_done_callback(lambda done: self._pending.pop(done, None))
+        self._counts.add(dropped=len(values))
 
     def _write(self, values: Mapping[str, bytes], milliseconds: int) -> None:
         def write(client: redis.Redis) -> list[Any]:
-            with client.pipeline(transaction=False) as pipeline:
-                for name, raw in values.items():
-                    pipeline.set(name, raw, px=milliseconds)
-                replies = pipeline.execute(raise_on_error=False)
+            pipeline = client.pipeline(transaction=False)
+            for name, raw in values.items():
+                pipeline.set(name, raw, px=milliseconds)
+            replies = pipeline.execute(raise_on_error=False)
             if replies and all(isinstance(reply, Exception) for reply in replies):
                 raise replies[0]
             return replies
 
-        replies: Sequence[Any] = self._link.call(write, default=(), timeout_s=self._link.timeout_s * _SLOW_TIMES)
+        replies: Sequence[Any] = self._link.call(write, default=(), timeout_s=self._slow_s)
         written = sum(reply is True for reply in replies)
         self._counts.add(written=written, dropped=len(values) - written)
 
     def _pay_clear(self) -> None:
-        if self._owes_clear:
-            self._owes_clear = not self._sweep()[1]
+        self._owes_clear = self._owes_clear and not self._sweep()[1]
 
     def _sweep(self) -> tuple[int, bool]:
         """Delete in batches for ten seconds at most; return how many values, and whether that was all."""
@@ -362,7 +351,6 @@ class RedisVectorCache:
             self.store.set_many(dict(items[i : i + _VECTORS_TOGETHER]), self._ttl_s)
 
     def close(self) -> None:
-        """Write what is still in line; the link stays open."""
         self.store.close()
 
 
@@ -396,21 +384,16 @@ def unseal(raw: bytes) -> tuple[bytes, float]:
     return parts[4], int(parts[3]) / 1000
 
 
-class _Counts:
+class _Counts(Counter[str]):
     """Counts by name that many threads may add to."""
 
     def __init__(self, *names: str) -> None:
+        super().__init__(dict.fromkeys(names, 0))
         self._lock = threading.Lock()
-        self._values = dict.fromkeys(names, 0)
 
     def add(self, **more: int) -> None:
         with self._lock:
-            for name, number in more.items():
-                self._values[name] += number
-
-    def to_dict(self) -> dict[str, int]:
-        with self._lock:
-            return dict(self._values)
+            self.update(more)
 
 
 def _client(url: str, timeout_s: float, connect_timeout_s: float) -> tuple[redis.Redis, str, type[Exception]]:
@@ -443,12 +426,6 @@ def _client(url: str, timeout_s: float, connect_timeout_s: float) -> tuple[redis
         decode_responses=False,
     )
     return package.Redis(connection_pool=pool), address, package.ResponseError
-
-
-def _kind(err: Exception) -> str:
-    """Return the code word that a Redis error begins with, such as ``OOM``; never its text, which quotes commands."""
-    word = str(err).split(" ", 1)[0]
-    return word if word.isalpha() and word.isupper() else type(err).__name__
 
 
 def _checksum(payload: bytes) -> bytes:

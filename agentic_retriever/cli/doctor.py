@@ -135,13 +135,13 @@ def _caches(config: RouterConfig) -> Iterator[Finding]:
 
 
 def _server(config: RouterConfig) -> Finding:
-    from agentic_retriever.stores.server import open_server
-
     what = "qdrant"
+    if not config.qdrant_url:
+        return Finding(what, NOTE, "not configured; indexes are in the data directory")
+    from agentic_retriever.stores.server import QdrantLink
+
     try:
-        link = open_server(config)
-        if link is None:
-            return Finding(what, NOTE, "not configured; indexes are in the data directory")
+        link = QdrantLink.from_config(config)
         version = link.check(timeout_s=0.9)
     except AgenticRetrieverError as err:
         return Finding(what, PROBLEM, str(err))

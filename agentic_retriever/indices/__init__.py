@@ -8,7 +8,7 @@ from agentic_retriever.indices.profile import IndexProfile
 from agentic_retriever.indices.storage import IndexStorage
 from agentic_retriever.indices.stored_nodes import Manifest
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
-from agentic_retriever.stores.payload import embedded_text
+from agentic_retriever.stores.points import embedded_text
 
 __all__ = [
     "Index",

@@ -34,9 +34,10 @@ from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.ingestion.chunking import count_tokens, leaves_of
 from agentic_retriever.llm import without_thoughts
 from agentic_retriever.llm.prompts import summary_prompt
+from agentic_retriever.stores.edge import found_facts
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.stores.node_store import NodeStore
-from agentic_retriever.stores.points import KnownPoints, found_facts
+from agentic_retriever.stores.points import KnownPoints
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.sentences import central_sentences
 from agentic_retriever.threads import DeadlineCaller

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from llama_index.core.schema import BaseNode, NodeWithScore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
@@ -29,7 +29,9 @@ from agentic_retriever.indices.profile import IndexProfile, profile_view
 from agentic_retriever.indices.stored_nodes import StoredNodes, StoreServer
 from agentic_retriever.schema import Strategy, View
 from agentic_retriever.stores.node_store import NodeStore
-from agentic_retriever.stores.server import ServerWords
+
+if TYPE_CHECKING:
+    from agentic_retriever.stores.server import ServerWords  # its package takes a second to load
 
 ALWAYS_THERE = frozenset({View.CHUNKS, View.KEYWORD})  # the views that any index has or builds when first asked
 

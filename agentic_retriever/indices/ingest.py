@@ -26,7 +26,7 @@ from agentic_retriever.ingestion import (
     read_source,
 )
 from agentic_retriever.show import render, short_text
-from agentic_retriever.stores.payload import embedded_text
+from agentic_retriever.stores.points import embedded_text
 
 #: Nodes that are embedded and written together; also the most work that a crash can lose.
 FLUSH_NODES = 64

@@ -18,7 +18,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import bm25s
 import numpy as np
@@ -30,11 +30,12 @@ from agentic_retriever.indices.derived import DerivedView, Progress, SilentProgr
 from agentic_retriever.indices.stored_nodes import StoredNodes
 from agentic_retriever.schema import check_top_k
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
-from agentic_retriever.stores.payload import embedded_text
-from agentic_retriever.stores.points import Hit
-from agentic_retriever.stores.server import QdrantServerVectorStore, ServerWords
+from agentic_retriever.stores.points import Hit, embedded_text
 from agentic_retriever.stores.sparse import SparseBM25
 from agentic_retriever.text import Tokenizer
+
+if TYPE_CHECKING:
+    from agentic_retriever.stores.server import ServerWords  # its package takes a second to load
 
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 Rows: TypeAlias = "npt.NDArray[np.int64]"
@@ -326,6 +327,10 @@ def keyword_view(index: StoredNodes, language: Callable[[], str]) -> DerivedView
 
 def server_words(index: StoredNodes) -> ServerWords | None:
     """Return the sparse vectors on the index's server, or ``None`` where its nodes are in this process."""
+    if not index.is_remote:
+        return None
+    from agentic_retriever.stores.server import QdrantServerVectorStore  # noqa: PLC0415 - takes a second to load
+
     store = index.vector_store
     return store.words if isinstance(store, QdrantServerVectorStore) else None
 

@@ -37,7 +37,7 @@ from agentic_retriever.json_files import (
 )
 from agentic_retriever.schema import Strategy
 from agentic_retriever.show import render, short_text
-from agentic_retriever.stores.payload import embedded_text
+from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.tokens import identifiers, kind_of, numbers
 

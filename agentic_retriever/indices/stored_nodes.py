@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from filelock import FileLock, Timeout
 from llama_index.core.schema import BaseNode
@@ -37,8 +37,10 @@ from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.json_files import model_bytes, write_atomically
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 from agentic_retriever.stores.node_store import NodeStore
-from agentic_retriever.stores.server import QdrantLink, QdrantServerVectorStore, open_server
 from agentic_retriever.stores.sparse import SparseBM25
+
+if TYPE_CHECKING:
+    from agentic_retriever.stores.server import QdrantLink  # its package takes a second to load
 
 logger = logging.getLogger(__name__)
 
@@ -160,8 +162,11 @@ class StoreServer:
 
     @classmethod
     def from_config(cls, config: RouterConfig) -> StoreServer | None:
-        link = open_server(config)
-        return None if link is None else cls(link, config.qdrant_prefix)
+        if not config.qdrant_url:
+            return None
+        from agentic_retriever.stores.server import QdrantLink  # noqa: PLC0415 - takes a second to load
+
+        return cls(QdrantLink.from_config(config), config.qdrant_prefix)
 
 
 class ServerStores:
@@ -191,6 +196,8 @@ class ServerStores:
     def open(self, name: str, dimension: int, *, must_exist: bool = False) -> NodeStore:
         """Describe the collection; calls nobody."""
         has_words = name == CHUNKS
+        from agentic_retriever.stores.server import QdrantServerVectorStore  # noqa: PLC0415 - takes a second to load
+
         return QdrantServerVectorStore(
             self._server.link,
             self._name_of(name),

@@ -86,7 +86,7 @@ from agentic_retriever.schema import (
     Usage,
     View,
 )
-from agentic_retriever.stores.payload import embedded_text
+from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, unknown_share
 from agentic_retriever.synthesis.confidence import MAX_JUDGED, why_not_read
 from agentic_retriever.text import detect_language, normalise_query

@@ -1,4 +1,15 @@
-"""Qdrant Edge: the engine in this process."""
+"""Qdrant Edge: the engine in this process, and a LlamaIndex vector store on it.
+
+::
+
+    FOLDER/COLLECTION/
+        collection.json   format version, name, dimension, distance, state; replaced atomically
+        collection.lock   held by the process that has the collection open
+        shard/            the engine's own files
+
+``collection.json`` is written before the engine's files, so a folder that has engine files without it, or the other way
+round, has lost something and is never taken for an empty one. None of our files holds a pickle.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +24,15 @@ import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.schema import BaseNode
-from llama_index.core.vector_stores.types import VectorStoreQuery
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic import Field as Checked
 from qdrant_edge import (
@@ -54,31 +65,25 @@ from agentic_retriever.errors import (
     StoreError,
 )
 from agentic_retriever.json_files import write_atomically
-from agentic_retriever.stores.node_store import NodeStore, Side
-from agentic_retriever.stores.payload import SOURCE_FIELD, point_id
-from agentic_retriever.stores.points import EnginePoint, FactT, FieldKind, KnownPoints, Payload, path_field
+from agentic_retriever.stores.node_store import NodeStore, Offset, Page, Side, Vectors
+from agentic_retriever.stores.points import (
+    FIELD_KINDS,
+    SOURCE_FIELD,
+    EnginePoint,
+    FactT,
+    FieldKind,
+    KnownPoints,
+    Payload,
+    path_field,
+    point_id,
+)
 from agentic_retriever.threads import Workers
-
-# The engine of one collection in this process: made, loaded, checked, shared, flushed and closed.
-#
-# ::
-#
-#     FOLDER/COLLECTION/
-#         collection.json   format version, name, dimension, distance, state; replaced atomically
-#         collection.lock   held by the process that has the collection open
-#         shard/            the engine's own files
-#
-# ``collection.json`` is written before the engine's files, so a folder that has engine files without it, or the other
-# way round, has lost something and is never taken for an empty one. None of our files holds a pickle.
-
-# Where errors of Qdrant Edge and of the operating system become ours.
 
 _BUSY_MARK: Final = "WouldBlock"  # what Edge says when its own lock on the write-ahead log is taken
 _FULL_MARKS: Final = ("os error 27", "os error 28", "os error 122", "No space left", "File too large", "quota exceeded")
 _DENIED_MARKS: Final = ("os error 13", "os error 1)", "os error 30", "Permission denied", "Read-only file system")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_MAX_DETAIL: Final = 300
 
 
 @contextmanager
@@ -93,10 +98,13 @@ def edge_errors(action: str, folder: Path, *, loading: bool = False) -> Iterator
 
 
 def _translate(err: BaseException, action: str, folder: Path, *, loading: bool) -> StoreError:
-    detail = " ".join(str(err).split())[:_MAX_DETAIL]
+    detail = " ".join(str(err).split())[:300]
     code = err.errno if isinstance(err, OSError) else None
-    if _BUSY_MARK in detail:
-        return _busy(folder)
+    if isinstance(err, Timeout) or _BUSY_MARK in detail:
+        return StoreBusyError(
+            f"{folder} is already in use by another process; close it there, use another folder, or run a Qdrant "
+            "server when several processes must share one index"
+        )
     if code in _FULL or any(mark in detail for mark in _FULL_MARKS):
         return StoreError(
             f"cannot {action} in {folder}: the disk, a quota or the file size limit is exhausted ({detail}); free some "
@@ -114,21 +122,12 @@ def _translate(err: BaseException, action: str, folder: Path, *, loading: bool) 
     return StoreError(f"cannot {action} in {folder}: {detail or type(err).__name__}")
 
 
-def _busy(folder: Path) -> StoreBusyError:
-    return StoreBusyError(
-        f"{folder} is already in use by another process; close it there, use another folder, or run a Qdrant server "
-        "when several processes must share one index"
-    )
-
-
 def _damaged(folder: Path, what: str) -> StoreDamagedError:
     return StoreDamagedError(
         f"the index in {folder} is damaged or incomplete: {what}; restore the folder from a copy, or remove it and "
         "index the sources again"
     )
 
-
-# The files of a collection, and what tells a fresh folder from a lost one.
 
 MAX_NAME_LENGTH: Final = 100
 MAX_DIMENSION: Final = 65_536
@@ -143,14 +142,13 @@ class CollectionFile(BaseModel):
 
     collection: str
     dimension: int = Checked(ge=1)
-    created: str  # When it was made, in ISO 8601 with UTC offset
+    created: str  # ISO 8601 with UTC offset
     ready: bool = False
-    points: int | None = None  # Number of nodes at the last clean close or flush; None while changes are under way
+    points: int | None = None  # number of nodes at the last clean close or flush; None while changes are under way
     distance: Literal["cosine"] = "cosine"
     format_version: Literal[1] = 1
 
     def write(self, folder: Path) -> None:
-        """Replace the file as a whole: after a crash the old or the new one is there."""
         write_atomically(folder / "collection.json", self.model_dump_json(indent=1).encode())
 
 
@@ -164,7 +162,7 @@ def read_collection(folder: Path) -> CollectionFile | None:
             raise _damaged(folder, f"{path.name} is missing") from None
         return None
     except ValidationError as err:
-        [wrong, *_] = err.errors()
+        wrong = err.errors()[0]
         where = ".".join(map(str, wrong["loc"]))
         raise _damaged(folder, f"{path.name} cannot be read ({where} {wrong['msg']})") from err
     if found.ready:
@@ -179,7 +177,7 @@ def read_collection(folder: Path) -> CollectionFile | None:
 def check_collection_name(name: str) -> str:
     """Check that a collection's name is a plain, portable folder name."""
     normal = unicodedata.normalize("NFC", name)
-    wrong = sorted({char for char in normal if not _allowed(char)})
+    wrong = sorted({char for char in normal if char not in " _-." and unicodedata.category(char)[0] not in "LMN"})
     problem = None
     if not normal or normal != normal.strip(" ."):
         problem = "is empty or starts or ends with a dot or a space"
@@ -197,22 +195,12 @@ def check_collection_name(name: str) -> str:
     return normal
 
 
-def _allowed(char: str) -> bool:
-    return char in " _-." or unicodedata.category(char)[0] in "LMN"
-
-
 # One handle per folder and process. The engine lets a folder be open once: here every user in the process shares that
 # one handle, and another process gets StoreBusyError, because our own lock file is taken before a file of the engine is
 # touched. A child made by os.fork gets StoreClosedError and writes nothing.
 
-SCHEMA: Final = {
-    "keyword": PayloadSchemaType.Keyword,
-    "float": PayloadSchemaType.Float,
-    "bool": PayloadSchemaType.Bool,
-    "datetime": PayloadSchemaType.Datetime,
-}
+SCHEMA: Final = {kind: getattr(PayloadSchemaType, kind.capitalize()) for kind in FIELD_KINDS}
 _KIND_OF: Final = {str(schema): kind for kind, schema in SCHEMA.items()}
-_PROBED: Final = 8
 _FLUSH_EVERY: Final = 20_000  # nodes; bounds the log that is replayed after a crash
 _EXIT_PATIENCE_S: Final = 10.0
 
@@ -226,14 +214,16 @@ class SharedShard:
         self.users = 0
         self.edge: EdgeShard | None = None  # None while nothing was ever stored
         self.kinds: Mapping[str, str] = {}
-        self.approximate = False  # Whether the engine has a graph, so that searches through it may miss a node
+        self.approximate = False  # whether the engine has a graph, so that searches through it may miss a node
         self._pid = os.getpid()
         self._write_lock = threading.RLock()
         self._idle = threading.Condition()
         self._busy = 0
         self._shut = False
         self._unflushed = 0
-        self._lock = _take_lock(folder)
+        self._lock = FileLock(folder / "collection.lock", blocking=False, thread_local=False)
+        with edge_errors("lock the index", folder):
+            self._lock.acquire()
         try:
             self.description = self._load()
         except BaseException:
@@ -242,12 +232,10 @@ class SharedShard:
 
     @property
     def dimension(self) -> int | None:
-        """Length of the vectors; ``None`` until the first are stored."""
         return self.description.dimension if self.description is not None else None
 
     @property
-    def is_inherited(self) -> bool:
-        """Whether the parent process opened it, before a fork."""
+    def is_inherited(self) -> bool:  # the parent process opened it, before a fork
         return self._pid != os.getpid()
 
     @contextmanager
@@ -331,17 +319,17 @@ class SharedShard:
             self._shut = True
             if not self._idle.wait_for(lambda: self._busy == 0, patience_s):
                 return
+        edge = self.edge
         try:
             with edge_errors("close the index", self.folder):
-                self.flush()
-        finally:
-            edge, self.edge = self.edge, None
-            try:
-                if edge is not None:
-                    with edge_errors("close the index", self.folder):
+                try:
+                    self.flush()
+                finally:
+                    self.edge = None
+                    if edge is not None:
                         edge.close()
-            finally:
-                self._lock.release()
+        finally:
+            self._lock.release()
 
     def _describe(self, description: CollectionFile, points: int | None) -> None:
         self.description = description.model_copy(update={"ready": True, "points": points})
@@ -363,18 +351,6 @@ class SharedShard:
         return description
 
 
-def _take_lock(folder: Path) -> FileLock:
-    lock = FileLock(folder / "collection.lock", blocking=False, thread_local=False)
-    try:
-        with edge_errors("lock the index", folder):
-            lock.acquire()
-    except StoreError as err:
-        if isinstance(err.__cause__, Timeout):
-            raise _busy(folder) from err.__cause__
-        raise
-    return lock
-
-
 def _check_whole(edge: EdgeShard, description: CollectionFile, folder: Path) -> None:
     found = edge.count(CountRequest(exact=True))
     if description.points is not None and found != description.points:
@@ -383,7 +359,7 @@ def _check_whole(edge: EdgeShard, description: CollectionFile, folder: Path) -> 
         return
     # The engine opens without a word when the files of the vectors or of the payloads are gone.
     probe = Query.Nearest([1.0] * description.dimension)
-    sample = edge.query(QueryRequest(limit=_PROBED, query=probe, with_payload=True))
+    sample = edge.query(QueryRequest(limit=8, query=probe, with_payload=True))
     if not sample:
         raise _damaged(folder, f"the vectors of {found:,} nodes are gone")
     if not any(point.payload for point in sample):
@@ -451,8 +427,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_registry.forget_in_child)
 
 
-# A LlamaIndex vector store in this process, on Qdrant Edge.
-
 # Making an index takes tens of milliseconds, more than all scans that it would spare a small collection.
 INDEX_FROM: Final = 500
 # The engine maps its files into memory, and writing to a map on a full disk kills the process. So stop before that.
@@ -517,14 +491,18 @@ class QdrantEdgeVectorStore(NodeStore):
         self._check_open()
         return self._shard.edge
 
+    def close(self) -> None:
+        super().close()
+        if not self._closed:
+            self._closed = True
+            release_shard(self._shard)  # the last store of the process to do so closes the files
+
     def clear(self) -> None:
-        """Delete every node; the dimension stays."""
         with self._writing("clear the index"):
             if self._shard.edge is not None:
                 self._shard.edge.update(UpdateOperation.delete_points_by_filter(Filter()))
 
     def flush(self) -> None:
-        """Bring everything to disk, so that it survives a power cut as well as a crash."""
         with self._reading("flush the index"):
             self._shard.flush()
 
@@ -546,9 +524,9 @@ class QdrantEdgeVectorStore(NodeStore):
 
     def query_known(self, query: VectorStoreQuery, known: KnownPoints[FactT]) -> list[tuple[FactT, float]]:
         """Find as :meth:`query` does, and read only those points of which ``known`` has no fact."""
-        search = self._checked(query, {})
-        if not search.wanted.exact:
-            return super().query_known(query, known)
+        vector, top_k, wanted = self._checked(query, {})
+        if not wanted.exact:
+            return known.in_result(self.query(query))
 
         def retrieve(point_ids: list[str]) -> Sequence[Record]:
             with self._reading("read nodes") as edge:
@@ -558,10 +536,10 @@ class QdrantEdgeVectorStore(NodeStore):
             floor = float("-inf") if whole or not points else points[-1].score
             scores = {str(point.id): point.score for point in points if point.score > floor}
             facts = known.of(list(scores), retrieve)
-            order = sorted(facts, key=lambda point: (-scores[point], facts[point][0]))[: search.top_k]
+            order = sorted(facts, key=lambda point: (-scores[point], facts[point][0]))[:top_k]
             return [(facts[point][1], scores[point]) for point in order], len(scores) - len(facts)
 
-        return self._find_points([search.vector], search.top_k, search.wanted, read, payload=False)[0]
+        return self._find_points([vector], top_k, wanted, read, payload=False)[0]
 
     @property
     def _stored_dimension(self) -> int | None:
@@ -576,12 +554,6 @@ class QdrantEdgeVectorStore(NodeStore):
         if self._closed:
             raise StoreClosedError(f"the index in {self._shard.folder} is closed; open it again")
 
-    def _let_go(self) -> None:
-        # The last store of the process to let go closes the files.
-        if not self._closed:
-            self._closed = True
-            release_shard(self._shard)
-
     def _reading(self, what: str) -> AbstractContextManager[EdgeShard | None]:
         self._check_open()
         return self._shard.reading(what)
@@ -595,22 +567,19 @@ class QdrantEdgeVectorStore(NodeStore):
             raise StoreError(f"the index in {self._shard.folder} holds nothing yet; add nodes first")
         return self._shard.edge
 
-    def _prepare(self, vectors: npt.NDArray[np.float32], payloads: Sequence[dict[str, Any]]) -> None:
-        folder = self._shard.folder
-        free = shutil.disk_usage(folder).free
+    def _prepare(self, vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
+        free = shutil.disk_usage(self._shard.folder).free
         size = vectors.nbytes + sum(len(payload["_node_content"]) for payload in payloads)
         needed = _MIN_FREE_BYTES + 3 * size
         if free < needed:
             raise StoreError(
-                f"cannot add nodes in {folder}: {free // 1024**2:,} MB of disk are free, {needed // 1024**2:,} MB "
-                "are needed; free some space and try again"
+                f"cannot add nodes in {self._shard.folder}: {free // 1024**2:,} MB of disk are free, "
+                f"{needed // 1024**2:,} MB are needed; free some space and try again"
             )
         if SOURCE_FIELD in self._kinds() or self._engine().info().points_count + len(payloads) >= INDEX_FROM:
             self._index_fields(payloads)
 
-    def _put(
-        self, nodes: Sequence[BaseNode], vectors: npt.NDArray[np.float32], payloads: Sequence[dict[str, Any]]
-    ) -> None:
+    def _put(self, nodes: Sequence[BaseNode], vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
         rows = zip(nodes, vectors, payloads, strict=True)
         points = [Point(point_id(node.node_id), cast("Any", vector), payload) for node, vector, payload in rows]
         self._engine().update(UpdateOperation.upsert_points(points))
@@ -628,9 +597,7 @@ class QdrantEdgeVectorStore(NodeStore):
         edge.update(UpdateOperation.create_field_index(path, SCHEMA[kind]))
         self._shard.refresh()
 
-    def _scroll(
-        self, condition: Filter | None, offset: Any, size: int, payload: Payload  # noqa: ANN401 - the engine's ids
-    ) -> tuple[Sequence[Record], Any]:  # fmt: skip
+    def _scroll(self, condition: Filter | None, offset: Offset, size: int, payload: Payload) -> Page:
         fields = PayloadSelector.Include(payload) if isinstance(payload, list) else payload
         with self._reading("read nodes") as edge:
             if edge is None:
@@ -652,26 +619,29 @@ class QdrantEdgeVectorStore(NodeStore):
         self, sides: Sequence[Side], limit: int, condition: Filter | None, payload: bool
     ) -> list[list[ScoredPoint]]:
         [vector] = sides
-
-        def ask(edge: EdgeShard, params: SearchParams) -> list[ScoredPoint]:
-            query = Query.Nearest(cast("list[float]", vector))
-            return edge.query(
-                QueryRequest(limit=limit, query=query, filter=condition, params=params, with_payload=payload)
-            )
-
+        query = Query.Nearest(cast("list[float]", vector))
+        ask = partial(QueryRequest, limit=limit, query=query, filter=condition, with_payload=payload)
         with self._reading("search") as edge:
             if edge is None:
                 return [[]]
             if self._shard.approximate:
-                found = ask(edge, SearchParams(hnsw_ef=max(_GRAPH_EFFORT, 2 * limit)))
+                found = edge.query(ask(params=SearchParams(hnsw_ef=max(_GRAPH_EFFORT, 2 * limit))))
                 if len(found) == limit:
                     return [found]
-            return [ask(edge, SearchParams(exact=True))]
+            return [edge.query(ask(params=SearchParams(exact=True)))]
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, str, int | None]]:
         # Copies, deep copies and pickles open the same collection again; a handle cannot be copied.
         return type(self), (self.path, self.collection_name, self.dimension)
 
     def __copy__(self) -> Self:
-        cls, arguments = self.__reduce__()
-        return cls(*arguments)
+        return type(self)(self.path, self.collection_name, self.dimension)
+
+
+def found_facts(
+    store: BasePydanticVectorStore, query: VectorStoreQuery, known: KnownPoints[FactT]
+) -> list[tuple[FactT, float]]:
+    """Search any store for facts about its nodes, best first."""
+    if isinstance(store, QdrantEdgeVectorStore):
+        return store.query_known(query, known)
+    return known.in_result(store.query(query))

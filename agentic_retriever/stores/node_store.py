@@ -9,9 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
@@ -25,60 +24,52 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryMode,
     VectorStoreQueryResult,
 )
-from qdrant_edge import Filter
+from qdrant_edge import Filter, HasIdCondition
 from typing_extensions import Self
 
 from agentic_retriever.errors import ConfigError, FilterError, InvalidQueryError, StoreError
 from agentic_retriever.filters import is_empty
-from agentic_retriever.stores.payload import (
-    RESERVED_FIELDS,
-    SOURCE_FIELD,
-    node_payload,
-    point_id,
-    stored_node,
-    stored_node_id,
-    unit_vector,
-    unit_vectors,
-)
 from agentic_retriever.stores.points import (
     FIELD_KINDS,
     MAX_INDEXED_FIELDS,
+    RESERVED_FIELDS,
+    SOURCE_FIELD,
     EnginePoint,
-    FactT,
     FieldKind,
     Hit,
-    KnownPoints,
     Payload,
     Point,
     WantedPoints,
     infer_kinds,
+    node_payload,
     payload_path,
+    point_id,
     rank_points,
     read_nodes,
-    vector_table,
+    stored_node,
+    stored_node_id,
+    unit_vector,
+    unit_vectors,
     wanted_points,
     warn_of_foreign,
 )
 from agentic_retriever.threads import Workers
 
-PAGE: Final = 1_000
-"""Points that are read at a time."""
-
-MAX_GUESS: Final = 1_024
-"""How many more points than are wanted are looked at before it is found out which points a filter lets through."""
-
+PAGE: Final = 1_000  # points that are read at a time
+MAX_GUESS: Final = 1_024  # further points that are looked at before it is found out which ones a filter lets through
 TIE_MARGIN: Final = 8
 _MAX_TIES: Final = 4_096
 _GROWTH: Final = 4
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-Side: TypeAlias = "npt.NDArray[np.float32] | str"
-"""What points are near to: a unit vector, or words."""
-
+Ids: TypeAlias = Sequence[str] | None
+Vectors: TypeAlias = npt.NDArray[np.float32]
+Side: TypeAlias = Any  # what points are near to: a unit vector, or a sparse one of the client's
+Offset: TypeAlias = Any  # where points begin: a number, a text or a UUID; None at the first, and after the last
+Page: TypeAlias = tuple[Sequence[Point], Offset]  # points, and where the next ones begin
+# Reads the best of points that are the whole list or not, and counts those that are not ours.
 Reader: TypeAlias = Callable[[Sequence[EnginePoint], bool], tuple[list[T], int]]
-"""Reads the best of points that are the whole list or not, and counts those that are not ours."""
 
 
 class NodeStore(BasePydanticVectorStore, ABC):
@@ -101,11 +92,7 @@ class NodeStore(BasePydanticVectorStore, ABC):
     _workers: Workers = PrivateAttr()
     _unindexed: set[str] = PrivateAttr(default_factory=set)  # fields that suit no kind of index
 
-    def add(
-        self,
-        nodes: Sequence[BaseNode],
-        **add_kwargs: object,  # noqa: ARG002 - LlamaIndex's signature
-    ) -> list[str]:
+    def add(self, nodes: Sequence[BaseNode], **add_kwargs: object) -> list[str]:  # noqa: ARG002 - LlamaIndex's
         """Store nodes with their embeddings; a node whose id is stored already is replaced.
 
         Everything is checked before the first node is written.
@@ -127,12 +114,20 @@ class NodeStore(BasePydanticVectorStore, ABC):
         if nodes:
             payloads = [node_payload(node) for node in nodes]
             vectors = unit_vectors(nodes)
-            with _StoredCount(len(nodes)) as stored, self._writing("add nodes", vectors.shape[1], len(nodes)):
-                self._prepare(vectors, payloads)
-                for start in range(0, len(nodes), self._step):
-                    rows = slice(start, start + self._step)
-                    self._put(nodes[rows], vectors[rows], payloads[rows])
-                    stored.number += len(payloads[rows])
+            done = 0
+            try:
+                with self._writing("add nodes", vectors.shape[1], len(nodes)):
+                    self._prepare(vectors, payloads)
+                    for start in range(0, len(nodes), self._step):
+                        rows = slice(start, start + self._step)
+                        self._put(nodes[rows], vectors[rows], payloads[rows])
+                        done += len(payloads[rows])
+            except StoreError as err:
+                if not done:
+                    raise
+                raise type(err)(
+                    f"{err}; {done:,} of the {len(nodes):,} nodes are stored, add all again to complete them"
+                ) from err
             self.dimension = self._stored_dimension
         return [node.node_id for node in nodes]
 
@@ -194,20 +189,13 @@ class NodeStore(BasePydanticVectorStore, ABC):
             FilterError: The filters cannot be evaluated.
             StoreError: The disk or the server failed.
         """
-        search = self._checked(query, kwargs)
-        [hits] = self._find([search.vector], search.top_k, search.wanted)
+        vector, top_k, wanted = self._checked(query, kwargs)
+        [hits] = self._find([vector], top_k, wanted)
         return VectorStoreQueryResult(
             nodes=[hit.node for hit in hits],
             similarities=[hit.score for hit in hits],
             ids=[hit.node.node_id for hit in hits],
         )
-
-    def query_known(self, query: VectorStoreQuery, known: KnownPoints[FactT]) -> list[tuple[FactT, float]]:
-        """Find as :meth:`query` does, and return facts about nodes instead of nodes; ``known`` learns what it lacks."""
-        search = self._checked(query, {})
-        [hits] = self._find([search.vector], search.top_k, search.wanted)
-        facts = [(known.read(hit.node), hit.score) for hit in hits]
-        return [(fact, score) for fact, score in facts if fact is not None]
 
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, limit: int | None = None
@@ -254,13 +242,17 @@ class NodeStore(BasePydanticVectorStore, ABC):
         found = (stored_node_id(record.payload) for records in pages for record in records)
         return sorted(node_id for node_id in found if node_id is not None)
 
-    def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], npt.NDArray[np.float32]]:
+    def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], Vectors]:
         """Return the ids that were found, in the given order, and their unit vectors ``(n, dimension)``."""
         unique = list(dict.fromkeys(node_ids))
         rows: dict[str, npt.ArrayLike] = {}
         for start in range(0, len(unique), PAGE):
             rows.update(self._vectors([point_id(node_id) for node_id in unique[start : start + PAGE]]))
-        return vector_table(unique, rows, self._stored_dimension or 0)
+        found = [node_id for node_id in unique if point_id(node_id) in rows]
+        matrix = np.empty((len(found), self._stored_dimension or 0), dtype=np.float32)
+        for row, node_id in zip(matrix, found, strict=True):
+            row[:] = rows[point_id(node_id)]
+        return found, matrix
 
     def count(self, filters: MetadataFilters | None = None) -> int:
         """Return how many nodes there are, or satisfy the filters."""
@@ -313,7 +305,6 @@ class NodeStore(BasePydanticVectorStore, ABC):
     def close(self) -> None:
         """Give the collection back. Twice does nothing."""
         self._workers.close(wait=False)
-        self._let_go()
 
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: object) -> list[str]:
         """Do what ``add`` does, off the event loop."""
@@ -357,58 +348,40 @@ class NodeStore(BasePydanticVectorStore, ABC):
     def flush(self) -> None:
         """Bring everything to disk, so that it survives a power cut as well as a crash."""
 
-    @property
-    @abstractmethod
-    def _stored_dimension(self) -> int | None:
-        """Length of the vectors that are stored; ``None`` until it is known."""
-
     @abstractmethod
     def _check_open(self) -> None:
         """Refuse use after ``close``."""
-
-    @abstractmethod
-    def _let_go(self) -> None:
-        """Give back what the store holds."""
 
     @abstractmethod
     def _writing(self, what: str, dimension: int | None = None, points: int = 0) -> AbstractContextManager[object]:
         """Change the collection inside; with a dimension it is made where it is not there."""
 
     @abstractmethod
-    def _prepare(self, vectors: npt.NDArray[np.float32], payloads: Sequence[dict[str, Any]]) -> None:
+    def _prepare(self, vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
         """Do what is to be done once before so many points are put."""
 
     @abstractmethod
-    def _put(
-        self, nodes: Sequence[BaseNode], vectors: npt.NDArray[np.float32], payloads: Sequence[dict[str, Any]]
-    ) -> None:
-        """Store nodes with their unit vectors and payloads."""
+    def _put(self, nodes: Sequence[BaseNode], vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None: ...
 
     @abstractmethod
-    def _remove(self, point_ids: list[Any]) -> None:
-        """Delete points."""
+    def _remove(self, point_ids: list[Any]) -> None: ...
 
     @abstractmethod
     def _kinds(self) -> Mapping[str, str]:
         """The kind of payload index of each indexed field."""
 
     @abstractmethod
-    def _make_index(self, path: str, kind: FieldKind, *, replace: bool) -> None:
-        """Index the field at a path, in place of another index if there is one."""
+    def _make_index(self, path: str, kind: FieldKind, *, replace: bool) -> None: ...
 
     @abstractmethod
-    def _scroll(
-        self, condition: Filter | None, offset: Any, size: int, payload: Payload  # noqa: ANN401 - the engine's ids
-    ) -> tuple[Sequence[Point], Any]:  # fmt: skip
-        """Read a page of points, and where the next one begins; ``None`` for the first page, and after the last."""
+    def _scroll(self, condition: Filter | None, offset: Offset, size: int, payload: Payload) -> Page:
+        """Read a page of points, and where the next one begins."""
 
     @abstractmethod
-    def _vectors(self, point_ids: list[str]) -> Mapping[str, npt.ArrayLike]:
-        """Read vectors, by point id."""
+    def _vectors(self, point_ids: list[str]) -> Mapping[str, npt.ArrayLike]: ...
 
     @abstractmethod
-    def _count(self, condition: Filter | None) -> int:
-        """Count points."""
+    def _count(self, condition: Filter | None) -> int: ...
 
     @abstractmethod
     def _ask(
@@ -418,7 +391,12 @@ class NodeStore(BasePydanticVectorStore, ABC):
 
     # What is the same for all engines.
 
-    def _checked(self, query: VectorStoreQuery, unknown: Mapping[str, object]) -> _Search:
+    @property
+    def _stored_dimension(self) -> int | None:
+        return self.dimension
+
+    def _checked(self, query: VectorStoreQuery, unknown: Mapping[str, object]) -> tuple[Vectors, int, WantedPoints]:
+        """Check a query; return its unit vector, how many nodes it asks for, and which."""
         self._check_open()
         top_k = _checked_top_k(query, unknown)
         vector = unit_vector(query.query_embedding or [], self._stored_dimension)
@@ -427,18 +405,12 @@ class NodeStore(BasePydanticVectorStore, ABC):
         is_unrestricted = query.node_ids == [] and query.query_str is not None
         node_ids = None if is_unrestricted else query.node_ids
         wanted = self._select(query.filters, node_ids=node_ids, doc_ids=query.doc_ids)
-        return _Search(vector, 0 if node_ids == [] or query.doc_ids == [] else top_k, wanted)
+        return vector, 0 if node_ids == [] or query.doc_ids == [] else top_k, wanted
 
-    def _select(
-        self,
-        filters: MetadataFilters | None,
-        *,
-        node_ids: Sequence[str] | None = None,
-        doc_ids: Sequence[str] | None = None,
-    ) -> WantedPoints:
+    def _select(self, filters: MetadataFilters | None, node_ids: Ids = None, doc_ids: Ids = None) -> WantedPoints:
         """Say which points are wanted; every restriction narrows the others."""
         kinds = {} if filters is None else self._kinds()
-        return wanted_points(filters, kinds, node_ids=node_ids, doc_ids=doc_ids, substrings=self._finds_substrings)
+        return wanted_points(filters, kinds, node_ids, doc_ids, substrings=self._finds_substrings)
 
     def _find(self, sides: Sequence[Side], top_k: int, wanted: WantedPoints) -> list[list[Hit]]:
         """Find the best wanted nodes of each side, by falling score and then by id."""
@@ -475,7 +447,7 @@ class NodeStore(BasePydanticVectorStore, ABC):
             looked_at += len(records)
             ids += [record.id for record in wanted.among(records)]
             if offset is None:
-                return wanted.narrowed(ids)
+                return replace(wanted, filter=Filter(must=[HasIdCondition(set(ids))]), exact=True)
             if looked_at >= self._max_scanned:
                 raise FilterError(
                     f"the filter on {', '.join(wanted.keys)[:200]} has a part that a Qdrant server cannot check, and "
@@ -493,16 +465,10 @@ class NodeStore(BasePydanticVectorStore, ABC):
             if offset is None:
                 return
 
-    def _delete(
-        self,
-        filters: MetadataFilters | None,
-        *,
-        node_ids: Sequence[str] | None = None,
-        doc_ids: Sequence[str] | None = None,
-    ) -> None:
+    def _delete(self, filters: MetadataFilters | None, node_ids: Ids = None, doc_ids: Ids = None) -> None:
         # Named one by one: a filter that was translated too widely must not delete too much.
         with self._writing("delete nodes"):
-            pages = self._pages(self._select(filters, node_ids=node_ids, doc_ids=doc_ids))
+            pages = self._pages(self._select(filters, node_ids, doc_ids))
             found = [record.id for records in pages for record in records]
             for start in range(0, len(found), PAGE):
                 self._remove(found[start : start + PAGE])
@@ -524,54 +490,21 @@ class NodeStore(BasePydanticVectorStore, ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self.__copy__()
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """A query, checked."""
-
-    vector: npt.NDArray[np.float32]  # A unit vector
-    top_k: int
-    wanted: WantedPoints
-
-
-class _StoredCount:
-    """Counts the nodes that are stored inside, and says so in the store's error that ends it too early."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self.number = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, StoreError) and self.number:
-            raise type(error)(
-                f"{error}; {self.number:,} of the {self._total:,} nodes are stored, add all again to complete them"
-            ) from error
-
-
 def _checked_top_k(query: VectorStoreQuery, unknown: Mapping[str, object]) -> int:
-    problem = None
     top_k = query.similarity_top_k
     if unknown:
-        problem = f"query() got unknown arguments: {', '.join(sorted(unknown))}; none are known"
-    elif query.mode != VectorStoreQueryMode.DEFAULT:
-        problem = f"query mode {query.mode!s:.40} is not supported; use the default, a dense search"
-    elif type(top_k) is not int or top_k < 0:
-        problem = f"similarity_top_k is {top_k!r}; allowed are whole numbers from 0"
-    elif query.query_embedding is None:
-        problem = "the query has no embedding; embed its text first"
-    if problem is not None:
-        raise InvalidQueryError(problem)
+        raise InvalidQueryError(f"query() got unknown arguments: {', '.join(sorted(unknown))}; none are known")
+    if query.mode != VectorStoreQueryMode.DEFAULT:
+        raise InvalidQueryError(f"query mode {query.mode!s:.40} is not supported; use the default, a dense search")
+    if type(top_k) is not int or top_k < 0:
+        raise InvalidQueryError(f"similarity_top_k is {top_k!r}; allowed are whole numbers from 0")
+    if query.query_embedding is None:
+        raise InvalidQueryError("the query has no embedding; embed its text first")
     return top_k

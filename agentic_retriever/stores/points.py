@@ -1,24 +1,32 @@
-"""From points that an engine found to hits in order, for the engine in this process and on a server alike."""
+"""Nodes as points of the engine and back, in this process and on a server alike: payloads, vectors, filters, hits.
+
+The payload is what LlamaIndex's ``QdrantVectorStore`` writes, so a collection can move between the two. Metadata is
+stored plain: what JSON has no word for is turned into what it stands for, or refused before anything is written.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
+import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, cast, get_args, runtime_checkable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import repeat
+from json import JSONDecodeError, JSONDecoder
+from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
-from llama_index.core.schema import BaseNode
+from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.vector_stores.types import (
-    BasePydanticVectorStore,
     FilterCondition,
     FilterOperator,
     MetadataFilter,
     MetadataFilters,
-    VectorStoreQuery,
+    VectorStoreQueryResult,
 )
+from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 from qdrant_edge import (
     FieldCondition,
     Filter,
@@ -31,6 +39,7 @@ from qdrant_edge import (
     RangeFloat,
 )
 
+from agentic_retriever.errors import EmbeddingError, EmbeddingMismatchError, IndexingError
 from agentic_retriever.filters import (
     LIST_OPERATORS,
     RANGE_OPERATORS,
@@ -39,31 +48,196 @@ from agentic_retriever.filters import (
     as_boolean,
     is_empty,
     parse_moment,
+    plain_scalar,
     predicate,
     walk_clauses,
 )
-from agentic_retriever.stores.payload import (
-    ID_FIELDS,
-    NO_SOURCE,
-    PRIVATE_FIELDS,
-    SOURCE_FIELD,
-    payload_fields,
-    point_id,
-    stored_node,
-    stored_node_id,
-)
+
+logger = logging.getLogger(__name__)
+
+SOURCE_FIELD: Final = "doc_id"
+ID_FIELDS: Final = frozenset({SOURCE_FIELD, "document_id", "ref_doc_id"})
+PRIVATE_FIELDS: Final = frozenset({"_node_content", "_node_type"})
+RESERVED_FIELDS: Final = PRIVATE_FIELDS | ID_FIELDS
+NO_SOURCE: Final = "None"  # what LlamaIndex writes in the id fields of a node without a source
+MAX_FIELD_LENGTH: Final = 256
+MAX_NESTING: Final = 16
+_NAMESPACE: Final = uuid.UUID("5f8f3d7e-52c5-4b0e-9f0a-6d1c1f3a2b94")
+_ID_PREFIX: Final = '{"id_": '
+_INT64: Final = 2**63
+_read_string: Final = JSONDecoder().raw_decode
+
+
+# Nodes as payloads.
+
+
+def embedded_text(node: BaseNode) -> str:
+    """Return what is embedded and searched of a node: its title, section and text."""
+    return node.get_content(metadata_mode=MetadataMode.EMBED)
+
+
+def point_id(node_id: str) -> str:
+    """Map a node id to the engine's id, always the same way."""
+    with suppress(ValueError):
+        if str(uuid.UUID(node_id)) == node_id:
+            return node_id
+    return str(uuid.uuid5(_NAMESPACE, node_id.encode("utf-8", "backslashreplace").decode()))
+
+
+def node_payload(node: BaseNode) -> dict[str, Any]:
+    """Write a node as a payload; the node stays as it is."""
+    if not node.node_id:
+        raise IndexingError("a node has an empty id; give every node an id of its own")
+    if node.ref_doc_id == NO_SOURCE:
+        raise IndexingError(
+            f"node {node.node_id!r} has the source id 'None', which stands for no source; use another id"
+        )
+    metadata = plain_metadata(node.metadata, node.node_id)
+    try:
+        payload = node_to_metadata_dict(node.model_copy(update={"metadata": metadata, "embedding": None}))
+        payload["_node_content"].encode()
+    except (ValueError, TypeError, AttributeError, RecursionError) as err:
+        raise IndexingError(
+            f"node {node.node_id!r} cannot be written as JSON ({type(err).__name__}); its text must be valid Unicode"
+        ) from err
+    return payload
+
+
+def plain_metadata(metadata: Mapping[Any, object], node_id: str) -> dict[str, object]:
+    """Turn metadata into what JSON can hold.
+
+    Dates become ISO 8601 strings, ``Decimal`` and numpy numbers become numbers, sets become sorted lists, NaN becomes
+    ``None``.
+    """
+    plain: dict[str, object] = {}
+    for field, value in metadata.items():
+        if field in RESERVED_FIELDS:
+            raise IndexingError(
+                f"node {node_id!r} has the metadata field {field!r}, a name that LlamaIndex uses itself; rename it"
+            )
+        if not isinstance(field, str) or not 0 < len(field) <= MAX_FIELD_LENGTH:
+            raise IndexingError(
+                f"node {node_id!r} has the metadata field {str(field)[:60]!r}; names are strings of 1 to "
+                f"{MAX_FIELD_LENGTH} characters"
+            )
+        try:
+            field.encode()
+            plain[field] = _plain(value, 0)
+        except (TypeError, ValueError) as err:
+            raise IndexingError(f"the metadata field {field!a} of node {node_id!r} cannot be stored: {err}") from err
+    return plain
+
+
+def _plain(value: object, depth: int) -> object:
+    if depth > MAX_NESTING:
+        raise ValueError(f"nested deeper than {MAX_NESTING}")
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("an object in it has a name that is no string")
+        return {key: _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((_plain(item, depth + 1) for item in value), key=lambda item: (type(item).__name__, str(item)))
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, depth + 1) for item in value]
+    return _storable(plain_scalar(value))
+
+
+def _storable(value: object) -> object:
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, float) and not np.isfinite(value):
+        raise ValueError(f"{value} is no finite number")
+    elif isinstance(value, int) and not -_INT64 <= value < _INT64:
+        raise ValueError("an integer beyond 64 bits; store it as text")
+    return value
+
+
+def payload_fields(payload: Mapping[str, Any]) -> dict[str, object]:
+    """Give what a filter sees of a payload."""
+    return {
+        key: value
+        for key, value in payload.items()
+        if key not in PRIVATE_FIELDS and not (value == NO_SOURCE and key in ID_FIELDS)
+    }
+
+
+def stored_node_id(payload: Mapping[str, Any] | None) -> str | None:
+    """Read a node's id from its payload without reading the node, where it stands at the beginning."""
+    content = payload.get("_node_content") if payload else None
+    if isinstance(content, str) and content.startswith(_ID_PREFIX):
+        with suppress(JSONDecodeError):
+            found, _ = _read_string(content, len(_ID_PREFIX))
+            return found if isinstance(found, str) else None
+    node = stored_node(payload)
+    return node.node_id if node is not None else None
+
+
+def stored_node(payload: Mapping[str, Any] | None) -> BaseNode | None:
+    """Read a node from its payload."""
+    try:
+        return metadata_dict_to_node(dict(payload or {}))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+# Embeddings as unit vectors.
+
+
+def unit_vectors(nodes: Sequence[BaseNode]) -> npt.NDArray[np.float32]:
+    """Read the nodes' embeddings and bring them to length 1, as the cosine needs them."""
+    rows: list[Any] = []
+    for node in nodes:
+        vector = node.embedding
+        if vector is None or len(vector) == 0:
+            raise EmbeddingError(f"node {node.node_id!r} has no embedding; embed the nodes before adding them")
+        if rows and len(vector) != len(rows[0]):
+            raise EmbeddingMismatchError(
+                f"node {node.node_id!r} has an embedding of {len(vector)} dimensions, the nodes before it have "
+                f"{len(rows[0])}; embed all with one model"
+            )
+        rows.append(vector)
+    return _to_unit(rows, (f"the embedding of {node.node_id!r}" for node in nodes))
+
+
+def unit_vector(vector: Sequence[float], dimension: int | None = None) -> npt.NDArray[np.float32]:
+    """Bring a query's embedding to length 1."""
+    if len(vector) == 0:
+        raise EmbeddingError("the query's embedding is empty")
+    if dimension is not None and len(vector) != dimension:
+        raise EmbeddingMismatchError(
+            f"the query's embedding has {len(vector)} dimensions, the index holds {dimension}; embed the query with "
+            "the model that the index was built with"
+        )
+    unit: npt.NDArray[np.float32] = _to_unit([vector], repeat("the query's embedding"))[0]
+    return unit
+
+
+def _to_unit(rows: list[Any], names: Iterable[str]) -> npt.NDArray[np.float32]:
+    try:
+        matrix = np.asarray(rows, dtype=np.float64)
+    except (TypeError, ValueError) as err:
+        raise EmbeddingError("an embedding holds something that is no number") from err
+    # Scaled first, so that neither huge nor tiny numbers are lost when they are squared.
+    peaks = np.abs(matrix).max(axis=1, keepdims=True)
+    for name, peak in zip(names, peaks[:, 0], strict=False):
+        if not np.isfinite(peak):
+            raise EmbeddingError(f"{name} holds NaN or an infinity; the embedding model returned an unusable vector")
+        if peak == 0:
+            raise EmbeddingError(f"{name} is zero in every dimension, so no angle to it exists; is the text empty?")
+    matrix /= peaks
+    matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
+    return matrix.astype(np.float32)
+
 
 # Metadata filters as conditions of Qdrant, and which metadata field gets which payload index.
 #
-# What the engine is told always lets through every node that the evaluator of :mod:`agentic_retriever.filters`
-# accepts.
+# What the engine is told always lets through every node that the evaluator of :mod:`agentic_retriever.filters` accepts.
 # Where it lets through exactly those the translation is *exact*; elsewhere the evaluator sorts out the rest.
 #
-# A kind of index is never wrong for what it answers, but an index of numbers or of dates answers *only* for these: on
-# a
-# field that holds both, the engine would overlook the rest. Filters are translated with the kinds at hand, so that
-# this
-# cannot happen.
+# A kind of index is never wrong for what it answers, but an index of numbers or of dates answers *only* for these: on a
+# field that holds both, the engine would overlook the rest. So filters are translated with the kinds at hand.
 
 FieldKind = Literal["keyword", "float", "bool", "datetime"]
 FIELD_KINDS: Final[tuple[str, ...]] = get_args(FieldKind)
@@ -77,7 +251,6 @@ _EQUALITY: Final = frozenset({FilterOperator.EQ, FilterOperator.CONTAINS, Filter
 _INEQUALITY: Final = frozenset({FilterOperator.NE, FilterOperator.NIN})
 _SAFE_INTEGER: Final = 2**53  # beyond it the engine, which compares as float64, cannot tell neighbours apart
 _MAX_NUMBERS: Final = 64  # longer lists of numbers are narrowed by their ends only
-_DAY: Final = dt.timedelta(days=1)
 
 
 def payload_path(field: str) -> str | None:
@@ -124,23 +297,19 @@ def _joined(kinds: set[str]) -> FieldKind | None:
 class Pushed:
     """A filter as the engine understands it."""
 
-    condition: Condition | None  # What the engine checks; None lets everything through
-    exact: bool
+    condition: Condition | None  # what the engine checks; None lets everything through
+    exact: bool = True
 
 
+_NOTHING: Final = HasIdCondition(set())
 _EVERYTHING: Final = Pushed(None, exact=False)
 
 
 def push_down(filters: MetadataFilters | None, kinds: Mapping[str, str], *, substrings: bool = True) -> Pushed:
     """Translate filters as far as the engine's meaning is ours; ``substrings`` tells whether it finds these itself."""
     if filters is None or is_empty(filters):
-        return Pushed(None, exact=True)
+        return Pushed(None)
     return _Translator(kinds, substrings).group(filters, negated=False)
-
-
-def nothing() -> Condition:
-    """A condition that no node satisfies."""
-    return HasIdCondition(set())
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,21 +336,21 @@ class _Translator:
             return pushed
         if not pushed.exact or pushed.condition is None:
             return _EVERYTHING
-        return Pushed(Filter(must_not=[pushed.condition]), exact=True)
+        return Pushed(Filter(must_not=[pushed.condition]))
 
     def _clause(self, clause: MetadataFilter) -> Pushed:
         path = payload_path(clause.key)
         if path is None or clause.key in PRIVATE_FIELDS:
             return _EVERYTHING
-        kind = self.kinds.get(clause.key, "")
         if clause.key in ID_FIELDS:
             return _source_clause(clause, path)
         if clause.operator is FilterOperator.IS_EMPTY:
-            return Pushed(IsEmptyCondition(path), exact=True)
+            return Pushed(IsEmptyCondition(path))
+        kind = self.kinds.get(clause.key, "")
         if kind == "other":
             return _present(path)
         if clause.operator is FilterOperator.TEXT_MATCH and self.substrings:
-            return Pushed(FieldCondition(path, match=MatchSubstring(str(clause.value))), exact=True)
+            return Pushed(FieldCondition(path, match=MatchSubstring(str(clause.value))))
         return _value_clause(clause, path, kind)
 
 
@@ -205,26 +374,21 @@ def _source_clause(clause: MetadataFilter, path: str) -> Pushed:
     if clause.operator not in _EQUALITY:
         return _EVERYTHING
     values = [value for value in _values(clause) if isinstance(value, str) and value != NO_SOURCE]
-    return Pushed(_match_texts(path, values) if values else nothing(), exact=True)
+    return Pushed(_match_texts(path, values) if values else _NOTHING)
 
 
 def _value_clause(clause: MetadataFilter, path: str, kind: str) -> Pushed:
-    operator = clause.operator
-    if operator in _EQUALITY or operator in _INEQUALITY:
-        compare = _equal if operator in _EQUALITY else _not_equal
-        return compare(path, _values(clause), kind)
+    operator, values = clause.operator, _values(clause)
+    if operator in _EQUALITY:
+        return _equal(path, values, kind)
+    if operator in _INEQUALITY:
+        equal = _equal(path, values, kind)
+        if equal.condition is None or not equal.exact:
+            return _present(path)
+        return Pushed(Filter(must_not=cast("Any", [IsEmptyCondition(path), equal.condition])))
     if operator is FilterOperator.ALL:
-        return _all([Pushed(_present(path).condition, exact=True), *(_equal(path, [v], kind) for v in _values(clause))])
-    if operator in RANGE_OPERATORS:
-        return _range(path, operator, _values(clause)[0], kind)
-    return _present(path)
-
-
-def _not_equal(path: str, values: list[Scalar], kind: str) -> Pushed:
-    equal = _equal(path, values, kind)
-    if equal.condition is None or not equal.exact:
-        return _present(path)
-    return Pushed(Filter(must_not=cast("Any", [IsEmptyCondition(path), equal.condition])), exact=True)
+        return _all([Pushed(_present(path).condition), *(_equal(path, [value], kind) for value in values)])
+    return _range(path, operator, values[0], kind) if operator in RANGE_OPERATORS else _present(path)
 
 
 def _present(path: str) -> Pushed:
@@ -241,17 +405,15 @@ def _equal(path: str, values: list[Scalar], kind: str) -> Pushed:
     numbers = sorted({value for value in values if not isinstance(value, str)})
     if numbers and (kind == "datetime" or max(abs(number) for number in numbers) >= _SAFE_INTEGER):
         return _present(path)
-    parts = [Pushed(_match_texts(path, texts), exact=True)] if texts else []
+    parts = [Pushed(_match_texts(path, texts))] if texts else []
     booleans = {truth for truth in map(as_boolean, texts) if truth is not None}
     # A Python bool is an int to the engine's binding, which would look for 1 or 0; numpy's is a boolean to it.
-    parts.extend(
-        Pushed(FieldCondition(path, match=MatchValue(cast("bool", np.bool_(truth)))), exact=True) for truth in booleans
-    )
+    parts.extend(Pushed(FieldCondition(path, match=MatchValue(cast("bool", np.bool_(truth))))) for truth in booleans)
     if len(numbers) > _MAX_NUMBERS:
         parts.append(Pushed(_between(path, numbers[0], numbers[-1]), exact=False))
     else:
-        parts.extend(Pushed(_between(path, number, number), exact=True) for number in numbers)
-    return _any(parts) if parts else Pushed(nothing(), exact=True)
+        parts.extend(Pushed(_between(path, number, number)) for number in numbers)
+    return _any(parts) if parts else Pushed(_NOTHING)
 
 
 def _match_texts(path: str, texts: list[str]) -> Condition:
@@ -267,11 +429,9 @@ def _range(path: str, operator: FilterOperator, bound: Scalar, kind: str) -> Pus
     if not isinstance(bound, str):
         if kind == "datetime" or abs(bound) >= _SAFE_INTEGER:
             return _present(path)
-        return Pushed(FieldCondition(path, range=RangeFloat(**{side: float(bound)})), exact=True)
+        return Pushed(FieldCondition(path, range=RangeFloat(**{side: float(bound)})))
     moment = parse_moment(bound)
-    if moment is None or kind == "float":
-        return _present(path)
-    limit = _moment_limit(side, *moment)
+    limit = None if moment is None or kind == "float" else _moment_limit(side, *moment)
     if limit is None:
         return _present(path)
     # Never called exact: the engine takes some texts for dates that are none to the evaluator.
@@ -287,19 +447,16 @@ def _moment_limit(side: str, moment: dt.datetime, is_date: bool) -> tuple[str, d
         return side, moment
     if midnight.date() == dt.date.max:
         return None
-    return {"gt": "gte", "lte": "lt"}[side], midnight + _DAY
+    return {"gt": "gte", "lte": "lt"}[side], midnight + dt.timedelta(days=1)
 
 
-logger = logging.getLogger(__name__)
+# Points as hits in order.
 
 FactT = TypeVar("FactT")
 PointT = TypeVar("PointT", bound="Point")
+Payload: TypeAlias = bool | list[str]  # what of a payload is read: nothing, all of it, or fields by the engine's paths
 
-Payload: TypeAlias = bool | list[str]
-"""What of a payload is read: nothing, all of it, or fields by the engine's paths."""
-
-MAX_KNOWN: Final = 20_000
-"""Points that are remembered at a time, 10 MB at most; beyond, remembering begins anew."""
+MAX_KNOWN: Final = 20_000  # points that are remembered at a time, 10 MB at most; beyond, remembering begins anew
 
 
 class Point(Protocol):
@@ -327,26 +484,12 @@ class Hit:
     score: float
 
 
-# Reading points.
-
-
 def read_nodes(records: Iterable[Point]) -> list[BaseNode]:
     """Read the nodes of points; those that are broken or not ours are left out with one warning."""
     found = [stored_node(record.payload) for record in records]
     nodes = [node for node in found if node is not None]
     warn_of_foreign(len(found) - len(nodes))
     return nodes
-
-
-def vector_table(
-    node_ids: Sequence[str], rows: Mapping[str, npt.ArrayLike], dimension: int
-) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """Put vectors by point id in the order of node ids; ids without a vector are left out."""
-    found = [node_id for node_id in node_ids if point_id(node_id) in rows]
-    matrix = np.empty((len(found), dimension), dtype=np.float32)
-    for row, node_id in zip(matrix, found, strict=True):
-        row[:] = rows[point_id(node_id)]
-    return found, matrix
 
 
 def rank_points(points: Sequence[EnginePoint], whole: bool, *, accepts: Predicate, top_k: int) -> tuple[list[Hit], int]:
@@ -385,27 +528,18 @@ def warn_of_foreign(number: int) -> None:
         logger.warning("skipped %d stored points that are broken or were not written by LlamaIndex", number)
 
 
-# Which points are wanted.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedPoints:
     """What the engine checks of points, and what is left to check of those that it lets through."""
 
     filter: Filter | None
-    exact: bool  # Whether the engine lets through nothing else
+    exact: bool  # whether the engine lets through nothing else
     accepts: Predicate
-    keys: tuple[str, ...]  # Metadata fields that the filters look at
+    keys: tuple[str, ...]  # metadata fields that the filters look at
 
     def among(self, records: Sequence[PointT]) -> list[PointT]:
         """Return those that are wanted of points that the engine let through, in the same order."""
-        if self.exact:
-            return list(records)
-        return [record for record in records if self.accepts(payload_fields(record.payload or {}))]
-
-    def narrowed(self, ids: Iterable[Any]) -> WantedPoints:
-        """Return the same points, named one by one."""
-        return replace(self, filter=Filter(must=[HasIdCondition(set(ids))]), exact=True)
+        return [record for record in records if self.exact or self.accepts(payload_fields(record.payload or {}))]
 
     @property
     def payload(self) -> Payload:
@@ -419,9 +553,9 @@ class WantedPoints:
 def wanted_points(
     filters: MetadataFilters | None,
     kinds: Mapping[str, str],
-    *,
     node_ids: Sequence[str] | None = None,
     doc_ids: Sequence[str] | None = None,
+    *,
     substrings: bool = True,
 ) -> WantedPoints:
     """Say which points are wanted; every restriction narrows the others."""
@@ -432,14 +566,11 @@ def wanted_points(
         must.append(HasIdCondition({point_id(node_id) for node_id in node_ids}))
     if doc_ids is not None:
         sources = sorted({doc_id for doc_id in doc_ids if doc_id != NO_SOURCE})
-        must.append(FieldCondition(SOURCE_FIELD, match=MatchAny(sources)) if sources else nothing())
+        must.append(FieldCondition(SOURCE_FIELD, match=MatchAny(sources)) if sources else _NOTHING)
     if pushed.condition is not None:
         must.append(pushed.condition)
     keys = tuple(sorted({clause.key for clause in walk_clauses(filters)}))
     return WantedPoints(filter=Filter(must=must) if must else None, exact=pushed.exact, accepts=accepts, keys=keys)
-
-
-# Facts about points, so that a search need not read them again.
 
 
 class KnownPoints(Generic[FactT]):
@@ -450,7 +581,7 @@ class KnownPoints(Generic[FactT]):
     """
 
     def __init__(self, read: Callable[[BaseNode], FactT | None]) -> None:
-        self.read = read
+        self._read = read
         self._known: dict[str, tuple[str, FactT] | None] = {}
 
     def of(
@@ -468,25 +599,14 @@ class KnownPoints(Generic[FactT]):
             found |= fresh
         return {point_id: fact for point_id, fact in found.items() if fact is not None}
 
+    def in_result(self, result: VectorStoreQueryResult) -> list[tuple[FactT, float]]:
+        """Read the facts of nodes that any store found, with their scores."""
+        # Some stores leave scores out, whatever the type says.
+        scored: Iterable[tuple[BaseNode, Any]] = zip(result.nodes or (), result.similarities or (), strict=False)
+        facts = [(self._read(node), score) for node, score in scored]
+        return [(fact, float(score)) for fact, score in facts if fact is not None and score is not None]
+
     def _fact(self, record: Point) -> tuple[str, FactT] | None:
         node = stored_node(record.payload)
-        fact = None if node is None else self.read(node)
+        fact = None if node is None else self._read(node)
         return None if node is None or fact is None else (node.node_id, fact)
-
-
-@runtime_checkable
-class _FindsKnown(Protocol):
-    def query_known(self, query: VectorStoreQuery, known: KnownPoints[FactT]) -> list[tuple[FactT, float]]: ...
-
-
-def found_facts(
-    store: BasePydanticVectorStore, query: VectorStoreQuery, known: KnownPoints[FactT]
-) -> list[tuple[FactT, float]]:
-    """Search any store for facts about its nodes, best first."""
-    if isinstance(store, _FindsKnown):
-        return store.query_known(query, known)
-    result = store.query(query)
-    # Some stores leave scores out, whatever the type says.
-    scored: Iterable[tuple[BaseNode, float | None]] = zip(result.nodes or (), result.similarities or (), strict=False)
-    facts = [(known.read(node), score) for node, score in scored]
-    return [(fact, float(score)) for fact, score in facts if fact is not None and score is not None]

@@ -1,32 +1,26 @@
-"""A Qdrant server or cluster."""
+"""A Qdrant server or cluster: calls to it, and a LlamaIndex vector store with search by words on it."""
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
-import numpy as np
 import numpy.typing as npt
 import qdrant_edge as edge
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.schema import BaseNode
-from llama_index.core.vector_stores.types import (
-    MetadataFilters,
-    VectorStoreQuery,
-    VectorStoreQueryMode,
-    VectorStoreQueryResult,
-)
+from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index.vector_stores.qdrant import QdrantVectorStore
 from qdrant_client import QdrantClient, models
+from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
+from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 from typing_extensions import Self
 
 from agentic_retriever.config import RouterConfig, Secret, host_and_port
@@ -40,31 +34,32 @@ from agentic_retriever.errors import (
     StoreError,
     StoreUnreachableError,
 )
-from agentic_retriever.stores.node_store import TIE_MARGIN, NodeStore, Side
-from agentic_retriever.stores.payload import embedded_text, point_id, stored_node, unit_vector
+from agentic_retriever.stores.node_store import TIE_MARGIN, NodeStore, Offset, Page, Side, Vectors
 from agentic_retriever.stores.points import (
+    FIELD_KINDS,
     EnginePoint,
     FieldKind,
     Hit,
     Payload,
+    embedded_text,
     path_field,
+    point_id,
     rank_points,
+    stored_node,
+    unit_vector,
     warn_of_foreign,
 )
 from agentic_retriever.stores.sparse import SparseBM25, SparseRow
 from agentic_retriever.threads import DeadlineCaller, Workers
 
-# Calls to a Qdrant server: each within a total time, retried where that helps, with errors of our own.
-
 T = TypeVar("T")
 
+TIMEOUT_S: Final = 10.0  # for one call with all its retries; a search of a million vectors needs far less
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.2  # before the second try; twice as long before the third
 _MAX_CALLS: Final = 16
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _WAITING: Final = 64
-TIMEOUT_S: Final = 10.0
-"""Seconds for one call with all its retries; a search of a million vectors needs far less."""
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class CollectionMissingError(StoreError):
@@ -89,7 +84,7 @@ class QdrantLink:
     ) -> None:
         self._url = url
         options = {} if client is None else client.init_options
-        #: Whether the client keeps the data itself and there is no server; it is slow, and for tests.
+        # Whether the client keeps the data itself and there is no server; it is slow, and for tests.
         self.in_process = bool(options.get("path")) or options.get("location") == ":memory:"
         self.address = "memory" if self.in_process else _address(url or str(options.get("url")))
         self.timeout_s = timeout_s
@@ -98,6 +93,11 @@ class QdrantLink:
         self._pause = pause
         self._lock = threading.RLock()
         self._caller = DeadlineCaller(f"Qdrant at {self.address}", max_calls=_MAX_CALLS, max_waiting=_WAITING)
+
+    @classmethod
+    def from_config(cls, config: RouterConfig) -> QdrantLink:
+        """Make the link that the settings name."""
+        return cls(config.qdrant_url.reveal(), api_key=config.qdrant_api_key)
 
     def __repr__(self) -> str:
         return f"QdrantLink({self.address})"
@@ -121,7 +121,7 @@ class QdrantLink:
             except AgenticRetrieverError:
                 raise
             except Exception as err:  # noqa: BLE001 - the seam to the client, whose parser raises anything on nonsense
-                error, wait_s = self._judged(what, err, tries)
+                error, wait_s = self._judged(what, err, _PAUSE_S * 2 ** (tries - 1))
                 if wait_s is None or tries == _TRIES or time.monotonic() + wait_s >= end:
                     raise error from _without_body(err)
             self._pause(wait_s)
@@ -145,8 +145,6 @@ class QdrantLink:
     def _connected(self) -> QdrantClient:
         with self._lock:
             if self._client is None:
-                from qdrant_client import QdrantClient  # noqa: PLC0415 - takes a second to load, only needed with a URL
-
                 with warnings.catch_warnings():
                     if urlsplit(self._url).hostname in _LOOPBACK:  # a key does not leave the machine
                         warnings.filterwarnings("ignore", "Api key is used with an insecure connection")
@@ -173,51 +171,33 @@ class QdrantLink:
             except RuntimeError as err:
                 raise StoreClosedError(f"cannot {what}: the client is closed") from err
 
-    def _judged(self, what: str, err: Exception, tries: int) -> tuple[StoreError, float | None]:
+    def _judged(self, what: str, err: Exception, wait_s: float) -> tuple[StoreError, float | None]:
         """Return the error to raise, and after how many seconds another try may help, or ``None``."""
-        from qdrant_client.common.client_exceptions import ResourceExhaustedResponse  # noqa: PLC0415 - see above
-        from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse  # noqa: PLC0415
-
-        place, wait_s = f"Qdrant at {self.address}", _PAUSE_S * 2 ** (tries - 1)
+        place = f"cannot {what}: Qdrant at {self.address}"
         if isinstance(err, ResourceExhaustedResponse):
-            told = f"cannot {what}: {place} is asked too much (429); ask less at once, or give it more resources"
+            told = f"{place} is asked too much (429); ask less at once, or give it more resources"
             return StoreUnreachableError(told), max(wait_s, float(err.retry_after_s))
         if isinstance(err, UnexpectedResponse):
-            return self._by_status(what, err.status_code or 0, wait_s)
-        if isinstance(err, ResponseHandlingException):
-            if isinstance(err.source, ValueError):
-                return self._nonsense(what), None
-            told = f"cannot {what}: no connection to {place} ({type(err.source).__name__}); check that it is up, and "
-            return StoreUnreachableError(f"{told}QDRANT_URL"), wait_s
-        return self._nonsense(what), None
-
-    def _by_status(self, what: str, status: int, wait_s: float) -> tuple[StoreError, float | None]:
-        place = f"Qdrant at {self.address}"
-        if status in {401, 403}:
-            return StoreUnreachableError(
-                f"cannot {what}: {place} refuses the key ({status}); set QDRANT_API_KEY to a key that may write"
-            ), None
-        if status == 404:
-            return CollectionMissingError(
-                f"cannot {what}: {place} has no such collection (404); check QDRANT_URL"
-            ), None
-        if status == 429 or status >= 500:
-            return StoreUnreachableError(f"cannot {what}: {place} fails ({status}); see its log"), wait_s
-        return StoreUnreachableError(
-            f"cannot {what}: {place} answers {status}; it may be too old (1.18 or newer is needed), see its log"
-        ), None
-
-    def _nonsense(self, what: str) -> StoreUnreachableError:
-        return StoreUnreachableError(
-            f"cannot {what}: what answers at {self.address} is no Qdrant server; check QDRANT_URL"
-        )
+            kind, problem, passes = _status_problem(err.status_code or 0)
+            return kind(f"{place} {problem}"), wait_s if passes else None
+        if isinstance(err, ResponseHandlingException) and not isinstance(err.source, ValueError):
+            told = f"cannot {what}: no connection to Qdrant at {self.address} ({type(err.source).__name__})"
+            return StoreUnreachableError(f"{told}; check that it is up, and QDRANT_URL"), wait_s
+        told = f"cannot {what}: what answers at {self.address} is no Qdrant server; check QDRANT_URL"
+        return StoreUnreachableError(told), None
 
 
-def open_server(config: RouterConfig) -> QdrantLink | None:
-    """Make the link that the settings name, or ``None`` without a URL."""
-    if not config.qdrant_url:
-        return None
-    return QdrantLink(config.qdrant_url.reveal(), api_key=config.qdrant_api_key)
+def _status_problem(status: int) -> tuple[type[StoreError], str, bool]:
+    """Return the kind of error, what to say, and whether it may pass."""
+    if status in {401, 403}:
+        told = f"refuses the key ({status}); set QDRANT_API_KEY to a key that may write"
+        return StoreUnreachableError, told, False
+    if status == 404:
+        return CollectionMissingError, "has no such collection (404); check QDRANT_URL", False
+    if status == 429 or status >= 500:
+        return StoreUnreachableError, f"fails ({status}); see its log", True
+    told = f"answers {status}; it may be too old (1.18 or newer is needed), see its log"
+    return StoreUnreachableError, told, False
 
 
 def _address(url: str) -> str:
@@ -238,40 +218,21 @@ def _address(url: str) -> str:
 
 def _without_body(err: Exception) -> Exception:
     """Take from an error of the client what the server said, which may repeat a key or a document."""
-    for name in ("content", "message"):
+    for name, blank in (("content", b""), ("message", "not shown")):
         if hasattr(err, name):
-            setattr(err, name, b"" if name == "content" else "not shown")
+            setattr(err, name, blank)
     if not isinstance(err, OSError):
         err.args = ()
     err.__context__ = err.__cause__ = None
     return err
 
 
-# A LlamaIndex vector store on a Qdrant server or cluster: LlamaIndex's own, with its traps guarded.
-#
-# ``QdrantVectorStore`` makes collections, asks for the nearest points and deletes points. It is not left alone with:
-# its
-# constructor, which calls the server; ids and filters, of which it reads an empty list as "everything", and "and" as
-# "or" where both are given; ids that are no UUIDs; lists of more than 9,999 nodes; points that others have written,
-# one
-# of which fails a whole query; ties; and half-written batches. Payloads and vectors are named as it names them, so
-# that
-# it, and any application that uses it, can read these collections.
-
 _WORKERS: Final = 8
 _STEP: Final = 128  # points in one request
 _GRAPH_EFFORT: Final = 128  # candidates that a search through the graph keeps
 _KINDS_FOR_S: Final = 10.0  # how long the indexed fields are believed; another process may add one at any time
-_SCHEMA: Final[dict[str, models.PayloadSchemaType]] = {
-    "keyword": models.PayloadSchemaType.KEYWORD,
-    "float": models.PayloadSchemaType.FLOAT,
-    "bool": models.PayloadSchemaType.BOOL,
-    "datetime": models.PayloadSchemaType.DATETIME,
-}
-_KIND_OF: Final = {schema.value: kind for kind, schema in _SCHEMA.items()}
 _ACTIONS: Final = {
     "client": "connect",
-    "collection_exists": "look for a collection",
     "get_collection": "read what a collection is like",
     "upsert": "add nodes",
     "update_vectors": "revise the words",
@@ -292,7 +253,7 @@ class _CollectionClient:
     def __init__(self, link: QdrantLink, name: str, *, must_exist: bool) -> None:
         self.link = link
         self.name = name
-        self.was_there = must_exist  # So that where it is missing, something was lost
+        self.was_there = must_exist  # so that where it is missing, something was lost
         self.closed = False
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
@@ -310,38 +271,27 @@ class _CollectionClient:
                         "restore it from a snapshot, or add the sources again"
                     ) from err
                 raise
-            self.was_there = self.was_there or method != "collection_exists" or bool(found)
+            self.was_there = True
             return found
 
         return call
 
-    def create_collection(self, **options: Any) -> None:  # noqa: ANN401 - the client's types
-        """Make the collection."""
+    def ensure_made(self, **options: Any) -> None:  # noqa: ANN401 - the client's types
+        """Make the collection where it is not there."""
 
         def create(client: QdrantClient) -> None:
             # Looked at in every try, since one that seemed to fail may have made it.
             if not client.collection_exists(self.name):
-                client.create_collection(**options)
+                client.create_collection(self.name, **options)
 
-        self.link.call("make a collection", create)
-        self.was_there = True
+        if not self.was_there:
+            self.link.call("make a collection", create)
+            self.was_there = True
 
     def check_open(self) -> None:
         """Refuse use after the store was closed."""
         if self.closed:
             raise StoreClosedError(f"the collection {self.name!r} is closed; open it again")
-
-
-@dataclass
-class _Answer(VectorStoreQueryResult):
-    """What ``QdrantVectorStore`` found: the points of each side, as they are."""
-
-    sides: list[list[Any]] = field(default_factory=list)
-
-
-def _side_by_side(dense: VectorStoreQueryResult, words: VectorStoreQueryResult, **_how: object) -> _Answer:
-    """Stand in for the fusion of ``QdrantVectorStore``, and merge nothing."""
-    return _Answer(sides=[side for answer in (dense, words) if isinstance(answer, _Answer) for side in answer.sides])
 
 
 class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[misc]  # theirs also take a shard's key
@@ -351,6 +301,11 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
     same, and every hit is checked once more. Safe for many threads and many processes. What ``add`` has returned is in
     the server's write-ahead log. Making the store calls nobody.
 
+    Payloads and vectors are named as LlamaIndex's ``QdrantVectorStore`` names them, so that it can read these
+    collections. It is not left alone with: its constructor, which calls the server; ids and filters, of which it reads
+    an empty list as "everything", and "and" as "or" where both are given; ids that are no UUIDs; lists of more than
+    9,999 nodes; points that others have written, one of which fails a whole query; ties; and half-written batches.
+
     Example:
         >>> link = QdrantLink("http://localhost:6333")  # doctest: +SKIP
         >>> with QdrantServerVectorStore(link, "papers") as store:
@@ -358,8 +313,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
     """
 
     _step: ClassVar[int] = _STEP
-    # A server without a text index finds substrings, one with it finds tokens.
-    _finds_substrings: ClassVar[bool] = False
+    _finds_substrings: ClassVar[bool] = False  # a server without a text index does, one with it finds tokens
     _max_scanned: ClassVar[float] = 100_000
 
     _collection: _CollectionClient = PrivateAttr()
@@ -392,22 +346,12 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
             must_exist: Whether a collection that is not there is damage, and not one to be made.
         """
         client = _CollectionClient(link, collection_name, must_exist=must_exist)
-        words = ServerWords(self, sparse, on_fitted)
-        QdrantVectorStore.__init__(
-            self,
-            collection_name,
-            aclient=cast("Any", client),  # as if it were the async one, since with the other it would call the server
-            enable_hybrid=True,  # else a new collection's vector has no name
-            sparse_config=models.SparseVectorParams(modifier=models.Modifier.IDF),
-            sparse_doc_fn=words.document_rows,
-            sparse_query_fn=words.query_rows,
-            hybrid_fusion_fn=cast("Any", _side_by_side),
-            index_doc_id=False,  # made with the other fields' indexes
-        )
+        # As if the client were the async one, since with the other its constructor would call the server.
+        QdrantVectorStore.__init__(self, collection_name, aclient=cast("Any", client))
         self._client, self._aclient = cast("QdrantClient", client), cast("Any", None)
         self._collection = client
         self.dimension = dimension
-        self._words = words if keywords else None
+        self._words = ServerWords(self, sparse, on_fitted) if keywords else None
         self._options = {"keywords": keywords, "on_fitted": on_fitted}
         self._workers = Workers(_WORKERS, f"vector-store-{collection_name}")
 
@@ -428,35 +372,21 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         return self._words
 
     def clear(self) -> None:
-        """Delete every node; the collection stays, since other processes may have it open."""
-        with suppress(CollectionMissingError):
+        with suppress(CollectionMissingError):  # the collection stays, since other processes may have it open
             self._collection.delete(self.collection_name, models.FilterSelector(filter=models.Filter()), wait=True)
 
     def flush(self) -> None:
-        """Do nothing: what a write has returned is in the server's log."""
-        self._check_open()
+        self._check_open()  # and no more: what a write has returned is in the server's log
 
-    def parse_to_query_result(self, response: list[Any]) -> VectorStoreQueryResult:
-        """Keep the points."""
-        return _Answer(sides=[response])
-
-    @property
-    def _stored_dimension(self) -> int | None:
-        return self.dimension
+    def close(self) -> None:
+        super().close()
+        self._collection.closed = True  # the link stays open for others
 
     def _check_open(self) -> None:
         self._collection.check_open()
 
-    def _let_go(self) -> None:
-        self._collection.closed = True  # the link stays open for others
-
     @contextmanager
-    def _writing(
-        self,
-        what: str,  # noqa: ARG002 - of the base
-        dimension: int | None = None,
-        points: int = 0,  # noqa: ARG002 - of the base
-    ) -> Iterator[None]:
+    def _writing(self, what: str, dimension: int | None = None, points: int = 0) -> Iterator[None]:  # noqa: ARG002
         self._check_open()
         if dimension is not None:
             self._ensure(dimension)
@@ -467,24 +397,24 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         with self._lock:
             if self.dimension is not None and self.dimension != dimension:
                 raise self._mismatch(dimension, self.dimension)
-            if not self._collection.was_there and not self._collection_exists(self.collection_name):
-                self._create_collection(self.collection_name, dimension)
+            self._collection.ensure_made(
+                vectors_config={
+                    self.dense_vector_name: models.VectorParams(size=dimension, distance=models.Distance.COSINE)
+                },
+                sparse_vectors_config={
+                    self.sparse_vector_name: models.SparseVectorParams(modifier=models.Modifier.IDF)
+                },
+            )
             if self._indexed_read == float("-inf"):
                 self._read_info(dimension)
             self.dimension = dimension
 
-    def _prepare(
-        self,
-        vectors: npt.NDArray[np.float32],  # noqa: ARG002 - of the base
-        payloads: Sequence[dict[str, Any]],
-    ) -> None:
+    def _prepare(self, vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:  # noqa: ARG002 - of the base
         if not self._collection.link.in_process:  # which has no indexes, and warns of them
             with self._lock:
                 self._index_fields(payloads)
 
-    def _put(
-        self, nodes: Sequence[BaseNode], vectors: npt.NDArray[np.float32], payloads: Sequence[dict[str, Any]]
-    ) -> None:
+    def _put(self, nodes: Sequence[BaseNode], vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
         named: list[dict[str, Any]] = [{self.dense_vector_name: row.tolist()} for row in vectors]
         if self._words is not None:
             for row, sparse in zip(named, self._words.vectors([embedded_text(node) for node in nodes]), strict=True):
@@ -509,7 +439,8 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
     def _make_index(self, path: str, kind: FieldKind, *, replace: bool) -> None:
         if replace:
             self._collection.delete_payload_index(self.collection_name, path)
-        self._collection.create_payload_index(self.collection_name, path, field_schema=_SCHEMA[kind], wait=True)
+        schema = models.PayloadSchemaType(kind)
+        self._collection.create_payload_index(self.collection_name, path, field_schema=schema, wait=True)
         self._indexed = {**self._indexed, path_field(path): kind}
 
     def _read_info(self, dimension: int | None) -> None:
@@ -525,10 +456,8 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         if dimension is not None and stored != dimension:
             raise self._mismatch(dimension, stored)
         self.dimension = stored
-        self._indexed = {
-            path_field(path): _KIND_OF.get(str(getattr(index.data_type, "value", "")), "other")
-            for path, index in (info.payload_schema or {}).items()
-        }
+        found = {path: getattr(index.data_type, "value", "") for path, index in (info.payload_schema or {}).items()}
+        self._indexed = {path_field(path): kind if kind in FIELD_KINDS else "other" for path, kind in found.items()}
         self._indexed_read = time.monotonic()
 
     def _mismatch(self, got: int, stored: int) -> EmbeddingMismatchError:
@@ -537,18 +466,13 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
             "embedding model that it was made with"
         )
 
-    def _scroll(
-        self, condition: edge.Filter | None, offset: Any, size: int, payload: Payload  # noqa: ANN401 - the server's ids
-    ) -> tuple[Sequence[Any], Any]:  # fmt: skip
+    def _scroll(self, condition: edge.Filter | None, offset: Offset, size: int, payload: Payload) -> Page:
         with suppress(CollectionMissingError):
-            records, following = self._collection.scroll(
-                self.collection_name,
-                scroll_filter=client_filter(condition),
-                limit=size,
-                offset=offset,
-                with_payload=payload,
+            options = {"limit": size, "offset": offset, "with_payload": payload}
+            page: Page = self._collection.scroll(
+                self.collection_name, scroll_filter=client_filter(condition), **options
             )
-            return records, following
+            return page
         return [], None
 
     def _vectors(self, point_ids: list[str]) -> Mapping[str, npt.ArrayLike]:
@@ -562,61 +486,34 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
 
     def _count(self, condition: edge.Filter | None) -> int:
         with suppress(CollectionMissingError):
-            return int(
-                self._collection.count(self.collection_name, count_filter=client_filter(condition), exact=True).count
-            )
+            asked = client_filter(condition)
+            return int(self._collection.count(self.collection_name, count_filter=asked, exact=True).count)
         return 0
 
     def _ask(
-        self,
-        sides: Sequence[Side],
-        limit: int,
-        condition: edge.Filter | None,
-        payload: bool,  # noqa: ARG002 - it is always read
-    ) -> Sequence[Sequence[EnginePoint]]:
+        self, sides: Sequence[Side], limit: int, condition: edge.Filter | None, payload: bool  # noqa: ARG002 - always read
+    ) -> Sequence[Sequence[EnginePoint]]:  # fmt: skip
         self._kinds()  # a collection of other vectors is an error of ours, and none of the server's
-        words = next((side for side in sides if isinstance(side, str)), None)
-        vector = next((side.tolist() for side in sides if not isinstance(side, str)), None)
-        mode = VectorStoreQueryMode.SPARSE if vector is None else VectorStoreQueryMode.DEFAULT
-        query = VectorStoreQuery(
-            query_embedding=vector,
-            query_str=words,
-            similarity_top_k=limit,
-            mode=VectorStoreQueryMode.HYBRID if len(sides) == 2 else mode,
+        request = partial(
+            models.QueryRequest,
+            filter=client_filter(condition),
+            limit=limit,
+            params=self._params(limit),
+            with_payload=True,
         )
-        found: VectorStoreQueryResult | None = None
+        requests = [request(**self._near(side)) for side in sides]
         with suppress(CollectionMissingError):
-            found = QdrantVectorStore.query(
-                self, query, qdrant_filters=client_filter(condition), search_params=self._params(limit)
-            )
-        return found.sides if isinstance(found, _Answer) else [[] for _ in sides]
+            answers = self._collection.query_batch_points(collection_name=self.collection_name, requests=requests)
+            return [answer.points for answer in answers]
+        return [[] for _ in sides]
+
+    def _near(self, side: Side) -> dict[str, Any]:
+        if isinstance(side, models.SparseVector):
+            return {"query": side, "using": self.sparse_vector_name}
+        return {"query": side.tolist(), "using": self.dense_vector_name}
 
     def _params(self, limit: int) -> models.SearchParams | None:
         return None if self._collection.link.in_process else models.SearchParams(hnsw_ef=max(_GRAPH_EFFORT, limit))
-
-    def _fuse(self, vector: list[float], row: SparseRow, weights: Sequence[float], top_k: int, *, depth: int,
-               rrf_k: int, condition: edge.Filter | None) -> list[Any]:  # fmt: skip
-        """Let the server merge both sides by ``1 / (rank / weight + k - 1)``, ranks from 1, in one request.
-
-        With weights of 1 and ``k`` one higher that is the usual formula. ``QdrantVectorStore`` cannot ask for it.
-        """
-        prefetch = partial(models.Prefetch, filter=client_filter(condition), limit=depth)
-        sides = [
-            prefetch(query=vector, using=self.dense_vector_name, params=self._params(depth)),
-            prefetch(query=_sparse_vector(row), using=self.sparse_vector_name),
-        ]
-        equal = len(set(weights)) == 1
-        query = models.RrfQuery(rrf=models.Rrf(k=rrf_k + 1, weights=None if equal else list(weights)))
-        with suppress(CollectionMissingError):
-            found = self._collection.query_points(
-                self.collection_name, prefetch=sides, query=query, limit=top_k, with_payload=True
-            )
-            return list(found.points)
-        return []
-
-    def _put_words(self, points: list[models.PointVectors]) -> None:
-        """Replace vectors of points that are there."""
-        self._collection.update_vectors(self.collection_name, points, wait=True)
 
     def __copy__(self) -> Self:
         sparse = None if self._words is None else self._words.sparse
@@ -641,14 +538,15 @@ class ServerWords:
 
     def search_words(self, text: str, top_k: int, filters: MetadataFilters | None = None) -> list[Hit]:
         """Find nodes by words: BM25 with the server's document frequencies."""
-        wanted = self._store._select(filters)
-        return self._store._find([text], top_k, wanted)[0] if self._row(text)[0] else []
+        wanted, words = self._store._select(filters), self._question(text)
+        return self._store._find([words], top_k, wanted)[0] if words.indices else []
 
     def search_both(
         self, vector: Sequence[float], text: str, top_k: int, filters: MetadataFilters | None = None
     ) -> tuple[list[Hit], list[Hit]]:
         """Find nodes by cosine and by words, in one request."""
-        sides: list[Side] = [self._unit(vector), *([text] if self._row(text)[0] else [])]
+        asked = self._question(text)
+        sides: list[Side] = [self._unit(vector), *([asked] if asked.indices else [])]
         [dense, *words] = self._store._find(sides, top_k, self._store._select(filters))
         return dense, words[0] if words else []
 
@@ -656,55 +554,60 @@ class ServerWords:
         self, vector: Sequence[float], text: str, top_k: int, *, depth: int, alpha: float, rrf_k: int,
         filters: MetadataFilters | None = None,
     ) -> list[Hit] | None:  # fmt: skip
-        """Let the server merge both by reciprocal ranks, in one request; ``None`` where it cannot."""
-        row, wanted = self._row(text), self._store._select(filters)
-        if not row[0] or not wanted.exact or not 0 < alpha < 1:
+        """Let the server merge both by reciprocal ranks, in one request; ``None`` where it cannot.
+
+        It takes ``1 / (rank / weight + k - 1)``, ranks from 1. With weights of 1 and ``k`` one higher that is the usual
+        formula.
+        """
+        store, words = self._store, self._question(text)
+        wanted = store._select(filters)
+        if not words.indices or not wanted.exact or not 0 < alpha < 1:
             return None
-        points = self._store._fuse(
-            self._unit(vector).tolist(), row, (2 * alpha, 2 * (1 - alpha)), top_k + TIE_MARGIN,
-            depth=depth, rrf_k=rrf_k, condition=wanted.filter,
-        )  # fmt: skip
-        hits, foreign = rank_points(points, whole=True, accepts=wanted.accepts, top_k=top_k)
-        warn_of_foreign(foreign)
-        return hits
+        prefetch = partial(models.Prefetch, filter=client_filter(wanted.filter), limit=depth)
+        dense = store._near(self._unit(vector))
+        weights = None if alpha == 0.5 else [2 * alpha, 2 * (1 - alpha)]
+        with suppress(CollectionMissingError):
+            found = store._collection.query_points(
+                store.collection_name,
+                prefetch=[prefetch(**dense, params=store._params(depth)), prefetch(**store._near(words))],
+                query=models.RrfQuery(rrf=models.Rrf(k=rrf_k + 1, weights=weights)),
+                limit=top_k + TIE_MARGIN,
+                with_payload=True,
+            )
+            hits, foreign = rank_points(found.points, whole=True, accepts=wanted.accepts, top_k=top_k)
+            warn_of_foreign(foreign)
+            return hits
+        return []
 
     def vectors(self, texts: Sequence[str]) -> list[models.SparseVector]:
         """Make the sparse vectors of some texts; the first texts decide how, unless that is known."""
-        if self.sparse is None:
-            self._keep(SparseBM25.fitted(texts))
-        return [] if self.sparse is None else [_sparse_vector(self.sparse.document(text)) for text in texts]
+        sparse = self.sparse
+        if sparse is None:
+            sparse = SparseBM25.fitted(texts)
+            self._keep(sparse)
+        return [_sparse_vector(sparse.document(text)) for text in texts]
 
     def revise(self, sparse: SparseBM25, on_done: Callable[[int], None] = lambda _done: None) -> None:
         """Make all sparse vectors again, page by page; the dense ones stay."""
         store = self._store
         for records in store._pages(store._select(None), size=_STEP, whole=True):
+            nodes = [(record.id, stored_node(record.payload)) for record in records]
             points = [
                 models.PointVectors(
-                    id=record.id,
-                    vector={store.sparse_vector_name: _sparse_vector(sparse.document(embedded_text(node)))},
+                    id=key, vector={store.sparse_vector_name: _sparse_vector(sparse.document(embedded_text(node)))}
                 )
-                for record in records
-                if (node := stored_node(record.payload)) is not None
+                for key, node in nodes
+                if node is not None
             ]
             if points:
-                store._put_words(points)
+                store._collection.update_vectors(store.collection_name, points, wait=True)
             on_done(len(records))
         self._keep(sparse)
 
-    def document_rows(self, texts: list[str]) -> tuple[list[list[int]], list[list[float]]]:
-        """Make sparse vectors, as ``QdrantVectorStore`` wants them."""
-        found = self.vectors(texts)
-        return [vector.indices for vector in found], [vector.values for vector in found]
+    def _question(self, text: str) -> models.SparseVector:
+        return _sparse_vector(([], []) if self.sparse is None else self.sparse.query(text))
 
-    def query_rows(self, texts: list[str]) -> tuple[list[list[int]], list[list[float]]]:
-        """Make the sparse vectors of questions, as ``QdrantVectorStore`` wants them."""
-        rows = [self._row(text) for text in texts]
-        return [row[0] for row in rows], [row[1] for row in rows]
-
-    def _row(self, text: str) -> SparseRow:
-        return ([], []) if self.sparse is None else self.sparse.query(text)
-
-    def _unit(self, vector: Sequence[float]) -> npt.NDArray[np.float32]:
+    def _unit(self, vector: Sequence[float]) -> Vectors:
         return unit_vector(vector, self._store.dimension)
 
     def _keep(self, sparse: SparseBM25) -> None:
@@ -717,13 +620,8 @@ def _sparse_vector(row: SparseRow) -> models.SparseVector:
     return models.SparseVector(indices=row[0], values=row[1])
 
 
-# Conditions of the engine in this process, which is the same engine, in the client's types.
-
-_SIDES: Final = ("gt", "gte", "lt", "lte")
-
-
 def client_filter(condition: edge.Filter | None) -> models.Filter | None:
-    """Write a condition in the client's types."""
+    """Write a condition of the engine in this process, which is the same engine, in the client's types."""
     if condition is None:
         return None
     return models.Filter(
@@ -745,27 +643,18 @@ def _condition(condition: Any) -> Any:  # noqa: ANN401 - one of four types there
         return models.HasIdCondition(has_id=sorted(ids, key=str))
     if isinstance(condition, edge.IsEmptyCondition):
         return models.IsEmptyCondition(is_empty=models.PayloadField(key=condition.key))
-    if condition.match is not None:
-        return models.FieldCondition(key=condition.key, match=_match(condition.match))
-    return models.FieldCondition(key=condition.key, range=_range(condition.range))
-
-
-def _match(match: edge.MatchValue | edge.MatchAny) -> models.MatchValue | models.MatchAny:
+    match = condition.match
+    if match is None:
+        return models.FieldCondition(key=condition.key, range=_range(condition.range))
     if isinstance(match, edge.MatchAny):
-        return models.MatchAny(any=[str(value) for value in match.value])
-    return models.MatchValue(value=match.value)
+        return models.FieldCondition(key=condition.key, match=models.MatchAny(any=[str(one) for one in match.value]))
+    return models.FieldCondition(key=condition.key, match=models.MatchValue(value=match.value))
 
 
 def _range(bounds: edge.RangeFloat | edge.RangeDateTime) -> models.Range | models.DatetimeRange:
-    given = {side: value for side in _SIDES if (value := getattr(bounds, side)) is not None}
-    if isinstance(bounds, edge.RangeDateTime):
-        return models.DatetimeRange(**{side: _moment(value) for side, value in given.items()})
-    return models.Range(**given)
-
-
-def _moment(text: str) -> dt.datetime:
-    """Read what the engine writes: ``2020-01-31 10:00:00.5 UTC``."""
-    day, moment, _zone = text.split(" ")
-    whole, _, fraction = moment.partition(".")
-    found = dt.datetime.fromisoformat(f"{day}T{whole}+00:00")
-    return found.replace(microsecond=int(fraction[:6].ljust(6, "0")) if fraction else 0)
+    sides = {side: getattr(bounds, side) for side in ("gt", "gte", "lt", "lte")}
+    given = {side: value for side, value in sides.items() if value is not None}
+    if isinstance(bounds, edge.RangeFloat):
+        return models.Range(**given)
+    # The engine writes ``2020-01-31 10:00:00.5 UTC``.
+    return models.DatetimeRange(**{side: value.replace(" UTC", "Z") for side, value in given.items()})

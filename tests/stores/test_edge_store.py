@@ -28,8 +28,8 @@ from store_tools import DIMENSION, ask, make_node, vector, where
 
 from agentic_retriever.errors import StoreError
 from agentic_retriever.stores import points
-from agentic_retriever.stores.edge import INDEX_FROM, QdrantEdgeVectorStore
-from agentic_retriever.stores.points import MAX_INDEXED_FIELDS, KnownPoints, found_facts, infer_kinds
+from agentic_retriever.stores.edge import INDEX_FROM, QdrantEdgeVectorStore, found_facts
+from agentic_retriever.stores.points import MAX_INDEXED_FIELDS, KnownPoints, infer_kinds
 from agentic_retriever.testing.store_contract import VectorStoreContract, contract_nodes
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from llama_index.core.schema import IndexNode, NodeRelationship, RelatedNodeInfo, TextNode
 
 from agentic_retriever.errors import IndexingError
-from agentic_retriever.stores.payload import node_payload, plain_metadata, point_id, stored_node, stored_node_id
+from agentic_retriever.stores.points import node_payload, plain_metadata, point_id, stored_node, stored_node_id
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -24,7 +24,7 @@ from agentic_retriever.errors import (
     StoreUnreachableError,
 )
 from agentic_retriever.stores import node_store
-from agentic_retriever.stores.payload import node_payload
+from agentic_retriever.stores.points import node_payload
 from agentic_retriever.stores.server import QdrantLink, QdrantServerVectorStore
 from agentic_retriever.testing.store_contract import VectorStoreContract, contract_nodes
 

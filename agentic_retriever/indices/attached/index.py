@@ -59,7 +59,7 @@ from agentic_retriever.indices.profile import (
     sample_ids,
 )
 from agentic_retriever.schema import Strategy, View
-from agentic_retriever.stores.payload import embedded_text
+from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.threads import DeadlineCaller, guarded
 
