@@ -28,7 +28,7 @@ class Client:
         self.reply = reply
         self.prompts = []
 
-    def complete(self, prompt, *, timeout_s=None):
+    def complete(self, prompt, *, timeout_s=None, needs=None):
         self.prompts.append(prompt)
         if isinstance(self.reply, Exception):
             raise self.reply
