@@ -3,9 +3,11 @@ from __future__ import annotations
 import uuid
 
 import pytest
+from cache_material import Json
 from redis_servers import OwnServer
 
-from agentic_retriever.redis import RedisLink
+from agentic_retriever.cache import SingleFlightCache
+from agentic_retriever.redis import RedisLink, RedisStore
 from agentic_retriever.threads import Breaker
 
 REDIS = "redis://127.0.0.1:6379/13"
@@ -80,3 +82,18 @@ def clock():
 @pytest.fixture
 def breaker(clock):
     return Breaker(failures=1, cooldown_s=1.0, max_cooldown_s=8.0, clock=clock)
+
+
+@pytest.fixture
+def on_redis():
+    """Makes caches with a second level on Redis, which are closed after the test."""
+    made = []
+
+    def make(link, *, max_entries=1_000, **namespace):
+        store = RedisStore(link, kind="answers", **namespace)
+        made.append(SingleFlightCache(max_entries=max_entries, ttl_s=60, store=store, codec=Json()))
+        return made[-1]
+
+    yield make
+    for cache in made:
+        cache.close()

@@ -11,14 +11,13 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 import store_processes
 from store_processes import BATCH
-from store_tools import ask, make_node, where
+from store_tools import ask, in_threads, make_node, where
+from waiting import wait_until
 
 from agentic_retriever.errors import (
     ConfigError,
@@ -30,6 +29,7 @@ from agentic_retriever.errors import (
 )
 from agentic_retriever.stores.edge import CollectionFile, QdrantEdgeVectorStore, edge_errors
 
+SEGMENT = "shard/segments/*"
 WAL_HEADER = 8  # bytes at the beginning of a log file that holds no entry
 can_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
 
@@ -37,9 +37,8 @@ can_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has 
 def test_the_same_folder_twice_is_one_store(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    first = QdrantEdgeVectorStore(tmp_path / "real")
-    second = QdrantEdgeVectorStore(tmp_path / "link")
-    third = QdrantEdgeVectorStore(str(tmp_path / "link" / ".." / "real"))
+    paths = (tmp_path / "real", tmp_path / "link", str(tmp_path / "link" / ".." / "real"))
+    first, second, third = (QdrantEdgeVectorStore(path) for path in paths)
     first.add([make_node(1)])
     assert second.client is first.client is third.client
     assert second.count() == third.count() == 1
@@ -78,25 +77,11 @@ def test_the_dimension_is_pinned(tmp_path):
             QdrantEdgeVectorStore(tmp_path / "other", dimension=dimension)
 
 
-NAMES = [
-    "",
-    ".",
-    "..",
-    "../evil",
-    "a/b",
-    "a\\b",
-    "a\x00b",
-    "a" * 101,
-    "ก" * 100,
-    ".hidden",
-    "a.",
-    " a",
-    "CON",
-    "nul.txt",
-]
-
-
-@pytest.mark.parametrize("name", [*NAMES, "CON", "nul.txt", "a:b", "a\n", "*"])
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../evil", "a/b", "a\\b", "a\x00b", "a" * 101, "ก" * 100, ".hidden", "a.", " a", "CON", "nul.txt",
+     "a:b", "a\n", "*"],
+)  # fmt: skip
 def test_names_that_are_no_plain_folder_names(tmp_path, name):
     with pytest.raises(ConfigError, match="collection name"):
         QdrantEdgeVectorStore(tmp_path / "data", name)
@@ -172,15 +157,8 @@ def test_a_forked_child_can_use_nothing_and_writes_nothing(tmp_path):
     if child == 0:
         refused = 0
         try:
-            for use in (
-                lambda: store.add([make_node(2)]),
-                lambda: store.query(ask()),
-                store.count,
-                store.clear,
-                store.flush,
-                lambda: store.client,
-                lambda: store.delete("x"),
-            ):
+            for use in (store.count, store.clear, store.flush, lambda: store.client, lambda: store.delete("x"),
+                        lambda: store.add([make_node(2)]), lambda: store.query(ask())):  # fmt: skip
                 with pytest.raises(StoreClosedError, match="fork"):
                     use()
                 refused += 1
@@ -248,25 +226,20 @@ def test_leaving_without_closing_is_silent_and_complete(tmp_path):
 def test_closing_waits_for_what_is_under_way(tmp_path):
     store = QdrantEdgeVectorStore(tmp_path)
     store.add([make_node(n, n=n) for n in range(300)])
-    outcomes, endings, barrier = [], [], threading.Barrier(5)
+    outcomes, endings = [], []
 
-    def use():
-        barrier.wait()
+    def use(number):
+        if number == 4:
+            wait_until(lambda: len(outcomes) >= 20)
+            store.close()
+            return
         try:
             while True:
                 outcomes.append(len(store.query(ask(top_k=5, filters=where("n", 3, ">"))).ids))
         except StoreError as err:
             endings.append(type(err))
 
-    threads = [threading.Thread(target=use) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    barrier.wait()
-    while len(outcomes) < 20:
-        time.sleep(0.001)
-    store.close()
-    for thread in threads:
-        thread.join(10)
+    in_threads(use, range(5))
     assert set(outcomes) == {5}
     assert endings == [StoreClosedError] * 4
 
@@ -299,15 +272,6 @@ def path(whole, tmp_path):
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
-def test_a_copy_opens(path):
-    with QdrantEdgeVectorStore(path) as store:
-        assert store.count() == NODES
-
-
-def _segment(folder):
-    return next((folder / "shard" / "segments").iterdir())
-
-
 def _remove(found):
     shutil.rmtree(found) if found.is_dir() else found.unlink()
 
@@ -332,34 +296,22 @@ def _overwrite(found):
 
 @pytest.mark.parametrize(
     ("which", "harm"),
-    [
-        (lambda c: c / "collection.json", _remove),
-        (lambda c: c / "collection.json", _overwrite),
-        (lambda c: c / "collection.json", lambda f: f.write_text("")),
-        (lambda c: c / "collection.json", lambda f: f.write_text("{}")),
-        (lambda c: c / "collection.json", _change('"dimension": 8', '"dimension": "x"')),
-        (lambda c: c / "collection.json", _change('_version": 1', '_version": 99')),
-        (lambda c: c / "shard", _remove),
-        (lambda c: c / "shard", _empty),
-        (lambda c: c / "shard" / "segments", _remove),
-        (lambda c: c / "shard" / "segments", _empty),
-        (lambda c: c / "shard" / "wal", _remove),
-        (lambda c: c / "shard" / "wal", _empty),
-        (lambda c: c / "shard" / "edge_config.json", _remove),
-        (lambda c: c / "shard" / "edge_config.json", _overwrite),
-        (lambda c: _segment(c) / "segment.json", _remove),
-        (lambda c: _segment(c) / "segment.json", _overwrite),
-        (lambda c: _segment(c) / "vector_storage", _remove),
-        (lambda c: _segment(c) / "vector_storage" / "vectors" / "chunk_0.mmap", _remove),
-        (lambda c: _segment(c) / "vector_storage" / "vectors" / "status.dat", _remove),
-        (lambda c: _segment(c) / "payload_storage", _remove),
-        (lambda c: next(_segment(c).glob("*id_tracker.mappings")), _overwrite),
-        (_segment, _empty),
-    ],
-)
+    [("collection.json", _remove), ("collection.json", _overwrite), ("collection.json", lambda f: f.write_text("")),
+     ("collection.json", lambda f: f.write_text("{}")),
+     ("collection.json", _change('"dimension": 8', '"dimension": "x"')),
+     ("collection.json", _change('_version": 1', '_version": 99')), ("shard", _remove), ("shard", _empty),
+     ("shard/segments", _remove), ("shard/segments", _empty), ("shard/wal", _remove), ("shard/wal", _empty),
+     ("shard/edge_config.json", _remove), ("shard/edge_config.json", _overwrite), (SEGMENT, _empty),
+     (f"{SEGMENT}/segment.json", _remove), (f"{SEGMENT}/segment.json", _overwrite),
+     (f"{SEGMENT}/vector_storage", _remove), (f"{SEGMENT}/vector_storage/vectors/chunk_0.mmap", _remove),
+     (f"{SEGMENT}/vector_storage/vectors/status.dat", _remove), (f"{SEGMENT}/payload_storage", _remove),
+     (f"{SEGMENT}/*id_tracker.mappings", _overwrite),
+     # on which the engine panics
+     (f"{SEGMENT}/vector_storage/vectors/status.dat", lambda f: f.write_bytes(f.read_bytes()[:2]))],
+)  # fmt: skip
 def test_damage_is_found_on_opening(path, which, harm):
     collection = path / "default"
-    harm(which(collection))
+    harm(next(collection.glob(which)))
     for _ in range(2):  # and stays found: opening must not repair it into an empty index
         with pytest.raises(StoreDamagedError, match="damaged or incomplete") as caught:
             QdrantEdgeVectorStore(path)
@@ -367,18 +319,13 @@ def test_damage_is_found_on_opening(path, which, harm):
 
 
 def test_fewer_nodes_than_were_stored(path):
+    with QdrantEdgeVectorStore(path) as store:
+        assert store.count() == NODES
     description = path / "default" / "collection.json"
     described = json.loads(description.read_text())
     assert described["points"] == NODES
     description.write_text(json.dumps({**described, "points": NODES + 1}))
     with pytest.raises(StoreDamagedError, match="401 nodes were stored, 400 are left"):
-        QdrantEdgeVectorStore(path)
-
-
-def test_a_panic_of_the_engine_is_damage_too(path):
-    status = _segment(path / "default") / "vector_storage" / "vectors" / "status.dat"
-    status.write_bytes(status.read_bytes()[:2])
-    with pytest.raises(StoreDamagedError):
         QdrantEdgeVectorStore(path)
 
 
@@ -392,16 +339,20 @@ def test_a_making_that_was_cut_off_is_made_again(tmp_path):
 
 
 def test_while_changes_are_under_way_no_count_is_promised(tmp_path):
-    description = tmp_path / "default" / "collection.json"
+    folder = tmp_path / "default"
+
+    def promised():
+        return json.loads((folder / "collection.json").read_text())["points"]
+
     with QdrantEdgeVectorStore(tmp_path) as store:
         store.add([make_node(1)])
-        assert json.loads(description.read_text())["points"] is None
+        assert promised() is None
         store.flush()
-        assert json.loads(description.read_text())["points"] == 1
+        assert promised() == 1
         store.delete_nodes(["node-00001"])
-        assert json.loads(description.read_text())["points"] is None
-    assert json.loads(description.read_text())["points"] == 0
-    assert sorted(path.name for path in description.parent.iterdir()) == ["collection.json", "collection.lock", "shard"]
+        assert promised() is None
+    assert promised() == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["collection.json", "collection.lock", "shard"]
 
 
 @pytest.fixture(scope="module")

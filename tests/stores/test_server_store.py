@@ -191,17 +191,11 @@ def faulty():
 
 @pytest.mark.parametrize(
     ("fault", "tries", "error", "says"),
-    [
-        (500, 3, StoreUnreachableError, "fails"),
-        (503, 3, StoreUnreachableError, "fails"),
-        (429, 3, StoreUnreachableError, "429"),
-        (401, 1, StoreUnreachableError, "QDRANT_API_KEY"),
-        (403, 1, StoreUnreachableError, "QDRANT_API_KEY"),
-        (404, 1, StoreDamagedError, "gone"),
-        (400, 1, StoreUnreachableError, "400"),
-        ("html", 1, StoreUnreachableError, "no Qdrant server"),
-    ],
-)
+    [(500, 3, StoreUnreachableError, "fails"), (503, 3, StoreUnreachableError, "fails"),
+     (429, 3, StoreUnreachableError, "429"), (401, 1, StoreUnreachableError, "QDRANT_API_KEY"),
+     (403, 1, StoreUnreachableError, "QDRANT_API_KEY"), (404, 1, StoreDamagedError, "gone"),
+     (400, 1, StoreUnreachableError, "400"), ("html", 1, StoreUnreachableError, "no Qdrant server")],
+)  # fmt: skip
 def test_faults_of_a_server_are_typed_and_retried_where_that_helps(faulty, fault, tries, error, says):
     server, store = faulty
     server.always = fault

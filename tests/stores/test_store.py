@@ -219,15 +219,10 @@ def _with(embedding, number=3):
 
 @pytest.mark.parametrize(
     ("embedding", "error", "said"),
-    [
-        (None, EmbeddingError, "no embedding"),
-        ([], EmbeddingError, "no embedding"),
-        ([math.nan] + [1.0] * 7, EmbeddingError, "NaN"),
-        ([1.0] * 7 + [math.inf], EmbeddingError, "infinity"),
-        ([0.0] * 8, EmbeddingError, "zero"),
-        ([1.0] * 7, EmbeddingMismatchError, "7 dimensions.* 8"),
-    ],
-)
+    [(None, EmbeddingError, "no embedding"), ([], EmbeddingError, "no embedding"),
+     ([math.nan] + [1.0] * 7, EmbeddingError, "NaN"), ([1.0] * 7 + [math.inf], EmbeddingError, "infinity"),
+     ([0.0] * 8, EmbeddingError, "zero"), ([1.0] * 7, EmbeddingMismatchError, "7 dimensions.* 8")],
+)  # fmt: skip
 def test_one_bad_embedding_and_nothing_of_the_batch_is_written(store, embedding, error, said):
     store.add([make_node(1)])
     with pytest.raises(error, match=said):

@@ -1,0 +1,248 @@
+"""What can be stored, and filters on real engines, which find exactly the nodes that the plain evaluator accepts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import random
+import uuid
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+
+import numpy as np
+import pytest
+from filter_strategies import FIELDS, filter_trees
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from llama_index.core.schema import IndexNode, NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.vector_stores.types import FilterOperator
+from metadata_strategies import NODES, messy_rows, oracle, random_filters, random_row, seeds
+from server_tools import memory_link
+from store_tools import assert_finds_what_is_accepted, fill, where
+
+from agentic_retriever.errors import IndexingError
+from agentic_retriever.filters import matches
+from agentic_retriever.stores.edge import QdrantEdgeVectorStore
+from agentic_retriever.stores.points import (
+    infer_kinds,
+    node_payload,
+    plain_metadata,
+    point_id,
+    push_down,
+    stored_node,
+    stored_node_id,
+    wanted_points,
+)
+from agentic_retriever.stores.server import QdrantServerVectorStore, client_filter
+
+ON_SERVER = 60  # rows on a server, whose client's memory is slow
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [(dt.date(2024, 5, 1), "2024-05-01"),
+     (dt.datetime(2024, 5, 1, 10, tzinfo=dt.timezone.utc), "2024-05-01T10:00:00+00:00"), (Decimal("10.50"), 10.5),
+     (Decimal(7), 7), (math.nan, None), (np.float32(0.5), 0.5), (np.int64(3), 3), (np.bool_(True), True),
+     (np.array([1, 2]), [1, 2]), ({"b", "a"}, ["a", "b"]), (("x", math.nan, None), ["x", None, None]),
+     (Colour.RED, "red"), (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"), (Path("a/b"), str(Path("a/b"))),
+     ({"in": {"ner": [dt.date(2024, 5, 1)]}}, {"in": {"ner": ["2024-05-01"]}}), (2**63 - 1, 2**63 - 1),
+     ("\x00 'quoted', %s", "\x00 'quoted', %s")],
+)  # fmt: skip
+def test_values_are_stored_as_what_they_stand_for(value, stored):
+    found = plain_metadata({"k": value}, "n")["k"]
+    assert found == stored
+    assert type(found) is type(stored)
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"x", object(), math.inf, -math.inf, 2**63, -(2**63) - 1, "\ud800", {1: "x"}, [b"x"], {"a": object()}, dt.time(1)],
+)
+def test_values_that_cannot_be_stored_are_named(value):
+    with pytest.raises(IndexingError, match=r"'k' of node 'n1'"):
+        plain_metadata({"ok": 1, "k": value}, "n1")
+
+
+def test_endless_nesting_is_refused():
+    loop: list[object] = []
+    loop.append(loop)
+    with pytest.raises(IndexingError, match="nested"):
+        plain_metadata({"k": loop}, "n1")
+
+
+@pytest.mark.parametrize("field", ["_node_content", "_node_type", "document_id", "doc_id", "ref_doc_id"])
+def test_reserved_names_are_refused(field):
+    with pytest.raises(IndexingError, match=field):
+        node_payload(TextNode(id_="n1", text="t", metadata={field: "x"}))
+
+
+@pytest.mark.parametrize("field", ["", "k" * 257, 3, None, "\ud800"])
+def test_names_that_cannot_be_stored(field):
+    with pytest.raises(IndexingError):
+        plain_metadata({field: 1}, "n1")
+
+
+def test_nodes_that_cannot_be_stored():
+    no_id = TextNode(text="t")
+    no_id.id_ = ""
+    for node in (
+        no_id,
+        TextNode(id_="n", text="half a pair \ud800"),
+        TextNode(id_="\ud800", text="t"),
+        TextNode(id_="n", text="t", relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id="None")}),
+    ):
+        with pytest.raises(IndexingError):
+            node_payload(node)
+
+
+def test_a_node_is_not_changed_and_comes_back():
+    node = IndexNode(id_="n", index_id="other", text="t", metadata={"d": dt.date(2024, 5, 1)}, embedding=[1.0])
+    payload = node_payload(node)
+    assert node.metadata == {"d": dt.date(2024, 5, 1)}
+    assert node.embedding == [1.0]
+    found = stored_node(payload)
+    assert isinstance(found, IndexNode)
+    assert (found.node_id, found.index_id, found.metadata, found.embedding) == ("n", "other", {"d": "2024-05-01"}, None)
+
+
+@given(st.text(min_size=1))
+def test_ids_are_read_back_from_the_payload(node_id):
+    try:
+        payload = node_payload(TextNode(id_=node_id, text="t"))
+    except IndexingError:
+        assert any("\ud800" <= char <= "\udfff" for char in node_id)
+    else:
+        assert stored_node_id(payload) == node_id
+    assert uuid.UUID(point_id(node_id))
+    assert point_id(node_id) == point_id(node_id)
+
+
+def test_uuids_stay_and_other_ids_never_share_a_point():
+    own = str(uuid.uuid4())
+    assert point_id(own) == own
+    ids = [own, own.upper(), own.replace("-", ""), f"{{{own}}}", "doc-1", "doc-2", "1", "é", "e\u0301", "\ud800"]
+    assert len({point_id(node_id) for node_id in ids}) == len(ids)
+    assert point_id("doc-1") == "a5dcf5dd-2726-5c14-804b-fe32de65e93c"  # pinned: stored indexes depend on it
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [(["a", "b"], "keyword"), ([["a", "b"], "c", None], "keyword"), ([1, 2.5, [3]], "float"), ([True, False], "bool"),
+     (["2024-05-01", "2024-05-01T10:00:00Z"], "datetime"), (["2024-05-01", "soon"], "keyword"), ([1, "a"], None),
+     ([1, True], None), ([1, "2024-05-01"], None), (["a" * 129], None), ([{"a": 1}], None)],
+)  # fmt: skip
+def test_kinds(values, kind):
+    assert infer_kinds([{"k": value} for value in values], set()) == {"k": kind}
+
+
+def test_fields_without_a_value_or_with_an_unwritable_name_wait():
+    assert infer_kinds([{"k": None}, {"k": []}, {'q"': "x"}, {"known": 1}], {"known"}) == {}
+
+
+@pytest.fixture(scope="module", params=["unindexed", "keyword", "float", "datetime", "bool"])
+def messy(request, tmp_path_factory):
+    made = QdrantEdgeVectorStore(tmp_path_factory.mktemp("filters"), dimension=4)
+    fields = fill(made, messy_rows(), 4)
+    if request.param != "unindexed":
+        for field in FIELDS:
+            if '"' not in field:
+                made.create_payload_index(field, request.param)
+    yield made, fields
+    made.close()
+
+
+def on_server(rows):
+    made = QdrantServerVectorStore(memory_link(), "c", 4)
+    return made, fill(made, rows, 4)
+
+
+@pytest.fixture(scope="module")
+def messy_on_server():
+    return on_server(messy_rows()[:ON_SERVER])
+
+
+@pytest.fixture(scope="module")
+def typed_on_server():
+    chosen = random.Random(5)
+    return on_server([random_row(chosen) for _ in range(ON_SERVER)])
+
+
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(filters=filter_trees, top_k=st.sampled_from([1, 3, 20, NODES]))
+def test_every_way_in_agrees_with_the_evaluator(messy, filters, top_k):
+    assert_finds_what_is_accepted(*messy, filters, matches, top_k)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(filters=filter_trees)
+def test_messy_metadata_on_a_server_agrees_with_the_evaluator(messy_on_server, filters):
+    assert_finds_what_is_accepted(*messy_on_server, filters, matches, 5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(chosen=seeds)
+def test_typed_metadata_on_a_server_agrees_with_the_oracle(typed_on_server, chosen):
+    top_k = chosen.choice([1, 5, ON_SERVER])
+    assert_finds_what_is_accepted(*typed_on_server, random_filters(chosen), oracle, top_k)
+
+
+@pytest.mark.parametrize("field", FIELDS[:3])
+def test_ranges_over_fields_of_mixed_types(messy, field):
+    store, fields = messy
+    for operator in (FilterOperator.GT, FilterOperator.GTE, FilterOperator.LT, FilterOperator.LTE):
+        for bound in (0, 1, 2020, 0.5, "2020-01-31", "2020-01-31T10:00:00", "x", "9999-12-31", "0001-01-01"):
+            filters = where(field, bound, operator)
+            expected = [node_id for node_id, row in fields.items() if matches(row, filters)]
+            assert store.count(filters) == len(expected), (operator, bound)
+
+
+def test_the_sample_is_rich_enough(messy):
+    store, fields = messy
+    assert len(fields) == store.count() == NODES
+    kinds = {type(value).__name__ for row in fields.values() for value in row.values()}
+    assert kinds >= {"str", "int", "float", "bool", "list", "dict", "NoneType"}
+
+
+@pytest.mark.parametrize(
+    ("key", "operator", "value", "exact", "exact_on_server"),
+    [
+        ("k", FilterOperator.EQ, "x", True, True),
+        ("k", FilterOperator.IN, ["x", "true"], True, True),
+        ("k", FilterOperator.GTE, 3, True, True),
+        ("k", FilterOperator.NIN, [1, 2], True, True),
+        ("k", FilterOperator.IS_EMPTY, None, True, True),
+        ("k", FilterOperator.TEXT_MATCH, "x", True, False),  # with a text index a server means tokens
+        ("k", FilterOperator.EQ, 2**60, False, False),
+        ("k", FilterOperator.LTE, "2020-01-31", False, False),
+        ('k"', FilterOperator.EQ, "x", False, False),
+    ],
+)
+def test_what_the_engine_is_trusted_with(key, operator, value, exact, exact_on_server):
+    filters = where(key, value, operator)
+    assert push_down(filters, {}).exact is exact
+    wanted = wanted_points(filters, {}, substrings=False)
+    assert wanted.exact is exact_on_server
+    assert (client_filter(wanted.filter) is not None) == (key != 'k"')
+
+
+def test_nothing_is_nothing():
+    assert client_filter(None) is None
+    wanted = wanted_points(where("doc_id", "None"), {})
+    assert wanted.exact
+    assert client_filter(wanted.filter).must[0].has_id == []
+
+
+def test_numbers_are_not_looked_up_in_an_index_of_dates():
+    number = where("k", 1)
+    assert push_down(number, {}).exact
+    assert not push_down(number, {"k": "datetime"}).exact
+    assert not push_down(number, {"k": "other"}).exact
