@@ -13,17 +13,11 @@ from agentic_retriever.errors import ConfigError
 CANARY = "sk-canary-51c0"
 
 
-def test_prefixed_variable_wins_over_the_shared_one():
+def test_which_variables_count():
     env = {"EMBEDDING_MODEL": "ollama:shared", f"{PREFIX}EMBEDDING_MODEL": "local"}
     assert RouterConfig.from_env(env).embedding_model == "local"
     assert RouterConfig.from_env({"EMBEDDING_MODEL": "ollama:shared"}).embedding_model == "ollama:shared"
-
-
-def test_empty_variable_counts_as_not_set():
     assert RouterConfig.from_env({f"{PREFIX}TOP_K": "  "}).top_k == RouterConfig().top_k
-
-
-def test_variables_of_other_programs_are_left_alone():
     assert RouterConfig.from_env({"TOP_K": "x", "PATH": "/bin"}) == RouterConfig()
 
 
@@ -99,16 +93,12 @@ def test_arguments_alone_make_a_configuration(monkeypatch):
     assert RouterConfig.from_env().top_k == 3
 
 
-def test_dotenv_file_is_read_and_the_environment_wins(tmp_path):
+def test_dotenv_file_is_read_if_it_can_be_and_the_environment_wins(tmp_path):
     dotenv = tmp_path / ".env"
     dotenv.write_text(f"{PREFIX}TOP_K=7\n{PREFIX}WORKERS=2\nOTHER=1\n", encoding="utf-8")
     config = RouterConfig.load(dotenv, env={f"{PREFIX}WORKERS": "3"})
     assert (config.top_k, config.workers) == (7, 3)
     assert RouterConfig.load(tmp_path / "none", env={}) == RouterConfig()
-
-
-def test_unreadable_dotenv_is_a_config_error(tmp_path):
-    dotenv = tmp_path / ".env"
     dotenv.write_bytes(b"\xff\xfe\x00\xd8KEY=\xff")
     with pytest.raises(ConfigError, match="cannot read"):
         RouterConfig.load(dotenv, env={})
@@ -118,8 +108,7 @@ def test_secret_never_shows():
     config = RouterConfig.from_env({"OPENROUTER_API_KEY": CANARY})
     assert config.openrouter_api_key.reveal() == CANARY
     shown = [repr(config), str(config), f"{config.openrouter_api_key}", json.dumps(config.to_dict())]
-    shown.append(str(config.openrouter_api_key))
-    shown += [repr(config.model_dump()), config.model_dump_json()]
+    shown += [str(config.openrouter_api_key), repr(config.model_dump()), config.model_dump_json()]
     with pytest.raises(TypeError):
         json.dumps({"key": config.openrouter_api_key})
     with pytest.raises(ConfigError) as caught:

@@ -20,10 +20,7 @@ def test_what_was_written_is_read(tmp_path):
     table = {"format": 1, "name": "ñ \ud800", "weights": [0.1, -2]}
     (tmp_path / "model.json").write_bytes(model_bytes(table))
     assert load_model(tmp_path / "model.json", lambda data: data, advice="") == table
-
-
-def test_no_file_is_no_model(tmp_path):
-    assert load_model(tmp_path / "model.json", lambda data: data, advice="") is None
+    assert load_model(tmp_path / "none.json", lambda data: data, advice="") is None
 
 
 @pytest.mark.parametrize(

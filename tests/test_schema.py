@@ -41,14 +41,8 @@ def test_a_diff_is_empty_exactly_for_equal_records(one, other):
 
 def simple(**changes):
     stage = Selection(name="a", confidence=0.9, scores={"a": 0.9, "b": 0.1}, margin=0.8, reason="r", mode="profile")
-    given_values = {
-        "query": "q",
-        "index": stage,
-        "strategy": stage,
-        "complexity": Complexity.SIMPLE,
-        "complexity_score": 0.1,
-    }
-    return RouteDecision(**{**given_values, **changes})
+    whole = {"query": "q", "index": stage, "strategy": stage, "complexity": Complexity.SIMPLE, "complexity_score": 0.1}
+    return RouteDecision(**(whole | changes))
 
 
 def test_a_diff_names_what_changed():
@@ -93,12 +87,9 @@ def test_a_budget_out_of_range_is_refused(limits):
         Budget(**limits)
 
 
-def test_a_budget_without_calls_forbids_models():
+def test_what_is_left_of_a_budget():
     assert Budget().may_ask
     assert not Budget(max_llm_calls=0).may_ask
-
-
-def test_what_is_left_of_a_budget():
     spent = Usage((TierUsage(tier=Tier.CLOUD, model="m", calls=2, prompt_tokens=1, completion_tokens=1, usd=0.5),))
     assert Budget(max_llm_calls=1, max_usd=0.75).left(spent, 10) == Budget(max_ms=10, max_llm_calls=0, max_usd=0.25)
     assert Budget().left(spent, 10) == Budget(max_ms=10)
@@ -113,9 +104,6 @@ def test_unusable_questions_are_refused_with_a_short_message(query):
     with pytest.raises(InvalidQueryError) as caught:
         check_query(query)
     assert len(str(caught.value)) < 200
-
-
-def test_usable_question_comes_back_unchanged():
     assert check_query("  ¿qué? ") == "  ¿qué? "
 
 
@@ -123,8 +111,5 @@ def test_usable_question_comes_back_unchanged():
 def test_unusable_top_k_is_refused(top_k):
     with pytest.raises(InvalidQueryError, match="top_k must be"):
         check_top_k(top_k)
-
-
-def test_usable_top_k_comes_back():
     assert check_top_k(1) == 1
     assert check_top_k(50, maximum=50) == 50

@@ -110,9 +110,6 @@ def test_closing_finishes_what_was_handed_in_and_refuses_more():
     for future in futures:
         future.result(5)
     assert done == [1]
-
-
-def test_a_pool_needs_a_thread():
     with pytest.raises(ValueError, match="at least 1"):
         Workers(0, "pool")
 
@@ -159,16 +156,13 @@ def test_abandoned_calls_are_bounded_and_their_places_come_back():
     assert caller.call(lambda: 1, 5.0) == 1
 
 
-def test_foreign_errors_are_told_by_their_type_alone():
+def test_foreign_errors_are_told_by_their_type_alone_with_the_kind_and_advice_of_the_caller():
     assert guarded("the store", lambda: 42) == 42
     cause = KeyError("api-key-123")
     with pytest.raises(StoreError) as failed:
         guarded("the store", failing(cause))
     assert str(failed.value) == "the store failed with KeyError; see the cause"
     assert failed.value.__cause__ is cause
-
-
-def test_the_kind_of_error_and_the_advice_are_the_callers():
     with pytest.raises(RetrievalError) as failed:
         guarded("it", failing(OSError("x")), error=RetrievalError, advice="ask again")
     assert str(failed.value) == "it failed with OSError; ask again"
@@ -272,19 +266,16 @@ def test_many_threads_get_one_probe():
     assert sum(ticket is not None for ticket in got) == 1
 
 
-@pytest.mark.parametrize("wrong", [{"failures": 0}, {"cooldown_s": 0}, {"cooldown_s": float("nan")}])
-def test_wrong_numbers_are_refused(wrong):
-    with pytest.raises(ValueError, match="at least 1"):
-        Breaker(**wrong)
-
-
-def test_it_tells_its_state_and_when_it_is_tried_again():
+def test_it_tells_its_state_and_when_it_is_tried_again_and_refuses_wrong_numbers():
     clock = Clock()
     breaker = Breaker(failures=1, cooldown_s=30, clock=clock)
     breaker.leave(breaker.enter(), ok=False)
     clock.now = 10
     assert (breaker.state, breaker.failed, breaker.retry_in_s) == (BreakerState.OPEN, 1, 20.0)
     assert repr(breaker) == "Breaker('open', failures=1, cooldown_s=30)"
+    for wrong in ({"failures": 0}, {"cooldown_s": 0}, {"cooldown_s": float("nan")}):
+        with pytest.raises(ValueError, match="at least 1"):
+            Breaker(**wrong)
 
 
 def test_failed_probes_wait_twice_as_long_each_up_to_a_limit():

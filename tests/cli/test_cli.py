@@ -187,12 +187,9 @@ def test_errors_are_one_line_with_their_exit_code(home, args, code, told):
     assert told in line
 
 
-def test_wrong_settings_are_named(home):
+def test_wrong_settings_are_exit_code_3_and_a_wrong_command_line_is_2(home):
     done = cli(home, "index", "list", env=environment(**{f"{PREFIX}TOPK": "3"}))
     assert (done.returncode, "did you mean" in done.stderr) == (3, True)
-
-
-def test_wrong_command_line_is_exit_code_2(home):
     assert process(home, "query").returncode == 2
     assert cli(home, "qwery", "x").returncode == 2
 
