@@ -19,10 +19,8 @@ from agentic_retriever.retrievers.base import (
 )
 from agentic_retriever.retrievers.vector import DENSE, nearest
 from agentic_retriever.schema import Degradation, Strategy
-from agentic_retriever.understanding.clauses import Clause, RelaxationLadder, Understood
-from agentic_retriever.understanding.extraction import extract_with_llm
 from agentic_retriever.understanding.fields import FieldDictionary
-from agentic_retriever.understanding.understanding import understand
+from agentic_retriever.understanding.understanding import Clause, Understood, extract_with_llm, relaxed, understand
 
 SURE = 0.7
 """A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value."""
@@ -56,7 +54,7 @@ class MetadataRetriever(RetrieverAdapter):
     def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
         # Half of the time at most, so that the search can still follow.
         read = self.understood(request.query, timeout_s=self._left_s(deadline) / 2, model=request.model)
-        ladder = iter(RelaxationLadder(applicable(read), request.filters))
+        ladder = relaxed(applicable(read), request.filters)
         while True:
             rung = next(ladder)  # the last rung has no clause
             narrowed = replace(request, filters=rung.filters)

@@ -1,44 +1,276 @@
-"""The dictionary of an index's own fields: their kinds, all their values, and the words they go by in a question."""
+"""What the words of a question are held against: how texts are folded, the lexicon of restrictions, names of people, and
+the dictionary of an index's own fields with all their values.
+
+The lexicon is the section ``filters`` of each language. Its phrases are written without regard to letter case and
+accents. Each kind of cue has a letter, so that a question becomes a short string over which small patterns run.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
-from types import MappingProxyType
-from typing import Final
+from functools import cache, cached_property, lru_cache
+from itertools import islice
+from typing import Any, Final
 
 import ahocorasick
 
 from agentic_retriever.filters import MAX_KEY_LENGTH, elements, parse_moment
 from agentic_retriever.indices.profile import PERSON_FIELD_WORDS, STRUCTURAL_FIELDS
-from agentic_retriever.text import Tokenizer
-from agentic_retriever.text.numbers import units
-from agentic_retriever.text.scripts import UNSPACED
-from agentic_retriever.understanding.words import (
-    Folded,
-    PersonName,
-    Reading,
-    concept_words,
-    folded,
-    has_borders,
-    is_listed_form,
-    parse_listed,
-    phrases,
-)
+from agentic_retriever.schema import frozen
+from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language, stopwords
+from agentic_retriever.text.language_files import listed, section
+from agentic_retriever.text.numbers import number_words, units
+from agentic_retriever.text.scripts import UNSPACED, lexical_form
+from agentic_retriever.text.tokens import fold
 
-_MAX_VALUES: Final = 50_000
-"""Most distinct values that are kept of one field."""
+# --- the form in which questions and metadata values are compared, with the way back to the question's characters ----
 
+_ALIKE: Final = str.maketrans({**dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"), "’": "'", "‘": "'"})
+_QUOTES: Final = str.maketrans(dict.fromkeys("“”„«»", '"'))
+# Signs that belong to the letter before them although Unicode does not count them among the marks.
+_SPACING_VOWELS: Final = frozenset("\u0e33\u0eb3")
+_THAI_E: Final = "\u0e40"
+
+# Vowels written behind or around a consonant, and the repetition sign: no word begins with one.
+_NEVER_FIRST: Final = frozenset("ะัาำิีึืฺุูๅๆ็่้๊๋์ํ๎ະັາຳິີຶືຸູົຼ່້໊໋໌ໍ")
+# Vowels written before their consonant: no word ends with one.
+_NEVER_LAST: Final = frozenset("เแโใไເແໂໃໄ")
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A text in comparable form."""
+
+    text: str
+    starts: tuple[int, ...]  # For each of its characters, where in the original the piece begins that it came from
+    ends: tuple[int, ...]
+
+    def origin(self, start: int, end: int) -> tuple[int, int]:
+        """Where a stretch of the folded text, not empty, stands in the original."""
+        return self.starts[start], self.ends[end - 1]
+
+
+def folded(text: str) -> str:
+    """Bring a text to comparable form, white space trimmed."""
+    if text.isascii():
+        return " ".join(text.lower().split())
+    return " ".join("".join(_fold_cluster(text[start:end]) for start, end in _clusters(text)).split())
+
+
+def fold_query(text: str) -> Folded:
+    """Bring a question to the same form and keep where each character came from."""
+    chars: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for start, end in _clusters(text):
+        for char in _fold_cluster(text[start:end]):
+            blank = char.isspace()
+            if blank and chars and chars[-1] == " ":
+                ends[-1] = end
+                continue
+            chars.append(" " if blank else char)
+            starts.append(start)
+            ends.append(end)
+    return Folded("".join(chars), tuple(starts), tuple(ends))
+
+
+def has_borders(text: str, start: int, end: int, *, digits_split: bool = False) -> bool:
+    """Tell whether a stretch of folded text can stand as a word of its own there."""
+    if start > 0 and _glued(text[start - 1], text[start], digits_split=digits_split):
+        return False
+    return end >= len(text) or not _glued(text[end - 1], text[end], digits_split=digits_split)
+
+
+def _glued(left: str, right: str, *, digits_split: bool) -> bool:
+    if right in _NEVER_FIRST or left in _NEVER_LAST:
+        return True
+    if not all(char.isalnum() or _is_mark(char) for char in (left, right)):
+        return False
+    split = digits_split and left.isdigit() != right.isdigit()
+    return not (split or UNSPACED.match(left) or UNSPACED.match(right))
+
+
+def _is_mark(char: str) -> bool:
+    return unicodedata.category(char)[0] == "M"
+
+
+def _clusters(text: str) -> Iterator[tuple[int, int]]:
+    """Cut a text into letters with the signs that belong to them."""
+    start = 0
+    for at in range(1, len(text) + 1):
+        if at < len(text) and _belongs(text[at], text[at - 1]):
+            continue
+        yield start, at
+        start = at
+
+
+def _belongs(char: str, before: str) -> bool:
+    if char < "\u0300":
+        return False
+    if char == _THAI_E:
+        return before == _THAI_E
+    return char in _SPACING_VOWELS or _is_mark(char)
+
+
+@lru_cache(1 << 15)
+def _fold_cluster(piece: str) -> str:
+    return fold(lexical_form(piece).casefold()).translate(_ALIKE).translate(_QUOTES)
+
+
+# --- the lexicon ----------------------------------------------------------------------------------------------------
+
+# The letter of each kind of cue. Beside them: M a month, N a number, X a multiplier, U a unit.
+_SYMBOLS: Final[dict[str, str]] = {
+    "compare": "O", "time": "R", "either": "H", "from": "G", "postfix": "P", "in": "I", "year": "Y", "era": "E",
+    "between": "B", "to": "T", "and": "A", "or": "C", "not": "K", "by": "J", "others": "L", "decade": "S",
+    "topic": "?", "filler": "-",
+}  # fmt: skip
+_MIN_WORDS: Final = 3
+# A phrase with several readings takes the one that fits behind a number there, and elsewhere the other.
+_BEHIND_NUMBER: Final = "TPUXACEM"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of a cue."""
+
+    language: str  # ISO 639-1 code of the language it belongs to
+    symbol: str
+    value: str | float
+
+
+@lru_cache(1)
+def phrases() -> Mapping[str, tuple[Reading, ...]]:
+    """Give every cue of every language, by its folded phrase."""
+    found: dict[str, list[Reading]] = {}
+    for code, table in section("filters").items():
+        for phrase, symbol, value in _cues(code, table):
+            found.setdefault(folded(phrase), []).append(Reading(code, symbol, value))
+    return {phrase: tuple(readings) for phrase, readings in found.items()}
+
+
+def _cues(code: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str, str | float]]:
+    """Go through the cues of one language: phrase, letter and value."""
+    numbers, months = section("numbers")[code], section("dates")[code]["months"]
+    lists = [(_SYMBOLS[kind], by_value) for kind, by_value in table["cues"].items()]
+    for symbol, by_value in (*lists, ("M", months), ("U", numbers["units"])):
+        for value, phrases_of_value in by_value.items():
+            yield from ((phrase, symbol, value) for phrase in phrases_of_value)
+    for symbol, by_phrase in (("N", number_words(code)), ("X", numbers["scales"])):
+        yield from ((phrase, symbol, float(number)) for phrase, number in by_phrase.items())
+
+
+def choose_reading(readings: tuple[Reading, ...], languages: frozenset[str], *, behind_number: bool) -> Reading | None:
+    """Choose the reading of a phrase that fits its place; ``None`` where no language in use has it."""
+    usable = [reading for reading in readings if reading.language in languages]
+    fitting = [reading for reading in usable if (reading.symbol in _BEHIND_NUMBER) is behind_number]
+    return next(iter(fitting or usable), None)
+
+
+def question_languages(query: str, language: str | None) -> tuple[str, frozenset[str]]:
+    """Tell whose stems serve for a question, ``"und"`` where nobody knows, and whose cues to look for.
+
+    These are those of its language, of Thai, which cannot be mistaken, and of what else it may be.
+    """
+    code = (language or detect_language(query)).lower().replace("_", "-").split("-")[0]
+    # One or two words are too few to tell a language by.
+    if code in {"en", "es"} and (language is not None or len(query.split()) >= _MIN_WORDS):
+        return code, frozenset({code, "th"})
+    # Short questions are often taken for a neighbour of Spanish; Thai ones hold English words.
+    return code or UNDETERMINED, frozenset({"en", "th"} if code == "th" else section("filters"))
+
+
+@lru_cache(1)
+def concept_words() -> Mapping[str, tuple[str, ...]]:
+    """Give the words for what a field holds, in every language, by its English name."""
+    found: dict[str, dict[str, None]] = {}
+    for table in section("filters").values():
+        for concept, words in table["concepts"].items():
+            found.setdefault(concept, {}).update(dict.fromkeys(folded(word) for word in words))
+    return {concept: tuple(words) for concept, words in found.items()}
+
+
+@cache
+def listed_words(key: str) -> frozenset[str]:
+    """``common``: words too common for a value to be recognised by them alone; ``titles``: forms of address; folded."""
+    return frozenset(map(folded, listed("filters", key)))
+
+
+@lru_cache(1)
+def grammar_words() -> frozenset[str]:
+    """Give the stop words of every language here and the cues, folded: never taken for a value unless it is named."""
+    ignored = {folded(word) for code in section("filters") for word in stopwords(code)}
+    cues = {phrase for phrase, readings in phrases().items() if any(r.symbol not in "MUNX" for r in readings)}
+    return frozenset(ignored | cues)
+
+
+# --- names of people, as bibliographies write them and as questions do ----------------------------------------------
+
+_SUFFIX: Final = re.compile(r"[ ,]+(?:jr|sr|ii|iii|iv)\.?$")
+_WORD: Final = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
+# Both can read a text in one way only: any value of an index is held against them, such as "j. ae. scs. 25, 1958".
+_LISTED: Final = re.compile(r"[^\W\d_][^,\d]{0,60}, ?[^\W\d_]\.?(?:-?[^\W\d_][\w.'-]*)?(?: [^\W\d_][\w.'-]*)*\.?")
+_PLAIN: Final = re.compile(r"(?:[^\W\d_](?:\.{1,2} ?|[\w'-]+(?:\. ?| ))){1,3}[^\W\d_][\w'-]+")
+_PARTICLES: Final = frozenset({"de", "del", "der", "den", "van", "von", "la", "le", "di", "da", "du", "ter", "dos"})
+
+
+@dataclass(frozen=True, slots=True)
+class PersonName:
+    """A name taken apart."""
+
+    family: str
+    given: tuple[str, ...]  # Given names or their initials, folded, in order; () where none are known
+
+
+def parse_listed(name: str) -> PersonName | None:
+    """Take apart ``Last, F. M.`` or ``First Last``."""
+    if len(name) > 80 or not name[:1].isalpha():
+        return None
+    if _LISTED.fullmatch(name):
+        family, _, given = name.partition(",")
+        few = len(family.split()) <= 4
+        return PersonName(_SUFFIX.sub("", folded(family)), tuple(_WORD.findall(folded(given)))) if few else None
+    if not name.isascii() and not name[0].isupper():  # scripts without capitals
+        return None
+    if not _PLAIN.fullmatch(name) or not all(word[0].isupper() or word in _PARTICLES for word in name.split()):
+        return None
+    words = _WORD.findall(_SUFFIX.sub("", folded(name)))
+    at = len(words) - 1
+    while at > 1 and words[at - 1] in _PARTICLES:
+        at -= 1
+    return PersonName(" ".join(words[at:]), tuple(words[:at])) if len(words) >= 2 else None
+
+
+def is_listed_form(name: str) -> bool:
+    """Tell whether a value is written ``Last, F.``, which hardly anything but a name is."""
+    return bool(_LISTED.fullmatch(name)) and len(name.partition(",")[0].split()) <= 4
+
+
+def fits_given_names(given: tuple[str, ...], stored: tuple[str, ...]) -> bool:
+    """Tell whether given names of a question can be those of a stored name.
+
+    Names are compared in order, initials by their letter, so ``udo`` fits ``u w`` and ``uwe`` does not fit ``udo``.
+    """
+    for asked, known in zip(given, stored, strict=False):
+        shorter = min(len(asked), len(known))
+        if asked[0] != known[0] or (shorter > 1 and asked != known):
+            return False
+    return True
+
+
+# --- the fields of an index: their kinds, all their values, and the words they go by in a question -------------------
+
+_MAX_VALUES: Final = 50_000  # most distinct values that are kept of one field
 _MAX_FIELDS: Final = 256
 _MAX_VALUE_CHARS: Final = 80
 _MAX_NUMBER: Final = 1e15
 _TOPICAL_FROM: Final = 50
 _PERSON_SHARE: Final = 0.6
-
 _SEPARATORS: Final = re.compile(r"[\s_./-]+")
 _CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _UNITS_IN_NAMES: Final = {
@@ -54,8 +286,6 @@ _YEARS: Final = frozenset(["year", "years", "ano", "anos", "annee", "jahr", "ป
 
 
 class FieldKind(str, Enum):
-    """What a field holds."""
-
     KEYWORD = "keyword"
     NUMBER = "number"
     DATE = "date"
@@ -64,8 +294,6 @@ class FieldKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldInfo:
-    """What is known of one field."""
-
     name: str
     kind: FieldKind
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -85,7 +313,7 @@ class FieldDictionary:
     fields: Mapping[str, FieldInfo]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fields", MappingProxyType(dict(self.fields)))
+        object.__setattr__(self, "fields", frozen(self.fields))
 
     @cached_property
     def matcher(self) -> ValueMatcher:
@@ -106,8 +334,7 @@ class FieldDictionary:
                     full = len(gathered) >= _MAX_FIELDS
                     if full or name in STRUCTURAL_FIELDS or not _is_usable(name, MAX_KEY_LENGTH):
                         continue
-                    gathered[name] = _Gathered()
-                gathered[name].add(value)
+                gathered.setdefault(name, _Gathered()).add(value)
         return cls({name: found.info(name) for name, found in gathered.items() if found.kinds})
 
 
@@ -153,7 +380,7 @@ class _Gathered:
         return FieldInfo(
             name=name,
             kind=kind,
-            values=MappingProxyType(values),
+            values=frozen(values),
             low=self._low.get(kind, float(min(years)) if years else None),
             high=self._high.get(kind, float(max(years)) if years else None),
             unit=unit if kind is FieldKind.NUMBER else None,
@@ -166,32 +393,26 @@ class _Gathered:
 
 def _is_usable(text: str, max_chars: int) -> bool:
     """Tell whether a key or value can stand in a filter."""
-    if not text.strip() or len(text) > max_chars:
-        return False
-    return not any("\ud800" <= char <= "\udfff" for char in text)
+    return bool(text.strip()) and len(text) <= max_chars and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _by_folded(texts: Counter[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     for text, _ in texts.most_common():
-        key = folded(text)
-        if key:
-            found.setdefault(key, []).append(text)
-    return {key: tuple(originals) for key, originals in found.items()}
+        found.setdefault(folded(text), []).append(text)
+    return {key: tuple(originals) for key, originals in found.items() if key}
 
 
 def _is_person(parts: list[str], values: Mapping[str, tuple[str, ...]]) -> bool:
     if not PERSON_FIELD_WORDS.isdisjoint(parts):
         return True
-    sample = [originals[0] for _, originals in zip(range(500), values.values(), strict=False)]
+    sample = [originals[0] for originals in islice(values.values(), 500)]
     return len(sample) >= 3 and sum(map(is_listed_form, sample)) >= _PERSON_SHARE * len(sample)
 
 
 def _guess_unit(parts: list[str]) -> str | None:
     """Read the unit off the end of a field's name: ``area_rai``, ``weight_kg``."""
-    if len(parts) < 2:
-        return None
-    last = _UNITS_IN_NAMES.get(parts[-1], parts[-1])
+    last = _UNITS_IN_NAMES.get(parts[-1], parts[-1]) if len(parts) > 1 else ""
     return last if last in units() else None
 
 
@@ -233,19 +454,10 @@ class ValueRef:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A stretch of the folded question and all that it may be."""
+    """A stretch of the folded question and all that it may be; a pattern of the automaton while it has no place."""
 
-    start: int
-    end: int
-    values: tuple[ValueRef, ...] = ()
-    fields: tuple[str, ...] = ()
-    readings: tuple[Reading, ...] = ()
-
-
-@dataclass(slots=True)
-class _Pattern:
-    """All that one pattern stands for, while the automaton is made."""
-
+    start: int = 0
+    end: int = 0
     values: tuple[ValueRef, ...] = ()
     fields: tuple[str, ...] = ()
     readings: tuple[Reading, ...] = ()
@@ -256,10 +468,10 @@ class ValueMatcher:
 
     def __init__(self, dictionary: FieldDictionary) -> None:
         self._fields = dictionary.fields
+        # Family names of each field of people: by folded family name, the names taken apart and as stored.
         self.families: dict[str, Mapping[str, list[tuple[PersonName, str]]]] = {}
-        """Family names of each field of people: by folded family name, the names taken apart and as stored."""
         self._stems: dict[str, Mapping[str, tuple[ValueRef, ...]]] = {}
-        patterns = {phrase: _Pattern(readings=readings) for phrase, readings in phrases().items()}
+        patterns = {phrase: Match(readings=readings) for phrase, readings in phrases().items()}
         for info in dictionary.fields.values():
             self._add_field(info, patterns)
         self._automaton = ahocorasick.Automaton()
@@ -267,29 +479,31 @@ class ValueMatcher:
             self._automaton.add_word(phrase, (len(phrase), pattern))
         self._automaton.make_automaton()
 
-    def _add_field(self, info: FieldInfo, patterns: dict[str, _Pattern]) -> None:
+    def _add_field(self, info: FieldInfo, patterns: dict[str, Match]) -> None:
         for word in info.words:
-            pattern = patterns.setdefault(word, _Pattern())
-            pattern.fields = (*pattern.fields, info.name)
+            pattern = patterns.get(word, Match())
+            patterns[word] = replace(pattern, fields=(*pattern.fields, info.name))
         if info.person:
             self.families[info.name] = _families(info)
         for phrase, ref in _phrases_of(info, self.families.get(info.name, {})):
-            pattern = patterns.setdefault(phrase, _Pattern())
+            pattern = patterns.get(phrase, Match())
             if ref not in pattern.values:
-                pattern.values = (*pattern.values, ref)
+                patterns[phrase] = replace(pattern, values=(*pattern.values, ref))
 
     def matches(self, text: str) -> Iterator[Match]:
         """Go through all matches in a folded text that stand as words of their own, overlapping ones included."""
         for last, (length, pattern) in self._automaton.iter(text):
             start, end = last + 1 - length, last + 1
             if has_borders(text, start, end):
-                yield Match(start, end, pattern.values, pattern.fields, pattern.readings)
+                yield replace(pattern, start=start, end=end)
             elif pattern.readings and has_borders(text, start, end, digits_split=True):
                 yield Match(start, end, readings=pattern.readings)
 
     def inflected(self, question: Folded, language: str, taken: Sequence[tuple[int, int]]) -> list[Match]:
         """Find one-word values by their stems, where nothing else was found."""
-        table = self._stem_table(language)
+        if language not in self._stems and len(self._stems) < _MAX_STEM_TABLES:
+            self._stems[language] = self._make_stems(language)  # two threads may make the same table; either is right
+        table = self._stems.get(language)
         if not table:
             return []
         covered = {at for start, end in taken for at in range(start, end)}
@@ -303,14 +517,6 @@ class ValueMatcher:
             if refs and has_borders(question.text, word.start(), word.end()):
                 found.append(Match(word.start(), word.end(), refs))
         return found
-
-    def _stem_table(self, language: str) -> Mapping[str, tuple[ValueRef, ...]]:
-        if language not in self._stems:
-            if len(self._stems) >= _MAX_STEM_TABLES:
-                return {}
-            # Two threads may make the same table; either is right.
-            self._stems[language] = self._make_stems(language)
-        return self._stems[language]
 
     def _make_stems(self, language: str) -> Mapping[str, tuple[ValueRef, ...]]:
         tokenizer = Tokenizer(language=language)

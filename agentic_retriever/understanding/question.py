@@ -2,53 +2,53 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from agentic_retriever.text.numbers import Moment, add_up, decimal_sign, make_date, read_figures, units
 from agentic_retriever.text.scripts import UNSPACED
-from agentic_retriever.understanding.fields import FieldDictionary, Match, ValueRef
-from agentic_retriever.understanding.words import (
+from agentic_retriever.understanding.fields import (
+    FieldDictionary,
     Folded,
+    Match,
+    ValueRef,
     choose_reading,
-    common_words,
     fits_given_names,
     fold_query,
     grammar_words,
+    listed_words,
     phrases,
     question_languages,
-    titles,
 )
 
-MAX_EXAMINED: Final = 4_000
-"""Characters of a question that are looked at; what stands behind them makes no clause."""
-
+MAX_EXAMINED: Final = 4_000  # characters of a question that are looked at; what stands behind them makes no clause
 _MAX_GAP: Final = 16
 _LINK: Final = re.compile(r"[\s:=\"'(]*(?:(?:of|is|in|the|de|del|la|el|es|คือ|เป็น|ชื่อ)[\s:=\"'(]*){0,2}")
 _TIGHT_LINK: Final = re.compile(r"[\s:=\"'(]*")
 
 
-@dataclass(frozen=True, slots=True)
 class Question:
-    """A question with everything that was found in it."""
+    """A question in comparable form, with all that the automaton found in it."""
 
-    query: str
-    folded: Folded
-    dictionary: FieldDictionary
-    languages: frozenset[str]
-    stems: tuple[str, ...]
-    decimal: str
-    matches: tuple[Match, ...]
-    _ends: Mapping[int, tuple[Match, ...]] = field(repr=False)
-    _starts: Mapping[int, tuple[Match, ...]] = field(repr=False)
-
-    @property
-    def text(self) -> str:
-        """The folded text."""
-        return self.folded.text
+    def __init__(self, query: str, dictionary: FieldDictionary, language: str | None) -> None:
+        examined = query[:MAX_EXAMINED]
+        self.query, self.dictionary = query, dictionary
+        self.folded: Folded = fold_query(examined)
+        self.text = self.folded.text
+        code, self.languages = question_languages(examined, language)
+        self.stems = (code, *sorted(self.languages - {"th", code}))
+        self.decimal = decimal_sign(code)
+        self.matches = tuple(dictionary.matcher.matches(self.text))
+        self._ends: dict[int, list[Match]] = {}
+        self._starts: dict[int, list[Match]] = {}
+        for match in self.matches:
+            if match.fields:
+                self._ends.setdefault(match.end, []).append(match)
+                self._starts.setdefault(match.start, []).append(match)
 
     def as_written(self, start: int, end: int) -> str:
         """Return a stretch of the folded text as it stands in the question."""
@@ -69,33 +69,8 @@ class Question:
         return _fields(named), max((match.end for match in named), default=end)
 
 
-def _fields(matches: tuple[Match, ...]) -> frozenset[str]:
+def _fields(matches: Iterable[Match]) -> frozenset[str]:
     return frozenset(name for match in matches for name in match.fields)
-
-
-def read_question(query: str, dictionary: FieldDictionary, language: str | None) -> Question:
-    """Fold a question and run the automaton over it."""
-    examined = query[:MAX_EXAMINED]
-    comparable = fold_query(examined)
-    matches = tuple(dictionary.matcher.matches(comparable.text))
-    ends: dict[int, tuple[Match, ...]] = {}
-    starts: dict[int, tuple[Match, ...]] = {}
-    for match in matches:
-        if match.fields:
-            ends[match.end] = (*ends.get(match.end, ()), match)
-            starts[match.start] = (*starts.get(match.start, ()), match)
-    code, languages = question_languages(examined, language)
-    return Question(
-        query=query,
-        folded=comparable,
-        dictionary=dictionary,
-        languages=languages,
-        stems=(code, *sorted(languages - {"th", code})),
-        decimal=decimal_sign(code),
-        matches=matches,
-        _ends=ends,
-        _starts=starts,
-    )
 
 
 # --- values: which of those that stand in a question are meant, and how sure that is ---------------------------------
@@ -112,9 +87,7 @@ _DISTINCT_BONUS: Final = 0.1
 _UNSURE: Final = 0.5
 _COMMON: Final = 0.35
 _SEVERAL_FIELDS: Final = 0.7
-_OTHER_FIELD: Final = 0.8
-"""Factor where another field is named beside a value than the one that has it."""
-
+_OTHER_FIELD: Final = 0.8  # factor where another field is named beside a value than the one that has it
 _MAX_FIELDS: Final = 4
 _SHORT_CAPITALS: Final = 5
 _ROMAN: Final = re.compile(r"[ivxlc]{1,6}")
@@ -151,8 +124,7 @@ def _longest(values: list[NamedValue]) -> list[NamedValue]:
 
 
 def _judge(question: Question, matches: Iterable[Match]) -> list[NamedValue]:
-    judged = [_judge_one(question, match) for match in matches]
-    return [value for value in judged if value is not None]
+    return [value for match in matches if (value := _judge_one(question, match)) is not None]
 
 
 def _judge_one(question: Question, match: Match) -> NamedValue | None:
@@ -199,24 +171,18 @@ def _certainty_unnamed(question: Question, match: Match, ref: ValueRef) -> float
     info = question.dictionary.fields[ref.field]
     if around == '""':
         return _UNSURE if info.topical else _QUOTED
-    if info.topical or text in grammar_words() or _says_nothing(text):
+    if info.topical or text in grammar_words() or sum(map(str.isalpha, text)) < 2 or _ROMAN.fullmatch(text):
         return None
-    if text in common_words():
+    if text in listed_words("common"):
         return _COMMON
     if _is_short(text) or _other_capitals(question.as_written(match.start, match.end), ref):
         return _UNSURE if _as_stored(question, match) else None
-    distinct = " " in text or any(char.isdigit() for char in text)
-    return _PLAIN[ref.how] + (_DISTINCT_BONUS if distinct else 0.0)
-
-
-def _says_nothing(text: str) -> bool:
-    return sum(map(str.isalpha, text)) < 2 or _ROMAN.fullmatch(text) is not None
+    return _PLAIN[ref.how] + (_DISTINCT_BONUS if " " in text or any(map(str.isdigit, text)) else 0.0)
 
 
 def _is_short(text: str) -> bool:
     """Tell whether a value is so short that it often stands inside or for something else."""
-    unspaced = UNSPACED.match(text)
-    if unspaced is None:
+    if UNSPACED.match(text) is None:
         return len(text) <= 2
     return len(text) <= (3 if "\u0e00" <= text[0] < "\u1100" else 1)
 
@@ -231,9 +197,7 @@ def _other_capitals(shown: str, ref: ValueRef) -> bool:
 
 _CUED: Final = 0.75
 _ALONE: Final = 0.5
-_GIVEN_BONUS: Final = 0.1
-"""What is added where a given name or an initial stands beside the family name."""
-
+_GIVEN_BONUS: Final = 0.1  # added where a given name or an initial stands beside the family name
 _MAX_GIVEN: Final = 3
 _MIN_ALONE: Final = 4
 _WORD_BEFORE: Final = re.compile(r"(?:^|[\s,;:(\"'.-])(?P<word>[^\W\d_]{1,24})(?P<stop>\.?)[ -]?\Z")
@@ -278,8 +242,8 @@ def _is_person(question: Question, match: Match, *, cued: bool, given: bool) -> 
     if text in grammar_words():
         return capital and given and cued
     if cued:
-        return capital or text not in common_words()
-    ordinary = len(text) < _MIN_ALONE or text in common_words() or question.query.isupper()
+        return capital or text not in listed_words("common")
+    ordinary = len(text) < _MIN_ALONE or text in listed_words("common") or question.query.isupper()
     first = _SENTENCE_START.search(question.text, max(0, match.start - 8), match.start) is not None
     return capital and not ordinary and (given or not first)
 
@@ -297,7 +261,9 @@ def _find_given(question: Question, match: Match) -> tuple[int, int, tuple[str, 
             break
         capital = question.as_written(found.start("word"), found.end("word"))[:1].isupper()
         initial = len(found["word"]) == 1
-        if not (initial and found["stop"]) and (found["word"] in grammar_words() or found["word"] in titles()):
+        if not (initial and found["stop"]) and (
+            found["word"] in grammar_words() or found["word"] in listed_words("titles")
+        ):
             break
         if not (capital or lower) or (found["stop"] and not initial) or (lower and not initial and words):
             break
@@ -317,7 +283,7 @@ def _by_words() -> re.Pattern[str]:
     """Words right before a name that say it is a person's: by, de, โดย."""
     words = {phrase for phrase, readings in phrases().items() if any(r.symbol == "J" for r in readings)}
     listed = "|".join(re.escape(word) for word in sorted({*words, "de", "del", "either"}, key=len, reverse=True))
-    forms = "|".join(re.escape(word) for word in sorted(titles(), key=len, reverse=True))
+    forms = "|".join(re.escape(word) for word in sorted(listed_words("titles"), key=len, reverse=True))
     return re.compile(rf"(?:^|[\s,(]|[\u0e00-\u0e7f])(?:{listed}) *(?:(?:{forms}) *)?\Z")
 
 
@@ -337,8 +303,6 @@ _DECADE_END: Final = re.compile(r"'?s\b")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing in a question."""
-
     symbol: str
     start: int
     end: int
@@ -363,8 +327,7 @@ class Stream:
         for found in pattern.finditer(self.symbols):
             made = make(self.items[found.start() : found.end()])
             if made is not None:
-                items.extend(self.items[done : found.start()])
-                items.append(made)
+                items += [*self.items[done : found.start()], made]
                 done = found.end()
         return Stream((*items, *self.items[done:]))
 
@@ -411,7 +374,7 @@ def _read_piece(question: Question, found: re.Match[str], edges: tuple[set[int],
 def _read_figures(question: Question, found: re.Match[str], edges: tuple[set[int], set[int]]) -> list[Item]:
     text, start, end = found[0], found.start(), found.end()
     decade = _DECADE_END.match(question.text, end) if _DECADE.fullmatch(text) else None
-    if decade is not None:
+    if decade:
         return [Item("Z", start, decade.end(), Moment(int(text), years=10))]
     if _is_code(question.text, start, end, edges):
         return [Item("W", start, end)]
@@ -423,11 +386,9 @@ def _is_code(text: str, start: int, end: int, edges: tuple[set[int], set[int]]) 
     """Tell whether figures belong to a code, such as ``NS-3``, ``E42`` or ``T/12``."""
     cue_ends, cue_starts = edges
     before, behind = text[start - 1 : start] if start else "", text[end : end + 1]
-    if start not in cue_ends:
-        if before.isascii() and before.isalpha():
-            return True
-        if start > 1 and before in "-/#_." and text[start - 2].isalnum():
-            return True
+    joined = start > 1 and before in "-/#_." and text[start - 2].isalnum()
+    if start not in cue_ends and (joined or (before.isascii() and before.isalpha())):
+        return True
     return behind.isascii() and behind.isalpha() and end not in cue_starts
 
 
@@ -452,10 +413,7 @@ def _read_cue(question: Question, match: Match, before: Sequence[Item]) -> Item:
 
 
 def _multiply(items: Sequence[Item]) -> Item:
-    value = items[0].value
-    for item in items[1:]:
-        value *= item.value
-    return Item("N", items[0].start, items[-1].end, value)
+    return Item("N", items[0].start, items[-1].end, math.prod(item.value for item in items))
 
 
 def _join_amount(items: Sequence[Item]) -> Item | None:
@@ -463,21 +421,18 @@ def _join_amount(items: Sequence[Item]) -> Item | None:
         if not units()[items[0].value].is_money:
             return None
         items = [*items[1:], items[0]]
-    pairs = [(items[at].value, items[at + 1].value) for at in range(0, len(items) - 1, 2)]
-    amount = add_up(pairs)
+    amount = add_up([(items[at].value, items[at + 1].value) for at in range(0, len(items) - 1, 2)])
     if amount is None:
         return None
     return Item("Q", min(item.start for item in items), max(item.end for item in items), amount)
 
 
 def _join_date(items: Sequence[Item]) -> Item | None:
-    month = next(int(item.value) for item in items if item.symbol == "M")
-    year = next(int(item.value) for item in items if item.symbol == "4")
-    day = next((item.value for item in items if item.symbol == "N"), None)
-    era = next((item.value for item in items if item.symbol == "E"), None)
+    said = {item.symbol: item.value for item in reversed(items)}  # the first of each kind counts
+    day = said.get("N")
     if day is not None and not float(day).is_integer():
         return None
-    moment = make_date(year, month, None if day is None else int(day), era)
+    moment = make_date(int(said["4"]), int(said["M"]), None if day is None else int(day), said.get("E"))
     if moment is None:
         return None
     return Item("m" if day is None else "D", items[0].start, items[-1].end, moment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from agentic_retriever.text import Tokenizer
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from agentic_retriever.indices.derived import Outline
-
 
 _SECTION: Final = (
     r"(?<!\w)(?:sections?|sec\.|clauses?|paragraphs?|apartados?|secci[oó]n(?:es)?|ep[ií]grafes?|numeral(?:es)?|puntos?"
@@ -34,16 +34,12 @@ _OWN_RE: Final = re.compile(r"\b(?:this|these|est[ea]s?|presente|mism[oa])\b|น
 _ARTICLE_WORD_RE: Final = re.compile(r"^(?:the|el|la|los|las|le|les|o|os|as)\s+", re.IGNORECASE)
 _THAI_DIGITS: Final = str.maketrans("๐๑๒๓๔๕๖๗๘๙", "0123456789")
 
-MAX_REFERENCES: Final = 40
-"""Most references that are read in one text."""
-
+MAX_REFERENCES: Final = 40  # read in one text
 _MAX_RANGE: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A reference that stands in a text."""
-
     kind: str
     number: str
     target: str
@@ -82,68 +78,52 @@ class ReferenceMap:
 
     def resolve(self, reference: Reference, doc_id: str) -> Sequence[str]:
         """Return the chunks that a reference means, in reading order; none when it leads nowhere."""
-        for candidate in self._documents(reference, doc_id):
-            chunks = self._chunks(reference, candidate)
-            if chunks:
-                return chunks
-        return ()
+        known = (self._outlines[one] for one in self._documents(reference, doc_id) if one in self._outlines)
+        parts = (one.articles if reference.kind == "article" else one.sections for one in known)
+        return next(filter(None, (_part(one, reference.number) for one in parts)), ())
 
     def _documents(self, reference: Reference, doc_id: str) -> Iterator[str]:
-        target = _ARTICLE_WORD_RE.sub("", reference.target, count=1) if reference.target else ""
-        named = self._named(target) if target and not _OWN_RE.search(target) else []
-        if named:
+        target = _ARTICLE_WORD_RE.sub("", reference.target, count=1)
+        other = bool(target) and not _OWN_RE.search(target)
+        named = self._named(target) if other else set()
+        if named or (other and not target[0].islower()):
             yield from sorted(named, key=lambda found: (found != doc_id, found))
-            return
-        if target and not _OWN_RE.search(target) and not target[0].islower():
             return
         yield doc_id
         others = self._with_article.get(reference.number, []) if reference.kind == "article" else []
         if len(others) == 1:
             yield others[0]
 
-    def _named(self, target: str) -> list[str]:
+    def _named(self, target: str) -> set[str]:
         """Return the documents whose titles hold the most of the first words, where these say enough."""
-        best: set[str] = set()
+        best = set(self._outlines)
         length = 0
         for term in self._tokenizer.tokens(target):
-            fitting = self._titled.get(term, set())
-            narrowed = best & fitting if length else set(fitting)
+            narrowed = best & self._titled.get(term, set())
             if not narrowed:
                 break
             best, length = narrowed, length + 1
         # One common word, such as "policy", names nothing.
-        return sorted(best) if length >= 2 or len(best) == 1 else []
-
-    def _chunks(self, reference: Reference, doc_id: str) -> Sequence[str]:
-        outline = self._outlines.get(doc_id)
-        if outline is None:
-            return ()
-        return _part(outline.articles if reference.kind == "article" else outline.sections, reference.number)
+        return best if length >= 2 or (length and len(best) == 1) else set()
 
 
 def _part(parts: Mapping[str, Sequence[str]], number: str) -> Sequence[str]:
     """Return the chunks of a part; of what it consists of where it has no text itself; of what it lies in otherwise."""
-    if number in parts:
-        return parts[number]
     inside = [chunk for known, chunks in parts.items() if known.startswith(f"{number}.") for chunk in chunks]
-    if inside:
+    if number not in parts and inside:
         return inside
-    while "." in number:
+    while number not in parts and "." in number:
         number = number.rpartition(".")[0]
-        if number in parts:
-            return parts[number]
-    return ()
+    return parts.get(number, ())
 
 
 def _numbers(text: str) -> Iterable[str]:
     """Read a list of numbers, such as ``"3, 5 y 7"`` or ``"10 to 12"``."""
     matches = list(_NUMBER_RE.finditer(text))
     numbers = [" ".join(m[0].translate(_THAI_DIGITS).casefold().split()) for m in matches]
-    for position, number in enumerate(numbers):
-        yield number
-        if position + 1 < len(matches):
-            joint = text[matches[position].end() : matches[position + 1].start()].strip().casefold()
-            following = numbers[position + 1]
-            if joint in _RANGES and number.isdecimal() and following.isdecimal():
-                last = min(int(following), int(number) + _MAX_RANGE)
-                yield from map(str, range(int(number) + 1, last))
+    yield from numbers[:1]
+    for at, (number, following) in enumerate(pairwise(numbers)):
+        joint = text[matches[at].end() : matches[at + 1].start()].strip().casefold()
+        if joint in _RANGES and number.isdecimal() and following.isdecimal():
+            yield from map(str, range(int(number) + 1, min(int(following), int(number) + _MAX_RANGE)))
+        yield following

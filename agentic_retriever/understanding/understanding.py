@@ -1,34 +1,152 @@
-"""From a question to clauses, without a model: values, quantities and times become restrictions of fields."""
+"""From a question to clauses, checked filters of an index's own fields: by its words alone, or by a model.
+
+Whoever found a restriction, it becomes a filter in this one way. At the end stands what to give up when the clauses
+leave nothing.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from itertools import combinations, islice, takewhile
+from typing import Any, Final, TypeVar
 
+from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
+from rapidfuzz import process
+
+from agentic_retriever.errors import DeadlineExceededError, FilterError, LLMError, unknown_name
+from agentic_retriever.filters import MAX_VALUES, check_filters, merge_and, parse_moment, walk_clauses
+from agentic_retriever.llm import ModelClient, ask, containers, json_values, random_boundary, without_thoughts
+from agentic_retriever.llm.prompts import filter_prompt
+from agentic_retriever.schema import Degradation
 from agentic_retriever.text.numbers import BUDDHIST, Amount, Moment, units
-from agentic_retriever.understanding.clauses import (
-    Clause,
-    Restriction,
-    Understood,
-    all_of,
-    any_of,
-    in_reading_order,
-    none_of,
-    one_of,
-    within,
-)
-from agentic_retriever.understanding.fields import FieldDictionary, FieldInfo, FieldKind
+from agentic_retriever.understanding.fields import FieldDictionary, FieldInfo, FieldKind, fold_query, folded
 from agentic_retriever.understanding.question import (
+    MAX_EXAMINED,
     Item,
     NamedValue,
     Question,
     Stream,
     find_values,
-    read_question,
     read_stream,
 )
+
+_MAX_SAID: Final = 5
+_ENDS: Final = {
+    "gt": (FilterOperator.GT, "above"),
+    "gte": (FilterOperator.GTE, "at least"),
+    "lt": (FilterOperator.LT, "below"),
+    "lte": (FilterOperator.LTE, "at most"),
+}
+
+
+Filter = MetadataFilter | MetadataFilters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clause:
+    """One restriction that a question asks for."""
+
+    filter: Filter
+    certainty: float  # How sure it is that the question means it, in (0, 1]
+    spans: tuple[tuple[int, int], ...]  # Where it stands in the question, in order; () where a model says it alone
+    say: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Understood:
+    clauses: tuple[Clause, ...]
+    degraded: tuple[Degradation, ...] = ()
+
+    def at_least(self, certainty: float) -> tuple[Clause, ...]:
+        return tuple(clause for clause in self.clauses if clause.certainty >= certainty)
+
+
+# --- from restrictions to filters -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """A filter with the line that says it."""
+
+    filter: Filter
+    say: str
+
+    def clause(self, *, certainty: float, spans: Iterable[tuple[int, int]], known_fields: Collection[str]) -> Clause:
+        """Check the filter and keep it with where it stands in the question."""
+        check_filters(_group([self.filter]), known_fields=known_fields)
+        bounded = min(1.0, max(0.01, round(certainty, 2)))
+        return Clause(filter=self.filter, certainty=bounded, spans=tuple(sorted(set(spans))), say=self.say)
+
+
+def in_reading_order(clauses: Iterable[Clause]) -> tuple[Clause, ...]:
+    """Sort clauses by where they begin and end in the question, those that stand nowhere in it first."""
+    spanned = [(clause.spans or ((0, 0),), clause) for clause in clauses]
+    return tuple(c for _, c in sorted(spanned, key=lambda pair: (pair[0][0][0], pair[0][-1][1], pair[1].say)))
+
+
+def one_of(field: str, values: Iterable[str | float], *, negated: bool = False) -> Restriction:
+    """Restrict a field to some values, or to any other."""
+    listed = [_without_zero(value) for value in dict.fromkeys(values)][:MAX_VALUES]
+    said = ", ".join(str(value) for value in listed[:_MAX_SAID])
+    if len(listed) > _MAX_SAID:
+        said += f" and {len(listed) - _MAX_SAID} more"
+    if len(listed) == 1:
+        operator = FilterOperator.NE if negated else FilterOperator.EQ
+        only = MetadataFilter(key=field, operator=operator, value=listed[0])
+        return Restriction(only, f"{field} is {'not ' * negated}{said}")
+    operator = FilterOperator.NIN if negated else FilterOperator.IN
+    several = MetadataFilter(key=field, operator=operator, value=_of_one_type(listed))
+    return Restriction(several, f"{field} is {'none' if negated else 'one'} of {said}")
+
+
+def within(field: str, **ends: float | str) -> Restriction:
+    """Restrict a field to a range of one or two ends, lower first: ``gt`` or ``gte``, ``lt`` or ``lte``."""
+    plain = {end: _without_zero(value) for end, value in ends.items()}
+    filters = [MetadataFilter(key=field, operator=_ENDS[end][0], value=value) for end, value in plain.items()]
+    said = " and ".join(f"{_ENDS[end][1]} {value}" for end, value in plain.items())
+    if list(plain) == ["gte", "lte"]:
+        said = f"from {plain['gte']} to {plain['lte']}"
+    return Restriction(filters[0] if len(filters) == 1 else _group(filters), f"{field} is {said}")
+
+
+def any_of(restrictions: Sequence[Restriction], condition: FilterCondition = FilterCondition.OR) -> Restriction:
+    """Accept what any of several restrictions accepts, or all of them."""
+    if len(restrictions) == 1:
+        return restrictions[0]
+    group = _group([one.filter for one in restrictions], condition)
+    return Restriction(group, f" {condition.value} ".join(one.say for one in restrictions))
+
+
+def none_of(restrictions: Sequence[Restriction]) -> Restriction:
+    """Refuse what any of several restrictions accepts, and what has none of their fields."""
+    refused = _group([one.filter for one in restrictions], FilterCondition.NOT)
+    fields = sorted({clause.key for clause in walk_clauses(refused)})
+    empty = [MetadataFilter(key=field, operator=FilterOperator.IS_EMPTY, value=None) for field in fields]
+    say = "not: " + " or ".join(one.say for one in restrictions)
+    return Restriction(_group([refused, _group(empty, FilterCondition.NOT)]), say)
+
+
+def _group(filters: Sequence[Filter], condition: FilterCondition = FilterCondition.AND) -> MetadataFilters:
+    return MetadataFilters(filters=list(filters), condition=condition)
+
+
+def _without_zero(value: float | str) -> str | int | float:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _of_one_type(values: Sequence[str | float]) -> list[str] | list[int] | list[float]:
+    """LlamaIndex's lists hold one type each; integers among floats become floats of the same worth."""
+    texts = [value for value in values if isinstance(value, str)]
+    if texts:
+        return texts
+    integers = [value for value in values if isinstance(value, int)]
+    return integers if len(integers) == len(values) else [float(value) for value in values]
+
+
+# --- by the words of the question: values, quantities and times become restrictions of fields -----------------------
 
 _SURE: Final = 0.7
 _UNSURE_BELOW: Final = 0.5
@@ -36,16 +154,12 @@ _UNSURE_BELOW: Final = 0.5
 
 def understand(query: str, fields: FieldDictionary, *, language: str | None = None) -> Understood:
     """Find the restrictions that a question asks for, in the words of the index's own fields."""
-    question = read_question(query, fields, language)
+    question = Question(query, fields, language)
     stream = read_stream(question, find_values(question))
     quantities, used = _find_quantities(question, stream)
     times = _find_times(question, stream, used)
-    clauses = [
-        *_restrict_values(question, stream),
-        *_restrict_ordered(question, quantities),
-        *_restrict_ordered(question, times),
-    ]
-    return Understood(clauses=in_reading_order(clauses))
+    ordered = [clause for found in (quantities, times) for clause in _restrict_ordered(question, found)]
+    return Understood(clauses=in_reading_order([*_restrict_values(question, stream), *ordered]))
 
 
 _Said = TypeVar("_Said", "_Ordered", NamedValue)
@@ -73,9 +187,8 @@ def _surest(said: Sequence[_Said]) -> list[_Said]:
 # Mai and Lamphun" wants either. ``X or Y`` with values of different fields becomes one restriction that either
 # satisfies. A value whose words belong to several fields counts for any of them. ``not`` and its like turn them round.
 
+# Factor for a value that a question is about, as in ``what is a freehold`` and ``compare Berlin and Madrid``.
 _ABOUT_IT: Final = 0.5
-"""Factor for a value that a question is about, as in ``what is a freehold`` and ``compare Berlin and Madrid``."""
-
 _NEGATED: Final = re.compile(r"K[IGFJYA]{0,4}V(?:(?:,?[AC][IGFJ]{0,3}|,[FJ]{0,2})V){0,30}")
 _WITH_OTHERS: Final = re.compile(r"V(?:(?:,?[AC]|,)[IGFJ]{0,3}V){0,30},?L")
 _LISTED: Final = re.compile(r"V(?:(?:,?[AC]|,)[IGFJ]{0,3}V){1,30}")
@@ -92,9 +205,9 @@ def _restrict_values(question: Question, stream: Stream) -> list[Clause]:
     clauses: list[Clause] = []
     for match in _EITHER.finditer(stream.symbols):
         group = [at for at in _values_in(match) if at not in negated | open_lists]
-        joined = [value_at[at] for at in group]
-        if len(group) > 1 and len({ref.field for value in joined for ref in value.refs}) > 1:
-            clauses.append(_clause(question, _any_value(joined), joined))
+        either = [value_at[at] for at in group]
+        if len(group) > 1 and len({ref.field for value in either for ref in value.refs}) > 1:
+            clauses.append(_clause(question, _any_value(either), either))
             alone = [at for at in alone if at not in group]
     by_fields: dict[tuple[tuple[str, ...], bool], list[NamedValue]] = {}
     for at in alone:
@@ -147,11 +260,11 @@ def _no_value(values: Sequence[NamedValue]) -> Restriction:
     refused: dict[str, list[str]] = {}
     for ref in refs:
         refused.setdefault(ref.field, []).extend((_NEGATED_FLAG,) if ref.how == "flag" else ref.originals)
-    return all_of([one_of(field, words, negated=field not in flags) for field, words in refused.items()])
+    parts = [one_of(field, words, negated=field not in flags) for field, words in refused.items()]
+    return any_of(parts, FilterCondition.AND)
 
 
 # --- what quantities and times share --------------------------------------------------------------------------------
-
 
 _SKIPPED: Final = frozenset("IGBOHRYEJ")
 _MAX_LOOK: Final = 4
@@ -186,12 +299,11 @@ def _restrict_ordered(question: Question, expressions: Iterable[_Ordered]) -> li
 
 
 def _any_ordered(name: str, expressions: Sequence[_Ordered], *, negated: bool) -> Restriction:
-    restrictions = [within(name, gte=low, lte=high) for one in expressions for low, high in one.ranges]
+    ranges = [within(name, gte=low, lte=high) for one in expressions for low, high in one.ranges]
     values = [value for one in expressions for value in one.values]
-    if values and negated and not restrictions:
+    if values and negated and not ranges:
         return one_of(name, values, negated=True)
-    if values:
-        restrictions.append(one_of(name, values))
+    restrictions = [*ranges, one_of(name, values)] if values else ranges
     return none_of(restrictions) if negated else any_of(restrictions)
 
 
@@ -235,9 +347,7 @@ def _fields_around(stream: Stream, first: int, behind: int) -> tuple[str, ...]:
 _COMPARED: Final = 0.9
 _EQUAL: Final = 0.55
 _ROUGHLY: Final = 0.6
-_NO_UNIT_KNOWN: Final = 0.7
-"""Factor where the field has no unit, so that the question's unit cannot be checked."""
-
+_NO_UNIT_KNOWN: Final = 0.7  # factor where the field has no unit, so that the question's unit cannot be checked
 _TOLERANCE: Final = 0.1
 _MAX_BORROWED: Final = 4
 _QUANTITY: Final = re.compile(
@@ -257,11 +367,8 @@ def _find_quantities(question: Question, stream: Stream) -> tuple[list[_Ordered]
         info, doubt, start = resolved
         used.update(range(match.start(), match.end()))
         ends, certainty = _quantity_ends(info, items)
-        span = start, items[-1].end
-        if match["equal"]:
-            found.append(_Ordered(info=info, certainty=certainty * doubt, span=span, values=(ends["gte"],)))
-        else:
-            found.append(_Ordered(info=info, certainty=certainty * doubt, span=span, ends=ends))
+        one = _Ordered(info=info, certainty=certainty * doubt, span=(start, items[-1].end), ends=ends)
+        found.append(replace(one, ends={}, values=(ends["gte"],)) if match["equal"] else one)
     return found, used
 
 
@@ -316,18 +423,11 @@ def _quantity_field(question: Question, stream: Stream, first: int, behind: int)
 
 def _amount_of(stream: Stream, first: int, behind: int) -> Amount | None:
     """The amount with a unit in an expression, or the next one soon behind: ``more than 5 and at most 10 rai``."""
-    inside: list[Amount] = [item.value for item in stream.items[first:behind] if item.symbol == "Q"]
-    if inside:
-        return inside[-1]
-    if stream.symbols[first] not in "OH":
-        return None
-    for item in stream.items[behind : behind + _MAX_BORROWED]:
-        if item.symbol == "Q":
-            borrowed: Amount = item.value
-            return borrowed
-        if item.symbol not in "ACWOH,":
-            break
-    return None
+    amounts: list[Amount] = [item.value for item in stream.items[first:behind] if item.symbol == "Q"]
+    if not amounts and stream.symbols[first] in "OH":
+        soon = takewhile(lambda item: item.symbol in "QACWOH,", stream.items[behind : behind + _MAX_BORROWED])
+        amounts = [item.value for item in soon if item.symbol == "Q"][:1]
+    return amounts[-1] if amounts else None
 
 
 # --- years and dates: ``since 2019``, ``de 2021``, ``หลังปี 2560``, ``in the 1960s``, ``5 May 2021`` ------------------
@@ -336,17 +436,12 @@ def _amount_of(stream: Stream, first: int, behind: int) -> Amount | None:
 # that the field has. Buddhist and common years are told apart by the field's own range: where it holds 2530 to 2567,
 # 2017 is read as 2560, and the other way round.
 
-_SAID: Final = 0.9
-"""Certainty where a word says that it is a year or date, or how it compares."""
-
+_SAID: Final = 0.9  # where a word says that it is a year or date, or how it compares
 _PREPOSITION: Final = 0.75
 _BESIDE_VALUE: Final = 0.55
-_ROUGH: Final = 0.7
-"""Factor where a day or month is asked of a field that has years only."""
-
+_ROUGH: Final = 0.7  # factor where a day or month is asked of a field that has years only
 _NEAR_YEARS: Final = 60
 _BUDDHIST_FROM: Final = 2300
-
 _ONE_TIME: Final = "[YEI]{0,3}[4DmZ]E?"
 _TIME: Final = re.compile(
     rf"(?P<range>[BG]?{_ONE_TIME}[TA]{_ONE_TIME})|(?P<compared>[RHGO]{_ONE_TIME}P?)|(?P<post>{_ONE_TIME}P)"
@@ -487,3 +582,216 @@ def _edge(info: FieldInfo, moment: Moment, *, last: bool = False) -> float | str
         return moment.last_day(year) if last else moment.first_day(year)
     year += moment.years - 1 if last else 0
     return f"{year:04d}" if info.kind is FieldKind.KEYWORD else float(year)
+
+
+# --- by a model, held to the index's own fields and values ----------------------------------------------------------
+
+MAX_CLAUSES: Final = 20
+OPERATORS: Final = frozenset({"eq", "ne", "in", "nin", "gt", "gte", "lt", "lte", "between"})
+_OTHER_OPERATORS: Final = {
+    "=": "eq", "==": "eq", "!=": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte", "equals": "eq", "is": "eq",
+    "not_in": "nin", "not in": "nin", "any": "in", "range": "between",
+}  # fmt: skip
+_MAX_LISTED: Final = 100
+_MAX_TEXT: Final = 500
+_MAX_NUMBER: Final = 1e15
+_SHOWN_VALUES: Final = 30
+_SHOWN_FIELDS: Final = 60
+_SHOWN_NAMES: Final = 20
+_CLOSE: Final = 70.0
+_IN_QUESTION: Final = 0.8  # certainty of a model's clause whose words stand in the question
+_ELSEWHERE: Final = 0.55
+
+
+def extract_with_llm(
+    client: ModelClient,
+    query: str,
+    fields: FieldDictionary,
+    *,
+    timeout_s: float | None = None,
+    boundary: Callable[[], str] = random_boundary,
+) -> Understood:
+    """Ask a model for the restrictions in a question; one call.
+
+    Fields and values that the index does not have are refused, each with a line in ``degraded``, so a model can
+    neither filter on an undeclared key nor invent a value. Where the call fails, the reply cannot be used or nothing
+    in it can be applied, the result is that of :func:`understand`, and ``degraded`` says why.
+    """
+
+    def without_model(*why: Degradation) -> Understood:
+        return replace(understand(query, fields), degraded=why)
+
+    examined, lines = query[:MAX_EXAMINED], [_line(info) for info in list(fields.fields.values())[:_SHOWN_FIELDS]]
+    try:
+        reply = ask(client, lambda mark: filter_prompt(examined, lines, mark), timeout_s=timeout_s, boundary=boundary)
+    except (LLMError, DeadlineExceededError) as err:
+        return without_model(_degraded(str(err)))
+    wishes = read_reply(reply.text)
+    if wishes is None:
+        return without_model(_degraded("the model's reply holds no JSON with clauses; try another model"))
+    compiled = [_compile(query, wish, fields) for wish in wishes]
+    refused = [_degraded(one, "left out") for one in compiled if isinstance(one, str)]
+    clauses = [one for one in compiled if isinstance(one, Clause)]
+    if refused and not clauses:
+        return without_model(*refused)
+    return Understood(clauses=in_reading_order(clauses), degraded=tuple(refused))
+
+
+def _degraded(reason: str, fallback: str = "filters from the words of the question") -> Degradation:
+    return Degradation(step="filters.llm", reason=reason, fallback=fallback)
+
+
+def _line(info: FieldInfo) -> str:
+    """Describe a field to the model."""
+    if info.kind is FieldKind.BOOL:
+        return f"{info.name}: true or false"
+    if info.kind is not FieldKind.KEYWORD:
+        unit = f" {info.unit}" if info.unit else ""
+        span = "" if info.low is None else f" from {info.low:g} to {info.high:g}{unit}"
+        return f"{info.name}: {'date, years' if info.kind is FieldKind.DATE else 'number'}{span}"
+    shown = [originals[0] for originals in islice(info.values.values(), _SHOWN_VALUES)]
+    more = f" and {len(info.values) - len(shown)} more of that kind" if len(info.values) > len(shown) else ""
+    return f"{info.name}: {'; '.join(shown)}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A restriction as a model wrote it, not yet held against the index."""
+
+    field: str
+    op: str
+    values: tuple[object, ...]
+    words: str
+
+
+def read_reply(text: str) -> list[Wish] | None:
+    """Read what a model wishes out of whatever it replied: fenced, chatty, cut short or hostile."""
+    for found in containers(json_values(without_thoughts(text))):
+        listed = _listed(found)
+        if listed is not None:
+            wishes = [one for one in map(_wish, listed[:MAX_CLAUSES]) if one is not None]
+            return wishes if wishes or not listed else None
+    return None
+
+
+def _listed(found: object) -> list[Any] | None:
+    if isinstance(found, dict):
+        found = found.get("clauses", [found] if "field" in found else None)
+    return found if isinstance(found, list) and all(isinstance(one, dict) for one in found) else None
+
+
+def _wish(raw: dict[str, Any]) -> Wish | None:
+    field, op, words = raw.get("field"), raw.get("op", "eq"), raw.get("words", "")
+    if not isinstance(field, str) or not isinstance(op, str):
+        return None
+    op = op.strip().lower()
+    op = _OTHER_OPERATORS.get(op, op)
+    given = raw.get("value")
+    values = given if isinstance(given, list) else [given]
+    usable = all(isinstance(value, (str, int, float)) for value in values)
+    if op not in OPERATORS or not usable or not 0 < len(values) <= _MAX_LISTED:
+        return None
+    cut = tuple(value[:_MAX_TEXT] if isinstance(value, str) else value for value in values)
+    return Wish(field[:_MAX_TEXT], op, cut, words[:_MAX_TEXT] if isinstance(words, str) else "")
+
+
+def _compile(query: str, wish: Wish, fields: FieldDictionary) -> Clause | str:
+    """Turn what a model asked for into a clause, or say why it is refused."""
+    info = fields.fields.get(wish.field)
+    if info is None:
+        return unknown_name("field", wish.field, list(fields.fields)[:_SHOWN_NAMES])
+    try:
+        restriction, spans = _restriction(info, wish), _find(query, wish.words)
+        certainty = _IN_QUESTION if spans else _ELSEWHERE
+        return restriction.clause(certainty=certainty, spans=spans, known_fields=fields.fields)
+    except (FilterError, ValueError, OverflowError) as err:
+        return str(err)
+
+
+def _restriction(info: FieldInfo, wish: Wish) -> Restriction:
+    values = [one for value in wish.values for one in _values(info, value)]
+    if wish.op in {"eq", "in", "ne", "nin"}:
+        return one_of(info.name, values, negated=wish.op in {"ne", "nin"})
+    if info.kind not in {FieldKind.NUMBER, FieldKind.DATE} and not info.year:
+        raise FilterError(f"the field {info.name!r} has no order; {wish.op} needs a field of numbers or dates")
+    if wish.op == "between":
+        if len(values) != 2:
+            raise FilterError(f"between needs two values for {info.name!r}, got {len(values)}")
+        low, high = sorted(values, key=lambda value: (isinstance(value, str), value))
+        return within(info.name, gte=low, lte=high)
+    return within(info.name, **{wish.op: values[0]})
+
+
+def _values(info: FieldInfo, value: object) -> list[float | str]:
+    """Turn a value of a model's reply into those that the index has."""
+    if info.kind is FieldKind.NUMBER:
+        return [_number(info, value)]
+    if info.kind is FieldKind.DATE:
+        if not isinstance(value, str) or parse_moment(value) is None:
+            raise FilterError(f"the field {info.name!r} needs a date as YYYY-MM-DD, got {str(value)[:40]!r}")
+        return [value]
+    if info.kind is FieldKind.BOOL:
+        said = str(value).casefold()
+        if said not in {"true", "false"}:
+            raise FilterError(f"the field {info.name!r} needs true or false, got {str(value)[:40]!r}")
+        return [said]
+    key = folded(str(value))
+    if key in info.values:
+        return list(info.values[key])
+    close = process.extractOne(key, info.values.keys(), score_cutoff=_CLOSE)
+    hint = f"; did you mean {info.values[close[0]][0]!r}?" if close else ""
+    raise FilterError(f"the field {info.name!r} has no value {str(value)[:80]!r}{hint}")
+
+
+def _number(info: FieldInfo, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise FilterError(f"the field {info.name!r} needs a number, got a {type(value).__name__}")
+    number = float(value)
+    if not math.isfinite(number) or abs(number) > _MAX_NUMBER:
+        raise FilterError(f"the field {info.name!r} needs a number of ordinary size")
+    return float(year_in(info, int(number))) if info.year and number.is_integer() else number
+
+
+def _find(query: str, words: str) -> list[tuple[int, int]]:
+    """Find where words stand in the question first, whatever their case, accents and white space."""
+    wanted = folded(words)
+    question = fold_query(query[:MAX_EXAMINED])
+    at = question.text.find(wanted) if wanted else -1
+    return [question.origin(at, at + len(wanted))] if at >= 0 else []
+
+
+# --- what to try when a question's clauses leave nothing: the same with as few clauses less as will do ---------------
+
+
+_MAX_COMBINED: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One set of filters to try."""
+
+    filters: MetadataFilters | None
+    kept: tuple[Clause, ...]
+    dropped: tuple[str, ...]
+
+
+def relaxed(clauses: Sequence[Clause], filters: MetadataFilters | None = None) -> Iterator[Rung]:
+    """Go through successive filters for a question: all clauses, then without one, then without two, and so on.
+
+    Among those that give up as many, the ones that give up the least certain come first; of clauses that are as
+    certain the one that stands last in the question goes first. So the first rung that leaves anything has lost the
+    fewest clauses: an impossible one goes, and those that are right stay. With more than 6 clauses only the least
+    certain ones are given up together, so that the ladder stays short.
+
+    The caller's own filters are part of every rung, are never relaxed, and can only be narrowed. The last rung has
+    them alone.
+    """
+    order = sorted(range(len(clauses)), key=lambda at: (clauses[at].certainty, -at))
+    for count in range(len(order) + 1):
+        together = len(order) > _MAX_COMBINED and count > 1
+        # Positions in order of certainty come out of combinations() in order of certainty, too.
+        for lost in [order[:count]] if together else combinations(order, count):
+            kept = tuple(clause for at, clause in enumerate(clauses) if at not in lost)
+            wanted = _group([clause.filter for clause in kept])
+            dropped = tuple(clauses[at].say for at in lost)
+            yield Rung(filters=merge_and(filters, wanted), kept=kept, dropped=dropped)

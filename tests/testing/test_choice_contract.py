@@ -22,7 +22,7 @@ from agentic_retriever.testing.choice_contract import (
     ChoiceReaderContract,
     ReplyReaderContract,
 )
-from agentic_retriever.understanding.extraction import MAX_CLAUSES, OPERATORS, read_reply
+from agentic_retriever.understanding.understanding import MAX_CLAUSES, OPERATORS, read_reply
 
 
 class Scripted:

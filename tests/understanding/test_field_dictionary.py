@@ -7,9 +7,8 @@ import time
 import pytest
 from question_filters_material import DEEDS, GOODS, PAPERS, dictionary, said
 
-from agentic_retriever.understanding.fields import FieldDictionary, FieldKind
+from agentic_retriever.understanding.fields import FieldDictionary, FieldKind, PersonName, is_listed_form, parse_listed
 from agentic_retriever.understanding.understanding import understand
-from agentic_retriever.understanding.words import PersonName, is_listed_form, parse_listed
 
 
 def test_kinds_ranges_and_units_come_from_the_metadata():

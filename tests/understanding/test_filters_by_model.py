@@ -12,8 +12,7 @@ from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputE
 from agentic_retriever.filters import check_filters
 from agentic_retriever.llm import LLMReply
 from agentic_retriever.schema import Tier
-from agentic_retriever.understanding.extraction import extract_with_llm
-from agentic_retriever.understanding.understanding import understand
+from agentic_retriever.understanding.understanding import extract_with_llm, understand
 
 FIELDS = dictionary(DEEDS)
 GOODS_FIELDS = dictionary(GOODS)

@@ -9,8 +9,9 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from question_filters_material import DEEDS, GOODS, PAPERS, dictionary, said, selected
 
 from agentic_retriever.filters import check_filters
+from agentic_retriever.text.language_files import section
+from agentic_retriever.understanding.fields import fold_query, folded, phrases
 from agentic_retriever.understanding.understanding import understand
-from agentic_retriever.understanding.words import fold_query, folded, phrases, tables
 
 DEED_FIELDS = dictionary(DEEDS)
 GOODS_FIELDS = dictionary(GOODS)
@@ -289,6 +290,7 @@ def test_a_long_text_takes_no_longer_than_its_examined_part(text, times):
 
 
 def test_every_language_describes_the_same():
-    kinds = [set(table["cues"]) - {"either"} for table in tables().values()]
+    tables = section("filters")
+    kinds = [set(table["cues"]) - {"either"} for table in tables.values()]
     assert all(one == kinds[0] for one in kinds)
-    assert all(set(table) == set(tables()["en"]) for table in tables().values())
+    assert all(set(table) == set(tables["en"]) for table in tables.values())
