@@ -35,9 +35,8 @@ from agentic_retriever.embeddings import EmbeddingModel, LocalE5Embedding, Packe
 from agentic_retriever.pipeline.nearness import relevance
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import frozen
-from agentic_retriever.synthesis import ExtractiveSynthesizer, assemble
+from agentic_retriever.synthesis import ExtractiveSynthesizer, assemble, unknown_share
 from agentic_retriever.synthesis.confidence import SIGNS, AnswerFeatures, ConfidenceModel, confidence_score
-from agentic_retriever.synthesis.question import unknown_share
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.numbers import numbers_in
 
@@ -128,7 +127,7 @@ def ask(
     )
     unknown = unknown_share(query, profile.document_frequency, language=profile.language)
     near = relevance(retrieval.nodes, profile) if retrieval.nodes else None
-    return found, found.features(relevance=near, unknown_share=unknown)
+    return found, replace(found.features, relevance=near, unknown_share=unknown)
 
 
 def row_of(
@@ -287,19 +286,9 @@ def _known_mean(column: Array, mass: Array) -> float:
 
 def scores(rows: Sequence[Row], model: ConfidenceModel) -> np.ndarray[Any, Any]:
     """Return the confidence of each row."""
-    found = []
-    for row in rows:
-        features = AnswerFeatures(**row.features)
-        found.append(
-            confidence_score(
-                coverage=features.coverage,
-                relevance=features.relevance,
-                support=row.support,
-                features=features,
-                model=model,
-            )
-        )
-    return np.array(found)
+    return np.array(
+        [confidence_score(AnswerFeatures(**row.features), support=row.support, model=model) for row in rows]
+    )
 
 
 def calibration_error(

@@ -4,8 +4,7 @@ from agentic_retriever.synthesis.checking import CitedText, Unsupported, check_c
 from agentic_retriever.synthesis.citations import PassageMatcher
 from agentic_retriever.synthesis.confidence import AnswerFeatures, ConfidenceModel, confidence_score
 from agentic_retriever.synthesis.context import ContextPassage, Evidence, Limits, StreamControl, Synthesis, assemble
-from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer
-from agentic_retriever.synthesis.question import unknown_share
+from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer, unknown_share
 from agentic_retriever.synthesis.synthesizer import ForeignSynthesizer, LLMAnswer, LLMSynthesizer, Synthesizer
 
 __all__ = [

@@ -10,20 +10,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
-from agentic_retriever.errors import ConfigError
-from agentic_retriever.schema import frozen
+from agentic_retriever.schema import Record, frozen
 
+# The features, and whether more of each may only raise (1) or lower (-1) the probability, or either (0).
 SIGNS: Final[Mapping[str, int]] = frozen(
     {"reachable": 1, "absent": -1, "missing_code": -1, "unknown_share": -1}
     | {"relevance_odds": 1, "relevance_unknown": 0, "foreign": 0}
 )
-"""The features, and whether more of each may only raise (1) or lower (-1) the probability, or either (0)."""
-
 _LOGIT_LIMIT: Final = 6.0
 _LEAST_SUPPORTED: Final = 0.4
 _FAR: Final = 0.1
@@ -37,9 +35,9 @@ class AnswerFeatures:
     relevance: float | None = None  # How near the dense retriever found the question to the nodes, in [0, 1]
     reachable: float | None = None  # Weighted share of the question's terms in the best single passage, in [0, 1]
     absent: float | None = None  # Weighted share of them in no passage at all, in [0, 1]
-    missing_code: float | None = None
+    missing_code: float | None = None  # 1 where the question names a code that no passage has, else 0
     unknown_share: float | None = None
-    foreign: bool = False
+    foreign: bool = False  # Question and best passage are in different languages
 
     def values(self) -> dict[str, float | None]:
         """Return the model's features by name, clipped; those that are not finite count as 0.
@@ -53,8 +51,8 @@ class AnswerFeatures:
         by_words = {
             "reachable": reachable,
             "absent": absent,
-            "missing_code": _known(self.missing_code),
-            "unknown_share": _known(self.unknown_share),
+            "missing_code": None if self.missing_code is None else _unit(self.missing_code),
+            "unknown_share": None if self.unknown_share is None else _unit(self.unknown_share),
         }
         # Words stand for a relevance that is not known; in another language nothing does.
         relevance = _FAR if self.foreign and self.relevance is None else self.relevance
@@ -67,8 +65,8 @@ class AnswerFeatures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfidenceModel:
-    """Weights of the features; a value that turns into JSON and back."""
+class ConfidenceModel(Record):
+    """Weights of the features."""
 
     intercept: float
     weights: Mapping[str, float]
@@ -83,30 +81,6 @@ class ConfidenceModel:
         )
         return 1 / (1 + math.exp(-min(60.0, max(-60.0, log_odds))))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        return {"intercept": self.intercept, "weights": dict(self.weights), "neutral": dict(self.neutral)}
-
-    @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> ConfidenceModel:
-        """Read what ``to_dict`` wrote."""
-        try:
-            model = cls(
-                intercept=float(given["intercept"]),
-                weights=frozen({str(name): float(value) for name, value in given["weights"].items()}),
-                neutral=frozen({str(name): float(value) for name, value in given["neutral"].items()}),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as err:
-            raise ConfigError(
-                "a confidence model needs a number as intercept, and weights and neutral as numbers by feature"
-            ) from err
-        unknown = sorted((model.weights.keys() | model.neutral.keys()) - SIGNS.keys())
-        if unknown:
-            raise ConfigError(f"unknown features of confidence: {', '.join(unknown)}; known are {', '.join(SIGNS)}")
-        if not all(map(math.isfinite, (model.intercept, *model.weights.values(), *model.neutral.values()))):
-            raise ConfigError("the weights of a confidence model must be finite numbers")
-        return model
-
 
 @lru_cache(1)
 def default_model() -> ConfidenceModel:
@@ -115,26 +89,10 @@ def default_model() -> ConfidenceModel:
     return ConfidenceModel.from_dict(json.loads(text)["model"])
 
 
-def confidence_score(
-    *,
-    coverage: float,
-    relevance: float | None,
-    support: float,
-    features: AnswerFeatures | None = None,
-    model: ConfidenceModel | None = None,
-) -> float:
-    """Combine what speaks for an answer.
-
-    The score is the model's probability times ``0.4 + 0.6 * support``: nothing raises an answer that its citations do
-    not support.
-    """
-    evidence = replace(features or AnswerFeatures(coverage=coverage), coverage=coverage, relevance=relevance)
-    probability = (model or default_model()).probability(evidence)
+def confidence_score(features: AnswerFeatures, *, support: float, model: ConfidenceModel | None = None) -> float:
+    """Return the model's probability times ``0.4 + 0.6 * support``: nothing raises an answer without support."""
+    probability = (model or default_model()).probability(features)
     return min(1.0, probability * (_LEAST_SUPPORTED + (1 - _LEAST_SUPPORTED) * _unit(support)))
-
-
-def _known(value: float | None) -> float | None:
-    return None if value is None else _unit(value)
 
 
 def _logit(share: float) -> float:
@@ -147,20 +105,15 @@ def _unit(value: float) -> float:
     return min(1.0, max(0.0, value)) if math.isfinite(value) else 0.0
 
 
-# Whether what was retrieved answers a question: every rule that ends in "not found", in the order a query meets them.
+# --- whether what was retrieved answers a question: what ends in "not found", in the order a query meets it ---------
 #
-# Before retrieval, stage one alone decides (``routing/abstention.py``); what is done with a question that it finds out
-# of
-# scope says ``on_abstain``, and one that is declined has no passages.
+# Before retrieval, stage one alone decides (``routing/classifier.py``); what is done with a question that it finds out
+# of scope says ``on_abstain``, and one that is declined has no passages.
 
-MAX_JUDGED: Final = 10
-"""So many of the retrieved nodes are looked at together."""
-
-SUPPORT_BELOW: Final = 0.3
-"""Nothing is answered from passages that hold an answer with less probability."""
-
+MAX_JUDGED: Final = 10  # so many of the retrieved nodes are looked at together
+SUPPORT_BELOW: Final = 0.3  # nothing is answered from passages that hold an answer with less probability
+# Share of the threshold from which a model is asked: it may read more in the passages than their words tell.
 _MODEL_FROM: Final = 0.9
-"""Share of the threshold from which a model is asked: it may read more in the passages than their words tell."""
 
 
 def why_not_read(support: float) -> str:
@@ -171,8 +124,3 @@ def why_not_read(support: float) -> str:
 def is_answerable(sentences: str, confidence: float, *, threshold: float, asks_model: bool) -> bool:
     """Judge what can be quoted: whether any sentence was found, and the confidence in an answer from the passages."""
     return bool(sentences) and confidence >= threshold * (_MODEL_FROM if asks_model else 1.0)
-
-
-def is_written(answer: str | None) -> bool:
-    """Judge what a model wrote: ``None`` where it saw no answer, blank where the passages support nothing of it."""
-    return bool(answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 from rapidfuzz import fuzz
@@ -29,14 +29,12 @@ from agentic_retriever.text.numbers import numbers_in
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from agentic_retriever.llm import ReplyStream
 
-MAX_PASSAGES: Final = {Complexity.SIMPLE: 5, Complexity.COMPLEX: 10}
-"""Most passages that a model reads, by how hard the question is."""
-
+MAX_PASSAGES: Final = {Complexity.SIMPLE: 5, Complexity.COMPLEX: 10}  # most that a model reads
 _MIN_CUT_CHARS = 200
 _NEAR_DUPLICATE = 92
 _MAX_COMPARED = 50
-
 _TITLE_KEYS = ("title", "file_name", "filename")
 _SECTION_KEYS = ("section", "section_path", "header_path", "heading")
 _PAGE_KEYS = ("page", "page_number", "page_label")
@@ -63,7 +61,6 @@ class ContextPassage:
 
     @property
     def node_id(self) -> str:
-        """Id of the node."""
         return self.node.node.node_id
 
     def cite(self, start: int, end: int, score: float, *, number: int = 0, index: str = "") -> Citation:
@@ -132,13 +129,13 @@ def _passage(node: NodeWithScore) -> ContextPassage | None:
 def _offset(node: BaseNode, text: str) -> int:
     """The node's place in its source, trusted only when both ends fit the text."""
     start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
-    fits = isinstance(start, int) and isinstance(end, int) and start >= 0 and end - start == len(text)
-    return start if fits and isinstance(start, int) else 0
+    if not isinstance(start, int) or not isinstance(end, int):
+        return 0
+    return start if start >= 0 and end - start == len(text) else 0
 
 
 def _text_of(metadata: Mapping[str, object], keys: Sequence[str]) -> str:
-    for key in keys:
-        value = metadata.get(key)
+    for value in map(metadata.get, keys):
         if isinstance(value, str) and value.strip():
             return value.strip()
         if isinstance(value, (list, tuple)) and value:
@@ -147,15 +144,11 @@ def _text_of(metadata: Mapping[str, object], keys: Sequence[str]) -> str:
 
 
 def _page_of(metadata: Mapping[str, object]) -> int | None:
-    for key in _PAGE_KEYS:
-        value = metadata.get(key)
-        if isinstance(value, bool):
-            continue
-        if isinstance(value, int) and value >= 1:
-            return value
+    for value in map(metadata.get, _PAGE_KEYS):
         # Readers of PDF files write the page label as text.
-        if isinstance(value, str) and value.isdecimal() and len(value) <= 6 and int(value) >= 1:
-            return int(value)
+        page = int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= 6 else value
+        if isinstance(page, int) and not isinstance(page, bool) and page >= 1:
+            return page
     return None
 
 
@@ -207,14 +200,7 @@ def _fit(passage: ContextPassage, room: int, *, first: bool) -> ContextPassage |
     return replace(passage, text=passage.text[:cut])
 
 
-# What synthesis is given besides the nodes, and what it gives back.
-
-
-class Closable(Protocol):
-    """What can be ended from another thread, such as a stream of a model."""
-
-    def close(self) -> None:
-        """End it; harmless at any time."""
+# --- what synthesis is given besides the nodes, and what it gives back ----------------------------------------------
 
 
 class StreamControl:
@@ -224,14 +210,14 @@ class StreamControl:
         self.nodes: tuple[NodeWithScore, ...] = ()
         self.route: RouteDecision | None = None
         self._lock = threading.RLock()
-        self._open: Closable | None = None
+        self._open: ReplyStream | None = None
         self.cancelled = False
 
-    def watch(self, stream: Closable | None) -> None:
+    def watch(self, stream: ReplyStream) -> None:
         """Set what is to be closed; closed at once if the answer was given up already."""
         with self._lock:
             self._open = stream
-            if self.cancelled and stream is not None:
+            if self.cancelled:
                 stream.close()
 
     def found(self, nodes: tuple[NodeWithScore, ...], route: RouteDecision) -> None:
@@ -239,7 +225,6 @@ class StreamControl:
         self.nodes, self.route = nodes, route
 
     def cancel(self) -> None:
-        """Give the answer up."""
         with self._lock:
             self.cancelled = True
             if self._open is not None:
@@ -257,8 +242,6 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one answer may use."""
-
     max_chars: int = 8_000  # Most source text in a prompt, in characters
     max_passages: int | None = None  # Most passages in a prompt, or None for 5, and 10 for a complex question
     budget: Budget = NO_LIMITS

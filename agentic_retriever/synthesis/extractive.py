@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +20,161 @@ from agentic_retriever.schema import Citation, Complexity, Degradation, Sentence
 from agentic_retriever.synthesis.citations import MARKER, segments
 from agentic_retriever.synthesis.confidence import AnswerFeatures
 from agentic_retriever.synthesis.context import ContextPassage
-from agentic_retriever.synthesis.question import LISTING, OVERVIEW, Question, coverage, leans, satisfaction
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
+from agentic_retriever.text.language_files import any_listed, listed, section
+from agentic_retriever.text.numbers import numbers_in
 from agentic_retriever.text.scripts import Script, dominant_script
-from agentic_retriever.text.tokens import identifiers
+from agentic_retriever.text.tokens import identifiers, without_asking
+
+# --- a question as it is matched against text: its terms and how much each tells, and the kind of answer it asks for --
+#
+# The section ``answers`` of each language says what a question asks for and what shows that a sentence has it: ``asks``
+# and ``shows`` hold regular expressions by kind, ``joints`` those between the parts of a question, ``leans`` those with
+# which a sentence begins that leans on the one before it. All languages are tried on every text.
+
+LISTING: Final = "listing"
+OVERVIEW: Final = "overview"
+NUMERIC: Final = frozenset({"number", "amount", "date", "duration", "percent", "time"})
+_NAMED: Final = frozenset({"person", "place"})
+_ANY_NUMBER: Final = 0.6
+_NUMBER_WORD: Final = 0.5
+_FLOOR: Final = 0.5
+_MAX_PARTED: Final = 1_000
+_MAX_PARTS: Final = 6
+_ENUMERATION: Final = re.compile(r"^\s*(?:[-*•]\s*)?\(?(?:\d{1,3}[.)]|(?:\d+\.)+\d+)\s+")
+_EMPHASIS: Final = re.compile(r"[*_`]+")
+
+
+@cache
+def _patterns(key: str) -> Mapping[str, re.Pattern[str]]:
+    """One pattern a kind of answer, of all languages; a name is known by its capital."""
+    by_kind: dict[str, list[str]] = {}
+    for table in section("answers").values():
+        for kind, patterns in table[key].items():
+            by_kind.setdefault(kind, []).extend(patterns)
+    return {
+        kind: re.compile("|".join(patterns), 0 if key == "shows" and kind in _NAMED else re.IGNORECASE)
+        for kind, patterns in sorted(by_kind.items())
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several things that a question asks."""
+
+    terms: tuple[str, ...]
+    kinds: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    text: str
+    terms: tuple[str, ...]
+    kinds: frozenset[str]
+    parts: tuple[Part, ...] = ()  # What it asks one after the other; () when that is one thing
+
+    @classmethod
+    def of(cls, query: str, tokenizer: Tokenizer) -> Question:
+        return cls(query, _terms_of(query, tokenizer), _asked_kinds(query), _parts_of(query, tokenizer))
+
+    def weights(self, texts: Sequence[Collection[str]]) -> dict[str, float]:
+        """Weigh the terms by inverse document frequency among some texts.
+
+        A term that is everywhere still counts half: retrieval brought texts together because they have it.
+        """
+        size = len(texts)
+        rarest = math.log(size + 1) or 1.0
+        found = _without_parts({term: sum(term in text for text in texts) for term in self.terms})
+        return {
+            term: _FLOOR + (1 - _FLOOR) * (math.log((size + 1) / (count + 1)) / rarest if size else 1.0)
+            for term, count in found.items()
+        }
+
+
+def coverage(weights: Mapping[str, float], terms: Collection[str]) -> float:
+    """Tell which share of the weighted terms of a question is among some terms."""
+    total = sum(weights.values())
+    return min(1.0, sum(weight for term, weight in weights.items() if term in terms) / total) if total else 0.0
+
+
+def unknown_share(query: str, document_frequency: Mapping[str, int], *, language: str) -> float | None:
+    """Tell which share of a question's terms occurs nowhere in an index."""
+    terms = _terms_of(query, Tokenizer(language))
+    return sum(term not in document_frequency for term in terms) / len(terms) if terms else None
+
+
+def satisfaction(kinds: Collection[str], text: str, query: str) -> float:
+    """Tell how far a text has what is asked for."""
+    body = _EMPHASIS.sub("", _ENUMERATION.sub("", text))
+    return max((_has(kind, body, query) for kind in kinds if kind in _patterns("shows")), default=0.0)
+
+
+def leans(sentence: str) -> bool:
+    """Tell whether a sentence begins with a word that points back, such as "This" or "Dicho"."""
+    return _leans_re().match(sentence) is not None
+
+
+def _has(kind: str, body: str, query: str) -> float:
+    shown = _patterns("shows")[kind]
+    if kind in NUMERIC:
+        if numbers_in(body) - numbers_in(query):
+            return 1.0 if kind == "number" or shown.search(body) else _ANY_NUMBER
+        return _NUMBER_WORD if shown.search(body) or _patterns("shows")["number"].search(body) else 0.0
+    if kind in _NAMED:
+        asked = query.casefold()
+        return 1.0 if any(match[0].casefold() not in asked for match in shown.finditer(body)) else 0.0
+    return 1.0 if shown.search(body) else 0.0
+
+
+def _asked_kinds(query: str) -> frozenset[str]:
+    return frozenset(kind for kind, pattern in _patterns("asks").items() if pattern.search(query))
+
+
+@lru_cache(1)
+def _leans_re() -> re.Pattern[str]:
+    return re.compile(rf"\W*(?:{'|'.join(listed('answers', 'leans'))})", re.IGNORECASE)
+
+
+_listed_re: Final = cache(any_listed)
+
+
+def _terms_of(query: str, tokenizer: Tokenizer) -> tuple[str, ...]:
+    terms = tokenizer.query_tokens(without_asking(query)) or tokenizer.query_tokens(query)
+    return tuple(dict.fromkeys(terms))
+
+
+def _parts_of(query: str, tokenizer: Tokenizer) -> tuple[Part, ...]:
+    """Find the parts that say something of their own, each with its own terms only."""
+    parts: list[Part] = []
+    seen: set[str] = set()
+    for text in _listed_re("answers", "joints").split(query[:_MAX_PARTED]):
+        terms = tuple(term for term in _terms_of(text, tokenizer) if term not in seen) if text and text.strip() else ()
+        seen.update(terms)
+        if terms:
+            parts.append(Part(terms, _asked_kinds(text)))
+    return tuple(parts) if 1 < len(parts) <= _MAX_PARTS else ()
+
+
+def _without_parts(found: Mapping[str, int]) -> dict[str, int]:
+    """Count a code such as ``fy2024`` once: as a whole where it occurs so, else by its parts."""
+    kept = dict(found)
+    for whole in found:
+        parts = [term for term in found if term != whole and term in whole]
+        if parts and _has_digit(whole):
+            for term in parts if found[whole] else [whole]:
+                kept.pop(term, None)
+    return kept
+
+
+def _has_digit(term: str) -> bool:
+    return any(map(str.isdecimal, term))
+
+
+# --- the extractor --------------------------------------------------------------------------------------------------
 
 Scores = NDArray[np.float64]
 Embed = Callable[[list[str]], NDArray[Any]]
+K = TypeVar("K", bound=Hashable)
 
 _LEAST_OF_BEST: Final = {Complexity.SIMPLE: 0.65, Complexity.COMPLEX: 0.45}
 # Scores that are mixed with spread cosines fall off faster.
@@ -41,30 +192,12 @@ _NUMBER: Final = re.compile(r"(?<= )\d[\d.]*$|(?<!\d)\d{4,}(?!\d)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extraction:
-    """What the extractor found."""
-
     text: str
     citations: tuple[Citation, ...]
-    coverage: float  # Weighted share of the question's terms in the quoted text and its headings, in [0, 1]
-    reachable: float  # The same for the best single passage as a whole, in [0, 1]
     support: float
     weights: Mapping[str, float]  # Weight of each of the question's terms, in [0.5, 1]
+    features: AnswerFeatures  # What the confidence in it rests on, without what only retrieval knows
     degraded: tuple[Degradation, ...] = ()
-    absent: float = 0.0  # Weighted share of the question's terms that are in no passage, in [0, 1]
-    missing_code: bool = False
-    foreign: bool = False
-
-    def features(self, *, relevance: float | None = None, unknown_share: float | None = None) -> AnswerFeatures:
-        """Return what the confidence in the answer rests on."""
-        return AnswerFeatures(
-            coverage=self.coverage,
-            relevance=relevance,
-            reachable=self.reachable,
-            absent=self.absent,
-            missing_code=float(self.missing_code),
-            unknown_share=unknown_share,
-            foreign=self.foreign,
-        )
 
 
 class ExtractiveSynthesizer:
@@ -87,66 +220,76 @@ class ExtractiveSynthesizer:
         query_vector: Sequence[float] | NDArray[Any] | None = None,
         index_of: Callable[[str], str] = lambda _node_id: "",
     ) -> Extraction:
-        """Answer a question from passages."""
         tokenizer = Tokenizer(language)
         question = Question.of(query, tokenizer)
         found = _candidates(passages, tokenizer)
         weights = question.weights([c.terms for c in found])
-        scored = _scored(found, question, weights)
+        by_words = _word_scores(found, question, weights)
         blind = not any(c.terms & weights.keys() for c in found)
-        before = scored
-        scored, blind, degraded = self._by_vectors(found, scored, query_vector, blind=blind)
+        scores, degraded = self._by_vectors(found, by_words, query_vector, blind=blind)
+        blind = blind and scores is by_words
         if blind:
-            picked = _first_sentences(found)[: min(self.max_sentences, _BLIND_SENTENCES)]
+            first = (c for c in found if c.passage.number == found[0].passage.number)
+            picked = list(islice(first, min(self.max_sentences, _BLIND_SENTENCES)))
         else:
-            least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if scored is not before else 0.0)
-            picked = self._choose(found, scored, before.whole, question, weights, least)
+            least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if scores is not by_words else 0.0)
+            picked = self._choose(found, scores, by_words, question, weights, least)
         text, citations = _quoted(picked, index_of)
-        everywhere = frozenset().union(*(c.terms | c.around for c in found))
+        everywhere = _terms(found)
+        features = AnswerFeatures(
+            coverage=coverage(weights, _terms(picked)),
+            reachable=max(
+                (coverage(weights, own) for own in _grouped(found, lambda c: c.passage.number).values()), default=0.0
+            ),
+            absent=1.0 - coverage(weights, everywhere) if weights else 0.0,
+            missing_code=float(_misses_code(query, passages, everywhere)),
+            foreign=_is_foreign(language, passages),
+        )
         return Extraction(
             text=text,
             citations=citations,
-            coverage=coverage(weights, frozenset().union(*(c.terms | c.around for c in picked))),
-            reachable=max((coverage(weights, terms) for terms in _passage_terms(found).values()), default=0.0),
             support=_BLIND_SUPPORT if blind else 1.0,
             weights=frozen(weights),
+            features=features,
             degraded=degraded,
-            absent=1.0 - coverage(weights, everywhere) if weights else 0.0,
-            missing_code=_misses_code(query, passages, everywhere),
-            foreign=_is_foreign(language, passages),
         )
 
     def _choose(
         self,
         found: Sequence[Candidate],
-        scored: Scored,
+        scores: Scores,
         by_words: Scores,
         question: Question,
         weights: Mapping[str, float],
         least: float,
     ) -> list[Candidate]:
+        most = self.max_sentences
+        chosen: Collection[int]
         if OVERVIEW in question.kinds:
-            return _chosen_overview(found, scored.whole, most=self.max_sentences)
-        if _lists_documents(found, question, weights):
-            return _chosen_listed(found, by_words, weights, most=2 * self.max_sentences)
-        return _chosen(found, scored, weights, most=self.max_sentences, least=least)
+            chosen = _for_overview(found, scores, most=most)
+        elif _lists_documents(found, question, weights):
+            chosen = _of_each_document(found, by_words, weights, most=2 * most)
+        else:
+            given = _for_parts(_part_scores(found, question, weights), scores, most)
+            chosen = _completed(found, scores, _diverse(found, scores, weights, given, most=most, least=least))
+        return [found[i] for i in sorted(chosen)]
 
     def _by_vectors(
         self,
         found: Sequence[Candidate],
-        scored: Scored,
+        scores: Scores,
         query_vector: Sequence[float] | NDArray[Any] | None,
         *,
         blind: bool,
-    ) -> tuple[Scored, bool, tuple[Degradation, ...]]:
-        """Rescore by cosine if that can be done; afterwards the choice is blind no more."""
+    ) -> tuple[Scores, tuple[Degradation, ...]]:
+        """Rescore by cosine if that can be done; the scores as they are otherwise."""
         if self._embed is None or query_vector is None or not found:
-            return scored, blind, ()
+            return scores, ()
         try:
-            whole = _rescored(found, scored.whole, self._embed, query_vector, blind=blind)
+            return _rescored(found, scores, self._embed, query_vector, blind=blind), ()
         except (AgenticRetrieverError, ValueError, TypeError) as err:
-            return scored, blind, (_not_embedded(err),)
-        return replace(scored, whole=whole), False, ()
+            reason = str(err) if isinstance(err, AgenticRetrieverError) else f"sentence vectors unusable: {err}"
+            return scores, (Degradation(step="synthesis.embed", reason=reason, fallback="term overlap"),)
 
 
 def _lists_documents(found: Sequence[Candidate], question: Question, weights: Mapping[str, float]) -> bool:
@@ -180,15 +323,6 @@ def _is_foreign(language: str, passages: Sequence[ContextPassage]) -> bool:
     return found not in (UNDETERMINED, language)
 
 
-def _not_embedded(err: Exception) -> Degradation:
-    reason = str(err) if isinstance(err, AgenticRetrieverError) else f"sentence vectors unusable: {err}"
-    return Degradation(step="synthesis.embed", reason=reason, fallback="term overlap")
-
-
-def _first_sentences(found: Sequence[Candidate]) -> list[Candidate]:
-    return [c for c in found if c.passage.number == found[0].passage.number]
-
-
 # --- the sentences among which the extractor chooses, with what stands around them ----------------------------------
 
 _LEAD_CHARS: Final = 48
@@ -218,6 +352,10 @@ class Candidate:
     def text(self) -> str:
         """The sentence, verbatim."""
         return self.passage.text[self.start : self.end]
+
+    @property
+    def doc(self) -> str:
+        return self.passage.doc_id
 
     @property
     def in_context(self) -> str:
@@ -262,7 +400,7 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
             end=end,
             terms=terms,
             lead=frozenset(tokens[: len(tokens) * _LEAD_CHARS // (end - start) + 1]),
-            item=_item_kind(piece),
+            item=(item.lastgroup or "") if (item := _ITEM.match(piece)) else "",
             around=title | heading | table,
             width=_width(text[start:end]),
         )
@@ -272,16 +410,9 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
     return found
 
 
-def _item_kind(piece: str) -> str:
-    item = _ITEM.match(piece)
-    return (item.lastgroup or "") if item else ""
-
-
 def _is_heading(piece: str) -> bool:
-    if _HEADING.match(piece):
-        return True
     # "6.2.1. Presencia" is a heading, "1. The tyres shall be new." is not.
-    return _SECTION_LINE.fullmatch(piece) is not None and not piece.endswith(_ENDS)
+    return bool(_HEADING.match(piece) or (_SECTION_LINE.fullmatch(piece) and not piece.endswith(_ENDS)))
 
 
 def _is_table_head(pieces: Sequence[str], position: int) -> bool:
@@ -309,61 +440,45 @@ _BY_WRONG_CODE: Final = 0.35
 _BY_PART: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """The scores of all candidates."""
-
-    whole: Scores  # For the question as a whole, (n,), at least 0
-    parts: Scores  # For each of its parts, (parts, n)
-    fits: Scores  # How far each has the kind of answer that is asked for, (n,) in [0, 1]
-
-
-def _scored(found: Sequence[Candidate], question: Question, weights: Mapping[str, float]) -> Scored:
-    """Score sentences."""
-    fits = np.array([satisfaction(question.kinds, c.text, question.text) for c in found], dtype=float)
+def _word_scores(found: Sequence[Candidate], question: Question, weights: Mapping[str, float]) -> Scores:
+    """Score sentences for the question as a whole; ``(n,)``, at least 0."""
     factors = _passage_factors(found, weights)
     beside = _beside(found, frozenset(weights))
-    whole = np.array(
-        [_lexical(c, weights, fits[i], beside[i]) * factors[c.passage.number] for i, c in enumerate(found)],
-        dtype=float,
-    )
-    return Scored(whole, _part_scores(found, question, weights), fits)
+    fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
+    scores = [_lexical(c, weights, fits[i], beside[i]) * factors[c.passage.number] for i, c in enumerate(found)]
+    return np.array(scores, dtype=float)
 
 
-def _passage_terms(found: Sequence[Candidate]) -> dict[int, frozenset[str]]:
-    """Collect the terms of each passage, with its title and headings, by its number."""
-    terms: dict[int, set[str]] = {}
+def _terms(found: Sequence[Candidate]) -> frozenset[str]:
+    return frozenset().union(*(c.terms | c.around for c in found))
+
+
+def _grouped(found: Sequence[Candidate], key: Callable[[Candidate], K]) -> dict[K, set[str]]:
+    """The terms of each passage or document, with its title and headings, in order of rank."""
+    terms: dict[K, set[str]] = {}
     for c in found:
-        terms.setdefault(c.passage.number, set()).update(c.terms, c.around)
-    return {number: frozenset(own) for number, own in terms.items()}
+        terms.setdefault(key(c), set()).update(c.terms, c.around)
+    return terms
 
 
 def _passage_factors(found: Sequence[Candidate], weights: Mapping[str, float]) -> dict[int, float]:
     """Tell how far each passage is about the question: many records differ only in a name or a number."""
-    terms = _passage_terms(found)
+    terms = _grouped(found, lambda c: c.passage.number)
     covered = {number: coverage(weights, own) for number, own in terms.items()}
     best = max(covered.values(), default=0.0) or 1.0
-    codes = {term for term in weights if _is_code(term)}
+    # Shorter numbers tell no record from another.
+    codes = {term for term in weights if len(term) >= 3 and _has_digit(term)}
     # Several records may be asked about at once, and each stands in a passage of its own.
-    known = codes & frozenset().union(*terms.values()) if terms else frozenset()
-    most = max((len(codes & own) for own in terms.values()), default=0)
+    has = {number: codes & own for number, own in terms.items()}
+    most = max(map(len, has.values()), default=0)
+    counts = Counter(code for own in has.values() for code in own)
+    # A code that hardly any other passage has tells one record from the others.
+    rare = {code for code, count in counts.items() if len(code) >= 4 and count <= max(2, len(terms) // 4)}
     return {
-        number: (_BY_POOR_PASSAGE + (1 - _BY_POOR_PASSAGE) * covered[number] / best)
-        * (1.0 if not known or len(codes & own) == most or _has_rare(codes & own, terms) else _BY_WRONG_CODE)
-        for number, own in terms.items()
+        number: (_BY_POOR_PASSAGE + (1 - _BY_POOR_PASSAGE) * share / best)
+        * (1.0 if len(has[number]) == most or rare & has[number] else _BY_WRONG_CODE)
+        for number, share in covered.items()
     }
-
-
-def _is_code(term: str) -> bool:
-    """Tell whether a term has a digit and three characters or more: shorter numbers tell no record from another."""
-    return len(term) >= 3 and any(char.isdecimal() for char in term)
-
-
-def _has_rare(codes: frozenset[str] | set[str], terms: Mapping[int, frozenset[str]]) -> bool:
-    """Tell whether a passage has a code that hardly any other has."""
-    return any(
-        len(code) >= 4 and sum(code in own for own in terms.values()) <= max(2, len(terms) // 4) for code in codes
-    )
 
 
 def _lexical(c: Candidate, weights: Mapping[str, float], fit: float, beside: frozenset[str]) -> float:
@@ -455,78 +570,63 @@ _DIVERSITY: Final = 0.3
 _CLAUSE_WIDTH: Final = 140  # least width of a stretch in scripts that do not mark where a sentence ends, in characters
 
 
-def _chosen(
-    found: Sequence[Candidate], scored: Scored, weights: Mapping[str, float], *, most: int, least: float
-) -> list[Candidate]:
-    """Choose sentences for a question that asks for facts.
-
-    The choice is by maximal marginal relevance (J. Carbonell and J. Goldstein, "The Use of MMR, Diversity-Based
-    Reranking for Reordering Documents and Producing Summaries", SIGIR 1998). Of a question in several parts, each part
-    gets its best sentence first. The neighbour of a chosen sentence gains by the question's terms that it adds: "A
-    reserve exists. Only the CFO can release it."
-    """
-    chosen = _diverse(found, scored.whole, weights, _for_parts(scored, most), most=most, least=least)
-    return [found[i] for i in sorted(_completed(found, scored.whole, chosen))]
-
-
-def _chosen_listed(
+def _of_each_document(
     found: Sequence[Candidate], scores: Scores, weights: Mapping[str, float], *, most: int
-) -> list[Candidate]:
+) -> list[int]:
     """Choose one sentence of each document that matches as well as the best one: the one that says which it is."""
     covered = _covered_documents(found, weights)
     best = max(covered.values(), default=0.0)
     names = _distinguishing(found)
-    kept = [doc for doc, share in covered.items() if share >= _LISTED * best][:most]
     top = float(scores.max()) or 1.0
     picked = []
-    for doc in kept:
-        own = [i for i, c in enumerate(found) if c.passage.doc_id == doc]
-        picked.append(max(own, key=lambda i: scores[i] / top + _IDENTITY * _share(names[doc], found[i].terms)))
-    return [found[i] for i in sorted(picked)]
+    for doc in [doc for doc, share in covered.items() if share >= _LISTED * best][:most]:
+        own = [i for i, c in enumerate(found) if c.doc == doc]
+        picked.append(max(own, key=lambda i: scores[i] / top + _IDENTITY * coverage(names[doc], found[i].terms)))
+    return picked
 
 
-def _chosen_overview(found: Sequence[Candidate], scores: Scores, *, most: int) -> list[Candidate]:
+def _for_overview(found: Sequence[Candidate], scores: Scores, *, most: int) -> list[int]:
     """Choose the sentences that say most of what the passages say, of the document that they come from most."""
     documents: dict[str, float] = {}
-    for number, doc in {c.passage.number: c.passage.doc_id for c in found}.items():
+    for number, doc in {c.passage.number: c.doc for c in found}.items():
         documents[doc] = documents.get(doc, 0.0) + 1 / number
     main = max(documents, key=lambda doc: documents[doc])
-    of_main = [i for i, c in enumerate(found) if c.passage.doc_id == main]
+    of_main = [i for i, c in enumerate(found) if c.doc == main]
     own = [i for i in of_main if not found[i].text.startswith("|")] or of_main
     top = max(float(scores[own].max()), 1e-9)
     alike = _centrality([found[i].terms for i in own])
-    value = {i: alike[at] + 0.5 * scores[i] / top + (0.4 if _opens(found, i) else 0.0) for at, i in enumerate(own)}
+    opens = [0.0 if _adjoins(found, i - 1, i) else 0.4 for i in own]
+    value = {i: alike[at] + 0.5 * scores[i] / top + opens[at] for at, i in enumerate(own)}
     chosen: list[int] = []
     while own and len(chosen) < most:
-        best = max(own, key=lambda i: value[i] - 0.7 * max((_overlap(found[i], found[j]) for j in chosen), default=0.0))
+        best = max(own, key=lambda i: value[i] - 0.7 * _repeated(found, i, chosen))
         chosen.append(best)
         own.remove(best)
-    return [found[i] for i in sorted(chosen)]
+    return chosen
 
 
 def _covered_documents(found: Sequence[Candidate], weights: Mapping[str, float]) -> dict[str, float]:
     """Tell which share of the question's terms each document has, in order of rank."""
-    terms: dict[str, set[str]] = {}
-    for c in found:
-        terms.setdefault(c.passage.doc_id, set()).update(c.terms, c.around)
-    return {doc: coverage(weights, own) for doc, own in terms.items()}
+    return {doc: coverage(weights, own) for doc, own in _grouped(found, lambda c: c.doc).items()}
 
 
-def _overlap(one: Candidate, other: Candidate) -> float:
-    """Share of the shorter sentence's terms that both have."""
-    smaller = min(len(one.terms), len(other.terms))
-    return len(one.terms & other.terms) / smaller if smaller else 0.0
+def _repeated(found: Sequence[Candidate], i: int, chosen: Sequence[int]) -> float:
+    """The largest share that a sentence and a chosen one have in common of the terms of the shorter one."""
+    shares = [0.0]
+    for other in (found[j].terms for j in chosen):
+        smaller = min(len(found[i].terms), len(other))
+        shares.append(len(found[i].terms & other) / smaller if smaller else 0.0)
+    return max(shares)
 
 
-def _for_parts(scored: Scored, most: int) -> list[int]:
-    top = float(scored.whole.max()) or 1.0
+def _for_parts(parts: Scores, scores: Scores, most: int) -> list[int]:
+    """The best sentence of each part of a question."""
+    top = float(scores.max()) or 1.0
     chosen: list[int] = []
-    for row in scored.parts:
-        if len(chosen) >= most:
-            break
-        mixed = row + scored.whole / top
-        best = int(np.argmax(mixed))
-        if best not in chosen and row[best] >= _ENOUGH * max(1e-9, float(row.max())) and scored.whole[best] > 0.4 * top:
+    for row in parts:
+        best = int(np.argmax(row + scores / top))
+        enough = row[best] >= _ENOUGH * max(1e-9, float(row.max())) and scores[best] > 0.4 * top
+        if best not in chosen and enough and len(chosen) < most:
             chosen.append(best)
     return chosen
 
@@ -540,7 +640,12 @@ def _diverse(
     most: int,
     least: float,
 ) -> list[int]:
-    """Add sentences greedily: one loses by what it has in common with those chosen before."""
+    """Add sentences greedily: one loses by what it has in common with those chosen before.
+
+    This is maximal marginal relevance (J. Carbonell and J. Goldstein, "The Use of MMR, Diversity-Based Reranking for
+    Reordering Documents and Producing Summaries", SIGIR 1998). The neighbour of a chosen sentence gains by the
+    question's terms that it adds: "A reserve exists. Only the CFO can release it."
+    """
     least *= float(scores.max())
     chosen = list(given)
     left = [int(i) for i in np.argsort(-scores, kind="stable") if int(i) not in chosen]
@@ -550,7 +655,7 @@ def _diverse(
     while left and len(chosen) < most:
         gains = [
             scores[i]
-            - _DIVERSITY * max((_overlap(found[i], found[j]) for j in chosen), default=0.0)
+            - _DIVERSITY * _repeated(found, i, chosen)
             + (sum(missing.get(term, 0.0) for term in found[i].terms) / total if _is_near(i, chosen, found) else 0.0)
             for i in left
         ]
@@ -616,23 +721,17 @@ def _adjoins(found: Sequence[Candidate], i: int, j: int) -> bool:
     return inside and found[i].passage is found[j].passage and found[j].position == found[i].position + 1
 
 
-def _opens(found: Sequence[Candidate], i: int) -> bool:
-    return not _adjoins(found, i - 1, i)
-
-
-def _distinguishing(found: Sequence[Candidate]) -> dict[str, frozenset[str]]:
-    """The terms of each document's titles that few other documents have there."""
+def _distinguishing(found: Sequence[Candidate]) -> dict[str, dict[str, float]]:
+    """The terms of each document's titles that few other documents have there; numbers count three times."""
     titles: dict[str, frozenset[str]] = {}
     for c in found:
-        titles[c.passage.doc_id] = titles.get(c.passage.doc_id, frozenset()) | c.around
+        titles[c.doc] = titles.get(c.doc, frozenset()) | c.around
     counts = Counter(term for terms in titles.values() for term in terms)
-    return {doc: frozenset(t for t in terms if counts[t] <= max(1, len(titles) // 3)) for doc, terms in titles.items()}
-
-
-def _share(wanted: frozenset[str], terms: frozenset[str]) -> float:
-    """Which share of a name is among some terms; its numbers count three times."""
-    heavy = {term: _NUMBER_IN_NAME if any(char.isdecimal() for char in term) else 1.0 for term in wanted}
-    return coverage(heavy, terms)
+    few = {term for term, count in counts.items() if count <= max(1, len(titles) // 3)}
+    return {
+        doc: {term: _NUMBER_IN_NAME if _has_digit(term) else 1.0 for term in terms & few}
+        for doc, terms in titles.items()
+    }
 
 
 def _centrality(terms: Sequence[frozenset[str]]) -> list[float]:
@@ -661,21 +760,17 @@ def _quoted(picked: Sequence[Candidate], index_of: Callable[[str], str]) -> tupl
             stretches[-1].append(c)
         else:
             stretches.append([c])
-    citations = tuple(
-        stretch[0].passage.cite(
-            stretch[0].start, stretch[-1].end, 1.0, number=number, index=index_of(stretch[0].passage.node_id)
-        )
-        for number, stretch in enumerate(stretches, start=1)
-    )
-    text = ""
-    before = ""
+    citations: list[Citation] = []
+    text = before = ""
     for number, stretch in enumerate(stretches, start=1):
+        passage, start, end = stretch[0].passage, stretch[0].start, stretch[-1].end
+        citations.append(passage.cite(start, end, 1.0, number=number, index=index_of(passage.node_id)))
         for line in map(shown, (c.text for c in stretch)):
             # A table row reads better on a line of its own.
             gap = "\n" if line.startswith("|") or before.startswith("|") else " "
             text += f"{gap if text else ''}{line} [{number}]"
             before = line
-    return text, citations
+    return text, tuple(citations)
 
 
 def quoted_checks(text: str, citations: Sequence[Citation]) -> tuple[SentenceCheck, ...]:
@@ -721,7 +816,5 @@ def _in_reading_order(picked: Sequence[Candidate]) -> list[Candidate]:
     """Documents by the best rank among the chosen sentences, sentences by their place in the document."""
     rank: dict[str, int] = {}
     for c in picked:
-        rank[c.passage.doc_id] = min(rank.get(c.passage.doc_id, c.passage.number), c.passage.number)
-    return sorted(
-        picked, key=lambda c: (rank[c.passage.doc_id], c.passage.offset + c.start, c.passage.number, c.position)
-    )
+        rank[c.doc] = min(rank.get(c.doc, c.passage.number), c.passage.number)
+    return sorted(picked, key=lambda c: (rank[c.doc], c.passage.offset + c.start, c.passage.number, c.position))

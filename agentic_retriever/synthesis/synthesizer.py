@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypedDict, TypeVar
 
 from llama_index.core.schema import NodeWithScore, QueryBundle
+from typing_extensions import Unpack
 
 from agentic_retriever.errors import (
     BudgetExceededError,
@@ -28,14 +29,15 @@ from agentic_retriever.llm import (
     StreamsReplies,
     TierNeeds,
     estimate_tokens,
+    random_boundary,
     spent_on,
     without_thoughts,
 )
-from agentic_retriever.llm.prompts import NO_ANSWER, answer_prompt, not_found, occurs
-from agentic_retriever.schema import Attempt, Complexity, Confidence, Degradation, SentenceCheck, Tier, TierUsage, Usage
+from agentic_retriever.llm.prompts import NO_ANSWER, answer_prompt, not_found
+from agentic_retriever.schema import Complexity, Confidence, Degradation, Tier, TierUsage, Usage
 from agentic_retriever.synthesis.checking import CitedText, Unsupported, check_citations
 from agentic_retriever.synthesis.citations import read_markers
-from agentic_retriever.synthesis.confidence import confidence_score, is_answerable, is_written
+from agentic_retriever.synthesis.confidence import confidence_score, is_answerable
 from agentic_retriever.synthesis.context import (
     MAX_PASSAGES,
     ContextPassage,
@@ -45,23 +47,17 @@ from agentic_retriever.synthesis.context import (
     Synthesis,
     assemble,
 )
-from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer, quoted_checks
-from agentic_retriever.synthesis.question import coverage
+from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer, coverage, quoted_checks
 from agentic_retriever.text import Tokenizer, detect_language, split_sentences
 from agentic_retriever.threads import DeadlineCaller, guarded
 
 if TYPE_CHECKING:
     from llama_index.core.response_synthesizers import BaseSynthesizer
 
+# --- an answer by a model, with every citation looked up in the passage that it names -------------------------------
 
-# An answer by a model, with every citation looked up in the passage that it names.
-
-ANSWER_TOKENS: Final = 1_024
-"""Tokens of a model's window that are kept for its answer."""
-
-MAX_ANSWER_CHARS: Final = 10_000
-"""Longer answers are cut, and say so."""
-
+ANSWER_TOKENS: Final = 1_024  # of a model's window, kept for its answer
+MAX_ANSWER_CHARS: Final = 10_000  # longer answers are cut, and say so
 _DRAWS: Final = 4
 _DEFAULT_S: Final = 60.0
 _BLANK: Final = "Empty Response"  # what LlamaIndex says when its model said nothing
@@ -93,13 +89,9 @@ class LLMAnswer:
     passages: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    """One question ready for a model: the passages that it reads, and how to have its reply at once or in pieces."""
-
-    passages: Sequence[ContextPassage]
-    whole: Callable[[], LLMReply]
-    streamed: Callable[[], ReplyStream] | None = None
+Passages = Sequence[ContextPassage]
+# One question ready for a model: the passages that it reads, and how to have its reply at once or in pieces.
+_Ask = tuple[Passages, Callable[[], LLMReply], Callable[[], ReplyStream] | None]
 
 
 class _Writer(ABC):
@@ -110,19 +102,13 @@ class _Writer(ABC):
 
     @abstractmethod
     def _ask(
-        self,
-        query: str,
-        passages: Sequence[ContextPassage],
-        language: str,
-        timeout_s: float | None,
-        needs: TierNeeds | None,
-    ) -> _Ask:
-        """Prepare the question."""
+        self, query: str, passages: Passages, language: str, timeout_s: float | None, needs: TierNeeds | None
+    ) -> _Ask: ...
 
     def write(
         self,
         query: str,
-        passages: Sequence[ContextPassage],
+        passages: Passages,
         *,
         language: str = "und",
         timeout_s: float | None = None,
@@ -131,20 +117,15 @@ class _Writer(ABC):
         control: StreamControl | None = None,
     ) -> Generator[str, None, LLMAnswer]:
         """Answer a question from passages: piece by piece where the model can and ``control`` is given to end it."""
-        ask = self._ask(query, passages, language, timeout_s, needs)
-        check = partial(
-            check_citations,
-            passages=ask.passages,
-            language=language,
-            index_of=index_of,
-            unsupported=self._unsupported,
-        )
-        shown = StreamedText(check, len(ask.passages), whole_sentences=self._unsupported == "drop")
-        if control is not None and ask.streamed is not None:
-            reply = yield from _shown(ask.streamed(), shown, control)
+        read, whole, streamed = self._ask(query, passages, language, timeout_s, needs)
+        policy = self._unsupported
+        check = partial(check_citations, passages=read, language=language, index_of=index_of, unsupported=policy)
+        shown = StreamedText(check, len(read), whole_sentences=policy == "drop")
+        if control is not None and streamed is not None:
+            reply = yield from _shown(streamed(), shown, control)
         else:
-            reply = ask.whole()
-        answer = _read_answer(reply, check, len(ask.passages))
+            reply = whole()
+        answer = _read_answer(reply, check, len(read))
         rest = shown.finish(answer.cited.text) if answer.cited is not None else ""
         if rest:
             yield rest
@@ -155,34 +136,23 @@ class LLMSynthesizer(_Writer):
     """Asks a model for a cited answer."""
 
     def __init__(
-        self,
-        client: ModelClient,
-        *,
-        boundary: Callable[[], str] = lambda: secrets.token_hex(8),
-        unsupported: Unsupported = "flag",
+        self, client: ModelClient, *, boundary: Callable[[], str] = random_boundary, unsupported: Unsupported = "flag"
     ) -> None:
         super().__init__(unsupported)
         self.client = client
         self._boundary = boundary
 
     def _ask(
-        self,
-        query: str,
-        passages: Sequence[ContextPassage],
-        language: str,
-        timeout_s: float | None,
-        needs: TierNeeds | None,
+        self, query: str, passages: Passages, language: str, timeout_s: float | None, needs: TierNeeds | None
     ) -> _Ask:
         client = self.client
         prompt, given = self._prompt(query, passages, language)
         whole = partial(client.complete, prompt, timeout_s=timeout_s, needs=needs)
         if isinstance(client, StreamsReplies):
-            return _Ask(given, whole, partial(client.stream, prompt, timeout_s=timeout_s, needs=needs))
-        return _Ask(given, whole)
+            return given, whole, partial(client.stream, prompt, timeout_s=timeout_s, needs=needs)
+        return given, whole, None
 
-    def _prompt(
-        self, query: str, passages: Sequence[ContextPassage], language: str
-    ) -> tuple[str, Sequence[ContextPassage]]:
+    def _prompt(self, query: str, passages: Passages, language: str) -> tuple[str, Passages]:
         """Write the prompt with as many passages, best first, as the models' window holds beside the answer."""
         room = self.client.context_tokens - ANSWER_TOKENS
         for count in range(len(passages), 0, -1):
@@ -191,12 +161,11 @@ class LLMSynthesizer(_Writer):
                 return prompt, passages[:count]
         return self._framed(query, (), language), ()
 
-    def _framed(self, query: str, passages: Sequence[ContextPassage], language: str) -> str:
+    def _framed(self, query: str, passages: Passages, language: str) -> str:
         given = [(p.number, p.header, p.text) for p in passages]
         for _ in range(_DRAWS):
-            boundary = self._boundary()
-            if not occurs(boundary, query, given):
-                return answer_prompt(query, given, language, boundary)
+            with suppress(SynthesisError):  # the boundary occurs in the texts
+                return answer_prompt(query, given, language, self._boundary())
         raise SynthesisError(f"{_DRAWS} boundaries in a row occur in the texts; pass a better source of randomness")
 
 
@@ -235,16 +204,17 @@ class ForeignSynthesizer(_Writer):
     def _ask(
         self,
         query: str,
-        passages: Sequence[ContextPassage],
+        passages: Passages,
         language: str,  # noqa: ARG002 - its own prompt says in which language to write
         timeout_s: float | None,
         needs: TierNeeds | None,
     ) -> _Ask:
         if needs is not None and needs.budget.max_usd is not None:
             raise BudgetExceededError(f"what {self.client.model} costs is not known, so a budget in USD forbids it")
-        return _Ask(passages, partial(self._reply, query, passages, _DEFAULT_S if timeout_s is None else timeout_s))
+        timeout_s = _DEFAULT_S if timeout_s is None else timeout_s
+        return passages, partial(self._reply, query, passages, timeout_s), None
 
-    def _reply(self, query: str, passages: Sequence[ContextPassage], timeout_s: float) -> LLMReply:
+    def _reply(self, query: str, passages: Passages, timeout_s: float) -> LLMReply:
         nodes = [_numbered(passage) for passage in passages]
 
         def write() -> str:
@@ -276,7 +246,6 @@ def _numbered(passage: ContextPassage) -> NodeWithScore:
 
 
 def _read_answer(reply: LLMReply, check: Callable[[str], CitedText], passages: int) -> LLMAnswer:
-    """Read what a model answered."""
     text = without_thoughts(reply.text)
     if not text:
         raise LLMOutputError(f"{reply.tier.value} model {reply.model}: the reply is blank; take another model")
@@ -292,10 +261,7 @@ def _shown(stream: ReplyStream, shown: StreamedText, control: StreamControl) -> 
     with stream as pieces:
         control.watch(pieces)
         try:
-            for piece in pieces:
-                text = shown.feed(piece)
-                if text:
-                    yield text
+            yield from filter(None, map(shown.feed, pieces))
         except StreamBrokenError as err:
             if shown.shown:
                 raise
@@ -325,7 +291,6 @@ class StreamedText:
         self.shown = ""
 
     def feed(self, piece: str) -> str:
-        """Take a piece of the reply."""
         self._raw += piece
         text = without_thoughts(_OPEN_TAG.sub("", self._raw))
         if _may_refuse(text):
@@ -338,11 +303,15 @@ class StreamedText:
         if len(sentences) != self._finished + 1:
             self._finished = len(sentences) - 1
             self._base = self._before(text, last)
-        return self._more(self._base.rstrip() if self._whole else self._base + last)
+        return self.finish(self._base.rstrip() if self._whole else self._base + last)
 
     def finish(self, final: str) -> str:
-        """Return what is left to show of the finished text."""
-        return self._more(final)
+        """Return what is left to show of a text."""
+        if not final.startswith(self.shown):
+            return ""
+        more = final[len(self.shown) :]
+        self.shown = final
+        return more
 
     def _before(self, text: str, last: str) -> str:
         """The finished text up to the sentence that is still being written."""
@@ -352,13 +321,6 @@ class StreamedText:
         at = cited.rfind(last)
         return cited[:at] if at >= 0 else self._base
 
-    def _more(self, target: str) -> str:
-        if not target.startswith(self.shown):
-            return ""
-        more = target[len(self.shown) :]
-        self.shown = target
-        return more
-
 
 def _may_refuse(text: str) -> bool:
     """Tell whether a text is, or may still become, the word for "no answer"."""
@@ -366,13 +328,20 @@ def _may_refuse(text: str) -> bool:
     return begun.startswith(_REFUSAL) or _REFUSAL.startswith(begun)
 
 
-MAX_READ_CHARS: Final = 200_000
-"""Most text that the extractor reads, in characters; lower-ranked nodes are left out."""
+# --- what stands around it: nothing is found, an extract answers, or a model ----------------------------------------
 
+MAX_READ_CHARS: Final = 200_000  # most text that the extractor reads; lower-ranked nodes are left out
 _FAILURES: Final = (LLMError, DeadlineExceededError, SynthesisError)
 
-IndexOf = Callable[[str], str] | Mapping[str, str] | None
-"""What gives the name of the index of a node, or their names by node id."""
+
+class Asked(TypedDict, total=False):
+    """What may be said of a question beside its nodes."""
+
+    complexity: Complexity
+    language: str | None  # ISO 639-1; without it, the one that is detected
+    evidence: Evidence | None
+    limits: Limits | None
+    index_of: Callable[[str], str] | Mapping[str, str] | None  # The name of the index of a node, by the node's id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,6 +350,7 @@ class _Task:
 
     query: str
     language: str
+    limits: Limits
     evidence: Evidence
     index_of: Callable[[str], str]
     passages: tuple[ContextPassage, ...]
@@ -388,12 +358,10 @@ class _Task:
     extraction: Extraction
     complexity: Complexity
 
-    def score(self, *, coverage: float, support: float) -> float:
-        """Return the confidence in an answer."""
-        features = self.extraction.features(unknown_share=self.evidence.unknown_share)
-        return confidence_score(
-            coverage=coverage, relevance=self.evidence.relevance, support=support, features=features
-        )
+    def confidence(self, *, coverage: float, support: float) -> float:
+        near, unknown = self.evidence.relevance, self.evidence.unknown_share
+        features = replace(self.extraction.features, coverage=coverage, relevance=near, unknown_share=unknown)
+        return confidence_score(features, support=support)
 
 
 class Synthesizer:
@@ -412,48 +380,22 @@ class Synthesizer:
         self._threshold = answer_threshold
         self._clock = clock
 
-    def synthesize(
-        self,
-        query: str,
-        nodes: Sequence[NodeWithScore],
-        *,
-        complexity: Complexity = Complexity.SIMPLE,
-        language: str | None = None,
-        evidence: Evidence | None = None,
-        limits: Limits | None = None,
-        index_of: IndexOf = None,
-    ) -> Synthesis:
+    def synthesize(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> Synthesis:
         """Answer a question from nodes."""
-        task = self._task(query, nodes, complexity, language, evidence or Evidence(), index_of)
-        return drained(self._answer(task, limits or Limits(), in_pieces=False))
+        return drained(self._answer(self._task(query, nodes, **asked), in_pieces=False))
 
     def stream(
-        self,
-        query: str,
-        nodes: Sequence[NodeWithScore],
-        *,
-        complexity: Complexity = Complexity.SIMPLE,
-        language: str | None = None,
-        evidence: Evidence | None = None,
-        limits: Limits | None = None,
-        index_of: IndexOf = None,
+        self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]
     ) -> Generator[str, None, Synthesis]:
         """Answer piece by piece; arguments and result as :meth:`synthesize`."""
-        task = self._task(query, nodes, complexity, language, evidence or Evidence(), index_of)
-        return (yield from self._answer(task, limits or Limits(), in_pieces=True))
+        return (yield from self._answer(self._task(query, nodes, **asked), in_pieces=True))
 
-    def _task(
-        self,
-        query: str,
-        nodes: Sequence[NodeWithScore],
-        complexity: Complexity,
-        language: str | None,
-        evidence: Evidence,
-        index_of: IndexOf,
-    ) -> _Task:
+    def _task(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> _Task:
+        index_of, evidence = asked.get("index_of"), asked.get("evidence") or Evidence()
         names: Mapping[str, str] = {} if index_of is None or callable(index_of) else index_of
         named = index_of if callable(index_of) else lambda node_id: names.get(node_id, "")
-        language = language or detect_language(query)
+        language = asked.get("language") or detect_language(query)
+        complexity = asked.get("complexity", Complexity.SIMPLE)
         passages = assemble(nodes, max_chars=MAX_READ_CHARS)
         extraction = self._extractive.extract(
             query,
@@ -466,6 +408,7 @@ class Synthesizer:
         return _Task(
             query=query,
             language=language,
+            limits=asked.get("limits") or Limits(),
             evidence=evidence,
             index_of=named,
             passages=passages,
@@ -474,108 +417,91 @@ class Synthesizer:
             complexity=complexity,
         )
 
-    def _answer(self, task: _Task, limits: Limits, *, in_pieces: bool) -> Generator[str, None, Synthesis]:
-        done = self._without_model(task, limits)
-        if done is not None or self._llm is None:
-            done = done or _extracted(task)
-            yield done.text
-            return done
+    def _answer(self, task: _Task, *, in_pieces: bool) -> Generator[str, None, Synthesis]:
+        llm = self._llm if task.limits.budget.may_ask else None
+        found, features = task.extraction, task.extraction.features
+        score = task.confidence(
+            coverage=features.coverage if llm is None else features.reachable or 0.0,
+            support=found.support if llm is None else 1.0,
+        )
+        if not is_answerable(found.text, score, threshold=self._threshold, asks_model=llm is not None):
+            done = _nothing_found(task, score if found.text else 0.0)
+        elif llm is None:
+            done = _extracted(task)
+        else:
+            return (yield from self._ask_model(task, llm, in_pieces=in_pieces))
+        yield done.text
+        return done
+
+    def _ask_model(
+        self, task: _Task, llm: LLMSynthesizer | ForeignSynthesizer, *, in_pieces: bool
+    ) -> Generator[str, None, Synthesis]:
+        limits = task.limits
         most = MAX_PASSAGES[task.complexity] if limits.max_passages is None else limits.max_passages
         passages = assemble([p.node for p in task.passages], max_chars=limits.max_chars, max_passages=most)
+        needs = TierNeeds(
+            complexity=task.complexity,
+            context_chars=sum(len(passage.text) for passage in passages),
+            force_cloud=limits.force_cloud,
+            budget=limits.budget,
+        )
         started = self._clock()
         try:
-            answer = yield from self._llm.write(
+            answer = yield from llm.write(
                 task.query,
                 passages,
                 language=task.language,
                 timeout_s=limits.timeout_s,
-                needs=TierNeeds(
-                    complexity=task.complexity,
-                    context_chars=sum(len(passage.text) for passage in passages),
-                    force_cloud=limits.force_cloud,
-                    budget=limits.budget,
-                ),
+                needs=needs,
                 index_of=task.index_of,
                 control=(limits.control or StreamControl()) if in_pieces else None,
             )
         except StreamBrokenError:
             raise
         except _FAILURES as err:
-            usage = _usage_of_failure(self._llm.client, err)
-            done = _extracted(task, failure=err, usage=usage, llm_ms=self._since(started))
-            yield done.text
-            return done
-        done = _answered(task, answer, self._since(started))
-        if done.tier is Tier.NONE:
+            done = replace(_extracted(task, err), usage=_usage_of_failure(llm.client, err))
+        else:
+            done = _answered(task, answer)
+        done = replace(done, llm_ms=(self._clock() - started) * 1_000)
+        if done.tier in {Tier.NONE, Tier.EXTRACTIVE}:
             yield done.text
         return done
 
-    def _without_model(self, task: _Task, limits: Limits) -> Synthesis | None:
-        """Answer what needs no model: nothing found, or no model to ask."""
-        extraction = task.extraction
-        asks_model = self._llm is not None and limits.budget.may_ask
-        if asks_model:
-            score = task.score(coverage=extraction.reachable, support=1.0)
-        else:
-            score = task.score(coverage=extraction.coverage, support=extraction.support)
-        if not is_answerable(extraction.text, score, threshold=self._threshold, asks_model=asks_model):
-            return _nothing_found(task, score if extraction.text else 0.0)
-        return None if asks_model else _extracted(task)
 
-    def _since(self, started: float) -> float:
-        return (self._clock() - started) * 1_000
-
-
-# --- the ways in which synthesis ends: nothing found, an extract, or an answer by a model ----------------------------
-
-
-def _nothing_found(
-    task: _Task,
-    score: float,
-    reply: LLMReply | None = None,
-    llm_ms: float = 0.0,
-    checks: tuple[SentenceCheck, ...] = (),
-) -> Synthesis:
+def _nothing_found(task: _Task, score: float) -> Synthesis:
     return Synthesis(
         text=not_found(task.language),
         tier=Tier.NONE,
-        usage=Usage() if reply is None else Usage(reply.spent),
         confidence=Confidence.of(score),
         degraded=task.extraction.degraded,
-        llm_ms=llm_ms,
         language=task.language,
-        checks=checks,
-        attempts=() if reply is None else reply.attempts,
     )
 
 
-def _extracted(
-    task: _Task, *, failure: Exception | None = None, usage: Usage | None = None, llm_ms: float = 0.0
-) -> Synthesis:
+def _extracted(task: _Task, failure: Exception | None = None) -> Synthesis:
     """Answer with the sentences that were found, the failure of the model noted where there was one."""
     found = task.extraction
     fallback = Degradation(step="synthesis.llm", reason=str(failure), fallback="extractive")
-    attempts: tuple[Attempt, ...] = tuple(getattr(failure, "attempts", ()))
+    score = task.confidence(coverage=found.features.coverage, support=found.support)
     return Synthesis(
         text=found.text,
         citations=found.citations,
         tier=Tier.EXTRACTIVE,
-        usage=usage or Usage(),
-        confidence=Confidence.of(task.score(coverage=found.coverage, support=found.support)),
+        confidence=Confidence.of(score),
         degraded=(*found.degraded, *((fallback,) if failure else ())),
-        llm_ms=llm_ms,
         language=task.language,
         checks=quoted_checks(found.text, found.citations),
-        attempts=attempts,
+        attempts=tuple(getattr(failure, "attempts", ())),
     )
 
 
-def _answered(task: _Task, answer: LLMAnswer, llm_ms: float) -> Synthesis:
+def _answered(task: _Task, answer: LLMAnswer) -> Synthesis:
     """Put what a model answered together with what is known of it."""
     reply, cited = answer.reply, answer.cited
-    if cited is None or not is_written(cited.text):
+    if cited is None or not cited.text:  # the model saw no answer, or the passages support nothing of what it wrote
         checks = () if cited is None else cited.checks
-        return _nothing_found(task, 0.0, reply, llm_ms, checks)  # below every threshold for answering
+        nothing = _nothing_found(task, 0.0)  # below every threshold for answering
+        return replace(nothing, usage=Usage(reply.spent), checks=checks, attempts=reply.attempts)
     quotes = "\n".join(f"{c.title}\n{c.section}\n{c.quote}" for c in cited.citations)
     covered = coverage(task.extraction.weights, frozenset(Tokenizer(task.language).tokens(quotes)))
     return Synthesis(
@@ -583,9 +509,8 @@ def _answered(task: _Task, answer: LLMAnswer, llm_ms: float) -> Synthesis:
         citations=cited.citations,
         tier=reply.tier,
         usage=Usage(reply.spent),
-        confidence=Confidence.of(task.score(coverage=covered, support=cited.support)),
+        confidence=Confidence.of(task.confidence(coverage=covered, support=cited.support)),
         degraded=(*task.extraction.degraded, *_degraded(reply)),
-        llm_ms=llm_ms,
         language=task.language,
         nodes_left_out=task.nodes - answer.passages,
         checks=cited.checks,
@@ -594,22 +519,21 @@ def _answered(task: _Task, answer: LLMAnswer, llm_ms: float) -> Synthesis:
 
 
 def _degraded(reply: LLMReply) -> list[Degradation]:
-    found: list[Degradation] = []
-    failed = [attempt for attempt in reply.attempts if attempt.failure is not None]
-    if failed:
-        why, instead = "; ".join(map(str, failed)), f"{reply.tier.value} model {reply.model}"
-        found.append(Degradation(step="synthesis.tier", reason=why, fallback=instead))
-    if reply.truncated:
-        why = "the answer was cut off: output limit, filter, or a stream without an end"
-        found.append(Degradation(step="synthesis.llm", reason=why, fallback="truncated answer"))
-    if reply.prompt_cut:
-        why = "the server cut the prompt to its window"
-        found.append(Degradation(step="synthesis.prompt", reason=why, fallback="what it read"))
-    return found
+    failed = "; ".join(str(attempt) for attempt in reply.attempts if attempt.failure is not None)
+    cut = "the answer was cut off: output limit, filter, or a stream without an end"
+    rules = (
+        ("tier", failed, failed, f"{reply.tier.value} model {reply.model}"),
+        ("llm", reply.truncated, cut, "truncated answer"),
+        ("prompt", reply.prompt_cut, "the server cut the prompt to its window", "what it read"),
+    )
+    return [
+        Degradation(step=f"synthesis.{step}", reason=why, fallback=instead)
+        for step, holds, why, instead in rules
+        if holds
+    ]
 
 
 def _usage_of_failure(client: ModelClient | ForeignModel, err: Exception) -> Usage:
-    """Return the accounts of a call that brought nothing."""
     attempts = getattr(err, "attempts", None)
     if attempts is not None:
         return Usage(spent_on(attempts))

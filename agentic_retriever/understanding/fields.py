@@ -1,5 +1,4 @@
-"""What the words of a question are held against: how texts are folded, the lexicon of restrictions, names of people, and
-the dictionary of an index's own fields with all their values.
+"""What the words of a question are held against: the lexicon of restrictions, and the dictionary of an index's fields.
 
 The lexicon is the section ``filters`` of each language. Its phrases are written without regard to letter case and
 accents. Each kind of cue has a letter, so that a question becomes a short string over which small patterns run.
@@ -231,10 +230,9 @@ def parse_listed(name: str) -> PersonName | None:
     """Take apart ``Last, F. M.`` or ``First Last``."""
     if len(name) > 80 or not name[:1].isalpha():
         return None
-    if _LISTED.fullmatch(name):
+    if is_listed_form(name):
         family, _, given = name.partition(",")
-        few = len(family.split()) <= 4
-        return PersonName(_SUFFIX.sub("", folded(family)), tuple(_WORD.findall(folded(given)))) if few else None
+        return PersonName(_SUFFIX.sub("", folded(family)), tuple(_WORD.findall(folded(given))))
     if not name.isascii() and not name[0].isupper():  # scripts without capitals
         return None
     if not _PLAIN.fullmatch(name) or not all(word[0].isupper() or word in _PARTICLES for word in name.split()):

@@ -83,8 +83,12 @@ class Restriction:
 
 def in_reading_order(clauses: Iterable[Clause]) -> tuple[Clause, ...]:
     """Sort clauses by where they begin and end in the question, those that stand nowhere in it first."""
-    spanned = [(clause.spans or ((0, 0),), clause) for clause in clauses]
-    return tuple(c for _, c in sorted(spanned, key=lambda pair: (pair[0][0][0], pair[0][-1][1], pair[1].say)))
+
+    def place(clause: Clause) -> tuple[int, int, str]:
+        spans = clause.spans or ((0, 0),)
+        return spans[0][0], spans[-1][1], clause.say
+
+    return tuple(sorted(clauses, key=place))
 
 
 def one_of(field: str, values: Iterable[str | float], *, negated: bool = False) -> Restriction:
@@ -194,7 +198,6 @@ _WITH_OTHERS: Final = re.compile(r"V(?:(?:,?[AC]|,)[IGFJ]{0,3}V){0,30},?L")
 _LISTED: Final = re.compile(r"V(?:(?:,?[AC]|,)[IGFJ]{0,3}V){1,30}")
 _EITHER: Final = re.compile(r"V(?:,?C[IGFJ]{0,3}V){1,30}")
 _TOPIC: Final = re.compile(r"\?[IGFJAB]{0,3}V(?:(?:,?[AC]|,)?[IGFJ]{0,3}V){0,30}|V(?:(?:,?[AC]|,)[IGFJ]{0,3}V){0,30}\?")
-_NEGATED_FLAG: Final = "false"
 
 
 def _restrict_values(question: Question, stream: Stream) -> list[Clause]:
@@ -207,7 +210,7 @@ def _restrict_values(question: Question, stream: Stream) -> list[Clause]:
         group = [at for at in _values_in(match) if at not in negated | open_lists]
         either = [value_at[at] for at in group]
         if len(group) > 1 and len({ref.field for value in either for ref in value.refs}) > 1:
-            clauses.append(_clause(question, _any_value(either), either))
+            clauses.append(_clause(question, _valued(either, negated=False), either))
             alone = [at for at in alone if at not in group]
     by_fields: dict[tuple[tuple[str, ...], bool], list[NamedValue]] = {}
     for at in alone:
@@ -215,8 +218,7 @@ def _restrict_values(question: Question, stream: Stream) -> list[Clause]:
         by_fields.setdefault((fields, at in negated), []).append(value_at[at])
     for (_, is_negated), members in by_fields.items():
         joined = _surest(members)
-        restriction = _no_value(joined) if is_negated else _any_value(joined)
-        clauses.append(_clause(question, restriction, joined))
+        clauses.append(_clause(question, _valued(joined, negated=is_negated), joined))
     return clauses
 
 
@@ -246,22 +248,16 @@ def _values_in(match: re.Match[str]) -> list[int]:
     return [at for at, symbol in enumerate(match[0], match.start()) if symbol == "V"]
 
 
-def _any_value(values: Sequence[NamedValue]) -> Restriction:
-    wanted: dict[str, list[str]] = {}
+def _valued(values: Sequence[NamedValue], *, negated: bool) -> Restriction:
+    """Accept or refuse some values; a flag that is refused shall be false instead."""
+    flags: set[str] = set()
+    said: dict[str, list[str]] = {}
     for ref in (ref for value in values for ref in value.refs):
-        wanted.setdefault(ref.field, []).extend(ref.originals)
-    return any_of([one_of(field, originals) for field, originals in wanted.items()])
-
-
-def _no_value(values: Sequence[NamedValue]) -> Restriction:
-    """Refuse some values; a flag shall be false instead."""
-    refs = [ref for value in values for ref in value.refs]
-    flags = {ref.field for ref in refs if ref.how == "flag"}
-    refused: dict[str, list[str]] = {}
-    for ref in refs:
-        refused.setdefault(ref.field, []).extend((_NEGATED_FLAG,) if ref.how == "flag" else ref.originals)
-    parts = [one_of(field, words, negated=field not in flags) for field, words in refused.items()]
-    return any_of(parts, FilterCondition.AND)
+        off = negated and ref.how == "flag"
+        flags |= {ref.field} if off else set()
+        said.setdefault(ref.field, []).extend(("false",) if off else ref.originals)
+    parts = [one_of(field, words, negated=negated and field not in flags) for field, words in said.items()]
+    return any_of(parts, FilterCondition.AND if negated else FilterCondition.OR)
 
 
 # --- what quantities and times share --------------------------------------------------------------------------------

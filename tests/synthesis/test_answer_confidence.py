@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_retriever.errors import ConfigError
 from agentic_retriever.synthesis import AnswerFeatures, ConfidenceModel, confidence_score, unknown_share
 from agentic_retriever.synthesis.confidence import SIGNS, default_model
 
@@ -31,40 +30,35 @@ FEATURES = st.builds(
 
 
 def test_good_evidence_is_high_and_none_is_not_found():
-    good = AnswerFeatures(coverage=1, reachable=1, absent=0, missing_code=0, unknown_share=0)
-    assert confidence_score(coverage=1, relevance=0.98, support=1, features=good) >= 0.75
-    none = AnswerFeatures(coverage=0, reachable=0, absent=1, missing_code=1, unknown_share=1)
-    assert confidence_score(coverage=0, relevance=0.02, support=1, features=none) < 0.1
-    assert confidence_score(coverage=1, relevance=None, support=1) > 0.75
-    assert confidence_score(coverage=0, relevance=None, support=1) < 0.5
+    good = AnswerFeatures(coverage=1, relevance=0.98, reachable=1, absent=0, missing_code=0, unknown_share=0)
+    assert confidence_score(good, support=1) >= 0.75
+    none = AnswerFeatures(coverage=0, relevance=0.02, reachable=0, absent=1, missing_code=1, unknown_share=1)
+    assert confidence_score(none, support=1) < 0.1
+    assert confidence_score(AnswerFeatures(coverage=1), support=1) > 0.75
+    assert confidence_score(AnswerFeatures(coverage=0), support=1) < 0.5
 
 
 def test_support_scales_the_score():
-    full = confidence_score(coverage=1, relevance=0.9, support=1)
-    assert confidence_score(coverage=1, relevance=0.9, support=0) == pytest.approx(0.4 * full)
+    features = AnswerFeatures(coverage=1, relevance=0.9)
+    assert confidence_score(features, support=0) == pytest.approx(0.4 * confidence_score(features, support=1))
 
 
 @given(st.floats(), st.none() | st.floats(), st.floats(), FEATURES)
 def test_any_numbers_give_a_score_in_range(coverage, relevance, support, features):
-    score = confidence_score(coverage=coverage, relevance=relevance, support=support, features=features)
-    assert 0.0 <= score <= 1.0
+    given_features = replace(features, coverage=coverage, relevance=relevance)
+    assert 0.0 <= confidence_score(given_features, support=support) <= 1.0
 
 
 @given(FEATURES, UNIT, UNIT)
 def test_better_evidence_never_lowers_it(features, support, value):
-    def score(changed: AnswerFeatures, support: float) -> float:
-        return confidence_score(
-            coverage=changed.coverage, relevance=changed.relevance, support=support, features=changed
-        )
-
-    base = score(features, support)
-    assert score(features, max(support, value)) >= base - 1e-9
+    base = confidence_score(features, support=support)
+    assert confidence_score(features, support=max(support, value)) >= base - 1e-9
     for name in ("coverage", "relevance", "reachable", "absent", "missing_code", "unknown_share"):
         old = getattr(features, name)
         if old is None:
             continue
         better = min(old, value) if SIGNS.get(name, 1) < 0 else max(old, value)
-        assert score(replace(features, **{name: better}), support) >= base - 1e-9
+        assert confidence_score(replace(features, **{name: better}), support=support) >= base - 1e-9
 
 
 @pytest.fixture(scope="module")
@@ -126,16 +120,10 @@ def test_a_model_turns_into_json_and_back():
 
 @pytest.mark.parametrize(
     "given",
-    [
-        {},
-        {"intercept": "x", "weights": {}, "neutral": {}},
-        {"intercept": 0, "weights": {"nonsense": 1}, "neutral": {}},
-        {"intercept": 0, "weights": {"reachable": float("nan")}, "neutral": {}},
-        {"intercept": 0, "weights": [1], "neutral": {}},
-    ],
+    [{}, *({"intercept": 0, "weights": {}, "neutral": {}} | bad for bad in ({"intercept": "x"}, {"weights": [1]}))],
 )
 def test_a_model_that_cannot_be_read_is_refused(given):
-    with pytest.raises(ConfigError):
+    with pytest.raises(ValueError, match="ConfidenceModel"):
         ConfidenceModel.from_dict(given)
 
 
@@ -147,7 +135,7 @@ def test_the_shipped_weights_have_the_signs_that_are_fixed():
 
 def test_another_model_may_judge():
     lenient = ConfidenceModel(intercept=5.0, weights={}, neutral={})
-    assert confidence_score(coverage=0, relevance=0, support=1, model=lenient) > 0.99
+    assert confidence_score(AnswerFeatures(coverage=0, relevance=0), support=1, model=lenient) > 0.99
 
 
 def test_the_share_of_unknown_terms():

@@ -38,7 +38,7 @@ def test_the_sentence_that_answers_is_quoted(handbook):
     source = handbook[0].node.text
     assert source[citation.start : citation.end] == citation.quote
     assert (citation.title, citation.section, citation.page, citation.score) == ("Travel", "2 > 2.1", 3, 1.0)
-    assert found.coverage == 1.0
+    assert found.features.coverage == 1.0
     assert found.support == 1.0
 
 
@@ -185,11 +185,11 @@ def test_a_sentence_that_points_back_brings_the_one_before_it():
 
 def test_signs_of_an_answer_that_is_not_there(handbook):
     found = extract("What does form Q-77 cost in Bolivia?", handbook)
-    assert found.missing_code
-    assert found.absent > 0.5
+    assert found.features.missing_code
+    assert found.features.absent > 0.5
     near = extract("How much is the daily allowance for meals in Germany?", handbook)
-    assert (near.missing_code, near.absent, near.foreign) == (False, 0.0, False)
-    assert extract("¿Cuánto es la dieta diaria para las comidas del viaje?", handbook, "es").foreign
+    assert (near.features.missing_code, near.features.absent, near.features.foreign) == (False, 0.0, False)
+    assert extract("¿Cuánto es la dieta diaria para las comidas del viaje?", handbook, "es").features.foreign
 
 
 def test_reading_order_is_documents_by_rank_then_place():
@@ -218,7 +218,7 @@ def test_without_a_shared_term_the_best_node_begins_with_low_support():
     found = extract("Wozu dient das?", nodes, "de")
     assert found.text == "First one. [1] Second one. [1]"
     assert found.support < 0.5
-    assert found.coverage == 0.0
+    assert found.features.coverage == 0.0
 
 
 @pytest.mark.parametrize("query", ["", "   ", "???", "\ud800", "x" * 100_000, "[1] {0} %s"])
@@ -232,7 +232,7 @@ def test_only_headings_are_better_than_nothing():
 
 def test_no_passage_gives_nothing():
     found = extract("q", [])
-    assert (found.text, found.citations, found.coverage, found.reachable) == ("", (), 0.0, 0.0)
+    assert (found.text, found.citations, found.features.coverage, found.features.reachable) == ("", (), 0.0, 0.0)
 
 
 def test_a_sources_own_reference_cannot_pass_for_a_citation():
@@ -330,9 +330,9 @@ def test_quotes_are_exact_and_every_sentence_stands_in_its_quote(sources, query,
     assert {int(n) for n in re.findall(r"\[(\d+)\]", found.text)} == set(quotes)
     for sentence, number in parts(found):
         assert collapsed(sentence) in quotes[number]
-    assert 0.0 <= found.coverage <= 1.0
-    assert found.coverage <= 1.0 >= found.reachable >= 0.0
-    assert 0.0 <= found.absent <= 1.0
+    assert 0.0 <= found.features.coverage <= 1.0
+    assert found.features.coverage <= 1.0 >= found.features.reachable >= 0.0
+    assert 0.0 <= found.features.absent <= 1.0
     said = [sentence for sentence, _ in parts(found)]
     assert len(said) == len(set(said))
 

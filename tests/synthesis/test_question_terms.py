@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentic_retriever.synthesis.question import Question, coverage
+from agentic_retriever.synthesis.extractive import NUMERIC, Question, coverage
 from agentic_retriever.text import Tokenizer
 
 
@@ -15,7 +15,7 @@ from agentic_retriever.text import Tokenizer
     ],
 )  # fmt: skip
 def test_questions_for_a_number_are_seen(query, asks):
-    assert Question.of(query, Tokenizer()).asks_number is asks
+    assert bool(Question.of(query, Tokenizer()).kinds & NUMERIC) is asks
 
 
 def test_asking_words_of_unspaced_scripts_are_no_terms():
