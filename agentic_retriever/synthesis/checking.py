@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -26,19 +26,15 @@ from agentic_retriever.text.names import find_names, foreign_thai_names
 from agentic_retriever.text.numbers import BUDDHIST, Date, Number, agrees, has_percent
 from agentic_retriever.text.scripts import character_class
 
-# Whether passages support a sentence, decided by rules without a model.
+# --- whether passages support a sentence, decided by rules without a model ------------------------------------------
 #
 # A sentence is supported when it is verbatim in a passage, or when its words are near enough to a few segments of the
 # cited passages and nothing of what can be compared exactly speaks against it: its numbers, dates and names are there,
-# it
-# is not negated where the source is not, and no part of it is missing from the source altogether.
+# it is not negated where the source is not, and no part of it is missing from the source altogether.
 
+# Least likeness of a sentence to its grounds, in [0, 1]; fixed on the first half of the cases in docs/answers.md.
 SUPPORTED_FROM: Final = 0.56
-"""Least likeness of a sentence to its grounds, in [0, 1]; fixed on the first half of the cases in docs/answers.md."""
-
-FLAWED_CAP: Final = 0.3
-"""Highest score of a sentence that is not supported."""
-
+FLAWED_CAP: Final = 0.3  # highest score of a sentence that is not supported
 TOO_FAR: Final = "too far from the text"
 _OTHER_SCRIPT: Final = "in another script than the source: only numbers and names can be compared"
 _MAX_PROBLEMS: Final = 5
@@ -46,7 +42,6 @@ _MAX_PROBLEMS: Final = 5
 _MAX_STRAY_WORDS: Final = 3
 _MAX_STRAY_CHARS: Final = {"thai": 14, "han": 7}
 _GRAM: Final = {"thai": 4, "han": 2}
-
 _UNIT: Final = re.compile(r"[\s-]*([^\W\d_]{1,20})")
 _ENUMERATION: Final = re.compile(r"^\s*(?:[-*•]\s*)?\(?\d{1,2}[.)]\s+")
 _WORD: Final = re.compile(r"\S+")
@@ -57,7 +52,6 @@ _RUN: Final = re.compile(
 
 
 def unsupported_sentence(sentence: str, problem: str) -> SentenceCheck:
-    """The check of a sentence that nothing supports."""
     return SentenceCheck(start=0, end=len(sentence), text=sentence, supported=False, score=0.0, problems=(problem,))
 
 
@@ -72,13 +66,13 @@ def judge(sentence: str, matchers: Sequence[PassageMatcher], tokenizer: Tokenize
         return unsupported_sentence(sentence, "no passage is cited")
     likeness = _likeness(said, grounds)
     problems = _problems_of(said, grounds)
-    if not _comparable(sentence, grounds):
+    scripts = {dominant_script(segment.text) for segment in grounds.core}
+    if dominant_script(sentence) not in scripts and any(map(str.isalpha, sentence)):
         problems.append(_OTHER_SCRIPT)
     elif likeness < SUPPORTED_FROM:
         problems.append(TOO_FAR)
-    elif not problems:
-        stray = _longest_unmatched(said, grounds)
-        problems += [f"“{stray}” is not in the source"] if stray else []
+    elif not problems and (stray := _longest_unmatched(said, grounds)):
+        problems.append(f"“{stray}” is not in the source")
     score = min(FLAWED_CAP if problems else 0.99, likeness)
     return replace(whole, supported=not problems, score=score, problems=tuple(problems))
 
@@ -93,16 +87,10 @@ def _likeness(said: Facts, grounds: Grounds) -> float:
     return (share + ratio) / 2
 
 
-def _comparable(sentence: str, grounds: Grounds) -> bool:
-    scripts = {dominant_script(segment.text) for segment in grounds.core}
-    return dominant_script(sentence) in scripts or not any(char.isalpha() for char in sentence)
-
-
 # --- what speaks against a sentence: a number, date or name that its source lacks, or the opposite ----------------
 
 
 def _problems_of(said: Facts, grounds: Grounds) -> list[str]:
-    """Name what speaks against a sentence."""
     found = [f"date {date.text} is not in the source" for date in _foreign_dates(said, grounds)]
     found += [f"number {number.text} is not in the source" for number in _foreign_numbers(said, grounds)]
     found += [f"name {name} is not in the source" for name in _foreign_names(said, grounds)]
@@ -129,12 +117,10 @@ def _foreign_dates(said: Facts, grounds: Grounds) -> Iterator[Date]:
 def _foreign_numbers(said: Facts, grounds: Grounds) -> Iterator[Number]:
     skip = _ENUMERATION.match(said.text)
     begin = skip.end() if skip else 0
-    in_dates = [(date.start, date.end) for date in said.dates if date.complete]
     for number in said.numbers:
-        dated = any(start <= number.start < end for start, end in in_dates)
-        if number.start < begin or dated or (number.word and number.value in ("0", "1")):
-            continue
-        if not _has_number(number, said, grounds):
+        dated = any(date.start <= number.start < date.end for date in said.dates if date.complete)
+        passed = number.start < begin or dated or (number.word and number.value in ("0", "1"))
+        if not passed and not _has_number(number, said, grounds):
             yield number
 
 
@@ -156,20 +142,13 @@ def _in_part(number: Number, part: Facts) -> bool:
     if _is_year(number):
         wanted |= {str(int(number.value) + BUDDHIST), str(int(number.value) - BUDDHIST)}
     for other in part.numbers:
-        if number.power and other.power:
-            same = number.scaled == other.scaled
-        else:
-            same = other.value in wanted or other.scaled in wanted
-        if same and _same_kind(number, other, part):
+        scaled = number.power and other.power
+        same = number.scaled == other.scaled if scaled else not wanted.isdisjoint((other.value, other.scaled))
+        # A percentage is no count, unless the sign stands elsewhere, as in the head of a table.
+        elsewhere = number.percent and (has_percent(part.text) or part.text.startswith("|"))
+        if same and (number.percent == other.percent or elsewhere):
             return True
     return False
-
-
-def _same_kind(number: Number, other: Number, part: Facts) -> bool:
-    """A percentage is no count, unless the sign stands elsewhere, as in the head of a table."""
-    if number.percent == other.percent:
-        return True
-    return number.percent and (has_percent(part.text) or part.text.startswith("|"))
 
 
 def _rival(number: Number, other: Number, said: Facts, source: Facts) -> bool:
@@ -196,9 +175,8 @@ def _foreign_names(said: Facts, grounds: Grounds) -> Iterator[str]:
     close = (*grounds.core, *grounds.headers)
     near = frozenset().union(*(part.keys for part in close))
     terms = frozenset().union(*(part.terms for part in close))
-    dated = [(date.start, date.end) for date in said.dates]
     for name in find_names(said.text, said.tokenizer.language):
-        if name.opening or any(start <= name.start < end for start, end in dated) or name.key in near:
+        if name.opening or any(date.start <= name.start < date.end for date in said.dates) or name.key in near:
             continue
         stems = said.tokenizer.tokens(name.text)
         if not name.code and stems and terms.issuperset(stems):
@@ -207,22 +185,20 @@ def _foreign_names(said: Facts, grounds: Grounds) -> Iterator[str]:
         if rivals or not any(name.key in part.keys for part in grounds.whole):
             yield name.text
     yield from _swapped_opening(said, grounds)
-    joined = [part.text for part in grounds.whole] + [part.text for part in grounds.headers]
-    yield from foreign_thai_names(said.text, "\n".join(part.text for part in close), "\n".join(joined))
+    yield from foreign_thai_names(said.text, _joined(close), _joined((*grounds.whole, *grounds.headers)))
+
+
+def _joined(parts: Iterable[Facts]) -> str:
+    return "\n".join(part.text for part in parts)
 
 
 def _swapped_opening(said: Facts, grounds: Grounds) -> Iterator[str]:
     """The first word of a sentence that is otherwise the source's, where the source has a name."""
-    for name in find_names(said.text, said.tokenizer.language)[:1]:
-        source = grounds.core[0]
-        if not name.opening or name.key in source.keys:
-            continue
-        rest = said.text[name.end :]
-        rivals = find_names(source.text, said.tokenizer.language)[:1]
-        if not rivals or not rivals[0].opening or fuzz.partial_ratio(rest, source.text) < 95:
-            continue
-        names = frozenset().union(*(part.name_keys for part in grounds.whole))
-        if (False, rivals[0].key) in names:
+    source, language = grounds.core[0], said.tokenizer.language
+    for name, rival in zip(find_names(said.text, language)[:1], find_names(source.text, language)[:1], strict=False):
+        swapped = name.opening and rival.opening and name.key not in source.keys
+        swapped = swapped and fuzz.partial_ratio(said.text[name.end :], source.text) >= 95
+        if swapped and any((False, rival.key) in part.name_keys for part in grounds.whole):
             yield name.text
 
 
@@ -232,11 +208,8 @@ def _swapped_opening(said: Facts, grounds: Grounds) -> Iterator[str]:
 def _longest_unmatched(said: Facts, grounds: Grounds) -> str:
     """Find the longest stretch of a sentence that its passages do not have, if it is too long to be mere wording."""
     if _RUN.search(said.text):
-        return _unspaced(said.text, "\n".join(part.text for part in (*grounds.whole, *grounds.headers)))
-    known: frozenset[str] = frozenset()
-    for part in (*grounds.core, *grounds.near, *grounds.headers):
-        known |= part.terms
-    return _spaced(said, known)
+        return _unspaced(said.text, _joined((*grounds.whole, *grounds.headers)))
+    return _spaced(said, frozenset().union(*(part.terms for part in (*grounds.core, *grounds.near, *grounds.headers))))
 
 
 def _spaced(said: Facts, known: frozenset[str]) -> str:
@@ -244,49 +217,34 @@ def _spaced(said: Facts, known: frozenset[str]) -> str:
     run: list[re.Match[str]] = []
     for word in _WORD.finditer(said.text):
         terms = said.tokenizer.tokens(word[0])
-        if not terms:
-            continue
-        if known.isdisjoint(terms) and not any(char.isdecimal() for char in word[0]):
-            run.append(word)
+        if terms:
+            stray = known.isdisjoint(terms) and not any(map(str.isdecimal, word[0]))
+            run = [*run, word] if stray else []
             best = max(best, run, key=len)
-        else:
-            run = []
-        run = list(run)
     return said.text[best[0].start() : best[-1].end()].rstrip(".,;:!?") if len(best) > _MAX_STRAY_WORDS else ""
 
 
 def _unspaced(sentence: str, source: str) -> str:
-    best = ""
-    for run in _RUN.finditer(sentence):
-        kind = run.lastgroup or "thai"
-        stray = _stray(run[0], source, _GRAM[kind])
-        if len(stray) > _MAX_STRAY_CHARS[kind] and len(stray) > len(best):
-            best = stray
-    return best
+    kinds = ((run.lastgroup or "thai", run[0]) for run in _RUN.finditer(sentence))
+    stray = ((kind, _stray(run, source, _GRAM[kind])) for kind, run in kinds)
+    return max((text for kind, text in stray if len(text) > _MAX_STRAY_CHARS[kind]), key=len, default="")
 
 
 def _stray(run: str, source: str, gram: int) -> str:
     """The longest stretch of a run of letters of which no n-gram is in the source."""
-    known = [False] * len(run)
+    known = bytearray(len(run))
     for at in range(max(1, len(run) - gram + 1)):
         if run[at : at + gram] in source:
-            known[at : at + gram] = [True] * len(known[at : at + gram])
-    best = start = 0
-    end = 0
-    for at, hit in enumerate([*known, True]):
-        if hit:
-            if at - start > end - best:
-                best, end = start, at
-            start = at + 1
-    return run[best:end]
+            known[at : at + gram] = bytes([1]) * len(known[at : at + gram])
+    stray = (run[unknown.start() : unknown.end()] for unknown in re.finditer(rb"\0+", known))
+    return max(stray, key=len, default="")
 
 
+# --- the text of an answer, sentence by sentence --------------------------------------------------------------------
+
+# What becomes of unsupported sentences: told in the checks, marked in the text as well, or left out.
 Unsupported = Literal["flag", "mark", "drop"]
-"""What becomes of unsupported sentences: told in the checks, marked in the text as well, or left out."""
-
-UNSUPPORTED_MARK: Final = "[?]"
-"""Stands behind an unsupported sentence; no citation looks like it."""
-
+UNSUPPORTED_MARK: Final = "[?]"  # stands behind an unsupported sentence; no citation looks like it
 _ATTACH_FROM: Final = 0.7
 _MAX_TRIED: Final = 2
 # Least share of a sentence's terms in a passage that can be near enough.
@@ -294,7 +252,6 @@ _LIKELY: Final = 0.55
 _LOOKED_AT: Final = 300
 _MAX_CHECKED: Final = 60
 _MAX_LEAD_IN: Final = 80
-
 _LINE_END: Final = re.compile(r"[ \t]+(?=\n)")
 _NO_STOP: Final = re.compile(f"[{character_class(Script.THAI, Script.LAO)}][^.!?]*$")
 _OWN_MARK: Final = re.compile(r"[ \t]{0,3}\[\?\]")
@@ -302,8 +259,6 @@ _OWN_MARK: Final = re.compile(r"[ \t]{0,3}\[\?\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CitedText:
-    """An answer with its citations."""
-
     text: str
     citations: tuple[Citation, ...]
     support: float
@@ -336,16 +291,15 @@ def check_citations(
         if not any(char.isalnum() for char in sentence.text) or _is_lead_in(sentence.text, named):
             writer.copy(gap + sentence.text)
             continue
-        check, found = checker.check(sentence.text, named) if i < _MAX_CHECKED else (_unchecked(sentence.text), [])
+        if i < _MAX_CHECKED:
+            check, found = checker.check(sentence.text, named)
+        else:
+            check, found = unsupported_sentence(sentence.text, "not checked: the answer is too long"), []
         shown = found if check.supported or unsupported != "drop" else []
         writer.write(gap, replace(check, citations=numbering.numbers(shown)))
     answer, checks = writer.finish(clean[at:])
     support = sum(check.score for check in checks) / len(checks) if checks else 0.0
     return CitedText(text=answer, citations=numbering.citations(), support=support, checks=checks)
-
-
-def _unchecked(sentence: str) -> SentenceCheck:
-    return unsupported_sentence(sentence, "not checked: the answer is too long")
 
 
 def _without_own_marks(text: str) -> str:
@@ -425,7 +379,6 @@ class _Numbering:
         self._best: dict[int, Citation] = {}
 
     def numbers(self, found: Sequence[Citation]) -> tuple[int, ...]:
-        """The numbers of a sentence."""
         numbers: dict[int, None] = {}
         for citation in found:
             key = (citation.node_id, citation.start, citation.end, citation.quote)
@@ -437,7 +390,6 @@ class _Numbering:
         return tuple(numbers)
 
     def citations(self) -> tuple[Citation, ...]:
-        """One citation for each number given out."""
         return tuple(citation for _, citation in sorted(self._best.items()))
 
 

@@ -11,8 +11,8 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import filterfalse, islice
-from typing import Final
+from itertools import filterfalse, islice, permutations
+from typing import Final, NamedTuple
 
 from rapidfuzz import fuzz
 
@@ -23,7 +23,7 @@ from agentic_retriever.text.language_files import any_listed, listed
 from agentic_retriever.text.names import find_names, keys_in
 from agentic_retriever.text.numbers import Date, Number, find_dates, find_numbers, loose_values, numbers_in, values_of
 
-# What is read in a passage: the smallest stretches that are quoted, what each says, and which serve a sentence.
+# --- what is read in a passage: the smallest stretches that are quoted, what each says, and which serve a sentence ---
 #
 # A segment is a sentence, or a part of one that is too long to read.
 
@@ -42,18 +42,18 @@ _FACT_SHARE: Final = 0.05
 
 def segments(text: str) -> list[tuple[int, int]]:
     """Cut a text into what may be quoted."""
-    return [piece for sentence in split_sentences(text) for piece in _cut(text, sentence.start, sentence.end)]
-
-
-def _cut(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    if end - start <= MAX_SEGMENT_CHARS:
-        return _trimmed(text, start, end)
-    pieces: list[tuple[int, int]] = []
-    while start < end:
-        stop = _stop(text, start, end)
-        pieces += _trimmed(text, start, stop)
-        start = stop
-    return pieces
+    found: list[tuple[int, int]] = []
+    for sentence in split_sentences(text):
+        start, end = sentence.start, sentence.end
+        whole = end - start <= MAX_SEGMENT_CHARS
+        while start < end:
+            stop = end if whole else _stop(text, start, end)
+            piece = text[start:stop]
+            first = start + len(piece) - len(piece.lstrip())
+            if piece.strip():
+                found.append((first, first + len(piece.strip())))
+            start = stop
+    return found
 
 
 def _stop(text: str, start: int, end: int) -> int:
@@ -73,13 +73,6 @@ def _stop(text: str, start: int, end: int) -> int:
     return stop
 
 
-def _trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    piece = text[start:end]
-    bare = piece.strip()
-    first = start + len(piece) - len(piece.lstrip())
-    return [(first, first + len(bare))] if bare else []
-
-
 @dataclass(frozen=True, eq=False)
 class Facts:
     """What a text says, each part read when it is first asked for."""
@@ -91,42 +84,34 @@ class Facts:
 
     @cached_property
     def terms(self) -> frozenset[str]:
-        """Its distinct terms without those that have digits."""
         return words_only(self.all_terms)
 
     @cached_property
     def all_terms(self) -> frozenset[str]:
-        """Its distinct terms."""
         return frozenset(self.tokenizer.tokens(self.text))
 
     @cached_property
     def digits(self) -> frozenset[str]:
-        """Values of its numbers in digits."""
         return numbers_in(self.text)
 
     @cached_property
     def dates(self) -> list[Date]:
-        """Its dates, months included."""
         return find_dates(self.text)
 
     @cached_property
     def numbers(self) -> list[Number]:
-        """Its numbers, those in dates included."""
         return find_numbers(self.text)
 
     @cached_property
     def values(self) -> frozenset[str]:
-        """Values of its numbers, with and without scales."""
         return values_of(self.numbers)
 
     @cached_property
     def loose(self) -> frozenset[str]:
-        """Numbers that it stands for without saying them."""
         return loose_values(self.text)
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        """All its words as names are compared."""
         return keys_in(self.text)
 
     @cached_property
@@ -165,14 +150,11 @@ def gather(sentence: Facts, passages: Sequence[Sequence[Facts]], headers: Sequen
     first = max(best_ones, key=lambda segment: _likeness(sentence, segment))
     # Of several cited passages each has its say.
     core = [first, *(one for one in best_ones[:_MAX_CITED] if one is not first and not wanted.isdisjoint(one.terms))]
-    missing = wanted.difference(*(segment.terms for segment in core))
-    for header in headers:
-        missing -= header.terms
+    missing = wanted.difference(*(segment.terms for segment in (*core, *headers)))
     for _ in range(_MAX_FURTHER):
         best = max(whole, key=lambda segment: (_gain(missing, segment, first), _likeness(sentence, segment)))
-        share = _ADDS_NEAR if _is_near(best, core) else _ADDS_FAR
         added = len(missing & best.terms)
-        if not added or added < share * len(wanted):
+        if not added or added < (_ADDS_NEAR if _is_near(best, core) else _ADDS_FAR) * len(wanted):
             break
         core.append(best)
         missing -= best.terms
@@ -196,13 +178,11 @@ def _is_near(segment: Facts, others: Sequence[Facts]) -> bool:
     return any(s.passage == segment.passage and abs(s.position - segment.position) <= _NEAR for s in others)
 
 
-# Whether two sentences say the opposite: one is negated where the other is not, or one has the other's antonym.
+# --- whether two sentences say the opposite: one is negated where the other is not, or one has the other's antonym ---
 #
-# The rules read the section ``polarity`` of each language: all of it for English, Spanish and Thai, the plain
-# negations
+# The rules read the section ``polarity`` of each language: all of it for English, Spanish and Thai, the plain negations
 # for a few more. A sentence is turned round by a negation or by an antonym; by both at once it says the same again
-# ("not
-# below 10" and "at least 10").
+# ("not below 10" and "at least 10").
 
 _SCOPE_WORDS: Final = 4
 _SCOPE_CHARS: Final = 12
@@ -241,11 +221,11 @@ def negated_before(text: str, start: int) -> bool:
 
 
 def _antonym(sentence: str, source: str) -> bool:
-    for one, other in _ANTONYMS:
-        for here, there in ((one, other), (other, one)):
-            if here.search(sentence) and there.search(source) and not (there.search(sentence) or here.search(source)):
-                return True
-    return False
+    return any(
+        here.search(sentence) and there.search(source) and not (there.search(sentence) or here.search(source))
+        for pair in _ANTONYMS
+        for here, there in permutations(pair)
+    )
 
 
 def _lacks(negated: str, other: str, words_of: WordsOf) -> bool:
@@ -303,15 +283,14 @@ def _scope(text: str, cue: re.Match[str], words_of: WordsOf) -> frozenset[str]:
     return scope or words_of(text[max(0, cue.start() - 40) : cue.start()])
 
 
-NUMBER_MISMATCH_CAP: Final = 0.3
-"""Highest score of a quote that lacks a number of the sentence."""
+# --- one passage, and where it says what a sentence says ------------------------------------------------------------
 
+NUMBER_MISMATCH_CAP: Final = 0.3  # highest score of a quote that lacks a number of the sentence
 _MAX_NEEDLE_CHARS: Final = 400
 _REACHES: Final = sorted(((before, after) for before in range(3) for after in range(3)), key=sum)
 _MIN_SHARE: Final = 0.3
 _LEAST_RATIO: Final = 45.0
 _MIN_OPENING_CHARS: Final = 40
-
 _DECORATION: Final = re.compile(r"^[\s>#*+•–-]+|[*`]+|(?<!\w)_+|_+(?!\w)|\s*[.!?。！？…]+\s*$")
 # Between two words of a passage may stand emphasis that a model leaves out.
 _GAP: Final = r"[\s*_`]+"
@@ -330,20 +309,15 @@ class PassageMatcher:
     @cached_property
     def facts(self) -> list[Facts]:
         """What each of its segments says."""
-        text, number = self.passage.text, self.passage.number
-        return [
-            Facts(text[start:end], self._tokenizer, number, position)
-            for position, (start, end) in enumerate(self._spans)
-        ]
+        texts = [self.passage.text[start:end] for start, end in self._spans]
+        return [Facts(text, self._tokenizer, self.passage.number, position) for position, text in enumerate(texts)]
 
     @cached_property
     def header(self) -> Facts:
-        """What its title and section say."""
         return Facts(f"{self.passage.title}\n{self.passage.section}", self._tokenizer)
 
     @cached_property
     def terms(self) -> frozenset[str]:
-        """All its distinct terms."""
         return frozenset().union(*(segment.all_terms for segment in self.facts))
 
     @cached_property
@@ -356,9 +330,10 @@ class PassageMatcher:
         needle = _needle(sentence)
         if not needle or not self._spans:
             return None
-        exact = self._exact(needle) if len(needle) <= _MAX_NEEDLE_CHARS else None
-        if exact is not None:
-            return exact
+        found = self._found(needle)
+        exact = self._snapped(found.start(), found.end(), least=0.0) if found else None
+        if exact:
+            return self._cite(exact, 1.0)
         needle = needle[:_MAX_NEEDLE_CHARS]
         terms = frozenset(self._tokenizer.tokens(needle))
         windows = dict.fromkeys(filter(None, (self._fuzzy_window(needle), self._term_window(terms))))
@@ -369,16 +344,12 @@ class PassageMatcher:
 
     def is_verbatim(self, sentence: str) -> bool:
         """Tell whether the passage has a sentence as it is, and not just behind a negation that it leaves out."""
-        needle = _needle(sentence)
-        found = self._found(needle) if needle and len(needle) <= _MAX_NEEDLE_CHARS else None
+        found = self._found(_needle(sentence))
         return found is not None and not negated_before(self._folded, found.start())
 
-    def _exact(self, needle: str) -> Citation | None:
-        found = self._found(needle)
-        window = self._snapped(found.start(), found.end(), least=0.0) if found else None
-        return self._cite(window, 1.0) if window else None
-
     def _found(self, needle: str) -> re.Match[str] | None:
+        if not 0 < len(needle) <= _MAX_NEEDLE_CHARS:
+            return None
         pattern = _GAP.join(re.escape(word) for word in needle.split())
         if _spaced(needle[0]):
             pattern = r"(?<![^\W_])" + pattern
@@ -391,8 +362,6 @@ class PassageMatcher:
         return self._snapped(found.dest_start, found.dest_end, least=_MIN_SHARE) if found else None
 
     def _term_window(self, terms: frozenset[str]) -> tuple[int, int] | None:
-        if not terms:
-            return None
         shared = [len(terms & segment.all_terms) for segment in self.facts]
         best = max(range(len(shared)), key=lambda i: shared[i])
         return (best, best + 1) if shared[best] else None
@@ -406,15 +375,12 @@ class PassageMatcher:
     def _snapped(self, start: int, end: int, *, least: float) -> tuple[int, int] | None:
         """The sentences that a stretch covers to a share of ``least`` or more, or else the one it covers most."""
         overlaps = [min(end, last) - max(start, first) for first, last in self._spans]
-        touched = [
-            i
-            for i, (first, last) in enumerate(self._spans)
-            if overlaps[i] > 0 and overlaps[i] >= least * min(last - first, end - start)
-        ]
-        if not touched:
-            best = max(range(len(overlaps)), key=lambda i: overlaps[i])
-            return (best, best + 1) if overlaps[best] > 0 else None
-        return touched[0], touched[-1] + 1
+        enough = [max(1e-9, least * min(last - first, end - start)) for first, last in self._spans]
+        touched = [i for i, overlap in enumerate(overlaps) if overlap >= enough[i]]
+        if touched:
+            return touched[0], touched[-1] + 1
+        best = max(range(len(overlaps)), key=lambda i: overlaps[i])
+        return (best, best + 1) if overlaps[best] > 0 else None
 
     def _judged(self, window: tuple[int, int], needle: str, terms: frozenset[str], wanted: frozenset[str]) -> Citation:
         start, end = self._span(window)
@@ -444,8 +410,7 @@ class PassageMatcher:
 
 def _needle(sentence: str) -> str:
     """What of a sentence is looked for: no bullets, emphasis or final stop, white space as one space."""
-    bare = _DECORATION.sub("", _ENUMERATION.sub("", sentence))
-    return " ".join(_folded(bare).split())
+    return " ".join(_folded(_DECORATION.sub("", _ENUMERATION.sub("", sentence))).split())
 
 
 def _folded(text: str) -> str:
@@ -475,8 +440,7 @@ _NUMBER: Final = re.compile(r"(\d{1,9})(?:[ \t]*[–—\-][ \t]*(\d{1,9}))?")
 _CLOSES_SENTENCE: Final = re.compile(r"[ \t]*([.!?。！？…،؟।,;:]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A place in a text where a passage is cited."""
 
     position: int
@@ -509,13 +473,9 @@ def _position(before: str, after: str) -> int:
 
 
 def _numbers(marker: str, known: int) -> list[int]:
-    numbers: list[int] = []
-    for found in _NUMBER.finditer(marker):
-        first = int(found[1])
-        last = int(found[2]) if found[2] else first
-        # A range that runs out of the passages is taken as far as it names some.
-        numbers += range(max(first, 1), min(last, known) + 1)
-    return list(dict.fromkeys(numbers))
+    # A range that runs out of the passages is taken as far as it names some.
+    ranges = [(max(int(found[1]), 1), min(int(found[2] or found[1]), known)) for found in _NUMBER.finditer(marker)]
+    return list(dict.fromkeys(number for first, last in ranges for number in range(first, last + 1)))
 
 
 def _joined(before: str, after: str, *, behind_marker: bool) -> str:
@@ -524,10 +484,7 @@ def _joined(before: str, after: str, *, behind_marker: bool) -> str:
         return before + after
     closing = _CLOSES_SENTENCE.match(after)
     if closing:
-        bare = before.rstrip(" \t")
         # "One. [1]. Two" has a full stop already.
-        kept = "" if bare.endswith(closing[1]) else closing[1]
-        return bare + kept + after[closing.end() :]
-    if before and after and not before[-1].isspace() and not after[0].isspace():
-        return f"{before} {after}"
-    return before + after
+        return before.rstrip(" \t").removesuffix(closing[1]) + closing[1] + after[closing.end() :]
+    apart = before[-1:].strip() and after[:1].strip()
+    return f"{before} {after}" if apart else before + after
