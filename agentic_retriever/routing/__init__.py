@@ -8,7 +8,6 @@ from agentic_retriever.routing.classifier import (
     IndexClassifier,
     ProfileClassifier,
     Scope,
-    Support,
     scope_of,
     support_of,
 )
@@ -47,7 +46,6 @@ __all__ = [
     "Scope",
     "StrategySelector",
     "StrategyWeights",
-    "Support",
     "assess_complexity",
     "complexity_reasons",
     "fused_weights",

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from statistics import median
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from typing_extensions import override
 
-from agentic_retriever.routing.signals import (
-    LastMade,
-    ValueHit,
-    check_names,
-    checked_share,
-    examined,
-    only_choice,
-    pick,
-    softmax,
-    value_hits,
-)
+from agentic_retriever.errors import RoutingError
+from agentic_retriever.routing.signals import ValueHit, checked_share, examined, last_made, softmax, value_hits
 from agentic_retriever.schema import NO_LIMITS, Selection
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
 from agentic_retriever.text.tokens import absent, identifiers, without_asking, without_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -41,23 +35,18 @@ if TYPE_CHECKING:
 # Both checks are logistic models over a few figures that mean the same for every index and embedding model:
 #
 # - *Relevance*: how near the question comes to the nearest sampled nodes, on a scale where unrelated nodes of the
-# index
-#   are at 0 and neighbours are at 1.
+#   index are at 0 and neighbours are at 1.
 # - *Contrast*: how far these stand out above all other sampled nodes, in standard deviations of this question's
-# cosines.
+#   cosines.
 # - *Coverage*: the share of the question's terms, weighed by inverse document frequency, that the index knows at all;
 #   only where question and index are of one language.
 # - *Absent names*: codes and numbered things that the index does not have although it has others of their kind.
 #
 # What was tried, and on which questions the weights were chosen and checked, is in ``docs/routing.md``.
 
-DEFAULT_ABSTAIN_BELOW: Final = 0.15
-"""Probability that a question is about an index below which stage one abstains."""
-
-NEAREST: Final = 3
-MIN_NODES: Final = 32
-"""Indexes of fewer nodes are too little known to say what they are not about."""
-
+DEFAULT_ABSTAIN_BELOW: Final = 0.15  # probability that a question is about an index, below which stage one abstains
+MIN_NODES: Final = 32  # indexes of fewer nodes are too little known to say what they are not about
+_NEAREST: Final = 3
 _MAX_TERMS: Final = 128
 _MIN_SPREADS: Final = 1.0
 _SURELY_KNOWN: Final = 0.75
@@ -65,41 +54,20 @@ _SURELY_KNOWN: Final = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What speaks for a question being about an index."""
+    """What speaks for a question being about an index, or for retrieved texts answering it."""
 
-    probability: float  # That it is, in [0, 1]; 1 where too little is known to doubt it
+    probability: float  # That it is, or they do, in [0, 1]; 1 where too little is known to doubt it
     relevance: float | None = None
     contrast: float | None = None
     coverage: float | None = None
     absent: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Support:
-    """What speaks for retrieved texts answering a question."""
-
-    probability: float  # That they do, in [0, 1]; 1 where too little is known to doubt it
-    coverage: float | None = None
-    absent: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Weights:
-    """Weights of a logistic model of being out of scope; a figure that is not used has none."""
-
-    bias: float
-    relevance: float = 0.0
-    contrast: float = 0.0
-    coverage: float = 0.0
-    absent: float = 0.0
-    brevity: float = 0.0
-
-
-# One model for each combination of figures that a question can have.
-_WITH_ALL: Final = _Weights(5.01, relevance=-1.63, contrast=-0.55, coverage=-3.91, absent=3.93)
-_WITH_VECTOR: Final = _Weights(2.47, relevance=-3.66, contrast=-1.08, absent=3.93)
-_WITH_WORDS: Final = _Weights(4.41, coverage=-5.78, absent=4.0)
-_SUPPORT: Final = _Weights(1.28, relevance=-1.37, coverage=-7.37, brevity=4.83, absent=6.38)
+# Weights of logistic models of being out of scope: one for each combination of figures that a question can have.
+_WITH_ALL: Final = {"bias": 5.01, "relevance": -1.63, "contrast": -0.55, "coverage": -3.91, "absent": 3.93}
+_WITH_VECTOR: Final = {"bias": 2.47, "relevance": -3.66, "contrast": -1.08, "absent": 3.93}
+_WITH_WORDS: Final = {"bias": 4.41, "coverage": -5.78, "absent": 4.0}
+_SUPPORT: Final = {"bias": 1.28, "relevance": -1.37, "coverage": -7.37, "brevity": 4.83, "absent": 6.38}
 
 
 def scope_of(query: str, profile: IndexProfile, *, query_vector: Vector | None) -> Scope:
@@ -116,13 +84,11 @@ def scope_of(query: str, profile: IndexProfile, *, query_vector: Vector | None) 
         weights = _WITH_WORDS
     else:
         return Scope(probability=1.0, absent=missing)
-    out = _logistic(
-        weights, relevance=relevance or 0.0, contrast=contrast or 0.0, coverage=coverage or 0.0, absent=bool(missing)
-    )
+    out = _logistic(weights, relevance=relevance, contrast=contrast, coverage=coverage, absent=bool(missing))
     return Scope(probability=1.0 - out, relevance=relevance, contrast=contrast, coverage=coverage, absent=missing)
 
 
-def support_of(query: str, profile: IndexProfile, texts: Sequence[str], *, query_vector: Vector | None) -> Support:
+def support_of(query: str, profile: IndexProfile, texts: Sequence[str], *, query_vector: Vector | None) -> Scope:
     """Tell how probable it is that retrieved texts answer a question.
 
     What stage one cannot see, since an index may know every word of a question and still hold no passage on it: whether
@@ -132,7 +98,7 @@ def support_of(query: str, profile: IndexProfile, texts: Sequence[str], *, query
     relevance, _ = _nearness(query_vector, profile)
     terms = _content_terms(text, profile) if _same_language(text, profile) else ()
     if profile.nodes < MIN_NODES or relevance is None or not terms:
-        return Support(probability=1.0)
+        return Scope(probability=1.0)
     tokenizer = Tokenizer(language=profile.language)
     best = max((_share(terms, set(tokenizer.tokens(passage)), profile) for passage in texts), default=0.0)
     here = {name for passage in texts for name in identifiers(passage)}
@@ -140,7 +106,7 @@ def support_of(query: str, profile: IndexProfile, texts: Sequence[str], *, query
     out = _logistic(
         _SUPPORT, relevance=relevance, coverage=best, absent=bool(missing), brevity=1.0 / math.sqrt(len(terms))
     )
-    return Support(probability=1.0 - out, coverage=best, absent=missing)
+    return Scope(probability=1.0 - out, coverage=best, absent=missing)
 
 
 def _nearness(vector: Vector | None, profile: IndexProfile) -> tuple[float | None, float | None]:
@@ -153,7 +119,7 @@ def _nearness(vector: Vector | None, profile: IndexProfile) -> tuple[float | Non
         return None, None
     cosines = sample @ vector
     spread = float(cosines.std())
-    nearest = float(np.partition(cosines, len(cosines) - NEAREST)[-NEAREST:].mean())
+    nearest = float(np.partition(cosines, len(cosines) - _NEAREST)[-_NEAREST:].mean())
     if not math.isfinite(nearest) or spread <= 0.0:
         return None, None
     return (nearest - profile.background_mean) / scale, (nearest - float(cosines.mean())) / spread
@@ -188,23 +154,10 @@ def _share(terms: Sequence[str], among: Collection[str], profile: IndexProfile) 
     return min(1.0, max(0.0, found / total)) if total > 0 else 1.0
 
 
-def _logistic(
-    weights: _Weights,
-    *,
-    relevance: float = 0.0,
-    contrast: float = 0.0,
-    coverage: float = 0.0,
-    absent: bool = False,
-    brevity: float = 0.0,
-) -> float:
-    score = (
-        weights.bias
-        + weights.relevance * relevance
-        + weights.contrast * contrast
-        + weights.coverage * coverage
-        + weights.absent * absent
-        + weights.brevity * brevity
-    )
+def _logistic(weights: Mapping[str, float], **figures: float | None) -> float:
+    score = weights["bias"]
+    for name, figure in figures.items():
+        score += weights.get(name, 0.0) * (figure or 0.0)
     return 1.0 / (1.0 + math.exp(-max(-60.0, min(60.0, score))))
 
 
@@ -222,14 +175,11 @@ def _logistic(
 
 # The mix. Fixed on six collections in three languages; everything within a factor of 1.5 of it is as good within one
 # point of macro accuracy, and with these values the softmax of the sum is calibrated without a temperature.
-COSINE_WEIGHT: Final = 4.0
-"""Weight of one standard deviation of cosine between unrelated nodes."""
+COSINE_WEIGHT: Final = 4.0  # of one standard deviation of cosine between unrelated nodes
+# How much of its nodes' mean cosine to each other is taken off an index, whose nodes may all be near everything.
 BACKGROUND_SHARE: Final = 0.2
-"""How much of its nodes' mean cosine to each other is taken off an index, whose nodes may all be near everything."""
-SMOOTHING: Final = 0.2
-"""Share of all indexes together in the likelihood of a term in one of them."""
-VALUE_WEIGHT: Final = 0.5
-"""Weight of each metadata field of which the query names a value."""
+SMOOTHING: Final = 0.2  # share of all indexes together in the likelihood of a term in one of them
+VALUE_WEIGHT: Final = 0.5  # of each metadata field of which the query names a value
 
 # Many indexes are compared by fewer samples each: 512 lose 0.2 points of macro accuracy against 1,024, 400 two points.
 _MAX_SAMPLES: Final = 8_192
@@ -239,29 +189,22 @@ _CLOSELY: Final = 4
 _GLANCE: Final = 96
 _MAX_VALUE_FIELDS: Final = 3
 _UNSEEN: Final = 1e-6
-# Indexes of fewer nodes have no background worth the name.
-_MIN_BACKGROUND: Final = 3
+_MIN_BACKGROUND: Final = 3  # indexes of fewer nodes have no background worth the name
 _DEFAULT_SPREAD: Final = 0.05
 _MIN_NORM: Final = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """The evidence for one index."""
 
     cosine: float
     vocabulary: float
     values: float
-    hits: tuple[ValueHit, ...]
+    hits: Sequence[ValueHit]
 
     def to_dict(self) -> dict[str, float]:
         """Return the three by name."""
         return {"cosine": self.cosine, "vocabulary": self.vocabulary, "values": self.values}
-
-    @property
-    def total(self) -> float:
-        """Sum of the three."""
-        return self.cosine + self.vocabulary + self.values
 
 
 def weigh(query: str, profiles: Sequence[IndexProfile], cosines: Sequence[float] | None) -> list[Evidence]:
@@ -274,14 +217,8 @@ def weigh(query: str, profiles: Sequence[IndexProfile], cosines: Sequence[float]
     for at, profile in enumerate(profiles):
         hits = value_hits(profile, terms[profile.language])
         fields = min(len({hit.field for hit in hits}), _MAX_VALUE_FIELDS)
-        evidence.append(
-            Evidence(
-                cosines[at] if cosines else 0.0,
-                float(likelihood[profile.language][at]),
-                VALUE_WEIGHT * fields,
-                tuple(hits),
-            )
-        )
+        vocabulary = float(likelihood[profile.language][at])
+        evidence.append(Evidence(cosines[at] if cosines else 0.0, vocabulary, VALUE_WEIGHT * fields, hits))
     return evidence
 
 
@@ -341,13 +278,13 @@ def _nearest_means(vector: Vector, profiles: Sequence[IndexProfile]) -> list[flo
     """
     limit = max(_MIN_SAMPLES, _MAX_SAMPLES // max(1, len(profiles)))
     if len(profiles) <= _FEW:
-        return [_nearest_mean(vector, _THINNED.get(profile.sample, limit)) for profile in profiles]
-    means = [_nearest_mean(vector, _THINNED.get(profile.sample, _GLANCE)) for profile in profiles]
+        return [_nearest_mean(vector, _last_thinned(profile.sample, limit)) for profile in profiles]
+    means = [_nearest_mean(vector, _last_thinned(profile.sample, _GLANCE)) for profile in profiles]
     if any(mean is None for mean in means):
         return means
     nearest = sorted(range(len(profiles)), key=lambda at: -(means[at] or 0.0))[:_CLOSELY]
     for at in nearest:
-        means[at] = _nearest_mean(vector, _THINNED.get(profiles[at].sample, limit))
+        means[at] = _nearest_mean(vector, _last_thinned(profiles[at].sample, limit))
     return means
 
 
@@ -365,7 +302,7 @@ def thinned(sample: Vector, limit: int) -> Vector:
 
 
 # Reading every second row of a matrix takes as long as reading all of them, so thinned samples are kept.
-_THINNED: Final = LastMade(thinned, 512)
+_last_thinned = last_made(thinned, 512)
 
 
 def _nearest_mean(vector: Vector, sample: Vector) -> float | None:
@@ -373,16 +310,14 @@ def _nearest_mean(vector: Vector, sample: Vector) -> float | None:
     if sample.ndim != 2 or not len(sample) or sample.shape[1] != len(vector):
         return None
     cosines = sample @ vector
-    if len(cosines) > NEAREST:
-        cosines.partition(len(cosines) - NEAREST)  # in place; NaN sorts last, so that it is not overlooked
-    nearest: list[float] = cosines[-NEAREST:].tolist()
+    if len(cosines) > _NEAREST:
+        cosines.partition(len(cosines) - _NEAREST)  # in place; NaN sorts last, so that it is not overlooked
+    nearest: list[float] = cosines[-_NEAREST:].tolist()
     mean = sum(nearest) / len(nearest)
     return mean if math.isfinite(mean) else None
 
 
-DEFAULT_INDEX_MARGIN: Final = 0.1
-"""Lead in probability below which the second index is chosen too."""
-
+DEFAULT_INDEX_MARGIN: Final = 0.1  # lead in probability below which the second index is chosen too
 _MAX_NAMED_VALUES: Final = 3
 _MAX_VALUE_CHARS: Final = 40
 
@@ -400,57 +335,74 @@ class IndexClassifier(Protocol):
         query: str,
         profiles: Sequence[IndexProfile],
         *,
-        query_vector: npt.NDArray[np.float32] | None,
+        query_vector: Vector | None,
         allowance: Budget = NO_LIMITS,
     ) -> Selection:
         """Pick an index."""
 
 
-class _EvidenceClassifier(ABC):
+class _EvidenceClassifier(IndexClassifier):
     """What both classifiers by evidence share: from logits to a selection, with its doubts."""
 
-    mode: ClassVar[str]
-
     def __init__(
-        self,
-        index_margin: float = DEFAULT_INDEX_MARGIN,
-        *,
-        abstain_below: float = DEFAULT_ABSTAIN_BELOW,
+        self, index_margin: float = DEFAULT_INDEX_MARGIN, *, abstain_below: float = DEFAULT_ABSTAIN_BELOW
     ) -> None:
         self.index_margin = checked_share("index_margin", index_margin)
         self.abstain_below = checked_share("abstain_below", abstain_below)
 
+    @override
     def classify(
         self,
         query: str,
         profiles: Sequence[IndexProfile],
         *,
-        query_vector: npt.NDArray[np.float32] | None,
-        allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
+        query_vector: Vector | None,
+        allowance: Budget = NO_LIMITS,
     ) -> Selection:
         """Pick an index; see :class:`IndexClassifier`."""
-        check_names(profiles)
+        names = [profile.name for profile in profiles]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if not names:
+            raise RoutingError("there is no index to choose from; add one first")
+        if twice:
+            raise RoutingError(f"several indexes have the same name: {', '.join(twice)}; give each its own")
         vector = unit_vector(query_vector)
         filled = [profile for profile in profiles if profile.nodes > 0]
-        if len(profiles) == 1:
-            return self._doubted(only_choice(profiles[0]), {}, query, filled, vector)
-        weighed = self._weighed(query, filled, vector, given=query_vector is not None)
-        shares = softmax([self._logit(weighed.totals.get(profile.name)) for profile in profiles])
-        selection = pick(profiles, shares, mode=self.mode, index_margin=self.index_margin)
-        selection = replace(selection, reason=weighed.why(selection) if filled else _ALL_EMPTY)
-        return self._doubted(selection, weighed.evidence, query, filled, vector)
+        if len(names) == 1:
+            weighed = _Weighed({}, lambda _: "the only index")
+        elif filled:
+            weighed = self._weighed(query, filled, vector, given=query_vector is not None)
+        else:
+            weighed = _Weighed({}, lambda _: "every index is empty: the first one")
+        return self._doubted(self._picked(profiles, weighed), weighed.evidence, query, filled, vector)
 
     @abstractmethod
     def _weighed(self, query: str, filled: Sequence[IndexProfile], vector: Vector | None, *, given: bool) -> _Weighed:
         """Collect the evidence for the indexes that have nodes."""
 
-    def _logit(self, total: float | None) -> float:
-        return -math.inf if total is None else total
+    def _picked(self, profiles: Sequence[IndexProfile], weighed: _Weighed) -> Selection:
+        """Pick by probability; equals in order of registration."""
+        shares = softmax([_logit(weighed.evidence.get(profile.name)) for profile in profiles])
+        order = sorted(range(len(profiles)), key=lambda at: (-shares[at], at))
+        names = [profiles[at].name for at in order]
+        margin = shares[order[0]] - shares[order[1]] if len(names) > 1 else 1.0
+        # An index without nodes has nothing to add, so it never comes along as the second.
+        close = margin < self.index_margin and profiles[order[1]].nodes > 0
+        selection = Selection(
+            name=names[0],
+            names=tuple(names[: 2 if close else 1]),
+            confidence=shares[order[0]],
+            scores={name: shares[at] for name, at in zip(names, order, strict=True)},
+            margin=margin,
+            reason="",
+            mode=self.mode if len(names) > 1 else "only",
+        )
+        return replace(selection, reason=weighed.why(selection))
 
     def _doubted(
         self,
         selection: Selection,
-        evidence: dict[str, dict[str, float]],
+        evidence: Mapping[str, Mapping[str, float]],
         query: str,
         filled: Sequence[IndexProfile],
         vector: Vector | None,
@@ -473,8 +425,7 @@ class ProfileClassifier(_EvidenceClassifier):
     Safe to share between threads; keeps nothing of the queries. A vector that is missing, not finite, zero or of
     another dimension than the samples leaves vocabulary and values to decide. An index without nodes only wins when
     all are empty. ``Selection.evidence`` has ``cosine``, ``vocabulary`` and ``values`` for every index with nodes, as
-    logarithms of odds, and for the first choice ``scope``, the probability that the question is
-    about it at all.
+    logarithms of odds, and for the first choice ``scope``, the probability that the question is about it at all.
     """
 
     mode = "profile"
@@ -482,11 +433,8 @@ class ProfileClassifier(_EvidenceClassifier):
     def _weighed(self, query: str, filled: Sequence[IndexProfile], vector: Vector | None, *, given: bool) -> _Weighed:
         cosines = sample_cosines(vector, filled) if vector is not None else None
         evidence = dict(zip((p.name for p in filled), weigh(query, filled, cosines), strict=True))
-        return _Weighed(
-            totals={name: found.total for name, found in evidence.items()},
-            evidence={name: found.to_dict() for name, found in evidence.items()},
-            why=lambda selection: _why(selection, evidence, given=given, compared=cosines is not None),
-        )
+        kinds = {name: found.to_dict() for name, found in evidence.items()}
+        return _Weighed(kinds, lambda chosen: _why(chosen, evidence, given=given, compared=cosines is not None))
 
 
 class EmbeddingClassifier(_EvidenceClassifier):
@@ -498,41 +446,27 @@ class EmbeddingClassifier(_EvidenceClassifier):
 
     mode = "embedding"
 
-    def _weighed(
-        self,
-        query: str,
-        filled: Sequence[IndexProfile],
-        vector: Vector | None,
-        *,
-        given: bool,  # noqa: ARG002 - of the base
-    ) -> _Weighed:
+    @override
+    def _weighed(self, query: str, filled: Sequence[IndexProfile], vector: Vector | None, *, given: bool) -> _Weighed:
         cosines = _description_cosines(vector, filled)
         if cosines is None:
-            found = dict(zip((p.name for p in filled), weigh(query, filled, None), strict=True))
-            totals = {name: evidence.total for name, evidence in found.items()}
-            kinds = {name: evidence.to_dict() for name, evidence in found.items()}
+            what, kinds = "no usable vector: vocabulary alone", [e.to_dict() for e in weigh(query, filled, None)]
         else:
-            unit = cosine_spread(filled)
-            totals = {p.name: COSINE_WEIGHT * c / unit for p, c in zip(filled, cosines, strict=True)}
-            kinds = {name: {"description": total} for name, total in totals.items()}
-        what = "description nearest to the query" if cosines is not None else "no usable vector: vocabulary alone"
-        return _Weighed(
-            totals=totals,
-            evidence=kinds,
-            why=lambda selection: f"{what}; {_runner_up(selection)}",
-        )
+            unit, what = cosine_spread(filled), "description nearest to the query"
+            kinds = [{"description": COSINE_WEIGHT * cosine / unit} for cosine in cosines]
+        by_name = dict(zip((p.name for p in filled), kinds, strict=True))
+        return _Weighed(by_name, lambda selection: f"{what}; {_runner_up(selection)}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Weighed:
-    """Logits, what they are made of, and how to tell it, for the indexes that have nodes."""
+class _Weighed(NamedTuple):
+    """What speaks for the indexes that have nodes, as logarithms that may be added, and how to tell it."""
 
-    totals: dict[str, float]
-    evidence: dict[str, dict[str, float]]
+    evidence: Mapping[str, Mapping[str, float]]
     why: Callable[[Selection], str]
 
 
-_ALL_EMPTY: Final = "every index is empty: the first one"
+def _logit(kinds: Mapping[str, float] | None) -> float:
+    return reduce(add, kinds.values()) if kinds else -math.inf
 
 
 def _doubt(scope: Scope) -> str:
@@ -557,13 +491,7 @@ def _description_cosines(vector: Vector | None, profiles: Sequence[IndexProfile]
     return [float(unit @ vector) for unit in units if unit is not None]
 
 
-def _why(
-    selection: Selection,
-    evidence: dict[str, Evidence],
-    *,
-    given: bool,
-    compared: bool,
-) -> str:
+def _why(selection: Selection, evidence: Mapping[str, Evidence], *, given: bool, compared: bool) -> str:
     """Say in one line what spoke for the first choice, against the second."""
     first = evidence[selection.name]
     second = next((evidence[name] for name in list(selection.scores)[1:] if name in evidence), None)

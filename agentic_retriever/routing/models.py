@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, LLMError, LLMOutputError
 from agentic_retriever.llm import TierNeeds, ask, random_boundary, read_choice, spent_on_failure
@@ -23,30 +23,25 @@ from agentic_retriever.schema import NO_LIMITS, Degradation, Selection
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy as np
-    import numpy.typing as npt
-
     from agentic_retriever.indices.profile import IndexProfile
     from agentic_retriever.llm import Choice, ModelClient
+    from agentic_retriever.routing.classifier import Vector
     from agentic_retriever.routing.selector import StrategySelector
     from agentic_retriever.schema import Budget, StrategyCard, TierUsage
 
+    _Described = list[tuple[str, list[str]]]
 
-DEFAULT_ESCALATION_MARGIN: Final = 0.2
-"""Lead in probability of the first index below which a model is asked."""
+DEFAULT_ESCALATION_MARGIN: Final = 0.2  # lead in probability of the first index below which a model is asked
+# Probability of the first strategy below which a model is asked; with no signal at all the heuristic has 0.39.
 DEFAULT_MIN_CONFIDENCE: Final = 0.35
-"""Probability of the first strategy below which a model is asked; with no signal at all the heuristic has 0.39."""
 
+# Weight of a model's choice that says it is unsure: still the first, however clear the evidence for another is; of
+# one that says it is certain, as models do too often; and of one without a confidence.
 LEAST_WEIGHT: Final = 0.51
-"""Weight of a model's choice that says it is unsure: still the first, however clear the evidence for another is."""
 MOST_WEIGHT: Final = 0.95
-"""Weight of a model's choice that says it is certain; models say so too often."""
 UNSTATED_WEIGHT: Final = 0.75
-"""Weight of a model's choice without a confidence."""
 
-MAX_SHOWN: Final = 20
-"""So many indexes are shown to a model; of more, those that the evidence finds the likeliest."""
-
+MAX_SHOWN: Final = 20  # indexes are shown to a model; of more, those that the evidence finds the likeliest
 _MAX_LOGGED: Final = 500
 _MAX_REASON: Final = 300
 _PROMPTS: Final = {"structured": strategy_choice_prompt, "word": strategy_word_prompt}
@@ -75,7 +70,7 @@ class AutoClassifier:
         query: str,
         profiles: Sequence[IndexProfile],
         *,
-        query_vector: npt.NDArray[np.float32] | None,
+        query_vector: Vector | None,
         allowance: Budget = NO_LIMITS,
     ) -> Selection:
         """Pick an index; see :class:`~agentic_retriever.routing.IndexClassifier`."""
@@ -83,7 +78,7 @@ class AutoClassifier:
         clear = base.margin >= self.margin and not base.abstained
         if self._model is None or clear or not allowance.may_ask:
             return base
-        return _escalated(base, self._model.reconsider(query, profiles, base, allowance=allowance))
+        return _escalated(base, self._model.reconsider(query, profiles, base, allowance))
 
 
 class AutoSelector:
@@ -99,18 +94,13 @@ class AutoSelector:
         self._model = model
 
     def select(
-        self,
-        query: str,
-        cards: Sequence[StrategyCard],
-        *,
-        features: Mapping[str, float],
-        allowance: Budget = NO_LIMITS,
+        self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float], allowance: Budget = NO_LIMITS
     ) -> Selection:
         """Pick a strategy; see :class:`~agentic_retriever.routing.StrategySelector`."""
         base = self._base.select(query, cards, features=features, allowance=allowance)
         if self._model is None or base.confidence >= self.min_confidence or not allowance.may_ask:
             return base
-        return _escalated(base, self._model.reconsider(query, cards, base, allowance=allowance))
+        return _escalated(base, self._model.reconsider(query, cards, base, allowance))
 
 
 def _escalated(base: Selection, final: Selection) -> Selection:
@@ -121,27 +111,25 @@ class _ModelChoice:
     """What both choices by a model share: one call, and its answer joined with what the evidence came to."""
 
     mode = "llm"
+    index_margin = 0.0
+    _step: ClassVar[str]
 
-    def __init__(self, client: ModelClient, boundary: Callable[[], str]) -> None:
+    def __init__(self, client: ModelClient, boundary: Callable[[], str], prompt: Callable[..., str]) -> None:
         self._client = client
         self._boundary = boundary
+        self._prompt = prompt
 
-    def _decide(
-        self,
-        base: Selection,
-        names: Sequence[str],
-        prompt: Callable[[str], str],
-        allowance: Budget,
-        *,
-        step: str,
-        second: float = 0.0,
-    ) -> Selection:
-        choice, failure, spent = self._ask(names, prompt, allowance)
+    def _decide(self, base: Selection, query: str, described: _Described, allowance: Budget) -> Selection:
+        """Ask the model about a decision; ``base`` itself where there is nothing to choose."""
+        if len(base.scores) < 2 or len(described) < 2:
+            return base
+        prompt = partial(self._prompt, shortened(query), described)
+        choice, failure, spent = self._ask([name for name, _ in described], prompt, allowance)
         base = replace(base, spent=(*base.spent, *spent))
-        if choice is None:
-            lost = Degradation(step=step, reason=failure, fallback=base.mode)
-            return replace(base, degraded=(*base.degraded, lost))
-        return join_choice(base, choice, second=second)
+        if choice is not None:
+            return join_choice(base, choice, second=self.index_margin)
+        lost = Degradation(step=self._step, reason=failure, fallback=base.mode)
+        return replace(base, degraded=(*base.degraded, lost))
 
     def _ask(
         self, names: Sequence[str], prompt: Callable[[str], str], allowance: Budget
@@ -171,6 +159,8 @@ class LLMClassifier(_ModelChoice):
     ``Selection.degraded`` says why. Safe to share between threads.
     """
 
+    _step = "routing.index.llm"
+
     def __init__(
         self,
         client: ModelClient,
@@ -179,8 +169,8 @@ class LLMClassifier(_ModelChoice):
         index_margin: float = DEFAULT_INDEX_MARGIN,
         boundary: Callable[[], str] = random_boundary,
     ) -> None:
-        super().__init__(client, boundary)
-        self.fallback = fallback
+        super().__init__(client, boundary, index_choice_prompt)
+        self._fallback = fallback
         self.index_margin = checked_share("index_margin", index_margin)
 
     def classify(
@@ -188,27 +178,21 @@ class LLMClassifier(_ModelChoice):
         query: str,
         profiles: Sequence[IndexProfile],
         *,
-        query_vector: npt.NDArray[np.float32] | None,
+        query_vector: Vector | None,
         allowance: Budget = NO_LIMITS,
     ) -> Selection:
         """Pick an index; see :class:`~agentic_retriever.routing.IndexClassifier`."""
-        base = self.fallback.classify(query, profiles, query_vector=query_vector, allowance=allowance)
-        return self.reconsider(query, profiles, base, allowance=allowance)
+        base = self._fallback.classify(query, profiles, query_vector=query_vector, allowance=allowance)
+        return self.reconsider(query, profiles, base, allowance)
 
-    def reconsider(
-        self, query: str, profiles: Sequence[IndexProfile], base: Selection, *, allowance: Budget = NO_LIMITS
-    ) -> Selection:
-        """Ask the model about a decision by evidence; ``base`` itself where there is nothing to choose."""
+    def reconsider(self, query: str, profiles: Sequence[IndexProfile], base: Selection, allowance: Budget) -> Selection:
+        """Ask the model about a decision by evidence."""
         filled = [profile for profile in profiles if profile.nodes > 0]
-        if len(base.scores) < 2 or len(filled) < 2:
-            return base
         likeliest = sorted(filled, key=lambda profile: -base.scores.get(profile.name, 0.0))[:MAX_SHOWN]
         shown = {profile.name for profile in likeliest}
         # In order of registration, so that the place of an index in the prompt tells nothing.
         described = describe_indexes([profile for profile in filled if profile.name in shown])
-        asked, names = shortened(query), [name for name, _ in described]
-        prompt = partial(index_choice_prompt, asked, described)
-        return self._decide(base, names, prompt, allowance, step="routing.index.llm", second=self.index_margin)
+        return self._decide(base, query, described, allowance)
 
 
 class LLMSelector(_ModelChoice):
@@ -216,6 +200,8 @@ class LLMSelector(_ModelChoice):
 
     ``fallback`` decides first by the signals of the query, otherwise as :class:`LLMClassifier`.
     """
+
+    _step = "routing.strategy.llm"
 
     def __init__(
         self,
@@ -225,37 +211,24 @@ class LLMSelector(_ModelChoice):
         form: Literal["structured", "word"] = "structured",
         boundary: Callable[[], str] = random_boundary,
     ) -> None:
-        super().__init__(client, boundary)
         if form not in _PROMPTS:
             raise ConfigError(f"form must be one of {', '.join(_PROMPTS)}, got {str(form)[:40]!r}")
-        self.fallback = fallback
-        self.form = form
+        super().__init__(client, boundary, _PROMPTS[form])
+        self._fallback = fallback
 
     def select(
-        self,
-        query: str,
-        cards: Sequence[StrategyCard],
-        *,
-        features: Mapping[str, float],
-        allowance: Budget = NO_LIMITS,
+        self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float], allowance: Budget = NO_LIMITS
     ) -> Selection:
         """Pick a strategy; see :class:`~agentic_retriever.routing.StrategySelector`."""
-        base = self.fallback.select(query, cards, features=features, allowance=allowance)
-        return self.reconsider(query, cards, base, allowance=allowance)
+        base = self._fallback.select(query, cards, features=features, allowance=allowance)
+        return self.reconsider(query, cards, base, allowance)
 
-    def reconsider(
-        self, query: str, cards: Sequence[StrategyCard], base: Selection, *, allowance: Budget = NO_LIMITS
-    ) -> Selection:
-        """Ask the model about a decision by signals; ``base`` itself where there is nothing to choose."""
-        described = describe_strategies(cards)
-        if len(base.scores) < 2 or len(described) < 2:
-            return base
-        names = [name for name, _ in described]
-        prompt = partial(_PROMPTS[self.form], shortened(query), described)
-        return self._decide(base, names, prompt, allowance, step="routing.strategy.llm")
+    def reconsider(self, query: str, cards: Sequence[StrategyCard], base: Selection, allowance: Budget) -> Selection:
+        """Ask the model about a decision by signals."""
+        return self._decide(base, query, describe_strategies(cards), allowance)
 
 
-def join_choice(base: Selection, choice: Choice, *, second: float = 0.0) -> Selection:
+def join_choice(base: Selection, choice: Choice, *, second: float) -> Selection:
     """Join what a model chose with the decision that the evidence alone came to.
 
     Both are joined by a linear opinion pool (M. Stone, "The Opinion Pool", 1961): the choice counts with the model's
@@ -323,16 +296,16 @@ def shortened(query: str) -> str:
     return f"{query[: MAX_QUERY_CHARS - _QUERY_TAIL]} … {query[-_QUERY_TAIL:]}"
 
 
-def describe_indexes(profiles: Sequence[IndexProfile]) -> list[tuple[str, list[str]]]:
-    """Describe indexes by what they hold."""
+def describe_indexes(profiles: Sequence[IndexProfile]) -> _Described:
+    """Describe indexes by what they hold: name and lines of each."""
     return [
         (profile.name, _index_lines(profile, [other for other in profiles if other is not profile]))
         for profile in profiles
     ]
 
 
-def describe_strategies(cards: Sequence[StrategyCard]) -> list[tuple[str, list[str]]]:
-    """Describe strategies by their cards: name and lines of each, once each."""
+def describe_strategies(cards: Sequence[StrategyCard]) -> _Described:
+    """Describe strategies by their cards, once each."""
     described: dict[str, list[str]] = {}
     for card in cards:
         lines = [f"Description: {card.description[:MAX_DESCRIPTION_CHARS]}", f"Cost: {card.cost:g}"]

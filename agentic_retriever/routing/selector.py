@@ -7,16 +7,20 @@ import math
 import re
 import threading
 import unicodedata
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+from typing_extensions import override
+
 from agentic_retriever.errors import ConfigError, NoEligibleStrategyError
 from agentic_retriever.indices.profile import name_words
 from agentic_retriever.routing.signals import (
     WORDED,
+    Runs,
     SignalTable,
     examined,
     query_terms,
@@ -36,12 +40,9 @@ if TYPE_CHECKING:
     from agentic_retriever.schema import Budget, StrategyCard
 
 
-# Signals in a query that tell which strategy suits it, each in [0, 1].
-
 # Whether a query asks for what certain people wrote or own, and the index knows these people.
 
 SIGNAL: Final = "authorship"
-
 _MAX_CUES: Final = 8
 _NAME_WORDS: Final = 5
 _WINDOW: Final = 60
@@ -106,28 +107,13 @@ def _is_known(word: str, profile: IndexProfile, *, limit: int | None) -> bool:
     return bool(terms) and all(profile.document_frequency.get(term, 0) <= most for term in terms)
 
 
+# Signals in a query that tell which strategy suits it, each in [0, 1], in the order in which they are returned.
+
 FEATURES: Final = (
-    "metadata_values",
-    "codes",
-    "quoted",
-    "references",
-    "acronyms",
-    "rare_terms",
-    "range",
-    "comparison",
-    "analysis",
-    "several_questions",
-    "overview",
-    "procedure",
-    "whole",
-    "detail",
-    "listing",
-    "people",
-    "domain_terms",
-    "length",
+    "metadata_values", "codes", "quoted", "references", "acronyms", "rare_terms", "range", "comparison", "analysis",
+    "several_questions", "overview", "procedure", "whole", "detail", "listing", "people", "domain_terms", "length",
     "complexity",
-)
-"""Names of all signals, each of which ``query_features`` returns."""
+)  # fmt: skip
 
 # One field named may be chance ("policy" in a question about policies), two hardly are.
 _BY_FIELDS: Final = (0.0, 0.35, 0.8, 1.0)
@@ -152,27 +138,23 @@ _FIRST_YEAR, _LAST_YEAR = 1000, 2999
 
 
 def query_features(
-    query: str,
-    profile: IndexProfile | None,
-    complexity_score: float,
-    *,
-    domain_terms: DomainTerms | None = None,
+    query: str, profile: IndexProfile | None, complexity_score: float, *, domain_terms: DomainTerms | None = None
 ) -> Mapping[str, float]:
     """Find the signals in a query."""
     raw, read = unicodedata.normalize("NFKC", examined(query)), read_query(query)
     text, tables = read.text, read.tables
     signals = {name: float(any(table.matches(name, text) for table in tables)) for name in WORDED}
-    bounds = list(_ranges(text, tables))
-    codes = {token for token in _tokens(raw) if _is_code(token)}
+    ranges = _ranges(text, tables)
+    codes = set(filter(_is_code, (match[0].strip(_EDGES) for match in _TOKEN.finditer(raw))))
     language = profile.language if profile else detect_language(query)
     terms = query_terms(query, language) if profile or domain_terms else ()
     signals |= {
-        "metadata_values": _graded(_BY_FIELDS, _fields_named(profile, terms, raw, bounds) if profile else 0),
+        "metadata_values": _graded(_BY_FIELDS, _fields_named(profile, terms, raw, ranges) if profile else 0),
         "codes": _graded(_BY_CODES, len(codes)),
         "quoted": float(_QUOTED.search(raw) is not None),
         "acronyms": float(not raw.isupper() and _ACRONYM.search(raw) is not None),
         "rare_terms": _rare_share(profile, terms) if profile else 0.0,
-        "range": float(bool(bounds)),
+        "range": float(bool(ranges)),
         "people": float(profile is not None and names_people(query, profile)),
         "domain_terms": domain_terms.strength(terms, language) if domain_terms else 0.0,
         "several_questions": _graded(_BY_QUESTIONS, question_count(text, tables)),
@@ -186,29 +168,17 @@ def _graded(grades: Sequence[float], count: int) -> float:
     return grades[min(count, len(grades) - 1)]
 
 
-def _tokens(raw: str) -> Iterator[str]:
-    for match in _TOKEN.finditer(raw):
-        token = match[0].strip(_EDGES)
-        if token:
-            yield token
-
-
 def _is_code(token: str) -> bool:
     """Tell codes, versions, section numbers and identifiers from words, amounts and measures."""
     patterns = (_LATIN_CODE, _OTHER_CODE, _DOTTED, _LONG_NUMBER, _IDENTIFIER)
     return any(pattern.fullmatch(token) for pattern in patterns)
 
 
-def _ranges(text: str, tables: Sequence[SignalTable]) -> Iterator[tuple[float, float]]:
-    """Numeric bounds that the query states, open ends infinite."""
-    for table in tables:
-        for match in table.found_patterns("range", text):
-            groups = match.groupdict()
-            low, high = _number(groups.get("low")), _number(groups.get("high"))
-            yield (
-                float("-inf") if low is None else low,
-                float("inf") if high is None else high,
-            )
+def _ranges(text: str, tables: Sequence[SignalTable]) -> list[list[float]]:
+    """The numeric bounds of each range that the query states."""
+    found = (match.groupdict() for table in tables for match in table.found_patterns("range", text))
+    bounds = ((_number(groups.get("low")), _number(groups.get("high"))) for groups in found)
+    return [[end for end in ends if end is not None] for ends in bounds]
 
 
 def _number(digits: str | None) -> float | None:
@@ -220,7 +190,7 @@ def _number(digits: str | None) -> float | None:
     return float(plain) if plain.isascii() and plain else None
 
 
-def _fields_named(profile: IndexProfile, terms: Sequence[str], raw: str, bounds: Sequence[tuple[float, float]]) -> int:
+def _fields_named(profile: IndexProfile, terms: Sequence[str], raw: str, ranges: Sequence[Sequence[float]]) -> int:
     """Count the metadata fields that the query restricts: by a value, by a year, by a numeric range."""
     fields = {hit.field for hit in value_hits(profile, terms)}
     years = [float(year) for year in _YEAR.findall(raw)]
@@ -231,15 +201,8 @@ def _fields_named(profile: IndexProfile, terms: Sequence[str], raw: str, bounds:
                 fields.add(name)
         else:
             measures.append((low, high))
-    # Which measure a range is about cannot be told from its numbers, so it counts once.
-    measured = any(_overlap(bound, values) for bound in bounds for values in measures)
-    return len(fields) + measured
-
-
-def _overlap(bound: tuple[float, float], values: tuple[float, float]) -> bool:
-    """Tell whether a stated bound cuts through the values of a field."""
-    ends = [end for end in bound if end not in {float("-inf"), float("inf")}]
-    return any(values[0] <= end <= values[1] for end in ends)
+    # A range restricts a field whose values it cuts through. Which one cannot be told from its numbers: it counts once.
+    return len(fields) + any(low <= end <= high for bounds in ranges for end in bounds for low, high in measures)
 
 
 def _rare_share(profile: IndexProfile, terms: Sequence[str]) -> float:
@@ -253,7 +216,6 @@ def _rare_share(profile: IndexProfile, terms: Sequence[str]) -> float:
 # Terms of the field that a configuration names: a question with one of them wants its exact words found.
 
 MAX_DOMAIN_TERMS: Final = 500
-
 _MAX_FORM_CHARS: Final = 200
 _BY_COUNT: Final = (0.0, 0.8, 1.0)
 
@@ -274,18 +236,11 @@ class DomainTerms:
 
     def found(self, query_terms: Sequence[str], language: str) -> list[str]:
         """Find the terms that a query has, in any of their forms."""
-        table = _table(self, language)
-        hits = {
-            at
-            for start, first in enumerate(query_terms)
-            for run, at in table.get(first, ())
-            if tuple(query_terms[start : start + len(run)]) == run
-        }
-        return [self.terms[at][0] for at in sorted(hits)]
+        return [self.terms[at][0] for at in sorted(_table(self, language).found(query_terms))]
 
     def strength(self, query_terms: Sequence[str], language: str) -> float:
         """Return how much the terms of a query speak, in [0, 1]: 0 for none, 0.8 for one, 1 for two and more."""
-        return _BY_COUNT[min(len(self.found(query_terms, language)), len(_BY_COUNT) - 1)] if self.terms else 0.0
+        return _graded(_BY_COUNT, len(self.found(query_terms, language)))
 
 
 def _form(form: str, entry: str) -> str:
@@ -299,28 +254,22 @@ def _form(form: str, entry: str) -> str:
 
 
 @lru_cache(64)
-def _table(terms: DomainTerms, language: str) -> dict[str, list[tuple[tuple[str, ...], int]]]:
-    """Runs of terms and the entry of each, by the first term; a form of stop words alone has none and never matches."""
+def _table(terms: DomainTerms, language: str) -> Runs[int]:
     tokenizer = Tokenizer(language=language)
-    table: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+    table: Runs[int] = Runs()
     for at, forms in enumerate(terms.terms):
-        for run in {tuple(tokenizer.query_tokens(form)) for form in forms}:
-            if run:
-                table.setdefault(run[0], []).append((run, at))
+        for form in forms:
+            table.add(tokenizer.query_tokens(form), at)
     return table
 
 
 WEIGHTS_FILE: Final = "strategy_weights.json"
-
+# How much one unit of measured nDCG@10 below the best of the strategies offered counts, as logarithm of odds: a lead of
+# half a hundredth, which a hundred questions cannot tell from chance, is worth 0.2; one of 0.0225 turns the order of
+# ``vector`` and ``hybrid`` round. Chosen on two collections; see docs/routing.md.
 QUALITY_WEIGHT: Final = 40.0
-"""How much one unit of measured nDCG@10 below the best of the strategies offered counts, as logarithm of odds.
-
-A lead of half a hundredth, which a hundred questions cannot tell from chance, is worth 0.2; one of 0.0225 turns the
-order of ``vector`` and ``hybrid`` round. Chosen on two collections; see docs/routing.md.
-"""
+# The most that measured quality may speak against a strategy; a clear signal in the query speaks louder.
 MAX_QUALITY_SHIFT: Final = 2.0
-"""The most that measured quality may speak against a strategy; a clear signal in the query speaks louder."""
-
 # Where calibrated hybrid search was the start, switches to these by signals gained, and to the others did not.
 _PAID: Final = (Strategy.VECTOR, Strategy.HYBRID, Strategy.METADATA, Strategy.SUMMARY)
 _MAX_REASONS: Final = 3
@@ -335,12 +284,7 @@ class StrategySelector(Protocol):
         """How it decides, as it is recorded in ``Selection.mode``."""
 
     def select(
-        self,
-        query: str,
-        cards: Sequence[StrategyCard],
-        *,
-        features: Mapping[str, float],
-        allowance: Budget = NO_LIMITS,
+        self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float], allowance: Budget = NO_LIMITS
     ) -> Selection:
         """Pick a strategy."""
 
@@ -373,7 +317,7 @@ class StrategyWeights:
         return StrategyWeights(self.base, rows)
 
 
-class HeuristicSelector:
+class HeuristicSelector(StrategySelector):
     """Picks by a table of weights from signals to strategies; safe to share between threads.
 
     Where the cards carry measured qualities, a strategy's odds fall with the distance of its quality to the best one,
@@ -385,13 +329,9 @@ class HeuristicSelector:
     def __init__(self, weights: StrategyWeights | None = None) -> None:
         self._weights = weights or packaged_weights()
 
+    @override
     def select(
-        self,
-        query: str,  # noqa: ARG002 - of the protocol
-        cards: Sequence[StrategyCard],
-        *,
-        features: Mapping[str, float],
-        allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
+        self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float], allowance: Budget = NO_LIMITS
     ) -> Selection:
         """Pick a strategy; see :class:`StrategySelector`."""
         offered = offered_strategies(cards)
@@ -402,17 +342,18 @@ class HeuristicSelector:
         # A stable sort keeps the order of reliability between equals.
         ranked = sorted(zip(shares, offered, strict=True), key=lambda pair: -pair[0])
         share, best = ranked[0]
-        only = len(ranked) == 1
-        return Selection(
+        chosen = Selection(
             name=best.value,
             confidence=share,
             scores={strategy.value: part for part, strategy in ranked},
-            margin=1.0 if only else share - ranked[1][0],
-            reason=(
-                "the only strategy that the index serves" if only else _why(weights, best, offered, strengths, shifts)
-            ),
-            mode="only" if only else self.mode,
+            margin=1.0,
+            reason="the only strategy that the index serves",
+            mode="only",
         )
+        if len(ranked) == 1:
+            return chosen
+        why = _why(weights, best, offered, strengths, shifts)
+        return replace(chosen, margin=share - ranked[1][0], reason=why, mode=self.mode)
 
 
 def _why(
@@ -506,34 +447,28 @@ def _weights(row: Any, *, where: str) -> dict[Strategy, float]:  # noqa: ANN401 
     return {Strategy(name): float(weight) for name, weight in row.items()}
 
 
-# Every strategy in turn, so that a benchmark sees each of them on its share of the questions.
+class RoundRobinSelector(StrategySelector):
+    """Offers each strategy in turn, so that a benchmark sees each of them on its share of the questions.
 
-
-class RoundRobinSelector:
-    """Offers each strategy in turn, for benchmarks; over any number of threads the counts differ by one at most.
-
-    Turns are counted apart for each set of strategies offered.
+    Over any number of threads the counts differ by one at most. Turns are counted apart for each set of strategies
+    offered.
     """
 
     mode = "round_robin"
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._turns: dict[tuple[Strategy, ...], int] = {}
+        self._turns: Counter[tuple[Strategy, ...]] = Counter()
 
+    @override
     def select(
-        self,
-        query: str,  # noqa: ARG002 - of the protocol
-        cards: Sequence[StrategyCard],
-        *,
-        features: Mapping[str, float],  # noqa: ARG002 - of the protocol
-        allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
+        self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float], allowance: Budget = NO_LIMITS
     ) -> Selection:
         """Pick the next strategy; see :class:`StrategySelector`."""
         offered = offered_strategies(cards)
         with self._lock:
-            turn = self._turns.get(offered, 0)
-            self._turns[offered] = (turn + 1) % len(offered)
+            turn = self._turns[offered] % len(offered)
+            self._turns[offered] += 1
         share = 1.0 / len(offered)
         return Selection(
             name=offered[turn].value,

@@ -10,35 +10,30 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 import unicodedata
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from agentic_retriever.errors import ConfigError, RoutingError, unknown_name
-from agentic_retriever.schema import Complexity, Selection
+from cachetools import LRUCache, cached
+
+from agentic_retriever.errors import ConfigError, unknown_name
+from agentic_retriever.schema import Complexity
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.language_files import NEVER, check_keys, check_strings, language_files, languages_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from agentic_retriever.indices.profile import IndexProfile
 
+S = TypeVar("S")
+T = TypeVar("T")
+H = TypeVar("H", bound="Hashable")
 
-SourceT = TypeVar("SourceT")
-MadeT = TypeVar("MadeT")
-
-
-# Metadata values that a query names: the same words in the same order, whatever their endings.
-
-MAX_EXAMINED: Final = 2_000
-"""Characters of a query that routing looks at."""
-
-_YEAR_DIGITS: Final = 4
+MAX_EXAMINED: Final = 2_000  # characters of a query that routing looks at
 
 
 def examined(query: str) -> str:
@@ -50,99 +45,80 @@ def examined(query: str) -> str:
     return query if len(query) <= MAX_EXAMINED else f"{query[:half]}\n{query[-half:]}"
 
 
-@dataclass(frozen=True, slots=True)
-class ValueHit:
+@lru_cache(16)
+def query_terms(query: str, language: str) -> tuple[str, ...]:
+    """Cut a query into terms; remembered for the steps that ask for the same query."""
+    return tuple(Tokenizer(language=language).query_tokens(examined(query)))
+
+
+class Runs(dict[str, list[tuple[tuple[str, ...], H]]]):
+    """Things by the terms that name them, by the first term of each; those of stop words alone are never found."""
+
+    def add(self, run: Sequence[str], named: H) -> None:
+        """Let a run of terms name a thing."""
+        if run:
+            self.setdefault(run[0], []).append((tuple(run), named))
+
+    def found(self, terms: Sequence[str]) -> list[H]:
+        """Find what the terms of a query name, once each, in their order."""
+        starts = ((at, run, named) for at, term in enumerate(terms) for run, named in self.get(term, ()))
+        return list(dict.fromkeys(named for at, run, named in starts if tuple(terms[at : at + len(run)]) == run))
+
+
+class ValueHit(NamedTuple):
     """A metadata value that occurs in a query."""
 
     field: str
     value: str
 
 
-class ValueTable:
-    """The values of one index, by the first term of each; immutable, safe to share between threads."""
-
-    def __init__(self, field_values: Mapping[str, frozenset[str]], language: str) -> None:
-        tokenizer = Tokenizer(language=language)
-        self._by_first: dict[str, list[tuple[tuple[str, ...], ValueHit]]] = {}
-        for field, values in sorted(field_values.items()):
-            for value in sorted(values):
-                terms = tuple(tokenizer.query_tokens(value))
-                if terms and _tells_something(value):
-                    self._by_first.setdefault(terms[0], []).append((terms, ValueHit(field, value)))
-
-    def hits(self, terms: Sequence[str]) -> list[ValueHit]:
-        """Find the values that occur among the terms of a query."""
-        found: dict[ValueHit, None] = {}
-        for at, term in enumerate(terms):
-            for wanted, hit in self._by_first.get(term, ()):
-                if tuple(terms[at : at + len(wanted)]) == wanted:
-                    found.setdefault(hit)
-        return list(found)
+def value_table(field_values: Mapping[str, frozenset[str]], language: str) -> Runs[ValueHit]:
+    """The values of one index: the same words in the same order name one, whatever their endings."""
+    tokenizer = Tokenizer(language=language)
+    table: Runs[ValueHit] = Runs()
+    for field, values in sorted(field_values.items()):
+        for value in filter(_tells_something, sorted(values)):
+            table.add(tokenizer.query_tokens(value), ValueHit(field, value))
+    return table
 
 
 def _tells_something(value: str) -> bool:
     """Tell whether a value can be recognised in a sentence: a lone letter or a number that is no year cannot."""
     if any(char.isalpha() for char in value):
         return len(value.strip()) > 1
-    return value.isdigit() and len(value) == _YEAR_DIGITS
+    return value.isdigit() and len(value) == 4
 
 
-class LastMade(Generic[SourceT, MadeT]):
-    """What was made last of things that cannot be keys; an entry holds its source, so that its ``id`` stays taken."""
+def last_made(make: Callable[[S, Any], T], most: int) -> Callable[[S, Any], T]:
+    """Keep what was made last of things that cannot be keys."""
 
-    def __init__(self, make: Callable[[SourceT, Any], MadeT], most: int) -> None:
-        self._make = make
-        self._most = most
-        self._lock = threading.Lock()
-        self._made: OrderedDict[tuple[int, Any], tuple[SourceT, MadeT]] = OrderedDict()
+    @cached(LRUCache(most), key=lambda source, detail: (id(source), detail), lock=Lock())
+    def with_source(source: S, detail: Any) -> tuple[S, T]:  # noqa: ANN401 - whatever else it is made of
+        return source, make(source, detail)  # an entry holds its source, so that its id stays taken
 
-    def get(self, source: SourceT, detail: Any) -> MadeT:  # noqa: ANN401 - whatever else it is made of
-        """Return what is made of a source and a detail."""
-        key = (id(source), detail)
-        with self._lock:
-            if key in self._made:
-                self._made.move_to_end(key)
-                return self._made[key][1]
-        made = self._make(source, detail)
-        with self._lock:
-            self._made[key] = (source, made)
-            while len(self._made) > self._most:
-                self._made.popitem(last=False)
-        return made
+    return lambda source, detail: with_source(source, detail)[1]
 
 
-_TABLES: Final = LastMade(ValueTable, 128)
+_last_tables = last_made(value_table, 128)
 
 
 def value_hits(profile: IndexProfile, terms: Sequence[str]) -> list[ValueHit]:
     """Find the metadata values of an index that a query names."""
-    return _TABLES.get(profile.field_values, profile.language).hits(terms) if profile.field_values else []
+    return _last_tables(profile.field_values, profile.language).found(terms) if profile.field_values else []
 
 
+# Signals that are strong where a word or pattern of them occurs, and all that every language describes.
 WORDED: Final = ("comparison", "analysis", "overview", "procedure", "whole", "detail", "listing", "references")
-"""Signals that are strong where a word or pattern of them occurs."""
-
 SIGNALS: Final = (*WORDED, "range", "authorship")
-"""Signals that every language describes."""
 
-COMPLEXITY_LISTS: Final = (
-    "complex_patterns",
-    "strong_keywords",
-    "medium_keywords",
-    "simple_patterns",
-    "conjunctions",
-    "question_words",
-)
-"""Lists about complexity that every language has."""
-
-HOPS: Final = "hops"
-"""Key of the cues about questions in several steps, beside the lists about complexity."""
-
+_PATTERN_LISTS: Final = ("complex_patterns", "simple_patterns")
+_WORD_LISTS: Final = ("strong_keywords", "medium_keywords", "conjunctions", "question_words")
+COMPLEXITY_LISTS: Final = (*_PATTERN_LISTS, *_WORD_LISTS)
+HOPS: Final = "hops"  # key of the cues about questions in several steps, beside the lists about complexity
 _ACCENTS: Final = re.compile("[\u0300-\u036f]+")
 
 
-@dataclass(frozen=True, slots=True)
-class HopCue:
+class HopCue(NamedTuple):
     """A trait of wording that questions in several steps have more often than others."""
 
     name: str
@@ -175,8 +151,7 @@ class SignalTable:
         return [match for match in matches if match is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadQuery:
+class ReadQuery(NamedTuple):
     """A query as the tables see it."""
 
     text: str
@@ -188,7 +163,7 @@ def read_query(query: str) -> ReadQuery:
     """Bring a query into matching form and find its tables; remembered for the steps that ask for the same query."""
     language = detect_language(query)
     known = table_languages()
-    tables = [load_table(code) for code in ((language,) if language in known else known)]
+    tables = [load_table(code) for code in ([language] if language in known else known)]
     # Nothing that is written in ASCII can hold a word of a script without spaces.
     fitting = [table for table in tables if table.spaced or not query.isascii()]
     return ReadQuery(matching_form(query), tuple(fitting or tables))
@@ -204,7 +179,7 @@ def shown_form(query: str) -> str:
     return " ".join(_unaccented(examined(query)).split())
 
 
-_added: Final[dict[str, SignalTable]] = {}
+_added: Final[dict[str, SignalTable]] = {}  # by a program, for the whole process
 
 
 def table_languages() -> tuple[str, ...]:
@@ -222,20 +197,6 @@ def load_table(language: str) -> SignalTable:
     return _added.get(language) or _packaged_table(language)
 
 
-def add_table(table: SignalTable) -> None:
-    """Add a table for the whole process, or replace one that was added before."""
-    _added[table.language] = table
-    read_query.cache_clear()
-
-
-def remove_table(language: str) -> None:
-    """Take away a table that was added."""
-    if language not in _added:
-        raise ConfigError(f"no table was added for {language[:40]!r}; added: {', '.join(sorted(_added)) or 'none'}")
-    del _added[language]
-    read_query.cache_clear()
-
-
 @lru_cache(64)
 def _packaged_table(language: str) -> SignalTable:
     return parse_table(language_files()[language], file=f"languages/{language}.json")
@@ -245,40 +206,33 @@ def parse_table(data: Mapping[str, Any], *, file: str) -> SignalTable:
     """Compile a table."""
     check_keys(data["complexity"], (*COMPLEXITY_LISTS, HOPS), where=f"{file}: complexity")
     check_keys(data["signals"], SIGNALS, where=f"{file}: signals")
-    words: dict[str, re.Pattern[str]] = {}
-    patterns: dict[str, tuple[re.Pattern[str], ...]] = {}
-    for name in COMPLEXITY_LISTS:
-        key, entries = f"complexity.{name}", data["complexity"][name]
-        if name.endswith("_patterns"):
-            patterns[name] = _compiled(entries, file=file, key=key)
-        else:
-            words[name] = _word_pattern(entries, spaced=data["spaced"], file=file, key=key)
+    lists, spaced, where = data["complexity"], data["spaced"], f"{file}: complexity"
+    patterns = {name: _compiled(lists[name], where=f"{where}.{name}") for name in _PATTERN_LISTS}
+    words = {name: _word_pattern(lists[name], spaced=spaced, where=f"{where}.{name}") for name in _WORD_LISTS}
     for name, entry in data["signals"].items():
-        check_keys(entry, ("words", "patterns"), where=f"{file}: signals.{name}")
-        words[name] = _word_pattern(entry["words"], spaced=data["spaced"], file=file, key=f"signals.{name}.words")
-        patterns[name] = _compiled(entry["patterns"], file=file, key=f"signals.{name}.patterns")
-    hops = _hop_cues(data["complexity"][HOPS], file=file)
-    return SignalTable(data["language"], data["spaced"], words, patterns, hops)
+        of_signal = f"{file}: signals.{name}"
+        check_keys(entry, ("words", "patterns"), where=of_signal)
+        words[name] = _word_pattern(entry["words"], spaced=spaced, where=f"{of_signal}.words")
+        patterns[name] = _compiled(entry["patterns"], where=f"{of_signal}.patterns")
+    return SignalTable(data["language"], spaced, words, patterns, _hop_cues(lists[HOPS], where=f"{where}.{HOPS}"))
 
 
-def _hop_cues(data: object, *, file: str) -> tuple[HopCue, ...]:
+def _hop_cues(data: object, *, where: str) -> tuple[HopCue, ...]:
     """Compile the cues; a language may name its own."""
     if not isinstance(data, dict):
-        raise ConfigError(f"{file}: complexity.{HOPS} must be an object of cues by their names")
+        raise ConfigError(f"{where} must be an object of cues by their names")
     cues = []
     for name, entry in data.items():
-        key = f"complexity.{HOPS}.{name}"
-        check_keys(entry, ("weight", "patterns"), where=f"{file}: {key}")
-        weight = entry["weight"]
+        weight = check_keys(entry, ("weight", "patterns"), where=f"{where}.{name}")["weight"]
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0.0 < weight <= 1.0:
-            raise ConfigError(f"{file}: {key}.weight must be a number above 0 and at most 1, not {weight!r}")
-        cues.append(HopCue(name, float(weight), _compiled(entry["patterns"], file=file, key=f"{key}.patterns")))
+            raise ConfigError(f"{where}.{name}.weight must be a number above 0 and at most 1, not {weight!r}")
+        cues.append(HopCue(name, float(weight), _compiled(entry["patterns"], where=f"{where}.{name}.patterns")))
     return tuple(cues)
 
 
-def _compiled(entries: Any, *, file: str, key: str) -> tuple[re.Pattern[str], ...]:  # noqa: ANN401 - decoded JSON
-    patterns = enumerate(check_strings(entries, where=f"{file}: {key}"))
-    return tuple(_regex(pattern, where=f"{file}: {key}[{at}]") for at, pattern in patterns)
+def _compiled(entries: object, *, where: str) -> tuple[re.Pattern[str], ...]:
+    patterns = enumerate(check_strings(entries, where=where))
+    return tuple(_regex(pattern, where=f"{where}[{at}]") for at, pattern in patterns)
 
 
 def _regex(pattern: str, *, where: str) -> re.Pattern[str]:
@@ -288,9 +242,9 @@ def _regex(pattern: str, *, where: str) -> re.Pattern[str]:
         raise ConfigError(f"{where} is no regular expression: {err}") from err
 
 
-def _word_pattern(entries: Any, *, spaced: bool, file: str, key: str) -> re.Pattern[str]:  # noqa: ANN401 - decoded JSON
+def _word_pattern(entries: object, *, spaced: bool, where: str) -> re.Pattern[str]:
     """One pattern for all words, longest first, so that the longest that fits is the one found."""
-    words = sorted(check_strings(entries, where=f"{file}: {key}"), key=len, reverse=True)
+    words = sorted(check_strings(entries, where=where), key=len, reverse=True)
     if not words:
         return NEVER
     ending = r"\w{0,20}" if spaced else ""
@@ -305,60 +259,11 @@ def _unaccented(text: str) -> str:
     return _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
 
 
-# The terms of a query, cut once for all steps of routing that ask for them.
-
-
-@lru_cache(16)
-def query_terms(query: str, language: str) -> tuple[str, ...]:
-    """Cut a query into terms; remembered for the steps that ask for the same query."""
-    return tuple(Tokenizer(language=language).query_tokens(examined(query)))
-
-
-# Checking thresholds that are probabilities.
-
-
 def checked_share(name: str, value: object) -> float:
-    """Return a number from 0 to 1."""
+    """Return a number from 0 to 1, such as a threshold that is a probability."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ConfigError(f"{name} must be a number from 0 to 1, got {str(value)[:40]!r}")
     return float(value)
-
-
-# From probabilities of indexes to a selection.
-
-
-def check_names(profiles: Sequence[IndexProfile]) -> None:
-    """Refuse no index at all, and two of one name."""
-    names = [profile.name for profile in profiles]
-    if not names:
-        raise RoutingError("there is no index to choose from; add one first")
-    if len(set(names)) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise RoutingError(f"several indexes have the same name: {', '.join(twice)}; give each its own")
-
-
-def only_choice(profile: IndexProfile) -> Selection:
-    """Settle what needs no classifier."""
-    name = profile.name
-    return Selection(name=name, confidence=1.0, scores={name: 1.0}, margin=1.0, reason="the only index", mode="only")
-
-
-def pick(profiles: Sequence[IndexProfile], shares: Sequence[float], *, mode: str, index_margin: float) -> Selection:
-    """Pick by probability; equals in order of registration."""
-    order = sorted(range(len(profiles)), key=lambda at: (-shares[at], at))
-    first, second = order[0], order[1]
-    margin = shares[first] - shares[second]
-    # An index without nodes has nothing to add, so it never comes along as the second.
-    close = margin < index_margin and profiles[second].nodes > 0
-    return Selection(
-        name=profiles[first].name,
-        names=tuple(profiles[at].name for at in order[: 2 if close else 1]),
-        confidence=shares[first],
-        scores={profiles[at].name: shares[at] for at in order},
-        margin=margin,
-        reason="",
-        mode=mode,
-    )
 
 
 def softmax(logits: Sequence[float]) -> list[float]:
@@ -371,8 +276,6 @@ def softmax(logits: Sequence[float]) -> list[float]:
     return [power / total for power in powers]
 
 
-# Whether a question is one look-up, or needs several facts to be combined.
-
 # Cues of questions that ask about something that must be found first.
 #
 # "When was the director of Solaris born?" names nobody whose birth could be looked up. Questions of this kind
@@ -383,14 +286,10 @@ def softmax(logits: Sequence[float]) -> list[float]:
 SECOND_NAME: Final = 0.17
 THIRD_NAME: Final = 0.07
 QUOTATION: Final = 0.1
-
-_NAMES_OF_TWO: Final = 2
-_NAMES_OF_THREE: Final = 3
 _QUOTED: Final = re.compile(r"\"[^\"\s][^\"]{0,100}\"|«[^»]{1,100}»|“[^”]{1,100}”|「[^」]{1,100}」")
 _WORD: Final = re.compile(r"[^\W\d_](?:[\w'’&-]|\.(?=\w))*")
 _WITHIN_NAMES: Final = frozenset({"of", "the", "de", "del", "la", "las", "los", "von", "van", "da", "di"})
 _SENTENCE_EDGES: Final = frozenset(".?!¿¡\n")
-_MAX_ABBREVIATED: Final = 3
 _PRONOUN_I: Final = frozenset({"I", "I'm", "I'd", "I'll", "I've", "I’m", "I’d", "I’ll", "I’ve"})
 
 
@@ -410,7 +309,7 @@ def _written(query: str, *, names: bool) -> dict[str, float]:
     quoted = _QUOTED.findall(raw)
     count = len(_names(_QUOTED.sub(" , ", raw)) | set(quoted)) if names and not raw.isupper() else 0
     cues = {
-        "several_names": SECOND_NAME * (count >= _NAMES_OF_TWO) + THIRD_NAME * (count >= _NAMES_OF_THREE),
+        "several_names": SECOND_NAME * (count >= 2) + THIRD_NAME * (count >= 3),
         "quotation": QUOTATION * bool(quoted),
     }
     return {name: weight for name, weight in cues.items() if weight}
@@ -423,7 +322,7 @@ def _names(raw: str) -> set[str]:
     for match in _WORD.finditer(raw):
         word, between = match[0], raw[end : match.start()]
         # Behind an initial or a title ("E.", "St.") no sentence ends.
-        abbreviated = between == ". " and 0 < len(last) <= _MAX_ABBREVIATED
+        abbreviated = between == ". " and 0 < len(last) <= 3
         opens = not end or (not abbreviated and not _SENTENCE_EDGES.isdisjoint(between))
         if not opens and _is_name(word):
             if last and (abbreviated or between == " "):
@@ -449,18 +348,10 @@ SIMPLE_PATTERN: Final = -0.1
 SEVERAL_QUESTIONS: Final = 0.15
 CONJUNCTION: Final = 0.05
 MAX_CONJUNCTIONS: Final = 3
-MAX_HOPS: Final = 0.3
-"""What the cues of a question in several steps add at most; from there on they decide like a complex pattern."""
+MAX_HOPS: Final = 0.3  # the most that cues of several steps add; from there on they decide like a complex pattern
 MAX_LENGTH_SCORE: Final = 0.2
-FULL_LENGTH: Final = 300
-"""Characters from which on the length counts in full."""
-LONG: Final = 150
-"""Characters beyond which a question that is no list counts as complex."""
-
-_MIN_QUESTIONS: Final = 2
-_MIN_CLAUSES: Final = 3
-_MIN_ITEMS: Final = 4
-_MAX_ITEM_CHARS: Final = 40
+FULL_LENGTH: Final = 300  # characters from which on the length counts in full
+LONG: Final = 150  # characters beyond which a question that is no list counts as complex
 _MAX_SHOWN: Final = 40
 _QUESTION_MARK: Final = re.compile("[?？؟]")
 _CLAUSE_END: Final = re.compile(r"[,;:.?？؟¿!]")
@@ -478,100 +369,57 @@ def assess_complexity(query: str) -> tuple[Complexity, float]:
     check that applies: complex patterns, strong keywords, cues of several steps that weigh 0.3 together, simple
     patterns, more than 150 characters that are no list, several questions, three conjunctions; else it is simple.
     """
-    found = _find(query)
-    return _verdict(found), _score(found)
+    return _assessment(query)[:2]
 
 
 def complexity_reasons(query: str) -> tuple[str, ...]:
     """Name what was found in a question, for explanations."""
-    found = _find(query)
-    return (
-        *(f"complex_pattern: {_cut(words)}" for words in found.complex_patterns),
-        *(f"strong_keyword: {word}" for word in found.strong),
-        *found.hops,
-        *(f"medium_keyword: {word}" for word in found.medium),
-        *(["simple_pattern"] if found.simple else []),
-        *([f"more_than_{LONG}_characters"] if found.too_long else []),
-        *([f"several_questions: {found.questions}"] if found.several else []),
-        *([f"conjunctions: {found.conjunctions}"] if found.conjunctions else []),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What a question holds."""
-
-    complex_patterns: tuple[str, ...]
-    strong: tuple[str, ...]
-    medium: tuple[str, ...]
-    hops: Mapping[str, float]
-    simple: bool
-    questions: int
-    conjunctions: int
-    chars: int
-    too_long: bool
-
-    @property
-    def several(self) -> bool:
-        return self.questions >= _MIN_QUESTIONS
-
-    @property
-    def hop_score(self) -> float:
-        # Rounded, for sums of hundredths must reach their limit exactly.
-        return round(min(sum(self.hops.values()), MAX_HOPS), 6)
+    return _assessment(query)[2]
 
 
 @lru_cache(16)
-def _find(query: str) -> _Found:
+def _assessment(query: str) -> tuple[Complexity, float, tuple[str, ...]]:
+    """Verdict, score and reasons."""
     read = read_query(query)
-    text, tables = read.text, read.tables
-    length = len(query.strip())
-    return _Found(
-        complex_patterns=tuple(m[0] for table in tables for m in table.found_patterns("complex_patterns", text)),
-        strong=_distinct(tables, "strong_keywords", text),
-        medium=_distinct(tables, "medium_keywords", text),
-        hops=hop_cues(query, read),
-        simple=any(table.found_patterns("simple_patterns", text) for table in tables),
-        questions=question_count(text, tables),
-        conjunctions=max(len(table.found_words("conjunctions", text)) for table in tables),
-        chars=length,
-        too_long=length > LONG and not _is_list(query),
-    )
-
-
-def forget_assessments() -> None:
-    """Forget what was found in queries, since the tables have changed."""
-    _find.cache_clear()
-
-
-def _score(found: _Found) -> float:
+    text, tables, chars = read.text, read.tables, len(query.strip())
+    patterns = [match[0] for table in tables for match in table.found_patterns("complex_patterns", text)]
+    strong, medium = (_distinct(tables, name, text) for name in ("strong_keywords", "medium_keywords"))
+    hops = hop_cues(query, read)
+    # Rounded, for sums of hundredths must reach their limit exactly.
+    hop_score = round(min(sum(hops.values()), MAX_HOPS), 6)
+    simple = any(table.found_patterns("simple_patterns", text) for table in tables)
+    questions = question_count(text, tables)
+    conjunctions = max(len(table.found_words("conjunctions", text)) for table in tables)
+    too_long = chars > LONG and not _is_list(query)
     score = (
-        COMPLEX_PATTERN * len(found.complex_patterns)
-        + STRONG_KEYWORD * len(found.strong)
-        + MEDIUM_KEYWORD * len(found.medium)
-        + found.hop_score
-        + MAX_LENGTH_SCORE * min(1.0, found.chars / FULL_LENGTH)
-        + SEVERAL_QUESTIONS * found.several
-        + CONJUNCTION * min(found.conjunctions, MAX_CONJUNCTIONS)
-        + SIMPLE_PATTERN * found.simple
+        COMPLEX_PATTERN * len(patterns)
+        + STRONG_KEYWORD * len(strong)
+        + MEDIUM_KEYWORD * len(medium)
+        + hop_score
+        + MAX_LENGTH_SCORE * min(1.0, chars / FULL_LENGTH)
+        + SEVERAL_QUESTIONS * (questions > 1)
+        + CONJUNCTION * min(conjunctions, MAX_CONJUNCTIONS)
+        + SIMPLE_PATTERN * simple
     )
-    return min(1.0, max(0.0, score))
-
-
-def _verdict(found: _Found) -> Complexity:
-    if found.complex_patterns or found.strong or found.hop_score >= MAX_HOPS:
-        return Complexity.COMPLEX
-    if found.simple:
-        return Complexity.SIMPLE
-    much = found.too_long or found.several or found.conjunctions >= MAX_CONJUNCTIONS
-    return Complexity.COMPLEX if much else Complexity.SIMPLE
+    much = too_long or questions > 1 or conjunctions >= MAX_CONJUNCTIONS
+    is_complex = patterns or strong or hop_score >= MAX_HOPS or (much and not simple)
+    reasons = [f"complex_pattern: {_cut(words)}" for words in patterns]
+    reasons += [*(f"strong_keyword: {word}" for word in strong), *hops, *(f"medium_keyword: {word}" for word in medium)]
+    tellings = {
+        "simple_pattern": simple,
+        f"more_than_{LONG}_characters": too_long,
+        f"several_questions: {questions}": questions > 1,
+        f"conjunctions: {conjunctions}": conjunctions,
+    }
+    reasons += [telling for telling, holds in tellings.items() if holds]
+    return Complexity.COMPLEX if is_complex else Complexity.SIMPLE, min(1.0, max(0.0, score)), tuple(reasons)
 
 
 def question_count(text: str, tables: Sequence[SignalTable]) -> int:
     """Count the questions in a text: by question marks, or by clauses that a question word opens."""
     marks = sum(any(char.isalpha() for char in part) for part in _QUESTION_MARK.split(text)[:-1])
     clauses = max(_asking_clauses(text, table) for table in tables)
-    return max(1, marks, clauses if clauses >= _MIN_CLAUSES else 0)
+    return max(1, marks, clauses if clauses >= 3 else 0)
 
 
 def _asking_clauses(text: str, table: SignalTable) -> int:
@@ -601,12 +449,7 @@ def _cut(words: str) -> str:
 def _is_list(query: str) -> bool:
     items = [item.strip() for item in _ITEM_END.split(examined(query))]
     filled = [item for item in items if item]
-    return len(filled) >= _MIN_ITEMS and all(len(item) <= _MAX_ITEM_CHARS for item in filled)
-
-
-# Signal tables of languages that a program adds to those of the package.
-
-_CODE: Final = re.compile(r"[a-z]{2,3}")
+    return len(filled) >= 4 and all(len(item) <= 40 for item in filled)
 
 
 def register_language(
@@ -632,27 +475,36 @@ def register_language(
         ConfigError: If the code is none, the package has a table of that language, a key is unknown, or a pattern is no
             regular expression.
     """
-    if not _CODE.fullmatch(language):
+    if not re.fullmatch("[a-z]{2,3}", language):
         raise ConfigError(f"a language must be a code of two or three small letters, such as fr, not {language[:40]!r}")
     if language in packaged_languages():
         raise ConfigError(f"the package has a table of {language!r}; only languages without one can be added")
     lists: dict[str, Any] = {**dict.fromkeys(COMPLEXITY_LISTS, ()), HOPS: {}}
-    _known(complexity or {}, lists, "list of complexity")
-    _known(signals, SIGNALS, "signal")
+    for kind, given, known in (("list of complexity", complexity or {}, lists), ("signal", signals, SIGNALS)):
+        for name in given:
+            if name not in known:
+                raise ConfigError(unknown_name(kind, name, known))
     table = {
         "language": language,
         "spaced": spaced,
         "complexity": {**lists, **(complexity or {})},
         "signals": {name: _entry(signals.get(name, ())) for name in SIGNALS},
     }
-    add_table(parse_table(table, file=f"the table of {language!r}"))
-    forget_assessments()
+    _added[language] = parse_table(table, file=f"the table of {language!r}")
+    _forget_queries()
 
 
 def unregister_language(language: str) -> None:
     """Take away the table of a language that was added."""
-    remove_table(language)
-    forget_assessments()
+    if language not in _added:
+        raise ConfigError(f"no table was added for {language[:40]!r}; added: {', '.join(sorted(_added)) or 'none'}")
+    del _added[language]
+    _forget_queries()
+
+
+def _forget_queries() -> None:
+    read_query.cache_clear()
+    _assessment.cache_clear()
 
 
 def _entry(words: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -661,10 +513,3 @@ def _entry(words: Sequence[str] | Mapping[str, Sequence[str]]) -> dict[str, Any]
         raise ConfigError(f"words of a signal must be a list, got the text {words[:40]!r}")
     parts = dict(words) if isinstance(words, Mapping) else {"words": words}
     return {"words": (), "patterns": (), **parts}
-
-
-def _known(given: Iterable[str], known: Iterable[str], kind: str) -> None:
-    names = list(known)
-    for name in given:
-        if name not in names:
-            raise ConfigError(unknown_name(kind, name, names))

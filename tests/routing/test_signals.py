@@ -9,13 +9,13 @@ from agentic_retriever.routing import assess_complexity, query_features, registe
 from agentic_retriever.routing.signals import (
     MAX_EXAMINED,
     ValueHit,
-    ValueTable,
     examined,
     load_table,
     matching_form,
     parse_table,
     read_query,
     table_languages,
+    value_table,
 )
 from agentic_retriever.schema import Complexity
 from agentic_retriever.text import Tokenizer
@@ -172,8 +172,8 @@ def test_taking_away_what_was_not_added():
 
 
 def hits(values: dict[str, set[str]], query: str, language: str) -> list[ValueHit]:
-    table = ValueTable({name: frozenset(found) for name, found in values.items()}, language)
-    return table.hits(Tokenizer(language=language).query_tokens(query))
+    table = value_table({name: frozenset(found) for name, found in values.items()}, language)
+    return table.found(Tokenizer(language=language).query_tokens(query))
 
 
 def test_finds_values_whatever_their_endings():
