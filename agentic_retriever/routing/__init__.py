@@ -7,8 +7,6 @@ from agentic_retriever.routing.classifier import (
     EmbeddingClassifier,
     IndexClassifier,
     ProfileClassifier,
-    Scope,
-    scope_of,
     support_of,
 )
 from agentic_retriever.routing.models import AutoClassifier, AutoSelector, LLMClassifier, LLMSelector
@@ -21,7 +19,6 @@ from agentic_retriever.routing.selector import (
     StrategyWeights,
     fused_weights,
     packaged_weights,
-    parse_weights,
     query_features,
 )
 from agentic_retriever.routing.signals import (
@@ -43,17 +40,14 @@ __all__ = [
     "LLMSelector",
     "ProfileClassifier",
     "RoundRobinSelector",
-    "Scope",
     "StrategySelector",
     "StrategyWeights",
     "assess_complexity",
     "complexity_reasons",
     "fused_weights",
     "packaged_weights",
-    "parse_weights",
     "query_features",
     "register_language",
-    "scope_of",
     "support_of",
     "unregister_language",
 ]

@@ -14,7 +14,15 @@ import numpy as np
 from typing_extensions import override
 
 from agentic_retriever.errors import RoutingError
-from agentic_retriever.routing.signals import ValueHit, checked_share, examined, last_made, softmax, value_hits
+from agentic_retriever.routing.signals import (
+    ValueHit,
+    checked_share,
+    examined,
+    last_made,
+    query_terms,
+    softmax,
+    value_hits,
+)
 from agentic_retriever.schema import NO_LIMITS, Selection
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
 from agentic_retriever.text.tokens import absent, identifiers, without_asking, without_requests
@@ -195,30 +203,26 @@ _MIN_NORM: Final = 1e-9
 
 
 class Evidence(NamedTuple):
-    """The evidence for one index."""
+    """The evidence for one index by kind, and the values that the query names."""
 
-    cosine: float
-    vocabulary: float
-    values: float
+    kinds: Mapping[str, float]
     hits: Sequence[ValueHit]
 
-    def to_dict(self) -> dict[str, float]:
-        """Return the three by name."""
-        return {"cosine": self.cosine, "vocabulary": self.vocabulary, "values": self.values}
 
-
-def weigh(query: str, profiles: Sequence[IndexProfile], cosines: Sequence[float] | None) -> list[Evidence]:
-    """Collect the evidence for each of several indexes."""
-    languages = dict.fromkeys(profile.language for profile in profiles)
-    text = examined(query)
-    terms = {lang: Tokenizer(language=lang).query_tokens(text) for lang in languages}
-    likelihood = {lang: _likelihood_ratios(found, profiles) for lang, found in terms.items()}
-    evidence = []
+def weigh(query: str, profiles: Sequence[IndexProfile], cosines: Sequence[float] | None) -> dict[str, Evidence]:
+    """Collect the evidence for each of several indexes, by their names."""
+    terms = {language: query_terms(query, language) for language in {profile.language for profile in profiles}}
+    likelihood = {language: _likelihood_ratios(found, profiles) for language, found in terms.items()}
+    evidence = {}
     for at, profile in enumerate(profiles):
         hits = value_hits(profile, terms[profile.language])
         fields = min(len({hit.field for hit in hits}), _MAX_VALUE_FIELDS)
-        vocabulary = float(likelihood[profile.language][at])
-        evidence.append(Evidence(cosines[at] if cosines else 0.0, vocabulary, VALUE_WEIGHT * fields, hits))
+        kinds = {
+            "cosine": cosines[at] if cosines else 0.0,
+            "vocabulary": float(likelihood[profile.language][at]),
+            "values": VALUE_WEIGHT * fields,
+        }
+        evidence[profile.name] = Evidence(kinds, hits)
     return evidence
 
 
@@ -258,19 +262,16 @@ def unit_vector(vector: object) -> Vector | None:
 def sample_cosines(vector: Vector, profiles: Sequence[IndexProfile]) -> list[float] | None:
     """Compare a query with the sampled nodes of each index."""
     means = _nearest_means(vector, profiles)
-    if any(mean is None for mean in means):
+    if not all(map(math.isfinite, means)):
         return None
-    known = [p for p in profiles if len(p.sample) >= _MIN_BACKGROUND]
-    typical = median(p.background_mean for p in known) if known else 0.0
+    known = [p.background_mean for p in profiles if len(p.sample) >= _MIN_BACKGROUND]
+    typical = median(known) if known else 0.0
+    backgrounds = [p.background_mean if len(p.sample) >= _MIN_BACKGROUND else typical for p in profiles]
     spread = cosine_spread(profiles)
-    evidence = []
-    for mean, profile in zip(means, profiles, strict=True):
-        background = profile.background_mean if len(profile.sample) >= _MIN_BACKGROUND else typical
-        evidence.append(COSINE_WEIGHT * ((mean or 0.0) - BACKGROUND_SHARE * background) / spread)
-    return evidence
+    return [COSINE_WEIGHT * (m - BACKGROUND_SHARE * b) / spread for m, b in zip(means, backgrounds, strict=True)]
 
 
-def _nearest_means(vector: Vector, profiles: Sequence[IndexProfile]) -> list[float | None]:
+def _nearest_means(vector: Vector, profiles: Sequence[IndexProfile]) -> list[float]:
     """Mean cosine to the nearest samples of each index; of many indexes only the nearest are looked at closely.
 
     What an index looks like by few of its samples is enough to rule out those that are far, and reading all samples of
@@ -280,10 +281,9 @@ def _nearest_means(vector: Vector, profiles: Sequence[IndexProfile]) -> list[flo
     if len(profiles) <= _FEW:
         return [_nearest_mean(vector, _last_thinned(profile.sample, limit)) for profile in profiles]
     means = [_nearest_mean(vector, _last_thinned(profile.sample, _GLANCE)) for profile in profiles]
-    if any(mean is None for mean in means):
+    if not all(map(math.isfinite, means)):
         return means
-    nearest = sorted(range(len(profiles)), key=lambda at: -(means[at] or 0.0))[:_CLOSELY]
-    for at in nearest:
+    for at in sorted(range(len(profiles)), key=lambda at: -means[at])[:_CLOSELY]:
         means[at] = _nearest_mean(vector, _last_thinned(profiles[at].sample, limit))
     return means
 
@@ -305,16 +305,15 @@ def thinned(sample: Vector, limit: int) -> Vector:
 _last_thinned = last_made(thinned, 512)
 
 
-def _nearest_mean(vector: Vector, sample: Vector) -> float | None:
-    """Mean cosine to the nearest samples; ``None`` when there are none or they are of another dimension."""
+def _nearest_mean(vector: Vector, sample: Vector) -> float:
+    """Mean cosine to the nearest samples; NaN when there are none or they are of another dimension."""
     if sample.ndim != 2 or not len(sample) or sample.shape[1] != len(vector):
-        return None
+        return math.nan
     cosines = sample @ vector
     if len(cosines) > _NEAREST:
         cosines.partition(len(cosines) - _NEAREST)  # in place; NaN sorts last, so that it is not overlooked
     nearest: list[float] = cosines[-_NEAREST:].tolist()
-    mean = sum(nearest) / len(nearest)
-    return mean if math.isfinite(mean) else None
+    return sum(nearest) / len(nearest)
 
 
 DEFAULT_INDEX_MARGIN: Final = 0.1  # lead in probability below which the second index is chosen too
@@ -374,7 +373,11 @@ class _EvidenceClassifier(IndexClassifier):
             weighed = self._weighed(query, filled, vector, given=query_vector is not None)
         else:
             weighed = _Weighed({}, lambda _: "every index is empty: the first one")
-        return self._doubted(self._picked(profiles, weighed), weighed.evidence, query, filled, vector)
+        selection = self._picked(profiles, weighed)
+        first = next((profile for profile in filled if profile.name == selection.name), None)
+        if first is None:
+            return selection
+        return self._doubted(selection, weighed.evidence, scope_of(query, first, query_vector=vector))
 
     @abstractmethod
     def _weighed(self, query: str, filled: Sequence[IndexProfile], vector: Vector | None, *, given: bool) -> _Weighed:
@@ -399,24 +402,14 @@ class _EvidenceClassifier(IndexClassifier):
         )
         return replace(selection, reason=weighed.why(selection))
 
-    def _doubted(
-        self,
-        selection: Selection,
-        evidence: Mapping[str, Mapping[str, float]],
-        query: str,
-        filled: Sequence[IndexProfile],
-        vector: Vector | None,
-    ) -> Selection:
+    def _doubted(self, selection: Selection, evidence: Mapping[str, Mapping[str, float]], scope: Scope) -> Selection:
         """Say how probable it is that the question is about the first choice at all, and abstain if it is not."""
-        first = next((profile for profile in filled if profile.name == selection.name), None)
-        if first is None:
-            return selection
-        scope = scope_of(query, first, query_vector=vector)
-        known = {**evidence, first.name: {**evidence.get(first.name, {}), "scope": scope.probability}}
+        name = selection.name
+        known = {**evidence, name: {**evidence.get(name, {}), "scope": scope.probability}}
         if scope.probability >= self.abstain_below:
             return replace(selection, evidence=known)
         reason = f"{selection.reason}; {_doubt(scope)}"
-        return replace(selection, names=(selection.name,), abstained=True, evidence=known, reason=reason)
+        return replace(selection, names=(name,), abstained=True, evidence=known, reason=reason)
 
 
 class ProfileClassifier(_EvidenceClassifier):
@@ -432,8 +425,8 @@ class ProfileClassifier(_EvidenceClassifier):
 
     def _weighed(self, query: str, filled: Sequence[IndexProfile], vector: Vector | None, *, given: bool) -> _Weighed:
         cosines = sample_cosines(vector, filled) if vector is not None else None
-        evidence = dict(zip((p.name for p in filled), weigh(query, filled, cosines), strict=True))
-        kinds = {name: found.to_dict() for name, found in evidence.items()}
+        evidence = weigh(query, filled, cosines)
+        kinds = {name: found.kinds for name, found in evidence.items()}
         return _Weighed(kinds, lambda chosen: _why(chosen, evidence, given=given, compared=cosines is not None))
 
 
@@ -449,13 +442,15 @@ class EmbeddingClassifier(_EvidenceClassifier):
     @override
     def _weighed(self, query: str, filled: Sequence[IndexProfile], vector: Vector | None, *, given: bool) -> _Weighed:
         cosines = _description_cosines(vector, filled)
+        kinds: dict[str, Mapping[str, float]]
         if cosines is None:
-            what, kinds = "no usable vector: vocabulary alone", [e.to_dict() for e in weigh(query, filled, None)]
+            what = "no usable vector: vocabulary alone"
+            kinds = {name: found.kinds for name, found in weigh(query, filled, None).items()}
         else:
-            unit, what = cosine_spread(filled), "description nearest to the query"
-            kinds = [{"description": COSINE_WEIGHT * cosine / unit} for cosine in cosines]
-        by_name = dict(zip((p.name for p in filled), kinds, strict=True))
-        return _Weighed(by_name, lambda selection: f"{what}; {_runner_up(selection)}")
+            what, unit = "description nearest to the query", cosine_spread(filled)
+            named = zip((profile.name for profile in filled), cosines, strict=True)
+            kinds = {name: {"description": COSINE_WEIGHT * cosine / unit} for name, cosine in named}
+        return _Weighed(kinds, lambda selection: f"{what}; {_runner_up(selection)}")
 
 
 class _Weighed(NamedTuple):
@@ -497,15 +492,12 @@ def _why(selection: Selection, evidence: Mapping[str, Evidence], *, given: bool,
     second = next((evidence[name] for name in list(selection.scores)[1:] if name in evidence), None)
     if second is None:
         return "the only index that is not empty"
-    parts = [f"vocabulary {first.vocabulary - second.vocabulary:+.1f}"]
-    if compared:
-        parts.insert(0, f"nearest samples {first.cosine - second.cosine:+.1f}")
+    lead = {kind: f"{weight - second.kinds[kind]:+.1f}" for kind, weight in first.kinds.items()}
+    unusable = "query vector not usable" if given else "no query vector"
+    parts = [f"nearest samples {lead['cosine']}" if compared else unusable, f"vocabulary {lead['vocabulary']}"]
     if first.hits or second.hits:
-        parts.append(f"metadata values {first.values - second.values:+.1f}{_named(first)}")
-    note = ""
-    if not compared:
-        note = "query vector not usable, " if given else "no query vector, "
-    return f"{note}{', '.join(parts)}; {_runner_up(selection)}"
+        parts.append(f"metadata values {lead['values']}{_named(first)}")
+    return f"{', '.join(parts)}; {_runner_up(selection)}"
 
 
 def _named(evidence: Evidence) -> str:

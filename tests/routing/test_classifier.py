@@ -12,8 +12,8 @@ from routing_material import BOATS, embed
 
 from agentic_retriever.errors import ConfigError, RoutingError
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
-from agentic_retriever.routing import EmbeddingClassifier, IndexClassifier, ProfileClassifier, scope_of, support_of
-from agentic_retriever.routing.classifier import MIN_NODES, thinned, unit_vector
+from agentic_retriever.routing import EmbeddingClassifier, IndexClassifier, ProfileClassifier, support_of
+from agentic_retriever.routing.classifier import MIN_NODES, scope_of, thinned, unit_vector
 from agentic_retriever.routing.signals import softmax
 
 CLASSIFIERS = [ProfileClassifier(), EmbeddingClassifier()]

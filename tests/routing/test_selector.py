@@ -21,10 +21,9 @@ from agentic_retriever.routing import (
     assess_complexity,
     fused_weights,
     packaged_weights,
-    parse_weights,
     query_features,
 )
-from agentic_retriever.routing.selector import MAX_QUALITY_SHIFT, quality_shifts
+from agentic_retriever.routing.selector import MAX_QUALITY_SHIFT, parse_weights, quality_shifts
 from agentic_retriever.schema import Strategy
 
 SELECTOR = HeuristicSelector()
