@@ -1,22 +1,362 @@
-"""Query history and analytics.
+"""The history of queries: recorded in the background, read on demand.
 
 :class:`LogEntry` is what is kept of one query, :func:`entry_of` makes it from an answer, :class:`QueryLog` writes it in
 the background to SQLite or PostgreSQL and reads it back, :class:`Analytics` is what it shows over a period. SQLAlchemy
 is loaded when the first entry is written or read.
 """
 
-from agentic_retriever.querylog.log import FILE_NAME, TEXT_MODES, LogStats, QueryLog, open_query_log
-from agentic_retriever.querylog.records import Analytics, Latency, LogEntry, RouteCount, entry_of
+from __future__ import annotations
 
-__all__ = [
-    "FILE_NAME",
-    "TEXT_MODES",
-    "Analytics",
-    "Latency",
-    "LogEntry",
-    "LogStats",
-    "QueryLog",
-    "RouteCount",
-    "entry_of",
-    "open_query_log",
-]
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from uuid import uuid4
+
+from typing_extensions import Self
+
+from agentic_retriever.config import RouterConfig, Secret
+from agentic_retriever.errors import AgenticRetrieverError, InvalidQueryError
+from agentic_retriever.querylog.records import Address, Analytics, LogEntry, entry_of
+from agentic_retriever.schema import Answer
+from agentic_retriever.threads import DeadlineCaller
+
+if TYPE_CHECKING:
+    from agentic_retriever.querylog.database import Database  # loads SQLAlchemy, which takes a fifth of a second
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["Analytics", "LogEntry", "LogStats", "QueryLog", "entry_of", "open_query_log"]
+
+FILE_NAME: Final = "queries.sqlite"  # in the data directory
+MAX_ROWS: Final = 1_000_000  # most queries kept, the newest: about half a gigabyte
+EXIT_TIMEOUT_S: Final = 2.0
+_READ_TIMEOUT_S: Final = 90.0
+_FLUSH_BEFORE_READING_S: Final = 2.0
+_MOST_RECENT: Final = 100_000
+_BATCH: Final = 256
+_LINGER_S: Final = 0.2
+_RETRY_DELAYS_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)  # before each further try of a batch; after the last it is dropped
+_WARNED_AT_MOST_EVERY_S: Final = 3_600.0
+
+
+class LogStats(NamedTuple):
+    """What became of the entries of this process."""
+
+    written: int
+    dropped: int
+    pending: int
+
+
+class BatchWriter:
+    """A bounded queue of entries and the daemon thread that empties it.
+
+    ``put`` takes a lock for a moment and does no input or output, so it costs microseconds whatever the state of the
+    database. When the queue is full, new entries are dropped and counted. A batch that cannot be written is tried again
+    for half a minute while the queue fills up behind it, then dropped. There is one warning an hour at most.
+    """
+
+    def __init__(
+        self,
+        sink: Callable[[Sequence[LogEntry]], int],
+        *,
+        name: str,
+        capacity: int = 4_000,
+        on_fork: Callable[[], None] = lambda: None,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sink = sink
+        self._name = name
+        self._capacity = capacity
+        self._timer = timer
+        self._on_fork = on_fork
+        self._reset()
+        _WRITERS.add(self)
+
+    def after_fork(self) -> None:
+        """Start from nothing: in a child process the parent's thread does not exist and its entries are its own."""
+        self._on_fork()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._changed = threading.Condition()
+        self._queue: deque[LogEntry] = deque()
+        self._thread: threading.Thread | None = None
+        self._in_flight = self._written = self._dropped = 0
+        self._attempts = self._last_failure = 0
+        self._stopping = self._hurried = False
+        self._warned_at: float | None = None
+
+    def put(self, entry: LogEntry) -> bool:
+        """Hand in one entry; ``False`` if it was dropped."""
+        with self._changed:
+            taken = not self._stopping and len(self._queue) < self._capacity and self._running()
+            if taken:
+                self._queue.append(entry)
+                # The thread need not wake for each entry: the first begins a batch, and a full one ends the wait.
+                if len(self._queue) in {1, _BATCH}:
+                    self._changed.notify_all()
+            else:
+                self._dropped += 1
+            warn = not taken and not self._stopping
+        if warn:
+            self.warn("entries come faster than it can be written")
+        return taken
+
+    def drop(self) -> None:
+        """Count an entry that never became one."""
+        with self._changed:
+            self._dropped += 1
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything handed in before is settled."""
+        with self._changed:
+            seen, target = self._attempts, self._settled() + self._waiting()
+            if self._waiting():
+                self._hurried = True
+                self._changed.notify_all()
+                self._changed.wait_for(
+                    lambda: self._settled() >= target or self._last_failure > seen, timeout=max(0.0, timeout_s)
+                )
+            return self._settled() >= target
+
+    def stop(self) -> None:
+        """Take no more entries; the thread tries once to write what is waiting, and ends."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def close(self, timeout_s: float) -> bool:
+        """Stop, and wait for the thread. Closing twice does nothing."""
+        self.stop()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(max(0.0, timeout_s))
+        return not thread.is_alive()
+
+    def stats(self) -> LogStats:
+        """Return what became of the entries."""
+        with self._changed:
+            return LogStats(written=self._written, dropped=self._dropped, pending=self._waiting())
+
+    def _settled(self) -> int:
+        return self._written + self._dropped
+
+    def _waiting(self) -> int:
+        return self._in_flight + len(self._queue)
+
+    def _running(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="agentic-query-log", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads, or the interpreter is shutting down
+                return False
+            self._thread = thread
+        return True
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            self._deliver(batch)
+
+    def _next_batch(self) -> list[LogEntry]:
+        """Wait for entries, a little longer for more of them; an empty batch means the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._stopping)
+            self._changed.wait_for(
+                lambda: len(self._queue) >= _BATCH or self._hurried or self._stopping, timeout=_LINGER_S
+            )
+            batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
+            self._in_flight = len(batch)
+            self._hurried = self._hurried and bool(self._queue)
+            return batch
+
+    def _deliver(self, batch: list[LogEntry]) -> None:
+        written = 0
+        for delay_s in (*_RETRY_DELAYS_S, None):
+            with self._changed:
+                self._attempts += 1
+            try:
+                written = self._sink(batch)
+                break
+            except Exception as err:  # noqa: BLE001 - the thread must outlive whatever a database raises
+                self.warn(str(err) if isinstance(err, AgenticRetrieverError) else type(err).__name__)
+                if not self._goes_on_after(delay_s):
+                    break
+        with self._changed:
+            self._written += written
+            self._dropped += len(batch) - written
+            self._in_flight = 0
+            self._changed.notify_all()
+
+    def _goes_on_after(self, delay_s: float | None) -> bool:
+        """Note a failure, and wait for the time of the next try; ``False`` if there is none."""
+        with self._changed:
+            self._last_failure = self._attempts
+            self._hurried = False
+            self._changed.notify_all()
+            if self._stopping:
+                # Nobody waits for a database that is gone when the process ends.
+                self._dropped += len(self._queue)
+                self._queue.clear()
+                return False
+            if delay_s is not None:
+                self._changed.wait_for(lambda: self._stopping or self._hurried, timeout=delay_s)
+            return delay_s is not None
+
+    def warn(self, reason: str) -> None:
+        """Say that entries are lost, once an hour at most."""
+        with self._changed:
+            now = self._timer()
+            if self._warned_at is not None and now - self._warned_at < _WARNED_AT_MOST_EVERY_S:
+                return
+            self._warned_at = now
+        logger.warning("the query history %s loses entries: %s; queries are answered all the same", self._name, reason)
+
+
+_WRITERS: Final[weakref.WeakSet[BatchWriter]] = weakref.WeakSet()
+
+
+def _finish_all() -> None:
+    """Write what is waiting before the interpreter ends."""
+    for writer in list(_WRITERS):
+        writer.stop()
+    deadline = time.monotonic() + EXIT_TIMEOUT_S
+    for writer in list(_WRITERS):
+        if not writer.close(deadline - time.monotonic()):
+            writer.warn(f"{writer.stats().pending:,} were not written before the process ended")
+
+
+def _forget_in_child() -> None:
+    for writer in list(_WRITERS):
+        writer.after_fork()
+
+
+atexit.register(_finish_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class QueryLog:
+    """The history of queries in a SQLite file or a PostgreSQL database; threads and processes may share one.
+
+    Nothing is opened until the first entry is recorded or read. Recording puts an entry into a bounded queue and
+    returns; one daemon thread writes. Whatever is wrong with the database, recording never fails and never waits.
+
+    Example:
+        >>> with QueryLog(folder / "queries.sqlite") as log:  # doctest: +SKIP
+        ...     log.record_answer(router.query("What is new?"))
+        ...     log.analytics().queries
+        1
+    """
+
+    def __init__(
+        self,
+        place: str | Path | Secret,
+        *,
+        text: Literal["plain", "hashed", "none"] = "plain",  # what is kept of questions: a keyed hash if "hashed"
+        retention_days: float | None = 90.0,
+        max_rows: int | None = MAX_ROWS,
+        clock: Callable[[], datetime] = _utc_now,
+    ) -> None:
+        address = Address.of(place)
+
+        @lru_cache(1)
+        def database() -> Database:
+            from agentic_retriever.querylog.database import Database  # noqa: PLC0415 - loads SQLAlchemy
+
+            return Database(address, text=text, retention_days=retention_days, max_rows=max_rows, clock=clock)
+
+        self._name = str(address)
+        self._clock = clock
+        self._database = database
+        # The thread holds the writer, not this object; when this is forgotten unclosed, the thread finishes and ends.
+        self._writer = BatchWriter(lambda batch: database().write(batch), name=self._name, on_fork=database.cache_clear)
+        weakref.finalize(self, self._writer.stop).atexit = False
+        self._reads = DeadlineCaller(f"query history {address}")
+
+    def __repr__(self) -> str:
+        return f"QueryLog({self._name!r})"
+
+    def record(self, entry: LogEntry) -> None:
+        """Hand in one entry; never raises, never waits."""
+        try:
+            moment, entry_id = entry.recorded_at or self._clock(), entry.entry_id or uuid4().hex
+            self._writer.put(replace(entry, recorded_at=moment, entry_id=entry_id))
+        except Exception:  # noqa: BLE001 - a clock of the caller may fail; the answer must go out all the same
+            self._writer.drop()
+
+    def record_answer(self, answer: Answer | None, **known: Any) -> None:  # noqa: ANN401 - the arguments of entry_of
+        """Make an entry as :func:`entry_of` and hand it in; never raises, never waits."""
+        try:
+            entry = entry_of(answer, **known)
+        except Exception:  # noqa: BLE001 - an odd answer of a caller's own stage is not worth losing it
+            self._writer.drop()
+        else:
+            self.record(entry)
+
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """Wait until what was recorded before is settled."""
+        return self._writer.flush(timeout_s)
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Write what is waiting, within the time, and stop recording; a second call does nothing."""
+        self._writer.close(timeout_s)
+
+    def stats(self) -> LogStats:
+        """Return how many entries of this process were written, dropped, or wait."""
+        return self._writer.stats()
+
+    def analytics(self, since: datetime | None = None, until: datetime | None = None) -> Analytics:
+        """Measure a period of the history, what this process just recorded included."""
+        for name, moment in (("since", since), ("until", until)):
+            if moment is not None and moment.tzinfo is None:
+                raise InvalidQueryError(f"{name} must have a time zone; write datetime(..., tzinfo=timezone.utc)")
+        self.flush(_FLUSH_BEFORE_READING_S)
+        return self._reads.call(lambda: self._database().analytics(since, until), _READ_TIMEOUT_S)
+
+    def recent(self, count: int = 20) -> tuple[LogEntry, ...]:
+        """Return the newest entries, the newest first, as far as they are kept."""
+        if not 1 <= count <= _MOST_RECENT:
+            raise InvalidQueryError(f"count must be from 1 to {_MOST_RECENT:,}, got {count}")
+        self.flush(_FLUSH_BEFORE_READING_S)
+        return self._reads.call(lambda: self._database().recent(count), _READ_TIMEOUT_S)
+
+    def check(self, timeout_s: float = 5.0) -> str:
+        """Say where the history is and what is in it, for a person."""
+        # Made beforehand: on a busy machine SQLAlchemy may take longer to load than the database to answer.
+        database = self._database()
+        return self._reads.call(database.check, timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def open_query_log(config: RouterConfig, *, clock: Callable[[], datetime] = _utc_now) -> QueryLog | None:
+    """Make the history that the settings ask for; nothing is opened yet."""
+    place = config.query_log.reveal()
+    if place == "none":
+        return None
+    return QueryLog(
+        config.data_dir / FILE_NAME if place == "sqlite" else config.query_log,
+        text=config.query_log_text,
+        retention_days=config.query_log_retention_days or None,
+        clock=clock,
+    )

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.pool import NullPool
 from sqlalchemy.sql.elements import ColumnElement
@@ -34,13 +35,11 @@ logger = logging.getLogger(__name__)
 SCHEMA_VERSION: Final = 1  # raised by one whenever a column changes its meaning; columns are never reused
 MAX_TEXT_CHARS: Final = 4_000  # longer questions are cut, so that one cannot fill the disk
 _MAX_NAME_CHARS: Final = 400
+# The steps that every version times have a column each; any other is kept in ``other_ms``.
 STEPS: Final = ("total", "routing", "embedding", "retrieval", "rerank", "synthesis", "llm")
-"""The steps that every version times have a column each; any other is kept in ``other_ms``."""
+COUNTS: Final = ("llm_calls", "cloud_calls", "prompt_tokens", "completion_tokens")
 # What PostgreSQL refuses in a text: NUL, and halves of surrogate pairs, which SQLite's driver refuses as well.
 _UNSTORABLE_RE: Final = re.compile("[\x00\ud800-\udfff]")
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The tables, and how an entry becomes a row and a row an entry
 
 
 class UtcTime(TypeDecorator[datetime]):
@@ -56,9 +55,9 @@ class UtcTime(TypeDecorator[datetime]):
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        return value.replace(tzinfo=timezone.utc) if dialect.name == "sqlite" else value.astimezone(timezone.utc)
+        if value is None or dialect.name != "sqlite":
+            return value and value.astimezone(timezone.utc)
+        return value.replace(tzinfo=timezone.utc)
 
 
 class JsonText(TypeDecorator[Any]):
@@ -75,7 +74,6 @@ class JsonText(TypeDecorator[Any]):
 
 
 METADATA: Final = sa.MetaData()
-
 META: Final = sa.Table(
     "agentic_retriever_meta",
     METADATA,
@@ -105,10 +103,7 @@ QUERIES: Final = sa.Table(
     sa.Column("strategy_confidence", sa.Double),
     sa.Column("tier", sa.Text, nullable=False),
     sa.Column("cached", sa.Boolean, nullable=False),
-    sa.Column("llm_calls", sa.BigInteger, nullable=False),
-    sa.Column("cloud_calls", sa.BigInteger, nullable=False),
-    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
-    sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in COUNTS),
     sa.Column("usd", sa.Double, nullable=False),
     sa.Column("cloud_only_usd", sa.Double),
     sa.Column("spent", JsonText),
@@ -136,9 +131,8 @@ def hash_of(query: str, salt: bytes) -> str:
 def _row(entry: LogEntry, *, text: str, salt: bytes) -> dict[str, Any]:
     """Return the columns of an entry, by their keys."""
     row: dict[str, Any] = {name: _storable(value) for name, value in entry.fields_to_dict().items()}
-    row |= {name: getattr(entry, name) for name in ("llm_calls", "cloud_calls", "prompt_tokens", "completion_tokens")}
-    row |= {
-        "usd": entry.usd,
+    row |= entry.totals() | {
+        "cloud_calls": entry.cloud_calls,
         "query": _storable(entry.query, MAX_TEXT_CHARS) if text == "plain" else None,
         "query_hash": hash_of(entry.query, salt) if text == "hashed" and entry.query else None,
         "degraded_steps": sorted({lost["step"] for lost in row["degraded"]}) or None,
@@ -165,8 +159,7 @@ def _storable(value: Any, limit: int = _MAX_NAME_CHARS) -> Any:  # noqa: ANN401 
     return {name: _storable(inner) for name, inner in value.items()} if isinstance(value, dict) else value
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Connections: short waits, one for each piece of work
+# Connections: short waits, one for each piece of work.
 
 CONNECT_TIMEOUT_S: Final = 2
 BUSY_TIMEOUT_S: Final = 2.0
@@ -180,17 +173,22 @@ def _make_engine(address: Address) -> sa.Engine:
     Every piece of work opens its own connection (``NullPool``): a file that was deleted or a server that was restarted
     is noticed at once, no connection is left to a forked child, and an idle process holds none.
     """
+    given: dict[str, Any] = {"poolclass": NullPool, "hide_parameters": True}
     if address.path is not None:
         url = sa.URL.create("sqlite", database=str(address.path))
-        engine = sa.create_engine(
-            url, poolclass=NullPool, hide_parameters=True, connect_args={"timeout": BUSY_TIMEOUT_S}
-        )
+        engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, **given)
         event.listen(engine, "connect", _set_up_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
         return engine
+    limits = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "tcp_user_timeout": 10_000,  # milliseconds until a peer that fell silent counts as gone
+        "application_name": "agentic-retriever",
+    }
     try:
         url = sa.make_url(address.url.reveal())
-        engine = sa.create_engine(url, poolclass=NullPool, hide_parameters=True, connect_args=_server_options(url))
+        # What the URL says itself wins. No prepared statements: poolers that share connections do not know them.
+        options = {name: value for name, value in limits.items() if name not in url.query} | {"prepare_threshold": None}
+        return sa.create_engine(url, connect_args=options, **given)
     except ImportError as err:
         raise QueryLogError(
             "the query history on PostgreSQL needs psycopg; install it with: pip install 'agentic-retriever[postgres]'"
@@ -198,23 +196,10 @@ def _make_engine(address: Address) -> sa.Engine:
     except (exc.ArgumentError, ValueError):
         # No cause: what SQLAlchemy says may repeat the URL, and with it the password.
         raise QueryLogError("the URL of the query history is not one that SQLAlchemy can read") from None
-    event.listen(engine, "begin", _begin_postgres)
-    return engine
-
-
-def _server_options(url: sa.URL) -> dict[str, Any]:
-    """Return limits for the connection; what the URL says itself wins."""
-    wanted: dict[str, Any] = {
-        "connect_timeout": CONNECT_TIMEOUT_S,
-        "tcp_user_timeout": 10_000,  # milliseconds until a peer that fell silent counts as gone
-        "application_name": "agentic-retriever",
-    }
-    # No prepared statements: poolers that share connections between clients do not know them.
-    return {name: value for name, value in wanted.items() if name not in url.query} | {"prepare_threshold": None}
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401 - a DBAPI connection
-    # The driver shall not open transactions by itself, so that _begin_sqlite can say which kind.
+    # The driver shall not open transactions by itself, so that _transaction can say which kind.
     connection.isolation_level = None
     try:
         with closing(connection.cursor()) as cursor:
@@ -229,34 +214,32 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:  # noqa: ANN401 - 
         raise
 
 
-def _begin_sqlite(connection: sa.Connection) -> None:
-    # A deferred transaction that turns into a writing one fails at once instead of waiting for other processes.
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _begin_postgres(connection: sa.Connection) -> None:
-    writes = connection.get_execution_options().get("writes", False)
-    # Set in each transaction, not at connection: poolers refuse start-up options they do not know.
-    connection.exec_driver_sql(f"SET LOCAL statement_timeout = {WRITE_TIMEOUT_MS if writes else READ_TIMEOUT_MS}")
-    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
-
-
 @contextmanager
 def _transaction(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
     """Open a connection and a transaction on it, and close both."""
-    with engine.connect() as plain:
-        options: dict[str, Any] = {"writes": writes}
-        if not writes and engine.dialect.name == "postgresql":
-            options["isolation_level"] = "REPEATABLE READ"
-        connection = plain.execution_options(**options)
-        with connection.begin():
-            yield connection
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            # A deferred transaction that turns into a writing one fails at once instead of waiting for other processes.
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        else:
+            if not writes:
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            # Set in each transaction, not at connection: poolers refuse start-up options they do not know.
+            timeout_ms = WRITE_TIMEOUT_MS if writes else READ_TIMEOUT_MS
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = {timeout_ms}")
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
+        yield connection
+        connection.commit()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Errors of the database, told without parameters and secrets
+# Errors of the database, told without parameters and secrets.
 
+_ADVICE: Final = {
+    "malformed|not a database": "the file is damaged; move it away and a new one is made",
+    "locked": "another program holds it; wait or end that program",
+    "readonly|read-only|unable to open": "check its permissions",
+    "full": "make room",
+}
 _MAX_REASON_CHARS: Final = 160
 _DATA_ERRORS: Final = (exc.DataError, exc.IntegrityError)
 # What only the entry at hand is to blame for; anything else concerns the whole database.
@@ -283,23 +266,10 @@ def _error(address: Address, err: Exception) -> QueryLogError:
     kind, code = type(origin).__name__, getattr(origin, "sqlstate", None)
     said = str(origin).strip().splitlines() if isinstance(err, (exc.DBAPIError, OSError)) else []
     reason = ": ".join([f"{kind} {code}" if code else kind, *(line[:_MAX_REASON_CHARS] for line in said[:1])])
-    return QueryLogError(f"query history {address}: {address.redacted(reason)}; {_advice(address, reason)}")
+    other = "check the server and the URL" if address.path is None else "check the folder and its permissions"
+    advice = next((advice for pattern, advice in _ADVICE.items() if re.search(pattern, reason)), other)
+    return QueryLogError(f"query history {address}: {address.redacted(reason)}; {advice}")
 
-
-def _advice(address: Address, reason: str) -> str:
-    if "malformed" in reason or "not a database" in reason:
-        return "the file is damaged; move it away and a new one is made"
-    if "locked" in reason:
-        return "another program holds it; wait or end that program"
-    if "readonly" in reason or "read-only" in reason or "unable to open" in reason:
-        return "check its permissions"
-    if "full" in reason:
-        return "make room"
-    return "check the folder and its permissions" if address.path is not None else "check the server and the URL"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The database
 
 _PRUNED_EVERY: Final = 1_000  # entries (or a tenth of what is kept), since pruning costs a scan of an index
 _PRUNED_AT_ONCE: Final = 2_000  # in one transaction, so that other writers never wait long
@@ -332,7 +302,7 @@ class Database:
         self._every = _PRUNED_EVERY if max_rows is None else max(1, min(_PRUNED_EVERY, max_rows // 10))
         # The first batch prunes, so that processes that live for one query keep to the limits, too.
         self._since_pruned = self._every
-        self._engine: sa.Engine | None = None
+        self._engine = _make_engine(address)
         self._folder_made = False
 
     def write(self, entries: Sequence[LogEntry]) -> int:
@@ -354,30 +324,20 @@ class Database:
         kept = 0
         for entry in entries:
             try:
-                kept += self._write_one(entry)
+                with suppress(*_REFUSED):
+                    kept += self._write([entry])
             except QueryLogError:  # noqa: PERF203 - which entry fails is the point of going one by one
                 if kept == 0:
                     raise
                 return kept  # what is written must count as written, so the rest is given up
         return kept
 
-    def _write_one(self, entry: LogEntry) -> int:
-        try:
-            return self._write([entry])
-        except exc.IntegrityError:
-            with self.reading() as connection:
-                if connection is None:
-                    return 0
-                # It may be there already: the confirmation of an earlier try was lost.
-                same = sa.select(sa.func.count()).where(QUERIES.c.entry_id == entry.entry_id)
-                return int(connection.execute(same).scalar_one())
-        except _REFUSED:
-            return 0
-
     def _write(self, entries: Sequence[LogEntry]) -> int:
-        with self._writing() as connection:
-            salt = self._prepared(connection)
-            connection.execute(sa.insert(QUERIES), [_row(e, text=self._text, salt=salt) for e in entries])
+        with self._writing() as (connection, salt):
+            insert = sqlite.insert(QUERIES) if self.address.path is not None else postgresql.insert(QUERIES)
+            # An entry may be there already: the confirmation of an earlier try was lost.
+            once = insert.on_conflict_do_nothing(index_elements=[QUERIES.c.entry_id])
+            connection.execute(once, [_row(e, text=self._text, salt=salt) for e in entries])
         return len(entries)
 
     def prune(self) -> None:
@@ -395,8 +355,7 @@ class Database:
         some = sa.select(QUERIES.c.id).where(condition).order_by(QUERIES.c.id).limit(_PRUNED_AT_ONCE)
         count = _PRUNED_AT_ONCE
         while count == _PRUNED_AT_ONCE:
-            with self._writing() as connection:
-                self._prepared(connection)
+            with self._writing() as (connection, _):
                 count = connection.execute(sa.delete(QUERIES).where(QUERIES.c.id.in_(some))).rowcount
 
     def recent(self, count: int) -> tuple[LogEntry, ...]:
@@ -426,11 +385,8 @@ class Database:
                     raise QueryLogError(f"query history {self.address} is damaged; move it away and a new one is made")
             counted = sa.select(sa.func.count(), sa.func.min(QUERIES.c.recorded_at, type_=UtcTime))
             count, first = connection.execute(counted).one()
-        with self._writing() as connection:  # only to see that it may be written
-            self._prepared(connection)
-            with connection.begin_nested() as probe:
-                connection.execute(sa.update(META).values(value=META.c.value).where(META.c.name == "schema"))
-                probe.rollback()
+        with self._writing() as (connection, _):  # only to see that it may be written
+            connection.execute(sa.update(META).values(value=META.c.value))
         since = f" since {first:%Y-%m-%d}" if first is not None else ""
         return f"{self.address}, {count:,} queries{since}"
 
@@ -440,16 +396,28 @@ class Database:
         if self.address.path is not None and not self.address.path.exists():
             yield None
             return
-        with _mapped(self.address), _transaction(self._made_engine(), writes=False) as connection:
-            has_tables = sa.inspect(connection).has_table(META.name)
-            yield connection if has_tables and self._is_current(self._facts(connection)) else None
+        with _mapped(self.address), _transaction(self._engine, writes=False) as connection:
+            yield connection if self._facts(connection) else None
 
     @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
+    def _writing(self) -> Iterator[tuple[sa.Connection, bytes]]:
+        """Open a writing transaction on tables that are there, made anew if they are of an older version.
+
+        The history is a log, not a record that others rely on.
+        """
         with _mapped(self.address):
             self._make_file()
-            with _transaction(self._made_engine(), writes=True) as connection:
-                yield connection
+            with _transaction(self._engine, writes=True) as connection:
+                facts = self._facts(connection)
+                if not facts and self.address.path is None:
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+                    facts = self._facts(connection)  # another process may have been faster
+                if not facts:
+                    METADATA.drop_all(connection)
+                    METADATA.create_all(connection)
+                    facts = {"schema": str(SCHEMA_VERSION), "salt": secrets.token_hex(_SALT_BYTES)}
+                    connection.execute(sa.insert(META), [{"name": n, "value": value} for n, value in facts.items()])
+                yield connection, self._salt(facts)
 
     def _make_file(self) -> None:
         """Make an empty SQLite file that only its owner may read, if there is none."""
@@ -459,50 +427,14 @@ class Database:
         if not self._folder_made:  # only once: a folder that is removed later is gone on purpose
             path.parent.mkdir(parents=True, exist_ok=True)
             self._folder_made = True
-        if not path.exists():
-            with suppress(FileExistsError):  # another process was faster
-                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
-    def _made_engine(self) -> sa.Engine:
-        engine = self._engine
-        if engine is None:
-            engine = self._engine = _make_engine(self.address)
-        return engine
-
-    def _prepared(self, connection: sa.Connection) -> bytes:
-        """Make the tables if there are none, and return the salt.
-
-        Tables of an older version are dropped and made anew: the history is a log, not a record that others rely on.
-        """
-        if sa.inspect(connection).has_table(META.name):
-            facts = self._facts(connection)
-            if self._is_current(facts):
-                return self._salt(facts)
-            METADATA.drop_all(connection)
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-        METADATA.create_all(connection)
-        facts = self._facts(connection)
-        if not facts:  # else another process was faster
-            facts = {"schema": str(SCHEMA_VERSION), "salt": secrets.token_hex(_SALT_BYTES)}
-            connection.execute(sa.insert(META), [{"name": name, "value": value} for name, value in facts.items()])
-        return self._salt(facts)
-
-    def _salt(self, facts: Mapping[str, str]) -> bytes:
-        try:
-            salt = bytes.fromhex(facts["salt"])
-        except (KeyError, ValueError):
-            salt = b""
-        if len(salt) < _SALT_BYTES:
-            raise QueryLogError(f"query history {self.address} is damaged: it has no salt; move it away")
-        return salt
-
-    @staticmethod
-    def _facts(connection: sa.Connection) -> dict[str, str]:
-        return {row.name: row.value for row in connection.execute(sa.select(META))}
-
-    def _is_current(self, facts: Mapping[str, str]) -> bool:
-        """Tell whether the schema is this one; an older one is not."""
+    def _facts(self, connection: sa.Connection) -> dict[str, str]:
+        """Return what is kept of the tables themselves; nothing if there are none of this version."""
+        if not sa.inspect(connection).has_table(META.name):
+            return {}
+        facts = {row.name: row.value for row in connection.execute(sa.select(META))}
         version = facts.get("schema", "")
         if not version.isdigit():
             raise QueryLogError(f"query history {self.address} is damaged: it has no version; move it away")
@@ -511,10 +443,16 @@ class Database:
                 f"query history {self.address} has schema {int(version)}, this version reads up to {SCHEMA_VERSION}; "
                 "install a newer agentic-retriever, or set query_log to another place"
             )
-        return int(version) == SCHEMA_VERSION
+        return facts if int(version) == SCHEMA_VERSION else {}
+
+    def _salt(self, facts: Mapping[str, str]) -> bytes:
+        with suppress(KeyError, ValueError):
+            salt = bytes.fromhex(facts["salt"])
+            if len(salt) >= _SALT_BYTES:
+                return salt
+        raise QueryLogError(f"query history {self.address} is damaged: it has no salt; move it away")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Analytics: counted by SQL that every database speaks, percentiles exactly in Python
 
 MAX_TIMED_ROWS: Final = 1_000_000  # times are taken from the newest queries: 8 MB of memory a step
@@ -532,9 +470,15 @@ def _measure(connection: sa.Connection, *, since: datetime | None, until: dateti
     totals = connection.execute(_totals().where(*where)).one()._asdict()
     if not totals["queries"]:
         return Analytics(since=since, until=until)
-    routes = connection.execute(
-        sa.select(_C["index"], _C.strategy, sa.func.count()).where(*where).group_by(_C["index"], _C.strategy)
-    ).all()
+    routes = _counted(connection, where, _C["index"], _C.strategy)
+    fallbacks: Counter[str] = Counter()
+    for steps, count in _counted(connection, [*where, _C.degraded_steps.is_not(None)], _C.degraded_steps):
+        fallbacks.update(dict.fromkeys(steps, count))
+    named = {"tiers": _C.tier, "confidence_levels": _C.confidence_level, "errors": _C.error}
+    by_name: dict[str, Any] = {
+        name: _most_frequent_first(_counted(connection, [*where, column != ""], column))
+        for name, column in named.items()
+    }
     timed, latency = _latency(connection, where)
     return Analytics(
         since=since,
@@ -546,10 +490,8 @@ def _measure(connection: sa.Connection, *, since: datetime | None, until: dateti
             RouteCount(index=index, strategy=strategy, queries=count)
             for index, strategy, count in sorted(routes, key=lambda row: (-row[2], row[0], row[1]))
         ),
-        tiers=_counted(connection, _C.tier, where),
-        confidence_levels=_counted(connection, _C.confidence_level, where),
-        errors=_counted(connection, _C.error, where),
-        fallbacks=_fallbacks(connection, where),
+        fallbacks=_most_frequent_first(fallbacks.items()),
+        **by_name,
     )
 
 
@@ -579,27 +521,14 @@ def _totals() -> Any:  # noqa: ANN401 - a select of sixteen columns
 
 
 def _counted(
-    connection: sa.Connection, column: ColumnElement[str], where: Iterable[ColumnElement[bool]]
-) -> dict[str, int]:
-    """Count rows by a column, leaving out empty values, the most frequent first."""
-    rows = connection.execute(sa.select(column, sa.func.count()).where(column != "", *where).group_by(column))
-    return _most_frequent_first({row[0]: row[1] for row in rows})
+    connection: sa.Connection, where: Iterable[ColumnElement[bool]], *columns: ColumnElement[Any]
+) -> Sequence[Any]:
+    """Count rows by columns; the values of each with their count."""
+    return connection.execute(sa.select(*columns, sa.func.count()).where(*where).group_by(*columns)).all()
 
 
-def _fallbacks(connection: sa.Connection, where: Iterable[ColumnElement[bool]]) -> dict[str, int]:
-    rows = connection.execute(
-        sa.select(_C.degraded_steps, sa.func.count())
-        .where(_C.degraded_steps.is_not(None), *where)
-        .group_by(_C.degraded_steps)
-    )
-    counts: Counter[str] = Counter()
-    for steps, count in rows:
-        counts.update(dict.fromkeys(steps, count))
-    return _most_frequent_first(counts)
-
-
-def _most_frequent_first(counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+def _most_frequent_first(counts: Iterable[Any]) -> dict[str, int]:
+    return dict(sorted(counts, key=lambda item: (-item[1], item[0])))
 
 
 def _latency(connection: sa.Connection, where: Iterable[ColumnElement[bool]]) -> tuple[int, dict[str, Latency]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -14,7 +15,7 @@ from typing_extensions import Self
 
 from agentic_retriever.config import Secret, host_and_port
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.schema import Answer, Degradation, Record, RouteDecision, Tier, TierUsage, frozen
+from agentic_retriever.schema import Answer, Degradation, Record, Tier, TierUsage, Usage, frozen
 from agentic_retriever.show import Cell, Table, render, short_text
 
 
@@ -51,41 +52,14 @@ class LogEntry(Record):
         object.__setattr__(self, "timings_ms", frozen(self.timings_ms))
 
     @property
-    def llm_calls(self) -> int:
-        """Model calls of all tiers."""
-        return sum(used.calls for used in self.spent)
-
-    @property
     def cloud_calls(self) -> int:
         """Model calls of the cloud tier; at least 1 when it wrote the answer."""
         counted = sum(used.calls for used in self.spent if used.tier is Tier.CLOUD)
         return max(counted, int(self.tier == Tier.CLOUD.value and not self.cached))
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens sent to models."""
-        return sum(used.prompt_tokens for used in self.spent)
-
-    @property
-    def completion_tokens(self) -> int:
-        """Tokens that models wrote."""
-        return sum(used.completion_tokens for used in self.spent)
-
-    @property
-    def usd(self) -> float:
-        """Money spent on models."""
-        return math.fsum(used.usd for used in self.spent)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        return {
-            **self.fields_to_dict(),
-            "recorded_at": None if self.recorded_at is None else self.recorded_at.isoformat(),
-            "llm_calls": self.llm_calls,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "usd": self.usd,
-        }
+    def totals(self) -> dict[str, float]:
+        """Model calls, tokens and money of all tiers."""
+        return {name: total for name, total in Usage(self.spent).to_dict().items() if name != "tiers"}
 
 
 def entry_of(
@@ -94,60 +68,47 @@ def entry_of(
     error: BaseException | None = None,
     query: str = "",
     query_id: str = "",
-    route: RouteDecision | None = None,
-    timings_ms: Mapping[str, float] | None = None,
+    timings_ms: Mapping[str, float] = MappingProxyType({}),
     cloud_only_usd: float | None = None,
 ) -> LogEntry:
-    """Make the entry of one query."""
-    route = answer.route if route is None and answer is not None else route
-    timings = (answer.timings_ms if answer is not None else {}) if timings_ms is None else timings_ms
-    return LogEntry(
-        query=query or ("" if route is None else route.query),
-        query_id=query_id or ("" if answer is None else answer.query_id),
-        timings_ms={step: float(ms) for step, ms in timings.items() if math.isfinite(ms)},
-        cloud_only_usd=_finite(cloud_only_usd),
-        error="" if error is None else type(error).__name__,
-        **_of_route(route),
-        **_of_answer(answer, () if route is None else route.degraded),
-    )
-
-
-def _of_route(route: RouteDecision | None) -> dict[str, Any]:
-    if route is None:
-        return {}
-    return {
-        "complexity": route.complexity.value,
-        "complexity_score": _finite(route.complexity_score),
-        "index": route.index.name,
-        "indexes": tuple(route.index.names),
-        "index_mode": route.index.mode,
-        "index_confidence": _finite(route.index.confidence),
-        "strategy": route.strategy.name,
-        "strategy_mode": route.strategy.mode,
-        "strategy_confidence": _finite(route.strategy.confidence),
-    }
-
-
-def _of_answer(answer: Answer | None, lost_in_routing: Iterable[Degradation]) -> dict[str, Any]:
+    """Make the entry of one query: of its answer, or of what is known where it failed."""
     if answer is None:
-        return {"degraded": tuple(lost_in_routing)}
-    return {
-        "tier": answer.tier.value,
-        "cached": answer.cached,
+        known = LogEntry(query=query, query_id=query_id, error="" if error is None else type(error).__name__)
+    else:
+        known, timings_ms = _entry_of_answer(answer), answer.timings_ms
+    timings = {step: float(ms) for step, ms in timings_ms.items() if math.isfinite(ms)}
+    return replace(known, timings_ms=timings, cloud_only_usd=_finite(cloud_only_usd))
+
+
+def _entry_of_answer(answer: Answer) -> LogEntry:
+    route, index, strategy = answer.route, answer.route.index, answer.route.strategy
+    return LogEntry(
+        query=route.query,
+        query_id=answer.query_id,
+        complexity=route.complexity.value,
+        complexity_score=_finite(route.complexity_score),
+        index=index.name,
+        indexes=tuple(index.names),
+        index_mode=index.mode,
+        index_confidence=_finite(index.confidence),
+        strategy=strategy.name,
+        strategy_mode=strategy.mode,
+        strategy_confidence=_finite(strategy.confidence),
+        tier=answer.tier.value,
+        cached=answer.cached,
         # A cached answer still carries what its first computation cost; this query paid nothing.
-        "spent": () if answer.cached else tuple(answer.usage.tiers),
-        "citations": len(answer.citations),
-        "confidence": _finite(answer.confidence.score),
-        "confidence_level": answer.confidence.level.value,
-        "degraded": tuple(answer.degraded),
-    }
+        spent=() if answer.cached else tuple(answer.usage.tiers),
+        citations=len(answer.citations),
+        confidence=_finite(answer.confidence.score),
+        confidence_level=answer.confidence.level.value,
+        degraded=tuple(answer.degraded),
+    )
 
 
 def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-_POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
 _ALLOWED = "use a file, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE"
 
 
@@ -175,7 +136,7 @@ class Address:
             if not rest.startswith("/") or rest in {"/", "/:memory:"} or "?" in rest:
                 raise ConfigError("the query history needs a SQLite file, without options; write sqlite:///FILE")
             return cls(path=Path(rest[1:]))
-        if scheme not in _POSTGRES:
+        if scheme not in {"postgresql", "postgres", "postgresql+psycopg"}:
             kind = scheme if scheme.replace("+", "").isalnum() and len(scheme) <= 30 else "of this kind"
             raise ConfigError(f"the query history cannot be kept in a database {kind}; {_ALLOWED}")
         url = f"postgresql+psycopg://{rest}"
@@ -212,9 +173,6 @@ def _secrets_in(url: str) -> tuple[Secret, ...]:
     raw = [parts.password or "", *(value for name, _, value in options if "pass" in name.lower())]
     spellings = {spelling for text in raw for spelling in (text, unquote(text)) if spelling}
     return tuple(Secret(text) for text in sorted(spellings, key=lambda text: (-len(text), text)))
-
-
-# What a history shows over a period.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,21 +285,15 @@ class Analytics(Record):
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """Return what there is to show: title, headers and rows of each table that is not empty."""
-        found: list[tuple[str, list[str], list[list[str]]]] = [
+        latency = [
+            [step, f"{t.count:,}", *(f"{ms:,.1f}" for ms in (t.mean_ms, t.p50_ms, t.p95_ms, t.max_ms))]
+            for step, t in self.latency_ms.items()
+        ]
+        routes = [[r.index or "none", r.strategy or "none", f"{r.queries:,}"] for r in self.routes]
+        found = [
             ("queries", ["what", "value"], self._totals()),
-            (
-                "latency",
-                ["step", "queries", "mean ms", "p50 ms", "p95 ms", "max ms"],
-                [
-                    [step, f"{t.count:,}", *(f"{ms:,.1f}" for ms in (t.mean_ms, t.p50_ms, t.p95_ms, t.max_ms))]
-                    for step, t in self.latency_ms.items()
-                ],
-            ),
-            (
-                "routes",
-                ["index", "strategy", "queries"],
-                [[r.index or "none", r.strategy or "none", f"{r.queries:,}"] for r in self.routes],
-            ),
+            ("latency", ["step", "queries", "mean ms", "p50 ms", "p95 ms", "max ms"], latency),
+            ("routes", ["index", "strategy", "queries"], routes),
             ("tiers", ["tier", "answers"], _counts(self.tiers)),
             ("confidence", ["level", "answers"], _counts(self.confidence_levels)),
             ("fallbacks", ["step", "queries"], _counts(self.fallbacks)),
@@ -352,10 +304,7 @@ class Analytics(Record):
     def _totals(self) -> list[list[str]]:
         rows = [
             ["period", f"{_day(self.since or self.first_at)} to {_day(self.until or self.last_at)}"],
-            ["queries", f"{self.queries:,}"],
-            ["answered", f"{self.answered:,}"],
-            ["simple", f"{self.simple:,}"],
-            ["complex", f"{self.complex:,}"],
+            *([name, f"{getattr(self, name):,}"] for name in ("queries", "answered", "simple", "complex")),
             ["cache hit rate", _percent(self.cache_hit_rate)],
             ["degraded", f"{self.degraded:,}"],
             ["failed", f"{self.failed:,}"],

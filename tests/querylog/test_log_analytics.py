@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from log_material import EPOCH, entries, entry, moments, opened
 
 from agentic_retriever.errors import InvalidQueryError
-from agentic_retriever.querylog import Analytics, Latency
+from agentic_retriever.querylog import Analytics
 from agentic_retriever.querylog.database import Database
-from agentic_retriever.querylog.records import Address, nearest_rank
+from agentic_retriever.querylog.records import Address, Latency, nearest_rank
 from agentic_retriever.schema import Tier, TierUsage
 
 
@@ -47,11 +47,11 @@ def oracle(found):
         "degraded": sum(bool(e.degraded) for e in found),
         "local": sum(e.cloud_calls == 0 for e in answered),
         "failed": len(found) - len(fine),
-        "llm_calls": sum(e.llm_calls for e in found),
-        "prompt_tokens": sum(e.prompt_tokens for e in found),
-        "completion_tokens": sum(e.completion_tokens for e in found),
-        "usd": sum(e.usd for e in found),
-        "saved_usd": sum(e.cloud_only_usd - e.usd for e in compared) if compared else None,
+        "llm_calls": sum(used.calls for e in found for used in e.spent),
+        "prompt_tokens": sum(used.prompt_tokens for e in found for used in e.spent),
+        "completion_tokens": sum(used.completion_tokens for e in found for used in e.spent),
+        "usd": sum(used.usd for e in found for used in e.spent),
+        "saved_usd": sum(e.cloud_only_usd - sum(u.usd for u in e.spent) for e in compared) if compared else None,
         "first_at": min((e.recorded_at for e in found), default=None),
         "last_at": max((e.recorded_at for e in found), default=None),
         "routes": Counter((e.index, e.strategy) for e in found),

@@ -14,7 +14,7 @@ from log_material import EPOCH, entry, opened, write
 from sqlalchemy import event
 from waiting import in_threads, within
 
-from agentic_retriever.errors import ConfigError, DeadlineExceededError, QueryLogError
+from agentic_retriever.errors import DeadlineExceededError, QueryLogError
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.querylog import database as engine
 from agentic_retriever.querylog.database import MAX_TEXT_CHARS
@@ -249,8 +249,8 @@ def test_retention_by_age(place):
 
 def test_retention_by_number_keeps_the_newest(place):
     with opened(place, max_rows=50) as log:
-        for number in range(3_000):
-            write(log, entry(number))
+        for first in range(0, 3_000, 100):
+            write(log, *map(entry, range(first, first + 100)))
         kept = [found.query for found in log.recent(5_000)]
         assert 50 <= len(kept) <= 50 + 256
         assert kept == [f"question {n}" for n in range(2_999, 2_999 - len(kept), -1)]
@@ -323,22 +323,7 @@ def test_psycopg_missing_says_what_to_install(monkeypatch):
         QueryLog("postgresql://localhost/x").check()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"text": "clear"}, {"retention_days": 0}, {"max_rows": -1}, {"capacity": 0}, {"retention_days": float("nan")}],
-)
-def test_wrong_limits_are_refused(tmp_path, changes):
-    with pytest.raises(ConfigError, match=next(iter(changes))):
-        QueryLog(tmp_path / "q", **changes)
-
-
-def test_a_clock_without_zone_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="time zone"):
-        QueryLog(tmp_path / "q", clock=lambda: EPOCH.replace(tzinfo=None))
-
-
 def test_a_clock_that_fails_costs_the_entry(tmp_path):
-    moments = iter([EPOCH])
-    with QueryLog(tmp_path / "q", clock=lambda: next(moments)) as log:
+    with QueryLog(tmp_path / "q", clock=lambda: next(iter(()))) as log:
         log.record(entry(1, recorded_at=None))
         assert log.stats().dropped == 1

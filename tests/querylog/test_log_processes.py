@@ -8,12 +8,14 @@ import textwrap
 
 import pytest
 
+from agentic_retriever import querylog
 from agentic_retriever.querylog import QueryLog
 
 OPTIONS = {"capture_output": True, "text": True, "timeout": 120}
 PRELUDE = """
 import os, sys, threading
-from agentic_retriever.querylog import LogEntry, QueryLog, log as writer
+from agentic_retriever import querylog as writer
+from agentic_retriever.querylog import LogEntry, QueryLog
 place = sys.argv[1]
 # The limit that a process waits at its end has a test of its own; a busy machine must not reach it in the others.
 writer.EXIT_TIMEOUT_S = 60
@@ -59,9 +61,7 @@ def test_the_end_of_the_interpreter_does_not_wait_for_a_database_that_hangs(tmp_
 
 
 def test_the_end_of_the_interpreter_waits_two_seconds_at_most():
-    from agentic_retriever.querylog import log as writer
-
-    assert writer.EXIT_TIMEOUT_S == 2.0
+    assert querylog.EXIT_TIMEOUT_S == 2.0
 
 
 def test_the_end_of_the_interpreter_with_a_database_that_is_gone(tmp_path):

@@ -7,9 +7,9 @@ import threading
 import pytest
 from waiting import in_threads, within
 
+from agentic_retriever import querylog as module
 from agentic_retriever.errors import QueryLogError
-from agentic_retriever.querylog import log as module
-from agentic_retriever.querylog.log import BatchWriter, LogStats
+from agentic_retriever.querylog import BatchWriter, LogEntry, LogStats, QueryLog
 
 WAIT_S = 20
 
@@ -211,8 +211,6 @@ def test_sixteen_threads_lose_nothing(sink):
 
 
 def test_a_forgotten_history_ends_its_thread(tmp_path):
-    from agentic_retriever.querylog import LogEntry, QueryLog
-
     log = QueryLog(tmp_path / "q")
     log.record(LogEntry(query="x"))
     thread = log._writer._thread
