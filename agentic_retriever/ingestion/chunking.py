@@ -7,13 +7,13 @@ import unicodedata
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from importlib import resources
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Final
+from typing import Final, NamedTuple
 
 import tiktoken
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, RelatedNodeType, TextNode
@@ -22,6 +22,7 @@ from agentic_retriever.errors import ConfigError, IndexingError
 from agentic_retriever.ingestion.documents import SourceDocument
 from agentic_retriever.ingestion.files import parse_front_matter
 from agentic_retriever.ingestion.structure import (
+    LINE,
     Block,
     BlockKind,
     Heading,
@@ -32,18 +33,12 @@ from agentic_retriever.ingestion.structure import (
 )
 from agentic_retriever.text import UNDETERMINED, detect_language, split_sentences
 
-CHUNKING_VERSION = 1
-"""Raised whenever the same document and settings would give other nodes than before."""
-
-EMBEDDED_KEYS = ("title", "section")
-"""The metadata that is embedded together with the text, in this order."""
-
+CHUNKING_VERSION = 1  # raised whenever the same document and settings would give other nodes than before
+EMBEDDED_KEYS = ("title", "section")  # the metadata that is embedded together with the text, in this order
+LEAF_SIZE: Final = 128  # tokens: a few sentences, small enough to tell one statement of a chunk from the next
 _MIN_SIZE = 8
 _MAX_SIZE = 100_000
 _LANGUAGE_SAMPLE = 20_000
-
-LEAF_SIZE: Final = 128
-"""Tokens: a few sentences, small enough to tell one statement of a chunk from the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +79,11 @@ def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | 
     limit = size or settings.chunk_size
     overlap = settings.chunk_overlap if size is None else min(settings.chunk_overlap, limit // 2)
     front = parse_front_matter(doc.text) if doc.kind == "md" else None
-    sections = split_sections(doc.text, start=front.end if front else 0, markup=doc.kind != "pdf")
+    start = front.end if front else 0
+    sections = split_sections(doc.text, start=start, markup=doc.kind != "pdf")
     if doc.kind == "jsonl" and len(sections) > 1 and count_tokens(doc.text.strip()) <= limit:
         sections = [joined(sections)]
-    shared = _shared_metadata(doc, front.end if front else 0)
+    shared = _shared_metadata(doc, start)
     nodes: list[TextNode] = []
     for section in sections:
         for chunk in pack(doc.text, section.blocks, size=limit, overlap=overlap):
@@ -95,17 +91,13 @@ def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | 
     return nodes
 
 
-def _chunk_type(kinds: Iterable[BlockKind]) -> str:
+def _chunk_type(kinds: frozenset[BlockKind]) -> str:
     """Name what a chunk holds."""
-    present = set(kinds) - {"heading"}
-    for kind in ("table", "code"):
-        if kind in present:
-            return kind
-    return "list" if present == {"list"} else "text"
+    other = "list" if kinds - {"heading"} == {"list"} else "text"
+    return next((kind for kind in ("table", "code") if kind in kinds), other)
 
 
 def _text_hash(text: str) -> str:
-    """Return the SHA-256 of a text in hexadecimal."""
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -170,8 +162,12 @@ def _page(doc: SourceDocument, at: int) -> int | None:
     return doc.pages[max(0, bisect_right(doc.pages, at, key=lambda page: page.start) - 1)].number
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Leaves: a chunk cut once more, for searches that find a sentence and return what is around it
+# Leaves: a chunk cut once more, for searches that find a sentence and return what is around it.
+
+_COPIED: Final = (
+    "excluded_embed_metadata_keys", "excluded_llm_metadata_keys", "metadata_template", "metadata_separator",
+    "text_template",
+)  # fmt: skip
 
 
 def leaves_of(node: TextNode, settings: ChunkSettings) -> list[TextNode]:
@@ -186,33 +182,25 @@ def _leaf(node: TextNode, chunk: Chunk, ordinal: int) -> TextNode:
     own = {"chunk_type": _chunk_type(chunk.kinds), "content_hash": _text_hash(text)}
     metadata |= {key: value for key, value in own.items() if key in metadata}
     offset = node.start_char_idx
-    relationships: dict[NodeRelationship, RelatedNodeType] = {
-        NodeRelationship.PARENT: RelatedNodeInfo(node_id=node.node_id)
-    }
+    related: dict[NodeRelationship, RelatedNodeType] = {NodeRelationship.PARENT: RelatedNodeInfo(node_id=node.node_id)}
     source = node.relationships.get(NodeRelationship.SOURCE)
     if isinstance(source, RelatedNodeInfo):
-        relationships[NodeRelationship.SOURCE] = source.model_copy(deep=True)
+        related[NodeRelationship.SOURCE] = source.model_copy(deep=True)
     return TextNode(
         id_=f"{node.node_id}/L{ordinal:02d}",
         text=text,
         start_char_idx=None if offset is None else offset + chunk.start,
         end_char_idx=None if offset is None else offset + chunk.end,
         metadata=metadata,
-        excluded_embed_metadata_keys=list(node.excluded_embed_metadata_keys),
-        excluded_llm_metadata_keys=list(node.excluded_llm_metadata_keys),
-        metadata_template=node.metadata_template,
-        metadata_separator=node.metadata_separator,
-        text_template=node.text_template,
-        relationships=relationships,
+        relationships=related,
+        **{name: getattr(node, name) for name in _COPIED},
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Blocks to chunks: whole blocks while they fit, then sentences, rows and lines, then cuts between tokens
+# Blocks to chunks: whole blocks while they fit, then sentences, rows and lines, then cuts between tokens.
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A span of the source that becomes one node."""
 
     start: int
@@ -220,8 +208,7 @@ class Chunk:
     kinds: frozenset[BlockKind]
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
+class _Unit(NamedTuple):
     """A piece that is moved as a whole: a block, then its sentences, rows or lines, then pieces between cuts."""
 
     start: int
@@ -263,7 +250,7 @@ class _Packer:
         self._queue.extend(_Unit(block.start, block.end, block.kind) for block in blocks)
         while self._queue:
             unit = self._queue.popleft()
-            unit = replace(unit, cost=self._cost(unit))
+            unit = unit._replace(cost=self._cost(unit))
             if self._used + unit.cost <= self._size or self._fits(unit):
                 self._add(unit)
             else:
@@ -293,7 +280,7 @@ class _Packer:
 
     def _make_room(self, unit: _Unit) -> None:
         """Do the first of these that helps, and look at the unit again: drop overlap, divide it, close the chunk."""
-        if self._current and self._current[0].repeated and all(one.repeated for one in self._current):
+        if self._current and all(one.repeated for one in self._current):
             self._used -= self._current.pop(0).cost
             self._queue.appendleft(unit)
             return
@@ -305,8 +292,7 @@ class _Packer:
                 self._queue.extendleft(reversed(pieces))
                 return
         if not self._current:
-            # One character of more tokens than a chunk may have: it cannot be left out.
-            self._add(unit)
+            self._add(unit)  # one character of more tokens than a chunk may have cannot be left out
             return
         self._queue.appendleft(unit)
         self._close()
@@ -348,7 +334,7 @@ class _Packer:
                 room -= cost
                 if room < 0 or piece.depth == _CUT:
                     return tail
-                tail.insert(0, replace(piece, cost=cost, repeated=True))
+                tail.insert(0, piece._replace(cost=cost, repeated=True))
         return tail
 
     def _finer(self, unit: _Unit) -> Sequence[_Unit]:
@@ -361,14 +347,15 @@ class _Packer:
         if unit.depth == _BLOCK and unit.kind == "text":
             spans = _sentence_spans(self._text, unit.start, unit.end)
         elif unit.depth == _BLOCK and unit.kind != "heading":
-            spans = _line_pieces(self._text, unit.start, unit.end)
+            lines = LINE.finditer(self._text, unit.start, unit.end)
+            spans = [span for line in lines for span in _trimmed(self._text, *line.span())]
         elif unit.depth == _SENTENCE and unit.kind == "list":
             spans = _sentence_spans(self._text, unit.start, unit.end)
         else:
             return [_Unit(start, end, unit.kind, _CUT) for start, end in self._cuts(unit)]
         depth = unit.depth + 1
         if len(spans) == 1 and depth == _CUT:
-            return self._divide(replace(unit, kind="text", depth=_SENTENCE))
+            return self._divide(unit._replace(kind="text", depth=_SENTENCE))
         return [_Unit(start, end, unit.kind, min(depth, _SENTENCE)) for start, end in spans]
 
     def _cuts(self, unit: _Unit) -> list[tuple[int, int]]:
@@ -395,18 +382,7 @@ def _trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
     return [(left, right)] if left < right else []
 
 
-def _line_pieces(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    spans: list[tuple[int, int]] = []
-    while start < end:
-        stop = text.find("\n", start, end)
-        stop = end if stop < 0 else stop + 1
-        spans.extend(_trimmed(text, start, stop))
-        start = stop
-    return spans
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Token counts and token-sized cuts, offline and the same on every machine
+# Token counts and token-sized cuts, offline and the same on every machine.
 #
 # Sizes are counted with the cl100k_base byte-pair encoding, from the rank file that llama-index-core carries in its
 # wheel. LlamaIndex's own get_tokenizer is not called: it writes a process-wide global, changes the environment, and

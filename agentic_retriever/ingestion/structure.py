@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Which lines are headings: Markdown ones, numbered sections, and the articles and chapters of legal texts
+# Which lines are headings: Markdown ones, numbered sections, and the articles and chapters of legal texts.
 #
 # A line is judged with its neighbours only. What needs the whole document (is the numbering monotone? is this a table
 # of contents?) is settled afterwards, in settle().
@@ -30,8 +29,7 @@ class Heading:
     weak: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LineContext:
+class LineContext(NamedTuple):
     """The neighbours of a line."""
 
     before: str
@@ -46,13 +44,12 @@ _MAX_TITLE_WORDS = 14
 _MAX_SENTENCE_TITLE_WORDS = 8
 _LEGAL_LEVEL = 10
 _NUMBER_LEVEL = 20
-
 _ATX = re.compile(r"(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$")
 _MARKUP = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|(\*\*|__|`|(?<!\w)[*_](?=\w)|(?<=[\w.:!?])[*_](?!\w))")
 
 _NUMBER = r"(?:\d{1,3}|[A-Z](?=\.\d))(?:\.\d{1,3})*"
 _NUMBERED = re.compile(rf"({_NUMBER})(\.?)[ \t]+(\S.*)$")
-_LIST_START = re.compile(r"[ \t]*(?:[-*+•]|\(?(?:\d{1,3}|[A-Za-z])[.)])[ \t]+\S")
+_LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\(?(?:\d{1,3}|[A-Za-z])[.)])[ \t]+\S")
 _LEADERS = re.compile(r"\.{3,}|…|[ \t]{2,}\d+$|\t\d+$")
 
 _ROMAN = r"[IVXLCDM]{1,8}\b"
@@ -96,16 +93,14 @@ def find_heading(line: str, context: LineContext) -> Heading | None:
     return _legal(stripped, context) or _numbered(stripped, context)
 
 
-def label(text: str, *, level: int, origin: Origin = "markdown") -> Heading:
-    """Make a heading from the text of an explicit one (Markdown, HTML), with the numbers that stand in it."""
+def label(text: str, *, level: int) -> Heading:
+    """Make a heading from the text of an explicit one, with the numbers that stand in it."""
     title = _MARKUP.sub(lambda hit: hit[1] or "", text).strip() or text.strip()
     numbered, legal = _NUMBERED.match(title), _LEGAL.match(title)
-    number = article = ""
-    if numbered and ("." in numbered[1] or numbered[2]):
-        number = numbered[1]
-    if legal and legal["article"] and not legal["rest"][:1].isalnum():
-        article = _article_number(legal["number"])
-    return Heading(title=title, level=level, origin=origin, number=number, article=article)
+    number = numbered[1] if numbered and ("." in numbered[1] or numbered[2]) else ""
+    is_article = legal and legal["article"] and not legal["rest"][:1].isalnum()
+    article = _article_number(legal["number"]) if legal and is_article else ""
+    return Heading(title=title, level=level, origin="markdown", number=number, article=article)
 
 
 def is_bare(heading: Heading) -> bool:
@@ -117,7 +112,7 @@ def is_bare(heading: Heading) -> bool:
 def extends_title(line: str, after: str, next_text: str) -> bool:
     """Tell whether a line is the title of the bare ``Article 7`` or ``CAPÍTULO III`` above it."""
     text = line.strip()
-    if not _is_title(text) or text.endswith((".", ":")) or _LIST_START.match(text) or _LEGAL.match(text):
+    if not _is_title(text) or text.endswith((".", ":")) or _LIST_ITEM.match(text) or _LEGAL.match(text):
         return False
     return not after or bool(re.match(r"\(?1[.)]", after.strip())) or bool(_LEGAL.match(next_text.strip()))
 
@@ -206,7 +201,7 @@ def _numbered(line: str, context: LineContext) -> Heading | None:
 def _single(line: str, number: str, rest: str, context: LineContext) -> Heading | None:
     """``1. Introduction``, which only the text below it tells from a list item."""
     following = context.next_text
-    if context.after or not following or following[:1].isspace() or _LIST_START.match(following):
+    if context.after or not following or following[:1].isspace() or _LIST_ITEM.match(following):
         return None
     if not _is_title(rest) or rest.endswith((".", ":", ";")):
         return None
@@ -241,8 +236,7 @@ def _article_number(number: str) -> str:
     return re.sub(r"(?<=\d)[ \-]?(?=(?:bis|ter|quater|quinquies)\b)", " ", ascii_number)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Headings judged by the document they stand in: monotone numbers, contents lists, references at a line start
+# Headings judged by the document they stand in: monotone numbers, contents lists, references at a line start.
 
 _MIN_EMPTY = 3
 _MAX_STEP = 10
@@ -303,15 +297,10 @@ def _lone_singles(headings: Sequence[Heading | None]) -> set[int]:
     singles = {at: int(heading.number) for at, heading in enumerate(headings) if heading and heading.origin == "single"}
     if any(heading is not None and heading.origin == "markdown" for heading in headings):
         return set(singles)
+    parents = {heading.number.split(".")[0] for heading in headings if heading and heading.origin == "numbered"}
     present = set(singles.values())
-    parents = {
-        heading.number.split(".")[0] for heading in headings if heading is not None and heading.origin == "numbered"
-    }
-
-    def in_series(number: int) -> bool:
-        return str(number) in parents or number - 1 in present or (number == 1 and 2 in present)
-
-    return {at for at, number in singles.items() if not in_series(number)}
+    series = parents | {str(number + 1) for number in present} | {"1" if 2 in present else ""}
+    return {at for at, number in singles.items() if str(number) not in series}
 
 
 def _parts(number: str) -> tuple[int, ...]:
@@ -338,15 +327,14 @@ def _next_article(heading: Heading, article: int | None, last: int | None) -> bo
     return article is not None and last is not None and article - last in {0, 1} and heading.article != str(last)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Lines to blocks
+# Lines to blocks.
 
 BlockKind = Literal["heading", "text", "list", "table", "code"]
 
+LINE = re.compile(r"(.*)\n|(.+)")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)$")
 _UNDERLINE = re.compile(r" {0,3}(={3,}|-{3,})[ \t\r]*$")
 _DELIMITER_CELL = re.compile(r"[ \t]*:?-+:?[ \t\r]*")
-_LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•]|\(?(?:\d{1,3}|[A-Za-z])[.)])[ \t]+\S")
 _MAX_ROW_CHARS = 20_000
 _MAX_SETEXT_CHARS = 200
 
@@ -362,7 +350,7 @@ class Block:
 
 
 def scan_blocks(text: str, *, start: int = 0, markup: bool = True) -> list[Block]:
-    r"""Divide a text into blocks. Every visible character from ``start`` on is in exactly one."""
+    """Divide a text into blocks. Every visible character from ``start`` on is in exactly one."""
     blocks = _Scanner(text, start, markup=markup).scan()
     headings = settle([block.heading for block in blocks])
     return _rejoin(text, blocks, headings)
@@ -386,9 +374,8 @@ def _rejoin(text: str, blocks: list[Block], headings: list[Heading | None]) -> l
 
 
 def _same_paragraph(text: str, last: Block, current: Block) -> bool:
-    prose = {"text", "list"}
-    one_line_end = text.count("\n", last.end, current.start) <= 1
-    return last.kind in prose and current.kind in prose and current.heading is None and one_line_end
+    prose = {last.kind, current.kind} <= {"text", "list"}
+    return prose and current.heading is None and text.count("\n", last.end, current.start) <= 1
 
 
 class _Scanner:
@@ -397,7 +384,7 @@ class _Scanner:
     def __init__(self, text: str, start: int, *, markup: bool) -> None:
         self._text = text
         self._markup = markup
-        self._spans = _line_spans(text, start)
+        self._spans = [line.span(line.lastindex or 0) for line in LINE.finditer(text, start)]
         self._at = 0
         self._after_heading = False
         self._unclosed: dict[str, int] = {}
@@ -423,9 +410,8 @@ class _Scanner:
     def _next_visible(self) -> list[int]:
         """Return for each line the first line from it on that is not blank."""
         following = [len(self._spans)] * (len(self._spans) + 2)
-        for at in range(len(self._spans) - 1, -1, -1):
-            start, end = self._spans[at]
-            following[at] = following[at + 1] if self._text[start:end].isspace() or start == end else at
+        for at in reversed(range(len(self._spans))):
+            following[at] = at if self._line(at).strip() else following[at + 1]
         return following
 
     def _context(self, at: int, *, at_break: bool) -> LineContext:
@@ -528,25 +514,12 @@ class _Scanner:
         line = self._line(at)
         if not line.strip() or self._starts_table(at):
             return False
-        if self._markup and _FENCE.match(line):
-            return False
-        if not is_list and _LIST_ITEM.match(line):
+        if (self._markup and _FENCE.match(line)) or (not is_list and _LIST_ITEM.match(line)):
             return False
         return self._candidate(at) is None
 
 
-def _line_spans(text: str, start: int) -> list[tuple[int, int]]:
-    spans: list[tuple[int, int]] = []
-    while start < len(text):
-        end = text.find("\n", start)
-        end = len(text) if end < 0 else end
-        spans.append((start, end))
-        start = end + 1
-    return spans
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Blocks grouped under the headings that they stand below
+# Blocks grouped under the headings that they stand below.
 
 
 @dataclass(slots=True)
@@ -573,19 +546,15 @@ def split_sections(text: str, *, start: int = 0, markup: bool = True) -> list[Se
     current = Section(())
     waiting: list[Block] = []
     for block in scan_blocks(text, start=start, markup=markup):
-        heading = block.heading
-        if heading is None:
-            current.blocks.extend([*waiting, block])
-            waiting = []
-            continue
-        if current.blocks:
-            sections.append(current)
-        current = Section((*_enclosing(current.path, heading), heading))
-        if block.kind == "heading":
-            waiting.append(block)
-        else:
-            current.blocks.extend([*waiting, block])
-            waiting = []
+        if block.heading is not None:
+            if current.blocks:
+                sections.append(current)
+            outer = (heading for heading in current.path if heading.level < block.heading.level)
+            current = Section((*outer, block.heading))
+        waiting.append(block)
+        if block.kind != "heading":
+            current.blocks.extend(waiting)
+            waiting.clear()
     current.blocks.extend(waiting)
     return [*sections, current] if current.blocks else sections
 
@@ -595,7 +564,3 @@ def joined(sections: Sequence[Section]) -> Section:
     paths = [section.path for section in sections]
     shared = [level[0] for level in zip(*paths, strict=False) if all(one is level[0] for one in level)]
     return Section(tuple(shared), [block for section in sections for block in section.blocks])
-
-
-def _enclosing(path: tuple[Heading, ...], heading: Heading) -> tuple[Heading, ...]:
-    return tuple(outer for outer in path if outer.level < heading.level)
