@@ -11,6 +11,7 @@ from agentic_retriever.ingestion.chunking import (
     leaves_of,
 )
 from agentic_retriever.ingestion.documents import (
+    MAX_SOURCE_BYTES,
     RESERVED_KEYS,
     PageSpan,
     SkippedSource,
@@ -18,7 +19,6 @@ from agentic_retriever.ingestion.documents import (
     from_llama_documents,
     nodes_as_they_are,
 )
-from agentic_retriever.ingestion.files import MAX_SOURCE_BYTES
 from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES, discover, read_source
 
 __all__ = [

@@ -19,8 +19,7 @@ import tiktoken
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, RelatedNodeType, TextNode
 
 from agentic_retriever.errors import ConfigError, IndexingError
-from agentic_retriever.ingestion.documents import SourceDocument
-from agentic_retriever.ingestion.files import parse_front_matter
+from agentic_retriever.ingestion.documents import SourceDocument, parse_front_matter
 from agentic_retriever.ingestion.structure import (
     LINE,
     Block,

@@ -1,22 +1,26 @@
-"""What the readers hand on: source documents, their pages, and what had to be left out."""
+"""Source documents: the files they come from, their metadata, and what the caller already has as LlamaIndex's own."""
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
-from typing import cast
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, cast
 
+import yaml
 from llama_index.core.schema import BaseNode, Document, MetadataMode, TextNode
 
 from agentic_retriever.errors import IndexingError, SourceError
 
 
-@dataclass(frozen=True, slots=True)
-class PageSpan:
+class PageSpan(NamedTuple):
     """Where one page lies in the text of a document."""
 
     number: int
@@ -55,12 +59,10 @@ class SkippedSource:
     reason: str
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Metadata as a flat dictionary that filters and stores can work with
 
+# LlamaIndex's vector stores write these themselves: metadata of these names would be overwritten silently.
 RESERVED_KEYS = frozenset({"_node_content", "_node_type", "doc_id", "document_id", "ref_doc_id"})
-"""Keys that LlamaIndex's vector stores write themselves: metadata of these names would be overwritten silently."""
-
 _MAX_DEPTH = 4
 
 
@@ -137,10 +139,250 @@ def _json(value: object) -> str:
     return clean_text(json.dumps(value, ensure_ascii=False, sort_keys=True, default=str))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# LlamaIndex documents and nodes that the caller already has
+# Files on the disk: which there are to read, what each is called, its bytes and its characters.
 
-_log = logging.getLogger(__name__)
+MAX_SOURCE_BYTES = 50_000_000  # default size limit of one document (50 MB)
+# UTF-32 first: its little-endian mark begins with that of UTF-16.
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+_MAX_NON_ASCII = 0.3
+_ADVICE = "save it as UTF-8"
+
+
+def find_files(path: Path, suffixes: Collection[str]) -> list[Path]:
+    """List the files to read below a path.
+
+    A folder is walked to the bottom. Hidden files and folders and files of other kinds are passed over, links are
+    followed and each folder is visited once, so links in a circle end. A folder inside that cannot be listed is in the
+    result itself, so that ``read_source`` reports it. A file is returned whatever its suffix.
+    """
+    try:
+        if not path.is_dir():
+            path.stat()
+            return [path]
+        with os.scandir(path):
+            pass
+    except OSError as err:
+        raise SourceError(f"{path} {unreadable(err)}") from err
+    found: list[Path] = []
+    refused: list[OSError] = []
+    visited: set[tuple[int, int]] = set()
+    for folder, folders, names in os.walk(path, onerror=refused.append, followlinks=True):
+        here = Path(folder)
+        status = here.stat()
+        if (status.st_dev, status.st_ino) in visited:
+            folders.clear()
+            continue
+        visited.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found.extend(here / name for name in names if _is_wanted(name, suffixes))
+    found.extend(Path(error.filename) for error in refused)
+    return sorted(found)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file that is about to be read."""
+
+    path: Path
+    source: str
+    root: str
+    doc_id: str
+    max_bytes: int
+
+    @property
+    def title(self) -> str:
+        """A title for files that have none inside: the name without suffix, ``_`` and ``-`` as spaces."""
+        return printable(self.path.stem).replace("_", " ").replace("-", " ").strip()
+
+    def document(
+        self,
+        text: str,
+        *,
+        kind: str,
+        title: str = "",
+        metadata: Mapping[str, object] | None = None,
+        pages: tuple[PageSpan, ...] = (),
+    ) -> SourceDocument:
+        """Return what was read as the one document of this file."""
+        return SourceDocument(
+            doc_id=self.doc_id, text=text, metadata=metadata or {}, source=self.source, root=self.root, kind=kind,
+            title=title or self.title, pages=pages,
+        )  # fmt: skip
+
+    def read(self) -> bytes:
+        """Return the content."""
+        if self.size() > self.max_bytes:
+            raise too_large(self.max_bytes)
+        try:
+            data = self.path.read_bytes()
+        except OSError as err:
+            raise unreadable(err) from err
+        if not data:
+            raise SourceError("is empty")
+        return data
+
+    def size(self) -> int:
+        """Return the size in bytes, without opening the file: opening a pipe would wait for its writer."""
+        try:
+            status = self.path.stat()
+        except OSError as err:
+            raise unreadable(err) from err
+        if not stat.S_ISREG(status.st_mode):
+            raise SourceError("is no regular file")
+        return status.st_size
+
+
+def locate(path: Path, *, root: Path, max_bytes: int) -> SourceFile:
+    """Name a file by its place below the root."""
+    source, base = os.path.abspath(path), os.path.abspath(root)  # noqa: PTH100 - resolve() would follow symbolic links
+    inside = os.path.relpath(source, base) if source != base else path.name
+    return SourceFile(path, printable(source), printable(base), printable(inside.replace(os.sep, "/")), max_bytes)
+
+
+def printable(name: str) -> str:
+    r"""Turn a file name into text that can be stored, bytes that are no UTF-8 as ``\xNN``."""
+    return os.fsencode(name).decode("utf-8", errors="backslashreplace")
+
+
+def too_large(limit: int) -> SourceError:
+    """Return the error for a document over the limit."""
+    return SourceError(f"is larger than {limit / 1e6:,g} MB; split it or raise max_file_mb")
+
+
+def unreadable(err: OSError) -> SourceError:
+    """Return the error for a file that the operating system refuses."""
+    return SourceError(
+        f"cannot be read: {err.strerror or type(err).__name__}; check that it exists and its permissions"
+    )
+
+
+def decode_text(data: bytes) -> str:
+    r"""Decode a text file.
+
+    UTF-8 (its byte-order mark removed), UTF-16 and UTF-32 with a byte-order mark, and as the last resort Windows-1252
+    when the result looks like Western text. Line ends become ``\n``; nothing else changes.
+    """
+    return decode_bytes(data).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def decode_bytes(data: bytes) -> str:
+    """Decode as ``decode_text`` does, with line ends left as they are."""
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            try:
+                text = data[len(mark) :].decode(encoding)
+            except UnicodeDecodeError as err:
+                raise SourceError(f"begins as {encoding.upper()} but is not valid in it; {_ADVICE}") from err
+            break
+    else:
+        text = _decode_unmarked(data)
+    if "\0" in text:
+        raise SourceError("is binary, not text (it holds NUL bytes)")
+    return text
+
+
+def _decode_unmarked(data: bytes) -> str:
+    if b"\0" in data:
+        raise SourceError("is binary, not text (it holds NUL bytes)")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        pass
+    try:
+        text = data.decode("cp1252")
+    except UnicodeDecodeError as err:
+        raise SourceError(f"is neither UTF-8 nor Windows-1252 text; {_ADVICE}") from err
+    # Thai, Cyrillic or Chinese legacy encodings decode to a string of accented letters: better refused than indexed.
+    if _CONTROL.search(text) or sum(char > "\x7f" for char in text) > _MAX_NON_ASCII * len(text):
+        raise SourceError(f"is not UTF-8, and does not look like Windows-1252 text; {_ADVICE}")
+    return text
+
+
+def _is_wanted(name: str, suffixes: Collection[str]) -> bool:
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes  # noqa: PTH122 - a name, no path
+
+
+# YAML front matter of Markdown files, by PyYAML.
+
+_BLOCK = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_ENTRY = re.compile(r"([^\s:#\-\[\]{}][^:\n]*?)[ \t]*:(?=[ \t]|$)")
+_LOOK_AHEAD = 65_536
+# What explicit tags such as !!int raise on values that are none, besides YAML's own errors.
+_UNREADABLE = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+
+
+class FrontMatter(NamedTuple):
+    """Front matter that was found at the beginning of a text."""
+
+    values: Mapping[str, object]
+    end: int  # Where the body begins, in characters
+
+
+def parse_front_matter(text: str) -> FrontMatter | None:
+    """Read the front matter between ``---`` lines at the very beginning of a text.
+
+    Each key is read for itself: a value that is no YAML, such as ``title: Part 1: lights``, stays as it was written
+    and costs no other one.
+    """
+    found = _BLOCK.match(text, 0, _LOOK_AHEAD) if text.startswith("---") else None
+    if found is None:
+        return None
+    entries: list[list[str]] = []
+    for line in found[1].split("\n"):
+        if _ENTRY.match(line):
+            entries.append([line])
+        elif entries:
+            entries[-1].append(line)
+        elif line.strip() and not line.lstrip().startswith("#"):
+            return None
+    values = dict(_key_and_value("\n".join(lines)) for lines in entries)
+    return FrontMatter(values, found.end()) if values else None
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML comes without types
+    """Reads no aliases, which can multiply a text without bounds, and takes only plain scalars for what they are not.
+
+    Dates, ``yes``, ``007`` and ``12:30`` stay texts.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def compose_node(self, parent: object, index: object) -> object:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(problem="aliases are not read")
+        return super().compose_node(parent, index)
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9]\d{0,17})", list("-+0123456789")),
+    ("float", r"[-+]?\d{1,30}\.\d{1,30}(?:[eE][-+]?\d{1,2})?", list("-+0123456789")),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
+
+
+def _key_and_value(entry: str) -> tuple[str, object]:
+    key, _, written = entry.partition(":")
+    try:
+        loaded = yaml.load(entry, _Loader)  # noqa: S506 - a SafeLoader that reads less
+    except _UNREADABLE:
+        loaded = None
+    if not isinstance(loaded, dict) or len(loaded) != 1:
+        return key.strip(), "\n".join(line.strip() for line in written.split("\n") if line.strip())
+    [(loaded_key, value)] = loaded.items()
+    name = loaded_key if isinstance(loaded_key, str) else key.strip()
+    return name, value.rstrip("\n") if isinstance(value, str) else value
+
+
+# LlamaIndex documents and nodes that the caller already has
 
 
 def from_llama_documents(docs: Sequence[Document]) -> Iterator[SourceDocument | SkippedSource]:
@@ -152,15 +394,12 @@ def from_llama_documents(docs: Sequence[Document]) -> Iterator[SourceDocument | 
     seen: set[str] = set()
     for position, doc in enumerate(docs):
         doc_id = clean_text(doc.doc_id)
-        problem = _problem(doc_id, doc.text, seen)
-        if problem:
-            yield SkippedSource(doc_id or f"document {position}", problem)
-            continue
-        seen.add(doc_id)
         try:
+            _check(doc_id, doc.text, seen)
+            seen.add(doc_id)
             metadata = flat_metadata(doc.metadata, doc_id=doc_id)
         except SourceError as err:
-            yield SkippedSource(doc_id, str(err))
+            yield SkippedSource(doc_id or f"document {position}", str(err))
             continue
         title = metadata.get("title")
         yield SourceDocument(
@@ -174,9 +413,7 @@ def from_llama_documents(docs: Sequence[Document]) -> Iterator[SourceDocument | 
         )
 
 
-def nodes_as_they_are(
-    nodes: Sequence[BaseNode], *, on_skip: Callable[[SkippedSource], None] | None = None
-) -> list[TextNode]:
+def nodes_as_they_are(nodes: Sequence[BaseNode], *, on_skip: Callable[[SkippedSource], None]) -> list[TextNode]:
     """Check a caller's own nodes and copy them, changing nothing."""
     kept: list[TextNode] = []
     positions: dict[str, int] = {}
@@ -191,21 +428,18 @@ def nodes_as_they_are(
         copy = _text_node(node)
         if copy.text.strip():
             kept.append(copy)
-            continue
-        skipped = SkippedSource(node.node_id, "the node has no text")
-        if on_skip is None:
-            _log.warning("skipped node %s: %s", skipped.source, skipped.reason)
         else:
-            on_skip(skipped)
+            on_skip(SkippedSource(node.node_id, "the node has no text"))
     return kept
 
 
-def _problem(doc_id: str, text: str, seen: set[str]) -> str:
+def _check(doc_id: str, text: str, seen: set[str]) -> None:
     if not doc_id.strip():
-        return "the document has a blank id; give it one that stays the same between runs"
+        raise SourceError("the document has a blank id; give it one that stays the same between runs")
     if doc_id in seen:
-        return "another document before it has the same id; give every document an id of its own"
-    return "" if text.strip() else "the document has no text"
+        raise SourceError("another document before it has the same id; give every document an id of its own")
+    if not text.strip():
+        raise SourceError("the document has no text")
 
 
 def _text_node(node: BaseNode) -> TextNode:

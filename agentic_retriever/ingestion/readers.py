@@ -17,13 +17,17 @@ from bs4.element import NavigableString, PreformattedString
 from bs4.exceptions import ParserRejectedMarkup
 
 from agentic_retriever.errors import SourceError
-from agentic_retriever.ingestion.documents import PageSpan, SkippedSource, SourceDocument, clean_text, flat_metadata
-from agentic_retriever.ingestion.files import (
+from agentic_retriever.ingestion.documents import (
     MAX_SOURCE_BYTES,
+    PageSpan,
+    SkippedSource,
+    SourceDocument,
     SourceFile,
+    clean_text,
     decode_bytes,
     decode_text,
     find_files,
+    flat_metadata,
     locate,
     parse_front_matter,
     too_large,
@@ -129,11 +133,7 @@ class _Writer:
         if tag.name == "pre" or (tag.name == "table" and _is_data(tag)):
             return []
         children: list[object] = list(reversed(tag.contents))
-        return (
-            [_End(tag.name), *children]
-            if tag.name in _BLOCKS or tag.name in _HEADINGS or tag.name == "li"
-            else children
-        )
+        return [_End(tag.name), *children] if tag.name in {*_BLOCKS, *_HEADINGS, "li"} else children
 
     def _open(self, tag: Tag, depth: int) -> int:
         """Write what a tag begins with, and all of it for ``pre`` and data tables; return 1 for a list item."""
@@ -194,20 +194,17 @@ def _rows(table: Tag) -> str:
     return "\n".join(lines).strip("\n")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Markdown, plain text and HTML
 
 _TOP_HEADING_WITHIN = 20_000
-_VISIBLE = re.compile(r"\S")
 
 
 def _read_markdown(file: SourceFile) -> Iterator[SourceDocument]:
     """Read a Markdown file; its front matter becomes metadata and stays in the text, where offsets count it."""
     text = _decoded(file)
     front = parse_front_matter(text)
-    metadata = flat_metadata(front.values, doc_id=file.doc_id) if front else {}
-    body_start = front.end if front else 0
-    if not _VISIBLE.search(text, body_start):
+    metadata, body_start = (flat_metadata(front.values, doc_id=file.doc_id), front.end) if front else ({}, 0)
+    if not text[body_start:].strip():
         raise SourceError("has front matter but no text")
     given = metadata.get("title")
     title = str(given) if isinstance(given, (str, int, float)) else _top_heading(text, body_start)
@@ -238,24 +235,15 @@ def _read_html(file: SourceFile) -> Iterator[SourceDocument]:
     yield file.document(text, kind="html", title=title)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # PDF, by pypdf (extra ``pdf``)
 
 _PAGE_BREAK = "\n\n"
 _NO_TITLE = re.compile(r"\s*$|untitled|.*\.(?:docx?|odt|pdf|tex|indd|qxd|xlsx?|pptx?)$", re.IGNORECASE)
 # What pypdf lets through on files that break the format in ways it does not expect, besides its own PyPdfError.
 _BREAKAGE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    struct.error,
-    zlib.error,
-)
+    ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError,
+    struct.error, zlib.error,
+)  # fmt: skip
 
 
 def _read_pdf(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
@@ -311,7 +299,6 @@ def _joined_pages(texts: list[str]) -> tuple[str, tuple[PageSpan, ...]]:
     return _PAGE_BREAK.join(texts), tuple(spans)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Records in BEIR form, one JSON object a line: ``_id``, ``text``, and optionally ``title`` and ``metadata``
 
 _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
@@ -331,13 +318,7 @@ def _read_jsonl(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
     first_line: dict[str, int] = {}
     number = 0
     for number, line in _json_lines(file):
-        doc = _read_record(line, number, file)
-        first = first_line.setdefault(doc.doc_id, number) if isinstance(doc, SourceDocument) else number
-        if isinstance(doc, SourceDocument) and first != number:
-            doc = SkippedSource(
-                f"{file.source}:{number}", f"the id {doc.doc_id[:80]!r} is that of line {first} already"
-            )
-        yield doc
+        yield _read_record(line, number, file, first_line)
     if not number:
         raise SourceError("holds only blank lines")
 
@@ -362,11 +343,16 @@ def _json_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
         raise unreadable(err) from err
 
 
-def _read_record(line: bytes, number: int, file: SourceFile) -> SourceDocument | SkippedSource:
+def _read_record(
+    line: bytes, number: int, file: SourceFile, first_line: dict[str, int]
+) -> SourceDocument | SkippedSource:
     try:
-        return _record_document(_record(line, file.max_bytes), file)
+        doc = _record_document(_record(line, file.max_bytes), file)
     except SourceError as err:
         return SkippedSource(f"{file.source}:{number}", str(err))
+    first = first_line.setdefault(doc.doc_id, number)
+    said = f"the id {doc.doc_id[:80]!r} is that of line {first} already"
+    return doc if first == number else SkippedSource(f"{file.source}:{number}", said)
 
 
 def _record(line: bytes, max_bytes: int) -> Mapping[str, object]:
@@ -400,14 +386,9 @@ def _record_document(record: Mapping[str, object], file: SourceFile) -> SourceDo
     fields = {key: value for key, value in record.items() if key not in _OWN_FIELDS}
     metadata = flat_metadata({**fields, **(given or {})}, doc_id=doc_id)
     named = metadata.get("title")
+    title = title or (named if isinstance(named, str) else "")
     return SourceDocument(
-        doc_id=doc_id,
-        text=text,
-        metadata=metadata,
-        source=file.source,
-        root=file.root,
-        title=title or (named if isinstance(named, str) else ""),
-        kind="jsonl",
+        doc_id=doc_id, text=text, metadata=metadata, source=file.source, root=file.root, title=title, kind="jsonl"
     )
 
 
@@ -427,7 +408,6 @@ def _string(record: Mapping[str, object], field: str) -> str:
     return clean_text(value)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Which reader reads what
 
 _Reader: TypeAlias = "Callable[[SourceFile], Iterator[SourceDocument | SkippedSource]]"
@@ -440,9 +420,7 @@ _READERS: dict[str, _Reader] = {
     ".pdf": _read_pdf,
     ".jsonl": _read_jsonl,
 }
-
-SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)
-"""File name endings that can be read, in lower case; upper case counts the same."""
+SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)  # in lower case; upper case counts the same
 
 
 def discover(path: Path) -> list[Path]:
@@ -455,16 +433,14 @@ def read_source(
 ) -> Iterator[SourceDocument | SkippedSource]:
     """Read one file."""
     file = locate(Path(path), root=Path(root), max_bytes=max_bytes)
+    reader = _READERS.get(file.path.suffix.lower())
     try:
-        yield from _reader(file.path)(file)
+        if not file.path.is_dir() and reader is not None:
+            yield from reader(file)
+            return
+        problem = "is a folder that cannot be listed; check its permissions"
+        if not file.path.is_dir():
+            problem = f"is of no kind that can be read; allowed are {', '.join(SUPPORTED_SUFFIXES)}"
     except SourceError as err:
-        yield SkippedSource(file.source, str(err))
-
-
-def _reader(path: Path) -> _Reader:
-    if path.is_dir():
-        raise SourceError("is a folder that cannot be listed; check its permissions")
-    reader = _READERS.get(path.suffix.lower())
-    if reader is None:
-        raise SourceError(f"is of no kind that can be read; allowed are {', '.join(SUPPORTED_SUFFIXES)}")
-    return reader
+        problem = str(err)
+    yield SkippedSource(file.source, problem)

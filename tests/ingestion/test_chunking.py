@@ -10,7 +10,7 @@ from waiting import within
 
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.ingestion import ChunkSettings, PageSpan, SourceDocument, chunk_document, count_tokens, leaves_of
-from agentic_retriever.ingestion.files import parse_front_matter
+from agentic_retriever.ingestion.documents import parse_front_matter
 
 SMALL = ChunkSettings(chunk_size=40, chunk_overlap=12, leaf_size=16)
 

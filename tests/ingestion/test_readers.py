@@ -10,7 +10,7 @@ from waiting import within
 
 from agentic_retriever.errors import SourceError
 from agentic_retriever.ingestion import SUPPORTED_SUFFIXES, SkippedSource, SourceDocument, discover, read_source
-from agentic_retriever.ingestion.files import parse_front_matter
+from agentic_retriever.ingestion.documents import parse_front_matter
 
 WORDS = "Señalización luminosa: obligatoria. "
 
