@@ -117,7 +117,7 @@ def bench_routing(
     """Measure how well questions are routed, beside LlamaIndex's selector and nearest utterances."""
     from agentic_retriever.evaluation import RoutingOptions, load_dataset
     from agentic_retriever.evaluation.material import read_descriptions
-    from agentic_retriever.evaluation.plots import check_plot, draw_reliability
+    from agentic_retriever.evaluation.results import check_plot, draw_reliability
 
     if plot is not None:
         check_plot(plot)
@@ -190,7 +190,7 @@ def _routing_measured(
     console: Console, config: RouterConfig, datasets: Sequence[Dataset], options: RoutingOptions, json_file: Path | None
 ) -> RoutingBenchmark:
     from agentic_retriever.evaluation import bench_routing, prepare
-    from agentic_retriever.evaluation.journal import Journal
+    from agentic_retriever.evaluation.peers import Journal
     from agentic_retriever.evaluation.routing import material_key
 
     with opened_router(config) as router, shown_steps(console) as steps:

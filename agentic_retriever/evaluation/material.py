@@ -28,8 +28,8 @@ from agentic_retriever.evaluation.datasets import (
     ProblemReport,
     check_names,
 )
-from agentic_retriever.evaluation.journal import SilentWatcher, Watcher
 from agentic_retriever.evaluation.measures import UNSPACED
+from agentic_retriever.evaluation.peers import SILENT, Watcher
 from agentic_retriever.indices import IndexProfile, embedded_text
 from agentic_retriever.indices.profile import SAMPLE_SIZE, ProfiledNode, make_profile, sample_ids
 from agentic_retriever.ingestion import ChunkSettings, SourceDocument, chunk_document, discover, read_source
@@ -49,16 +49,12 @@ if TYPE_CHECKING:
 Vector = npt.NDArray[np.float32]
 
 ARRAYS: Final = ("doc_ids", "doc_vectors", "query_ids", "query_vectors")
-SAME_MODEL: Final = 0.95
-"""Cosine of two vectors of one text above which they come from the same model."""
-
+SAME_MODEL: Final = 0.95  # cosine of two vectors of one text above which they come from the same model
 _MIN_NORM: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownVectors:
-    """Unit vectors of a data set."""
-
     documents: Mapping[str, Vector]  # By document id, (dimension,) float32 each
     queries: Mapping[str, Vector]  # By query id, likewise
     origin: str
@@ -66,8 +62,6 @@ class KnownVectors:
 
 
 class Asked(NamedTuple):
-    """Questions with their vectors."""
-
     queries: tuple[LabelledQuery, ...]
     vectors: Mapping[str, Vector]  # By query id, of length 1
     embedding_ms: tuple[float, ...] = ()  # Milliseconds for each question that had to be embedded
@@ -86,7 +80,6 @@ class PassageVectors:
 
 
 def passage(document: SourceDocument) -> str:
-    """Return the text of a document that is embedded: title and text."""
     return f"{document.title}\n{document.text}".strip()
 
 
@@ -94,7 +87,6 @@ def passage(document: SourceDocument) -> str:
 
 
 def vectors_file(place: Path, name: str) -> Path:
-    """Return the file with the vectors of a data set: the place itself, or ``NAME.npz`` in it."""
     if place.is_dir():
         return place / f"{name}.npz"
     if place.is_file():
@@ -244,15 +236,11 @@ def _by_id(ids: npt.NDArray[Any], vectors: npt.NDArray[Any], path: Path, problem
     return found
 
 
-MOST_DOCUMENTS: Final = 256
-"""Documents of a collection that are embedded when there are no vectors of it."""
-
+MOST_DOCUMENTS: Final = 256  # documents of a collection that are embedded when there are no vectors of it
 SAMPLE_EMBEDDING: Final = "local:multilingual-e5-small-q4"
 """Identity of the embedding model that the sample's vectors come from."""
 
-TERMS: Final = 15
-"""How many terms a description of terms has."""
-
+TERMS: Final = 15  # how many terms a description of terms has
 SAMPLES: Final = {index.name: index for index in SAMPLE_INDEXES}
 _NO_VECTOR: Final = np.zeros(0, np.float32)
 
@@ -285,8 +273,6 @@ class RoutedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What an index is said to hold, and where that comes from."""
-
     text: str
     origin: str
 
@@ -318,19 +304,17 @@ def sample_indexes_of(datasets: Sequence[Dataset], existing: Sequence[str]) -> s
 
 
 def prepare(
-    datasets: Sequence[Dataset], router: AgenticRouter, options: RoutingOptions, *, watcher: Watcher | None = None
+    datasets: Sequence[Dataset], router: AgenticRouter, options: RoutingOptions, *, watcher: Watcher = SILENT
 ) -> RoutingMaterial:
     """Gather what routing is measured on.
 
     Every BEIR folder is an index of its own; a questions file is asked of the indexes that it names.
     """
     check_names(datasets)
-    return _Preparation(datasets, router, options, watcher or SilentWatcher()).run()
+    return _Preparation(datasets, router, options, watcher).run()
 
 
 class _Preparation:
-    """One run of :func:`prepare`."""
-
     def __init__(
         self, datasets: Sequence[Dataset], router: AgenticRouter, options: RoutingOptions, watcher: Watcher
     ) -> None:
@@ -395,7 +379,6 @@ class _Preparation:
         return embed_dataset(dataset, embedder, most_documents=most, on_progress=self._watcher.advance)
 
     def _index_names(self) -> list[str]:
-        """Name the existing indexes that are to be chosen from, in order of their first question."""
         taken = {dataset.name for dataset in self._collections}
         asked = [query.index for dataset in self._datasets for query in dataset.queries if query.index is not None]
         names = [name for name in dict.fromkeys([*asked, *self._options.also]) if name not in taken]
@@ -432,7 +415,6 @@ class _Preparation:
             return {}
 
     def _same_model(self, embedder: EmbeddingModel) -> bool:
-        """Embed one question whose vector is known and compare."""
         for dataset in self._collections:
             for query in dataset.queries:
                 vector = self._known[dataset.name].queries.get(query.query_id)
@@ -548,7 +530,6 @@ _MAX_RUN: Final = 30
 
 
 def read_descriptions(path: Path) -> dict[str, str]:
-    """Read a file of descriptions: an object from the names of data sets to texts."""
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as err:
@@ -567,7 +548,6 @@ def read_descriptions(path: Path) -> dict[str, str]:
 
 
 def describe(datasets: Sequence[Dataset], given: Mapping[str, str]) -> dict[str, Description]:
-    """Find a description for each of several collections."""
     described: dict[str, Description] = {}
     for dataset in datasets:
         if given.get(dataset.name):

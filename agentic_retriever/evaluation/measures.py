@@ -9,7 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,19 +29,11 @@ BENCH_HINT: Final = "needs the extra 'bench': pip install 'agentic-retriever[ben
 MEASURES: Final = ("nDCG@10", "R@10", "R@100", "RR", "AP")
 """The measures of a benchmark, as ``ir_measures`` writes them; the first one is what strategies are compared by."""
 
-AUTO: Final = "auto"
-"""Name of the row in which the router chooses the strategy itself."""
-ORACLE: Final = "oracle"
-"""Name of the row that takes for each question the strategy that did best on it."""
-RESAMPLES: Final = 2_000
-"""Samples of a bootstrap."""
-
-PERMUTATIONS: Final = 10_000
-"""Random sign changes of a test; with up to 13 differences all of them are tried instead."""
-
-BINS: Final = 15
-"""Bins of equal width for calibration, as in the paper."""
-
+AUTO: Final = "auto"  # name of the row in which the router chooses the strategy itself
+ORACLE: Final = "oracle"  # name of the row that takes for each question the strategy that did best on it
+RESAMPLES: Final = 2_000  # samples of a bootstrap
+PERMUTATIONS: Final = 10_000  # random sign changes of a test; with up to 13 differences all of them are tried instead
+BINS: Final = 15  # bins of equal width for calibration, as in the paper
 STAGES: Final = ("embedding", "routing", "retrieval", "rerank", "total")
 """Steps of a query that are told apart, where a row knows them, in their order."""
 
@@ -124,7 +116,6 @@ def answer_f1(answer: str, gold: str) -> float:
 
 
 def exact_match(answer: str, gold: str) -> bool:
-    """Tell whether an answer is the right one, but for what ``answer_f1`` leaves out."""
     return answer_tokens(answer) == answer_tokens(gold)
 
 
@@ -190,6 +181,14 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: corrected[name] for name in p_values}
 
 
+def clamped(values: Iterable[float]) -> list[float]:
+    return [min(1.0, max(0.0, float(value))) for value in values]
+
+
+def counted(names: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).items()))
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """Return a percentile; 0.0 of nothing."""
     return float(np.percentile(values, percent)) if len(values) else 0.0
@@ -221,15 +220,15 @@ class Failure(Record):
     error: str
 
 
-class HasFailures(Protocol):
-    @property
-    def failures(self) -> tuple[Failure, ...]: ...
+def failures_of(records: Mapping[str, Mapping[str, Any]]) -> tuple[Failure, ...]:
+    failed = ((query, record.get("error")) for query, record in records.items())
+    return tuple(Failure(query_id=query, error=str(error)) for query, error in failed if error)
 
 
-def failure_lines(by_name: Mapping[str, HasFailures]) -> list[str]:
-    """Say how often each failed that did, and the first error."""
-    failing = ((name, one.failures) for name, one in by_name.items() if one.failures)
-    return [f"{name} failed on {len(found)} questions, first: {found[0].error}" for name, found in failing]
+def failure_lines(by_name: Mapping[str, tuple[Failure, ...]]) -> list[str]:
+    return [
+        f"{name} failed on {len(found)} questions, first: {found[0].error}" for name, found in by_name.items() if found
+    ]
 
 
 def error_text(err: Exception) -> str:
@@ -238,21 +237,17 @@ def error_text(err: Exception) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
-    """Right names against chosen ones."""
-
+class Outcomes(Record):
     labels: tuple[str, ...]
     matrix: npt.NDArray[np.int64]  # (right, chosen)
 
     @property
     def total(self) -> int:
-        """How many choices there were."""
         return int(self.matrix.sum())
 
     @property
     def accuracy(self) -> float | None:
-        """Share of right choices; ``None`` without any."""
-        return float(self.matrix.trace() / self.matrix.sum()) if self.matrix.sum() else None
+        return float(self.matrix.trace() / self.total) if self.total else None
 
     @property
     def macro_accuracy(self) -> float | None:
@@ -261,7 +256,6 @@ class Outcomes:
 
     @property
     def macro_f1(self) -> float | None:
-        """Mean F1 over the names that were ever right; ``None`` without any."""
         return self._mean("f1")
 
     def _mean(self, figure: str) -> float | None:
@@ -270,14 +264,13 @@ class Outcomes:
 
     def by_label(self) -> dict[str, dict[str, float]]:
         """Return count, precision, recall and F1 of every name that was ever right."""
-        right, answered, asked = np.diag(self.matrix), self.matrix.sum(axis=0), self.matrix.sum(axis=1)
         rows = {}
-        for at, label in enumerate(self.labels):
-            if asked[at]:
-                precision = float(right[at] / answered[at]) if answered[at] else 0.0
-                recall = float(right[at] / asked[at])
-                f1 = float(2 * right[at] / (asked[at] + answered[at]))
-                rows[label] = {"count": int(asked[at]), "precision": precision, "recall": recall, "f1": f1}
+        counts = zip(self.labels, np.diag(self.matrix), self.matrix.sum(axis=0), self.matrix.sum(axis=1), strict=True)
+        for label, right, answered, asked in counts:
+            if asked:
+                precision = float(right / answered) if answered else 0.0
+                f1 = float(2 * right / (asked + answered))
+                rows[label] = {"count": int(asked), "precision": precision, "recall": float(right / asked), "f1": f1}
         return rows
 
     def confusion(self) -> dict[str, dict[str, int]]:
@@ -289,18 +282,11 @@ class Outcomes:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "count": self.total,
-            "accuracy": self.accuracy,
-            "macro_accuracy": self.macro_accuracy,
-            "macro_f1": self.macro_f1,
-            "by_label": self.by_label(),
-            "confusion": self.confusion(),
-        }
+        shares = {name: getattr(self, name) for name in ("accuracy", "macro_accuracy", "macro_f1")}
+        return {"count": self.total, **shares, "by_label": self.by_label(), "confusion": self.confusion()}
 
 
 def compare(gold: Sequence[str], chosen: Sequence[str]) -> Outcomes:
-    """Hold chosen names against the right ones."""
     if len(gold) != len(chosen):
         raise ValueError(f"gold has {len(gold)} names, chosen {len(chosen)}; they must be as many")
     labels = tuple(sorted({*gold, *chosen}))
@@ -311,7 +297,7 @@ def compare(gold: Sequence[str], chosen: Sequence[str]) -> Outcomes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Abstention:
+class Abstention(Record):
     """Whether questions that nothing answers were told from the others."""
 
     asked: int
@@ -321,17 +307,14 @@ class Abstention:
 
     @property
     def precision(self) -> float | None:
-        """Share of the abstentions that were right; ``None`` without an abstention or an out-of-scope question."""
         return self.right / self.abstained if self.abstained and self.out_of_scope else None
 
     @property
     def recall(self) -> float | None:
-        """Share of the out-of-scope questions on which it abstained; ``None`` without one."""
         return self.right / self.out_of_scope if self.out_of_scope else None
 
     @property
     def false_rate(self) -> float | None:
-        """Share of the questions that can be answered on which it abstained; ``None`` without one."""
         inside = self.asked - self.out_of_scope
         return (self.abstained - self.right) / inside if inside else None
 
@@ -425,22 +408,18 @@ def best_marked(rows: Sequence[Sequence[float | None]], compared: Sequence[bool]
 
 
 def row_name(name: str, *, peer: bool) -> str:
-    """Write the name of a row, and whether it is somebody else's way."""
     return f"{name} (peer)" if peer else name
 
 
 def interval_text(ends: tuple[float, float]) -> str:
-    """Write the ends of an interval."""
     return f"[{ends[0]:.3f}, {ends[1]:.3f}]"
 
 
 def share_text(value: float | None) -> str:
-    """Write a share in per cent, or a dash where there is none."""
     return "-" if value is None else f"{value:.0%}"
 
 
 def outcomes_sections(title: str, outcomes: Outcomes) -> list[Section]:
-    """Show how well choices agree with the right ones."""
     line = (
         f"{outcomes.total:,} questions: accuracy {figure_text(outcomes.accuracy)}, balanced accuracy "
         f"{figure_text(outcomes.macro_accuracy)}, macro F1 {figure_text(outcomes.macro_f1)}"
@@ -451,14 +430,12 @@ def outcomes_sections(title: str, outcomes: Outcomes) -> list[Section]:
 def confusion_section(
     title: str, outcomes: Outcomes, *, corner: str = "right \\ chosen", detail: bool = False
 ) -> Section:
-    """Show which names were chosen for which."""
     table = outcomes.confusion()
     rows = [[gold, *(table[gold].get(label, 0) for label in outcomes.labels)] for gold in table]
     return Section(title, [corner, *outcomes.labels], rows, detail=detail)
 
 
 def reliability_section(name: str, reliability: Reliability) -> Section:
-    """Show how often choices were right, by how sure they were."""
     rows = [
         (f"{one.low:.2f}-{one.high:.2f}", one.count, figure_text(one.confidence), figure_text(one.accuracy))
         for one in reliability.bins

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from llama_index.core import VectorStoreIndex
@@ -19,14 +23,14 @@ from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
 from llama_index.core.schema import QueryBundle
 from llama_index.core.selectors import EmbeddingSingleSelector
 from llama_index.core.tools import RetrieverTool, ToolMetadata
+from typing_extensions import Self
 
-from agentic_retriever.errors import ConfigError, EvaluationError
+from agentic_retriever.errors import ConfigError, EvaluationError, StoreError
 from agentic_retriever.evaluation.datasets import LabelledQuery
-from agentic_retriever.evaluation.journal import Journal, SilentWatcher, Watcher
-from agentic_retriever.evaluation.material import Vector
 from agentic_retriever.evaluation.measures import BENCH_HINT, error_text, fold_to_documents
 from agentic_retriever.indices import Index, IndexProfile, StoredIndex
 from agentic_retriever.indices.derived import BUILT_IN_QUERY, SilentProgress
+from agentic_retriever.indices.profile import Vector
 from agentic_retriever.retrievers import REGISTRY, build_adapter, cards
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import NO_LIMITS, Budget, Degradation, Selection, Strategy, Usage, View
@@ -36,24 +40,112 @@ if TYPE_CHECKING:
     from llama_index.core.schema import BaseNode, NodeWithScore
 
 
-COLD: Final = "cold"
-"""Kind of the record of a first search, in which everything is opened."""
+class Watcher(Protocol):
+    """Hears how far a long step is: what begins and its number of parts, and how many more are done."""
 
-WARM: Final = "warm"
-"""Kind of the record of one question."""
+    def begin(self, what: str, total: int) -> None: ...
+    def advance(self, done: int) -> None: ...
+
+
+class SilentWatcher:
+    def begin(self, what: str, total: int) -> None: ...
+    def advance(self, done: int) -> None: ...
+
+
+SILENT: Final[Watcher] = SilentWatcher()
+
+
+def fingerprint(facts: object) -> str:
+    """Return 32 hexadecimal digits that stand for what a measurement depends on."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+class Journal:
+    """Results that are appended one by one, so that an interrupted measurement goes on; not for several threads.
+
+    Each result is one line that is written at once, so after a crash every line is whole but for the last, which then
+    counts as not written. A file that is damaged, or belongs to another measurement, counts as none.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self._path = path
+        self._head = {"format": 1, "key": key}
+        self.records: list[dict[str, Any]] = []
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            kept = self._read()
+            self._file = path.open("r+b" if kept else "wb")
+            self._file.truncate(kept)
+            self._file.seek(kept)
+        except OSError as err:
+            raise self._error(err) from err
+        if not kept:
+            self._write(self._head)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        self._write(record)
+        self.records.append(dict(record))
+
+    def latest(self, kind: str) -> dict[tuple[str, str], dict[str, Any]]:
+        """Return the records of a kind by row and question; of several of one question the last one counts."""
+        return {(one["row"], one.get("query", "")): one for one in self.records if one.get("kind") == kind}
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+    def remove(self) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(record, ensure_ascii=True, allow_nan=False).encode() + b"\n")
+            self._file.flush()
+        except OSError as err:
+            raise self._error(err) from err
+
+    def _error(self, err: OSError) -> StoreError:
+        return StoreError(f"cannot use {self._path}: {err.strerror or err}; check the permissions and the free space")
+
+    def _read(self) -> int:
+        """Read what fits; return how many bytes of the file are whole lines of this measurement."""
+        if not self._path.exists():
+            return 0
+        kept = 0
+        with self._path.open("rb") as file:
+            for line in file:
+                try:
+                    record = json.loads(line) if line.endswith(b"\n") else None
+                except ValueError:
+                    break
+                if not isinstance(record, dict) or (not kept and record != self._head):
+                    break
+                if kept:
+                    self.records.append(record)
+                kept += len(line)
+        return kept
+
+
+COLD: Final = "cold"  # kind of the record of a first search, in which everything is opened
+WARM: Final = "warm"  # kind of the record of one question
 
 
 class Found(NamedTuple):
-    """What a contestant gave for a question."""
-
     nodes: Sequence[NodeWithScore]
     facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """Somebody who can be asked."""
-
     name: str
     ask: Callable[[LabelledQuery], Found]  # may raise anything
     close: Callable[[], None] | None = None  # closes what a search opens, so that the next one is a cold one
@@ -69,33 +161,25 @@ def router_contestant(
     def ask(query: LabelledQuery) -> Found:
         result = router.retrieve(query.text, index=index, strategy=strategy, top_k=depth)
         chosen = result.route.strategy
-        return Found(
-            result.nodes,
-            {
-                "stages": dict(result.timings_ms),
-                "degraded": fallen_back(result.degraded),
-                "strategy": chosen.name,
-                "used": result.strategy.value,
-                "confidence": chosen.confidence,
-                "reason": chosen.reason,
-                "mode": chosen.mode,
-                "complexity": result.route.complexity.value,
-                **spent(result.usage),
-            },
-        )
+        facts = {
+            "stages": dict(result.timings_ms),
+            "degraded": fallen_back(result.degraded),
+            "strategy": chosen.name,
+            "confidence": chosen.confidence,
+            "reason": chosen.reason,
+        }
+        return Found(result.nodes, {**facts, **spent(result.usage)})
 
     return Contestant(name=name, ask=ask, close=router.resources.close if owned else None)
 
 
 def spent(usage: Usage) -> dict[str, float]:
-    """Return tokens, money and calls of a question."""
     facts = usage.to_dict()
     tokens = facts["prompt_tokens"] + facts["completion_tokens"]
     return {"tokens": tokens, "usd": facts["usd"], "llm_calls": facts["llm_calls"]}
 
 
 def fallen_back(degraded: Sequence[Degradation]) -> list[str]:
-    """Name the steps that fell back."""
     return sorted({lost.step for lost in degraded})
 
 
@@ -105,20 +189,19 @@ def run_contestants(
     journal: Journal,
     *,
     timer: Callable[[], float] = time.perf_counter,
-    watcher: Watcher | None = None,
+    watcher: Watcher = SILENT,
 ) -> None:
     """Ask the contestants, one after the other; the journal takes each result, and what it has is not done again.
 
     The first question of each is asked once more beforehand: cold, with everything closed, where that can be done.
     What failed in an interrupted run is tried again.
     """
-    watch = watcher or SilentWatcher()
     done = {key for key, record in journal.latest(WARM).items() if not record["error"]}
     for contestant in contestants:
         queries = shares.get(contestant.name, ())
         waiting = [query for query in queries if (contestant.name, query.query_id) not in done]
-        watch.begin(contestant.name, len(queries))
-        watch.advance(len(queries) - len(waiting))
+        watcher.begin(contestant.name, len(queries))
+        watcher.advance(len(queries) - len(waiting))
         if not waiting:
             continue
         if contestant.close is not None:
@@ -128,24 +211,30 @@ def run_contestants(
             journal.append({"kind": COLD, "row": contestant.name, "ms": opening["ms"]})
         for query in waiting:
             journal.append(_asked(contestant, query, timer))
-            watch.advance(1)
+            watcher.advance(1)
 
 
 def _asked(contestant: Contestant, query: LabelledQuery, timer: Callable[[], float]) -> dict[str, Any]:
-    record: dict[str, Any] = {"kind": WARM, "row": contestant.name, "query": query.query_id, "docs": [], "error": ""}
-    start = timer()
+    told = timed(lambda: {"found": contestant.ask(query)}, timer)
+    nodes, facts = told.pop("found", ((), {}))
+    told |= {"docs": fold_to_documents(nodes), "nodes": len(nodes)}
+    return {"kind": WARM, "row": contestant.name, "query": query.query_id, **facts, **told}
+
+
+def timed(call: Callable[[], Mapping[str, Any]], timer: Callable[[], float]) -> dict[str, Any]:
+    """Return the facts that a call gives with its milliseconds; what it raises is a fact, too."""
+    start, error = timer(), ""
+    facts: Mapping[str, Any] = {}
     try:
-        found = contestant.ask(query)
-    except Exception as err:  # noqa: BLE001 - the seam to any retriever; one question must not end the run
-        return {**record, "ms": (timer() - start) * 1000, "error": error_text(err)}
-    ms = (timer() - start) * 1000
-    return {**record, **found.facts, "ms": ms, "docs": fold_to_documents(found.nodes), "nodes": len(found.nodes)}
+        facts = call()
+    except Exception as err:  # noqa: BLE001 - the seam to whatever is measured; one question must not end the run
+        error = error_text(err)
+    return {**facts, "ms": (timer() - start) * 1000, "error": error}
 
 
 # Building the views that strategies need before anything is measured, so that no question pays for it.
 
-VIEWS_AT_ONCE: Final = frozenset({View.HIERARCHY, View.SUMMARY})
-"""Views that are built together."""
+VIEWS_AT_ONCE: Final = frozenset({View.HIERARCHY, View.SUMMARY})  # views that are built together
 
 
 def build_views(index: Index, strategies: Iterable[Strategy], watcher: Watcher) -> frozenset[View]:
@@ -186,8 +275,7 @@ class _Documents(SilentProgress):
 
 # Other people's ways behind the same protocols as ours, so that all run side by side and stand in one table.
 
-UTTERANCES: Final = 5
-"""How many of the nearest utterances count; semantic-router's default ``top_k``."""
+UTTERANCES: Final = 5  # how many of the nearest utterances count; semantic-router's default ``top_k``
 
 
 class GivenEmbedding(BaseEmbedding):
@@ -201,7 +289,6 @@ class GivenEmbedding(BaseEmbedding):
     _query: list[float] = PrivateAttr(default_factory=list)
 
     def learn(self, texts: Mapping[str, Vector]) -> None:
-        """Remember the vectors of texts."""
         self._texts = {text: vector.tolist() for text, vector in texts.items()}
 
     def ask(self, query_vector: Vector) -> None:
@@ -216,9 +303,6 @@ class GivenEmbedding(BaseEmbedding):
 
     def _get_text_embedding(self, text: str) -> list[float]:
         return self._texts[text]
-
-
-# Choosing the index.
 
 
 class LlamaIndexEmbeddingSelector:
@@ -244,7 +328,6 @@ class LlamaIndexEmbeddingSelector:
         query_vector: Vector | None,
         allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
     ) -> Selection:
-        """Pick an index; see ``IndexClassifier``."""
         missing = [profile.name for profile in profiles if profile.name not in self._known]
         if query_vector is None or missing:
             what = f"the descriptions of {', '.join(missing)} have" if missing else "the question has"
@@ -281,7 +364,6 @@ class NearestUtteranceRouter:
         query_vector: Vector | None,
         allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
     ) -> Selection:
-        """Pick an index; see ``IndexClassifier``."""
         if query_vector is None or not self._names:
             raise EvaluationError(
                 f"the question has no vector or no index a sample, and {self.mode} goes by them alone"
@@ -338,10 +420,8 @@ def peer_contestants(
         "llamaindex_fusion_rrf": lambda: fusion(FUSION_MODES.RECIPROCAL_RANK),
         "llamaindex_fusion_relative_score": lambda: fusion(FUSION_MODES.RELATIVE_SCORE),
     }
-    peers = [_peer(name, make, embedding, vectors, dict) for name, make in ways.items()]
-    if strategies:
-        peers.append(_peer(_ROUTER, routed, embedding, vectors, lambda: {"strategy": selector.last}))
-    return peers
+    peers = [_peer(name, make, embedding, vectors) for name, make in ways.items()]
+    return peers + ([_peer(_ROUTER, routed, embedding, vectors, selector)] if strategies else [])
 
 
 def _peer(
@@ -349,21 +429,20 @@ def _peer(
     make: Callable[[], BaseRetriever],
     embedding: GivenEmbedding,
     vectors: Mapping[str, Vector],
-    chosen: Callable[[], Mapping[str, Any]],
+    selector: _RememberingSelector | None = None,
 ) -> Contestant:
     retriever = cache(make)  # made when it is asked first, when no row before it closes the index any more
 
     def ask(query: LabelledQuery) -> Found:
         given = vectors[query.query_id]
         embedding.ask(given)
-        return Found(retriever().retrieve(QueryBundle(query.text, embedding=given.tolist())), chosen())
+        nodes = retriever().retrieve(QueryBundle(query.text, embedding=given.tolist()))
+        return Found(nodes, {} if selector is None else {"strategy": selector.last})
 
     return Contestant(name=name, ask=ask, peer=True, note=_NOTES[name])
 
 
 class _RememberingSelector(EmbeddingSingleSelector):
-    """LlamaIndex's selector; it keeps the name of what it chose last."""
-
     last: str = ""
 
     def _select(self, choices: Any, query: Any) -> Any:  # noqa: ANN401 - LlamaIndex's signature
@@ -373,10 +452,8 @@ class _RememberingSelector(EmbeddingSingleSelector):
 
 
 def _nodes(index: StoredIndex) -> list[BaseNode]:
-    """Copy the nodes of an index with their vectors, in the order of their ids."""
     nodes = sorted(index.nodes(), key=lambda node: node.node_id)
-    ids, matrix = index.vector_store.vectors([node.node_id for node in nodes])
-    by_id = dict(zip(ids, matrix, strict=True))
+    by_id = dict(zip(*index.vector_store.vectors([node.node_id for node in nodes]), strict=True))
     missing = [node.node_id for node in nodes if node.node_id not in by_id]
     if missing:
         raise EvaluationError(f"index {index.name!r} has no vector of {len(missing)} nodes, first {missing[0]!r}")

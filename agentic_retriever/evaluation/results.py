@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +18,9 @@ import numpy as np
 from agentic_retriever.errors import ConfigError, EvaluationError, unknown_name
 from agentic_retriever.evaluation.answers import AnswerMeasures
 from agentic_retriever.evaluation.datasets import LabelledQuery, ProblemReport
-from agentic_retriever.evaluation.journal import Journal
 from agentic_retriever.evaluation.measures import (
     AUTO,
+    BENCH_HINT,
     MEASURES,
     ORACLE,
     Failure,
@@ -26,9 +29,12 @@ from agentic_retriever.evaluation.measures import (
     Section,
     best_marked,
     bootstrap_interval,
+    clamped,
     compare,
     confusion_section,
+    counted,
     failure_lines,
+    failures_of,
     holm,
     interval_text,
     measure_rankings,
@@ -40,8 +46,7 @@ from agentic_retriever.evaluation.measures import (
     share_text,
     stage_percentiles,
 )
-from agentic_retriever.evaluation.peers import COLD, WARM, Contestant
-from agentic_retriever.evaluation.plots import target_svgs, tradeoff_figure
+from agentic_retriever.evaluation.peers import COLD, WARM, Contestant, Journal
 from agentic_retriever.evaluation.routing import RoutingBenchmark
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.retrievers import REGISTRY
@@ -49,15 +54,9 @@ from agentic_retriever.retrievers.registry import spec_of
 from agentic_retriever.schema import Record, Strategy
 from agentic_retriever.show import Interval, figure_text, render, short_text
 
-FORMAT: Final = 1
-"""Version of the JSON; docs/benchmarks.md describes it."""
-
-GOOD_ENOUGH: Final = 0.02
-"""By how much a cheaper strategy may fall short of the best."""
-
-WORST: Final = 20
-"""Questions that the report lists with their decisions."""
-
+FORMAT: Final = 1  # version of the JSON; docs/benchmarks.md describes it
+GOOD_ENOUGH: Final = 0.02  # by how much a cheaper strategy may fall short of the best
+WORST: Final = 20  # questions that the report lists with their decisions
 _QUALITY: Final = MEASURES[0]
 _EQUAL: Final = 1e-9
 _SHOWN: Final = 300
@@ -68,8 +67,7 @@ _SHOWN: Final = 300
 ALL, ROUND_ROBIN = "all", "round_robin"
 MODES: Final = (ALL, ROUND_ROBIN)
 
-DEPTH: Final = 100
-"""Nodes fetched for a question, so that R@100 can be told."""
+DEPTH: Final = 100  # nodes fetched for a question, so that R@100 can be told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +100,7 @@ class BenchOptions(Record):
             raise EvaluationError("round_robin asks each question once, of one strategy; auto and peers need mode all")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types; of a path its last part."""
+        # Of a path its last part: what is kept names no place of this machine.
         return {**self.fields_to_dict(), "vectors": None if self.vectors is None else self.vectors.name}
 
 
@@ -123,50 +121,38 @@ class Row:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Questions on which it raised."""
-        failed = ((query, record.get("error")) for query, record in self.records.items())
-        return tuple(Failure(query_id=query, error=str(error)) for query, error in failed if error)
+        return failures_of(self.records)
 
     @property
     def latency_ms(self) -> dict[str, float]:
-        """Milliseconds of every question."""
         return {query: float(record["ms"]) for query, record in self.records.items()}
 
     @property
     def degraded(self) -> dict[str, int]:
-        """How often each step fell back."""
-        steps = [step for record in self.records.values() for step in record.get("degraded", ())]
-        return {step: steps.count(step) for step in sorted(set(steps))}
+        return counted(step for record in self.records.values() for step in record.get("degraded", ()))
 
     def values(self, measure: str) -> list[float]:
-        """Return the values of all questions by one measure, in their order."""
         return [by_name[measure] for by_name in self.quality.values()]
 
     def mean(self, measure: str = _QUALITY) -> float:
-        """Return the mean of one measure."""
         return float(np.mean(self.values(measure)))
 
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """95 % bootstrap interval of every mean."""
         return {name: bootstrap_interval(self.values(name), seed=self.seed) for name in MEASURES}
 
     def percentile_ms(self, percent: float) -> float:
-        """Return a percentile of the latencies, in milliseconds."""
         return percentile(list(self.latency_ms.values()), percent)
 
     def total(self, fact: str) -> float:
-        """Add up a fact over all questions."""
         return float(sum(float(record.get(fact) or 0.0) for record in self.records.values()))
 
     @property
     def per_second(self) -> float | None:
-        """Questions per second, one after the other."""
         spent = sum(self.latency_ms.values())
         return len(self.records) * 1000 / spent if spent > 0 else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types; but for times, the same questions, settings and seed give the same values."""
         latency = self.latency_ms
         return {
             **{name: self.mean(name) for name in MEASURES},
@@ -193,7 +179,6 @@ class Row:
 def rows_of(
     contestants: Sequence[Contestant], shares: Mapping[str, Sequence[LabelledQuery]], journal: Journal, *, seed: int
 ) -> dict[str, Row]:
-    """Measure what a journal holds of everybody who was asked something."""
     records, cold, rows = journal.latest(WARM), journal.latest(COLD), {}
     for one in contestants:
         asked = {query.query_id: query.relevance for query in shares[one.name]}
@@ -213,7 +198,6 @@ def rows_of(
 
 
 def with_oracle(rows: Mapping[str, Row], *, seed: int) -> dict[str, Row]:
-    """Put the oracle behind our rows and before the peers'."""
     ours = {name: row for name, row in rows.items() if not row.peer}
     oracle = oracle_row([row for name, row in ours.items() if name != AUTO], seed=seed)
     return {**ours, ORACLE: oracle, **{name: row for name, row in rows.items() if row.peer}}
@@ -247,8 +231,6 @@ class Comparison(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against(Record):
-    """All rows against the baseline."""
-
     baseline: str
     rows: Mapping[str, Comparison]
 
@@ -320,12 +302,10 @@ def mean_choice(means: Mapping[str, float]) -> MeanChoice | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingQuality:
-    """How the router's own choices of strategy did."""
-
+class RoutingQuality(Record):
     choice: MeanChoice
     cheapest_good: str  # strategy within 0.02 of the best mean
-    regret: Mapping[str, float]  # by question: how far below the best strategy
+    mean_regret: float
     regret_interval: tuple[float, float]
     accuracy: float  # share of the questions on which no strategy was better
     cost_aware_accuracy: float  # share on which the cheapest within 0.02 of the best was chosen
@@ -333,27 +313,12 @@ class RoutingQuality:
     picked: Mapping[str, int]
     outcomes: Outcomes
     reliability: Reliability
-
-    @property
-    def mean_regret(self) -> float:
-        """Mean over the questions."""
-        return float(np.mean(list(self.regret.values())))
+    regret: Mapping[str, float]  # by question: how far below the best strategy
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            **self.choice.to_dict(),
-            "oracle_gap": self.choice.oracle_mean - self.choice.best_fixed_mean,
-            "cheapest_good": self.cheapest_good,
-            "mean_regret": self.mean_regret,
-            "regret_interval": list(self.regret_interval),
-            "accuracy": self.accuracy,
-            "cost_aware_accuracy": self.cost_aware_accuracy,
-            "decided": self.decided,
-            "picked": dict(self.picked),
-            "confusion": self.outcomes.confusion(),
-            "reliability": self.reliability.to_dict(),
-            "regret": dict(self.regret),
-        }
+        told = {name: value for name, value in self.fields_to_dict().items() if name not in {"choice", "outcomes"}}
+        gap = self.choice.oracle_mean - self.choice.best_fixed_mean
+        return {**self.choice.to_dict(), **told, "oracle_gap": gap, "confusion": self.outcomes.confusion()}
 
     def sentence(self) -> str:
         return (
@@ -397,23 +362,20 @@ def routing_quality(rows: Sequence[Row], auto: Row, *, seed: int) -> RoutingQual
     choice = mean_choice({**means, AUTO: auto.mean(), ORACLE: float(np.mean(list(best.values())))})
     if choice is None:
         raise EvaluationError("there is no strategy to hold the router's choice against")
-    confident = [query for query in table if auto.records[query].get("confidence") is not None]
+    confident = {q: auto.records[q]["confidence"] for q in table if auto.records[q].get("confidence") is not None}
     names = list(chosen.values())
     return RoutingQuality(
         choice=choice,
         cheapest_good=cheapest_within(means),
         regret=regret,
+        mean_regret=float(np.mean(list(regret.values()))),
         regret_interval=bootstrap_interval(list(regret.values()), seed=seed),
         accuracy=float(np.mean(list(right.values()))),
         cost_aware_accuracy=float(np.mean([cheapest_within(table[query]) == chosen[query] for query in table])),
         decided=float(np.mean([max(v.values()) - min(v.values()) > GOOD_ENOUGH for v in table.values()])),
-        picked={name: names.count(name) for name in sorted(set(names)) if name},
+        picked=counted(filter(None, names)),
         outcomes=compare(gold, names),
-        reliability=measure_reliability(
-            [min(1.0, max(0.0, float(auto.records[query]["confidence"]))) for query in confident],
-            [right[query] for query in confident],
-            bins=10,
-        ),
+        reliability=measure_reliability(clamped(confident.values()), [right[query] for query in confident], bins=10),
     )
 
 
@@ -421,7 +383,7 @@ def routing_quality(rows: Sequence[Row], auto: Row, *, seed: int) -> RoutingQual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetResult:
+class TargetResult(Record):
     """What was measured on one index."""
 
     target: str
@@ -441,30 +403,25 @@ class TargetResult:
     memory_mb: Mapping[str, float | None]
 
     def to_dict(self) -> dict[str, Any]:
+        elsewhere = {"target", "facts", "pseudo", "rows", "queries", "embedding_ms"}
         return {
-            "index": self.index,
+            **{name: value for name, value in self.fields_to_dict().items() if name not in elsewhere},
             **self.facts,
             "pseudo_queries": self.pseudo,
             "strategies": {name: row.to_dict() for name, row in self.rows.items()},
-            "against": None if self.against is None else self.against.to_dict(),
-            "routing": None if self.routing is None else self.routing.to_dict(),
-            "answers": None if self.answers is None else self.answers.to_dict(),
             "question_embedding_ms": {"computed": len(self.embedding_ms), **p50_p95(self.embedding_ms)},
-            "not_served": dict(self.not_served),
-            "problems": self.problems.to_dict(),
-            "notes": list(self.notes),
-            "seconds": self.seconds,
-            "memory_mb": dict(self.memory_mb),
         }
 
     @property
     def warnings(self) -> list[str]:
-        """What was wrong with the data or failed."""
-        return [*self.problems.summary(), *self.notes, *failure_lines(self.rows)]
+        return [
+            *self.problems.summary(),
+            *self.notes,
+            *failure_lines({name: row.failures for name, row in self.rows.items()}),
+        ]
 
     @property
     def remarks(self) -> list[str]:
-        """What to know of the run."""
         absent = [f"{name} did not take part: {why}" for name, why in self.not_served.items()]
         return [*absent, *(() if self.answers is None else self.answers.notes)]
 
@@ -502,7 +459,6 @@ class TargetResult:
         )
 
     def _tested(self, name: str) -> str:
-        """Say how a row stands against the baseline."""
         if self.against is not None and name == self.against.baseline:
             return "baseline"
         one = None if self.against is None else self.against.rows.get(name)
@@ -550,7 +506,7 @@ class TargetResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Benchmark:
+class Benchmark(Record):
     """What a benchmark measured; Jupyter draws its tables.
 
     Attributes:
@@ -609,17 +565,15 @@ class Benchmark:
         the same questions, settings and seed give the same values.
         """
         choice = self.choice()
+        told = self.fields_to_dict()
         return {
             "format": FORMAT,
             "seed": self.options.seed,
-            "options": self.options.to_dict(),
-            "machine": dict(self.machine),
-            "versions": dict(self.versions),
+            "datasets": told.pop("results"),
+            **told,
             "settings": {name: value for name, value in self.settings.items() if name != "data_dir"},
-            "datasets": {name: result.to_dict() for name, result in self.results.items()},
             "means": self.means(),
             "choice": None if choice is None else choice.to_dict(),
-            "stage_one": None if self.stage_one is None else self.stage_one.to_dict(),
         }
 
     def to_json(self, path: Path | None = None) -> str:
@@ -661,7 +615,7 @@ class Benchmark:
         """Draw quality against latency, with the Pareto front."""
         if target is not None and target not in self.results:
             raise EvaluationError(unknown_name("data set", target, list(self.results)))
-        return tradeoff_figure(self.results[target or next(iter(self.results))])
+        return tradeoff_figure(self.results[target or next(iter(self.results))].rows)
 
     def to_html(self, path: Path | None = None) -> str:
         """Return the report: one page without any other file; and write it if a file is named."""
@@ -677,3 +631,212 @@ class Benchmark:
         return render("sections.html", parts=[*parts, (self.tables_over_all(), [], [])])
 
     _repr_pretty_ = short_text
+
+
+# Plots, drawn by matplotlib.
+
+OURS, PEER, FRONT, GREY = "#3b78b5", "#c2703d", "#4f9a55", "#888888"
+
+PLOT_FORMATS: Final = ("svg", "png")
+_COLUMNS: Final = 3
+_SIZE: Final = (7.2, 4.2)
+_ID: Final = re.compile(r'(\bid="|url\(#|href="#)')
+_COMMENT: Final = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->|<metadata>.*?</metadata>", re.DOTALL)
+_STYLE: Final = {
+    "svg.hashsalt": "agentic-retriever",
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "text.parse_math": False,
+    # Nothing but mid-grey on nothing, so that a plot can be read on light and on dark ground.
+    **dict.fromkeys(("text.color", "xtick.color", "ytick.color", "legend.labelcolor", "legend.edgecolor"), GREY),
+    **dict.fromkeys(("axes.labelcolor", "axes.edgecolor", "axes.titlecolor"), GREY),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "legend.facecolor"), "none"),
+}
+
+
+def target_svgs(result: TargetResult, prefix: str) -> dict[str, str]:
+    """Draw everything about one target as SVG elements by title, whose ids begin with a prefix of their page's own."""
+    with _library("").rc_context(_STYLE):
+        drawn = {
+            "Quality against latency": _tradeoff(result.rows),
+            "Distribution over the questions": _distributions(list(result.rows.values())),
+        }
+        if result.routing is not None:
+            drawn["Regret by question"] = _regret(result.routing.regret)
+            drawn["Confidence in the chosen strategy"] = _reliability(result.routing.reliability)
+        if result.answers is not None and result.answers.reliability is not None:
+            drawn["Confidence in the answers"] = _reliability(result.answers.reliability)
+        return {title: _svg(figure, f"{prefix}{at}-") for at, (title, figure) in enumerate(drawn.items())}
+
+
+def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return the names that no other one beats in both latency and quality, the fastest first."""
+    front: list[str] = []
+    for name in sorted(points, key=lambda one: (points[one][0], -points[one][1])):
+        if not front or points[name][1] > points[front[-1]][1]:
+            front.append(name)
+    return front
+
+
+def tradeoff_figure(rows: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of an optional library
+    with _library("").rc_context(_STYLE):
+        return _tradeoff(rows)
+
+
+def _tradeoff(rows: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of an optional library
+    figure, axes = _axes()
+    ours = {name: row for name, row in rows.items() if name != ORACLE}
+    points = {name: (max(row.percentile_ms(50), 1e-3), row.mean()) for name, row in ours.items()}
+    for name, row in ours.items():
+        low, high = row.intervals[_QUALITY]
+        at, mean = points[name]
+        colour = PEER if row.peer else OURS
+        axes.errorbar(
+            [at], [mean], yerr=[[max(0.0, mean - low)], [max(0.0, high - mean)]], fmt="o", color=colour, capsize=2
+        )
+    front = pareto_front(points)
+    axes.step(
+        [points[n][0] for n in front], [points[n][1] for n in front], where="post", color=FRONT, label="Pareto front"
+    )
+    if ORACLE in rows:
+        axes.axhline(rows[ORACLE].mean(), linestyle="--", color=GREY, linewidth=1, label="oracle")
+    axes.set_xscale("log")
+    axes.margins(0.08, 0.12)
+    axes.xaxis.set_minor_locator(_library("ticker").LogLocator(subs=(2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    fastest, slowest = axes.get_xlim()
+    # Over more than three powers of ten, figures between them would run into each other.
+    axes.xaxis.set_minor_formatter("{x:g}" if slowest < 1000 * fastest else "")
+    axes.set(xlabel="median milliseconds of one question", ylabel=f"mean {_QUALITY}, 95 % interval")
+    axes.legend(fontsize=7, loc="lower right")
+    _name_points(figure, axes, points, {name: row.intervals[_QUALITY] for name, row in ours.items()})
+    return figure
+
+
+def _name_points(
+    figure: Any,  # noqa: ANN401 - of an optional library
+    axes: Any,  # noqa: ANN401 - likewise
+    points: Mapping[str, tuple[float, float]],
+    intervals: Mapping[str, tuple[float, float]],
+) -> None:
+    """Write each name beside its point, as near as it covers no other name, no point, no interval, nor the legend."""
+    figure.draw_without_rendering()  # settles the layout, so that places on the page are known
+    box_of = _library("transforms").Bbox.from_bounds
+    places = {name: axes.transData.transform(point) for name, point in points.items()}
+    ends = {name: [axes.transData.transform((points[name][0], end))[1] for end in intervals[name]] for name in points}
+    taken = [box_of(x - 4, y - 4, 8, 8) for x, y in places.values()]
+    taken += [box_of(x - 1, ends[name][0], 2, ends[name][1] - ends[name][0]) for name, (x, _) in places.items()]
+    taken.append(axes.get_legend().get_window_extent())
+    pixels = figure.dpi / 72
+    for name, (x, y) in places.items():
+        label = axes.annotate(
+            name, points[name], textcoords="offset points", xytext=(0, 0), fontsize=7, ha="center", va="center",
+            arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": GREY, "shrinkA": 0, "shrinkB": 3},
+        )  # fmt: skip
+        label.set_in_layout(False)
+        size = _library("text").Text.get_window_extent(label)  # without its arrow
+        for right, up in _around(size.width + 4, size.height + 3):
+            box = box_of(x + right - size.width / 2 - 2, y + up - size.height / 2 - 1, size.width + 4, size.height + 2)
+            inside = axes.bbox.x0 < box.x0 and box.x1 < axes.bbox.x1 and axes.bbox.y0 < box.y0 and box.y1 < axes.bbox.y1
+            if inside and not any(box.overlaps(other) for other in taken):
+                break
+        label.xyann = (right / pixels, up / pixels)
+        taken.append(box)
+
+
+def _around(width: float, height: float) -> Iterator[tuple[float, float]]:
+    """Yield offsets in pixels from a point to the middle of its label, the nearest first, all around it."""
+    for distance in range(5, 600, 4):
+        for turn in range(24):
+            angle = math.pi * ((turn + 1) // 2 * (-1) ** turn) / 12  # on the right first, then up and down from there
+            yield math.cos(angle) * (distance + width / 2), math.sin(angle) * (distance + height / 2)
+
+
+def _distributions(rows: Sequence[Any]) -> Any:  # noqa: ANN401 - of an optional library
+    figure, axes = _axes()
+    values = [row.values(_QUALITY) for row in rows]
+    axes.boxplot(
+        values, showmeans=True, flierprops={"markersize": 2, "markeredgecolor": GREY},
+        boxprops={"color": OURS}, whiskerprops={"color": GREY}, capprops={"color": GREY}, medianprops={"color": OURS},
+        meanprops={"marker": "d", "markerfacecolor": FRONT, "markeredgecolor": FRONT, "markersize": 5},
+    )  # fmt: skip
+    axes.set_xticks(range(1, len(rows) + 1), [row.name for row in rows], rotation=40, ha="right", fontsize=7)
+    axes.set(ylabel=f"{_QUALITY} of single questions\n(box: quartiles, diamond: mean)", ylim=(-0.02, 1.02))
+    return figure
+
+
+def _regret(regret: Mapping[str, float]) -> Any:  # noqa: ANN401 - of an optional library
+    figure, axes = _axes()
+    ordered = np.sort(np.array(list(regret.values())))[::-1]
+    axes.bar(np.arange(len(ordered)), ordered, width=1.0, color=PEER)
+    axes.set(
+        xlabel=f"questions, by regret ({int((ordered > 1e-9).sum())} of {len(ordered)} above 0)",
+        ylabel=f"{_QUALITY} below the best strategy",
+    )
+    return figure
+
+
+def _reliability(reliability: Reliability) -> Any:  # noqa: ANN401 - of an optional library
+    figure, axes = _axes()
+    _draw_reliability(axes, reliability)
+    return figure
+
+
+def _draw_reliability(axes: Any, reliability: Reliability, title: str = "") -> None:  # noqa: ANN401 - likewise
+    filled = [one for one in reliability.bins if one.count]
+    right = [one.accuracy for one in filled]
+    axes.plot([0, 1], [0, 1], linestyle="--", color=GREY, linewidth=1, label="calibrated")
+    axes.bar([one.low for one in filled], right, width=1 / len(reliability.bins), align="edge", color=OURS)
+    sure = [one.confidence for one in filled]
+    axes.plot(sure, right, marker="o", linestyle="", color=PEER, markersize=4, label="mean confidence")
+    for one in filled:
+        axes.annotate(str(one.count), ((one.low + one.high) / 2, 0.02), ha="center", fontsize=6)
+    error = "" if reliability.ece is None else f", calibration error {reliability.ece:.3f}"
+    axes.set(title=title, xlabel=f"confidence{error}", ylabel="share right", xlim=(0, 1), ylim=(0, 1.02))
+    axes.legend(loc="upper left", fontsize=7)
+
+
+def check_plot(path: Path) -> str:
+    """See whether a diagram can be drawn into a file, before anything is measured; return its kind."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in PLOT_FORMATS:
+        raise EvaluationError(f"cannot draw into {path}: its name must end in .{' or .'.join(PLOT_FORMATS)}")
+    _library("figure")
+    return kind
+
+
+def draw_reliability(measured: Mapping[str, Reliability], path: Path) -> None:
+    """Draw a reliability diagram for each of several ways to choose."""
+    kind = check_plot(path)
+    columns = min(_COLUMNS, len(measured))
+    rows = math.ceil(len(measured) / columns)
+    buffer = io.BytesIO()
+    with _library("").rc_context({"svg.hashsalt": "agentic-retriever"}):
+        figure = _library("figure").Figure(figsize=(4.2 * columns, 4.2 * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes, (name, reliability) in zip(grid.flat, measured.items(), strict=False):
+            _draw_reliability(axes, reliability, name)
+        for axes in list(grid.flat)[len(measured) :]:
+            axes.set_axis_off()
+        figure.savefig(buffer, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
+    write_atomically(path, buffer.getvalue())
+
+
+def _axes() -> tuple[Any, Any]:
+    figure = _library("figure").Figure(figsize=_SIZE, layout="constrained")
+    return figure, figure.subplots()
+
+
+def _svg(figure: Any, prefix: str) -> str:  # noqa: ANN401 - of an optional library
+    """Return a figure as an SVG element to stand in a page: no prologue, no outside address but the name spaces."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    svg = _COMMENT.sub("", buffer.getvalue().decode("utf-8")).strip()
+    return _ID.sub(lambda found: found[1] + prefix, svg)
+
+
+def _library(module: str) -> Any:  # noqa: ANN401 - an optional module
+    try:
+        return importlib.import_module(f"matplotlib.{module}" if module else "matplotlib")
+    except ImportError as err:
+        raise ConfigError(f"drawing a plot {BENCH_HINT}") from err

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy as np
 from agentic_retriever import __version__
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation.datasets import ProblemReport
-from agentic_retriever.evaluation.journal import Journal, SilentWatcher, Watcher, fingerprint
 from agentic_retriever.evaluation.material import Description, RoutedQuery, RoutingMaterial
 from agentic_retriever.evaluation.measures import (
     Abstention,
@@ -22,17 +22,26 @@ from agentic_retriever.evaluation.measures import (
     Outcomes,
     Reliability,
     Section,
+    clamped,
     compare,
     confusion_section,
-    error_text,
     failure_lines,
+    failures_of,
     measure_reliability,
     outcomes_sections,
     p50_p95,
     reliability_section,
     row_name,
 )
-from agentic_retriever.evaluation.peers import LlamaIndexEmbeddingSelector, NearestUtteranceRouter
+from agentic_retriever.evaluation.peers import (
+    SILENT,
+    Journal,
+    LlamaIndexEmbeddingSelector,
+    NearestUtteranceRouter,
+    Watcher,
+    fingerprint,
+    timed,
+)  # fmt: skip
 from agentic_retriever.indices import IndexProfile
 from agentic_retriever.resources import heuristic_selector, make_classifier
 from agentic_retriever.router import AgenticRouter
@@ -46,21 +55,13 @@ from agentic_retriever.routing import (
     assess_complexity,
     query_features,
 )
-from agentic_retriever.schema import Complexity, Record
+from agentic_retriever.schema import Complexity, Record, Selection
 from agentic_retriever.show import Cell, figure_text, render, short_text
 
-FORMAT: Final = 1
-"""Version of the JSON."""
-
-FAILED: Final = "(failed)"
-"""Stands for the choice of a question on which something raised."""
-
-ASKS_A_MODEL: Final = frozenset({"llm", "auto"})
-"""Ways to choose the index that need a language model."""
-
-CHOICE: Final = "choice"
-"""Kind of the record of a choice in a journal."""
-
+FORMAT: Final = 1  # version of the JSON
+FAILED: Final = "(failed)"  # stands for the choice of a question on which something raised
+ASKS_A_MODEL: Final = frozenset({"llm", "auto"})  # ways to choose the index that need a language model
+CHOICE: Final = "choice"  # kind of the record of a choice in a journal
 _WAYS: Final = ("auto", "profile", "embedding", "llm")
 _NO_DESCRIPTIONS: Final = "not every index has an embedded description"
 _NO_MODEL: Final = "no language model is configured"
@@ -71,9 +72,7 @@ _SHOWN_CHARS: Final = 70
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageOneMeasures:
-    """How well one way to choose the index did."""
-
+class StageOneMeasures(Record):
     outcomes: Outcomes
     reliability: Reliability | None  # None where its scores are no probabilities
     macro_ece: float | None  # Expected calibration error with each index counting the same
@@ -93,26 +92,11 @@ class StageOneMeasures:
         return self.reliability.ece if self.reliability is not None else None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "queries": self.outcomes.total,
-            "accuracy": self.outcomes.accuracy,
-            "macro_accuracy": self.outcomes.macro_accuracy,
-            "macro_f1": self.outcomes.macro_f1,
-            "ece": self.ece,
-            "macro_ece": self.macro_ece,
-            "by_index": self.outcomes.by_label(),
-            "confusion": self.outcomes.confusion(),
-            "reached": self.reached,
-            "searched": self.searched,
-            "abstention": self.abstention.to_dict(),
-            "escalation_rate": self.escalation_rate,
-            "llm_calls": self.llm_calls,
-            "latency_ms": dict(self.latency_ms),
-            "reliability": None if self.reliability is None else [one.to_dict() for one in self.reliability.bins],
-            "failures": [failure.to_dict() for failure in self.failures],
-            "peer": self.peer,
-            "note": self.note,
-        }
+        told = self.fields_to_dict()
+        made = told.pop("outcomes")
+        bins = None if self.reliability is None else told["reliability"]["bins"]
+        by_index = {"queries": made.pop("count"), "by_index": made.pop("by_label")}
+        return {**made, **told, **by_index, "ece": self.ece, "reliability": bins}
 
 
 _STAGE_ONE_ROWS: Final[Mapping[str, Callable[[StageOneMeasures], str]]] = {
@@ -135,37 +119,29 @@ _MORE_IS_BETTER: Final = frozenset({"accuracy", "macro accuracy", "macro F1", "i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageTwoMeasures:
-    """How well one way to choose the strategy agrees with the labels of questions."""
-
+class StageTwoMeasures(Record):
     outcomes: Outcomes
     latency_ms: Mapping[str, float | None]
     escalation_rate: float
     failures: tuple[Failure, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            **self.outcomes.to_dict(),
-            "escalation_rate": self.escalation_rate,
-            "latency_ms": dict(self.latency_ms),
-            "failures": [failure.to_dict() for failure in self.failures],
-        }
+        told = self.fields_to_dict()
+        return {**told.pop("outcomes"), **told}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComplexityMeasures:
-    """How well the judgment of complexity agrees with the labels."""
-
+class ComplexityMeasures(Record):
     outcomes: Outcomes
     by_dataset: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        balanced = self.outcomes.macro_accuracy
-        return {**self.outcomes.to_dict(), "balanced_accuracy": balanced, "by_dataset": dict(self.by_dataset)}
+        told = self.fields_to_dict()
+        return {**told.pop("outcomes"), **told, "balanced_accuracy": self.outcomes.macro_accuracy}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingBenchmark:
+class RoutingBenchmark(Record):
     """What one run measured."""
 
     stage_one: Mapping[str, StageOneMeasures]
@@ -181,22 +157,11 @@ class RoutingBenchmark:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types; but for latencies the same questions, settings and seed give the same values."""
-        indexes = {}
-        for name, facts in self.indexes.items():
-            described = self.descriptions[name]
-            indexes[name] = {**facts, "description": described.text, "description_from": described.origin}
-        return {
-            "format": FORMAT,
-            "seed": self.seed,
-            "datasets": [dict(facts) for facts in self.datasets],
-            "indexes": indexes,
-            "stage_one": {way: measures.to_dict() for way, measures in self.stage_one.items()},
-            "stage_two": {way: measures.to_dict() for way, measures in self.stage_two.items()},
-            "complexity": None if self.complexity is None else self.complexity.to_dict(),
-            "left_out": dict(self.left_out),
-            "problems": self.problems.to_dict(),
-            "notes": list(self.notes),
-        }
+        told = self.fields_to_dict()
+        for name, described in told.pop("descriptions").items():
+            if name in told["indexes"]:
+                told["indexes"][name] |= {"description": described.text, "description_from": described.origin}
+        return {"format": FORMAT, **told}
 
     def tables(self) -> list[Section]:
         sections = [self._indexes(), *self.stage_one_tables()]
@@ -209,7 +174,6 @@ class RoutingBenchmark:
         return sections + ([] if self.complexity is None else outcomes_sections("complexity", self.complexity.outcomes))
 
     def stage_one_tables(self) -> list[Section]:
-        """Show how well each way finds the right index, over all questions and by index."""
         made = list(self.stage_one.values())
         silent = made[0].abstention if made else Abstention(asked=0, out_of_scope=0, abstained=0, right=0)
         ways = [row_name(name, peer=one.peer) for name, one in self.stage_one.items()]
@@ -231,13 +195,11 @@ class RoutingBenchmark:
 
     @property
     def remarks(self) -> list[str]:
-        """What to know of the run."""
         return [*(f"{name} was left out: {why}" for name, why in self.left_out.items()), *self.notes]
 
     @property
     def warnings(self) -> list[str]:
-        """What was wrong with the data or failed."""
-        return [*self.problems.summary(), *failure_lines(self.stage_one)]
+        return [*self.problems.summary(), *failure_lines({name: one.failures for name, one in self.stage_one.items()})]
 
     def _indexes(self) -> Section:
         rows = []
@@ -249,7 +211,6 @@ class RoutingBenchmark:
         return Section("indexes to choose from", headers, rows)
 
     def _repr_html_(self) -> str:
-        """Draw the tables in Jupyter: escaped, no assets, colours of the theme."""
         return render("sections.html", parts=[(self.tables(), self.warnings, self.remarks)])
 
     _repr_pretty_ = short_text
@@ -264,17 +225,17 @@ def bench_routing(
     *,
     journal: Journal | None = None,
     timer: Callable[[], float] = time.perf_counter,
-    watcher: Watcher | None = None,
+    watcher: Watcher = SILENT,
 ) -> RoutingBenchmark:
     """Measure both stages of routing and the judgment of complexity."""
-    watch, profiles = watcher or SilentWatcher(), list(material.profiles.values())
+    profiles = list(material.profiles.values())
     check_queries(material.queries, profiles)
     contenders, left_out = stage_one_field(router, material)
     stage_one = {}
     for way, contender in contenders.items():
-        watch.begin(f"stage one, {way}", len(material.queries))
+        watcher.begin(f"stage one, {way}", len(material.queries))
         choices = choose(
-            material.queries, profiles, contender.classifier, way=way, journal=journal, timer=timer, watcher=watch
+            material.queries, profiles, contender.classifier, way=way, journal=journal, timer=timer, watcher=watcher
         )
         stage_one[way] = measure_choices(material.queries, choices, contender)
     terms, stage_two = DomainTerms.parse(router.config.domain_terms), {}
@@ -323,8 +284,6 @@ def check_queries(queries: Sequence[RoutedQuery], profiles: Sequence[IndexProfil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A way to choose the index that is to be measured."""
-
     classifier: IndexClassifier
     probabilities: bool = True  # whether its confidence means to be one
     peer: bool = False
@@ -359,8 +318,6 @@ def stage_one_field(router: AgenticRouter, material: RoutingMaterial) -> tuple[d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice(Record):
-    """The index that was chosen for one question."""
-
     ms: float
     name: str = ""
     names: tuple[str, ...] = ()
@@ -379,50 +336,40 @@ def choose(
     way: str = "",
     journal: Journal | None = None,
     timer: Callable[[], float] = time.perf_counter,
-    watcher: Watcher | None = None,
+    watcher: Watcher = SILENT,
 ) -> list[Choice]:
     """Ask for the index of every question; what an interrupted run chose is not chosen again, but for what failed."""
-    watch, kept = watcher or SilentWatcher(), {} if journal is None else journal.latest(CHOICE)
-    choices: dict[str, Choice] = {}
-    for query in queries:
-        record = kept.get((way, query.query_id))
-        if record is not None and not record["choice"]["error"]:
-            choices[query.query_id] = Choice.from_dict(record["choice"])
-    watch.advance(len(choices))
+
+    def ask(query: RoutedQuery) -> Choice:
+        classify = partial(classifier.classify, query.text, profiles, query_vector=query.vector)
+        return Choice(**timed(lambda: _facts(classify()), timer))
+
+    kept = {} if journal is None else journal.latest(CHOICE)
+    found = (
+        (query.query_id, kept[way, query.query_id]["choice"]) for query in queries if (way, query.query_id) in kept
+    )
+    choices = {query_id: Choice.from_dict(choice) for query_id, choice in found if not choice["error"]}
+    watcher.advance(len(choices))
     if len(choices) < len(queries):
-        _choice(queries[0], profiles, classifier, timer)  # fills the caches, which are no part of the latencies
+        ask(queries[0])  # fills the caches, which are no part of the latencies
     for query in queries:
         if query.query_id not in choices:
-            made = choices[query.query_id] = _choice(query, profiles, classifier, timer)
+            made = choices[query.query_id] = ask(query)
             if journal is not None:
                 journal.append({"kind": CHOICE, "row": way, "query": query.query_id, "choice": made.to_dict()})
-            watch.advance(1)
+            watcher.advance(1)
     return [choices[query.query_id] for query in queries]
 
 
-def _choice(
-    query: RoutedQuery, profiles: Sequence[IndexProfile], classifier: IndexClassifier, timer: Callable[[], float]
-) -> Choice:
-    start = timer()
-    try:
-        selection = classifier.classify(query.text, profiles, query_vector=query.vector)
-    except Exception as err:  # noqa: BLE001 - the seam to any classifier; one question must not end the run
-        return Choice(ms=(timer() - start) * 1000, error=error_text(err))
-    return Choice(
-        ms=(timer() - start) * 1000,
-        name=selection.name,
-        names=selection.names,
-        confidence=selection.confidence,
-        abstained=selection.abstained,
-        escalated=selection.escalated,
-        llm_calls=sum(usage.calls for usage in selection.spent),
-    )
+def _facts(selection: Selection) -> dict[str, Any]:
+    alike = ("name", "names", "confidence", "abstained", "escalated")
+    calls = sum(usage.calls for usage in selection.spent)
+    return {**{name: getattr(selection, name) for name in alike}, "llm_calls": calls}
 
 
 def measure_choices(
     queries: Sequence[RoutedQuery], choices: Sequence[Choice], contender: Contender
 ) -> StageOneMeasures:
-    """Hold choices against what is right."""
     pairs = list(zip(queries, choices, strict=True))
     inside = [(query.index, choice) for query, choice in pairs if query.index]
     reliability, macro_ece = _calibration(inside) if contender.probabilities else (None, None)
@@ -450,7 +397,7 @@ def measure_choices(
 def _calibration(inside: Sequence[tuple[str, Choice]]) -> tuple[Reliability, float | None]:
     """Reliability with each question counting the same, and the error with each index counting the same."""
     made = [(index, choice) for index, choice in inside if choice.name]
-    sure = [min(1.0, max(0.0, choice.confidence)) for _, choice in made]
+    sure = clamped(choice.confidence for _, choice in made)
     right = [choice.name == index for index, choice in made]
     sizes = Counter(index for index, _ in made)
     macro = measure_reliability(sure, right, weights=[1 / sizes[index] for index, _ in made])
@@ -486,41 +433,28 @@ def evaluate_stage_two(
 
     Each is asked of its own index, so that an error of stage one counts once only.
     """
-    gold: list[str] = []
-    chosen: list[str] = []
-    failures: list[Failure] = []
-    spent: list[float] = []
-    escalated = 0
-    for query in material.queries:
-        if query.strategy is None or query.index is None:
-            continue
-        start = timer()
-        try:
-            _, score = assess_complexity(query.text)
-            profile, cards = material.profiles[query.index], material.cards[query.index]
-            features = query_features(query.text, profile, score, domain_terms=domain_terms)
-            selection = selector.select(query.text, cards, features=features)
-            picked, escalated = selection.name, escalated + selection.escalated
-        except Exception as err:  # noqa: BLE001 - the seam to any selector; one question must not end the run
-            picked = FAILED
-            failures.append(Failure(query_id=query.query_id, error=error_text(err)))
-        spent.append((timer() - start) * 1000)
-        gold.append(query.strategy.value)
-        chosen.append(picked)
-    if not gold:
+    labelled = [(q, q.index, q.strategy) for q in material.queries if q.index is not None and q.strategy is not None]
+    if not labelled:
         return None
+
+    def select(query: RoutedQuery, index: str) -> dict[str, Any]:
+        score = assess_complexity(query.text)[1]
+        features = query_features(query.text, material.profiles[index], score, domain_terms=domain_terms)
+        return _facts(selector.select(query.text, material.cards[index], features=features))
+
+    records = {query.query_id: timed(partial(select, query, index), timer) for query, index, _ in labelled}
+    every = list(records.values())
     return StageTwoMeasures(
-        outcomes=compare(gold, chosen),
-        latency_ms=p50_p95(spent),
-        escalation_rate=escalated / len(gold),
-        failures=tuple(failures),
+        outcomes=compare([gold.value for _, _, gold in labelled], [one.get("name", FAILED) for one in every]),
+        latency_ms=p50_p95([one["ms"] for one in every]),
+        escalation_rate=sum(one.get("escalated", False) for one in every) / len(every),
+        failures=failures_of(records),
     )
 
 
 def evaluate_complexity(
     queries: Sequence[RoutedQuery], *, assess: Callable[[str], tuple[Complexity, float]] = assess_complexity
 ) -> ComplexityMeasures | None:
-    """Judge the complexity of every question that says what it is."""
     labelled = [(query, query.complexity) for query in queries if query.complexity is not None]
     if not labelled:
         return None

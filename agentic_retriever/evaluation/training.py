@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from agentic_retriever.errors import EvaluationError, StoreDamagedError
 from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, ProblemReport, check_names
-from agentic_retriever.evaluation.journal import Journal, SilentWatcher, Watcher, fingerprint
 from agentic_retriever.evaluation.material import Asked, Vector, given_vectors, with_vectors
 from agentic_retriever.evaluation.measures import (
     MEASURES,
@@ -25,7 +24,17 @@ from agentic_retriever.evaluation.measures import (
     measure_rankings,
     ndcg_by_query,
 )
-from agentic_retriever.evaluation.peers import Contestant, Found, build_views, fallen_back, run_contestants
+from agentic_retriever.evaluation.peers import (
+    SILENT,
+    Contestant,
+    Found,
+    Journal,
+    Watcher,
+    build_views,
+    fallen_back,
+    fingerprint,
+    run_contestants,
+)  # fmt: skip
 from agentic_retriever.evaluation.results import Row, rows_of
 from agentic_retriever.indices import Index, StoredIndex
 from agentic_retriever.indices.profile import MeasuredStrategies, StrategyMeasure
@@ -48,17 +57,12 @@ from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Record, Strategy
 from agentic_retriever.show import figure_text, render, short_text
 
-DEPTH: Final = 30
-"""Nodes fetched for a question, so that ten documents are found where several nodes belong to one."""
-
-JOURNAL_FILE: Final = "strategy_runs.jsonl"
-"""Beside the index while a training runs."""
-
+DEPTH: Final = 30  # nodes fetched for a question, so that ten documents are found where several nodes belong to one
+JOURNAL_FILE: Final = "strategy_runs.jsonl"  # beside the index while a training runs
 _PSEUDO_WHY: Final = "questions made of the documents' own words ask for BM25 alone on any index"
 
 
 def today_utc() -> str:
-    """Return the date, ISO 8601."""
     return datetime.now(timezone.utc).date().isoformat()
 
 
@@ -80,20 +84,8 @@ class TrainingOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingResult:
-    """What a training found, and what became of it.
-
-    Attributes:
-        index: Name of the index.
-        index_version: Its version.
-        datasets: Facts of the data sets.
-        queries: How many questions were asked.
-        runs: What each strategy did.
-        fusion: What fitting the weights of hybrid search found.
-        verdict: What became of the figures of the strategies.
-        problems: What was wrong in the data sets.
-        seed: What was drawn by chance follows from it.
-    """
+class TrainingResult(Record):
+    """What a training found, and what became of it."""
 
     index: str
     index_version: int
@@ -101,31 +93,20 @@ class TrainingResult:
     queries: int
     runs: tuple[Row, ...]
     fusion: FusionTraining
-    verdict: str
+    verdict: str  # what became of the figures of the strategies
     problems: ProblemReport
     seed: int
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "format": 1,
-            "index": self.index,
-            "index_version": self.index_version,
-            "datasets": [dict(facts) for facts in self.datasets],
-            "queries": self.queries,
-            "seed": self.seed,
-            "strategies": {run.name: _run_to_dict(run) for run in self.runs},
-            "fusion": self.fusion.to_dict(),
-            "verdict": self.verdict,
-            "problems": self.problems.to_dict(),
-        }
+        told = self.fields_to_dict()
+        strategies = {run.name: _run_to_dict(run) for run in told.pop("runs")}
+        return {"format": 1, **told, "strategies": strategies}
 
     @property
     def warnings(self) -> list[str]:
-        """What was wrong with the data or failed."""
-        return [*self.problems.summary(), *failure_lines({run.name: run for run in self.runs})]
+        return [*self.problems.summary(), *failure_lines({run.name: run.failures for run in self.runs})]
 
     def tables(self) -> list[Section]:
-        """Return what was measured, and what became of what was fitted."""
         means = best_marked([[run.mean()] for run in self.runs], [True for _ in self.runs])
         rows = []
         for run, figures in zip(self.runs, means, strict=True):
@@ -138,7 +119,6 @@ class TrainingResult:
         return [Section(title, headers, rows), *self.fusion.tables(), Section("what became of it", lines=verdicts)]
 
     def _repr_html_(self) -> str:
-        """Draw the tables in Jupyter: escaped, no assets, colours of the theme."""
         return render("sections.html", parts=[(self.tables(), self.warnings, [])])
 
     _repr_pretty_ = short_text
@@ -164,7 +144,7 @@ def train_strategies(
     *,
     timer: Callable[[], float] = time.perf_counter,
     today: Callable[[], str] = today_utc,
-    watcher: Watcher | None = None,
+    watcher: Watcher = SILENT,
 ) -> TrainingResult:
     """Fit the weights of hybrid search of an index, install them if they help, and measure its strategies.
 
@@ -189,33 +169,28 @@ def train_strategies(
         UnknownIndexError: If there is no such index.
     """
     check_names(datasets)
-    index, watch = router.stored_index(name), watcher or SilentWatcher()
+    index = router.stored_index(name)
     chosen = [dataset.limited(options.limit, options.seed) for dataset in datasets]
-    asked, problems = judged_queries(chosen, router, index, place=options.vectors, watcher=watch)
-    label = " + ".join(dataset.name for dataset in chosen)
+    asked, problems = judged_queries(chosen, router, index, place=options.vectors, watcher=watcher)
+    label, install = " + ".join(dataset.name for dataset in chosen), not options.dry_run
     if any(dataset.pseudo for dataset in chosen):
         fusion = FusionTraining.left_out(_PSEUDO_WHY)
     else:
-        trained_on = FusionTrainedOn(dataset=label, index=name, index_version=index.version, rows=0, date=today())
-        install = not options.dry_run
+        about = FusionTrainedOn(dataset=label, index=name, index_version=index.version, rows=0, date=today())
         fusion = train_fusion(
-            router, index, asked, trained_on=trained_on, seed=options.seed, install=install, watcher=watch
+            router, index, asked, trained_on=about, seed=options.seed, install=install, watcher=watcher
         )
     trial = None if fusion.installed else fusion.model
     with Journal(index.folder / JOURNAL_FILE, _journal_key(router, index, asked, fusion)) as journal:
-        runs = run_strategies(router, name, asked, weights=trial, journal=journal, timer=timer, watcher=watch)
-    if not options.dry_run:
-        measures = {
+        runs = run_strategies(router, name, asked, weights=trial, journal=journal, timer=timer, watcher=watcher)
+    if install:
+        reached = {
             Strategy(run.name): StrategyMeasure(quality=run.mean(), p50_ms=run.percentile_ms(50)) for run in runs
         }
         MeasuredStrategies(
-            strategies=measures,
-            dataset=label,
-            index=name,
-            index_version=index.version,
-            queries=len(asked.queries),
+            strategies=reached, dataset=label, index=name, index_version=index.version, queries=len(asked.queries),
             measured_on=today(),
-        ).save(index.folder)
+        ).save(index.folder)  # fmt: skip
     journal.remove()
     return TrainingResult(
         index=name,
@@ -224,14 +199,13 @@ def train_strategies(
         queries=len(asked.queries),
         runs=runs,
         fusion=fusion,
-        verdict=f"figures of {len(runs)} strategies {'not kept (dry run)' if options.dry_run else 'kept'}",
+        verdict=f"figures of {len(runs)} strategies {'kept' if install else 'not kept (dry run)'}",
         problems=problems,
         seed=options.seed,
     )
 
 
 def _journal_key(router: AgenticRouter, index: StoredIndex, asked: Asked, fusion: FusionTraining) -> str:
-    """Stand for all that the runs depend on."""
     questions = [(query.query_id, query.text, dict(query.relevance)) for query in asked.queries]
     strategies = sorted(card.strategy.value for card in cards(index))
     try:
@@ -248,10 +222,10 @@ def judged_queries(
     index: StoredIndex,
     *,
     place: Path | None = None,
-    watcher: Watcher | None = None,
+    watcher: Watcher = SILENT,
 ) -> tuple[Asked, ProblemReport]:
     """Gather the questions whose judgments are about documents of an index."""
-    watch, model = watcher or SilentWatcher(), router.resources.embedding()
+    model = router.resources.embedding()
     reports = [dataset.problems for dataset in datasets]
     judged: list[LabelledQuery] = []
     vectors: dict[str, Vector] = {}
@@ -261,8 +235,8 @@ def judged_queries(
         if known is not None and not any(query.query_id in known.queries for query in dataset.queries):
             raise EvaluationError(f"{known.origin} has a vector of no question of {dataset.path}; check the ids in it")
         reports += [problems] if known is None else [problems, known.problems]
-        watch.begin(f"questions of {dataset.name}", len(held))
-        asked = with_vectors(held, known, model.embed_query, timer=time.perf_counter, on_progress=watch.advance)
+        watcher.begin(f"questions of {dataset.name}", len(held))
+        asked = with_vectors(held, known, model.embed_query, timer=time.perf_counter, on_progress=watcher.advance)
         for query in asked.queries:
             query_id = f"{dataset.name}/{query.query_id}"
             judged.append(replace(query, query_id=query_id))
@@ -285,19 +259,19 @@ def run_strategies(
     journal: Journal,
     weights: FusionModel | None = None,
     timer: Callable[[], float] = time.perf_counter,
-    watcher: Watcher | None = None,
+    watcher: Watcher = SILENT,
 ) -> tuple[Row, ...]:
     """Search with every strategy that an index serves; one after the other, warm."""
-    index, watch = router.index(name), watcher or SilentWatcher()
+    index = router.index(name)
     if not asked.queries or not index.count():
         what = "no judged question to run" if index.count() else f"index {name!r} is empty"
         raise EvaluationError(f"{what}; name a data set whose judgments are about documents of the index")
     measure_rankings({}, {})  # a missing extra shows now, not when the work is done
     strategies = [card.strategy for card in cards(index)]
-    build_views(index, strategies, watch)
+    build_views(index, strategies, watcher)
     contestants = [_contestant(router, index, strategy, asked.vectors, weights) for strategy in strategies]
     shares = {contestant.name: asked.queries for contestant in contestants}
-    run_contestants(contestants, shares, journal, timer=timer, watcher=watch)
+    run_contestants(contestants, shares, journal, timer=timer, watcher=watcher)
     return tuple(rows_of(contestants, shares, journal, seed=0).values())
 
 
@@ -308,9 +282,11 @@ def _contestant(
     vectors: Mapping[str, Vector],
     weights: FusionModel | None,
 ) -> Contestant:
-    """Make a contestant of one strategy alone, with the router's weights or others."""
-    adapter = _adapter(router, index, strategy, weights)
-    embedded = router.resources.compares(index)  # an index with a model of its own embeds the questions itself
+    resources = router.resources
+    adapter: RetrieverAdapter = resources.adapter(index, strategy)
+    if weights is not None:
+        adapter = build_adapter(strategy, index, replace(resources.adapter_settings(), weights=weights))
+    embedded = resources.compares(index)  # an index with a model of its own embeds the questions itself
 
     def ask(query: LabelledQuery) -> Found:
         vector = tuple(vectors[query.query_id].tolist()) if embedded else None
@@ -318,12 +294,6 @@ def _contestant(
         return Found(result.nodes, {"degraded": fallen_back(result.degraded)})
 
     return Contestant(name=strategy.value, ask=ask)
-
-
-def _adapter(router: AgenticRouter, index: Index, strategy: Strategy, weights: FusionModel | None) -> RetrieverAdapter:
-    if weights is None:
-        return router.resources.adapter(index, strategy)
-    return build_adapter(strategy, index, replace(router.resources.adapter_settings(), weights=weights))
 
 
 # Fitting how an index weighs the two sides of hybrid search, on questions that people have judged.
@@ -349,11 +319,9 @@ _TIES: Final = 1e-9
 
 def _candidates() -> tuple[FusionModel, ...]:
     """All weights that are tried: the default first, then by how far they are from it."""
-    by_question = [replace(DEFAULT_FUSION, alpha=alpha) for alpha in _STEPS[1:-1]]
-    steeper = [replace(_STEEPER, alpha=alpha) for alpha in _STEPS[1:-1]]
-    same = [FusionModel(alpha=alpha, slope=0.0, reach=0.0) for alpha in _STEPS]
-    found = [(abs(m.alpha - DEFAULT_FUSION.alpha), at, m) for at, m in enumerate((*by_question, *steeper, *same))]
-    return tuple(model for _distance, _at, model in sorted(found, key=lambda entry: entry[:2]))
+    sloped = [replace(model, alpha=alpha) for model in (DEFAULT_FUSION, _STEEPER) for alpha in _STEPS[1:-1]]
+    level = [replace(_WORDS_ONLY, alpha=alpha) for alpha in _STEPS]
+    return tuple(sorted([*sloped, *level], key=lambda model: abs(model.alpha - DEFAULT_FUSION.alpha)))
 
 
 CANDIDATES: Final = _candidates()
@@ -361,13 +329,10 @@ CANDIDATES: Final = _candidates()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionTable:
-    """What each candidate reaches on each question."""
-
     quality: Array  # nDCG@10 in [0, 1], (questions, candidates)
-    candidates: tuple[FusionModel, ...] = CANDIDATES  # the default is first, and both sides alone are among them
 
     def __post_init__(self) -> None:
-        shape = (len(self.quality), len(self.candidates))
+        shape = (len(self.quality), len(CANDIDATES))
         if self.quality.shape != shape or not ((self.quality >= 0) & (self.quality <= 1)).all():
             raise EvaluationError(
                 f"the qualities of {shape[1]} weights must be numbers from 0 to 1, one row a question"
@@ -376,7 +341,7 @@ class FusionTable:
     @property
     def sides(self) -> tuple[int, int]:
         """Columns of BM25 alone and of dense search alone."""
-        return self.candidates.index(_WORDS_ONLY), self.candidates.index(_DENSE_ONLY)
+        return CANDIDATES.index(_WORDS_ONLY), CANDIDATES.index(_DENSE_ONLY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,12 +364,10 @@ class FusionValidation(Record):
 
     @property
     def helps(self) -> bool:
-        """Whether the fitted weights are better than the default, and not below the better side."""
         return _helps(self.gain) and self.over_side[0] >= -_TIES
 
     @property
     def side_helps(self) -> bool:
-        """Whether the better side alone is better than the default."""
         return _helps(self.side_gain)
 
     def to_dict(self) -> dict[str, Any]:
@@ -412,29 +375,20 @@ class FusionValidation(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FusionTraining:
-    """What fitting the weights found, and what became of them."""
-
+class FusionTraining(Record):
     validation: FusionValidation | None = None  # none when there were too few questions, or no person judged them
     model: FusionModel | None = None  # what was installed, or would have been in a dry run
     installed: bool = False
     verdict: str
 
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.fields_to_dict(), "model": None if self.model is None else self.model.to_dict()}
+
     @classmethod
     def left_out(cls, why: str) -> FusionTraining:
-        """Say that nothing was fitted, and why."""
         return cls(verdict=f"weights of hybrid not fitted: {why}")
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "validation": None if self.validation is None else self.validation.to_dict(),
-            "model": None if self.model is None else self.model.to_dict(),
-            "installed": self.installed,
-            "verdict": self.verdict,
-        }
-
     def tables(self) -> list[Section]:
-        """Show what was reached in cross-validation, if there was one."""
         seen = self.validation
         if seen is None:
             return []
@@ -457,7 +411,7 @@ def train_fusion(
     trained_on: FusionTrainedOn,
     seed: int = 0,
     install: bool = True,
-    watcher: Watcher | None = None,
+    watcher: Watcher = SILENT,
 ) -> FusionTraining:
     """Fit the weights of hybrid search on an index, and install them if they help.
 
@@ -489,33 +443,25 @@ def train_fusion(
     )
 
 
-def fusion_table(
-    index: Index,
-    hybrid: HybridRetriever,
-    asked: Asked,
-    *,
-    watcher: Watcher | None = None,
-) -> FusionTable:
+def fusion_table(index: Index, hybrid: HybridRetriever, asked: Asked, *, watcher: Watcher = SILENT) -> FusionTable:
     """Search both sides for every question once, and measure them merged by every candidate, documents by best node."""
     sides: dict[str, SideLists] = {}
     documents: dict[str, str] = {}
-    watch = watcher or SilentWatcher()
-    watch.begin("weights of hybrid", len(asked.queries))
+    watcher.begin("weights of hybrid", len(asked.queries))
     for query in asked.queries:
         request = RetrievalRequest(query.text, CALIBRATED_DEPTH, None, tuple(asked.vectors[query.query_id].tolist()))
         sides[query.query_id] = hybrid.search_sides(request)
         _learn_documents(index, sides[query.query_id], documents)
-        watch.advance(1)
+        watcher.advance(1)
     grades = {query.query_id: query.relevance for query in asked.queries}
-    quality = np.zeros((len(grades), len(CANDIDATES)))
-    for at, model in enumerate(CANDIDATES):
+    columns = []
+    for model in CANDIDATES:
         reached = ndcg_by_query(grades, {i: _document_ranking(found, model, documents) for i, found in sides.items()})
-        quality[:, at] = [reached[query_id] for query_id in grades]
-    return FusionTable(quality=quality)
+        columns.append([reached[query_id] for query_id in grades])
+    return FusionTable(quality=np.array(columns).T)
 
 
 def _learn_documents(index: Index, found: SideLists, documents: dict[str, str]) -> None:
-    """Note which document each node belongs to."""
     unknown = {node_id for entries in found.lists.values() for node_id, _score in entries} - documents.keys()
     nodes = fetch_nodes(index, sorted(unknown))
     documents.update((node_id, str(nodes[node_id].ref_doc_id or node_id)) for node_id in unknown & nodes.keys())
@@ -537,16 +483,18 @@ def fit_fusion(table: FusionTable, *, trained_on: FusionTrainedOn) -> FusionMode
     "Classification and Regression Trees", 1984).
     """
     _check_rows(table)
-    chosen = table.candidates[_choose(table, np.arange(len(table.quality)))]
-    return replace(chosen, trained_on=replace(trained_on, rows=len(table.quality)))
+    return _candidate(table, _choose(table, np.arange(len(table.quality))), trained_on)
 
 
 def better_side(table: FusionTable, *, trained_on: FusionTrainedOn) -> FusionModel:
     """Return the weights that leave only the better side; BM25 of equals."""
     words, dense = table.sides
     means = table.quality.mean(axis=0)
-    chosen = table.candidates[words if means[words] >= means[dense] else dense]
-    return replace(chosen, trained_on=replace(trained_on, rows=len(table.quality)))
+    return _candidate(table, words if means[words] >= means[dense] else dense, trained_on)
+
+
+def _candidate(table: FusionTable, column: int, trained_on: FusionTrainedOn) -> FusionModel:
+    return replace(CANDIDATES[column], trained_on=replace(trained_on, rows=len(table.quality)))
 
 
 def validate_fusion(table: FusionTable, *, seed: int = 0) -> FusionValidation:
@@ -608,14 +556,12 @@ def _verdict(
     validation: FusionValidation, model: FusionModel | None, *, install: bool, used: bool, had_one: bool
 ) -> str:
     side = _gain_text(validation.over_side)
+    gain = f"{_gain_text(validation.gain)} nDCG@10 over the default and {side} over the better side"
     if model is None:
-        gain = f"{_gain_text(validation.gain)} nDCG@10 over the default and {side} over the better side"
         stays = "; the weights that were there stay" if had_one else ""
         return f"weights of hybrid not installed, since they do not help: {gain}{stays}"
-    if validation.helps:
-        what = f"weights of hybrid (dense side {model.alpha:g})"
-        gain = f"{_gain_text(validation.gain)} nDCG@10 over the default and {side} over the better side"
-    else:
+    what = f"weights of hybrid (dense side {model.alpha:g})"
+    if not validation.helps:
         what = "BM25 alone as hybrid" if model.alpha < DEFAULT_FUSION.alpha else "dense search alone as hybrid"
         gain = f"{_gain_text(validation.side_gain)} nDCG@10 over the default, and no mixture is better"
     done = "installed" if install else "would be installed, but this is a dry run"

@@ -23,8 +23,8 @@ from agentic_retriever.errors import (
 )
 from agentic_retriever.evaluation.datasets import LabelledQuery
 from agentic_retriever.evaluation.harness import benchmark
-from agentic_retriever.evaluation.journal import Journal
 from agentic_retriever.evaluation.material import Asked
+from agentic_retriever.evaluation.peers import Journal
 from agentic_retriever.evaluation.training import run_strategies
 from agentic_retriever.testing import FakeEmbedding
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agentic_retriever.evaluation.journal import Journal, SilentWatcher
+from agentic_retriever.evaluation.peers import Journal, SilentWatcher
 from agentic_retriever.evaluation.routing import check_queries, choose, measure_choices
 from agentic_retriever.evaluation.training import run_strategies
 from agentic_retriever.testing.fakes import FakeEmbedding

@@ -4,7 +4,6 @@ import itertools
 import math
 import re
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import pytest
 from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, write_beir
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentic_retriever import RouterConfig
 from agentic_retriever.evaluation import benchmark
-from agentic_retriever.evaluation.plots import tradeoff_figure
+from agentic_retriever.evaluation.results import tradeoff_figure
 from agentic_retriever.show import Interval
 from agentic_retriever.show.rendering import _environment
 from agentic_retriever.testing import FakeEmbedding
@@ -157,7 +156,7 @@ def test_no_two_labels_of_the_plot_overlap(measured, with_oracle):
     rows = {f"chunk_decoupling {at}": Measured(*one) for at, one in enumerate(measured)}
     if with_oracle:
         rows["oracle"] = Measured(1.0, 1.0)
-    figure = tradeoff_figure(SimpleNamespace(rows=rows))
+    figure = tradeoff_figure(rows)
     figure.draw_without_rendering()
     [axes] = figure.axes
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()

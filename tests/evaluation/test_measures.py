@@ -22,7 +22,7 @@ from agentic_retriever.evaluation.measures import (
     ndcg_by_query,
     randomisation_test,
 )
-from agentic_retriever.evaluation.plots import check_plot, draw_reliability
+from agentic_retriever.evaluation.results import check_plot, draw_reliability
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 PAIRS = st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=40)

@@ -11,9 +11,8 @@ from evaluation_material import BOAT_QUERIES, BOATS, BREAD, Counting, embed, sta
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.journal import Journal
 from agentic_retriever.evaluation.material import RoutedQuery, RoutingMaterial, RoutingOptions, prepare
-from agentic_retriever.evaluation.peers import LlamaIndexEmbeddingSelector, NearestUtteranceRouter
+from agentic_retriever.evaluation.peers import Journal, LlamaIndexEmbeddingSelector, NearestUtteranceRouter
 from agentic_retriever.evaluation.routing import (
     FAILED,
     Contender,
