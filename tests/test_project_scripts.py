@@ -101,13 +101,7 @@ def test_a_query_is_traced(tmp_path):
 
 
 def test_what_differs_from_run_to_run_is_masked():
-    value = {
-        "query_id": "a",
-        "total_ms": 1.5,
-        "timings_ms": {"llm": 2.0},
-        "score": 0.12345678,
-        "all": (1, None),
-    }
+    value = {"query_id": "a", "total_ms": 1.5, "timings_ms": {"llm": 2.0}, "score": 0.12345678, "all": (1, None)}
     assert recording.plain(value) == {
         "query_id": "*", "total_ms": "*", "timings_ms": {"llm": "*"}, "score": 0.123457, "all": [1, None]
     }  # fmt: skip

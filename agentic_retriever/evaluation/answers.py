@@ -14,23 +14,8 @@ from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.evaluation import FaithfulnessEvaluator, RelevancyEvaluator
 from llama_index.core.llms.custom import CustomLLM
 
+from agentic_retriever.evaluation import measures
 from agentic_retriever.evaluation.datasets import LabelledQuery
-from agentic_retriever.evaluation.measures import (
-    Abstention,
-    Reliability,
-    Section,
-    answer_f1,
-    bootstrap_interval,
-    clamped,
-    counted,
-    error_text,
-    exact_match,
-    failures_of,
-    interval_text,
-    measure_reliability,
-    percentile,
-    stage_percentiles,
-)
 from agentic_retriever.evaluation.peers import Journal, Watcher, fallen_back, spent, timed
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.router import AgenticRouter
@@ -55,8 +40,8 @@ class AnswerMeasures(Record):
     counts: Mapping[str, int]
     intervals: Mapping[str, tuple[float, float]]
     judged_by: Mapping[str, str]  # what each measure is held against
-    abstention: Abstention
-    reliability: Reliability | None  # None without an answer that cites something
+    abstention: measures.Abstention
+    reliability: measures.Reliability | None  # None without an answer that cites something
     records: Mapping[str, Mapping[str, Any]]
     notes: tuple[str, ...] = ()
 
@@ -69,19 +54,24 @@ class AnswerMeasures(Record):
             "asked": len(records),
             **told.pop("means"),
             **told,
-            "tiers": counted(str(record["tier"]) for record in records if record.get("tier")),
-            "p50_ms": percentile(times, 50),
-            "p95_ms": percentile(times, 95),
-            "stages_ms": stage_percentiles(records),
+            "tiers": measures.counted(str(record["tier"]) for record in records if record.get("tier")),
+            "p50_ms": measures.percentile(times, 50),
+            "p95_ms": measures.percentile(times, 95),
+            "stages_ms": measures.stage_percentiles(records),
             **{name: sum(r.get(name) or 0 for r in records) for name in ("llm_calls", "tokens", "usd")},
             "cached": sum(bool(record.get("cached")) for record in records),
-            "failures": [failure.to_dict() for failure in failures_of(self.records)],
+            "failures": [failure.to_dict() for failure in measures.failures_of(self.records)],
             "per_query": by_query,
         }
 
-    def table(self) -> Section:
+    def table(self) -> measures.Section:
         rows = [
-            [name, f"{mean:.3f} {interval_text(self.intervals[name])}", self.counts[name], self.judged_by[name]]
+            [
+                name,
+                f"{mean:.3f} {measures.interval_text(self.intervals[name])}",
+                self.counts[name],
+                self.judged_by[name],
+            ]
             for name, mean in self.means.items()
         ]
         silent = self.abstention
@@ -89,7 +79,7 @@ class AnswerMeasures(Record):
             f"declined {silent.abstained} of {silent.asked} questions, {silent.right} of the {silent.out_of_scope} "
             "that nothing answers"
         )
-        return Section("answers", ["answers", "mean [95 %]", "questions", "judged by"], rows, lines=[line])
+        return measures.Section("answers", ["answers", "mean [95 %]", "questions", "judged by"], rows, lines=[line])
 
 
 def run_answers(
@@ -128,13 +118,13 @@ def measure_answers(
     return AnswerMeasures(
         means={name: float(np.mean(found)) for name, found in values.items()},
         counts={name: len(found) for name, found in values.items()},
-        intervals={name: bootstrap_interval(found, seed=seed) for name, found in values.items()},
+        intervals={name: measures.bootstrap_interval(found, seed=seed) for name, found in values.items()},
         judged_by={name: known[name] for name in [*values, "abstention"]},
-        abstention=Abstention(
+        abstention=measures.Abstention(
             asked=len(queries), out_of_scope=len(outside), abstained=len(silent), right=len(silent & outside)
         ),
-        reliability=measure_reliability(
-            clamped(record["confidence"] for _, record in cited),
+        reliability=measures.measure_reliability(
+            measures.clamped(record["confidence"] for _, record in cited),
             [_relevant(query, record) > 0 for query, record in cited],
             bins=10,
         )
@@ -183,8 +173,8 @@ def _values(query: LabelledQuery, record: Mapping[str, Any]) -> dict[str, float]
             found["citation_precision"] = hits / len(record["cited"])
     if query.answerable and query.answer:
         text = str(record.get("text", ""))
-        found["answer_f1"] = answer_f1(text, query.answer)
-        found["exact_match"] = float(exact_match(text, query.answer))
+        found["answer_f1"] = measures.answer_f1(text, query.answer)
+        found["exact_match"] = float(measures.exact_match(text, query.answer))
     judged = {name: record[fact] for name, fact in _BY_MODEL.items() if record.get(fact) is not None}
     return found | {name: float(value) for name, value in judged.items()}
 
@@ -245,7 +235,7 @@ class Judge:
                 found["faithful"] = float(faithful.result().score or 0.0)
                 found["context_precision"] = average_precision([about(one) for one in contexts[:MOST_CONTEXTS]])
         except Exception as err:  # noqa: BLE001 - the seam to LlamaIndex's evaluators; an unjudged answer is counted
-            found["judge_error"] = error_text(err)
+            found["judge_error"] = measures.error_text(err)
         return found
 
 

@@ -57,9 +57,7 @@ def fold_to_documents(nodes: Iterable[NodeWithScore]) -> list[str]:
 
 
 def measure_rankings(
-    qrels: Mapping[str, Mapping[str, int]],
-    rankings: Mapping[str, Sequence[str]],
-    measures: Sequence[str] = MEASURES,
+    qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES
 ) -> dict[str, dict[str, float]]:
     """Measure each ranking; a question without one counts 0."""
     library = _ir_measures()

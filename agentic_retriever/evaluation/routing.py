@@ -14,25 +14,9 @@ import numpy as np
 
 from agentic_retriever import __version__
 from agentic_retriever.errors import EvaluationError
+from agentic_retriever.evaluation import measures
 from agentic_retriever.evaluation.datasets import ProblemReport
 from agentic_retriever.evaluation.material import Description, RoutedQuery, RoutingMaterial
-from agentic_retriever.evaluation.measures import (
-    Abstention,
-    Failure,
-    Outcomes,
-    Reliability,
-    Section,
-    clamped,
-    compare,
-    confusion_section,
-    failure_lines,
-    failures_of,
-    measure_reliability,
-    outcomes_sections,
-    p50_p95,
-    reliability_section,
-    row_name,
-)
 from agentic_retriever.evaluation.peers import (
     SILENT,
     Journal,
@@ -73,16 +57,16 @@ _SHOWN_CHARS: Final = 70
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageOneMeasures(Record):
-    outcomes: Outcomes
-    reliability: Reliability | None  # None where its scores are no probabilities
+    outcomes: measures.Outcomes
+    reliability: measures.Reliability | None  # None where its scores are no probabilities
     macro_ece: float | None  # Expected calibration error with each index counting the same
     reached: float | None
     searched: float | None
-    abstention: Abstention
+    abstention: measures.Abstention
     escalation_rate: float
     latency_ms: Mapping[str, float | None]  # p50 and p95 of one choice, the embedding of the question excluded
     llm_calls: int = 0
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[measures.Failure, ...] = ()
     peer: bool = False
     note: str = ""
 
@@ -120,10 +104,10 @@ _MORE_IS_BETTER: Final = frozenset({"accuracy", "macro accuracy", "macro F1", "i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTwoMeasures(Record):
-    outcomes: Outcomes
+    outcomes: measures.Outcomes
     latency_ms: Mapping[str, float | None]
     escalation_rate: float
-    failures: tuple[Failure, ...]
+    failures: tuple[measures.Failure, ...]
 
     def to_dict(self) -> dict[str, Any]:
         told = self.fields_to_dict()
@@ -132,7 +116,7 @@ class StageTwoMeasures(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComplexityMeasures(Record):
-    outcomes: Outcomes
+    outcomes: measures.Outcomes
     by_dataset: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,20 +147,22 @@ class RoutingBenchmark(Record):
                 told["indexes"][name] |= {"description": described.text, "description_from": described.origin}
         return {"format": FORMAT, **told}
 
-    def tables(self) -> list[Section]:
+    def tables(self) -> list[measures.Section]:
         sections = [self._indexes(), *self.stage_one_tables()]
         first = next(iter(self.stage_one))
-        sections.append(confusion_section(f"confusion, {first}", self.stage_one[first].outcomes))
+        sections.append(measures.confusion_section(f"confusion, {first}", self.stage_one[first].outcomes))
         for name, one in self.stage_one.items():
-            sections += [] if one.reliability is None else [reliability_section(name, one.reliability)]
+            sections += [] if one.reliability is None else [measures.reliability_section(name, one.reliability)]
         for name, two in self.stage_two.items():
-            sections += outcomes_sections(f"strategy, {name}", two.outcomes)
-        return sections + ([] if self.complexity is None else outcomes_sections("complexity", self.complexity.outcomes))
+            sections += measures.outcomes_sections(f"strategy, {name}", two.outcomes)
+        return sections + (
+            [] if self.complexity is None else measures.outcomes_sections("complexity", self.complexity.outcomes)
+        )
 
-    def stage_one_tables(self) -> list[Section]:
+    def stage_one_tables(self) -> list[measures.Section]:
         made = list(self.stage_one.values())
-        silent = made[0].abstention if made else Abstention(asked=0, out_of_scope=0, abstained=0, right=0)
-        ways = [row_name(name, peer=one.peer) for name, one in self.stage_one.items()]
+        silent = made[0].abstention if made else measures.Abstention(asked=0, out_of_scope=0, abstained=0, right=0)
+        ways = [measures.row_name(name, peer=one.peer) for name, one in self.stage_one.items()]
         by_index = [one.outcomes.by_label() for one in made]
         shares = [
             [name, *(figure_text(table[name]["recall"]) if name in table else "-" for table in by_index)]
@@ -189,8 +175,8 @@ class RoutingBenchmark(Record):
             best = max(texts, default="") if what in _MORE_IS_BETTER else ""
             rows.append([what, *(Cell(text, best=text == best) for text in texts)])
         return [
-            Section(title, ["measure", *ways], rows),
-            Section("accuracy by index", ["index", *ways], shares),
+            measures.Section(title, ["measure", *ways], rows),
+            measures.Section("accuracy by index", ["index", *ways], shares),
         ]
 
     @property
@@ -199,16 +185,19 @@ class RoutingBenchmark(Record):
 
     @property
     def warnings(self) -> list[str]:
-        return [*self.problems.summary(), *failure_lines({name: one.failures for name, one in self.stage_one.items()})]
+        return [
+            *self.problems.summary(),
+            *measures.failure_lines({name: one.failures for name, one in self.stage_one.items()}),
+        ]
 
-    def _indexes(self) -> Section:
+    def _indexes(self) -> measures.Section:
         rows = []
         for name, facts in self.indexes.items():
             described = self.descriptions[name]
             text = described.text if len(described.text) <= _SHOWN_CHARS else described.text[: _SHOWN_CHARS - 1] + "…"
             rows.append((name, facts["nodes"], facts["sampled"], facts["language"], described.origin, text))
         headers = ["index", "nodes", "sampled", "language", "description from", "description"]
-        return Section("indexes to choose from", headers, rows)
+        return measures.Section("indexes to choose from", headers, rows)
 
     def _repr_html_(self) -> str:
         return render("sections.html", parts=[(self.tables(), self.warnings, self.remarks)])
@@ -374,34 +363,34 @@ def measure_choices(
     inside = [(query.index, choice) for query, choice in pairs if query.index]
     reliability, macro_ece = _calibration(inside) if contender.probabilities else (None, None)
     return StageOneMeasures(
-        outcomes=compare([index for index, _ in inside], [choice.name or FAILED for _, choice in inside]),
+        outcomes=measures.compare([index for index, _ in inside], [choice.name or FAILED for _, choice in inside]),
         reliability=reliability,
         macro_ece=macro_ece,
         reached=_mean([index in choice.names for index, choice in inside]),
         searched=_mean([len(choice.names) for _, choice in inside]),
-        abstention=Abstention(
+        abstention=measures.Abstention(
             asked=len(queries),
             out_of_scope=sum(query.index is None for query in queries),
             abstained=sum(choice.abstained for choice in choices),
             right=sum(choice.abstained and query.index is None for query, choice in pairs),
         ),
         escalation_rate=sum(choice.escalated for choice in choices) / len(queries),
-        latency_ms=p50_p95([choice.ms for choice in choices]),
+        latency_ms=measures.p50_p95([choice.ms for choice in choices]),
         llm_calls=sum(choice.llm_calls for choice in choices),
-        failures=tuple(Failure(query_id=query.query_id, error=one.error) for query, one in pairs if one.error),
+        failures=tuple(measures.Failure(query_id=query.query_id, error=one.error) for query, one in pairs if one.error),
         peer=contender.peer,
         note=contender.note,
     )
 
 
-def _calibration(inside: Sequence[tuple[str, Choice]]) -> tuple[Reliability, float | None]:
+def _calibration(inside: Sequence[tuple[str, Choice]]) -> tuple[measures.Reliability, float | None]:
     """Reliability with each question counting the same, and the error with each index counting the same."""
     made = [(index, choice) for index, choice in inside if choice.name]
-    sure = clamped(choice.confidence for _, choice in made)
+    sure = measures.clamped(choice.confidence for _, choice in made)
     right = [choice.name == index for index, choice in made]
     sizes = Counter(index for index, _ in made)
-    macro = measure_reliability(sure, right, weights=[1 / sizes[index] for index, _ in made])
-    return measure_reliability(sure, right), macro.ece
+    macro = measures.measure_reliability(sure, right, weights=[1 / sizes[index] for index, _ in made])
+    return measures.measure_reliability(sure, right), macro.ece
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -445,10 +434,10 @@ def evaluate_stage_two(
     records = {query.query_id: timed(partial(select, query, index), timer) for query, index, _ in labelled}
     every = list(records.values())
     return StageTwoMeasures(
-        outcomes=compare([gold.value for _, _, gold in labelled], [one.get("name", FAILED) for one in every]),
-        latency_ms=p50_p95([one["ms"] for one in every]),
+        outcomes=measures.compare([gold.value for _, _, gold in labelled], [one.get("name", FAILED) for one in every]),
+        latency_ms=measures.p50_p95([one["ms"] for one in every]),
         escalation_rate=sum(one.get("escalated", False) for one in every) / len(every),
-        failures=failures_of(records),
+        failures=measures.failures_of(records),
     )
 
 
@@ -463,6 +452,6 @@ def evaluate_complexity(
     for (query, gold), found in zip(labelled, chosen, strict=True):
         right.setdefault(query.dataset, []).append(found is gold)
     return ComplexityMeasures(
-        outcomes=compare([gold.value for _, gold in labelled], [found.value for found in chosen]),
+        outcomes=measures.compare([gold.value for _, gold in labelled], [found.value for found in chosen]),
         by_dataset={name: sum(found) / len(found) for name, found in right.items()},
     )

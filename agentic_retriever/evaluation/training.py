@@ -276,11 +276,7 @@ def run_strategies(
 
 
 def _contestant(
-    router: AgenticRouter,
-    index: Index,
-    strategy: Strategy,
-    vectors: Mapping[str, Vector],
-    weights: FusionModel | None,
+    router: AgenticRouter, index: Index, strategy: Strategy, vectors: Mapping[str, Vector], weights: FusionModel | None
 ) -> Contestant:
     resources = router.resources
     adapter: RetrieverAdapter = resources.adapter(index, strategy)

@@ -350,11 +350,7 @@ def test_given_vectors_spare_the_model(tmp_path, boats, vectors):
     model = FakeEmbedding(dimension=DIMENSION)
     benchmark(RouterConfig(data_dir=tmp_path / "d"), boats, embedding=model, strategies=["vector"], vectors=vectors)
     # One question to see that the vectors are the model's, one text for its dimension, the description for the profile.
-    assert sorted(set(model.calls)) == [
-        "boats and the harbour",
-        "dimension",
-        "when does the ferry leave the harbour",
-    ]
+    assert sorted(set(model.calls)) == ["boats and the harbour", "dimension", "when does the ferry leave the harbour"]
 
 
 @pytest.mark.parametrize("size", [DIMENSION, 8])

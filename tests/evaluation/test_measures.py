@@ -65,12 +65,7 @@ def test_nothing_to_compare():
 
 
 @given(
-    st.lists(
-        st.tuples(st.floats(0, 1), st.booleans(), st.floats(0.1, 5)),
-        min_size=1,
-        max_size=60,
-    ),
-    st.integers(1, 20),
+    st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.floats(0.1, 5)), min_size=1, max_size=60), st.integers(1, 20)
 )
 def test_calibration_error_equals_brute_force(rows, bins):
     found = measure_reliability(

@@ -191,9 +191,7 @@ class LastCard:
 
 
 def test_stage_two():
-    cards = {
-        "boats": [StrategyCard(strategy=s, description="", needs=(), cost=1, typical_ms=1) for s in Strategy][:2],
-    }
+    cards = {"boats": [StrategyCard(strategy=s, description="", needs=(), cost=1, typical_ms=1) for s in Strategy][:2]}
     queries = [
         query("a", "boats", strategy=Strategy.HYBRID),
         query("b", "boats", strategy=Strategy.VECTOR),
