@@ -6,7 +6,10 @@ import json
 from typing import TYPE_CHECKING
 
 import numpy as np
+from llama_index.core.base.embeddings.base import BaseEmbedding
 
+from agentic_retriever.config import RouterConfig
+from agentic_retriever.evaluation import benchmark
 from agentic_retriever.evaluation.peers import Journal, SilentWatcher
 from agentic_retriever.evaluation.routing import check_queries, choose, measure_choices
 from agentic_retriever.evaluation.training import run_strategies
@@ -67,6 +70,30 @@ def write_vectors(path: Path, documents, queries, **changes) -> Path:
     }
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
     return path
+
+
+class ByText(BaseEmbedding):
+    """An embedding in which questions are texts like any other."""
+
+    def _get_query_embedding(self, query):
+        return self._get_text_embedding(query)
+
+    async def _aget_query_embedding(self, query):
+        return self._get_text_embedding(query)
+
+
+def bench(tmp_path, *sources, embedding=None, **settings):
+    """Run a benchmark with settings alone."""
+    model = embedding or FakeEmbedding(dimension=DIMENSION)
+    return benchmark(RouterConfig(data_dir=tmp_path / "data"), *sources, embedding=model, **settings)
+
+
+def without_times(value):
+    """Leave out what may differ between two runs."""
+    if isinstance(value, dict):
+        times = {"seconds", "memory_mb", "queries_per_second", "machine"}
+        return {key: without_times(one) for key, one in value.items() if not (key.endswith("ms") or key in times)}
+    return [without_times(one) for one in value] if isinstance(value, list) else value
 
 
 class Counting(SilentWatcher):

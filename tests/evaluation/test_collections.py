@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from evaluation_material import run_all, stage_one
-from llama_index.core.base.embeddings.base import BaseEmbedding
+from evaluation_material import ByText, run_all, stage_one
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import KnownQueryEmbedding
@@ -113,14 +112,10 @@ def test_six_collections_by_their_content(shared_data, tmp_path):
 SIZE = 384
 
 
-class EnglishOnly(BaseEmbedding):
+class EnglishOnly(ByText):
     """Stands in for an English embedding model: a text is the words of it that occur in English."""
 
     words: frozenset[str]
-
-    @classmethod
-    def class_name(cls):
-        return "english-only"
 
     def _get_text_embedding(self, text):
         vector = np.full(SIZE, 1e-3)
@@ -129,31 +124,15 @@ class EnglishOnly(BaseEmbedding):
             vector[int.from_bytes(digest[:4], "big") % SIZE] += 1 if digest[4] % 2 else -1
         return (vector / np.linalg.norm(vector)).tolist()
 
-    def _get_query_embedding(self, query):
-        return self._get_text_embedding(query)
 
-    async def _aget_query_embedding(self, query):
-        return self._get_text_embedding(query)
-
-
-class Passages(BaseEmbedding):
+class Passages(ByText):
     """Vectors of whole documents, which stand for their parts, too."""
 
     known: dict[str, list[float]]
 
-    @classmethod
-    def class_name(cls):
-        return "passages"
-
     def _get_text_embedding(self, text):
         end = text.strip()[-60:]
         return next((vector for whole, vector in self.known.items() if end in whole), [1.0] + [0.0] * (SIZE - 1))
-
-    def _get_query_embedding(self, query):
-        return self._get_text_embedding(query)
-
-    async def _aget_query_embedding(self, query):
-        return self._get_text_embedding(query)
 
 
 @pytest.fixture

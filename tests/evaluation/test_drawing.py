@@ -6,16 +6,13 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, write_beir
+from evaluation_material import BOAT_QUERIES, BOATS, bench, write_beir
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agentic_retriever import RouterConfig
-from agentic_retriever.evaluation import benchmark
 from agentic_retriever.evaluation.results import tradeoff_figure
 from agentic_retriever.show import Interval
 from agentic_retriever.show.rendering import _environment
-from agentic_retriever.testing import FakeEmbedding
 
 finite = st.floats(-1e6, 1e6)
 
@@ -24,13 +21,7 @@ finite = st.floats(-1e6, 1e6)
 def measured(tmp_path_factory):
     place = tmp_path_factory.mktemp("drawn")
     folders = [write_beir(place / name, BOATS, BOAT_QUERIES) for name in ("a<b>", "harbour")]
-    return benchmark(
-        RouterConfig(data_dir=place / "data"),
-        *folders,
-        embedding=FakeEmbedding(dimension=DIMENSION),
-        strategies=["vector", "hybrid", "auto"],
-        views=False,
-    )
+    return bench(place, *folders, strategies=["vector", "hybrid", "auto"], views=False)
 
 
 def texts(page):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, write_beir, write_lines
+from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, bench, without_times, write_beir, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,36 +43,13 @@ def harbour(tmp_path):
     return write_beir(tmp_path / "harbour", BOATS, QUERIES, description="the harbour")
 
 
-def run(tmp_path, *sources, **settings):
-    config = RouterConfig(data_dir=tmp_path / "data")
-    return benchmark(config, *sources, embedding=FakeEmbedding(dimension=DIMENSION), **settings)
-
-
-def without_times(value):
-    """Leave out what may differ between two runs."""
-    if isinstance(value, dict):
-        return {key: without_times(one) for key, one in value.items()
-                if not (key.endswith("ms") or key in {"seconds", "memory_mb", "queries_per_second"})}  # fmt: skip
-    return [without_times(one) for one in value] if isinstance(value, list) else value
-
-
 def test_all_rows_and_keys(tmp_path, harbour):
     pytest.importorskip("llama_index.retrievers.bm25")
-    result = run(tmp_path, harbour, peers=True)
+    result = bench(tmp_path, harbour, peers=True)
     told = json.loads(result.to_json(tmp_path / "out.json"))
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8")) == told
-    assert set(told) == {
-        "format",
-        "seed",
-        "options",
-        "machine",
-        "versions",
-        "settings",
-        "datasets",
-        "means",
-        "choice",
-        "stage_one",
-    }
+    keys = "format seed options machine versions settings datasets means choice stage_one"
+    assert set(told) == set(keys.split())
     found = told["datasets"]["harbour"]
     # Peers take no part in it, however well they do.
     assert told["choice"].items() <= found["routing"].items()
@@ -98,11 +75,9 @@ def test_all_rows_and_keys(tmp_path, harbour):
 
 
 def test_the_same_seed_gives_the_same_figures(tmp_path, harbour):
-    first, second = (without_times(run(tmp_path / name, harbour, seed=3, limit=3).to_dict()) for name in ("one", "two"))
-    for told in (first, second):
-        del told["machine"]
-    assert first == second
-    other = run(tmp_path / "three", harbour, seed=4, limit=2).to_dict()["datasets"]["harbour"]["queries"]
+    first, second = (bench(tmp_path / name, harbour, seed=3, limit=3).to_dict() for name in ("one", "two"))
+    assert without_times(first) == without_times(second)
+    other = bench(tmp_path / "three", harbour, seed=4, limit=2).to_dict()["datasets"]["harbour"]["queries"]
     assert other == 2
 
 
@@ -122,7 +97,7 @@ def test_an_interrupted_run_goes_on(tmp_path, harbour, monkeypatch):
     monkeypatch.setattr(AgenticRouter, "retrieve", retrieve(6))
     wanted = {"strategies": ["vector", "hybrid"], "folder": tmp_path / "keep"}
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, harbour, **wanted)
+        bench(tmp_path, harbour, **wanted)
     [log] = (tmp_path / "keep" / "runs").iterdir()
     assert len(log.read_text(encoding="utf-8").splitlines()) == 1 + 6  # its head, one cold start, four and one question
     with log.open("ab") as file:
@@ -130,12 +105,12 @@ def test_an_interrupted_run_goes_on(tmp_path, harbour, monkeypatch):
     done = set(asked[1:5])
     asked.clear()
     monkeypatch.setattr(AgenticRouter, "retrieve", retrieve(-1))
-    result = run(tmp_path, harbour, **wanted)
+    result = bench(tmp_path, harbour, **wanted)
     assert not done & set(asked)
     assert {name for name, _ in asked} == {"hybrid"}
     assert len(result.results["harbour"].rows["hybrid"].quality) == len(QUERIES)
     assert not list((tmp_path / "keep" / "runs").iterdir())
-    fresh = run(tmp_path / "fresh", harbour, strategies=["vector", "hybrid"])
+    fresh = bench(tmp_path / "fresh", harbour, strategies=["vector", "hybrid"])
     assert without_times(result.to_dict()["datasets"]) == without_times(fresh.to_dict()["datasets"])
 
 
@@ -150,7 +125,7 @@ def test_a_failing_question_is_counted_and_tried_again(tmp_path, harbour, monkey
         return original(self, request, deadline)
 
     monkeypatch.setattr(VectorRetriever, "_search", fail)
-    row = run(tmp_path, harbour, strategies=["vector"]).results["harbour"].rows["vector"]
+    row = bench(tmp_path, harbour, strategies=["vector"]).results["harbour"].rows["vector"]
     assert [failure.query_id for failure in row.failures] == ["q2"]
     assert "no such secret" not in row.failures[0].error
     assert row.quality["q2"] == dict.fromkeys(MEASURES, 0.0)
@@ -158,7 +133,7 @@ def test_a_failing_question_is_counted_and_tried_again(tmp_path, harbour, monkey
 
 
 def test_round_robin_asks_every_question_once(tmp_path, harbour):
-    found = run(tmp_path, harbour, mode="round_robin", strategies=["vector", "hybrid", "planner"]).results["harbour"]
+    found = bench(tmp_path, harbour, mode="round_robin", strategies=["vector", "hybrid", "planner"]).results["harbour"]
     assert {name: list(row.quality) for name, row in found.rows.items()} == {
         "vector": ["q1", "q4"], "hybrid": ["q2"], "planner": ["q3"],
     }  # fmt: skip
@@ -175,7 +150,7 @@ def test_turns_share_out_everything(questions, strategies):
 
 
 def test_without_views_what_needs_them_is_listed(tmp_path, harbour):
-    found = run(tmp_path, harbour, views=False).results["harbour"]
+    found = bench(tmp_path, harbour, views=False).results["harbour"]
     assert set(found.not_served) == {"recursive", "chunk_decoupling", "summary", "auto"}
     assert set(found.rows) == {"vector", "hybrid", "planner", "metadata", "oracle"}
 
@@ -206,7 +181,7 @@ def test_questions_are_asked_of_existing_indexes(tmp_path, harbour, router):
 
 def test_a_model_judges_when_there_is_one(tmp_path, harbour):
     model = FakeLLM(lambda prompt: "YES" if "YES" in prompt else "The ferry leaves the harbour at nine. [1]")
-    found = run(tmp_path, harbour, answers=True, strategies=["vector"], limit=2, llm=model).results["harbour"].answers
+    found = bench(tmp_path, harbour, answers=True, strategies=["vector"], limit=2, llm=model).results["harbour"].answers
     assert found.means["faithfulness"] == 1.0
     assert found.means["context_precision"] == 1.0
     assert found.judged_by["faithfulness"].startswith("model ")
@@ -216,7 +191,7 @@ def test_a_model_judges_when_there_is_one(tmp_path, harbour):
 def test_unknown_index_and_wrong_options(tmp_path, harbour):
     path = write_lines(tmp_path / "asked.jsonl", [{"query": "x", "index": "nowhere", "doc_ids": ["a"]}])
     with pytest.raises(UnknownIndexError, match="nowhere"):
-        run(tmp_path, path)
+        bench(tmp_path, path)
     for wrong, told in (
         ({"mode": "some"}, "mode must be"),
         ({"strategies": ["vectro"]}, "did you mean 'vector'"),
@@ -226,17 +201,17 @@ def test_unknown_index_and_wrong_options(tmp_path, harbour):
         ({"modes": 1}, "modes"),
     ):
         with pytest.raises(EvaluationError, match=told):
-            run(tmp_path, harbour, **wrong)
+            bench(tmp_path, harbour, **wrong)
     with pytest.raises(EvaluationError, match="baseline"):
-        run(tmp_path, harbour, strategies=["vector", "hybrid"], baseline="summary")
+        bench(tmp_path, harbour, strategies=["vector", "hybrid"], baseline="summary")
     with pytest.raises(EvaluationError, match="not both"):
-        run(tmp_path, harbour, options=BenchOptions(), seed=1)
+        bench(tmp_path, harbour, options=BenchOptions(), seed=1)
     with pytest.raises(EvaluationError, match="name a data set"):
-        run(tmp_path)
+        bench(tmp_path)
 
 
 def test_frame_needs_pandas(tmp_path, harbour, monkeypatch):
-    result = run(tmp_path, harbour, strategies=["vector"])
+    result = bench(tmp_path, harbour, strategies=["vector"])
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ConfigError, match="pandas"):
         result.to_frame()
@@ -246,7 +221,7 @@ def test_the_page_holds_everything_and_runs_nothing(tmp_path, harbour):
     pytest.importorskip("matplotlib")
     evil = "<script>alert('x')</script> & when does the ferry leave"
     folder = write_beir(tmp_path / "a<b>", BOATS, {"q<1>": (evil, "b1"), "q2": QUERIES["q2"]})
-    result = run(tmp_path, folder, answers=True)
+    result = bench(tmp_path, folder, answers=True)
     page = result.to_html(tmp_path / "out.html")
     assert (tmp_path / "out.html").read_text(encoding="utf-8") == page
     assert "<script" not in page

@@ -6,7 +6,17 @@ from itertools import count
 
 import numpy as np
 import pytest
-from evaluation_material import BOAT_QUERIES, BOATS, BREAD, Counting, embed, stage_one, write_lines, write_vectors
+from evaluation_material import (
+    BOAT_QUERIES,
+    BOATS,
+    BREAD,
+    Counting,
+    embed,
+    stage_one,
+    without_times,
+    write_lines,
+    write_vectors,
+)
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
@@ -219,12 +229,6 @@ def test_complexity():
     assert found.to_dict()["balanced_accuracy"] == pytest.approx(0.75)
     assert found.to_dict()["by_dataset"] == {"d": pytest.approx(2 / 3)}
     assert evaluate_complexity(queries[3:]) is None
-
-
-def without_times(result):
-    if isinstance(result, dict):
-        return {key: without_times(value) for key, value in result.items() if key != "latency_ms"}
-    return [without_times(item) for item in result] if isinstance(result, list) else result
 
 
 def run(router, datasets, tmp_path=None, **options):

@@ -9,10 +9,9 @@ from itertools import count
 
 import numpy as np
 import pytest
-from evaluation_material import DIMENSION, run_all, write_beir, write_lines, write_vectors
+from evaluation_material import DIMENSION, ByText, run_all, write_beir, write_lines, write_vectors
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import EvaluationError, RetrievalError, UnknownIndexError
@@ -283,23 +282,13 @@ def test_same_seed_same_validation():
     json.dumps(validate_fusion(noisy).to_dict(), allow_nan=False)
 
 
-class Given(BaseEmbedding):
+class Given(ByText):
     """Vectors by text."""
 
     vectors: dict[str, list[float]]
 
-    @classmethod
-    def class_name(cls):
-        return "given"
-
     def _get_text_embedding(self, text):
         return self.vectors.get(text.strip(), [1.0] + [0.0] * (SIZE - 1))
-
-    def _get_query_embedding(self, query):
-        return self._get_text_embedding(query)
-
-    async def _aget_query_embedding(self, query):
-        return self._get_text_embedding(query)
 
 
 def directions(texts, seed):
@@ -358,15 +347,14 @@ def test_vectors_are_trusted_where_words_mislead(tmp_path):
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_training_fits_the_weights_and_a_running_router_uses_them(indexed, folder, monkeypatch, dry_run):
-    router = indexed
-    adapter = router.resources.adapter(router.index("mine"), Strategy.HYBRID)
+    adapter = indexed.resources.adapter(indexed.index("mine"), Strategy.HYBRID)
     wanted = table(lambda model: 0.9 - abs(model.alpha - 0.1), rows=24, noise=0.05)
     given_table(monkeypatch, wanted)
-    result = train(router, [load_dataset(folder)], dry_run=dry_run)
+    result = train(indexed, [load_dataset(folder)], dry_run=dry_run)
     assert result.fusion.validation.helps
     assert result.fusion.installed is not dry_run
     assert ("dry run" in result.fusion.verdict) is dry_run
-    assert (router.index("mine").folder / FUSION_FILE).exists() is not dry_run
+    assert (indexed.index("mine").folder / FUSION_FILE).exists() is not dry_run
     model, _ = adapter._model()
     assert model == (DEFAULT_FUSION if dry_run else result.fusion.model)
     told = result.to_dict()["fusion"]
@@ -376,17 +364,15 @@ def test_training_fits_the_weights_and_a_running_router_uses_them(indexed, folde
 
 
 def test_what_does_not_help_is_not_installed(indexed, folder, monkeypatch):
-    router = indexed
     wanted = table(lambda model: 0.9 - abs(model.alpha - 0.5), rows=24)
     given_table(monkeypatch, wanted)
-    fusion = train(router, [load_dataset(folder)]).fusion
+    fusion = train(indexed, [load_dataset(folder)]).fusion
     assert (fusion.installed, fusion.model) == (False, None)
     assert "not installed, since they do not help: +0.000" in fusion.verdict
-    assert not (router.index("mine").folder / FUSION_FILE).exists()
+    assert not (indexed.index("mine").folder / FUSION_FILE).exists()
 
 
 def test_the_better_side_is_installed_where_no_mixture_reaches_it(indexed, folder, monkeypatch):
-    router = indexed
     generator = np.random.default_rng(0)
     quality = np.clip(generator.normal(0.4, 0.02, (24, len(CANDIDATES))), 0, 1)
     words, _ = FusionTable(quality=quality).sides
@@ -394,7 +380,7 @@ def test_the_better_side_is_installed_where_no_mixture_reaches_it(indexed, folde
     quality[:, 7] = np.where(np.arange(24) % 2, 1.0, 0.78)  # lures folds into something that is worse on the whole
     wanted = FusionTable(quality=quality)
     given_table(monkeypatch, wanted)
-    fusion = train(router, [load_dataset(folder)]).fusion
+    fusion = train(indexed, [load_dataset(folder)]).fusion
     assert fusion.installed
     assert fusion.model.weight(5.0) == 0.0
     if not fusion.validation.helps:
@@ -402,39 +388,35 @@ def test_the_better_side_is_installed_where_no_mixture_reaches_it(indexed, folde
 
 
 def test_too_few_questions_fit_nothing(indexed, folder):
-    router = indexed
-    fusion = train(router, [load_dataset(folder)], limit=7).fusion
+    fusion = train(indexed, [load_dataset(folder)], limit=7).fusion
     assert (fusion.validation, fusion.model, fusion.installed) == (None, None, False)
     assert "7 judged questions are too few" in fusion.verdict
 
 
 def test_questions_made_of_the_corpus_fit_nothing(indexed, folder, monkeypatch):
-    router = indexed
     monkeypatch.setattr(type(load_dataset(folder)), "pseudo", property(lambda self: True))
-    fusion = train(router, [load_dataset(folder)]).fusion
+    fusion = train(indexed, [load_dataset(folder)]).fusion
     assert fusion.validation is None
     assert "own words" in fusion.verdict
 
 
 def test_the_table_is_what_the_strategy_gives(indexed, folder):
-    router = indexed
-    index = router.index("mine")
-    asked, _ = judged_queries([load_dataset(folder)], router, index)
-    runs = {run.name: run.values("nDCG@10") for run in run_all(router, "mine", asked, folder / "journal")}
-    found = fusion_table(index, router.resources.adapter(index, Strategy.HYBRID), asked)
+    index = indexed.index("mine")
+    asked, _ = judged_queries([load_dataset(folder)], indexed, index)
+    runs = {run.name: run.values("nDCG@10") for run in run_all(indexed, "mine", asked, folder / "journal")}
+    found = fusion_table(index, indexed.resources.adapter(index, Strategy.HYBRID), asked)
     assert found.quality[:, 0] == pytest.approx(runs["hybrid"])
     assert found.quality[:, found.sides[1]] == pytest.approx(runs["vector"])
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_strategies_are_measured_with_the_weights_that_will_be_in_force(indexed, folder, monkeypatch, dry_run):
-    router = indexed
-    index = router.index("mine")
-    asked, _ = judged_queries([load_dataset(folder)], router, index)
-    real = fusion_table(index, router.resources.adapter(index, Strategy.HYBRID), asked).quality
+    index = indexed.index("mine")
+    asked, _ = judged_queries([load_dataset(folder)], indexed, index)
+    real = fusion_table(index, indexed.resources.adapter(index, Strategy.HYBRID), asked).quality
     wanted = table(lambda model: 0.9 - 0.8 * abs(model.alpha - 1.0), rows=24)
     given_table(monkeypatch, wanted)
-    result = train(router, [load_dataset(folder)], dry_run=dry_run)
+    result = train(indexed, [load_dataset(folder)], dry_run=dry_run)
     column = CANDIDATES.index(replace(result.fusion.model, trained_on=None))
     assert real[:, column].mean() < real[:, 0].mean() - 0.1  # what was fitted does worse here, so it can be told apart
     measured = {run.name: run.values("nDCG@10") for run in result.runs}
@@ -445,10 +427,9 @@ def test_strategies_are_measured_with_the_weights_that_will_be_in_force(indexed,
 
 
 def test_weights_that_were_there_stay_and_are_told(indexed, folder, monkeypatch):
-    router = indexed
-    path = router.index("mine").folder / FUSION_FILE
+    path = indexed.index("mine").folder / FUSION_FILE
     FusionModel(alpha=0.3, trained_on=TRAINED).save(path)
     same = table(lambda model: 0.9 - abs(model.alpha - 0.5), rows=24)
     given_table(monkeypatch, same)
-    assert train(router, [load_dataset(folder)]).fusion.verdict.endswith("the weights that were there stay")
+    assert train(indexed, [load_dataset(folder)]).fusion.verdict.endswith("the weights that were there stay")
     assert FusionModel.load(path).alpha == 0.3
