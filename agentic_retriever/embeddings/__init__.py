@@ -1,6 +1,13 @@
 """Embedding models by name, with batches, a deadline and caches."""
 
-from agentic_retriever.embeddings.model import EmbeddingModel
+from agentic_retriever.embeddings.model import (
+    DiskVectorCache,
+    EmbeddingModel,
+    PackedVectors,
+    VectorCache,
+    VectorSource,
+    text_hash,
+)
 from agentic_retriever.embeddings.resolve import (
     KnownQueryEmbedding,
     LocalE5Embedding,
@@ -8,7 +15,6 @@ from agentic_retriever.embeddings.resolve import (
     ollama_models,
     resolve_embedding,
 )
-from agentic_retriever.embeddings.vectors import DiskVectorCache, PackedVectors, VectorCache, VectorSource, text_hash
 
 __all__ = [
     "DiskVectorCache",

@@ -2,33 +2,165 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import logging
+import sqlite3
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from cachetools import TTLCache
 
-from agentic_retriever.embeddings.vectors import text_hash
 from agentic_retriever.errors import AgenticRetrieverError, EmbeddingError
 from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    import numpy.typing as npt
     from llama_index.core.base.embeddings.base import BaseEmbedding
 
-    from agentic_retriever.embeddings.vectors import VectorCache, VectorSource
+Vector = npt.NDArray[np.float32]
+Matrix = npt.NDArray[np.float32]
 
-    Vector = npt.NDArray[np.float32]
-    Matrix = npt.NDArray[np.float32]
+logger = logging.getLogger(__name__)
 
 BATCH_SIZE: Final = 16
-TIMEOUT_S: Final = 120.0
-"""Seconds for one call: a batch of long passages on a slow processor needs most of a minute."""
-
+TIMEOUT_S: Final = 120.0  # for one call: a batch of long passages on a slow processor needs most of a minute
 MEMORY_TTL_S: Final = 86_400.0
+_QUERY_CHUNK: Final = 500
+_SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS vectors (model TEXT, hash BLOB, vector BLOB, PRIMARY KEY (model, hash)) WITHOUT ROWID"
+)
+
+
+def text_hash(text: str) -> bytes:
+    """Return the 32-byte key of a passage text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+# Vectors that were computed once: on disk beside the indexes, and shipped with the sample.
+
+
+class VectorSource(Protocol):
+    """Somewhere that known vectors come from."""
+
+    def get_many(self, model: str, hashes: Sequence[bytes]) -> dict[bytes, Vector]:
+        """Return the vectors known for these text hashes under this model."""
+
+
+class VectorCache(VectorSource, Protocol):
+    """A source that also keeps vectors, beyond the life of the process."""
+
+    def put_many(self, model: str, vectors: Mapping[bytes, Vector]) -> None: ...
+    def close(self) -> None:
+        """Let go of files and connections; a later call opens them again."""
+
+
+class DiskVectorCache:
+    """Vectors by model and text hash in one SQLite file, shared safely by threads and processes.
+
+    It is a cache: when the file cannot be read or written the vectors are computed again, with one warning in the log.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._broken = False
+
+    def get_many(self, model: str, hashes: Sequence[bytes]) -> dict[bytes, Vector]:
+        found: dict[bytes, Vector] = {}
+
+        def read(connection: sqlite3.Connection) -> None:
+            for i in range(0, len(hashes), _QUERY_CHUNK):
+                part = hashes[i : i + _QUERY_CHUNK]
+                marks = ",".join("?" * len(part))
+                query = f"SELECT hash, vector FROM vectors WHERE model = ? AND hash IN ({marks})"  # noqa: S608
+                rows = connection.execute(query, [model, *part])
+                found.update({key: np.frombuffer(blob, dtype=np.float32) for key, blob in rows})
+
+        self._attempt(read)
+        return found
+
+    def put_many(self, model: str, vectors: Mapping[bytes, Vector]) -> None:
+        rows = [(model, key, np.asarray(vector, dtype=np.float32).tobytes()) for key, vector in vectors.items()]
+
+        def write(connection: sqlite3.Connection) -> None:
+            with connection:
+                connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
+
+        self._attempt(write)
+
+    def close(self) -> None:
+        with self._lock:
+            self._disconnect()
+
+    def _attempt(self, use: Callable[[sqlite3.Connection], None]) -> None:
+        with self._lock:
+            if self._broken:
+                return
+            try:
+                if self._connection is None:
+                    self._connection = _connect(self.path)
+                use(self._connection)
+            except (sqlite3.Error, ValueError, OSError) as err:
+                logger.warning(
+                    "embedding cache %s is not usable (%s); vectors are computed again", self.path, type(err).__name__
+                )
+                self._broken = True
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
+    try:
+        connection.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; {_SCHEMA}")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+class PackedVectors:
+    """Read-only vectors in one ``.npz`` file.
+
+    Its arrays: ``model`` (text), ``hashes`` ``(n, 32)`` uint8, ``vectors`` ``(n, dimension)`` float16.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def get_many(self, model: str, hashes: Sequence[bytes]) -> dict[bytes, Vector]:
+        packed_model, rows, vectors = self._content
+        known = [key for key in hashes if key in rows] if model == packed_model else []
+        found = {key: vectors[rows[key]].astype(np.float32) for key in known}
+        return {key: vector / np.linalg.norm(vector) for key, vector in found.items()}
+
+    @cached_property
+    def _content(self) -> tuple[str, dict[bytes, int], npt.NDArray[np.float16]]:
+        with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as data:
+            return str(data["model"]), {row.tobytes(): i for i, row in enumerate(data["hashes"])}, data["vectors"]
+
+    @staticmethod
+    def write(path: str | Path, model: str, vectors: Mapping[bytes, Vector]) -> None:
+        """Write such a file, ordered by hash so that the same content gives the same file."""
+        keys = sorted(vectors)
+        np.savez_compressed(
+            path,
+            model=np.array(model),
+            hashes=np.array([np.frombuffer(key, dtype=np.uint8) for key in keys]),
+            vectors=np.array([vectors[key] for key in keys], dtype=np.float16),
+        )
 
 
 class EmbeddingModel:
@@ -58,8 +190,8 @@ class EmbeddingModel:
         self.base = base
         self.batch_size = batch_size
         self.timeout_s = timeout_s  # for one call in all
-        self._shared = shared
-        self._levels = tuple(level for level in (disk, shared) if level is not None)
+        self._shared = [level for level in (shared,) if level is not None]  # which keeps questions too
+        self._levels = [level for level in (disk, shared) if level is not None]
         self._sources: tuple[VectorSource, ...] = (*packed, *self._levels)
         self._memory: TTLCache[str, Vector] = TTLCache(memory_size, memory_ttl_s, timer=timer)
         self._lock = threading.Lock()
@@ -78,11 +210,13 @@ class EmbeddingModel:
         known = self._remembered([text])
         if known:
             return known[text]
-        vector = self._shared_query(text)
+        key = text_hash("\0query " + text)  # a question has another vector than the passage of the same text
+        vector = self._known([key], self._shared).get(key)
         if vector is None:
             vector = self._checked(self._call(lambda: [self.base.get_query_embedding(text)], timeout_s), 1)[0]
-            if self._shared is not None:
-                self._shared.put_many(self.name, {_query_hash(text): vector})
+            for level in self._shared:
+                level.put_many(self.name, {key: vector})
+        vector.setflags(write=False)
         self._remember({text: vector})
         return vector
 
@@ -96,7 +230,7 @@ class EmbeddingModel:
         """
         report = on_progress or (lambda _done: None)
         hashes = [text_hash(text) for text in texts]
-        known = self._known(hashes)
+        known = self._known(hashes, self._sources)
         report(sum(1 for key in hashes if key in known))
         missing = {key: text for key, text in zip(hashes, texts, strict=True) if key not in known}
         keys = list(missing)
@@ -116,12 +250,11 @@ class EmbeddingModel:
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
         if missing:
             fresh = dict(zip(missing, self._embed(list(missing.values()), timeout_s), strict=True))
-            known.update(fresh)
             self._remember(fresh)
+            known |= fresh
         return self._stacked([known[key] for key in keys])
 
     def close(self) -> None:
-        """Close the caches that outlive the process."""
         for level in self._levels:
             level.close()
 
@@ -134,29 +267,18 @@ class EmbeddingModel:
             if self._memory.maxsize >= 1:
                 self._memory.update(vectors)
 
-    def _shared_query(self, text: str) -> Vector | None:
-        if self._shared is None:
-            return None
-        key = _query_hash(text)
-        vector = self._shared.get_many(self.name, [key]).get(key)
-        if vector is None or not self._is_usable(vector):
-            return None
-        vector.setflags(write=False)
-        return vector
-
-    def _known(self, hashes: Sequence[bytes]) -> dict[bytes, Vector]:
+    def _known(self, hashes: Sequence[bytes], sources: Sequence[VectorSource]) -> dict[bytes, Vector]:
         known: dict[bytes, Vector] = {}
-        for source in self._sources:
-            wanted = [key for key in dict.fromkeys(hashes) if key not in known]
-            found = source.get_many(self.name, wanted)
+        for source in sources:
+            found = source.get_many(self.name, [key for key in dict.fromkeys(hashes) if key not in known])
             # A damaged cache entry counts as absent.
             known.update({key: vector for key, vector in found.items() if self._is_usable(vector)})
         return known
 
     def _is_usable(self, vector: Vector) -> bool:
-        if self._dimension is not None and vector.shape != (self._dimension,):
-            return False
-        if not np.isfinite(vector).all() or abs(float(np.linalg.norm(vector)) - 1.0) > 1e-3:
+        fits = self._dimension is None or vector.shape == (self._dimension,)
+        # A vector with NaN or infinity has no such length either.
+        if not fits or not abs(float(np.linalg.norm(vector)) - 1.0) <= 1e-3:
             return False
         self._dimension = vector.shape[0]
         return True
@@ -178,31 +300,25 @@ class EmbeddingModel:
         except AgenticRetrieverError:
             raise
         except Exception as err:  # the seam to embedding models: every client has errors of its own
-            raise EmbeddingError(
-                f"embedding model {self.name} failed: {type(err).__name__}; check that it is up and run again"
-            ) from err
+            failed = f"embedding model {self.name} failed: {type(err).__name__}"
+            raise EmbeddingError(f"{failed}; check that it is up and run again") from err
 
     def _checked(self, raw: Sequence[Sequence[float]], count: int) -> Matrix:
         """Refuse what cannot be stored or compared: wrong counts, wrong or ragged dimensions, NaN, infinity, zero."""
+        returned = f"embedding model {self.name} returned"
         if len(raw) != count:
-            raise EmbeddingError(f"embedding model {self.name} returned {len(raw)} vectors for {count} texts")
+            raise EmbeddingError(f"{returned} {len(raw)} vectors for {count} texts")
         try:
             matrix = np.asarray(raw, dtype=np.float32)
         except (TypeError, ValueError) as err:
-            raise EmbeddingError(
-                f"embedding model {self.name} returned vectors of different lengths or no numbers"
-            ) from err
+            raise EmbeddingError(f"{returned} vectors of different lengths or no numbers") from err
         if matrix.ndim != 2 or matrix.shape[1] == 0:
-            raise EmbeddingError(
-                f"embedding model {self.name} returned an array of shape {matrix.shape}, not (texts, dimension)"
-            )
+            raise EmbeddingError(f"{returned} an array of shape {matrix.shape}, not (texts, dimension)")
         if self._dimension is not None and matrix.shape[1] != self._dimension:
-            raise EmbeddingError(
-                f"embedding model {self.name} returned {matrix.shape[1]} dimensions, {self._dimension} before"
-            )
+            raise EmbeddingError(f"{returned} {matrix.shape[1]} dimensions, {self._dimension} before")
         norms = np.linalg.norm(matrix, axis=1, keepdims=True)
         if not np.isfinite(norms).all() or bool((norms == 0).any()):
-            raise EmbeddingError(f"embedding model {self.name} returned a vector that is zero, NaN or infinite")
+            raise EmbeddingError(f"{returned} a vector that is zero, NaN or infinite")
         self._dimension = int(matrix.shape[1])
         unit: Matrix = matrix / norms
         unit.setflags(write=False)
@@ -210,8 +326,3 @@ class EmbeddingModel:
 
     def _stacked(self, vectors: list[Vector]) -> Matrix:
         return np.stack(vectors) if vectors else np.empty((0, self._dimension or 0), dtype=np.float32)
-
-
-def _query_hash(text: str) -> bytes:
-    """Return the key of a question, which has another vector than the passage of the same text."""
-    return text_hash("\0query " + text)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from agentic_retriever.config import RouterConfig
 
 
-# The packaged multilingual E5 model as a LlamaIndex embedding: no download, no server.
-
-LOCAL_MODEL = "multilingual-e5-small-q4"
-
+LOCAL_MODEL: Final = "multilingual-e5-small-q4"
+# Passages of one call of the engine: few, so that no core is left waiting for the last long ones of another.
 _TEXTS_TOGETHER: Final = 2
-"""Passages of one call of the engine: few, so that no core is left waiting for the last long ones of another."""
+_LOCAL: Final = "local"
+_OLLAMA_PREFIX: Final = "ollama:"
+_AUTO_OLLAMA_MODEL: Final = "nomic-embed-text"
 
 
 class LocalE5Embedding(BaseEmbedding):
@@ -39,10 +39,8 @@ class LocalE5Embedding(BaseEmbedding):
     E5 was trained with a ``query: `` or ``passage: `` prefix on each text (Wang et al. 2024, arXiv:2402.05672), so
     queries and passages are embedded by different methods. The model is loaded with the first text. Calls are
     serialised, since each uses all cores: the engine spreads one or two texts over them; of more passages each core
-    takes some by itself, which is faster, since the engine's threads would wait for each other in every layer.
-
-    Raises:
-        ConfigError: With the first text, if the ``local`` extra is not installed.
+    takes some by itself, which is faster, since the engine's threads would wait for each other in every layer. Without
+    the extra ``local`` the first text raises a ``ConfigError``.
     """
 
     model_name: str = LOCAL_MODEL
@@ -53,7 +51,6 @@ class LocalE5Embedding(BaseEmbedding):
 
     @classmethod
     def class_name(cls) -> str:
-        """Name for LlamaIndex's serialisation."""
         return "LocalE5Embedding"
 
     def _encode(self, texts: list[str], *, is_query: bool) -> npt.NDArray[np.float32]:
@@ -76,7 +73,6 @@ class LocalE5Embedding(BaseEmbedding):
         return vector
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
-
         return await asyncio.to_thread(self._get_query_embedding, query)
 
     def _get_text_embedding(self, text: str) -> list[float]:
@@ -109,11 +105,6 @@ def _clean(text: str) -> str:
     return text.replace("\0", " ").encode("utf-8", "replace").decode("utf-8")
 
 
-_LOCAL = "local"
-_OLLAMA_PREFIX = "ollama:"
-_AUTO_OLLAMA_MODEL = "nomic-embed-text"
-
-
 class KnownQueryEmbedding(BaseEmbedding):
     """Another embedding model, with the vectors of some questions at hand, so that it need not compute those.
 
@@ -131,20 +122,15 @@ class KnownQueryEmbedding(BaseEmbedding):
 
     @classmethod
     def class_name(cls) -> str:
-        """Name for LlamaIndex's serialisation."""
         return "KnownQueryEmbedding"
 
     @property
     def base(self) -> BaseEmbedding:
-        """The model behind it."""
         return self._base
 
     def _get_query_embedding(self, query: str) -> list[float]:
         known = self._queries.get(query)
-        if known is None:
-            return self._base.get_query_embedding(query)
-        vector: list[float] = known.tolist()
-        return vector
+        return self._base.get_query_embedding(query) if known is None else list(map(float, known))
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         return await asyncio.to_thread(self._get_query_embedding, query)
@@ -175,7 +161,7 @@ def resolve_embedding(config: RouterConfig, *, remembered: str | None = None) ->
     """
     name = config.embedding_model
     if name == "auto":
-        name = remembered or (_OLLAMA_PREFIX + _AUTO_OLLAMA_MODEL if _ollama_has_default(config) else _LOCAL)
+        name = remembered or _default_name(config)
     if name in (_LOCAL, f"{_LOCAL}:{LOCAL_MODEL}"):
         return LocalE5Embedding()
     if name.startswith(_OLLAMA_PREFIX) and len(name) > len(_OLLAMA_PREFIX):
@@ -190,12 +176,11 @@ def resolve_embedding(config: RouterConfig, *, remembered: str | None = None) ->
 
 def ollama_models(config: RouterConfig, timeout_s: float = 0.5) -> list[str] | None:
     """Return the models that the Ollama server has, or ``None`` when it does not answer in time."""
-    url = config.ollama_base_url.rstrip("/") + "/api/tags"
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(
-            f"setting ollama_base_url must start with http:// or https://, got {config.ollama_base_url!r}"
-        )
+    base = config.ollama_base_url
+    if not base.startswith(("http://", "https://")):
+        raise ConfigError(f"setting ollama_base_url must start with http:// or https://, got {base!r}")
     try:
+        url = base.rstrip("/") + "/api/tags"
         with urllib.request.urlopen(url, timeout=timeout_s) as response:  # noqa: S310 - scheme checked above
             models = json.loads(response.read(1_000_000)).get("models", [])
             return [str(model.get("name", "")) for model in models if isinstance(model, dict)]
@@ -203,17 +188,14 @@ def ollama_models(config: RouterConfig, timeout_s: float = 0.5) -> list[str] | N
         return None
 
 
-def _ollama_has_default(config: RouterConfig) -> bool:
-    return any(name.split(":")[0] == _AUTO_OLLAMA_MODEL for name in ollama_models(config) or [])
+def _default_name(config: RouterConfig) -> str:
+    there = any(name.split(":")[0] == _AUTO_OLLAMA_MODEL for name in ollama_models(config) or [])
+    return _OLLAMA_PREFIX + _AUTO_OLLAMA_MODEL if there else _LOCAL
 
 
 def _ollama(model: str, config: RouterConfig) -> BaseEmbedding:
     from llama_index.embeddings.ollama import OllamaEmbedding  # noqa: PLC0415 - heavy, and only needed when chosen
 
-    # The client has no time limit of its own, so a hung server would keep its thread for ever.
-    return OllamaEmbedding(
-        model_name=model,
-        base_url=config.ollama_base_url,
-        embed_batch_size=BATCH_SIZE,
-        client_kwargs={"timeout": TIMEOUT_S},
-    )
+    limit = {"timeout": TIMEOUT_S}  # the client has none of its own, so a hung server would keep its thread for ever
+    url = config.ollama_base_url
+    return OllamaEmbedding(model_name=model, base_url=url, embed_batch_size=BATCH_SIZE, client_kwargs=limit)
