@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.errors import AgenticRetrieverError
     from agentic_retriever.indices import IndexProfile, QdrantEdgeVectorStore
-    from agentic_retriever.pipeline.strategies import register_strategy
+    from agentic_retriever.resources import register_strategy
     from agentic_retriever.retrievers import RetrieverAdapter
     from agentic_retriever.retrievers.bm25 import BM25Retriever
     from agentic_retriever.router import AgenticRouter
@@ -41,7 +41,7 @@ _HOME = {
     "RouterConfig": "config",
     "Strategy": "schema",
     "register_language": "routing",
-    "register_strategy": "pipeline.strategies",
+    "register_strategy": "resources",
 }
 
 __all__ = [

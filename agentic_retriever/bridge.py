@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import AsyncGenerator, Generator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypedDict
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -36,12 +35,8 @@ ROUTE_KEY: Final = "route"
 it. A field of that name in the stored node is hidden by it, in results only.
 """
 
-MAX_DESCRIPTION: Final = 1_024
-"""Longest description of a tool that LlamaIndex passes to OpenAI's models, in characters."""
-
-# What tells a model nothing.
-_NOISE: Final = ("content_hash", "chunk_type")
-
+MAX_DESCRIPTION: Final = 1_024  # longest description of a tool that LlamaIndex passes to OpenAI's models, in characters
+_NOISE: Final = ("content_hash", "chunk_type")  # what tells a model nothing
 _INTRODUCTION: Final = "Answers a question in plain language, with citations, from these collections of documents:"
 
 
@@ -56,26 +51,23 @@ class Router(Protocol):
     def astream(self, query: str, *args: Any, **pins: Any) -> AsyncAnswerStream: ...  # noqa: ANN401 - any pins
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pins:
-    """What every question of one retriever or query engine is asked with; what is ``None`` the router decides."""
+class Pins(TypedDict, total=False):
+    """What a question is asked with besides its text; what is ``None`` or missing the router decides."""
 
-    index: str | None = None
-    strategy: str | Strategy | None = None
-    filters: MetadataFilters | None = None
-    top_k: int | None = None
-    budget: Budget | None = None
+    index: str | None
+    strategy: str | Strategy | None
+    filters: MetadataFilters | None
+    top_k: int | None
+    budget: Budget | None
 
-    def __post_init__(self) -> None:
-        check_filters(self.filters)
-        if self.top_k is not None:
-            check_top_k(self.top_k)
-        if self.strategy is not None:
-            spec_of(self.strategy)
 
-    def options(self) -> dict[str, Any]:
-        """Return them as keyword arguments of the router's methods."""
-        return {name: getattr(self, name) for name in self.__slots__}
+def checked_pins(pins: Pins) -> dict[str, Any]:
+    """Return the pins with the strategy itself for its name; an error names what cannot be used."""
+    check_filters(pins.get("filters"))
+    strategy, top_k = pins.get("strategy"), pins.get("top_k")
+    if top_k is not None:
+        check_top_k(top_k)
+    return {**pins, "strategy": None if strategy is None else spec_of(strategy).strategy}
 
 
 def _checked_bundle(query: QueryType) -> QueryBundle:
@@ -103,20 +95,14 @@ class RoutedRetriever(BaseRetriever):
     ) -> None:
         super().__init__(callback_manager=safe_callbacks(callback_manager))
         self._router = router
-        self.pins = pins or Pins()
+        self.pins: Pins = pins or {}
+        checked_pins(self.pins)
 
     @spanned_by_base
     def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
         """Return the nodes for a question, best first; none for one that is declined as out of scope.
 
-        Args:
-            str_or_query_bundle: The question.
-
-        Raises:
-            InvalidQueryError: If the question cannot be used.
-            RetrievalError: If every strategy failed.
-            DeadlineExceededError: If the time ran out.
-            RoutingError: If there is nothing to choose from.
+        Errors are those of ``AgenticRouter.retrieve``.
         """
         return super().retrieve(_checked_bundle(str_or_query_bundle))
 
@@ -126,10 +112,10 @@ class RoutedRetriever(BaseRetriever):
         return await super().aretrieve(_checked_bundle(str_or_query_bundle))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return _with_routes(self._router.retrieve(query_bundle.query_str, **self.pins.options()))
+        return _with_routes(self._router.retrieve(query_bundle.query_str, **self.pins))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return _with_routes(await self._router.aretrieve(query_bundle.query_str, **self.pins.options()))
+        return _with_routes(await self._router.aretrieve(query_bundle.query_str, **self.pins))
 
 
 def _with_routes(retrieval: Retrieval) -> list[NodeWithScore]:
@@ -184,19 +170,12 @@ class RoutedQueryEngine(BaseQueryEngine):
         super().__init__(callback_manager=safe_callbacks(callback_manager))
         self._router = router
         self._streaming = streaming
-        self.pins = pins or Pins()
+        self.pins: Pins = pins or {}
         self._retriever = RoutedRetriever(router, self.pins, callback_manager=callback_manager)
 
     @spanned_by_base
     def query(self, str_or_query_bundle: QueryType) -> RESPONSE_TYPE:
-        """Answer a question.
-
-        Args:
-            str_or_query_bundle: The question.
-
-        Raises:
-            InvalidQueryError: If the question cannot be used; otherwise as ``AgenticRouter.query``.
-        """
+        """Answer a question; errors are those of ``AgenticRouter.query``."""
         return super().query(_checked_bundle(str_or_query_bundle))
 
     @spanned_by_base
@@ -213,19 +192,17 @@ class RoutedQueryEngine(BaseQueryEngine):
         return await self._retriever.aretrieve(query_bundle)
 
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        options = self.pins.options()
         if not self._streaming:
-            return as_response(self._router.query(query_bundle.query_str, **options))
-        stream = self._router.stream(query_bundle.query_str, **options)
+            return as_response(self._router.query(query_bundle.query_str, **self.pins))
+        stream = self._router.stream(query_bundle.query_str, **self.pins)
         first = next(stream, "")
         nodes, metadata = list(stream.nodes), _route_metadata(stream)
         return StreamingResponse(_pieces(stream, first, nodes, metadata), source_nodes=nodes, metadata=metadata)
 
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        options = self.pins.options()
         if not self._streaming:
-            return as_response(await self._router.aquery(query_bundle.query_str, **options))
-        stream = self._router.astream(query_bundle.query_str, **options)
+            return as_response(await self._router.aquery(query_bundle.query_str, **self.pins))
+        stream = self._router.astream(query_bundle.query_str, **self.pins)
         first = await anext(stream, "")
         nodes, metadata = list(stream.nodes), _route_metadata(stream)
         return AsyncStreamingResponse(_apieces(stream, first, nodes, metadata), source_nodes=nodes, metadata=metadata)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import re
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
@@ -42,9 +44,11 @@ from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.indices.stored_nodes import check_index_name
 from agentic_retriever.llm import ModelClient, TieredClient, build_client
 from agentic_retriever.redis import RedisVectorCache, open_link
-from agentic_retriever.retrievers import FUSION_FILE, AdapterSettings, RetrieverAdapter, build_adapter
+from agentic_retriever.retrievers import FUSION_FILE, AdapterSettings, RetrieverAdapter, StrategySpec, build_adapter
 from agentic_retriever.retrievers.fusion import Fusion
+from agentic_retriever.retrievers.registry import add_spec, remove_spec
 from agentic_retriever.routing import (
+    FEATURES,
     AutoClassifier,
     AutoSelector,
     EmbeddingClassifier,
@@ -57,7 +61,7 @@ from agentic_retriever.routing import (
     StrategySelector,
     fused_weights,
 )
-from agentic_retriever.schema import Degradation, Strategy, Tier
+from agentic_retriever.schema import Degradation, Strategy, Tier, View, strategy_named
 from agentic_retriever.synthesis import ExtractiveSynthesizer, ForeignSynthesizer, LLMSynthesizer, Synthesizer
 from agentic_retriever.synthesis.synthesizer import ForeignModel
 from agentic_retriever.threads import Workers
@@ -66,8 +70,6 @@ EMBEDDING_CACHE_FILE: Final = "embeddings.sqlite"
 
 Stamp: TypeAlias = list[tuple[int, int]]
 Measured: TypeAlias = tuple[MeasuredStrategies | None, tuple[Degradation, ...]]
-
-_NO_FILE: Final = (0, 0)
 
 
 class TrainingFiles:
@@ -89,7 +91,12 @@ class TrainingFiles:
         with self._lock:
             known = self._known.get(index.name)
             if known is None or known[0] != stamp:
-                known = self._known[index.name] = stamp, _load_measured(folder)
+                try:
+                    known = stamp, (MeasuredStrategies.load(folder), ())
+                except StoreDamagedError as err:
+                    lost = Degradation(step="stage_two.measured", reason=str(err), fallback="the signals alone")
+                    known = stamp, (None, (lost,))
+                self._known[index.name] = known
             return known[1]
 
 
@@ -104,48 +111,21 @@ def _last_change(path: str) -> tuple[int, int]:
     try:
         found = os.stat(path)  # noqa: PTH116 - see _paths
     except OSError:
-        return _NO_FILE
+        return 0, 0
     return found.st_mtime_ns, found.st_size
 
 
-def _load_measured(folder: Path) -> Measured:
-    try:
-        return MeasuredStrategies.load(folder), ()
-    except StoreDamagedError as err:
-        return None, (Degradation(step="stage_two.measured", reason=str(err), fallback="the signals alone"),)
-
-
-class AttachedIndexes:
+class AttachedIndexes(dict[str, Index]):
     """The LlamaIndex indexes, query engines and retrievers of one router, by name; safe to use from many threads."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[str, Index] = {}
-
-    def names(self) -> list[str]:
-        """Return their names."""
-        return list(self._known)
-
-    def get(self, name: str) -> Index | None:
-        """Return one, or ``None``."""
-        return self._known.get(name)
-
     def add(self, index: Index) -> None:
-        """Add one."""
-        with self._lock:
-            if index.name in self._known:
-                raise _taken(index.name)
-            self._known[index.name] = index
-
-    def remove(self, name: str) -> bool:
-        """Let go of one, and tell whether there was one."""
-        with self._lock:
-            return self._known.pop(name, None) is not None
+        if self.setdefault(index.name, index) is not index:
+            raise _taken(index.name)
 
     def catch_up(self, name: str | None, timeout_s: float) -> tuple[Degradation, ...]:
         """Take notice of changes of one index or of all, within a time."""
         end, late = time.monotonic() + timeout_s, []
-        for index in list(self._known.values()):
+        for index in list(self.values()):
             if name in {None, index.name}:
                 reason = index.catch_up(end - time.monotonic())
                 if reason is not None:
@@ -155,7 +135,7 @@ class AttachedIndexes:
 
     def refuse(self, name: str) -> None:
         """See that a name is not that of an attached index."""
-        if name in self._known:
+        if name in self:
             raise IndexingError(
                 f"index {name!r} is an attached LlamaIndex index: change it through LlamaIndex; it has no files, "
                 "documents or views of its own"
@@ -207,25 +187,22 @@ class Resources:
 
     def names(self) -> list[str]:
         """Return the names of all indexes, stored and attached, in order."""
-        attached = self.attached.names()
-        return sorted({*self.storage.names(), *attached}) if attached else self.storage.names()
+        return sorted({*self.storage.names(), *self.attached}) if self.attached else self.storage.names()
 
     def index(self, name: str) -> Index:
         """Return an index, opening it with its first use."""
         attached = self.attached.get(name)
-        if attached is not None:
-            return attached
         try:
-            return self.stored(name)
+            return self.stored(name) if attached is None else attached
         except UnknownIndexError as err:
             raise UnknownIndexError(unknown_name("index", str(name), self.names())) from err
 
     def stored(self, name: str) -> StoredIndex:
         """Return an index of the data directory, opening it with its first use."""
         self.attached.refuse(name)
-        index = self.storage.opened(name)
-        if index is not None:
-            return index
+        opened = self.storage.opened(name)
+        if opened is not None:
+            return opened
         with self._lock:
             self.storage.manifest(name)  # an unknown or damaged index is named before the embedding model is looked for
             return self.storage.open(name, self.embedding())
@@ -283,7 +260,6 @@ class Resources:
             return adapter
 
     def adapter_settings(self) -> AdapterSettings:
-        """Return what adapters are made with."""
         return AdapterSettings(config=self.config, top_k=self.config.top_k, workers=self.workers(), model=self.model)
 
     def workers(self) -> Workers:
@@ -293,15 +269,10 @@ class Resources:
                 self._workers = Workers(self.config.workers, "agentic-retrieval")
             return self._workers
 
-    def measured(self, index: Index) -> Measured:
-        """Return what a benchmark measured of the strategies on an index, if anything, and what fell back for it."""
-        return self.training.measured(index)
-
     def forget(self, name: str) -> None:
         """Drop the adapters of an index that goes away."""
         with self._lock:
-            for key in [key for key in self._adapters if key[0] == name]:
-                del self._adapters[key]
+            self._adapters = {key: adapter for key, adapter in self._adapters.items() if key[0] != name}
 
     def close(self) -> None:
         """Close every index and cache file; a later use opens them again."""
@@ -331,9 +302,8 @@ class Resources:
 
 _NEEDS_MODEL = "{setting} is {value}, which needs a model; set llm to ollama:MODEL or openrouter:MODEL, or take auto"
 
-
+# Two indexes are searched when their probabilities differ by less; docs/routing.md has what other margins gave.
 INDEX_MARGIN: Final = 0.4
-"""Two indexes are searched when their probabilities differ by less; docs/routing.md has what other margins gave."""
 
 
 def make_classifier(config: RouterConfig, client: ModelClient | None) -> IndexClassifier:
@@ -397,15 +367,13 @@ def make_synthesizer(
     elif given is not None:
         if callable(getattr(given, "synthesize", None)) and callable(getattr(given, "stream", None)):
             return given
-        raise ConfigError(
-            f"synthesizer must be a Synthesizer or a LlamaIndex response synthesizer, got {type(given).__name__}"
-        )
+        got = type(given).__name__
+        raise ConfigError(f"synthesizer must be a Synthesizer or a LlamaIndex response synthesizer, got {got}")
     elif client is not None:
         model = LLMSynthesizer(client, unsupported=config.unsupported_sentences)
-    extractive = ExtractiveSynthesizer(
-        # The embedding model is looked for with the first answer.
-        embed=(lambda sentences: resources.embedding().embed_sentences(sentences)) if config.answer_rescoring else None,
-    )
+    # The embedding model is looked for with the first answer.
+    embed = (lambda sentences: resources.embedding().embed_sentences(sentences)) if config.answer_rescoring else None
+    extractive = ExtractiveSynthesizer(embed=embed)
     return Synthesizer(extractive, model, answer_threshold=config.answer_threshold)
 
 
@@ -428,3 +396,100 @@ def writers_key(client: ModelClient | None, given: object, postprocessors: Seque
 
 def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Strategies that a program adds to the seven of the package
+
+A = TypeVar("A", bound=type[RetrieverAdapter])
+
+_STRATEGY_NAME: Final = re.compile(r"(?!auto$)[a-z][a-z0-9_]{0,39}")
+
+
+def register_strategy(
+    name: str,
+    *,
+    description: str,
+    needs: Sequence[View] = (View.CHUNKS,),
+    cost: float = 1.0,
+    typical_ms: float = 30.0,
+    signals: Mapping[str, float] | None = None,
+) -> Callable[[A], A]:
+    """Add a strategy: a decorator for a class that inherits ``RetrieverAdapter`` and implements ``_search``.
+
+    From then on every router of the process offers it to stage two, takes it by name (``strategy="recent"``), measures
+    it in benchmarks and can learn when to choose it. Register before the first question is asked: a router keeps the
+    retrievers it has made. Registering a name again replaces the strategy, which helps in notebooks.
+
+    Args:
+        name: Small letters, digits and ``_``, at most 40, a letter first; none of the seven.
+        description: When to use it, one line that ends with a full stop; selectors, models and people read it.
+        needs: The views of an index that it reads; it is offered by indexes that have them.
+        cost: Relative work of one query, above 0; ``vector`` is 1.
+        typical_ms: Typical latency in milliseconds, above 0.
+        signals: How much each signal of a query (``agentic_retriever.routing.FEATURES``) speaks for it, as logarithm of
+            odds at full strength. What is taken without any signal starts with 1.5, so 3 makes it likely.
+
+    Returns:
+        The decorator; it gives the class its ``strategy``.
+
+    Raises:
+        ConfigError: If a value is none of what is allowed.
+    """
+    _check(name, description, (cost, typical_ms))
+    spoken = _checked_signals(signals or {})
+    views = tuple(_view(view) for view in needs)
+
+    def decorate(adapter: A) -> A:
+        given: object = adapter
+        if not (isinstance(given, type) and issubclass(given, RetrieverAdapter)):
+            raise ConfigError(f"strategy {name!r} must be a class that inherits RetrieverAdapter, not {given!r:.80}")
+        adapter.strategy = added = strategy_named(name)
+        add_spec(
+            StrategySpec(
+                strategy=added,
+                description=description,
+                needs=views,
+                cost=cost,
+                typical_ms=typical_ms,
+                build=adapter,
+                signals=spoken,
+            )
+        )
+        return adapter
+
+    return decorate
+
+
+def unregister_strategy(name: str | Strategy) -> None:
+    """Take away a strategy that was added."""
+    remove_spec(name)
+
+
+def _check(name: str, description: str, positive: tuple[float, ...]) -> None:
+    if not _STRATEGY_NAME.fullmatch(name):
+        raise ConfigError(
+            f"a strategy's name must be small letters, digits and _, a letter first, 40 at most, not {name[:60]!r}"
+        )
+    if name in {strategy.value for strategy in Strategy}:
+        raise ConfigError(f"strategy {name!r} is one of the package's own; give yours another name")
+    if "\n" in description or not description.endswith("."):
+        raise ConfigError(f"the description of strategy {name!r} must be one line that ends with a full stop")
+    if not all(math.isfinite(value) and value > 0 for value in positive):
+        raise ConfigError(f"cost and typical_ms of strategy {name!r} must be numbers above 0, got {positive}")
+
+
+def _checked_signals(signals: Mapping[str, Any]) -> dict[str, float]:
+    for name, weight in signals.items():
+        if name not in FEATURES:
+            raise ConfigError(unknown_name("signal", name, FEATURES))
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
+            raise ConfigError(f"the weight of signal {name!r} must be a finite number, got {str(weight)[:40]!r}")
+    return {name: float(weight) for name, weight in signals.items()}
+
+
+def _view(view: View | str) -> View:
+    try:
+        return View(view)
+    except ValueError as err:
+        raise ConfigError(unknown_name("view", str(view), (known.value for known in View))) from err

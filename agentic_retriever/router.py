@@ -22,9 +22,9 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import BaseNode, Document
 from llama_index.core.tools import QueryEngineTool, ToolMetadata
 from llama_index.core.vector_stores.types import MetadataFilters
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
-from agentic_retriever.bridge import Pins, RoutedQueryEngine, RoutedRetriever, tool_description
+from agentic_retriever.bridge import Pins, RoutedQueryEngine, RoutedRetriever, checked_pins, tool_description
 from agentic_retriever.cache import SingleFlightCache, WarmReport, warm
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import VectorSource
@@ -35,7 +35,6 @@ from agentic_retriever.errors import (
     IndexingError,
     StoreError,
 )
-from agentic_retriever.filters import check_filters
 from agentic_retriever.indices import Index, Indexer, IngestReport, Progress, StoredIndex
 from agentic_retriever.indices.copying import CopyProgress, CopyReport, copy_index
 from agentic_retriever.ingestion import ChunkSettings, discover
@@ -59,20 +58,18 @@ from agentic_retriever.resources import (
     make_synthesizer,
     writers_key,
 )
-from agentic_retriever.retrievers import spec_of
 from agentic_retriever.retrievers.refining import NodePostprocessors
 from agentic_retriever.routing import IndexClassifier, StrategySelector
-from agentic_retriever.schema import Answer, Budget, Retrieval, RouteDecision, Strategy, check_query, check_top_k
+from agentic_retriever.schema import Answer, Budget, Retrieval, RouteDecision, Strategy, check_query
 from agentic_retriever.synthesis import Synthesizer
 from agentic_retriever.threads import DeadlineCaller, Workers
 
 T = TypeVar("T")
 
-#: How much longer than its deadline an async call may take, in seconds: the sync side should end first and say more.
-_GRACE_S: Final = 0.25
-
-#: Streamed answers under way at once, each read by a thread of its own.
-_MAX_STREAMS: Final = 128
+_GRACE_S: Final = (
+    0.25  # an async call may take that much longer than its deadline: the sync side ends first and says more
+)
+_MAX_STREAMS: Final = 128  # streamed answers under way at once, each read by a thread of its own
 
 
 class AgenticRouter:
@@ -125,14 +122,12 @@ class AgenticRouter:
             codec=None if resources.redis is None else AnswerCodec(),
             copy=copied_answer,
         )
-        selector = selector or make_selector(config, client)
-        written_by = make_synthesizer(resources, client, synthesizer)
         self._log = open_query_log(config)
         self._pipeline = Pipeline(
-            resources,
+            resources=resources,
             classifier=classifier or make_classifier(config, client),
-            selector=selector,
-            synthesizer=written_by,
+            selector=selector or make_selector(config, client),
+            synthesizer=make_synthesizer(resources, client, synthesizer),
             client=client,
             postprocessors=NodePostprocessors(postprocessors),
             cache=self.cache,
@@ -261,13 +256,12 @@ class AgenticRouter:
 
     def _add_sources(self, name: str, source: object, description: str, progress: Progress | None) -> IngestReport:
         items = _as_list(source)
-        for path in items:
-            if isinstance(path, (str, Path)):
-                discover(Path(path))  # a path that is not there must not leave an empty index behind
+        paths = [Path(item) for item in items if isinstance(item, (str, Path))]
+        for path in paths:
+            discover(path)  # one that is not there must not leave an empty index behind
         is_new = name not in self.resources.storage.names()
         index = self._create(name, description) if is_new else self.resources.stored(name)
         indexer = Indexer(index, max_file_mb=self.resources.config.max_file_mb, progress=progress)
-        paths = [item for item in items if isinstance(item, (str, Path))]
         documents = [item for item in items if isinstance(item, Document)]
         nodes = [item for item in items if isinstance(item, BaseNode) and not isinstance(item, Document)]
         report = IngestReport()
@@ -291,9 +285,8 @@ class AgenticRouter:
             progress: Hears how far it is.
 
         Raises:
-            UnknownIndexError: If there is no such index.
             EmbeddingError: If something could not be embedded; run again to go on.
-            StoreError: If the disk failed.
+            StoreError: If the disk failed; other errors are as those of :meth:`stored_index`.
         """
         index, model = self.resources.stored(name), self.resources.model
         index.keyword()
@@ -353,7 +346,7 @@ class AgenticRouter:
             UnknownIndexError: If there is none of that name.
         """
         self.resources.forget(name)
-        if not self.resources.attached.remove(name):
+        if self.resources.attached.pop(name, None) is None:
             self.resources.storage.remove(name)
 
     # -- Questions: decided, explained, retrieved, answered
@@ -382,7 +375,7 @@ class AgenticRouter:
             UnknownStrategyError: If the pinned strategy is unknown.
             DeadlineExceededError: If the time ran out.
         """
-        return self._pipeline.route(self._question(query, index, strategy, budget=budget))
+        return self._pipeline.route(_question(query, index=index, strategy=strategy, budget=budget))
 
     def explain(
         self,
@@ -392,17 +385,7 @@ class AgenticRouter:
         strategy: str | Strategy | None = None,
         budget: Budget | None = None,
     ) -> Explanation:
-        """Decide as :meth:`route`, and say why in words: print what is returned.
-
-        Args:
-            query: The question.
-            index: An index to use whatever the router thinks.
-            strategy: A strategy to use whatever the router thinks.
-            budget: What the query may spend.
-
-        Raises:
-            RoutingError: As :meth:`route`, whose other errors are raised too.
-        """
+        """Decide as :meth:`route`, and say why in words: print what is returned."""
         return self.explanation(self.route(query, index=index, strategy=strategy, budget=budget))
 
     def explanation(self, decision: RouteDecision) -> Explanation:
@@ -415,7 +398,7 @@ class AgenticRouter:
         if name not in self.index_names():
             return Explanation(decision=decision)
         index = self.resources.index(name)
-        cards, _ = offer(index, self.resources.measured(index)[0], left_ms=None)
+        cards, _ = offer(index, self.resources.training.measured(index)[0], left_ms=None)
         return Explanation(decision=decision, cards=cards)
 
     def replay(self, decision: RouteDecision | Mapping[str, Any]) -> RouteDecision:
@@ -433,12 +416,12 @@ class AgenticRouter:
         """
         if not isinstance(decision, RouteDecision):
             decision = RouteDecision.from_dict(decision)
-        question = self._question(
-            decision.query,
-            decision.index.name if decision.index.mode == "pinned" else None,
-            decision.strategy.name if decision.strategy.mode == "pinned" else None,
-        )
-        return self._pipeline.route(question, recorded=decision)
+        pins = Pins()
+        if decision.index.mode == "pinned":
+            pins["index"] = decision.index.name
+        if decision.strategy.mode == "pinned":
+            pins["strategy"] = decision.strategy.name
+        return self._pipeline.route(_question(decision.query, **pins), recorded=decision)
 
     def retrieve(
         self,
@@ -450,27 +433,9 @@ class AgenticRouter:
         top_k: int | None = None,
         budget: Budget | None = None,
     ) -> Retrieval:
-        """Route a question and fetch its nodes.
-
-        Args:
-            query: The question.
-            index: An index to use whatever the router thinks.
-            strategy: A strategy to use whatever the router thinks.
-            filters: Conditions on metadata that every node must meet.
-            top_k: Most nodes to return; the configured number by default.
-            budget: What the query may spend.
-
-        Returns:
-            Copies of the nodes, best first, with the decision.
-
-        Raises:
-            InvalidQueryError: If the question or ``top_k`` cannot be used.
-            FilterError: If the filters cannot be used.
-            RetrievalError: If every strategy failed.
-            DeadlineExceededError: If the time ran out.
-            RoutingError: As :meth:`route`.
-        """
-        return self._pipeline.retrieve(self._question(query, index, strategy, filters, top_k, budget))
+        """Route a question and fetch its nodes: copies, best first, with the decision; arguments as :meth:`query`."""
+        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
+        return self._pipeline.retrieve(_question(query, **pins))
 
     def query(
         self,
@@ -504,33 +469,16 @@ class AgenticRouter:
             DeadlineExceededError: If the time ran out before nodes were found.
             RoutingError: As :meth:`route`.
         """
-        return self._pipeline.answer(self._question(query, index, strategy, filters, top_k, budget, force_cloud))
+        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
+        return self._pipeline.answer(_question(query, force_cloud=force_cloud, **pins))
 
-    def stream(
-        self,
-        query: str,
-        *,
-        index: str | None = None,
-        strategy: str | Strategy | None = None,
-        filters: MetadataFilters | None = None,
-        top_k: int | None = None,
-        budget: Budget | None = None,
-        force_cloud: bool = False,
-    ) -> AnswerStream:
-        """Answer a question piece by piece; arguments as :meth:`query`.
+    def stream(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> AnswerStream:
+        """Answer a question piece by piece, with the finished ``answer`` behind the pieces; arguments as :meth:`query`.
 
-        Returns:
-            The pieces, and the finished ``answer`` behind them. The model may change until the first piece is shown,
-            never after it: a reply that breaks off then raises a ``StreamBrokenError`` with what was shown. Iterating
-            raises as :meth:`query` does, otherwise.
-
-        Raises:
-            InvalidQueryError: If the question or ``top_k`` cannot be used.
-            FilterError: If the filters cannot be used.
-            UnknownStrategyError: If the pinned strategy is unknown.
+        The model may change until the first piece is shown, never after it: a reply that breaks off then raises a
+        ``StreamBrokenError`` with what was shown. Iterating raises as :meth:`query` does, otherwise.
         """
-        question = self._question(query, index, strategy, filters, top_k, budget, force_cloud)
-        return AnswerStream(partial(self._pipeline.stream, question))
+        return AnswerStream(partial(self._pipeline.stream, _question(query, force_cloud=force_cloud, **pins)))
 
     # -- The same for event loops
 
@@ -543,144 +491,56 @@ class AgenticRouter:
         budget: Budget | None = None,
     ) -> RouteDecision:
         """Do as :meth:`route`, off the event loop."""
-        return await self._off_loop(budget, lambda: self.route(query, index=index, strategy=strategy, budget=budget))
+        call = partial(self.route, query, index=index, strategy=strategy, budget=budget)
+        return await self._in_time(budget, self._finders.run(call))
 
-    async def aretrieve(
-        self,
-        query: str,
-        *,
-        index: str | None = None,
-        strategy: str | Strategy | None = None,
-        filters: MetadataFilters | None = None,
-        top_k: int | None = None,
-        budget: Budget | None = None,
-    ) -> Retrieval:
+    async def aretrieve(self, query: str, **pins: Unpack[Pins]) -> Retrieval:
         """Do as :meth:`retrieve`, off the event loop."""
-        return await self._off_loop(
-            budget,
-            lambda: self.retrieve(query, index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget),
-        )
+        return await self._in_time(pins.get("budget"), self._finders.run(partial(self.retrieve, query, **pins)))
 
-    async def aquery(
-        self,
-        query: str,
-        *,
-        index: str | None = None,
-        strategy: str | Strategy | None = None,
-        filters: MetadataFilters | None = None,
-        top_k: int | None = None,
-        budget: Budget | None = None,
-        force_cloud: bool = False,
-    ) -> Answer:
+    async def aquery(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> Answer:
         """Do as :meth:`query`, off the event loop; whoever waits for the same answer as another holds no thread."""
-        question = self._question(query, index, strategy, filters, top_k, budget, force_cloud)
-        return await self._in_time(budget, self._pipeline.aanswer(question, self._workers))
+        question = _question(query, force_cloud=force_cloud, **pins)
+        return await self._in_time(question.budget, self._pipeline.aanswer(question, self._workers))
 
-    def astream(
-        self,
-        query: str,
-        *,
-        index: str | None = None,
-        strategy: str | Strategy | None = None,
-        filters: MetadataFilters | None = None,
-        top_k: int | None = None,
-        budget: Budget | None = None,
-        force_cloud: bool = False,
-    ) -> AsyncAnswerStream:
+    def astream(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> AsyncAnswerStream:
         """Do as :meth:`stream`, for ``async for``, off the event loop."""
-        stream = self.stream(
-            query, index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget, force_cloud=force_cloud
-        )
-        return AsyncAnswerStream(stream, self._streams)
+        return AsyncAnswerStream(self.stream(query, force_cloud=force_cloud, **pins), self._streams)
 
     # -- As part of a LlamaIndex application
 
-    def as_retriever(
-        self,
-        *,
-        index: str | None = None,
-        strategy: str | Strategy | None = None,
-        filters: MetadataFilters | None = None,
-        top_k: int | None = None,
-        budget: Budget | None = None,
-        callback_manager: CallbackManager | None = None,
-    ) -> RoutedRetriever:
+    def as_retriever(self, *, callback_manager: CallbackManager | None = None, **pins: Unpack[Pins]) -> RoutedRetriever:
         """Return the router as a LlamaIndex retriever; each node tells its route in ``metadata["route"]``.
 
-        Args:
-            index: An index to use whatever the router thinks.
-            strategy: A strategy to use whatever the router thinks.
-            filters: Conditions on metadata that every node must meet.
-            top_k: Most nodes to return; the configured number by default.
-            budget: What a query may spend.
-            callback_manager: LlamaIndex callbacks; none by default.
-
-        Raises:
-            FilterError: If the filters cannot be used.
-            InvalidQueryError: If ``top_k`` cannot be used.
-            UnknownStrategyError: If no strategy has that name.
+        What is fixed for every question (``index``, ``strategy``, ``filters``, ``top_k``, ``budget``) is as
+        :meth:`query` takes it, and checked at once. There are no LlamaIndex callbacks by default.
         """
-        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
         return RoutedRetriever(self, pins, callback_manager=callback_manager)
 
     def as_query_engine(
-        self,
-        *,
-        index: str | None = None,
-        strategy: str | Strategy | None = None,
-        filters: MetadataFilters | None = None,
-        top_k: int | None = None,
-        budget: Budget | None = None,
-        streaming: bool = False,
-        callback_manager: CallbackManager | None = None,
+        self, *, streaming: bool = False, callback_manager: CallbackManager | None = None, **pins: Unpack[Pins]
     ) -> RoutedQueryEngine:
         """Return the router as a LlamaIndex query engine; see :class:`RoutedQueryEngine` for its responses.
 
-        Args:
-            index: An index to use whatever the router thinks.
-            strategy: A strategy to use whatever the router thinks.
-            filters: Conditions on metadata that every node must meet.
-            top_k: Most nodes to retrieve; the configured number by default.
-            budget: What a query may spend.
-            streaming: Whether responses come word by word.
-            callback_manager: LlamaIndex callbacks; none by default.
-
-        Raises:
-            FilterError: If the filters cannot be used; otherwise as :meth:`as_retriever`.
+        Pins and callbacks as :meth:`as_retriever`; with ``streaming`` responses come word by word.
         """
-        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
         return RoutedQueryEngine(self, pins, streaming=streaming, callback_manager=callback_manager)
 
-    def as_tool(  # noqa: PLR0913 - the pins and what a tool has besides, all by keyword
+    def as_tool(
         self,
         *,
         name: str = "search_documents",
         description: str | None = None,
         return_direct: bool = False,
-        index: str | None = None,
-        strategy: str | Strategy | None = None,
-        filters: MetadataFilters | None = None,
-        top_k: int | None = None,
-        budget: Budget | None = None,
+        **pins: Unpack[Pins],
     ) -> QueryEngineTool:
-        """Return the router as a tool for LlamaIndex agents, workflows and other query engines.
+        """Return the router as a tool for LlamaIndex agents, workflows and other query engines; pins as :meth:`query`.
 
-        Args:
-            name: Name of the tool: letters, digits, ``_`` and ``-``.
-            description: What it can answer; by default made from the names and descriptions of the indexes as they are
-                now, at most 1,024 characters.
-            return_direct: Whether an agent ends with this tool's answer.
-            index: An index to use whatever the router thinks.
-            strategy: A strategy to use whatever the router thinks.
-            filters: Conditions on metadata that every node must meet.
-            top_k: Most nodes to retrieve; the configured number by default.
-            budget: What a query may spend.
-
-        Raises:
-            FilterError: If the filters cannot be used; otherwise as :meth:`as_retriever`.
+        The ``name`` holds letters, digits, ``_`` and ``-``. What it can answer, its ``description``, is by default made
+        from the names and descriptions of the indexes as they are now, at most 1,024 characters. With
+        ``return_direct`` an agent ends with this tool's answer.
         """
-        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
-        described = description or tool_description(self.descriptions(), only=index)
+        described = description or tool_description(self.descriptions(), only=pins.get("index"))
         metadata = ToolMetadata(name=name, description=described, return_direct=return_direct)
         return QueryEngineTool(query_engine=RoutedQueryEngine(self, pins), metadata=metadata)
 
@@ -731,31 +591,6 @@ class AgenticRouter:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def _question(
-        self,
-        query: str,
-        index: str | None = None,
-        strategy: str | Strategy | None = None,
-        filters: MetadataFilters | None = None,
-        top_k: int | None = None,
-        budget: Budget | None = None,
-        force_cloud: bool = False,
-    ) -> Question:
-        check_filters(filters)
-        return Question(
-            query=check_query(query),
-            top_k=self.config.top_k if top_k is None else check_top_k(top_k),
-            top_k_given=top_k is not None,
-            index=index,
-            strategy=None if strategy is None else spec_of(strategy).strategy,
-            filters=filters,
-            budget=budget,
-            force_cloud=force_cloud,
-        )
-
-    async def _off_loop(self, budget: Budget | None, call: Callable[[], T]) -> T:
-        return await self._in_time(budget, self._finders.run(call))
-
     async def _in_time(self, budget: Budget | None, call: Awaitable[T]) -> T:
         limit = self._pipeline.limit_s(budget)
         try:
@@ -764,26 +599,26 @@ class AgenticRouter:
             raise DeadlineExceededError(f"the query took longer than {limit:.1f} s; allow more or ask less") from err
 
     def _description(self, name: str) -> str:
-        storage = self.resources.storage
         try:
             attached = self.resources.attached.get(name)
-            return storage.manifest(name).description if attached is None else attached.description
+            return (self.resources.storage.manifest(name) if attached is None else attached).description
         except AgenticRetrieverError:  # using that index will say so
             return ""
 
     def _create(self, name: str, description: str) -> StoredIndex:
-        c = self.resources.config
-        leaf_size = min(LEAF_SIZE, c.chunk_size)
-        chunks = ChunkSettings(chunk_size=c.chunk_size, chunk_overlap=c.chunk_overlap, leaf_size=leaf_size)
+        size, overlap = self.config.chunk_size, self.config.chunk_overlap
+        chunks = ChunkSettings(chunk_size=size, chunk_overlap=overlap, leaf_size=min(LEAF_SIZE, size))
         return self.resources.storage.create(name, self.resources.embedding(), description=description, chunks=chunks)
 
 
+def _question(query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> Question:
+    return Question(query=check_query(query), force_cloud=force_cloud, **checked_pins(pins))
+
+
 def _as_list(source: object) -> list[str | Path | BaseNode]:
-    given = [source] if isinstance(source, (str, Path, BaseNode)) else source
-    items: list[object] = list(given) if isinstance(given, (list, tuple)) else []
+    items: list[object] = list(source) if isinstance(source, (list, tuple)) else [source]
     usable = [item for item in items if isinstance(item, (str, Path, BaseNode))]
     if not items or len(usable) < len(items):
-        wrong = next((item for item in items if not isinstance(item, (str, Path, BaseNode))), source)
-        got = type(wrong).__name__
+        got = type(next((item for item in items if not isinstance(item, (str, Path, BaseNode))), source)).__name__
         raise IndexingError(f"a source must be a path or LlamaIndex documents or nodes, at least one; got {got}")
     return usable

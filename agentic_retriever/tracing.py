@@ -27,7 +27,6 @@ from llama_index_instrumentation.span_handlers import NullSpanHandler
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from llama_index.core.callbacks.schema import CBEventType
     from llama_index_instrumentation.dispatcher import Dispatcher
 
 logger = logging.getLogger(__name__)
@@ -41,11 +40,7 @@ _warned_of: set[type] = set()  # classes of handlers that have raised
 
 
 class RouteDecisionEvent(BaseEvent):
-    """A question was routed.
-
-    Example:
-        >>> from llama_index.core.instrumentation import get_dispatcher
-        >>> get_dispatcher().add_event_handler(my_handler)
+    """A question was routed; ``get_dispatcher().add_event_handler(handler)`` of LlamaIndex hears of it.
 
     Attributes:
         decision: The decision record, as ``RouteDecision.to_dict()`` gives it.
@@ -64,31 +59,19 @@ class Span:
 
     def __init__(self, name: str, inputs: Mapping[str, object], instance: object = None) -> None:
         self.span_id = f"{name}-{uuid.uuid4()}"
-        self._result: object = None
+        self.result: object = None  # what the handlers of spans are to hear that it gave
         kinds = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY) for key in inputs]
         self._bound: Final = inspect.Signature(kinds).bind(**inputs)
         self._instance = instance
 
-    def enter(self) -> None:
-        """Tell the handlers that it begins, below the span that is active now."""
-        parent, tags = active_span_id.get(), active_instrument_tags.get()
-        self._tell("span_enter", parent_id=parent, tags=tags)
-
     def finish(self, result: object, event: BaseEvent | None = None) -> None:
-        """Tell the handlers of events that the work is done, and keep what those of spans are to hear that it gave."""
-        self._result = result
+        """Tell the handlers of events that the work is done, and keep its result for those of spans."""
+        self.result = result
         if event is not None:
             emit(event)
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Tell the handlers that it ended, or what broke it off."""
-        if error is None:
-            self._tell("span_exit", result=self._result)
-            return
-        emit(SpanDropEvent(span_id=self.span_id, err_str=type(error).__name__))
-        self._tell("span_drop", err=error)
-
-    def _tell(self, what: str, **values: object) -> None:
+    def tell(self, what: str, **values: object) -> None:
+        """Tell the handlers of spans."""
         for dispatcher in _dispatchers():
             for handler in dispatcher.span_handlers:
                 values.update(id_=self.span_id, bound_args=self._bound, instance=self._instance)
@@ -97,12 +80,9 @@ class Span:
 
 def is_watched() -> bool:
     """Tell whether any handler is attached that does something."""
-    for dispatcher in _dispatchers():  # plain loops: every stage of every query asks
-        for event_handler in dispatcher.event_handlers:
-            if type(event_handler) not in _QUIET:
-                return True
-        for span_handler in dispatcher.span_handlers:
-            if type(span_handler) not in _QUIET:
+    for dispatcher in _dispatchers():  # a plain loop: every stage of every query asks
+        for handler in (*dispatcher.event_handlers, *dispatcher.span_handlers):
+            if type(handler) not in _QUIET:
                 return True
     return False
 
@@ -111,11 +91,11 @@ def is_watched() -> bool:
 def span(
     name: str,
     inputs: Callable[[], Mapping[str, object]],
-    begins: Callable[[], BaseEvent | None] = lambda: None,
+    begins: Callable[[], BaseEvent] | None = None,
     *,
     instance: object = None,
 ) -> Iterator[Span | None]:
-    """Open a span around a block, with an event at its begin; gives ``None`` and makes nothing while nobody watches.
+    """Open a span around a block, with an event at its begin; give ``None`` and make nothing while nobody watches.
 
     A generator that yields within the block has to run in a context of its own: its reader's code is not part of it.
     """
@@ -123,18 +103,18 @@ def span(
         yield None
         return
     opened = Span(name, inputs(), instance)
-    opened.enter()
+    opened.tell("span_enter", parent_id=active_span_id.get(), tags=active_instrument_tags.get())
     token = active_span_id.set(opened.span_id)
     try:
-        event = begins()
-        if event is not None:
-            emit(event)
+        if begins is not None:
+            emit(begins())
         yield opened
     except BaseException as err:
-        opened.end(err)
+        emit(SpanDropEvent(span_id=opened.span_id, err_str=type(err).__name__))
+        opened.tell("span_drop", err=err)
         raise
     else:
-        opened.end()
+        opened.tell("span_exit", result=opened.result)
     finally:
         with suppress(ValueError):  # what nobody awaits or reads any more is closed in another context
             active_span_id.reset(token)
@@ -180,8 +160,7 @@ def no_callbacks() -> CallbackManager:
 def safe_callbacks(given: CallbackManager | None) -> CallbackManager:
     """Make a manager that calls the handlers that another one has now; a handler that raises is warned of once."""
     manager = no_callbacks()
-    if given is not None:
-        manager.handlers = [_SafeHandler(handler) for handler in given.handlers]
+    manager.handlers = [_SafeHandler(handler) for handler in given.handlers] if given is not None else []
     return manager
 
 
@@ -192,25 +171,12 @@ class _SafeHandler(BaseCallbackHandler):
         super().__init__(list(handler.event_starts_to_ignore), list(handler.event_ends_to_ignore))
         self._handler = handler
 
-    def on_event_start(
-        self,
-        event_type: CBEventType,
-        payload: dict[str, Any] | None = None,
-        event_id: str = "",
-        parent_id: str = "",
-        **kwargs: Any,  # noqa: ANN401 - LlamaIndex's signature
-    ) -> str:
-        self._call("on_event_start", event_type, payload, event_id=event_id, parent_id=parent_id, **kwargs)
-        return event_id
+    def on_event_start(self, *args: Any, **kwargs: Any) -> str:  # noqa: ANN401 - passed on as they are
+        self._call("on_event_start", *args, **kwargs)
+        return str(kwargs.get("event_id", ""))
 
-    def on_event_end(
-        self,
-        event_type: CBEventType,
-        payload: dict[str, Any] | None = None,
-        event_id: str = "",
-        **kwargs: Any,  # noqa: ANN401 - LlamaIndex's signature
-    ) -> None:
-        self._call("on_event_end", event_type, payload, event_id=event_id, **kwargs)
+    def on_event_end(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - likewise
+        self._call("on_event_end", *args, **kwargs)
 
     def start_trace(self, trace_id: str | None = None) -> None:
         self._call("start_trace", trace_id=trace_id)

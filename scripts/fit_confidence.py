@@ -32,7 +32,7 @@ import numpy as np
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel, LocalE5Embedding, PackedVectors, embedding_name, text_hash
-from agentic_retriever.pipeline.nearness import relevance
+from agentic_retriever.pipeline.query import relevance
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import frozen
 from agentic_retriever.synthesis import ExtractiveSynthesizer, assemble, unknown_share

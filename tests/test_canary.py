@@ -59,7 +59,7 @@ def make(tmp_path, cloud, endpoints):
 
     def _make(**changes):
         settings = secret_settings(llm="openrouter:some/model", openrouter_base_url=f"{cloud.url}/api/v1", **changes)
-        config = RouterConfig(data_dir=tmp_path / "data", deadline_s=5.0, **settings)
+        config = RouterConfig(data_dir=tmp_path / "data", deadline_s=30.0, **settings)
         made.append(AgenticRouter(config, embedding=FakeEmbedding(dimension=64)))
         if not made[-1].index_names():
             made[-1].add_index("birds", [Document(text=TEXT, doc_id="zebrafinch")], description="Birds")

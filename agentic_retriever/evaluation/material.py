@@ -393,7 +393,7 @@ class _Preparation:
             vector = self._embedder().embed_query(SAMPLES[name].description)
             return sample_profile(name, description_vector=vector), tuple(spec.card() for spec in REGISTRY.values())
         index = self._router.index(name)
-        return index.profile(), cards(index, measured=self._router.resources.measured(index)[0])
+        return index.profile(), cards(index, measured=self._router.resources.training.measured(index)[0])
 
     def _embedded(self, descriptions: Mapping[str, Description]) -> dict[str, Vector]:
         """Embed the descriptions as questions, as an index does; nothing when the model is not that of the vectors."""

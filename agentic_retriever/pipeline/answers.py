@@ -22,18 +22,14 @@ from agentic_retriever.show import render, short_text
 from agentic_retriever.synthesis import StreamControl
 from agentic_retriever.threads import DeadlineCaller
 
-MAX_CHARS: Final = 2_000_000
-"""Answers with more text than this in their nodes are not kept, so that 500 of them cannot fill the memory."""
-
-FORMAT: Final = 2
-"""Changes when answers of before can no longer be read; they then count as not there."""
+MAX_CHARS: Final = 2_000_000  # with more text than this in its nodes an answer is not kept: 500 must fit in the memory
+FORMAT: Final = 2  # changes when answers of before can no longer be read; they then count as not there
 
 _NODE_CLASSES: dict[str, type[TextNode]] = {kind.class_name(): kind for kind in (TextNode, IndexNode, ImageNode)}
 _JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# In the answer cache: copied for each caller, so that what one does with them reaches nobody else
+# In the answer cache: copied for each caller, so that what one does with them reaches nobody else.
 
 
 def worth_keeping(answer: Answer) -> bool:
@@ -200,17 +196,14 @@ class AsyncAnswerStream(AsyncPieces):
 
     @property
     def answer(self) -> Answer | None:
-        """The finished answer, once the stream has ended by itself."""
         return self._answers.answer
 
     @property
     def nodes(self) -> Sequence[NodeWithScore]:
-        """What was retrieved, best first; empty before the first piece."""
         return self._answers.nodes
 
     @property
     def route(self) -> RouteDecision | None:
-        """The decision; ``None`` before the first piece."""
         return self._answers.route
 
 
@@ -233,11 +226,10 @@ def response_metadata(answer: Answer) -> dict[str, Any]:
     return {name: value for name, value in answer.to_dict().items() if name not in {"text", "nodes"}}
 
 
-# A decision as a person wants to read it.
+# ---------------------------------------------------------------------------------------------------------------------
+# A decision as a person wants to read it
 
-_MAX_QUERY_CHARS: Final = 200
-_MAX_ROWS: Final = 12
-_MIN_SIGNAL: Final = 0.005
+_MAX_QUERY_CHARS, _MAX_ROWS, _MIN_SIGNAL = 200, 12, 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,16 +250,9 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types: the record, the cards, and the text."""
+        shown = ("description", "cost", "typical_ms", "quality", "measured")
         cards = [
-            {
-                "strategy": card.strategy.value,
-                "description": card.description,
-                "cost": card.cost,
-                "typical_ms": card.typical_ms,
-                "quality": card.quality,
-                "measured": card.measured,
-            }
-            for card in self.cards
+            {"strategy": card.strategy.value, **{name: getattr(card, name) for name in shown}} for card in self.cards
         ]
         return {"decision": self.decision.to_dict(), "cards": cards, "text": self.lines()}
 
@@ -285,8 +270,8 @@ class Explanation:
         yield f"  {stage.reason}"
         if len(stage.scores) > 1:
             for name, score in list(stage.scores.items())[:_MAX_ROWS]:
-                kinds = "  ".join(f"{kind} {value:.2f}" for kind, value in stage.evidence.get(name, {}).items())
-                yield f"    {score:.3f}  {name}{'  ' + kinds if kinds else ''}"
+                kinds = [f"{kind} {value:.2f}" for kind, value in stage.evidence.get(name, {}).items()]
+                yield "  ".join([f"    {score:.3f}", name, *kinds])
             if len(stage.scores) > _MAX_ROWS:
                 yield f"    and {len(stage.scores) - _MAX_ROWS} more"
 
@@ -305,23 +290,19 @@ class Explanation:
         decision = self.decision
         because = f": {', '.join(decision.complexity_reasons)}" if decision.complexity_reasons else ""
         yield f"Complexity: {decision.complexity.value}, {decision.complexity_score:.2f}{because}"
-        signals = [
-            f"{name.replace('_', ' ')} {value:.2f}"
-            for name, value in sorted(decision.features.items(), key=lambda item: (-item[1], item[0]))
-            if value >= _MIN_SIGNAL
-        ]
+        strongest = sorted(decision.features.items(), key=lambda item: (-item[1], item[0]))
+        signals = [f"{name.replace('_', ' ')} {value:.2f}" for name, value in strongest if value >= _MIN_SIGNAL]
         if signals:
             yield f"Signals: {', '.join(signals)}"
 
     def _costs(self) -> Iterator[str]:
-        decision = self.decision
-        for lost in decision.degraded:
+        for lost in self.decision.degraded:
             yield f"Fell back: {lost.step} to {lost.fallback}: {lost.reason}"
-        usage = decision.usage
+        usage = self.decision.usage
         if usage.llm_calls:
             tokens = sum(one.prompt_tokens + one.completion_tokens for one in usage.tiers)
             yield f"Spent: {usage.llm_calls} model calls, {tokens:,} tokens, {usage.usd:.5f} USD"
-        times = ", ".join(f"{name} {ms:.1f}" for name, ms in decision.timings_ms.items())
+        times = ", ".join(f"{name} {ms:.1f}" for name, ms in self.decision.timings_ms.items())
         if times:
             yield f"Milliseconds: {times}"
 

@@ -17,17 +17,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import cache, partial
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
+import numpy.typing as npt
 from llama_index.core.instrumentation.events.query import QueryEndEvent, QueryStartEvent
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent, RetrievalStartEvent
 from llama_index.core.instrumentation.events.synthesis import SynthesizeEndEvent, SynthesizeStartEvent
-from llama_index.core.schema import BaseNode, NodeWithScore
+from llama_index.core.schema import NodeWithScore
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from agentic_retriever.cache import SingleFlightCache, cache_key
@@ -48,11 +52,10 @@ from agentic_retriever.indices.profile import MAX_TERMS, MeasuredStrategies
 from agentic_retriever.llm import TieredClient
 from agentic_retriever.llm.prompts import VERSION
 from agentic_retriever.pipeline.answers import as_response, copied_answer, kept_answer, worth_keeping
-from agentic_retriever.pipeline.nearness import merge_indexes, relevance
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources
-from agentic_retriever.retrievers import REGISTRY, RetrievalRequest, SearchResult, cards, run_sides
+from agentic_retriever.retrievers import REGISTRY, RetrievalRequest, SearchResult, cards, run_sides, source_scores
 from agentic_retriever.retrievers.base import KeptNodes
 from agentic_retriever.retrievers.refining import (
     EXPANDED_KEY,
@@ -89,33 +92,23 @@ from agentic_retriever.schema import (
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, unknown_share
 from agentic_retriever.synthesis.confidence import MAX_JUDGED, why_not_read
+from agentic_retriever.synthesis.synthesizer import drained
 from agentic_retriever.text import detect_language, normalise_query
 from agentic_retriever.threads import DeadlineCaller, Workers
 from agentic_retriever.tracing import RouteDecisionEvent, Span, span
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from agentic_retriever.embeddings.model import Vector
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-MAX_RETRIES: Final = 2
-"""Further strategies that a search with little to show for it may try."""
-
-RETRY_BELOW: Final = 0.5
-"""The next strategy is tried when what was found fits the question less than this."""
-
-# A further strategy is tried when the time left is that many times what the last one took.
-_TIME_FACTOR: Final = 2.0
+MAX_RETRIES: Final = 2  # further strategies that a search with little to show for it may try
+RETRY_BELOW: Final = 0.5  # the next strategy is tried when what was found fits the question less than this
+_TIME_FACTOR: Final = 2.0  # and when the time left is that many times what the last one took
 
 # What a model leaves of the time, as a share and at most in seconds: when all fail, the extract has to come in time,
 # also for those who wait for the same answer.
 _RESERVE_SHARE, _RESERVE_S = 0.1, 0.25
-
-_WAITING: Final = "waiting for the answer"
 
 _MISSING: Final = {
     View.SUMMARY: "the index has no summaries; build them with: agentic-retriever index build NAME",
@@ -125,11 +118,10 @@ _MISSING: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One question with what its caller fixed."""
+    """One question with what its caller fixed; what is ``None`` is decided here."""
 
     query: str
-    top_k: int
-    top_k_given: bool = False
+    top_k: int | None = None
     index: str | None = None
     strategy: Strategy | None = None
     filters: MetadataFilters | None = None
@@ -138,37 +130,34 @@ class Question:
 
     def shown(self) -> dict[str, object]:
         """Return what handlers of spans see of it."""
-        pins = {
-            "index": self.index,
-            "strategy": None if self.strategy is None else self.strategy.value,
-            "top_k": self.top_k if self.top_k_given else None,
-        }
+        strategy = None if self.strategy is None else self.strategy.value
+        pins = {"index": self.index, "strategy": strategy, "top_k": self.top_k}
         return {"query": self.query, **{name: value for name, value in pins.items() if value is not None}}
 
 
-@dataclass(frozen=True, slots=True)
-class Routed:
-    """A question that was routed: the strategies to try in order, and the vector that was computed for it."""
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One question under way: each step reads what those before it left here."""
 
     question: Question
     spending: Spending
-    decision: RouteDecision
-    order: tuple[Strategy, ...]
-    vector: Vector | None
-    origin: dict[str, str] = field(default_factory=dict)  # the index of each node by its id, once retrieval has ended
+    recorded: RouteDecision | None = None  # a decision to follow where chance or a model made it
+    degraded: list[Degradation] = field(default_factory=list)  # while routing
+    vector: Vector | None = None
+    decision: RouteDecision = field(init=False)
+    order: tuple[Strategy, ...] = ()  # the strategies to try
+    origin: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the index of each node by its id, once retrieval has ended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Find:
-    """What one strategy found."""
+    """What one strategy found, and the index of each node by its id."""
 
-    strategy: Strategy
-    nodes: Sequence[NodeWithScore] = ()
+    tried: Tried
+    result: SearchResult = field(default_factory=SearchResult)
     origin: dict[str, str] = field(default_factory=dict)
-    confidence: float | None = None
-    degraded: tuple[Degradation, ...] = ()
-    understood: tuple[str, ...] = ()
-    ms: float = 0.0
 
     @property
     def rank(self) -> float:
@@ -177,110 +166,100 @@ class _Find:
         What satisfies the conditions that the question states fits by these, however near its wording lies. A search
         for such conditions that found none in the question is dense search alone, and any other strategy goes before.
         """
-        if not self.nodes:
+        if not self.result.nodes:
             return -1.0
-        if self.strategy is Strategy.METADATA and not (self.understood and self.degraded):
-            return 1.0 if self.understood else 0.0
-        return 0.5 if self.confidence is None else self.confidence
+        understood = bool(self.result.understood)
+        if self.tried.strategy is Strategy.METADATA and not (understood and self.result.degraded):
+            return 1.0 if understood else 0.0
+        return 0.5 if self.tried.confidence is None else self.tried.confidence
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Pipeline:
     """Takes questions through the steps, in the order in which they stand here; safe to use from many threads."""
 
-    def __init__(  # noqa: PLR0913 - all that a query needs, by keyword
-        self,
-        resources: Resources,
-        *,
-        classifier: IndexClassifier,
-        selector: StrategySelector,
-        synthesizer: Synthesizer,
-        client: TieredClient | None,
-        postprocessors: NodePostprocessors,
-        cache: SingleFlightCache[Answer],
-        log: QueryLog | None,
-        writers: str,
-        timer: Callable[[], float],
-        new_id: Callable[[], str],
-    ) -> None:
-        config = resources.config
-        self._resources, self._config = resources, config
-        self._classifier, self._selector, self._synthesizer = classifier, selector, synthesizer
-        self._client = client
-        self._cache = cache
-        self._log = log
-        self._writers = writers
-        self._timer = timer
-        self._new_id = new_id
+    resources: Resources
+    classifier: IndexClassifier
+    selector: StrategySelector
+    synthesizer: Synthesizer
+    client: TieredClient | None
+    postprocessors: NodePostprocessors
+    cache: SingleFlightCache[Answer]
+    log: QueryLog | None
+    writers: str  # what answers depend on besides settings and indexes
+    timer: Callable[[], float]
+    new_id: Callable[[], str]
+
+    def __post_init__(self) -> None:
+        self._config = config = self.resources.config
         self._domain_terms = DomainTerms.parse(config.domain_terms)
-        self._refining = Refining(config, client)
-        self._postprocessors = postprocessors
+        self._refining = Refining(config, self.client)
         self._caller = DeadlineCaller("retrieval", max_calls=4 * config.workers)
 
     # -- Answered, or only routed, or only retrieved
 
     def answer(self, question: Question) -> Answer:
         """Answer a question, or return its answer from the cache."""
-        spending = self._spending(question)
-        with self._query(question, spending) as traced:
+        run = self._begin(question)
+        with self._query(run) as traced:
             if not self._caches(question):
-                return self._hand_out(question, spending, self._compute(question, spending), traced, cached=False)
-            answer, cached = self._cache.get_or_compute(
-                self._key(question, spending),
-                partial(self._compute, question, spending),
-                keep=worth_keeping,
-                timeout_s=spending.left_s(_WAITING),
-            )
-            return self._hand_out(question, spending, answer, traced, cached=cached)
+                return self._hand_out(run, self._compute(run), traced, cached=False)
+            key, compute = self._key(run), partial(self._compute, run)
+            left_s = run.spending.left_s("waiting for the answer")
+            answer, cached = self.cache.get_or_compute(key, compute, keep=worth_keeping, timeout_s=left_s)
+            return self._hand_out(run, answer, traced, cached=cached)
 
     async def aanswer(self, question: Question, workers: Workers) -> Answer:
         """Do as :meth:`answer`; whoever waits for an answer that is being made holds no thread."""
-        spending = self._spending(question)
-        with self._query(question, spending) as traced:
+        run = self._begin(question)
+        with self._query(run) as traced:
             if not self._caches(question):
                 try:
-                    answer = await workers.run(self._compute, question, spending)
+                    answer = await workers.run(self._compute, run)
                 except asyncio.CancelledError:
-                    spending.stop()
+                    run.spending.stop()
                     raise
-                return self._hand_out(question, spending, answer, traced, cached=False)
-            answer, cached = await self._cache.aget_or_compute(
-                await workers.run(self._key, question, spending),
-                partial(self._compute, question, spending),
+                return self._hand_out(run, answer, traced, cached=False)
+            answer, cached = await self.cache.aget_or_compute(
+                await workers.run(self._key, run),
+                partial(self._compute, run),
                 submit=workers.submit,
                 keep=worth_keeping,
-                timeout_s=spending.left_s(_WAITING),
-                unwanted=spending.stop,
+                timeout_s=run.spending.left_s("waiting for the answer"),
+                unwanted=run.spending.stop,
             )
-            return self._hand_out(question, spending, answer, traced, cached=cached)
+            return self._hand_out(run, answer, traced, cached=cached)
 
     def stream(self, question: Question, control: StreamControl) -> Generator[str, None, Answer]:
         """Do as :meth:`answer`, piece by piece, to be run in a context of its own; a cached answer is one piece."""
-        spending = self._spending(question)
-        with self._query(question, spending) as traced:
-            key, epoch = self._key(question, spending), self._cache.epoch
-            cached = self._cache.peek(key) if self._caches(question) else None
+        run = self._begin(question)
+        with self._query(run) as traced:
+            key, epoch = self._key(run), self.cache.epoch
+            cached = self.cache.peek(key) if self._caches(question) else None
             if cached is not None:
                 control.found(cached.nodes, cached.route)
                 yield cached.text
-                return self._hand_out(question, spending, cached, traced, cached=True)
-            routed = self._route(question, spending)
-            retrieval = self._retrieve(routed)
+                return self._hand_out(run, cached, traced, cached=True)
+            self._route(run)
+            retrieval = self._retrieve(run)
             # Copies, as the caller has them while the answer is still written from these.
             control.found(KeptNodes.of(retrieval.nodes).copies(), retrieval.route)
-            answer = yield from self._write_stream(routed, retrieval, control)
+            answer = yield from self._write(run, retrieval, control)
             if self._caches(question) and worth_keeping(answer):
                 # A copy, as the caller has this one.
-                self._cache.put(key, kept_answer(copied_answer(answer)), epoch=epoch)
-            return self._hand_out(question, spending, answer, traced, cached=False)
+                self.cache.put(key, kept_answer(copied_answer(answer)), epoch=epoch)
+            return self._hand_out(run, answer, traced, cached=False)
 
     def route(self, question: Question, *, recorded: RouteDecision | None = None) -> RouteDecision:
         """Decide; with ``recorded``, as then where chance or a model decided."""
-        return self._route(question, self._spending(question), recorded).decision
+        return self._route(self._begin(question, recorded))
 
     def retrieve(self, question: Question) -> Retrieval:
         """Decide and fetch."""
         with span("AgenticRouter.retrieve", question.shown) as traced:
-            retrieval = self._retrieve(self._route(question, self._spending(question)))
+            run = self._begin(question)
+            self._route(run)
+            retrieval = self._retrieve(run)
             if traced is not None:
                 traced.finish(list(retrieval.nodes))
             return retrieval
@@ -290,68 +269,85 @@ class Pipeline:
         deadline_s = self._config.deadline_s
         return deadline_s if budget is None or budget.max_ms is None else min(deadline_s, budget.max_ms / 1000)
 
-    def _spending(self, question: Question) -> Spending:
-        return Spending(question.budget, self.limit_s(question.budget), self._timer)
+    def _begin(self, question: Question, recorded: RouteDecision | None = None) -> _Run:
+        spending = Spending(question.budget, self.limit_s(question.budget), self.timer)
+        return _Run(question=question, spending=spending, recorded=recorded)
 
     @contextmanager
-    def _query(self, question: Question, spending: Spending) -> Iterator[Span | None]:
+    def _query(self, run: _Run) -> Iterator[Span | None]:
         """Open the span of a query, and record what ends it early."""
+        query = run.question.query
         try:
-            begins = partial(QueryStartEvent, query=question.query)
-            with span("AgenticRouter.query", question.shown, begins) as traced:
+            with span("AgenticRouter.query", run.question.shown, partial(QueryStartEvent, query=query)) as traced:
                 yield traced
         except Exception as err:  # whatever it is belongs in the history; it is raised again
-            if self._log is not None:
-                query_id, timings = self._new_id(), spending.timings_ms()
-                self._log.record_answer(None, error=err, query=question.query, query_id=query_id, timings_ms=timings)
+            if self.log is not None:
+                query_id, timings = self.new_id(), run.spending.timings_ms()
+                self.log.record_answer(None, error=err, query=query, query_id=query_id, timings_ms=timings)
             raise
 
-    def _hand_out(
-        self, question: Question, spending: Spending, answer: Answer, traced: Span | None, *, cached: bool
-    ) -> Answer:
+    def _hand_out(self, run: _Run, answer: Answer, traced: Span | None, *, cached: bool) -> Answer:
         """Give an answer its number, and tell the history and whoever watches."""
-        timings = spending.timings_ms() if cached else answer.timings_ms
-        done = replace(answer, cached=cached, timings_ms=timings, query_id=self._new_id())
-        if self._log is not None:
+        timings = run.spending.timings_ms() if cached else answer.timings_ms
+        done = replace(answer, cached=cached, timings_ms=timings, query_id=self.new_id())
+        if self.log is not None:
             # A cached answer cost nothing, whoever might have written it.
-            asked = None if cached else self._client
+            asked = None if cached else self.client
             usd = None if asked is None else asked.costs(done.usage.tiers).cloud_only_usd
-            self._log.record_answer(done, cloud_only_usd=usd)
+            self.log.record_answer(done, cloud_only_usd=usd)
         if traced is not None:
             response = as_response(done)
-            traced.finish(response, QueryEndEvent(query=question.query, response=response))
+            traced.finish(response, QueryEndEvent(query=run.question.query, response=response))
         return done
 
     # -- Cached or computed
 
     def _caches(self, question: Question) -> bool:
-        return self._selector.mode != "round_robin" or question.strategy is not None
+        return self.selector.mode != "round_robin" or question.strategy is not None
 
-    def _key(self, question: Question, spending: Spending) -> str:
+    def _key(self, run: _Run) -> str:
+        """Return the cache key of a question: all that its answer depends on."""
+        question, resources = run.question, self.resources
+        budget = question.budget
         # The versions are part of the key, so changes are looked for first.
-        self._resources.attached.catch_up(question.index, spending.remaining_s() / 2)
-        return answer_key(self._resources, question, self._writers)
+        resources.attached.catch_up(question.index, run.spending.remaining_s() / 2)
+        concerned = resources.usable()[0] if question.index is None else [resources.index(question.index)]
+        return cache_key(
+            query=normalise_query(question.query),
+            index=question.index,
+            strategy=question.strategy.value if question.strategy else None,
+            filters=normalise(question.filters),
+            top_k=question.top_k,
+            # With the time of creation, as an index that is removed and made again counts its versions from the start.
+            versions={one.name: [one.created, one.version, *resources.training.stamp(one)] for one in concerned},
+            embedding=resources.embedding().name,
+            llm=self.writers,
+            prompts=VERSION,
+            config=resources.config_key,
+            budget=None if budget is None else [budget.max_llm_calls, budget.max_usd],
+            force_cloud=question.force_cloud,
+        )
 
-    def _compute(self, question: Question, spending: Spending) -> Answer:
-        routed = self._route(question, spending)
-        return kept_answer(self._write(routed, self._retrieve(routed)))
+    def _compute(self, run: _Run) -> Answer:
+        self._route(run)
+        return kept_answer(drained(self._write(run, self._retrieve(run))))
 
     # -- Routed
 
-    def _route(self, question: Question, spending: Spending, recorded: RouteDecision | None = None) -> Routed:
+    def _route(self, run: _Run) -> RouteDecision:
         """Choose the index and the strategy."""
+        question, spending = run.question, run.spending
         with span("AgenticRouter.route", question.shown) as traced:
-            names = self._known_indexes(question)
-            degraded: list[Degradation] = []
-            vector = self._embed(question, spending, degraded)
+            only = self._only_index(question)
+            run.vector = self._embed(run)
             with spending.step("routing"):
-                degraded.extend(self._resources.attached.catch_up(question.index, spending.remaining_s() / 2))
-                index, versions = self._choose_index(question, spending, names, vector, degraded, recorded)
-                chosen = self._resources.index(index.name)
+                run.degraded += self.resources.attached.catch_up(question.index, spending.remaining_s() / 2)
+                index, versions = self._choose_index(run, only)
+                chosen = self.resources.index(index.name)
                 complexity, score = assess_complexity(question.query)
                 features = query_features(question.query, chosen.profile(), score, domain_terms=self._domain_terms)
-                strategy, withheld = self._choose_strategy(question, spending, chosen, features, recorded)
-            decision = RouteDecision(
+                strategy, withheld = self._choose_strategy(run, chosen, features)
+            run.decision = RouteDecision(
                 query=question.query,
                 index=index,
                 strategy=strategy,
@@ -360,67 +356,62 @@ class Pipeline:
                 complexity_reasons=complexity_reasons(question.query),
                 features=features,
                 timings_ms=spending.timings_ms(),
-                degraded=(*degraded, *index.degraded, *strategy.degraded),
+                degraded=(*run.degraded, *index.degraded, *strategy.degraded),
                 withheld=withheld,
                 versions=versions,
             )
             if traced is not None:
-                record = decision.to_dict()
+                record = run.decision.to_dict()
                 traced.finish(record, RouteDecisionEvent(decision=record))
-            others = () if question.strategy else tuple(name for name in strategy.scores if name != strategy.name)
-            order = tuple(Strategy(name) for name in (strategy.name, *others))
-            return Routed(question, spending, decision, order, vector)
+            names = (strategy.name,) if question.strategy else dict.fromkeys((strategy.name, *strategy.scores))
+            run.order = tuple(map(Strategy, names))
+            return run.decision
 
-    def _known_indexes(self, question: Question) -> list[str]:
-        names = self._resources.names()
-        if question.index is not None and question.index not in names:
-            raise UnknownIndexError(unknown_name("index", question.index, names))
+    def _only_index(self, question: Question) -> str | None:
+        """Return the index that needs no choice: the caller's, or the only one there is."""
+        names = self.resources.names()
+        if question.index is not None:
+            if question.index not in names:
+                raise UnknownIndexError(unknown_name("index", question.index, names))
+            return question.index
         if not names:
             raise RoutingError(
                 f"there is no index in {self._config.data_dir}; add one with add_index() "
                 "or: agentic-retriever index add NAME PATH"
             )
-        return names
+        return names[0] if len(names) == 1 else None
 
-    def _embed(self, question: Question, spending: Spending, degraded: list[Degradation]) -> Vector | None:
+    def _embed(self, run: _Run) -> Vector | None:
         """Embed the question once for routing and retrieval; without a vector both go on lexically."""
-        with spending.step("embedding"):
+        with run.spending.step("embedding"):
             try:
                 # Half of the time at most, so that a search by words can still follow.
-                limit = spending.left_s("embedding the question") / 2
-                return self._resources.embedding().embed_query(question.query, timeout_s=limit)
+                limit = run.spending.left_s("embedding the question") / 2
+                return self.resources.embedding().embed_query(run.question.query, timeout_s=limit)
             except AgenticRetrieverError as err:
-                if question.strategy is Strategy.VECTOR:
+                if run.question.strategy is Strategy.VECTOR:
                     raise
-                degraded.append(Degradation(step="embedding", reason=str(err), fallback="words only"))
+                run.degraded.append(Degradation(step="embedding", reason=str(err), fallback="words only"))
                 return None
 
-    def _choose_index(
-        self,
-        question: Question,
-        spending: Spending,
-        names: Sequence[str],
-        vector: Vector | None,
-        degraded: list[Degradation],
-        recorded: RouteDecision | None,
-    ) -> tuple[Selection, dict[str, int]]:
+    def _choose_index(self, run: _Run, only: str | None) -> tuple[Selection, dict[str, int]]:
         """Run stage one where there is a choice; return also the versions of the indexes that it saw."""
-        only = question.index or (names[0] if len(names) == 1 else None)
         if only is not None:
-            mode, why = ("pinned", "the caller named it") if question.index else ("only", "it is the only index")
-            return _sure(only, mode, why), {only: self._resources.index(only).version}
-        indexes, lost = self._resources.usable()
-        degraded.extend(lost)
+            mode, why = ("pinned", "the caller named it") if run.question.index else ("only", "it is the only index")
+            return _sure(only, mode, why), {only: self.resources.index(only).version}
+        indexes, lost = self.resources.usable()
+        run.degraded += lost
         versions = {index.name: index.version for index in indexes}
-        if recorded is not None and _by_chance(recorded.index) and set(recorded.index.names) <= set(versions):
-            return recorded.index, versions
-        selection = self._classifier.classify(
-            question.query,
+        then = run.recorded.index if run.recorded else None
+        if then is not None and _by_chance(then) and set(then.names) <= set(versions):
+            return then, versions
+        selection = self.classifier.classify(
+            run.question.query,
             [index.profile() for index in indexes],
-            query_vector=vector,
-            allowance=spending.left("choosing the index"),
+            query_vector=run.vector,
+            allowance=run.spending.left("choosing the index"),
         )
-        spending.add(selection.spent)
+        run.spending.add(selection.spent)
         return self._apply_on_abstain(selection, indexes), versions
 
     def _apply_on_abstain(self, selection: Selection, indexes: Sequence[Index]) -> Selection:
@@ -444,42 +435,38 @@ class Pipeline:
         return replace(selection, names=names, reason=f"out of scope, so all indexes; {selection.reason}")
 
     def _choose_strategy(
-        self,
-        question: Question,
-        spending: Spending,
-        index: Index,
-        features: Mapping[str, float],
-        recorded: RouteDecision | None,
+        self, run: _Run, index: Index, features: Mapping[str, float]
     ) -> tuple[Selection, dict[str, str]]:
         """Run stage two where the caller named no strategy; return also what was not offered to it, and why."""
-        if question.strategy is not None:
-            check_served(question.strategy, index)
-            return _sure(question.strategy.value, "pinned", "the caller named it"), {}
-        measured, lost = self._resources.measured(index)
+        pinned, spending = run.question.strategy, run.spending
+        if pinned is not None:
+            check_served(pinned, index)
+            return _sure(pinned.value, "pinned", "the caller named it"), {}
+        measured, lost = self.resources.training.measured(index)
         offered, withheld = offer(index, measured, left_ms=spending.budget_ms())
         if not offered:
             raise NoEligibleStrategyError(f"index {index.name!r} serves no registered strategy")
-        names = {card.strategy.value for card in offered}
-        if recorded is not None and _by_chance(recorded.strategy) and recorded.strategy.name in names:
-            return recorded.strategy, withheld
-        selection = self._selector.select(
-            question.query, offered, features=features, allowance=spending.left("choosing the strategy")
-        )
+        then = run.recorded.strategy if run.recorded else None
+        if then is not None and _by_chance(then) and then.name in {card.strategy.value for card in offered}:
+            return then, withheld
+        allowance = spending.left("choosing the strategy")
+        selection = self.selector.select(run.question.query, offered, features=features, allowance=allowance)
         spending.add(selection.spent)
         return replace(selection, degraded=(*lost, *selection.degraded)), withheld
 
     # -- Retrieved
 
-    def _retrieve(self, routed: Routed) -> Retrieval:
+    def _retrieve(self, run: _Run) -> Retrieval:
         """Run the chosen strategy, and the next one when it fails or finds nothing near; refine the best find."""
-        question, decision = routed.question, routed.decision
+        question, index = run.question, run.decision.index
+        declined = index.abstained and self._config.on_abstain == "decline"
         finds: list[_Find] = []
         failures: dict[str, BaseException] = {}
         begins = partial(RetrievalStartEvent, str_or_query_bundle=question.query)
         with span("AgenticRouter.search", question.shown, begins) as traced:
-            for strategy in () if self._declines(decision) else routed.order:
+            for strategy in () if declined else run.order:
                 try:
-                    finds.append(self._attempt(routed, strategy))
+                    finds.append(self._attempt(run, strategy))
                 except (DeadlineExceededError, InvalidQueryError):
                     if not finds:
                         raise
@@ -488,67 +475,63 @@ class Pipeline:
                     logger.debug("strategy %s failed", strategy.value, exc_info=err)
                     failures[strategy.value] = err
                     continue
-                if not self._worth_another(finds, routed.spending):
+                if not self._worth_another(finds, run.spending):
                     break
             if failures and not finds:
-                raise _all_failed(decision.index.name, failures)
-            retrieval = self._refined(routed, finds, failures)
+                listed = "; ".join(f"{name}: {_reason(err)}" for name, err in failures.items())
+                message = f"every strategy failed on index {index.name!r} ({listed})"
+                raise RetrievalError(message, failures) from next(iter(failures.values()))
+            retrieval = self._refined(run, finds, failures)
             if traced is not None:
                 nodes = list(retrieval.nodes)
                 traced.finish(nodes, RetrievalEndEvent(str_or_query_bundle=question.query, nodes=nodes))
             return retrieval
 
-    def _declines(self, decision: RouteDecision) -> bool:
-        return decision.index.abstained and self._config.on_abstain == "decline"
-
-    def _attempt(self, routed: Routed, strategy: Strategy) -> _Find:
+    def _attempt(self, run: _Run, strategy: Strategy) -> _Find:
         """Search all chosen indexes side by side; one that fails is left out as long as another answers."""
-        spending, chosen = routed.spending, routed.decision.index
-        top_k = self._refining.candidates(self._kept(routed))
-        searches = {name: partial(self._search, routed, strategy, name, top_k) for name in chosen.names}
-        before = spending.elapsed_ms()
+        spending, chosen = run.spending, run.decision.index
+        top_k = self._refining.candidates(self._kept(run))
+        searches = {name: partial(self._search, run, strategy, name, top_k) for name in chosen.names}
+        before = spending.remaining_s()
+        errors: dict[str, AgenticRetrieverError] = {}
         with spending.step("retrieval"):
-            errors: dict[str, AgenticRetrieverError] = {}
             if len(searches) == 1:
                 results = {chosen.name: searches[chosen.name]()}
             else:
                 left = partial(spending.left_s, "searching")
-                results, errors = run_sides(self._resources.workers(), searches, timeout_s=left)
+                results, errors = run_sides(self.resources.workers(), searches, timeout_s=left)
             if not results:
                 raise errors[chosen.name]
-            nodes, origin = merge_indexes(
-                self._resources, results, chosen.scores, query_vector=routed.vector, top_k=top_k
-            )
+            nodes, origin = merge_indexes(self.resources, results, chosen.scores, query_vector=run.vector, top_k=top_k)
         lost = [
             Degradation(step=f"index.{name}", reason=_reason(err), fallback="the other indexes")
             for name, err in errors.items()
         ]
-        index = self._resources.index(chosen.name)
-        return _Find(
-            strategy=strategy,
-            nodes=nodes,
-            origin=origin,
-            confidence=relevance(nodes, index.search_profile() or index.profile()),
+        result = SearchResult(
+            nodes,
             degraded=(*lost, *(step for result in results.values() for step in result.degraded)),
             understood=tuple(dict.fromkeys(line for result in results.values() for line in result.understood)),
-            ms=spending.elapsed_ms() - before,
         )
+        index = self.resources.index(chosen.name)
+        fits = relevance(nodes, index.search_profile() or index.profile())
+        ms = (before - spending.remaining_s()) * 1000
+        return _Find(Tried(strategy=strategy, confidence=fits, nodes=len(nodes), ms=ms), result, origin)
 
-    def _search(self, routed: Routed, strategy: Strategy, name: str, top_k: int) -> SearchResult:
+    def _search(self, run: _Run, strategy: Strategy, name: str, top_k: int) -> SearchResult:
         """Search one index."""
-        index = self._resources.index(name)
+        index = self.resources.index(name)
         # An index with a model of its own embeds the question itself.
-        vector = routed.vector if self._resources.compares(index) else None
-        left = routed.spending.left_s(f"searching index {name!r}")
+        vector = run.vector if self.resources.compares(index) else None
+        left = run.spending.left_s(f"searching index {name!r}")
         request = RetrievalRequest(
-            query=routed.question.query,
+            query=run.question.query,
             top_k=top_k,
-            filters=routed.question.filters,
+            filters=run.question.filters,
             query_vector=None if vector is None else tuple(vector.tolist()),
             timeout_s=left,
-            model=self._metered(routed),
+            model=self._metered(run),
         )
-        adapter = self._resources.adapter(index, strategy)
+        adapter = self.resources.adapter(index, strategy)
         # A thread costs more than a search, so only those that may overrun get one.
         ends = adapter.keeps_deadlines and not index.may_hang
         inputs = {"query": request.query, "index": name, "top_k": top_k}
@@ -558,23 +541,24 @@ class Pipeline:
                 traced.finish(list(result.nodes))
             return result
 
-    def _metered(self, routed: Routed) -> MeteredModel | None:
-        return None if self._client is None else MeteredModel(self._client, routed.spending)
+    def _metered(self, run: _Run) -> MeteredModel | None:
+        return None if self.client is None else MeteredModel(self.client, run.spending)
 
     def _worth_another(self, finds: list[_Find], spending: Spending) -> bool:
         """Tell whether the next strategy should be tried: little found so far, and time enough."""
         if len(finds) > MAX_RETRIES or max(one.rank for one in finds) >= RETRY_BELOW:
             return False
-        return spending.remaining_s() * 1000 > _TIME_FACTOR * finds[-1].ms
+        return spending.remaining_s() * 1000 > _TIME_FACTOR * finds[-1].tried.ms
 
     # -- Refined
 
-    def _refined(self, routed: Routed, finds: Sequence[_Find], failures: Mapping[str, BaseException]) -> Retrieval:
+    def _refined(self, run: _Run, finds: Sequence[_Find], failures: Mapping[str, BaseException]) -> Retrieval:
         """Put the record of the search around the best find; without any, nothing was searched."""
-        best = max(finds, key=lambda one: one.rank, default=_Find(strategy=routed.order[0]))  # the first of equals
-        nodes, lost = self._refine(routed, best) if finds else ((), ())
-        routed.origin.update(best.origin)
-        names = [strategy.value for strategy in routed.order]
+        nothing = _Find(Tried(strategy=run.order[0], confidence=None, nodes=0, ms=0.0))
+        best = max(finds, key=lambda one: one.rank, default=nothing)  # the first of equals
+        run.origin = best.origin
+        nodes, lost = self._refine(run, best) if finds else ((), ())
+        names = [strategy.value for strategy in run.order]
         following = dict(zip(names, [*names[1:], "none"], strict=True))
         failed = (
             Degradation(step=f"retrieval.{name}", reason=_reason(err), fallback=following[name])
@@ -582,164 +566,147 @@ class Pipeline:
         )
         return Retrieval(
             nodes=tuple(nodes),
-            strategy=best.strategy,
-            indexes=routed.decision.index.names,
-            route=routed.decision,
-            degraded=(*routed.decision.degraded, *failed, *best.degraded, *lost),
-            understood=best.understood,
-            timings_ms=routed.spending.timings_ms(),
-            tried=tuple(
-                Tried(strategy=one.strategy, confidence=one.confidence, nodes=len(one.nodes), ms=one.ms)
-                for one in finds
-            ),
-            usage=routed.spending.usage,
+            strategy=best.tried.strategy,
+            indexes=run.decision.index.names,
+            route=run.decision,
+            degraded=(*run.decision.degraded, *failed, *best.result.degraded, *lost),
+            understood=best.result.understood,
+            timings_ms=run.spending.timings_ms(),
+            tried=tuple(one.tried for one in finds),
+            usage=run.spending.usage,
         )
 
-    def _refine(self, routed: Routed, find: _Find) -> tuple[Sequence[NodeWithScore], tuple[Degradation, ...]]:
+    def _refine(self, run: _Run, find: _Find) -> tuple[Sequence[NodeWithScore], tuple[Degradation, ...]]:
         """Boost, rerank, diversify, cut and expand, as the settings ask; ``find.origin`` learns of added nodes."""
-        question, reranker = routed.question, self._config.reranker
-        with span("AgenticRouter.refine", question.shown, partial(self._refine_begins, routed, find)) as traced:
-            with routed.spending.step("rerank"):
-                nodes, lost = self._postprocess(routed, find)
+        query, name, top_k = run.question.query, self._config.reranker, self._kept(run)
+        given = list(find.result.nodes)
+        begins = partial(ReRankStartEvent, query=query, nodes=given, top_n=top_k, model_name=name)
+        with span("AgenticRouter.refine", run.question.shown, None if name == "none" else begins) as traced:
+            with run.spending.step("rerank"):
+                nodes, lost = self._postprocess(run, given, top_k)
             for entry in nodes:
                 hit = entry.node.metadata.get(EXPANDED_KEY)
                 if hit in find.origin:
                     find.origin.setdefault(entry.node.node_id, find.origin[hit])
             if traced is not None:
-                traced.finish(nodes, None if reranker == "none" else ReRankEndEvent(nodes=nodes))
+                traced.finish(nodes, None if name == "none" else ReRankEndEvent(nodes=nodes))
             return nodes, lost
 
-    def _refine_begins(self, routed: Routed, find: _Find) -> ReRankStartEvent | None:
-        name, query = self._config.reranker, routed.question.query
-        if name == "none":
-            return None
-        return ReRankStartEvent(query=query, nodes=list(find.nodes), top_n=self._kept(routed), model_name=name)
-
-    def _postprocess(self, routed: Routed, find: _Find) -> tuple[list[NodeWithScore], tuple[Degradation, ...]]:
-        question, spending = routed.question, routed.spending
+    def _postprocess(
+        self, run: _Run, given: list[NodeWithScore], top_k: int
+    ) -> tuple[list[NodeWithScore], tuple[Degradation, ...]]:
+        question, spending = run.question, run.spending
         nodes, lost = self._refining.run(
             question.query,
-            find.nodes,
-            top_k=self._kept(routed),
+            given,
+            top_k=top_k,
             timeout_s=spending.left_s("refining what was found"),
-            vectors=partial(self._vectors, find.origin),
-            neighbours=self._neighbours(question, find.origin),
-            model=self._metered(routed),
+            vectors=partial(self._vectors, run),
+            neighbours=self._neighbours(run),
+            model=self._metered(run),
         )
-        if not self._postprocessors:
+        if not self.postprocessors:
             return nodes, lost
         # Half of the time at most, so that an answer can still follow.
         limit = spending.left_s("postprocessing what was found") / 2
-        nodes, failed = self._postprocessors.run(question.query, nodes, filters=question.filters, timeout_s=limit)
+        nodes, failed = self.postprocessors.run(question.query, nodes, filters=question.filters, timeout_s=limit)
         return nodes, (*lost, *failed)
 
-    def _kept(self, routed: Routed) -> int:
+    def _kept(self, run: _Run) -> int:
         """Return how many nodes the answer gets; a number that the caller gave is never changed."""
-        top_k = routed.question.top_k
-        if routed.question.top_k_given:
-            return top_k
-        return self._refining.final_top_k(top_k, routed.decision.complexity_score)
+        if run.question.top_k is not None:
+            return run.question.top_k
+        return self._refining.final_top_k(self._config.top_k, run.decision.complexity_score)
 
-    def _vectors(self, origin: Mapping[str, str], node_ids: Sequence[str]) -> Mapping[str, npt.ArrayLike]:
+    def _vectors(self, run: _Run, node_ids: Sequence[str]) -> Mapping[str, npt.ArrayLike]:
         found: dict[str, npt.ArrayLike] = {}
-        for name in dict.fromkeys(origin[node_id] for node_id in node_ids if node_id in origin):
-            mine = [node_id for node_id in node_ids if origin.get(node_id) == name]
-            index = self._resources.index(name)
-            if len(mine) == len(node_ids) or self._resources.compares(index):  # else they are of different models
+        for name in dict.fromkeys(run.origin[node_id] for node_id in node_ids if node_id in run.origin):
+            mine = [node_id for node_id in node_ids if run.origin.get(node_id) == name]
+            index = self.resources.index(name)
+            if len(mine) == len(node_ids) or self.resources.compares(index):  # else they are of different models
                 found.update(store_vectors(index)(mine))
         return found
 
-    def _neighbours(self, question: Question, origin: Mapping[str, str]) -> Neighbours:
-        readers: dict[str, Neighbours] = {}
+    def _neighbours(self, run: _Run) -> Neighbours:
+        @cache
+        def reader(name: str) -> Neighbours:
+            index, width = self.resources.index(name), self._config.expand_neighbours
+            return section_neighbours(index, width=width, filters=run.question.filters)
 
-        def read(node: BaseNode) -> Sequence[BaseNode]:
-            name = origin[node.node_id]
-            if name not in readers:
-                index, width = self._resources.index(name), self._config.expand_neighbours
-                readers[name] = section_neighbours(index, width=width, filters=question.filters)
-            return readers[name](node)
-
-        return read
+        return lambda node: reader(run.origin[node.node_id])(node)
 
     # -- Written
 
-    def _write(self, routed: Routed, retrieval: Retrieval) -> Answer:
-        """Answer; never raises for want of a model."""
-        with _synthesis_span(retrieval) as traced:
-            with routed.spending.step("synthesis"):
-                write, doubt = self._writing(self._synthesizer.synthesize, routed, retrieval, self._limits(routed))
-                done = write()
-            return self._written(routed, retrieval, done, doubt, traced)
-
-    def _write_stream(
-        self, routed: Routed, retrieval: Retrieval, control: StreamControl
+    def _write(
+        self, run: _Run, retrieval: Retrieval, control: StreamControl | None = None
     ) -> Generator[str, None, Answer]:
-        """Answer piece by piece, otherwise as :meth:`_write`."""
-        with _synthesis_span(retrieval) as traced:
-            with routed.spending.step("synthesis"):
-                limits = replace(self._limits(routed), control=control)
-                write, doubt = self._writing(self._synthesizer.stream, routed, retrieval, limits)
-                done = yield from write()
-            return self._written(routed, retrieval, done, doubt, traced)
+        """Answer, piece by piece where there is a ``control``; never raises for want of a model."""
+        query = run.question.query
 
-    def _writing(
-        self, write: Callable[..., T], routed: Routed, retrieval: Retrieval, limits: Limits
-    ) -> tuple[Callable[[], T], str]:
-        """Return the call that writes an answer, and why it gets nothing to read, or ``""``."""
-        decision, index = retrieval.route, self._resources.index(retrieval.indexes[0])
-        profile = index.profile()
-        doubt = self._why_not_read(routed, retrieval, profile)
-        call = partial(
-            write,
-            decision.query,
-            () if doubt else retrieval.nodes,
-            complexity=decision.complexity,
-            language=detect_language(decision.query),
-            evidence=Evidence(
-                relevance=relevance(retrieval.nodes, index.search_profile() or profile),
-                query_vector=routed.vector,
-                unknown_share=_unknown_words(decision.query, profile),
-            ),
-            limits=limits,
-            index_of=routed.origin,
-        )
-        return call, doubt
+        def inputs() -> dict[str, object]:
+            return {"query": query, "nodes": [scored.node.node_id for scored in retrieval.nodes]}
 
-    def _why_not_read(self, routed: Routed, retrieval: Retrieval, profile: IndexProfile) -> str:
+        with span("AgenticRouter.synthesize", inputs, partial(SynthesizeStartEvent, query=query)) as traced:
+            with run.spending.step("synthesis"):
+                index = self.resources.index(retrieval.indexes[0])
+                doubt = self._why_not_read(run, retrieval, index.profile())
+                write = self.synthesizer.synthesize if control is None else self.synthesizer.stream
+                done = write(
+                    query,
+                    () if doubt else retrieval.nodes,
+                    complexity=run.decision.complexity,
+                    language=detect_language(query),
+                    evidence=self._evidence(run, retrieval, index),
+                    limits=self._limits(run, control),
+                    index_of=run.origin,
+                )
+                if not isinstance(done, Synthesis):
+                    done = yield from done
+            answer = self._written(run, retrieval, done, doubt)
+            if traced is not None:
+                response = as_response(answer)
+                traced.finish(response, SynthesizeEndEvent(query=query, response=response))
+            return answer
+
+    def _why_not_read(self, run: _Run, retrieval: Retrieval, profile: IndexProfile) -> str:
+        """Return why the passages are not read, or ``""``."""
         if not retrieval.nodes:
             return ""
         texts = [embedded_text(found.node) for found in retrieval.nodes[:MAX_JUDGED]]
-        support = support_of(routed.question.query, profile, texts, query_vector=routed.vector)
-        return why_not_read(support.probability)
+        return why_not_read(support_of(run.question.query, profile, texts, query_vector=run.vector).probability)
 
-    def _limits(self, routed: Routed) -> Limits:
-        left = routed.spending.left("writing the answer")
-        timeout_s = left.timeout_s
+    def _evidence(self, run: _Run, retrieval: Retrieval, index: Index) -> Evidence:
+        profile, unknown = index.profile(), None
+        if profile.whole and len(profile.document_frequency) < MAX_TERMS:
+            unknown = unknown_share(run.question.query, profile.document_frequency, language=profile.language)
+        fits = relevance(retrieval.nodes, index.search_profile() or profile)
+        return Evidence(relevance=fits, query_vector=run.vector, unknown_share=unknown)
+
+    def _limits(self, run: _Run, control: StreamControl | None) -> Limits:
+        left_s = run.spending.left_s("writing the answer")
         return Limits(
             max_chars=self._config.llm_context_chars,
-            budget=left,
-            force_cloud=routed.question.force_cloud,
-            timeout_s=None if timeout_s is None else timeout_s - min(_RESERVE_S, _RESERVE_SHARE * timeout_s),
+            budget=run.spending.left("writing the answer"),
+            force_cloud=run.question.force_cloud,
+            timeout_s=left_s - min(_RESERVE_S, _RESERVE_SHARE * left_s),
+            control=control,
         )
 
-    def _written(
-        self, routed: Routed, retrieval: Retrieval, done: Synthesis, doubt: str, traced: Span | None
-    ) -> Answer:
+    def _written(self, run: _Run, retrieval: Retrieval, done: Synthesis, doubt: str) -> Answer:
         """Put the record of the query around what was written."""
-        spending = routed.spending
-        spending.add_ms("llm", done.llm_ms)
+        run.spending.add_ms("llm", done.llm_ms)
         degraded = (*retrieval.degraded, *done.degraded)
-        if routed.question.force_cloud and done.tier is not Tier.CLOUD:
+        if run.question.force_cloud and done.tier is not Tier.CLOUD:
             reason = "no cloud model answered; see the attempts, or set llm_cloud to openrouter:MODEL if there is none"
             degraded = (*degraded, Degradation(step="synthesis.cloud", reason=reason, fallback=done.tier.value))
-        answer = Answer(
+        return Answer(
             text=done.text,
             citations=done.citations,
             confidence=done.confidence,
             route=retrieval.route,
             nodes=retrieval.nodes,
             usage=Usage.of((*retrieval.usage.tiers, *done.usage.tiers)),
-            timings_ms={"embedding": 0.0, "rerank": 0.0, **spending.timings_ms()},
+            timings_ms={"embedding": 0.0, "rerank": 0.0, **run.spending.timings_ms()},
             tier=done.tier,
             cached=False,
             degraded=degraded,
@@ -750,31 +717,6 @@ class Pipeline:
             attempts=done.attempts,
             nodes_left_out=done.nodes_left_out,
         )
-        if traced is not None:
-            response = as_response(answer)
-            traced.finish(response, SynthesizeEndEvent(query=answer.route.query, response=response))
-        return answer
-
-
-def answer_key(resources: Resources, question: Question, writers: str) -> str:
-    """Return the cache key of a question: all that its answer depends on."""
-    budget = question.budget
-    concerned = resources.usable()[0] if question.index is None else [resources.index(question.index)]
-    return cache_key(
-        query=normalise_query(question.query),
-        index=question.index,
-        strategy=question.strategy.value if question.strategy else None,
-        filters=normalise(question.filters),
-        top_k=[question.top_k, question.top_k_given],
-        # With the time of creation, as an index that is removed and made again counts its versions from the start.
-        versions={index.name: [index.created, index.version, *resources.training.stamp(index)] for index in concerned},
-        embedding=resources.embedding().name,
-        llm=writers,
-        prompts=VERSION,
-        config=resources.config_key,
-        budget=None if budget is None else [budget.max_llm_calls, budget.max_usd],
-        force_cloud=question.force_cloud,
-    )
 
 
 def offer(
@@ -792,16 +734,12 @@ def offer(
         for strategy, spec in REGISTRY.items()
         if strategy not in names
     }
-    if left_ms is None or not served:
-        return served, withheld
-    fastest = min(served, key=lambda card: card.typical_ms)
-    fitting = tuple(card for card in served if card.typical_ms <= left_ms or card is fastest)
-    withheld |= {
-        card.strategy.value: f"takes about {card.typical_ms:.0f} ms, the budget leaves {left_ms:.0f} ms"
-        for card in served
-        if card not in fitting
-    }
-    return fitting, withheld
+    left_ms = math.inf if left_ms is None else left_ms
+    fastest = min(served, key=lambda card: card.typical_ms, default=None)
+    slow = [card for card in served if card.typical_ms > left_ms and card is not fastest]
+    for card in slow:
+        withheld[card.strategy.value] = f"takes about {card.typical_ms:.0f} ms, the budget leaves {left_ms:.0f} ms"
+    return tuple(card for card in served if card not in slow), withheld
 
 
 def _sure(name: str, mode: str, reason: str) -> Selection:
@@ -813,31 +751,102 @@ def _by_chance(selection: Selection) -> bool:
     return selection.escalated or selection.mode in {"llm", "round_robin"}
 
 
-def _unknown_words(query: str, profile: IndexProfile) -> float | None:
-    """Return the share of a question's words that an index lacks, in [0, 1]."""
-    if not profile.whole or len(profile.document_frequency) >= MAX_TERMS:
-        return None
-    return unknown_share(query, profile.document_frequency, language=profile.language)
-
-
-def _all_failed(index: str, causes: Mapping[str, BaseException]) -> RetrievalError:
-    listed = "; ".join(f"{name}: {_reason(err)}" for name, err in causes.items())
-    error = RetrievalError(f"every strategy failed on index {index!r} ({listed})", dict(causes))
-    error.__cause__ = next(iter(causes.values()), None)
-    return error
-
-
 def _reason(err: BaseException) -> str:
     """Say what happened in one line; the text of a foreign error may hold anything, so only its type is told."""
     return str(err) if isinstance(err, AgenticRetrieverError) else type(err).__name__
 
 
-@contextmanager
-def _synthesis_span(retrieval: Retrieval) -> Iterator[Span | None]:
-    query = retrieval.route.query
+# ---------------------------------------------------------------------------------------------------------------------
+# What cosines tell of retrieved nodes: how near they are to a question, and one order for those of several indexes
 
-    def inputs() -> dict[str, object]:
-        return {"query": query, "nodes": [scored.node.node_id for scored in retrieval.nodes]}
+_COSINES: Final = ("dense", "leaf", "chunk")  # sources of strategies whose scores are cosines with a node of the index
 
-    with span("AgenticRouter.synthesize", inputs, partial(SynthesizeStartEvent, query=query)) as traced:
-        yield traced
+# Fixed on the sample questions against questions of other collections asked of the sample: 95 % of the answerable ones
+# stand above a z of 0, 95 % of the others below 0.4.
+_STEEPNESS, _TURN = 2.0, -0.3
+
+INDEX_SHARE: Final = 0.4  # how much a good index lifts its nodes: the weight of the collection in CORI's merging
+
+
+def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile) -> float | None:
+    """Turn the best cosine into [0, 1] by how far it stands above what unrelated texts of the index reach."""
+    cosines = [cosine for node in nodes if (cosine := _node_cosine(node)) is not None]
+    if not cosines:
+        return None
+    z = (max(cosines) - profile.background_mean) / profile.background_std
+    return 1 / (1 + math.exp(-_STEEPNESS * (z - _TURN)))
+
+
+def _node_cosine(node: NodeWithScore) -> float | None:
+    """Return the cosine by which a node was found, or ``None`` when it was found by words alone."""
+    scores = source_scores(node.node)
+    return max((scores[source] for source in _COSINES if source in scores), default=None)
+
+
+def merge_indexes(
+    resources: Resources,
+    results: Mapping[str, SearchResult],
+    index_scores: Mapping[str, float],
+    *,
+    query_vector: Vector | None,
+    top_k: int,
+) -> tuple[list[NodeWithScore], dict[str, str]]:
+    """Make one list of the nodes of the indexes that were searched, and tell the index of each node by its id."""
+    if len(results) == 1:
+        name, result = next(iter(results.items()))
+        return list(result.nodes[:top_k]), {n.node.node_id: name for n in result.nodes}
+    cosines: dict[str, float] = {}  # of each node with the question, as far as it can be known
+    for name, result in results.items():
+        index = resources.index(name)
+        if not resources.compares(index):
+            continue  # cosines of another model
+        found = {node.node.node_id: _node_cosine(node) for node in result.nodes}
+        cosines |= {node_id: cosine for node_id, cosine in found.items() if cosine is not None}
+        missing = [node_id for node_id, cosine in found.items() if cosine is None]
+        if missing and query_vector is not None:
+            vectors = store_vectors(index)(missing)
+            cosines |= {node_id: float(np.dot(np.asarray(v), query_vector)) for node_id, v in vectors.items()}
+    return merge_by_cosine(results, index_scores, cosines=cosines, top_k=top_k)
+
+
+def merge_by_cosine(
+    results: Mapping[str, SearchResult], index_scores: Mapping[str, float], *, cosines: Mapping[str, float], top_k: int
+) -> tuple[list[NodeWithScore], dict[str, str]]:
+    """Merge the results of several indexes.
+
+    Scores of different indexes do not compare: a fusion depends on its list, BM25 on its collection. Cosines with the
+    question do, since all indexes share one embedding model. So the nodes of each index keep the order that their
+    strategy gave them, the n-th of them counts as near as the n-th largest cosine of its list, and all are merged as
+    in CORI: ``(D + 0.4 D C) / 1.4`` with node scores D and index scores C brought to [0, 1] (J. Callan, Z. Lu and
+    W. B. Croft, "Searching Distributed Collections with Inference Networks", SIGIR 1995).
+    """
+    comparable = all(node.node.node_id in cosines for result in results.values() for node in result.nodes)
+    levels = [
+        sorted((cosines[node.node.node_id] for node in result.nodes), reverse=True)
+        if comparable
+        else _relative(result.nodes)
+        for result in results.values()
+    ]
+    node_scores = iter(_unit_range(list(chain.from_iterable(levels))))
+    shares = dict(zip(results, _unit_range([index_scores.get(name, 0.0) for name in results]), strict=True))
+    merged: dict[str, tuple[float, str, NodeWithScore]] = {}
+    for name, result in results.items():
+        for node in result.nodes:
+            score = next(node_scores) * (1 + INDEX_SHARE * shares[name]) / (1 + INDEX_SHARE)
+            known = merged.get(node.node.node_id)
+            if known is None or score > known[0]:
+                merged[node.node.node_id] = (score, name, node)
+    ordered = sorted(merged.items(), key=lambda item: (-item[1][0], item[0]))[:top_k]
+    nodes = [NodeWithScore(node=node.node, score=score) for _, (score, _, node) in ordered]
+    return nodes, {node_id: name for node_id, (_, name, _) in ordered}
+
+
+def _relative(nodes: Sequence[NodeWithScore]) -> list[float]:
+    top = max((node.score or 0.0 for node in nodes), default=0.0)
+    return [max(0.0, node.score or 0.0) / top if top > 0 else 0.0 for node in nodes]
+
+
+def _unit_range(values: Sequence[float]) -> list[float]:
+    """Bring values to [0, 1]; equal ones to 1."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return [(value - low) / (high - low) if high > low else 1.0 for value in values]

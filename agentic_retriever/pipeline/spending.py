@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,13 +15,10 @@ class Spending:
     """Counts milliseconds by step and seconds down to the deadline, and what models cost; safe for several threads."""
 
     def __init__(self, budget: Budget | None, limit_s: float, timer: Callable[[], float]) -> None:
-        self._budget = budget or NO_LIMITS
-        self._limit_s = limit_s
-        self._timer = timer
-        self._start = timer()
+        self.budget = budget or NO_LIMITS
+        self._limit_s, self._timer, self._start = limit_s, timer, timer()
         self._steps: dict[str, float] = {}
-        self._lock = threading.Lock()
-        self._spent: list[TierUsage] = []
+        self._spent: list[TierUsage] = []  # only ever extended, which needs no lock
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -34,8 +30,11 @@ class Spending:
             self.add_ms(name, (self._timer() - start) * 1000)
 
     def add_ms(self, name: str, milliseconds: float) -> None:
-        """Add time that was measured elsewhere to a step."""
         self._steps[name] = self._steps.get(name, 0.0) + milliseconds
+
+    def remaining_s(self) -> float:
+        """Return the seconds that are left; 0 or less when the time is up."""
+        return self._limit_s - (self._timer() - self._start)
 
     def left_s(self, doing: str) -> float:
         """Return the seconds that are left; ``DeadlineExceededError`` if there are none for what is named."""
@@ -46,81 +45,62 @@ class Spending:
             )
         return left
 
-    def remaining_s(self) -> float:
-        """Return the seconds that are left; 0 or less when the time is up."""
-        return self._limit_s - (self._timer() - self._start)
+    def left(self, doing: str) -> Budget:
+        """Return what is left, money and calls included."""
+        return self.budget.left(self.usage, 1000 * self.left_s(doing))
 
-    def elapsed_ms(self) -> float:
-        """Return the milliseconds since the query began."""
-        return (self._timer() - self._start) * 1000
+    def budget_ms(self) -> float | None:
+        """Return the milliseconds that are left, or ``None`` if the caller's budget names none."""
+        return None if self.budget.max_ms is None else 1000 * self.left_s("choosing the strategy")
 
     def timings_ms(self) -> dict[str, float]:
         """Return milliseconds by step, with ``total``."""
-        return {**self._steps, "total": self.elapsed_ms()}
+        return {**self._steps, "total": (self._timer() - self._start) * 1000}
 
     def stop(self) -> None:
         """Let no time be left: nobody wants the result any more, so the next step is the end."""
         self._limit_s = 0.0
 
-    def budget_ms(self) -> float | None:
-        """Return the milliseconds that are left, or ``None`` if the caller's budget names none."""
-        return None if self._budget.max_ms is None else 1000 * self.left_s("choosing the strategy")
+    def add(self, spent: Sequence[TierUsage]) -> None:
+        """Enter what a step spent on models."""
+        self._spent.extend(spent)
 
     @property
     def usage(self) -> Usage:
-        """What was spent on models so far."""
-        with self._lock:
-            return Usage.of(self._spent)
-
-    def add(self, spent: Sequence[TierUsage]) -> None:
-        """Enter what a step spent on models."""
-        with self._lock:
-            self._spent.extend(spent)
-
-    def left(self, doing: str) -> Budget:
-        """Return what is left; ``DeadlineExceededError`` if no time is left for what is named."""
-        return self._budget.left(self.usage, 1000 * self.left_s(doing))
-
-    def refuse(self) -> BudgetExceededError:
-        """Return the error for a model call that the budget forbids."""
-        return BudgetExceededError(f"the budget allows no further model call ({self._budget}); allow more")
+        return Usage.of(self._spent)
 
 
 class MeteredModel:
     """A model whose calls are counted in the accounts of one query, and refused when the budget forbids them."""
 
     def __init__(self, client: ModelClient, spending: Spending) -> None:
-        self._client = client
-        self._spending = spending
+        self._client, self._spending = client, spending
 
     @property
     def tier(self) -> Tier:
-        """The tier that is asked first."""
         return self._client.tier
 
     @property
     def model(self) -> str:
-        """Name of the model that is asked first."""
         return self._client.model
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of prompt and answer together that the model holds."""
         return self._client.context_tokens
 
     def complete(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> LLMReply:
         """Answer a prompt within a total time."""
-        left = self._spending.left("asking the model")
+        spending = self._spending
+        left = spending.left("asking the model")
         if not left.may_ask:
-            raise self._spending.refuse()
-        limit = left.timeout_s if timeout_s is None or left.timeout_s is None else min(left.timeout_s, timeout_s)
+            raise BudgetExceededError(f"the budget allows no further model call ({spending.budget}); allow more")
         needs = needs or TierNeeds()
+        needs = replace(needs, budget=needs.budget.within(left))
+        limit = min(limit for limit in (left.timeout_s, timeout_s) if limit is not None)
         try:
-            reply = self._client.complete(
-                prompt, timeout_s=limit, needs=replace(needs, budget=needs.budget.within(left))
-            )
+            reply = self._client.complete(prompt, timeout_s=limit, needs=needs)
         except AllModelsFailedError as err:
-            self._spending.add(spent_on(err.attempts))
+            spending.add(spent_on(err.attempts))
             raise
-        self._spending.add(spent_on(reply.attempts))
+        spending.add(spent_on(reply.attempts))
         return reply

@@ -279,4 +279,4 @@ def test_engines_nest(make_router):
     inner = make_router().as_query_engine(index="animals")
     assert isinstance(inner, RoutedQueryEngine)
     assert inner.get_prompts() == {}
-    assert inner.pins.index == "animals"
+    assert inner.pins == {"index": "animals"}

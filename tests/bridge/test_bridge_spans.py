@@ -21,6 +21,7 @@ from small_indexes import GOOD
 from waiting import wait_until
 
 from agentic_retriever import tracing
+from agentic_retriever.pipeline.query import Question
 from agentic_retriever.routing import ProfileClassifier
 from agentic_retriever.schema import RouteDecision
 from agentic_retriever.testing import FakeLLM
@@ -258,7 +259,7 @@ def test_a_query_whose_loop_ended_drops_its_span(make_router, watch, monkeypatch
     released = threading.Event()
     monkeypatch.setattr(router._pipeline, "_route", lambda *a, **k: released.wait(20) and None)
     loop = asyncio.new_event_loop()
-    task = loop.create_task(router._pipeline.aanswer(router._question(CAT), router._workers))
+    task = loop.create_task(router._pipeline.aanswer(Question(query=CAT), router._workers))
     loop.run_until_complete(asyncio.sleep(0.05))
     assert watch.spans.of("AgenticRouter.query")
     coroutine = task.get_coro()

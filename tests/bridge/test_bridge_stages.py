@@ -246,7 +246,7 @@ def test_a_synthesizer_that_says_there_is_no_answer(make_router):
 
 def test_routers_with_other_stages_share_no_cached_answers(make_router):
     def key(**stages):
-        return make_router(**stages)._pipeline._writers
+        return make_router(**stages)._pipeline.writers
 
     cutting = [key(postprocessors=[SimilarityPostprocessor(similarity_cutoff=c)]) for c in (0.1, 0.1, 0.9)]
     assert cutting[0] == cutting[1] != cutting[2]

@@ -1,4 +1,4 @@
-"""What the tests of faults and load share: a complex question, and the faults of model servers."""
+"""What the tests of faults and load share: a complex question, limits, and the faults of model servers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ COMPLEX = (
     "Compare in detail how the cat, the dog and the owl differ in when they sleep, hunt and walk, and explain why the "
     "one that hunts at night turns its head, while the others do not?"
 )
+
+
+PLAIN = {"classifier": "profile", "selector": "heuristic"}  # routers that decide without a model
+
+LATE_S = 3.0
+"""How much later than its deadline a query may come back on a busy machine, in seconds; what hangs takes far longer."""
+
+
+def all_down(ollama, cloud, fault):
+    for server in (ollama, cloud):
+        server.healthy.clear()
+        fault(server)
 
 
 def status(code):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 import dataclasses
@@ -10,6 +9,7 @@ import json
 import math
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import made_up_values
@@ -21,11 +21,17 @@ from llama_index.core.schema import Document, IndexNode, NodeRelationship, NodeW
 from made_up_values import COUNTS, NAMES, NUMBERS, TEXTS, answers
 from small_indexes import GOOD, QUESTION
 
-from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.cache import WarmOutcome
-from agentic_retriever.pipeline.answers import MAX_CHARS, AnswerCodec, copied_answer, warm_outcome, worth_keeping
+from agentic_retriever.pipeline.answers import (
+    MAX_CHARS,
+    AnswerCodec,
+    AnswerStream,
+    copied_answer,
+    warm_outcome,
+    worth_keeping,
+)
 from agentic_retriever.schema import Answer, Degradation, Tier
-from agentic_retriever.testing import FakeEmbedding, FakeLLM
+from agentic_retriever.testing import FakeLLM
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | NUMBERS | TEXTS,
@@ -93,18 +99,15 @@ def test_every_field_is_written(answer):
     assert set(row) - {"format"} == {field.name for field in dataclasses.fields(Answer)}
 
 
-def test_answers_of_the_router_come_back_whole(tmp_path):
-    config = RouterConfig(data_dir=tmp_path, cache_max_entries=0)
+def test_answers_of_the_router_come_back_whole(make):
     texts = {"cats": "The cat sleeps sixteen hours a day.", "dogs": "The dog barks at the postman."}
-    documents = [Document(text=text, doc_id=name, metadata={"year": 2020}) for name, text in texts.items()]
-    with AgenticRouter(config, embedding=FakeEmbedding(dimension=64)) as router:
-        router.add_index("animals", documents, description="Animals")
-        for strategy in ("vector", "hybrid", "metadata", "planner", None):
-            answer = router.query(
-                "How many hours does the cat sleep, and whom does the dog bark at?", strategy=strategy
-            )
-            assert answer.nodes
-            same(AnswerCodec().decode(AnswerCodec().encode(answer)), answer)
+    sources = [Document(text=text, doc_id=name, metadata={"year": 2020}) for name, text in texts.items()]
+    router = make({"animals": sources}, config={"cache_max_entries": 0})
+    question = "How many hours does the cat sleep, and whom does the dog bark at?"
+    for strategy in ("vector", "hybrid", "metadata", "planner", None):
+        answer = router.query(question, strategy=strategy)
+        assert answer.nodes
+        same(AnswerCodec().decode(AnswerCodec().encode(answer)), answer)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, b"bytes", object(), (1, 2), {1: 2}, {1, 2}, np.float32(1)])
@@ -166,27 +169,23 @@ def test_callers_cannot_change_what_is_kept(answer):
     assert [node.to_dict() for node in answer.nodes] == before
 
 
-def test_what_is_worth_keeping(answer):
+def test_what_is_worth_keeping_and_what_warming_counts(answer):
     assert worth_keeping(answer)
     lost = Degradation(step="a", reason="b", fallback="c")
     huge = NodeWithScore(node=TextNode(text="x" * (MAX_CHARS + 1)), score=1.0)
     for changes in ({"degraded": (lost,)}, {"tier": Tier.NONE}, {"nodes": (huge,)}):
         assert not worth_keeping(dataclasses.replace(answer, **changes))
-
-
-def test_what_warming_counts(answer):
+        assert warm_outcome(dataclasses.replace(answer, **changes)) is WarmOutcome.NOT_KEPT
     assert warm_outcome(answer) is WarmOutcome.STORED
     assert warm_outcome(dataclasses.replace(answer, cached=True)) is WarmOutcome.CACHED
-    assert warm_outcome(dataclasses.replace(answer, tier=Tier.NONE)) is WarmOutcome.NOT_KEPT
 
 
 HOURS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 @pytest.fixture
-def router(tmp_path):
-    with AgenticRouter(RouterConfig(data_dir=tmp_path), embedding=FakeEmbedding(dimension=64)) as made:
-        yield made
+def router(make):
+    return make()
 
 
 def cat(hours):
@@ -203,25 +202,20 @@ def test_an_index_that_was_removed_and_made_again(router):
 @contextmanager
 def readers(router):
     """Two threads that ask all the time; what they raise is raised in the end."""
-    stop, errors = threading.Event(), []
+    stop = threading.Event()
 
     def read():
-        try:
-            while not stop.is_set():
-                router.query(QUESTION, index="animals", strategy="vector")
-        except Exception as err:  # noqa: BLE001 - raised by the assertion below
-            errors.append(err)
+        while not stop.is_set():
+            router.query(QUESTION, index="animals", strategy="vector")
 
-    threads = [threading.Thread(target=read) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(2) as pool:
+        reading = [pool.submit(read) for _ in range(2)]
+        try:
+            yield
+        finally:
+            stop.set()
+    for one in reading:
+        one.result()
 
 
 def changed(router, random_, now):
@@ -265,30 +259,24 @@ def told(answer):
     return copy.deepcopy((answer.text, answer.citations, answer.checks, answer.confidence, nodes))
 
 
-def streamed(router):
+async def streamed(router, stream):
     """Spoil what is shown as soon as it is; return the answer as it came."""
-    stream = router.stream(QUESTION)
-    for _ in stream:
-        spoil(stream.nodes)
+    stream = getattr(router, stream)(QUESTION)
+    if isinstance(stream, AnswerStream):
+        for _ in stream:
+            spoil(stream.nodes)
+    else:
+        async for _ in stream:
+            spoil(stream.nodes)
     return stream.answer
 
 
-def streamed_by_task(router):
-    async def read():
-        stream = router.astream(QUESTION)
-        async for _ in stream:
-            spoil(stream.nodes)
-        return stream.answer
-
-    return asyncio.run(read())
-
-
-@pytest.mark.parametrize("read", [streamed, streamed_by_task])
-def test_what_a_stream_shows_is_the_callers_own(make_router, read):
+@pytest.mark.parametrize("way", ["stream", "astream"])
+async def test_what_a_stream_shows_is_the_callers_own(make_router, way):
     options = {"classifier": "profile", "selector": "heuristic", "answer_rescoring": False}
     expected = told(make_router(model=FakeLLM([GOOD]), **options).query(QUESTION))
     router = make_router(model=FakeLLM([GOOD]), **options)
-    first = read(router)
+    first = await streamed(router, way)
     assert not first.cached
     assert told(first) == expected
     spoil(first.nodes)
@@ -298,5 +286,5 @@ def test_what_a_stream_shows_is_the_callers_own(make_router, read):
         assert told(again) == expected
         spoil(again.nodes)
     # A cached answer is one piece, whose nodes are shown with it.
-    assert read(router).cached
+    assert (await streamed(router, way)).cached
     assert told(router.query(QUESTION)) == expected

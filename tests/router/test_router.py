@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 from llama_index.core.schema import Document
-from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from small_indexes import ANIMALS, PLANETS, documents
+from small_indexes import QUESTION as SLEEP
+from waiting import within
 
 from agentic_retriever import AgenticRouter, Budget, RouterConfig, Strategy
 from agentic_retriever.errors import (
@@ -31,21 +32,6 @@ from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
 
 @pytest.fixture
-def make(tmp_path):
-    made = []
-
-    def _make(**parts):
-        config = RouterConfig(data_dir=tmp_path / "data", **parts.pop("config", {}))
-        router = AgenticRouter(config, embedding=parts.pop("embedding", FakeEmbedding(dimension=64)), **parts)
-        made.append(router)
-        return router
-
-    yield _make
-    for router in made:
-        router.close()
-
-
-@pytest.fixture
 def router(make):
     made = make()
     made.add_index("animals", documents(ANIMALS, kind="animal"), description="Animals and how they live")
@@ -53,8 +39,12 @@ def router(make):
     return made
 
 
+def where(key, value):
+    return MetadataFilters(filters=[MetadataFilter(key=key, value=value)])
+
+
 def test_answer_with_citations_from_the_right_index(router):
-    answer = router.query("How many hours does the cat sleep?")
+    answer = router.query(SLEEP)
     assert answer.route.index.name == "animals"
     assert "sixteen hours" in str(answer)
     assert answer.tier is Tier.EXTRACTIVE
@@ -97,58 +87,55 @@ def test_retrieve_gives_copies_best_first(router):
 
 
 def test_filters_hold_for_every_node(router):
-    filters = MetadataFilters(filters=[MetadataFilter(key="title", value="owls", operator=FilterOperator.EQ)])
     for strategy in ("vector", "hybrid"):
-        nodes = router.retrieve("the cat and the dog", index="animals", strategy=strategy, filters=filters).nodes
+        pins = {"index": "animals", "strategy": strategy, "filters": where("title", "owls")}
+        nodes = router.retrieve("the cat and the dog", **pins).nodes
         assert [n.node.ref_doc_id for n in nodes] == ["owls"]
 
 
 def test_second_question_comes_from_the_cache_as_a_copy(router):
-    first = router.query("How many hours does the cat sleep?")
+    first = router.query(SLEEP)
     second = router.query("  How many hours does the cat   sleep? ")
     assert (first.cached, second.cached) == (False, True)
     assert second.text == first.text
     assert second.query_id != first.query_id
     second.nodes[0].node.metadata["title"] = "spoiled"
-    assert router.query("How many hours does the cat sleep?").nodes[0].node.metadata["title"] != "spoiled"
+    assert router.query(SLEEP).nodes[0].node.metadata["title"] != "spoiled"
     assert router.cache.clear() == 1
-    assert not router.query("How many hours does the cat sleep?").cached
+    assert not router.query(SLEEP).cached
 
 
 @pytest.mark.parametrize("change", ["add", "remove"])
 def test_a_changed_index_is_never_answered_from_the_old_cache(router, change):
-    question = "How many hours does the cat sleep?"
-    assert "sixteen" in router.query(question).text
+    assert "sixteen" in router.query(SLEEP).text
     if change == "add":
         router.add_index("animals", documents({"cats": "The cat sleeps nine hours a day, it was found."}))
-        assert "nine hours" in router.query(question).text
+        assert "nine hours" in router.query(SLEEP).text
     else:
         router.remove_documents("animals", ["cats"])
-        assert "sixteen" not in router.query(question).text
+        assert "sixteen" not in router.query(SLEEP).text
 
 
 def test_different_inputs_have_different_cache_entries(router):
-    question = "How many hours does the cat sleep?"
-    router.query(question)
-    filters = MetadataFilters(filters=[MetadataFilter(key="kind", value="animal")])
-    for other in ({"top_k": 1}, {"strategy": "hybrid"}, {"index": "animals"}, {"filters": filters}):
-        assert not router.query(question, **other).cached
+    router.query(SLEEP)
+    for other in ({"top_k": 1}, {"strategy": "hybrid"}, {"index": "animals"}, {"filters": where("kind", "animal")}):
+        assert not router.query(SLEEP, **other).cached
 
 
 def test_nothing_relevant_says_so_in_the_language_of_the_question(router):
-    answer = router.query("¿Cuál es la receta de la paella valenciana con mariscos?")
+    question = "¿Cuál es la receta de la paella valenciana con mariscos?"
+    answer = router.query(question)
     assert answer.tier is Tier.NONE
     assert answer.confidence.level.value == "not_found"
     assert not answer.citations
     assert "no responden" in answer.text
-    assert not router.query("¿Cuál es la receta de la paella valenciana con mariscos?").cached
+    assert not router.query(question).cached
 
 
 def test_model_writes_the_answer_and_its_citations_are_checked(make):
     llm = FakeLLM(["A cat sleeps sixteen hours a day [1]. It also flies to Mars [9]."])
-    router = make(llm=llm)
-    router.add_index("animals", documents(ANIMALS))
-    answer = router.query("How many hours does the cat sleep?")
+    router = make({"animals": documents(ANIMALS)}, llm=llm)
+    answer = router.query(SLEEP)
     assert answer.tier is Tier.PRIMARY
     assert "sixteen hours" in answer.text
     assert "[9]" not in answer.text
@@ -157,15 +144,14 @@ def test_model_writes_the_answer_and_its_citations_are_checked(make):
 
 
 def test_failing_model_means_an_extractive_answer_that_is_not_cached(make):
-    router = make(llm=FakeLLM([ConnectionError("down with sk-canary")]))
-    router.add_index("animals", documents(ANIMALS))
-    answer = router.query("How many hours does the cat sleep?")
+    router = make({"animals": documents(ANIMALS)}, llm=FakeLLM([ConnectionError("down with sk-canary")]))
+    answer = router.query(SLEEP)
     assert answer.tier is Tier.EXTRACTIVE
     assert "sixteen" in answer.text
     [lost] = answer.degraded
     assert (lost.step, lost.fallback) == ("synthesis.llm", "extractive")
     assert "canary" not in str(answer.to_dict())
-    assert not router.query("How many hours does the cat sleep?").cached
+    assert not router.query(SLEEP).cached
 
 
 def test_cloud_that_is_not_there_is_noted(router):
@@ -185,14 +171,11 @@ class Deaf(FakeEmbedding):
 
 def test_without_a_query_vector_words_still_find(make):
     embedding = Deaf(dimension=64)
-    router = make(embedding=embedding)
-    router.add_index("animals", documents(ANIMALS), description="Animals")
-    router.add_index("planets", documents(PLANETS), description="Planets")
+    router = make({"animals": documents(ANIMALS), "planets": documents(PLANETS)}, embedding=embedding)
     embedding.down = True
-    answer = router.query("How many hours does the cat sleep?")
+    answer = router.query(SLEEP)
     assert answer.route.index.name == "animals"
     assert "sixteen" in answer.text
-    assert answer.degraded
     assert "embedding" in {d.step for d in answer.degraded}
 
 
@@ -221,8 +204,7 @@ def test_a_failing_strategy_gives_way_to_the_next(router, monkeypatch):
 
 
 def test_round_robin_takes_turns_and_is_not_cached(make):
-    router = make(config={"selector": "round_robin"})
-    router.add_index("animals", documents(ANIMALS))
+    router = make({"animals": documents(ANIMALS)}, config={"selector": "round_robin"})
     offered = len(cards(router.index("animals")))
     names = [router.query("the cat sleeps").route.strategy.name for _ in range(2 * offered)]
     assert len(set(names)) == offered
@@ -254,8 +236,7 @@ def test_no_index_at_all(make):
 
 
 def test_an_empty_index_answers_not_found(make):
-    router = make()
-    router.add_index("one", documents({"a": "Text."}))
+    router = make({"one": documents({"a": "Text."})})
     router.remove_documents("one", ["a"])
     answer = router.query("Text?")
     assert (answer.tier, answer.nodes) == (Tier.NONE, ())
@@ -281,11 +262,8 @@ def test_a_missing_path_leaves_no_index_behind(make, tmp_path):
 def test_another_embedding_model_is_a_clear_error(router, make):
     router.close()
 
-    class Other(FakeEmbedding):
-        pass
-
     with pytest.raises(EmbeddingMismatchError, match="FakeEmbedding"):
-        make(embedding=Other(dimension=64)).query("cat")
+        make(embedding=Deaf(dimension=64)).query("cat")
 
 
 def test_construction_touches_nothing(tmp_path):
@@ -310,7 +288,7 @@ def test_router_can_be_used_again_after_close(router):
 
 
 async def test_async_twins_equal_the_sync_ones(router):
-    question = "How many hours does the cat sleep?"
+    question = SLEEP
     decision = await router.aroute(question)
     assert decision.index.name == router.route(question).index.name
     assert (await router.aquery(question)).text == router.query(question).text
@@ -322,16 +300,13 @@ async def test_deadline_inside_a_sync_retriever_is_kept(router, monkeypatch):
     release = threading.Event()
     adapter = router.resources.adapter(router.index("animals"), Strategy.VECTOR)
     monkeypatch.setattr(adapter, "search", lambda _request: release.wait(10))
-    start = time.monotonic()
-    with pytest.raises(DeadlineExceededError):
+    with within(5), pytest.raises(DeadlineExceededError):
         await router.aretrieve("cat", index="animals", strategy="vector", budget=Budget(max_ms=200))
-    assert time.monotonic() - start < 0.7
     release.set()
 
 
 def test_answers_draw_themselves_escaped(make):
-    router = make()
-    router.add_index("x", documents({"<b>": "The <script>alert(1)</script> tag is dangerous in pages."}))
+    router = make({"x": documents({"<b>": "The <script>alert(1)</script> tag is dangerous in pages."})})
     drawn = router.query("Which script tag is dangerous in pages?")._repr_html_()
     assert "<script>" not in drawn
     assert "&lt;script&gt;" in drawn
@@ -341,35 +316,26 @@ def test_a_damaged_index_does_not_take_the_others_down(router):
     place = router.index("planets").folder
     router.close()
     (place / "manifest.json").write_text("{")
-    answer = router.query("How many hours does the cat sleep?")
+    answer = router.query(SLEEP)
     assert "sixteen" in answer.text
     [lost] = answer.degraded
     assert (lost.step, lost.fallback) == ("index.planets", "the other indexes")
-    assert not router.query("How many hours does the cat sleep?", index="animals").degraded
+    assert not router.query(SLEEP, index="animals").degraded
     with pytest.raises(StoreDamagedError):
         router.query("Mars", index="planets")
     router.remove_index("planets")
-    assert not router.query("How many hours does the cat sleep?").degraded
-
-
-def sections(count):
-    text = "# Guide\n\n" + "".join(
-        f"## Part {i}\n\nPart {i} is about subject{i} and nothing else.\n\n" for i in range(count)
-    )
-    return [Document(text=text, doc_id="guide", metadata={"title": "Guide"})]
+    assert not router.query(SLEEP).degraded
 
 
 def test_boosted_keywords_come_first(make):
-    router = make(config={"boost_keywords": "Phobos=1.0", "top_k": 2})
-    router.add_index(
-        "planets", documents({**PLANETS, "phobos": "Phobos is small.", "moons": "Moons and moons and moons."})
-    )
+    texts = {**PLANETS, "phobos": "Phobos is small.", "moons": "Moons and moons and moons."}
+    router = make({"planets": documents(texts)}, config={"boost_keywords": "Phobos=1.0", "top_k": 2})
     assert router.retrieve("moons or Phobos", strategy="vector").nodes[0].node.ref_doc_id in {"phobos", "mars"}
 
 
 def test_adaptive_top_k_leaves_the_callers_number_alone(make):
-    router = make(config={"adaptive_top_k": True, "top_k": 4})
-    router.add_index("animals", documents({f"d{i}": f"The cat number {i} sleeps." for i in range(20)}))
+    cats = documents({f"d{i}": f"The cat number {i} sleeps." for i in range(20)})
+    router = make({"animals": cats}, config={"adaptive_top_k": True, "top_k": 4})
     assert len(router.retrieve("cat", strategy="vector", top_k=7).nodes) == 7
     simple = router.retrieve("cat", strategy="vector")
     assert 1 <= len(simple.nodes) <= 4
@@ -377,8 +343,8 @@ def test_adaptive_top_k_leaves_the_callers_number_alone(make):
 
 
 def test_reranking_by_a_model_and_its_failure(make):
-    router = make(llm=FakeLLM([ConnectionError("down")]), config={"reranker": "llm"})
-    router.add_index("animals", documents(ANIMALS))
+    failing = FakeLLM([ConnectionError("down")])
+    router = make({"animals": documents(ANIMALS)}, llm=failing, config={"reranker": "llm"})
     retrieval = router.retrieve("the cat sleeps", strategy="vector")
     assert retrieval.nodes[0].node.ref_doc_id == "cats"
     assert "postprocess.rerank" in {d.step for d in retrieval.degraded}
@@ -386,18 +352,14 @@ def test_reranking_by_a_model_and_its_failure(make):
         make(config={"reranker": "llm"})
 
 
-@pytest.mark.parametrize(
-    "strategy", ["vector", "hybrid", "metadata", "planner", "summary", "recursive", "chunk_decoupling"]
-)
+@pytest.mark.parametrize("strategy", [strategy.value for strategy in Strategy])
 def test_a_filter_that_nothing_satisfies_makes_no_vector_query(router, strategy, monkeypatch):
     index = router.index("animals")
     router.retrieve("the cat", index="animals", strategy=strategy)
     asked = []
     monkeypatch.setattr(type(index.vector_store), "query", lambda _store, query, **_: asked.append(query))
-    nothing = MetadataFilters(filters=[MetadataFilter(key="kind", value="mineral")])
-    retrieval = router.retrieve("the cat", index="animals", strategy=strategy, filters=nothing)
-    assert retrieval.nodes == ()
-    assert asked == []
+    found = router.retrieve("the cat", index="animals", strategy=strategy, filters=where("kind", "mineral"))
+    assert (found.nodes, asked) == ((), [])
 
 
 def test_an_empty_filter_restricts_nothing(router):
@@ -407,31 +369,11 @@ def test_an_empty_filter_restricts_nothing(router):
 
 
 @pytest.mark.parametrize(
-    ("settings", "strategy"),
-    [
-        ({}, "hybrid"),
-        ({"fusion": "rrf"}, "vector"),
-        ({"selector": "heuristic"}, "vector"),
-    ],
+    ("settings", "strategy"), [({}, "hybrid"), ({"fusion": "rrf"}, "vector"), ({"selector": "heuristic"}, "vector")]
 )
-def test_plain_questions_start_from_calibrated_hybrid_search(tmp_path, settings, strategy):
-    config = RouterConfig(data_dir=tmp_path / "data", **settings)
-    with AgenticRouter(config, embedding=FakeEmbedding(dimension=32)) as router:
-        router.add_index("mixed", [Document(text="Mars has two moons.", doc_id="mars")])
-        assert router.route("how many moons are there").strategy.name == strategy
-
-
-@pytest.fixture
-def refused(tmp_path):
-    """Returns what making a router with some settings says."""
-
-    def make(**settings):
-        config = RouterConfig(data_dir=tmp_path / "data", query_log="none", **settings)
-        with pytest.raises(ConfigError) as caught:
-            AgenticRouter(config, embedding=FakeEmbedding(dimension=8)).close()
-        return str(caught.value)
-
-    return make
+def test_plain_questions_start_from_calibrated_hybrid_search(make, settings, strategy):
+    router = make({"mixed": [Document(text="Mars has two moons.", doc_id="mars")]}, config=settings)
+    assert router.route("how many moons are there").strategy.name == strategy
 
 
 @pytest.mark.parametrize(
@@ -446,5 +388,6 @@ def refused(tmp_path):
         ("domain_terms", "homologation | ; |"),
     ],
 )
-def test_a_list_that_cannot_be_read_is_told_by_its_setting(refused, setting, value):
-    assert setting in refused(**{setting: value})
+def test_a_list_that_cannot_be_read_is_told_by_its_setting(make, setting, value):
+    with pytest.raises(ConfigError, match=setting):
+        make(config={setting: value})

@@ -7,12 +7,12 @@ import time
 from functools import partial
 
 import pytest
-from fault_material import COMPLEX, OLLAMA_FAULTS, OPENROUTER_FAULTS, body, mode, status
+from fault_material import COMPLEX, LATE_S, OLLAMA_FAULTS, OPENROUTER_FAULTS, all_down, body, mode, status
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from model_servers import chat, stream_body
 from redis_servers import free_port
 from small_indexes import GOOD, QUESTION, documents
-from waiting import wait_until
+from waiting import wait_until, within
 
 from agentic_retriever import Budget
 from agentic_retriever.errors import ConfigError, StreamBrokenError
@@ -20,39 +20,55 @@ from agentic_retriever.llm import TieredClient
 from agentic_retriever.routing import AutoClassifier, AutoSelector
 from agentic_retriever.schema import Complexity, Tier
 
-LATE_S = 0.5
-"""How much later than its deadline a query may come back, in seconds."""
-
 
 def failures(answer):
     return [(a.tier, a.failure.name.lower() if a.failure else None) for a in answer.attempts]
 
 
 def timed(router, question=QUESTION, **wishes):
-    started = time.monotonic()
-    answer = router.query(question, **wishes)
-    assert time.monotonic() - started <= router.config.deadline_s + LATE_S
+    with within(router.config.deadline_s + LATE_S):
+        return router.query(question, **wishes)
+
+
+def deadline(kind):
+    """Little time for what hangs; what fails at once may take as long as a busy machine needs."""
+    return {"deadline_s": 2.0} if kind in {"hang", "drip", "stall"} else {}
+
+
+async def asked(router, way):
+    """Ask in one of the four ways; a stream shows what its answer holds."""
+    if way.endswith("query"):
+        return router.query(QUESTION) if way == "query" else await router.aquery(QUESTION)
+    shown = []
+    answer = await read_into(shown, router, way)
+    assert "".join(shown) == answer.text
     return answer
 
 
-def all_down(ollama, cloud, fault):
-    ollama.healthy.clear()
-    cloud.healthy.clear()
-    fault(ollama)
-    fault(cloud)
+async def read_into(shown, router, way):
+    """Keep what was shown although the stream may end with an error."""
+    if way == "astream":
+        stream = router.astream(QUESTION)
+        async for piece in stream:
+            shown.append(piece)
+    else:
+        stream = router.stream(QUESTION)
+        for piece in stream:
+            shown.append(piece)
+    return stream.answer
 
 
 @pytest.mark.parametrize("fault", OLLAMA_FAULTS)
 def test_cloud_answers_when_the_primary_fails(make_tiers, ollama, cloud, fault):
     set_up, kind = OLLAMA_FAULTS[fault]
     set_up(ollama)
-    router = make_tiers(deadline_s=1.2)
+    router = make_tiers(**deadline(fault))
     answer = timed(router)
     assert answer.text == GOOD
     assert (answer.tier, answer.citations[0].doc_id) == (Tier.CLOUD, "cats")
     assert failures(answer) == [(Tier.PRIMARY, kind), (Tier.CLOUD, None)]
     for attempt in answer.attempts:
-        assert 0 < attempt.seconds <= 1.2 + LATE_S
+        assert 0 < attempt.seconds <= router.config.deadline_s + LATE_S
     assert answer.attempts[0].requests == len(ollama.requests) <= 3
     assert answer.usage.llm_calls == 2
     assert answer.to_dict()["attempts"][0]["failure"] == kind
@@ -64,7 +80,7 @@ def test_primary_answers_when_the_wanted_cloud_fails(make_tiers, ollama, cloud, 
     cloud.healthy.clear()
     set_up(cloud)
     ollama.reply(chat("ollama", GOOD))
-    answer = timed(make_tiers(deadline_s=1.2), force_cloud=True)
+    answer = timed(make_tiers(**deadline(fault)), force_cloud=True)
     assert (answer.text, answer.tier) == (GOOD, Tier.PRIMARY)
     assert failures(answer) == [(Tier.CLOUD, kind), (Tier.PRIMARY, None)]
     assert "synthesis.cloud" in [lost.step for lost in answer.degraded]
@@ -93,31 +109,15 @@ def test_refused_connections(make_tiers, cloud):
         *((fault, way) for fault in ("hang", "drip", "401") for way in ("aquery", "stream", "astream")),
     ],
 )
-def test_extract_when_every_tier_is_down(make_tiers, ollama, cloud, fault, way):
+async def test_extract_when_every_tier_is_down(make_tiers, ollama, cloud, fault, way):
     faults = {"401": status(401), "500": status(500), "html": body(b"<html>")}
     faults |= {"hang": mode("hang"), "drip": mode("drip", b" " * 500), "refused": status(500)}
     all_down(ollama, cloud, faults[fault])
     dead = f"http://127.0.0.1:{free_port()}"
-    changes = {"ollama_base_url": dead, "openrouter_base_url": dead} if fault == "refused" else {}
-    router = make_tiers(deadline_s=0.8, **changes)
-
-    async def streamed():
-        stream = router.astream(QUESTION)
-        return "".join([piece async for piece in stream]), stream.answer
-
-    started = time.monotonic()
-    if way == "query":
-        answer = router.query(QUESTION)
-    elif way == "aquery":
-        answer = asyncio.run(router.aquery(QUESTION))
-    elif way == "stream":
-        stream = router.stream(QUESTION)
-        assert "".join(stream) == stream.answer.text
-        answer = stream.answer
-    else:
-        text, answer = asyncio.run(streamed())
-        assert text == answer.text
-    assert time.monotonic() - started <= 0.8 + LATE_S
+    changes = {"ollama_base_url": dead, "openrouter_base_url": dead} if fault == "refused" else deadline(fault)
+    router = make_tiers(**changes)
+    with within(router.config.deadline_s + LATE_S):
+        answer = await asked(router, way)
     assert answer.tier is Tier.EXTRACTIVE
     assert "sixteen hours" in answer.text
     assert [a.tier for a in answer.attempts] == [Tier.PRIMARY, Tier.CLOUD, Tier.SMALL]
@@ -128,14 +128,11 @@ def test_extract_when_every_tier_is_down(make_tiers, ollama, cloud, fault, way):
     assert router.cache.stats().entries == 0
 
 
-def test_followers_of_a_late_answer_get_it_too(make_tiers, ollama, cloud):
+async def test_followers_of_a_late_answer_get_it_too(make_tiers, ollama, cloud):
     all_down(ollama, cloud, mode("hang"))
-    router = make_tiers(deadline_s=1.0)
-
-    async def ask():
-        return await asyncio.gather(*(router.aquery(QUESTION) for _ in range(5)))
-
-    assert [answer.tier for answer in asyncio.run(ask())] == [Tier.EXTRACTIVE] * 5
+    router = make_tiers(deadline_s=2.0)
+    answers = await asyncio.gather(*(router.aquery(QUESTION) for _ in range(5)))
+    assert [answer.tier for answer in answers] == [Tier.EXTRACTIVE] * 5
 
 
 def test_recovery_is_seen_with_the_first_query_after_the_cooldown(make_tiers, ollama, cloud, endpoints):
@@ -209,11 +206,10 @@ STREAM_FAULTS = {
 @pytest.mark.parametrize("fault", STREAM_FAULTS)
 def test_stream_changes_the_tier_silently_before_the_first_word(make_tiers, ollama, fault):
     STREAM_FAULTS[fault](ollama)
-    router = make_tiers(deadline_s=1.2)
-    started = time.monotonic()
+    router = make_tiers(**deadline(fault))
     stream = router.stream(QUESTION)
-    pieces = list(stream)
-    assert time.monotonic() - started <= 1.2 + LATE_S
+    with within(router.config.deadline_s + LATE_S):
+        pieces = list(stream)
     if fault == "thoughts only":  # the call had begun, so extraction takes over
         assert stream.answer.tier in {Tier.CLOUD, Tier.EXTRACTIVE}
     else:
@@ -233,34 +229,17 @@ BREAKS = {
 
 @pytest.mark.parametrize("fault", BREAKS)
 @pytest.mark.parametrize("way", ["stream", "astream"])
-def test_stream_that_breaks_off_is_told_and_never_spliced(make_tiers, ollama, cloud, fault, way):
+async def test_stream_that_breaks_off_is_told_and_never_spliced(make_tiers, ollama, cloud, fault, way):
     BREAKS[fault](ollama)
-    router = make_tiers(deadline_s=1.2)
-    shown = []
-    started = time.monotonic()
-    with pytest.raises(StreamBrokenError) as caught:
-        read_into(shown, router, way)
-    assert time.monotonic() - started <= 1.2 + LATE_S
+    router, shown = make_tiers(**deadline(fault)), []
+    with within(router.config.deadline_s + LATE_S), pytest.raises(StreamBrokenError) as caught:
+        await read_into(shown, router, way)
     text = "".join(shown)
     assert text.startswith("The cat sleeps")
     assert caught.value.text.startswith(text.rstrip())
     assert [a.tier for a in caught.value.attempts] == [Tier.PRIMARY]
     assert not cloud.requests
     assert router.cache.stats().entries == 0
-
-
-def read_into(shown, router, way):
-    """Keep what was shown although the stream ends with an error."""
-
-    async def read():
-        async for piece in router.astream(QUESTION):
-            shown.append(piece)
-
-    if way == "astream":
-        asyncio.run(read())
-    else:
-        for piece in router.stream(QUESTION):
-            shown.append(piece)
 
 
 def test_stream_without_its_end_is_marked_and_not_cached(make_tiers, ollama):
@@ -315,13 +294,8 @@ def test_without_calls_the_answer_is_an_extract(make_tiers, ollama, cloud):
 @pytest.mark.parametrize("calls", [1, 2])
 def test_no_more_models_are_asked_than_the_budget_allows(make_tiers, ollama, cloud, calls, way):
     all_down(ollama, cloud, status(404))
-    router = make_tiers()
-    budget = Budget(max_llm_calls=calls)
-    if way == "query":
-        answer = timed(router, budget=budget)
-    else:
-        stream = router.stream(QUESTION, budget=budget)
-        answer = stream.finish()
+    router, budget = make_tiers(), Budget(max_llm_calls=calls)
+    answer = timed(router, budget=budget) if way == "query" else router.stream(QUESTION, budget=budget).finish()
     assert answer.tier is Tier.EXTRACTIVE
     assert answer.usage.llm_calls <= calls
     assert len(ollama.requests) + len(cloud.requests) <= calls
@@ -339,7 +313,7 @@ def test_routing_and_answer_share_the_calls(make_tiers, ollama, monkeypatch):
 
 def test_many_long_nodes_take_one_call_and_what_was_left_out_is_told(make_tiers, ollama, tmp_path):
     ollama.reply(chat("ollama", "Rule 3 sets the limit to 3 metres. [1]"))
-    router = make_tiers(top_k=50, deadline_s=20.0, data_dir=tmp_path / "data")
+    router = make_tiers(top_k=50, data_dir=tmp_path / "data")
     long = {f"note{n}": f"Note {n} is of something else, number {n * 7}, altogether. " * 50 for n in range(49)}
     long["rule3"] = "Rule 3 sets the limit to 3 metres. " * 70
     router.add_index("rules", documents(long), description="Rules on limits")

@@ -6,10 +6,12 @@ import logging
 
 import pytest
 from fault_material import COMPLEX
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from small_indexes import ANIMALS, GOOD, PLANETS, QUESTION, documents
 
-from agentic_retriever import AgenticRouter, RouterConfig
+from agentic_retriever import AgenticRouter, RouteDecision, RouterConfig, Strategy
 from agentic_retriever.errors import AgenticRetrieverError, FilterError, InvalidQueryError
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
@@ -48,19 +50,18 @@ def test_a_filter_without_bounds_is_refused(make_router, filters):
         make_router().query(QUESTION, filters=filters)
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "[" + ",".join(f'"How long does animal {n} sleep?"' for n in range(10_000)) + "]",
-        "\n".join(f"{n}. How long does animal {n} sleep?" for n in range(1, 10_000)),
-        "[" * 100_000,
-        "x" * 1_000_000,
-        "[]",
-        '[{"tool": "shell", "arguments": "rm"}, {"index": "../../etc", "filters": {"a": 1}}]',
-        "",
-    ],
-    ids=["many", "lines", "deep", "huge", "empty", "tools", "blank"],
-)
+PLANS = {
+    "many": "[" + ",".join(f'"How long does animal {n} sleep?"' for n in range(10_000)) + "]",
+    "lines": "\n".join(f"{n}. How long does animal {n} sleep?" for n in range(1, 10_000)),
+    "deep": "[" * 100_000,
+    "huge": "x" * 1_000_000,
+    "empty": "[]",
+    "tools": '[{"tool": "shell", "arguments": "rm"}, {"index": "../../etc", "filters": {"a": 1}}]',
+    "blank": "",
+}
+
+
+@pytest.mark.parametrize("reply", PLANS.values(), ids=PLANS)
 def test_whatever_a_model_plans_the_question_is_searched_with_a_few_parts(make_router, reply):
     llm = FakeLLM(lambda prompt: reply)
     router = make_router(model=llm)
@@ -101,22 +102,17 @@ ORDER = (
 
 
 @pytest.fixture
-def make(tmp_path):
+def make(make_router, tmp_path):
     """Makes routers over two indexes, the first with or without the text that gives orders."""
-    made = []
 
     def router(model, *, injected, **changes):
-        folder = tmp_path / f"data{len(made)}"
-        config = RouterConfig(data_dir=folder, query_log="none", cache_max_entries=0, **changes)
-        made.append(AgenticRouter(config, embedding=FakeEmbedding(dimension=64), llm=model))
+        made = make_router(model=model, data_dir=tmp_path / str(injected), cache_max_entries=0, **changes)
         cats = ORDER if injected else ANIMALS["cats"]
-        made[-1].add_index("animals", documents(ANIMALS | {"cats": cats}), description="Animals and how they live")
-        made[-1].add_index("planets", documents(PLANETS), description="Planets and their moons")
-        return made[-1]
+        made.add_index("animals", documents(ANIMALS | {"cats": cats}), description="Animals and how they live")
+        made.add_index("planets", documents(PLANETS), description="Planets and their moons")
+        return made
 
-    yield router
-    for one in made:
-        one.close()
+    return router
 
 
 def reply(prompt):
@@ -147,3 +143,42 @@ def test_orders_in_a_text_change_nothing_but_the_text(make, strategy):
         assert {scored.node.ref_doc_id for scored in answer.nodes} <= set(ANIMALS)
     assert ordered.understood == plain.understood
     assert [step.step for step in ordered.degraded] == [step.step for step in plain.degraded]
+
+
+MODES = [("profile", "heuristic"), ("embedding", "round_robin"), ("llm", "llm"), ("llm", "llm_word"), ("auto", "auto")]
+
+texts = st.text(st.characters(exclude_categories=()), min_size=1, max_size=300)
+pieces = st.sampled_from(
+    ["<think>", "</think>", "{", "}", "[", "]", '"strategy"', '"choice": 0', "planets", "hybrid", "STRATEGY: planner",
+     "-1", "CONFIDENCE: 1e400", "```json", "\x00", "\ud800", "ราคา", "¿", "CONFIDENCE: NaN", ":", ",", "'", "nan"]
+)  # fmt: skip
+replies = st.one_of(texts, st.lists(pieces, max_size=12).map(" ".join))
+
+
+@pytest.fixture(scope="module", params=MODES, ids="-".join)
+def routed(request, small_store):
+    """A router, and the list whose last entry its model replies."""
+    classifier, selector = request.param
+    config = RouterConfig(data_dir=small_store, query_log="none", classifier=classifier, selector=selector)
+    said = []
+    model = FakeLLM(lambda _prompt: said[-1])
+    with AgenticRouter(config, embedding=FakeEmbedding(dimension=64), llm=model) as router:
+        yield router, said
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(query=texts.filter(str.strip), reply=replies)
+def test_route_never_raises_and_chooses_what_is_there(routed, query, reply):
+    router, said = routed
+    said.append(reply)
+    decision = router.route(query)
+    assert set(decision.index.names) <= set(router.index_names())
+    assert decision.strategy.name in {strategy.value for strategy in Strategy}
+    for stage in (decision.index, decision.strategy):
+        assert 0 <= stage.confidence <= 1
+        assert 0 <= stage.margin <= 1
+        assert sum(stage.scores.values()) == pytest.approx(1)
+        assert next(iter(stage.scores)) == stage.name
+    assert 0 <= decision.complexity_score <= 1
+    assert not decision.diff(RouteDecision.from_dict(decision.to_dict()))
+    str(router.explanation(decision))

@@ -15,20 +15,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fault_material import mode
+from fault_material import LATE_S, PLAIN, all_down, mode
 from llama_index.core.instrumentation.span import SimpleSpan
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index_instrumentation import root_dispatcher
 from model_servers import chat, stream_body
 from redis_servers import free_port, hang, misbehaving
 from small_indexes import GOOD, QUESTION, documents
-from waiting import wait_until
+from waiting import wait_until, within
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, OverloadedError
 from agentic_retriever.schema import Tier
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
+MARS = "How many moons does Mars have?"
 WORDS = [
     "amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath",
     "inlet", "jetty", "knoll", "ledge", "marsh", "notch", "oasis", "plain",
@@ -89,13 +90,33 @@ def target(entry):
         return ""
 
 
+def resident_kb():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+class Held:
+    """The threads, sockets and memory that this process held at a moment."""
+
+    def __init__(self):
+        gc.collect()
+        self.threads, self.sockets, self.memory = live_threads(), sockets(), resident_kb()
+
+    def again(self, more_threads=0, seconds=10.0):
+        """Wait until no more threads than these, and no more sockets, are held."""
+        gc.collect()
+        wait_until(lambda: live_threads() <= self.threads + more_threads, seconds)
+        wait_until(lambda: sockets() <= self.sockets, seconds)
+
+    def grown_kb(self):
+        return resident_kb() - self.memory
+
+
 linux_only = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts sockets as Linux shows them")
 
 
 def test_sixteen_threads_get_the_answers_of_one(sites):
     questions = [ask_site(n) for n in range(50)]
-    options = {"classifier": "profile", "selector": "heuristic", "cache_max_entries": 0}
-    router = sites(model=FakeLLM(scripted), workers=32, **options)
+    router = sites(model=FakeLLM(scripted), workers=32, cache_max_entries=0, **PLAIN)
     alone = [told(router.query(question)) for question in questions]
     assert {tier for _, _, tier in alone} == {Tier.PRIMARY}
 
@@ -104,10 +125,8 @@ def test_sixteen_threads_get_the_answers_of_one(sites):
         answers = [told(router.query(question)) for question in turned]
         return answers[50 - number :] + answers[: 50 - number]
 
-    started = time.monotonic()
-    with ThreadPoolExecutor(16) as pool:
+    with within(60), ThreadPoolExecutor(16) as pool:
         results = list(pool.map(work, range(16)))
-    assert time.monotonic() - started <= 60
     assert all(result == alone for result in results)
 
 
@@ -134,7 +153,7 @@ async def largest_gap(work):
 
 
 def test_hundred_tasks_do_not_hold_up_the_loop(sites):
-    router = sites(model=FakeLLM(scripted), classifier="profile", selector="heuristic")
+    router = sites(model=FakeLLM(scripted), **PLAIN)
     router.query("warm up")
 
     async def work():
@@ -157,7 +176,7 @@ def test_stampede_on_a_cold_key_asks_the_model_once(sites):
         return scripted(prompt)
 
     llm = FakeLLM(slow)
-    router = sites(model=llm, classifier="profile", selector="heuristic")
+    router = sites(model=llm, **PLAIN)
     router.query("warm up")
     llm.prompts.clear()
     question = ask_site(7)
@@ -177,53 +196,42 @@ def test_stampede_on_a_cold_key_asks_the_model_once(sites):
 
 @pytest.mark.parametrize("fault", ["hang", "drip", "stall"])
 def test_deadline_holds_for_twenty_at_once(make_tiers, ollama, cloud, fault):
-    ollama.healthy.clear()
-    cloud.healthy.clear()
+    all_down(ollama, cloud, mode("hang"))
     bodies = {"hang": b"", "drip": b" " * 500, "stall": stream_body("ollama", ["The cat sleeps "], finish=None)}
     mode(fault, bodies[fault])(ollama)
-    mode("hang")(cloud)
     router = make_tiers(deadline_s=2.0)
     router.retrieve(QUESTION)
 
     def call(number):
         started = time.monotonic()
         try:
-            if fault == "stall":
-                outcome = router.stream(f"{QUESTION} {number}").finish().tier
-            else:
-                outcome = router.query(f"{QUESTION} {number}").tier
+            question = f"{QUESTION} {number}"
+            outcome = (router.stream(question).finish() if fault == "stall" else router.query(question)).tier
         except AgenticRetrieverError as err:
             outcome = type(err).__name__
         return time.monotonic() - started, outcome
 
     with ThreadPoolExecutor(20) as pool:
         results = list(pool.map(call, range(20)))
-    assert max(seconds for seconds, _ in results) <= 2.5
+    assert max(seconds for seconds, _ in results) <= 2.0 + LATE_S
     assert {outcome for _, outcome in results} <= {Tier.EXTRACTIVE, "StreamBrokenError"}
 
 
-@pytest.mark.parametrize("number", [20])
-def test_hung_models_stop_neither_retrieval_nor_routing(make_tiers, ollama, cloud, number):
-    ollama.healthy.clear()
-    cloud.healthy.clear()
-    mode("hang")(ollama)
-    mode("hang")(cloud)
-    router = make_tiers(deadline_s=2.0)
+def test_hung_models_stop_neither_retrieval_nor_routing(make_tiers, ollama, cloud):
+    all_down(ollama, cloud, mode("hang"))
+    router = make_tiers(deadline_s=3.0)
     router.retrieve(QUESTION)
 
     async def work():
-        hung = [asyncio.create_task(router.aquery(f"{QUESTION} {n}")) for n in range(number)]
+        hung = [asyncio.create_task(router.aquery(f"{QUESTION} {n}")) for n in range(20)]
         await asyncio.to_thread(wait_until, lambda: len(ollama.requests) >= 8)
-        started = time.monotonic()
         found = await asyncio.gather(*(router.aretrieve(QUESTION) for _ in range(5)), router.aroute(QUESTION))
-        took = time.monotonic() - started
-        started = time.monotonic()
         router.retrieve(QUESTION)
-        assert time.monotonic() - started < 0.5
-        return took, found, await asyncio.gather(*hung, return_exceptions=True)
+        waiting = [task for task in hung if not task.done()]
+        return len(waiting), found, await asyncio.gather(*hung, return_exceptions=True)
 
-    took, found, outcomes = asyncio.run(work())
-    assert took < 0.5
+    waiting, found, outcomes = asyncio.run(work())
+    assert waiting  # while these hung, all the others were served
     assert all(one.nodes for one in found[:5])
     for outcome in outcomes:
         assert isinstance(outcome, DeadlineExceededError | OverloadedError) or outcome.tier is Tier.EXTRACTIVE
@@ -278,10 +286,7 @@ def test_redis_that_is_down_costs_little(make_router, server):
 
         def first_call(_attempt):
             """By how much the first call of a new router is slower."""
-            fresh = make_router(redis_url=url)
-            return timed(fresh, "How many moons does Mars have?") - timed(
-                make_router(), "How many moons does Mars have?"
-            )
+            return timed(make_router(redis_url=url), MARS) - timed(make_router(), MARS)
 
         assert best_of(3, 0.3, first_call) <= 0.3
         assert compared(router, without) <= 0.05
@@ -297,11 +302,8 @@ def timed(router, question):
 
 
 def test_warm_cache_and_overhead_are_small(sites):
-    """The bounds for any machine; the much tighter figures of a quiet one are measured by ``make bench``.
-
-    There ``benchmarks/cache.py`` holds a hit to 0.2 ms and ``benchmarks/router_overhead.py`` the overhead to 1 ms.
-    """
-    router = sites(classifier="profile", selector="heuristic")
+    """The bounds for any machine; ``make bench`` holds a quiet one to 0.2 ms for a hit and 1 ms of overhead."""
+    router = sites(**PLAIN)
     question = ask_site(3)
     router.query(question)
 
@@ -322,10 +324,6 @@ def test_warm_cache_and_overhead_are_small(sites):
     assert best_of(5, 10, overhead) <= 10
 
 
-def resident_kb():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
-
-
 @linux_only
 def test_some_hundred_queries_leave_nothing_behind(make_tiers, ollama):
     ollama.reply(chat("ollama", GOOD))
@@ -336,14 +334,11 @@ def test_some_hundred_queries_leave_nothing_behind(make_tiers, ollama):
             assert router.query(f"{QUESTION} {number}").tier is Tier.PRIMARY
 
     some(0, 100)
-    gc.collect()
-    threads, open_sockets, memory = live_threads(), sockets(), resident_kb()
+    held = Held()
     some(100, 200)
-    gc.collect()
     # The router may have started its pool for searches side by side, which stays as large as it is allowed to be.
-    wait_until(lambda: live_threads() <= threads + router.config.workers)
-    wait_until(lambda: sockets() <= open_sockets)
-    assert resident_kb() - memory <= 20_000
+    held.again(more_threads=router.config.workers)
+    assert held.grown_kb() <= 20_000
 
 
 class Counting(BaseSpanHandler[SimpleSpan]):
@@ -376,32 +371,25 @@ def test_five_thousand_queries_leave_nothing_behind(make_router, tmp_path, spans
 
     The memory may grow as much as is demanded of a quiet machine; how long it takes is no matter here.
     """
-    threads_before, sockets_before = live_threads(), sockets()
-    router = make_router(
-        cache_max_entries=50, query_log=f"sqlite:///{tmp_path / 'q.sqlite'}",
-        classifier="profile", selector="heuristic",
-    )  # fmt: skip
+    before = Held()
+    router = make_router(cache_max_entries=50, query_log=f"sqlite:///{tmp_path / 'q.sqlite'}", **PLAIN)
 
     def some(first, count):
         """Ask so many questions, of which every 25th is new, and return how many answers were in the cache."""
         return sum(router.query(f"{QUESTION} {number // 25}").cached for number in range(first, first + count))
 
     some(0, 1_500)
-    gc.collect()
-    threads, open_sockets, memory, seen = live_threads(), sockets(), resident_kb(), spans.seen
+    held, seen = Held(), spans.seen
     assert some(1_500, 5_000) == 4_800
-    gc.collect()
     # The pool for searches side by side may have grown to what it is allowed to be, which it stays.
-    wait_until(lambda: live_threads() <= threads + router.config.workers)
-    wait_until(lambda: sockets() <= open_sockets)
-    assert resident_kb() - memory <= 20_000
+    held.again(more_threads=router.config.workers)
+    assert held.grown_kb() <= 20_000
     assert router.cache.stats().entries == 50
     assert router.analytics().queries == 6_500
     assert spans.seen - seen >= 5_000
     wait_until(lambda: not spans.open_spans)
     router.close()
-    wait_until(lambda: live_threads() <= threads_before, 10)
-    wait_until(lambda: sockets() <= sockets_before, 10)
+    before.again()
 
 
 @linux_only
@@ -412,7 +400,7 @@ def test_cancelled_queries_and_abandoned_streams_leave_nothing_behind(make_tiers
     mode("hang")(cloud)
     router = make_tiers(deadline_s=1.5, llm_small="none")
     router.retrieve(QUESTION)
-    threads, open_sockets = live_threads(), sockets()
+    held = Held()
 
     async def cancelled():
         tasks = [asyncio.create_task(router.aquery(f"{QUESTION} {n}")) for n in range(100)]
@@ -440,11 +428,10 @@ def test_cancelled_queries_and_abandoned_streams_leave_nothing_behind(make_tiers
     ollama.released.set()
     cloud.released.set()
     wait_until(lambda: ollama.open_connections == cloud.open_connections == 0, 10)
-    wait_until(lambda: live_threads() <= threads + 2 * router.config.workers, 10)
-    wait_until(lambda: sockets() <= open_sockets, 10)
+    held.again(more_threads=2 * router.config.workers)
     wait_until(lambda: not spans.open_spans, 20)
     router.close()
-    wait_until(lambda: live_threads() <= threads, 10)
+    held.again()
 
 
 def test_what_waits_for_a_worker_is_not_begun_once_it_is_cancelled(make_router):
@@ -456,7 +443,7 @@ def test_what_waits_for_a_worker_is_not_begun_once_it_is_cancelled(make_router):
         return GOOD
 
     llm = FakeLLM(held)
-    router = make_router(model=llm, workers=1, classifier="profile", selector="heuristic")
+    router = make_router(model=llm, workers=1, **PLAIN)
 
     async def work():
         tasks = [asyncio.create_task(router.aquery(f"{QUESTION} {n}")) for n in range(20)]
@@ -500,46 +487,35 @@ def test_close_while_queries_run(make_tiers, ollama, cloud):
     mode("hang")(ollama)
     router = make_tiers(deadline_s=1.5)
     router.retrieve(QUESTION)
-    outcomes = []
 
     def call(number):
         try:
-            outcomes.append(router.query(f"{QUESTION} {number}").tier)
+            return router.query(f"{QUESTION} {number}").tier
         except AgenticRetrieverError as err:
-            outcomes.append(type(err).__name__)
+            return type(err).__name__
 
-    callers = [threading.Thread(target=call, args=(n,)) for n in range(6)]
-    for caller in callers:
-        caller.start()
-    wait_until(lambda: len(ollama.requests) == 6)
-    started = time.monotonic()
-    router.close()
-    router.close()
-    assert time.monotonic() - started <= 3.0
-    for caller in callers:
-        caller.join(5)
-        assert not caller.is_alive()
-    assert len(outcomes) == 6
+    with ThreadPoolExecutor(6) as pool:
+        callers = [pool.submit(call, number) for number in range(6)]
+        wait_until(lambda: len(ollama.requests) == 6)
+        with within(1.5 + LATE_S):  # what runs is let finish, within its deadline
+            router.close()
+            router.close()
+        assert all(caller.result(5) for caller in callers)
 
 
 def test_close_while_tasks_wait_for_a_model(make_tiers, ollama, cloud):
-    ollama.healthy.clear()
-    cloud.healthy.clear()
-    mode("hang")(ollama)
-    mode("hang")(cloud)
+    all_down(ollama, cloud, mode("hang"))
     router = make_tiers(deadline_s=1.5)
     router.retrieve(QUESTION)
 
     async def work():
         task = asyncio.create_task(router.aquery(QUESTION))
         await asyncio.to_thread(wait_until, lambda: ollama.requests)
-        started = time.monotonic()
-        await asyncio.to_thread(router.close)
-        took = time.monotonic() - started
-        return took, (await asyncio.gather(task, return_exceptions=True))[0]
+        with within(1.5 + LATE_S):
+            await asyncio.to_thread(router.close)
+        return (await asyncio.gather(task, return_exceptions=True))[0]
 
-    took, outcome = asyncio.run(asyncio.wait_for(work(), 20))
-    assert took <= 1.5 + 0.5  # what runs is let finish, within its deadline
+    outcome = asyncio.run(asyncio.wait_for(work(), 20))
     assert isinstance(outcome, AgenticRetrieverError) or outcome.tier is Tier.EXTRACTIVE
 
 
@@ -565,9 +541,6 @@ def test_interpreter_ends_without_a_traceback(tmp_path, make_server):
         kept = asyncio.run(main())
         print("end")
     """
-    started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
-    )
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
-    assert time.monotonic() - started < 40
