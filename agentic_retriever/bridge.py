@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import AsyncGenerator, Generator, Mapping
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, Protocol
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -13,9 +13,7 @@ from llama_index.core.base.response.schema import RESPONSE_TYPE, AsyncStreamingR
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
-from llama_index.core.vector_stores.types import MetadataFilters
 
-from agentic_retriever.filters import check_filters
 from agentic_retriever.pipeline.answers import (
     AnswerStream,
     AsyncAnswerStream,
@@ -23,8 +21,8 @@ from agentic_retriever.pipeline.answers import (
     response_metadata,
     source_nodes,
 )
-from agentic_retriever.retrievers import spec_of
-from agentic_retriever.schema import Answer, Budget, Retrieval, Strategy, check_query, check_top_k
+from agentic_retriever.pipeline.query import Pins, checked_pins
+from agentic_retriever.schema import Answer, Retrieval, check_query
 from agentic_retriever.tracing import safe_callbacks, spanned_by_base
 
 logger = logging.getLogger(__name__)
@@ -49,25 +47,6 @@ class Router(Protocol):
     async def aquery(self, query: str, *args: Any, **pins: Any) -> Answer: ...  # noqa: ANN401 - any pins
     def stream(self, query: str, *args: Any, **pins: Any) -> AnswerStream: ...  # noqa: ANN401 - any pins
     def astream(self, query: str, *args: Any, **pins: Any) -> AsyncAnswerStream: ...  # noqa: ANN401 - any pins
-
-
-class Pins(TypedDict, total=False):
-    """What a question is asked with besides its text; what is ``None`` or missing the router decides."""
-
-    index: str | None
-    strategy: str | Strategy | None
-    filters: MetadataFilters | None
-    top_k: int | None
-    budget: Budget | None
-
-
-def checked_pins(pins: Pins) -> dict[str, Any]:
-    """Return the pins with the strategy itself for its name; an error names what cannot be used."""
-    check_filters(pins.get("filters"))
-    strategy, top_k = pins.get("strategy"), pins.get("top_k")
-    if top_k is not None:
-        check_top_k(top_k)
-    return {**pins, "strategy": None if strategy is None else spec_of(strategy).strategy}
 
 
 def _checked_bundle(query: QueryType) -> QueryBundle:

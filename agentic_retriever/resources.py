@@ -9,10 +9,10 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
@@ -68,36 +68,30 @@ from agentic_retriever.threads import Workers
 
 EMBEDDING_CACHE_FILE: Final = "embeddings.sqlite"
 
-Stamp: TypeAlias = list[tuple[int, int]]
+Stamp: TypeAlias = tuple[tuple[int, int], ...]
 Measured: TypeAlias = tuple[MeasuredStrategies | None, tuple[Degradation, ...]]
 
 
-class TrainingFiles:
-    """What training left beside each index, read again when it has changed; safe to use from several threads."""
+# What training left beside each index, read again when it has changed.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[Stamp, Measured]] = {}
 
-    def stamp(self, index: Index) -> Stamp:
-        """Return what changes whenever training changes how an index is searched; of one without a folder, nothing."""
-        return [] if index.folder is None else [_last_change(path) for path in _paths(str(index.folder))]
+def training_stamp(index: Index) -> Stamp:
+    """Return what changes whenever training changes how an index is searched; of one without a folder, nothing."""
+    return () if index.folder is None else tuple(_last_change(path) for path in _paths(str(index.folder)))
 
-    def measured(self, index: Index) -> Measured:
-        """Return what a benchmark measured on an index; a file that cannot be read counts as missing and is told."""
-        folder, stamp = index.folder, self.stamp(index)
-        if folder is None or not any(map(any, stamp)):
-            return None, ()
-        with self._lock:
-            known = self._known.get(index.name)
-            if known is None or known[0] != stamp:
-                try:
-                    known = stamp, (MeasuredStrategies.load(folder), ())
-                except StoreDamagedError as err:
-                    lost = Degradation(step="stage_two.measured", reason=str(err), fallback="the signals alone")
-                    known = stamp, (None, (lost,))
-                self._known[index.name] = known
-            return known[1]
+
+def measured(index: Index) -> Measured:
+    """Return what a benchmark measured on an index; a file that cannot be read counts as missing and is told."""
+    stamp = training_stamp(index)
+    return _measured(index.folder, stamp) if index.folder is not None and any(map(any, stamp)) else (None, ())
+
+
+@lru_cache(256)
+def _measured(folder: Path, _stamp: Stamp) -> Measured:
+    try:
+        return MeasuredStrategies.load(folder), ()
+    except StoreDamagedError as err:
+        return None, (Degradation(step="stage_two.measured", reason=str(err), fallback="the signals alone"),)
 
 
 @lru_cache(1_024)
@@ -159,7 +153,6 @@ class Resources:
     ) -> None:
         self.config = config
         self.config_key = cache_key(**config.to_dict())  # all settings in short, secrets as stars
-        self.training = TrainingFiles()
         self.storage = IndexStorage.from_config(config)
         self.attached = AttachedIndexes()
         self.model = model
@@ -436,9 +429,11 @@ def register_strategy(
     Raises:
         ConfigError: If a value is none of what is allowed.
     """
+    signals = signals or {}
     _check(name, description, (cost, typical_ms))
-    spoken = _checked_signals(signals or {})
-    views = tuple(_view(view) for view in needs)
+    _check_known("signal", signals, FEATURES)
+    _check_known("view", needs, [view.value for view in View])
+    weights = {signal: _weight(signal, weight) for signal, weight in signals.items()}
 
     def decorate(adapter: A) -> A:
         given: object = adapter
@@ -449,11 +444,11 @@ def register_strategy(
             StrategySpec(
                 strategy=added,
                 description=description,
-                needs=views,
+                needs=tuple(map(View, needs)),
                 cost=cost,
                 typical_ms=typical_ms,
                 build=adapter,
-                signals=spoken,
+                signals=weights,
             )
         )
         return adapter
@@ -466,7 +461,7 @@ def unregister_strategy(name: str | Strategy) -> None:
     remove_spec(name)
 
 
-def _check(name: str, description: str, positive: tuple[float, ...]) -> None:
+def _check(name: str, description: str, positive: tuple[float, float]) -> None:
     if not _STRATEGY_NAME.fullmatch(name):
         raise ConfigError(
             f"a strategy's name must be small letters, digits and _, a letter first, 40 at most, not {name[:60]!r}"
@@ -479,17 +474,13 @@ def _check(name: str, description: str, positive: tuple[float, ...]) -> None:
         raise ConfigError(f"cost and typical_ms of strategy {name!r} must be numbers above 0, got {positive}")
 
 
-def _checked_signals(signals: Mapping[str, Any]) -> dict[str, float]:
-    for name, weight in signals.items():
-        if name not in FEATURES:
-            raise ConfigError(unknown_name("signal", name, FEATURES))
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
-            raise ConfigError(f"the weight of signal {name!r} must be a finite number, got {str(weight)[:40]!r}")
-    return {name: float(weight) for name, weight in signals.items()}
+def _check_known(kind: str, names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError(unknown_name(kind, name, known))
 
 
-def _view(view: View | str) -> View:
-    try:
-        return View(view)
-    except ValueError as err:
-        raise ConfigError(unknown_name("view", str(view), (known.value for known in View))) from err
+def _weight(name: str, weight: object) -> float:
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
+        raise ConfigError(f"the weight of signal {name!r} must be a finite number, got {str(weight)[:40]!r}")
+    return float(weight)

@@ -24,7 +24,7 @@ from llama_index.core.tools import QueryEngineTool, ToolMetadata
 from llama_index.core.vector_stores.types import MetadataFilters
 from typing_extensions import Self, Unpack
 
-from agentic_retriever.bridge import Pins, RoutedQueryEngine, RoutedRetriever, checked_pins, tool_description
+from agentic_retriever.bridge import RoutedQueryEngine, RoutedRetriever, tool_description
 from agentic_retriever.cache import SingleFlightCache, WarmReport, warm
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import VectorSource
@@ -47,7 +47,7 @@ from agentic_retriever.pipeline.answers import (
     copied_answer,
     warm_outcome,
 )
-from agentic_retriever.pipeline.query import Pipeline, Question, offer
+from agentic_retriever.pipeline.query import Pins, Pipeline, Question, checked_pins, offer
 from agentic_retriever.querylog import Analytics, open_query_log
 from agentic_retriever.redis import RedisStore
 from agentic_retriever.resources import (
@@ -56,6 +56,7 @@ from agentic_retriever.resources import (
     make_client,
     make_selector,
     make_synthesizer,
+    measured,
     writers_key,
 )
 from agentic_retriever.retrievers.refining import NodePostprocessors
@@ -398,7 +399,7 @@ class AgenticRouter:
         if name not in self.index_names():
             return Explanation(decision=decision)
         index = self.resources.index(name)
-        cards, _ = offer(index, self.resources.training.measured(index)[0], left_ms=None)
+        cards, _ = offer(index, measured(index)[0], left_ms=None)
         return Explanation(decision=decision, cards=cards)
 
     def replay(self, decision: RouteDecision | Mapping[str, Any]) -> RouteDecision:

@@ -33,6 +33,7 @@ from agentic_retriever.evaluation.peers import SILENT, Watcher
 from agentic_retriever.indices import IndexProfile, embedded_text
 from agentic_retriever.indices.profile import SAMPLE_SIZE, ProfiledNode, make_profile, sample_ids
 from agentic_retriever.ingestion import ChunkSettings, SourceDocument, chunk_document, discover, read_source
+from agentic_retriever.resources import measured
 from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS
@@ -393,7 +394,7 @@ class _Preparation:
             vector = self._embedder().embed_query(SAMPLES[name].description)
             return sample_profile(name, description_vector=vector), tuple(spec.card() for spec in REGISTRY.values())
         index = self._router.index(name)
-        return index.profile(), cards(index, measured=self._router.resources.training.measured(index)[0])
+        return index.profile(), cards(index, measured=measured(index)[0])
 
     def _embedded(self, descriptions: Mapping[str, Description]) -> dict[str, Vector]:
         """Embed the descriptions as questions, as an index does; nothing when the model is not that of the vectors."""

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,7 @@ from agentic_retriever.errors import (
     UnknownIndexError,
     unknown_name,
 )
-from agentic_retriever.filters import normalise
+from agentic_retriever.filters import check_filters, normalise
 from agentic_retriever.indices import Index, IndexProfile
 from agentic_retriever.indices.profile import MAX_TERMS, MeasuredStrategies
 from agentic_retriever.llm import TieredClient
@@ -54,8 +54,16 @@ from agentic_retriever.llm.prompts import VERSION
 from agentic_retriever.pipeline.answers import as_response, copied_answer, kept_answer, worth_keeping
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
-from agentic_retriever.resources import Resources
-from agentic_retriever.retrievers import REGISTRY, RetrievalRequest, SearchResult, cards, run_sides, source_scores
+from agentic_retriever.resources import Resources, measured, training_stamp
+from agentic_retriever.retrievers import (
+    REGISTRY,
+    RetrievalRequest,
+    SearchResult,
+    cards,
+    run_sides,
+    source_scores,
+    spec_of,
+)
 from agentic_retriever.retrievers.base import KeptNodes
 from agentic_retriever.retrievers.refining import (
     EXPANDED_KEY,
@@ -88,6 +96,7 @@ from agentic_retriever.schema import (
     Tried,
     Usage,
     View,
+    check_top_k,
 )
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, unknown_share
@@ -133,6 +142,25 @@ class Question:
         strategy = None if self.strategy is None else self.strategy.value
         pins = {"index": self.index, "strategy": strategy, "top_k": self.top_k}
         return {"query": self.query, **{name: value for name, value in pins.items() if value is not None}}
+
+
+class Pins(TypedDict, total=False):
+    """What a question is asked with besides its text; what is ``None`` or missing the router decides."""
+
+    index: str | None
+    strategy: str | Strategy | None
+    filters: MetadataFilters | None
+    top_k: int | None
+    budget: Budget | None
+
+
+def checked_pins(pins: Pins) -> dict[str, Any]:
+    """Return the pins with the strategy itself for its name; an error names what cannot be used."""
+    check_filters(pins.get("filters"))
+    strategy, top_k = pins.get("strategy"), pins.get("top_k")
+    if top_k is not None:
+        check_top_k(top_k)
+    return {**pins, "strategy": None if strategy is None else spec_of(strategy).strategy}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -319,7 +347,7 @@ class Pipeline:
             filters=normalise(question.filters),
             top_k=question.top_k,
             # With the time of creation, as an index that is removed and made again counts its versions from the start.
-            versions={one.name: [one.created, one.version, *resources.training.stamp(one)] for one in concerned},
+            versions={one.name: [one.created, one.version, *training_stamp(one)] for one in concerned},
             embedding=resources.embedding().name,
             llm=self.writers,
             prompts=VERSION,
@@ -442,8 +470,8 @@ class Pipeline:
         if pinned is not None:
             check_served(pinned, index)
             return _sure(pinned.value, "pinned", "the caller named it"), {}
-        measured, lost = self.resources.training.measured(index)
-        offered, withheld = offer(index, measured, left_ms=spending.budget_ms())
+        figures, lost = measured(index)
+        offered, withheld = offer(index, figures, left_ms=spending.budget_ms())
         if not offered:
             raise NoEligibleStrategyError(f"index {index.name!r} serves no registered strategy")
         then = run.recorded.strategy if run.recorded else None
@@ -720,13 +748,13 @@ class Pipeline:
 
 
 def offer(
-    index: Index, measured: MeasuredStrategies | None, *, left_ms: float | None
+    index: Index, figures: MeasuredStrategies | None, *, left_ms: float | None
 ) -> tuple[tuple[StrategyCard, ...], dict[str, str]]:
     """List the strategies that stage two may choose from, and why it may not choose the others.
 
     A strategy whose typical latency does not fit what the caller's budget leaves is withheld; the fastest one never is.
     """
-    served = cards(index, measured=measured)
+    served = cards(index, measured=figures)
     missing = {} if index.is_attached else _MISSING
     names = {card.strategy for card in served}
     withheld = {

@@ -16,7 +16,7 @@ from agentic_retriever.errors import ConfigError, UnknownStrategyError
 from agentic_retriever.evaluation.results import BenchOptions
 from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies, StrategyMeasure
 from agentic_retriever.pipeline.query import Question
-from agentic_retriever.resources import TrainingFiles, register_strategy, unregister_strategy
+from agentic_retriever.resources import register_strategy, training_stamp, unregister_strategy
 from agentic_retriever.retrievers import (
     FUSION_FILE,
     REGISTRY,
@@ -212,7 +212,7 @@ def install(folder, name, text):
 
 
 def stamp(folder):
-    return TrainingFiles().stamp(SimpleNamespace(folder=folder))
+    return training_stamp(SimpleNamespace(folder=folder))
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -239,15 +239,15 @@ def test_a_file_that_comes_changes_or_goes_changes_the_stamp(tmp_path, name):
 
 
 def test_an_index_without_a_folder_has_no_stamp():
-    assert stamp(None) == []
+    assert stamp(None) == ()
 
 
 def test_files_that_training_once_left_are_ignored(planets):
     index = planets.index("planets")
-    before, stamp = planets.query(QUESTION), TrainingFiles().stamp(index)
+    before, stamp = planets.query(QUESTION), training_stamp(index)
     install(index.folder, "confidence.json", "{")
     after = planets.query(QUESTION)
-    assert TrainingFiles().stamp(index) == stamp
+    assert training_stamp(index) == stamp
     assert (after.confidence, after.degraded) == (before.confidence, before.degraded)
 
 
