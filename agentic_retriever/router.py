@@ -513,8 +513,8 @@ class AgenticRouter:
     def as_retriever(self, *, callback_manager: CallbackManager | None = None, **pins: Unpack[Pins]) -> RoutedRetriever:
         """Return the router as a LlamaIndex retriever; each node tells its route in ``metadata["route"]``.
 
-        What is fixed for every question (``index``, ``strategy``, ``filters``, ``top_k``, ``budget``) is as
-        :meth:`query` takes it, and checked at once. There are no LlamaIndex callbacks by default.
+        What is fixed for every question (``index``, ``strategy``, ``filters``, ``top_k``, ``budget``) is checked at
+        once and otherwise as :meth:`query` takes it. There are no LlamaIndex callbacks by default.
         """
         return RoutedRetriever(self, pins, callback_manager=callback_manager)
 

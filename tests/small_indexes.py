@@ -23,3 +23,19 @@ def documents(texts, **metadata):
         Document(text=text, doc_id=name, metadata={"title": name, "kind": name[0], **metadata})
         for name, text in texts.items()
     ]
+
+
+async def asked(router, way, question=QUESTION, shown=None):
+    """Ask in one of the four ways, and return the answer; what a stream shows before it ends or fails is kept."""
+    if way in {"query", "aquery"}:
+        return router.query(question) if way == "query" else await router.aquery(question)
+    shown = [] if shown is None else shown
+    stream = getattr(router, way)(question)
+    if way == "stream":
+        for piece in stream:
+            shown.append(piece)
+    else:
+        async for piece in stream:
+            shown.append(piece)
+    assert "".join(shown) == stream.answer.text
+    return stream.answer

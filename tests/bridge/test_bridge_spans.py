@@ -17,7 +17,7 @@ from llama_index.core.postprocessor import LongContextReorder
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.dispatcher import instrument_tags
 from llama_index_instrumentation.span import active_span_id
-from small_indexes import GOOD
+from small_indexes import GOOD, asked
 from waiting import wait_until
 
 from agentic_retriever import tracing
@@ -44,61 +44,37 @@ def parents(spans):
     return {name: spans.above(spans.of(name)[0])[0] for name in PARENTS}
 
 
-def ask(router, way):
-    if way == "query":
-        return router.query(CAT).text
-    if way == "aquery":
-        return asyncio.run(router.aquery(CAT)).text
-    if way == "stream":
-        return router.stream(CAT).finish().text
-
-    async def read():
-        return "".join([piece async for piece in router.astream(CAT)])
-
-    return asyncio.run(read())
+WAYS = ("query", "aquery", "stream", "astream")
 
 
-@pytest.mark.parametrize("way", ["query", "aquery", "stream", "astream"])
-def test_every_stage_is_a_span_below_its_query(make_router, watch, way):
+@pytest.mark.parametrize("way", WAYS)
+async def test_every_stage_is_a_span_below_its_query_and_tells_its_events_in_order(make_router, watch, way):
     router = make_router(model=FakeLLM([GOOD]))
-    assert ask(router, way) == GOOD
+    assert (await asked(router, way)).text == GOOD
     wait_until(lambda: not watch.spans.open())
-    spans = watch.spans
+    spans, events = watch.spans, watch.events
     assert parents(spans) == PARENTS
     assert all(len(spans.of(name)) == 1 for name in (*PARENTS, "AgenticRouter.query"))
     [query] = spans.of("AgenticRouter.query")
-    assert spans.began[query] is None
-    assert spans.inputs[query] == {"query": CAT}
-    assert str(spans.ended[query]) == GOOD
+    assert (spans.began[query], spans.inputs[query], str(spans.ended[query])) == (None, {"query": CAT}, GOOD)
     assert not spans.errors
     for span_id in spans.of("FakeLLM.complete"):
-        assert "AgenticRouter.query" in spans.above(span_id)
-        assert "AgenticRouter.synthesize" in spans.above(span_id)
+        assert {"AgenticRouter.query", "AgenticRouter.synthesize"} <= set(spans.above(span_id))
     # Each model call stands below its stage although it runs in a thread of its own.
     [call, *_] = spans.of("FakeLLM.complete")
     assert spans.threads[call] is not spans.threads[query]
     assert active_span_id.get() is None
-
-
-@pytest.mark.parametrize("way", ["query", "aquery", "stream", "astream"])
-def test_events_tell_each_stage_in_order(make_router, watch, way):
-    router = make_router(model=FakeLLM([GOOD]))
-    ask(router, way)
-    wait_until(lambda: not watch.spans.open())
-    events = watch.events
     told = [e.class_name() for e in events.seen if (e.span_id or "").startswith("AgenticRouter.")]
     assert [name for name in told if not name.startswith("LLM")] == [
         "QueryStartEvent", "RouteDecisionEvent", "RetrievalStartEvent", "RetrievalEndEvent",
         "SynthesizeStartEvent", "SynthesizeEndEvent", "QueryEndEvent",
     ]  # fmt: skip
-    [decided] = events.of("RouteDecisionEvent")
+    [decided], [found], [ended] = map(events.of, ("RouteDecisionEvent", "RetrievalEndEvent", "QueryEndEvent"))
     assert json.loads(json.dumps(decided.decision)) == decided.decision
     assert RouteDecision.from_dict(decided.decision).index.name == "animals"
-    assert decided.span_id == watch.spans.of("AgenticRouter.route")[0]
+    assert decided.span_id == spans.of("AgenticRouter.route")[0]
     assert decided.model_dump()["class_name"] == "RouteDecisionEvent"
-    [found] = events.of("RetrievalEndEvent")
     assert [n.node.ref_doc_id for n in found.nodes][:1] == ["cats"]
-    [ended] = events.of("QueryEndEvent")
     assert (ended.query, str(ended.response), ended.response.metadata["tier"]) == (CAT, GOOD, "primary")
 
 
@@ -112,16 +88,15 @@ def test_a_cached_answer_is_one_span(make_router, watch):
     assert ours(watch.spans) == {"AgenticRouter.query"}
 
 
-def test_retrieval_and_routing_alone(router, watch):
+async def test_retrieval_and_routing_alone(router, watch):
     router.route(CAT)
     assert [n for n in watch.spans.names() if n.startswith("AgenticRouter.")] == ["AgenticRouter.route"]
     watch.spans.began.clear()
-    asyncio.run(router.aretrieve(CAT, strategy="hybrid", top_k=2))
+    await router.aretrieve(CAT, strategy="hybrid", top_k=2)
     [whole] = watch.spans.of("AgenticRouter.retrieve")
     assert watch.spans.inputs[whole] == {"query": CAT, "strategy": "hybrid", "top_k": 2}
-    assert watch.spans.above(watch.spans.of("HybridRetriever.search")[0]) == [
-        "AgenticRouter.search", "AgenticRouter.retrieve",
-    ]  # fmt: skip
+    [search] = watch.spans.of("HybridRetriever.search")
+    assert watch.spans.above(search) == ["AgenticRouter.search", "AgenticRouter.retrieve"]
     assert [n.node.ref_doc_id for n in watch.spans.ended[whole]][:1] == ["cats"]
 
 
@@ -149,13 +124,9 @@ def test_below_the_spans_of_llama_index_and_of_the_application(router, watch):
 def test_two_indexes_searched_side_by_side(make_router, watch):
     router = make_router(classifier=ProfileClassifier(index_margin=1.0, abstain_below=0.0))
     router.retrieve("How long does it sleep, and what are the moons?")
-    searches = [s for s in watch.spans.began if s.partition(".")[2].startswith("search-")]
-    below = [watch.spans.above(s)[0] for s in searches if not s.startswith("AgenticRouter")]
-    assert len(below) >= 2
-    assert set(below) == {"AgenticRouter.search"}
-    assert {watch.spans.inputs[s]["index"] for s in searches if not s.startswith("AgenticRouter")} == {
-        "animals", "planets",
-    }  # fmt: skip
+    searches = [s for s in watch.spans.began if ".search-" in s and not s.startswith("AgenticRouter")]
+    assert {watch.spans.above(s)[0] for s in searches} == {"AgenticRouter.search"}
+    assert {watch.spans.inputs[s]["index"] for s in searches} == {"animals", "planets"}
 
 
 def test_reranking_and_postprocessors_are_seen(make_router, watch):
@@ -170,14 +141,10 @@ def test_reranking_and_postprocessors_are_seen(make_router, watch):
     assert watch.spans.began[reorder] == refine
 
 
-def test_failures_drop_their_spans(make_router, watch, monkeypatch):
-    router = make_router()
-    with pytest.raises(LookupError):
-        router.query(CAT, index="nowhere")
-    with pytest.raises(LookupError):
-        list(router.stream(CAT, index="nowhere"))
-    with pytest.raises(LookupError):
-        router.retrieve(CAT, index="nowhere")
+def test_failures_drop_their_spans(router, watch):
+    for ask in (router.query, lambda *a, **pins: list(router.stream(*a, **pins)), router.retrieve):
+        with pytest.raises(LookupError):
+            ask(CAT, index="nowhere")
     assert not watch.spans.open()
     dropped = [span_id.partition("-")[0] for span_id in watch.spans.errors]
     assert dropped == [f"AgenticRouter.{name}" for name in ("query", "query", "route", "retrieve")]
@@ -191,7 +158,7 @@ def test_tags_of_the_application_reach_every_event(router, watch):
     assert {e.tags.get("customer") for e in watch.events.seen} == {"7"}
 
 
-def test_nothing_is_made_while_nobody_watches(router, monkeypatch, attach):
+async def test_nothing_is_made_while_nobody_watches(router, monkeypatch, attach):
     def refuse(*_args, **_kwargs):
         raise AssertionError("a span was made")
 
@@ -200,7 +167,7 @@ def test_nothing_is_made_while_nobody_watches(router, monkeypatch, attach):
     attach(NullEventHandler(), NullSpanHandler())
     router.query(CAT)
     router.stream(MARS).finish()
-    asyncio.run(router.aretrieve(MARS))
+    await router.aretrieve(MARS)
     attach(SimpleSpanHandler())
     with pytest.raises(AssertionError, match="a span was made"):
         router.query(CAT)
@@ -217,18 +184,18 @@ def test_handlers_of_our_own_dispatcher_are_called_too(router):
     assert not spans.open()
 
 
-def test_broken_handlers_change_nothing_and_are_warned_of_once(make_router, attach, caplog, monkeypatch):
+async def test_broken_handlers_change_nothing_and_are_warned_of_once(make_router, attach, caplog, monkeypatch):
     monkeypatch.setattr(tracing, "_warned_of", set())
     router = make_router(model=FakeLLM([GOOD]), cache_max_entries=0)
     good = Spans()
     attach(Broken(), BrokenSpans(), good)
     with caplog.at_level(logging.WARNING):
-        for way in ("query", "aquery", "stream", "astream"):
-            assert ask(router, way) == GOOD
+        for way in WAYS:
+            assert (await asked(router, way)).text == GOOD
         assert router.as_query_engine().query(CAT).metadata["degraded"] == []
     assert sorted(r.message for r in caplog.records if r.name == tracing.__name__) == [
-        "the handler Broken of instrumentation raised RuntimeError; queries go on, and this is told once",
-        "the handler BrokenSpans of instrumentation raised RuntimeError; queries go on, and this is told once",
+        f"the handler {name} of instrumentation raised RuntimeError; queries go on, and this is told once"
+        for name in ("Broken", "BrokenSpans")
     ]
     assert len(good.of("AgenticRouter.query")) == 5
     wait_until(lambda: not good.open())

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
-import time
 
 import pytest
 from bridge_material import CAT, MARS, synthesizer
-from llama_index.core.postprocessor import KeywordNodePostprocessor, LongContextReorder, SimilarityPostprocessor
+from llama_index.core.postprocessor import LongContextReorder, SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import Accumulate, CompactAndRefine, Refine, SimpleSummarize, TreeSummarize
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from small_indexes import GOOD
-from waiting import wait_until
+from waiting import wait_until, within
 
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.schema import Budget, Complexity, Tier
@@ -45,24 +43,19 @@ def test_postprocessors_run_in_order_on_what_was_found(make_router):
     first = Doing(what=lambda nodes: nodes[::-1])
     second = SecondDoing(what=lambda nodes: nodes[:2])
     plain = make_router().retrieve(CAT, index="animals")
-    router = make_router(postprocessors=[first, second])
-    found = router.retrieve(CAT, index="animals")
+    found = make_router(postprocessors=[first, second]).retrieve(CAT, index="animals")
     assert doc_ids(found.nodes) == doc_ids(plain.nodes)[::-1][:2]
     assert first.seen[-1] == second.seen[-1] == CAT
     assert found.degraded == ()
 
 
-def test_those_of_llama_index(make_router):
+async def test_those_of_llama_index(make_router):
     cut = make_router(postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.2)]).retrieve(CAT, index="animals")
     assert doc_ids(cut.nodes) == ["cats"]
-    words = KeywordNodePostprocessor.model_construct(required_keywords=["owl"], exclude_keywords=[], lang="en")
-    assert isinstance(words, BaseNodePostprocessor)
-    turned = make_router(postprocessors=[LongContextReorder()]).retrieve(CAT, index="animals")
-    assert sorted(doc_ids(turned.nodes)) == ["cats", "dogs", "owls"]
-    assert turned.degraded == ()
-    assert doc_ids(
-        asyncio.run(make_router(postprocessors=[LongContextReorder()]).aretrieve(CAT, index="animals")).nodes
-    )
+    router = make_router(postprocessors=[LongContextReorder()])
+    for turned in (router.retrieve(CAT, index="animals"), await router.aretrieve(CAT, index="animals")):
+        assert sorted(doc_ids(turned.nodes)) == ["cats", "dogs", "owls"]
+        assert turned.degraded == ()
 
 
 def test_the_answer_stands_on_what_they_leave(make_router):
@@ -85,11 +78,14 @@ def broken_halfway(nodes):
     raise RuntimeError("secret text")
 
 
+FAILED = "the node postprocessor Doing failed with RuntimeError; see the cause"
+
+
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        (broken, "the node postprocessor Doing failed with RuntimeError; see the cause"),
-        (broken_halfway, "the node postprocessor Doing failed with RuntimeError; see the cause"),
+        (broken, FAILED),
+        (broken_halfway, FAILED),
         (lambda nodes: None, "it must return a list of NodeWithScore, got NoneType"),
         (lambda nodes: [n.node for n in nodes], "it must return a list of NodeWithScore, got list"),
     ],
@@ -98,12 +94,10 @@ def test_one_that_fails_is_left_out_and_told(make_router, what, reason):
     plain = make_router().retrieve(CAT, index="animals")
     router = make_router(postprocessors=[Doing(what=what), SecondDoing(what=lambda nodes: nodes[:2])])
     found = router.retrieve(CAT, index="animals")
-    assert [(n.node.node_id, n.score, n.node.text) for n in found.nodes] == [
-        (n.node.node_id, n.score, n.node.text) for n in plain.nodes[:2]
-    ]
-    assert [(d.step, d.reason, d.fallback) for d in found.degraded] == [
-        ("postprocess.Doing", reason, "the nodes before it")
-    ]
+    had, kept = ([(n.node.node_id, n.score, n.node.text) for n in one.nodes] for one in (plain, found))
+    assert kept == had[:2]
+    [lost] = found.degraded
+    assert (lost.step, lost.reason, lost.fallback) == ("postprocess.Doing", reason, "the nodes before it")
     answer = router.query(CAT)
     assert answer.text == GOOD
     assert answer.degraded[0].step == "postprocess.Doing"
@@ -111,18 +105,17 @@ def test_one_that_fails_is_left_out_and_told(make_router, what, reason):
 
 
 def test_one_that_blocks_is_abandoned_in_time(make_router):
-    released = threading.Event()
-    armed = []
+    released, armed = threading.Event(), []
     router = make_router(postprocessors=[Doing(what=lambda nodes: nodes if not armed else released.wait(20) and nodes)])
     router.retrieve(CAT)
     armed.append(True)
     try:
-        started = time.monotonic()
-        answer = router.query(CAT, budget=Budget(max_ms=400))
-        assert time.monotonic() - started < 0.9
+        with within(5):
+            answer = router.query(CAT, budget=Budget(max_ms=1_000))
         assert answer.text == GOOD
-        assert [d.step for d in answer.degraded] == ["postprocess.Doing"]
-        assert "did not answer within" in answer.degraded[0].reason
+        [lost] = answer.degraded
+        assert lost.step == "postprocess.Doing"
+        assert "did not answer within" in lost.reason
     finally:
         released.set()
     wait_until(lambda: not any("Doing" in thread.name for thread in threading.enumerate()))
@@ -157,12 +150,10 @@ def test_what_is_none_is_named(make_router):
 @pytest.mark.parametrize("kind", [CompactAndRefine, Refine, TreeSummarize, SimpleSummarize, Accumulate])
 def test_any_response_synthesizer_writes_the_answer(make_router, kind, monkeypatch):
     monkeypatch.setattr("agentic_retriever.synthesis.synthesizer.MAX_PASSAGES", dict.fromkeys(Complexity, 1))
-    llm = FakeLLM(["The cat sleeps sixteen hours a day. [1]"])
-    router = make_router(synthesizer=synthesizer(llm, kind))
-    answer = router.query(CAT)
+    llm = FakeLLM([GOOD])
+    answer = make_router(synthesizer=synthesizer(llm, kind)).query(CAT)
     assert "sixteen hours a day" in answer.text
-    assert answer.tier is Tier.PRIMARY
-    assert answer.degraded == ()
+    assert (answer.tier, answer.degraded) == (Tier.PRIMARY, ())
     assert [(c.doc_id, c.quote) for c in answer.citations] == [("cats", "The cat sleeps sixteen hours a day.")]
     assert kind is Accumulate or all(check.supported for check in answer.checks)  # it writes "Response 1:" before
     assert "[1] cats" in llm.prompts[0]
@@ -178,10 +169,7 @@ def test_its_citations_are_looked_up(make_router):
     written = "The cat sleeps sixteen hours a day. The cat sleeps ninety hours a day [1]. Mars is red [9]."
     router = make_router(synthesizer=synthesizer(FakeLLM([written])))
     answer = router.query(CAT)
-    first, second, third = answer.checks
-    assert first.supported
-    assert not second.supported
-    assert not third.supported
+    assert [check.supported for check in answer.checks] == [True, False, False]
     assert answer.text.startswith("The cat sleeps sixteen hours a day. [1]")
     assert "[9]" not in answer.text
     for citation in answer.citations:
@@ -189,14 +177,14 @@ def test_its_citations_are_looked_up(make_router):
         assert source[citation.start : citation.end] == citation.quote
 
 
-def test_streamed_answers_come_whole(make_router):
+async def test_streamed_answers_come_whole(make_router):
     streaming = synthesizer(FakeLLM([GOOD]), streaming=True)
     router = make_router(synthesizer=streaming)
     stream = router.stream(CAT)
     assert list(stream) == [GOOD]
     assert stream.answer.tier is Tier.PRIMARY
     assert router.query(CAT).cached
-    assert asyncio.run(make_router(synthesizer=streaming).aquery(CAT)).text == GOOD
+    assert (await make_router(synthesizer=streaming).aquery(CAT)).text == GOOD
 
 
 @pytest.mark.parametrize("reply", [RuntimeError("secret"), "", "   "])
@@ -214,9 +202,8 @@ def test_one_that_blocks_leaves_the_extract_in_time(make_router):
     router = make_router(synthesizer=synthesizer(llm))
     router.retrieve(CAT)
     try:
-        started = time.monotonic()
-        answer = router.query(CAT, budget=Budget(max_ms=400))
-        assert time.monotonic() - started < 0.9
+        with within(5):
+            answer = router.query(CAT, budget=Budget(max_ms=1_000))
         assert (answer.text, answer.tier) == (GOOD, Tier.EXTRACTIVE)
     finally:
         released.set()
@@ -232,15 +219,12 @@ def test_budgets_hold_for_it(make_router):
     assert llm.prompts == []
 
 
-def test_nothing_found_asks_no_synthesizer(make_router):
-    llm = FakeLLM([GOOD])
+def test_nothing_found_asks_no_synthesizer_and_one_may_say_that_there_is_no_answer(make_router):
+    llm = FakeLLM(["NO_ANSWER"])
     router = make_router(synthesizer=synthesizer(llm))
     assert router.query("Why did the parliament of Norway vote on fisheries?").tier is Tier.NONE
     assert llm.prompts == []
-
-
-def test_a_synthesizer_that_says_there_is_no_answer(make_router):
-    answer = make_router(synthesizer=synthesizer(FakeLLM(["NO_ANSWER"]))).query(CAT)
+    answer = router.query(CAT)
     assert (answer.tier, answer.citations) == (Tier.NONE, ())
 
 

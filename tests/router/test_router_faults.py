@@ -11,7 +11,7 @@ from fault_material import COMPLEX, LATE_S, OLLAMA_FAULTS, OPENROUTER_FAULTS, al
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 from model_servers import chat, stream_body
 from redis_servers import free_port
-from small_indexes import GOOD, QUESTION, documents
+from small_indexes import GOOD, QUESTION, asked, documents
 from waiting import wait_until, within
 
 from agentic_retriever import Budget
@@ -33,29 +33,6 @@ def timed(router, question=QUESTION, **wishes):
 def deadline(kind):
     """Little time for what hangs; what fails at once may take as long as a busy machine needs."""
     return {"deadline_s": 2.0} if kind in {"hang", "drip", "stall"} else {}
-
-
-async def asked(router, way):
-    """Ask in one of the four ways; a stream shows what its answer holds."""
-    if way.endswith("query"):
-        return router.query(QUESTION) if way == "query" else await router.aquery(QUESTION)
-    shown = []
-    answer = await read_into(shown, router, way)
-    assert "".join(shown) == answer.text
-    return answer
-
-
-async def read_into(shown, router, way):
-    """Keep what was shown although the stream may end with an error."""
-    if way == "astream":
-        stream = router.astream(QUESTION)
-        async for piece in stream:
-            shown.append(piece)
-    else:
-        stream = router.stream(QUESTION)
-        for piece in stream:
-            shown.append(piece)
-    return stream.answer
 
 
 @pytest.mark.parametrize("fault", OLLAMA_FAULTS)
@@ -233,7 +210,7 @@ async def test_stream_that_breaks_off_is_told_and_never_spliced(make_tiers, olla
     BREAKS[fault](ollama)
     router, shown = make_tiers(**deadline(fault)), []
     with within(router.config.deadline_s + LATE_S), pytest.raises(StreamBrokenError) as caught:
-        await read_into(shown, router, way)
+        await asked(router, way, shown=shown)
     text = "".join(shown)
     assert text.startswith("The cat sleeps")
     assert caught.value.text.startswith(text.rstrip())
