@@ -67,9 +67,7 @@ from agentic_retriever.threads import DeadlineCaller, Workers
 
 T = TypeVar("T")
 
-_GRACE_S: Final = (
-    0.25  # an async call may take that much longer than its deadline: the sync side ends first and says more
-)
+_GRACE_S: Final = 0.25  # an async call may take that much longer: the sync side should end first and say more
 _MAX_STREAMS: Final = 128  # streamed answers under way at once, each read by a thread of its own
 
 
@@ -473,12 +471,23 @@ class AgenticRouter:
         pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
         return self._pipeline.answer(_question(query, force_cloud=force_cloud, **pins))
 
-    def stream(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> AnswerStream:
+    def stream(
+        self,
+        query: str,
+        *,
+        index: str | None = None,
+        strategy: str | Strategy | None = None,
+        filters: MetadataFilters | None = None,
+        top_k: int | None = None,
+        budget: Budget | None = None,
+        force_cloud: bool = False,
+    ) -> AnswerStream:
         """Answer a question piece by piece, with the finished ``answer`` behind the pieces; arguments as :meth:`query`.
 
         The model may change until the first piece is shown, never after it: a reply that breaks off then raises a
         ``StreamBrokenError`` with what was shown. Iterating raises as :meth:`query` does, otherwise.
         """
+        pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
         return AnswerStream(partial(self._pipeline.stream, _question(query, force_cloud=force_cloud, **pins)))
 
     # -- The same for event loops

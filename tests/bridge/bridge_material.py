@@ -70,11 +70,7 @@ class Spans(BaseSpanHandler[SimpleSpan]):
     def new_span(self, *args, **kwargs):
         return None
 
-    def prepare_to_exit_span(self, *args, **kwargs):
-        return None
-
-    def prepare_to_drop_span(self, *args, **kwargs):
-        return None
+    prepare_to_exit_span = prepare_to_drop_span = new_span
 
     def names(self):
         return [named(span_id) for span_id in self.began]
