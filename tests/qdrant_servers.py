@@ -15,6 +15,9 @@ from qdrant_client import QdrantClient, models
 VERSION = "1.18.2"
 
 
+DONE = {"operation_id": 1, "status": "completed"}
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
@@ -69,37 +72,27 @@ class QdrantServer:
             fault = self.faults.pop(0) if self.faults else self.always
         if fault == "hang":
             self.released.wait(20)
-            return
-        if fault == "html":
-            self._send(handler, 200, b"<html>hello</html>", "text/html")
-            return
-        if isinstance(fault, int):
-            self._send(handler, fault, json.dumps({"status": {"error": f"fault {self.key}"}}).encode())
-            return
-        if self.key and handler.headers.get("api-key") != self.key:
-            self._send(handler, 401, f"Must provide an API key, got not {self.key}".encode(), "text/plain")
-            return
-        try:
-            with self._lock:
-                result = self._answer(handler.command, unquote(parts.path), parse_qs(parts.query), body)
-        except ValueError as err:
-            status = 404 if "not found" in str(err) else 400
-            self._send(handler, status, json.dumps({"status": {"error": str(err)}}).encode())
-            return
-        if parts.path == "/":
-            self._send(handler, 200, json.dumps(result).encode())
-            return
-        answer = {"result": _plain(result), "status": "ok", "time": 0.0}
-        self._send(handler, 200, json.dumps(answer).encode())
+        elif fault == "html":
+            self._send(handler, 200, "<html>hello</html>", "text/html")
+        elif isinstance(fault, int):
+            self._send(handler, fault, {"status": {"error": f"fault {self.key}"}})
+        elif self.key and handler.headers.get("api-key") != self.key:
+            self._send(handler, 401, f"Must provide an API key, got not {self.key}", "text/plain")
+        else:
+            try:
+                with self._lock:
+                    result = self._answer(handler.command, unquote(parts.path), parse_qs(parts.query), body)
+            except ValueError as err:
+                self._send(handler, 404 if "not found" in str(err) else 400, {"status": {"error": str(err)}})
+                return
+            whole = {"result": _plain(result), "status": "ok", "time": 0.0}
+            self._send(handler, 200, result if parts.path == "/" else whole)
 
-    def _send(
-        self, handler: BaseHTTPRequestHandler, status: int, body: bytes, kind: str = "application/json"
-    ) -> None:  # fmt: skip
+    def _send(self, handler: BaseHTTPRequestHandler, status: int, answer, kind: str = "application/json") -> None:
+        body = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
         handler.send_response(status)
-        for name, value in self.headers.items():
+        for name, value in (*self.headers.items(), ("content-type", kind), ("content-length", str(len(body)))):
             handler.send_header(name, value)
-        handler.send_header("content-type", kind)
-        handler.send_header("content-length", str(len(body)))
         handler.end_headers()
         handler.wfile.write(body)
 
@@ -114,78 +107,68 @@ class QdrantServer:
         name, rest = found[1], found[2] or ""
         if method == "DELETE" and not rest:
             self.indexes.pop(name, None)
-        return _ROUTES[method, rest if not rest.startswith("/index/") else "/index/"](self, name, body, rest)
+        if rest.startswith("/index/"):
+            del self.indexes[name][rest.removeprefix("/index/")]
+            return DONE
+        kind, call = _ROUTES[method, rest]
+        return call(self, name, body if kind is None else TypeAdapter(kind).validate_python(body))
 
-    def _create(self, name, body, _rest):
-        asked = models.CreateCollection.model_validate(body)
-        return self.client.create_collection(
-            name, vectors_config=asked.vectors, sparse_vectors_config=asked.sparse_vectors
-        )
-
-    def _info(self, name, _body, _rest):
+    def _info(self, name, _asked):
         info = self.client.get_collection(name).model_dump(mode="json")
         made = self.indexes.get(name, {})
         info["payload_schema"] = {path: {"data_type": kind, "points": 0} for path, kind in made.items()}
         return info
 
-    def _upsert(self, name, body, _rest):
-        return self.client.upsert(name, models.PointsList.model_validate(body).points)
+    def _index(self, name, asked):
+        self.indexes.setdefault(name, {})[asked["field_name"]] = asked["field_schema"]
+        return DONE
 
-    def _delete(self, name, body, _rest):
-        selector = TypeAdapter(models.PointIdsList | models.FilterSelector).validate_python(body)
-        return self.client.delete(name, selector)
+    def _batch(self, name, asked):
+        return [{"points": one.points} for one in self.client.query_batch_points(name, asked)]
 
-    def _index(self, name, body, _rest):
-        self.indexes.setdefault(name, {})[body["field_name"]] = body["field_schema"]
-        return {"operation_id": 1, "status": "completed"}
-
-    def _drop_index(self, name, _body, rest):
-        del self.indexes[name][rest.removeprefix("/index/")]
-        return {"operation_id": 1, "status": "completed"}
-
-    def _query(self, name, body, _rest):
-        asked = models.QueryRequest.model_validate(body)
-        return {"points": self.client.query_batch_points(name, [asked])[0].points}
-
-    def _batch(self, name, body, _rest):
-        asked = models.QueryRequestBatch.model_validate(body)
-        return [{"points": one.points} for one in self.client.query_batch_points(name, asked.searches)]
-
-    def _scroll(self, name, body, _rest):
-        asked = models.ScrollRequest.model_validate(body)
+    def _scroll(self, name, asked):
         points, following = self.client.scroll(
             name, scroll_filter=asked.filter, limit=asked.limit or 10, offset=asked.offset,
             with_payload=asked.with_payload, with_vectors=asked.with_vector or False,
         )  # fmt: skip
         return {"points": points, "next_page_offset": following}
 
-    def _count(self, name, body, _rest):
-        asked = models.CountRequest.model_validate(body)
-        return self.client.count(name, count_filter=asked.filter)
 
-    def _retrieve(self, name, body, _rest):
-        asked = models.PointRequest.model_validate(body)
-        return self.client.retrieve(name, asked.ids, asked.with_payload, asked.with_vector or False)
-
-    def _update(self, name, body, _rest):
-        return self.client.update_vectors(name, models.UpdateVectors.model_validate(body).points)
-
-
+# What a request's body is read as, and what is done with it.
 _ROUTES = {
-    ("GET", "/exists"): lambda self, name, _b, _r: {"exists": self.client.collection_exists(name)},
-    ("GET", ""): QdrantServer._info,
-    ("PUT", ""): QdrantServer._create,
-    ("DELETE", ""): lambda self, name, _b, _r: self.client.delete_collection(name),
-    ("PUT", "/points"): QdrantServer._upsert,
-    ("POST", "/points"): QdrantServer._retrieve,
-    ("POST", "/points/delete"): QdrantServer._delete,
-    ("POST", "/points/query"): QdrantServer._query,
-    ("POST", "/points/query/batch"): QdrantServer._batch,
-    ("POST", "/points/scroll"): QdrantServer._scroll,
-    ("POST", "/points/count"): QdrantServer._count,
-    ("PUT", "/points/vectors"): QdrantServer._update,
-    ("PUT", "/index"): QdrantServer._index,
-    ("DELETE", "/index/"): QdrantServer._drop_index,
+    ("GET", "/exists"): (None, lambda self, name, _: {"exists": self.client.collection_exists(name)}),
+    ("GET", ""): (None, QdrantServer._info),
+    ("PUT", ""): (
+        models.CreateCollection,
+        lambda self, name, asked: self.client.create_collection(
+            name, vectors_config=asked.vectors, sparse_vectors_config=asked.sparse_vectors
+        ),
+    ),
+    ("DELETE", ""): (None, lambda self, name, _: self.client.delete_collection(name)),
+    ("PUT", "/points"): (models.PointsList, lambda self, name, asked: self.client.upsert(name, asked.points)),
+    ("POST", "/points"): (
+        models.PointRequest,
+        lambda self, name, asked: self.client.retrieve(name, asked.ids, asked.with_payload, asked.with_vector or False),
+    ),
+    ("POST", "/points/delete"): (
+        models.PointIdsList | models.FilterSelector,
+        lambda self, name, asked: self.client.delete(name, asked),
+    ),
+    ("POST", "/points/query"): (models.QueryRequest, lambda self, name, asked: self._batch(name, [asked])[0]),
+    ("POST", "/points/query/batch"): (
+        models.QueryRequestBatch,
+        lambda self, name, asked: self._batch(name, asked.searches),
+    ),
+    ("POST", "/points/scroll"): (models.ScrollRequest, QdrantServer._scroll),
+    ("POST", "/points/count"): (
+        models.CountRequest,
+        lambda self, name, asked: self.client.count(name, count_filter=asked.filter),
+    ),
+    ("PUT", "/points/vectors"): (
+        models.UpdateVectors,
+        lambda self, name, asked: self.client.update_vectors(name, asked.points),
+    ),
+    ("PUT", "/index"): (None, QdrantServer._index),
 }
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import pickle
+import random
 
 import pytest
+from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores.types import VectorStoreQuery
 from llama_index.vector_stores.qdrant import QdrantVectorStore
 from qdrant_client import QdrantClient, models
 from qdrant_servers import QdrantServer
 from server_tools import fresh_name, memory_link, real_link
-from store_tools import ask, in_threads, make_node, where
+from store_tools import WORDS, ask, in_threads, make_node, vector, where
 
 from agentic_retriever.config import Secret
 from agentic_retriever.errors import (
@@ -23,9 +26,11 @@ from agentic_retriever.errors import (
     StoreError,
     StoreUnreachableError,
 )
+from agentic_retriever.indices.keyword import KeywordIndex, SparseKeywordView
 from agentic_retriever.stores import node_store
 from agentic_retriever.stores.points import node_payload
 from agentic_retriever.stores.server import QdrantLink, QdrantServerVectorStore
+from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25, term_number
 from agentic_retriever.testing.store_contract import VectorStoreContract, contract_nodes
 
 CANARY = "canary-key-4711"
@@ -54,7 +59,7 @@ class TestOverHttp(VectorStoreContract):
         return QdrantServerVectorStore(self.link, fresh_name(), dimension, keywords=True)
 
 
-class TestOnServer(VectorStoreContract):
+class TestOnServer(TestOverHttp):
     @pytest.fixture(autouse=True)
     def _server(self):
         self.link, self.made = real_link(), []
@@ -64,7 +69,7 @@ class TestOnServer(VectorStoreContract):
         self.link.close()
 
     def make_store(self, tmp_path, dimension):
-        self.made.append(QdrantServerVectorStore(self.link, fresh_name(), dimension, keywords=True))
+        self.made.append(super().make_store(tmp_path, dimension))
         return self.made[-1]
 
 
@@ -86,15 +91,11 @@ def test_llama_index_reads_the_collection(store):
 
 def test_a_collection_of_the_version_before_is_read_and_added_to():
     """It had no place for words where none were searched."""
-    client = QdrantClient(":memory:")
-    vectors = {"text-dense": models.VectorParams(size=8, distance=models.Distance.COSINE)}
-    client.create_collection("c", vectors_config=vectors)
-    nodes = contract_nodes()
-    points = [
-        models.PointStruct(id=node.node_id, vector={"text-dense": node.embedding}, payload=node_payload(node))
-        for node in nodes[:20]
-    ]
-    client.upsert("c", points)
+    client, nodes = QdrantClient(":memory:"), contract_nodes()
+    client.create_collection("c", {"text-dense": models.VectorParams(size=8, distance=models.Distance.COSINE)})
+    for node in nodes[:20]:
+        point = models.PointStruct(id=node.node_id, vector={"text-dense": node.embedding}, payload=node_payload(node))
+        client.upsert("c", [point])
     with QdrantServerVectorStore(QdrantLink(client=client), "c") as store:
         assert sorted(store.node_ids()) == sorted(node.node_id for node in nodes[:20])
         store.add(nodes[20:])
@@ -213,11 +214,10 @@ def shown(err):
     return " ".join(told)
 
 
-@pytest.mark.parametrize("fault", [500, 429])
-def test_a_fault_that_passes_is_not_seen(faulty, fault):
+@pytest.mark.parametrize(("fault", "headers"), [(500, {}), (429, {"retry-after": "0"})])
+def test_a_fault_that_passes_is_not_seen(faulty, fault, headers):
     server, store = faulty
-    server.faults = [fault]
-    server.headers = {"retry-after": "0"} if fault == 429 else {}
+    server.faults, server.headers = [fault], headers
     assert store.count() == 3
 
 
@@ -248,20 +248,6 @@ def test_a_server_that_is_down(served):
     assert caught.value.__cause__ is not None
 
 
-def test_a_write_that_fails_says_how_much_is_stored(faulty, monkeypatch):
-    server, store = faulty
-    monkeypatch.setattr(QdrantServerVectorStore, "_step", 2)
-    real = server.client.upsert
-    monkeypatch.setattr(
-        server.client, "upsert", lambda *a: real(*a) if len(a[1]) < 2 else (_ for _ in ()).throw(ValueError("bad"))
-    )
-    with pytest.raises(StoreUnreachableError):
-        store.add([make_node(n) for n in range(4)])
-    monkeypatch.undo()
-    assert store.add([make_node(n) for n in range(4)])
-    assert store.count() == 4
-
-
 def test_a_write_that_is_cut_off_says_how_much_is_stored(faulty, monkeypatch):
     server, store = faulty
     monkeypatch.setattr(QdrantServerVectorStore, "_step", 2)
@@ -279,6 +265,9 @@ def test_a_write_that_is_cut_off_says_how_much_is_stored(faulty, monkeypatch):
         store.add([make_node(n) for n in range(10, 15)])
     assert isinstance(caught.value.__cause__, StoreUnreachableError)
     assert store.count() == 5
+    server._answer = answered
+    assert store.add([make_node(n) for n in range(10, 15)])
+    assert store.count() == 8
 
 
 def test_fields_are_indexed_on_the_server_and_filters_pushed_down(faulty):
@@ -312,3 +301,132 @@ def test_the_key_is_never_shown(served):
         QdrantServerVectorStore(QdrantLink(served.url, api_key=Secret("wrong")), "c").count()
     assert CANARY not in shown(caught.value)
     link.close()
+
+
+# Search by words, which ranks as the keyword index does.
+
+THAI = ["โฉนดที่ดินจังหวัดเชียงใหม่", "การโอนกรรมสิทธิ์ห้องชุด", "ภาษีธุรกิจเฉพาะและอากรแสตมป์", "หนังสือรับรองการทำประโยชน์"]
+
+
+def corpus():
+    chosen = random.Random(3)
+    texts = [" ".join(chosen.choices(WORDS, k=chosen.randint(4, 60))) for _ in range(120)]
+    return texts + THAI
+
+
+@pytest.fixture(scope="module")
+def both():
+    """The same nodes in a store with sparse vectors and in a keyword index."""
+    nodes = [
+        TextNode(id_=f"n{i:03}", text=text, embedding=vector(i), metadata={"even": str(i % 2 == 0).lower()},
+                 excluded_embed_metadata_keys=["even"])
+        for i, text in enumerate(corpus())
+    ]  # fmt: skip
+    store = QdrantServerVectorStore(memory_link(), "c", keywords=True)
+    store.add(nodes)
+    tokenizer = store.words.sparse.tokenizer
+    items = [(node.node_id, node.text) for node in nodes]
+    return store, KeywordIndex.build(items, tokenizer=tokenizer, version=1)
+
+
+def by_words(store, query, top_k):
+    return [(hit.node.node_id, hit.score) for hit in store.words.search_words(query, top_k)]
+
+
+def ndcg(ideal, found):
+    gains = dict(ideal)
+    best = sum(gain / math.log2(i + 2) for i, (_, gain) in enumerate(ideal[: len(found)]))
+    return sum(gains.get(node_id, 0.0) / math.log2(i + 2) for i, (node_id, _) in enumerate(found)) / best
+
+
+def test_scores_are_those_of_the_keyword_index(both):
+    store, index = both
+    chosen = random.Random(4)
+    for _ in range(40):
+        query = " ".join(chosen.sample(WORDS, chosen.randint(1, 4)))
+        ours, theirs = index.search(query, 10), by_words(store, query, 10)
+        # The average length was fitted on all of them here, so that only rounding is left.
+        assert dict(theirs).keys() == dict(ours).keys()
+        assert dict(theirs) == pytest.approx(dict(ours), rel=1e-4)
+
+
+@pytest.mark.parametrize("text", THAI)
+def test_thai_words_are_found_first(both, text):
+    store, index = both
+    part = text[4:14]
+    assert store.words.search_words(part, 3)[0].node.node_id == index.search(part, 1)[0][0]
+    assert store.words.search_words(part, 3)[0].node.text == text
+
+
+def test_an_average_that_is_off_hardly_changes_the_order(both):
+    store, index = both
+    texts = corpus()
+    other = QdrantServerVectorStore(
+        memory_link(), "c", keywords=True, sparse=SparseBM25.fitted(sorted(texts, key=len)[20:60])
+    )
+    other.add(store.export(None, 500)[0])
+    assert other.words.sparse.average != pytest.approx(store.words.sparse.average, rel=0.02)
+    chosen = random.Random(5)
+    for _ in range(20):
+        query = " ".join(chosen.sample(WORDS, 3))
+        assert ndcg(index.search(query, 200), by_words(other, query, 10)) > 0.95
+    other.words.revise(SparseBM25.fitted(texts))
+    query = "harbour toll"
+    assert dict(by_words(other, query, 5)) == pytest.approx(dict(index.search(query, 5)), rel=1e-4)
+
+
+def test_the_view_answers_as_the_keyword_index(both):
+    store, index = both
+    view = SparseKeywordView(store.words, 1, store.count)
+    assert index.search_nodes("river loan", 5, None) is None, "which reads no nodes"
+    assert len(view) == len(index)
+    assert [i for i, _ in view.search("river loan", 5)] == [i for i, _ in index.search("river loan", 5)]
+    allowed = {f"n{i:03}" for i in range(0, 120, 7)}
+    expected = [i for i, _ in index.search("river loan", 5, allowed=allowed)]
+    for accepted in (allowed, lambda ids: [i for i in ids if i in allowed]):
+        assert [i for i, _ in view.search("river loan", 5, allowed=accepted)] == expected
+    even = view.search_nodes("river loan", 5, where("even", "true"))
+    assert all(int(hit.node.node_id[1:]) % 2 == 0 for hit in even)
+    assert view.search("of the", 5) == view.search("", 5) == view.search("zzzz", 5) == []
+    with pytest.raises(InvalidQueryError):
+        view.search("river", 0)
+
+
+def test_terms_have_the_same_number_everywhere():
+    assert (term_number("river"), term_number("ที่ดิน")) == (0x62F4AE7E, 0xF4752683)
+
+
+def test_settings_are_kept_beside_the_index(tmp_path):
+    assert SparseBM25.load(tmp_path) is None
+    fitted = SparseBM25.fitted(corpus()[:120])
+    assert fitted.is_current
+    fitted.save(tmp_path)
+    assert SparseBM25.load(tmp_path) == fitted
+    (tmp_path / SPARSE_FILE).write_text("{", encoding="utf-8")
+    with pytest.raises(StoreDamagedError, match="index build"):
+        SparseBM25.load(tmp_path)
+    assert not SparseBM25(fitted.language, fitted.average, "other").is_current
+
+
+def test_server_fusion_is_reciprocal_rank_fusion(both):
+    store, _ = both
+    question, text = vector(900), "harbour toll"
+    sides = store.words.search_both(question, text, 50)
+
+    def fused(top_k=5, text=text, alpha=0.5, filters=None):
+        return store.words.search_fused(question, text, top_k, depth=50, alpha=alpha, rrf_k=60, filters=filters)
+
+    def merged(weights):  # by the server's formula, which divides the rank by the weight
+        scores = {}
+        for hits, weight in zip(sides, weights, strict=True):
+            for rank, hit in enumerate(hits, start=1):
+                scores[hit.node.node_id] = scores.get(hit.node.node_id, 0.0) + 1 / (60 + rank / weight)
+        return scores
+
+    usual = merged((1, 1))
+    assert [hit.score for hit in fused(10)] == pytest.approx(sorted(usual.values(), reverse=True)[:10])
+    assert all(hit.score == pytest.approx(usual[hit.node.node_id]) for hit in fused(10))
+    best = sorted(merged((1.6, 0.4)).values(), reverse=True)[:10]
+    assert [hit.score for hit in fused(10, alpha=0.8)] == pytest.approx(best)
+    assert fused(alpha=1.0) is fused(text="of the") is fused(filters=where("even", "tr", "text_match")) is None
+    assert all(int(hit.node.node_id[1:]) % 2 == 0 for hit in fused(filters=where("even", "true")))
