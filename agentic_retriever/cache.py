@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from cachetools import TLRUCache
 
@@ -30,6 +30,7 @@ from agentic_retriever.schema import Record
 
 V = TypeVar("V")
 T = TypeVar("T")
+Job: TypeAlias = Callable[[], None]
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class SingleFlightCache(Generic[V]):
     ) -> None:
         if max_entries < 0:
             raise ConfigError(f"max_entries must be 0 or more, got {max_entries}")
-        if not math.isfinite(ttl_s) or ttl_s < 0:
+        if not 0 <= ttl_s < math.inf:
             raise ConfigError(f"ttl_s must be a finite number of seconds, 0 or more, got {ttl_s}")
         if (store is None) != (codec is None):
             raise ConfigError("a cache with a store needs a codec, and a codec needs a store; pass both or neither")
@@ -156,18 +157,17 @@ class SingleFlightCache(Generic[V]):
         key: str,
         compute: Callable[[], V],
         *,
-        submit: Callable[[Callable[[], None]], object],
+        submit: Callable[[Job], object],
         keep: Callable[[V], bool] = lambda _value: True,
         timeout_s: float | None = None,
         unwanted: Callable[[], None] = lambda: None,
     ) -> tuple[V, bool]:
         """Do as :meth:`get_or_compute` without holding a thread while waiting; ``submit`` starts a worker thread.
 
-        One thread serves all tasks and threads that want one key. A task that is cancelled takes nothing from the
-        others: the computation goes on, and its result is kept. When all are cancelled, a computation that has not
-        begun never does, and one that has is told so by ``unwanted``. A thread that comes while the computation still
-        waits for a worker makes it itself, so that a pool whose workers all wait for it cannot come to a standstill.
-        ``timeout_s`` limits one's own computation, too.
+        A task that is cancelled takes nothing from the others: the computation goes on, and its result is kept. When
+        all are cancelled, a computation that has not begun never does, and one that has is told so by ``unwanted``. A
+        thread that comes while the computation still waits for a worker makes it itself, so that a pool whose workers
+        all wait for it cannot come to a standstill. ``timeout_s`` limits one's own computation, too.
         """
         ends = None if timeout_s is None else self._timer() + timeout_s
         while True:
@@ -176,7 +176,7 @@ class SingleFlightCache(Generic[V]):
                 return self._copy(flight[0]), True
             if leads:
                 flight.unwanted = unwanted
-                self._start(flight, partial(submit, partial(self._lead_in_worker, flight, compute, keep)))
+                self._start(flight, partial(self._lead_in_worker, flight, compute, keep), submit)
             try:
                 value, computed = await asyncio.wait_for(asyncio.wrap_future(flight.future), self._left(ends))
             except _AbandonedError:
@@ -242,9 +242,9 @@ class SingleFlightCache(Generic[V]):
             self._counts["shared"] += 1
             return flight, False
 
-    def _start(self, flight: _Flight[V], submit: Callable[[], object]) -> None:
+    def _start(self, flight: _Flight[V], job: Job, submit: Callable[[Job], object]) -> None:
         try:
-            submit()
+            submit(job)
         except BaseException as err:
             if self._take(flight):
                 self._fail(flight, err)
@@ -442,13 +442,11 @@ def read_questions(path: str | Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     questions: dict[str, None] = {}
     problems: list[str] = []
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if not line.strip():
-            continue
         try:
-            questions[read(line.decode("utf-8"))] = None
+            if line.strip():
+                questions[read(line.decode("utf-8"))] = None
         except ValueError as err:
-            what = "not UTF-8" if isinstance(err, UnicodeDecodeError) else str(err)
-            problems.append(f"line {number}: {what}")
+            problems.append(f"line {number}: {'not UTF-8' if isinstance(err, UnicodeDecodeError) else err}")
     return tuple(questions), tuple(problems)
 
 

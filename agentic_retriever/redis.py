@@ -146,15 +146,16 @@ class RedisLink:
         """Connect in the background, and then see whether an answer comes in the time that callers grant."""
 
         def probe() -> None:
+            answers = False
             try:
                 self._caller.call(self._client.ping, self.connect_timeout_s)
                 self._caller.call(self._client.ping, self.timeout_s)
             except Exception:  # noqa: BLE001 - whatever it is, the server does not work yet, and that has been told
                 self.close()
             else:
-                self._met = True
+                answers = self._met = True
                 logger.info("Redis at %s answers again", self.address)
-            self._breaker.leave(ticket, ok=self._met)
+            self._breaker.leave(ticket, ok=answers)
 
         try:
             threading.Thread(target=probe, name=f"Redis probe {self.address}", daemon=True).start()

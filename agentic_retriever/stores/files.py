@@ -11,15 +11,12 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from agentic_retriever.errors import StoreDamagedError, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
 
 MANIFEST = "manifest.json"
 
@@ -66,15 +63,13 @@ def read_files(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
     seals = _manifest(folder)["files"]
     files: dict[str, bytes] = {}
     for name in names:
-        data = _read(folder / name)
-        seal = seals.get(name)
-        if seal is None:
+        data = files[name] = _read(folder / name)
+        if name not in seals:
             raise _damaged(folder / MANIFEST, f"it does not list {name}")
-        if len(data) != seal["bytes"]:
-            raise _damaged(folder / name, f"it has {len(data):,} bytes, not {seal['bytes']:,}")
-        if hashlib.sha256(data).hexdigest() != seal["sha256"]:
+        if len(data) != seals[name]["bytes"]:
+            raise _damaged(folder / name, f"it has {len(data):,} bytes, not {seals[name]['bytes']:,}")
+        if hashlib.sha256(data).hexdigest() != seals[name]["sha256"]:
             raise _damaged(folder / name, "its checksum differs")
-        files[name] = data
     return files
 
 
@@ -109,8 +104,7 @@ def _damaged(path: Path, what: str) -> StoreDamagedError:
 
 
 def _sync_folder(folder: Path) -> None:
-    # Some systems (Windows) cannot open a folder; there the rename alone has to do.
-    with suppress(OSError):
+    with suppress(OSError):  # Windows cannot open a folder; there the rename alone has to do
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

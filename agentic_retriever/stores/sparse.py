@@ -23,9 +23,7 @@ from typing import Any, Final, TypeAlias
 from agentic_retriever.json_files import load_model, model_bytes, write_atomically
 from agentic_retriever.text import Tokenizer, detect_language
 
-SparseRow: TypeAlias = tuple[list[int], list[float]]
-"""Term numbers, ascending, and their weights."""
-
+SparseRow: TypeAlias = tuple[list[int], list[float]]  # term numbers, ascending, and their weights
 SPARSE_FILE: Final = "sparse.json"
 K1: Final = 1.5
 B: Final = 0.75
@@ -55,7 +53,6 @@ class SparseBM25:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Cuts texts and queries alike."""
         return Tokenizer(language=self.language)
 
     @property
@@ -64,7 +61,7 @@ class SparseBM25:
         return self.tokenizer.fingerprint == self.fingerprint
 
     def document(self, text: str) -> SparseRow:
-        """Return the vector of a text: term numbers, ascending, and their weights in (0, 1)."""
+        """Return the vector of a text; weights are in (0, 1)."""
         terms = self.tokenizer.tokens(text)
         norm = self.k1 * (1 - self.b + self.b * len(terms) / self.average)
         weights: dict[int, float] = {}
@@ -74,15 +71,11 @@ class SparseBM25:
         return _row(weights)
 
     def query(self, text: str) -> SparseRow:
-        """Return the vector of a question: term numbers, ascending, and how often each comes."""
-        counts: dict[int, float] = {}
-        for term in self.tokenizer.query_tokens(text):
-            number = term_number(term)
-            counts[number] = counts.get(number, 0.0) + 1.0
-        return _row(counts)
+        """Return the vector of a question; a weight is how often the term comes."""
+        counts = Counter(map(term_number, self.tokenizer.query_tokens(text)))
+        return _row({number: float(count) for number, count in counts.items()})
 
     def save(self, folder: Path) -> None:
-        """Write the settings beside the index."""
         write_atomically(folder / SPARSE_FILE, model_bytes(asdict(self)))
 
     @classmethod

