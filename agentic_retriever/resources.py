@@ -39,7 +39,8 @@ from agentic_retriever.errors import (
     unknown_name,
 )
 from agentic_retriever.indices import Index, IndexStorage, IngestReport, Progress, StoredIndex
-from agentic_retriever.indices.attached import attach_index, recognise
+from agentic_retriever.indices.attached.index import attach_index
+from agentic_retriever.indices.attached.sources import recognise
 from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.indices.stored_nodes import check_index_name
 from agentic_retriever.llm import ModelClient, TieredClient, build_client

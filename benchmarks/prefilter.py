@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from llama_index.core.vector_stores.types import MetadataFilters
 
-    from agentic_retriever.indices.prefilter import MetadataIndex
+    from agentic_retriever.indices.prefilter.index import MetadataIndex
     from benchmarks.harness import Options
     from benchmarks.prefilter_peers import Items, Peer
 
@@ -85,7 +85,7 @@ def make_items(count: int) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _built(items: Items) -> MetadataIndex:
-    from agentic_retriever.indices.prefilter import MetadataIndex
+    from agentic_retriever.indices.prefilter.index import MetadataIndex
 
     return MetadataIndex.build(items, version=1)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agentic_retriever.indices.prefilter import MIN_NODES
+from agentic_retriever.indices.prefilter.index import MIN_NODES
 from benchmarks.data import DIMENSION, node_batches, three_clause_filters, unit_vectors
 from benchmarks.harness import Row, Timing, measure, say, timed_row
 

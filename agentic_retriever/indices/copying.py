@@ -111,122 +111,119 @@ def copy_index(
     folder = source.folder if new_name is None else source.folder.parent / f".copy-{target}"
     copying = _Copy(storage, source, folder, target, to, progress or _Silent())
     copying.run()
-    return copying.finish() if new_name is None else copying.publish(source.folder.parent / target)
+    if new_name is None:
+        copying.finish()
+    else:
+        copying.publish(source.folder.parent / target)
+    nodes = dict(copying.state.done)
+    return CopyReport(name=target, to=to, moved=new_name is None, nodes=nodes, resumed=copying.resumed)
 
 
+@dataclass(slots=True)
 class _Copy:
-    def __init__(
-        self, storage: IndexStorage, source: StoredIndex, folder: Path, name: str, to: str, progress: CopyProgress
-    ) -> None:  # fmt: skip
-        self._storage = storage
-        self._source = source
-        self._folder = folder
-        self._name = name
-        self._progress = progress
-        self._resumed = 0
-        known = _State.load(folder)
-        self._state = known if known is not None and known.to == to else _State(to, "", source.version)
-        self._stores = self._target_stores()
+    storage: IndexStorage
+    source: StoredIndex
+    folder: Path
+    name: str
+    to: str
+    progress: CopyProgress
+    resumed: int = 0
+    state: _State = field(init=False)
+    stores: IndexStores = field(init=False)
+
+    def __post_init__(self) -> None:
+        known = _State.load(self.folder)
+        self.state = known if known is not None and known.to == self.to else _State(self.to, "", self.source.version)
+        self.stores = self._target_stores()
 
     def run(self) -> None:
         for _ in range(_PASSES):
-            if self._state.version != self._source.version:
-                self._state = _State(self._state.to, self._state.collection, self._source.version)
-            self._resumed = sum(self._state.done.values())
+            if self.state.version != self.source.version:
+                self.state = _State(self.state.to, self.state.collection, self.source.version)
+            self.resumed = sum(self.state.done.values())
             for name in COLLECTIONS:
-                if self._source.stores.exists(name):
+                if self.source.stores.exists(name):
                     self._collection(name)
-            if self._state.version == self._source.version:
+            if self.state.version == self.source.version:
                 return
-        raise IndexingError(f"index {self._source.name!r} kept changing while it was copied; add nothing meanwhile")
+        raise IndexingError(f"index {self.source.name!r} kept changing while it was copied; add nothing meanwhile")
 
-    def finish(self) -> CopyReport:
+    def finish(self) -> None:
         """Let the index live where its copy is, and drop what it had."""
-        old, manifest = self._source.stores, self._source.manifest
-        with self._source.exclusive("documents"):
-            self._storage.shut(self._name)
-            replace(manifest, store=self._state.to, collection=self._state.collection).write(self._folder)
+        old, manifest = self.source.stores, self.source.manifest
+        with self.source.exclusive("documents"):
+            self.storage.shut(self.name)
+            replace(manifest, store=self.state.to, collection=self.state.collection).write(self.folder)
         for name in COLLECTIONS:
             old.discard(name)
-        (self._folder / COPY_FILE).unlink(missing_ok=True)
-        if self._state.to == EMBEDDED:
-            (self._folder / SPARSE_FILE).unlink(missing_ok=True)
-        return self._report(moved=True)
+        (self.folder / COPY_FILE).unlink(missing_ok=True)
+        if self.state.to == EMBEDDED:
+            (self.folder / SPARSE_FILE).unlink(missing_ok=True)
 
-    def publish(self, folder: Path) -> CopyReport:
+    def publish(self, folder: Path) -> None:
         """Bring the copy's folder to its place, whole."""
-        for item in self._source.folder.iterdir():
+        for item in self.source.folder.iterdir():
             if item.name in _NOT_COPIED or item.name.startswith((CATALOG_FILE, ".")) or item.suffix == ".lock":
                 continue
             if item.is_dir():
-                shutil.copytree(item, self._folder / item.name, dirs_exist_ok=True)
+                shutil.copytree(item, self.folder / item.name, dirs_exist_ok=True)
             else:
-                shutil.copy2(item, self._folder / item.name)
+                shutil.copy2(item, self.folder / item.name)
         with (
-            closing(sqlite3.connect(self._source.folder / CATALOG_FILE)) as there,
-            closing(sqlite3.connect(self._folder / CATALOG_FILE)) as here,
+            closing(sqlite3.connect(self.source.folder / CATALOG_FILE)) as there,
+            closing(sqlite3.connect(self.folder / CATALOG_FILE)) as here,
         ):
             there.backup(here)
-        pins = replace(self._source.manifest, name=self._name, store=self._state.to, collection=self._state.collection)
-        pins.write(self._folder)
-        (self._folder / COPY_FILE).unlink(missing_ok=True)
+        pins = replace(self.source.manifest, name=self.name, store=self.state.to, collection=self.state.collection)
+        pins.write(self.folder)
+        (self.folder / COPY_FILE).unlink(missing_ok=True)
         try:
-            self._folder.rename(folder)
+            self.folder.rename(folder)
         except OSError as err:
-            raise StoreError(f"cannot rename {self._folder} to {folder}: {err.strerror or err}") from err
-        return self._report(moved=False)
-
-    def _report(self, *, moved: bool) -> CopyReport:
-        return CopyReport(
-            name=self._name, to=self._state.to, moved=moved, nodes=dict(self._state.done), resumed=self._resumed
-        )
+            raise StoreError(f"cannot rename {self.folder} to {folder}: {err.strerror or err}") from err
 
     def _target_stores(self) -> IndexStores:
         """Say where the copy goes; what a given-up copy left there is taken over or removed."""
-        if self._state.to == EMBEDDED:
-            stores = EmbeddedStores(self._folder)
-            if not (self._folder / COPY_FILE).exists():
+        if self.state.to == EMBEDDED:
+            stores = EmbeddedStores(self.folder)
+            if not (self.folder / COPY_FILE).exists():
                 for name in COLLECTIONS:
                     stores.discard(name)
-                self._state.save(self._folder)
+                self.state.save(self.folder)
             return stores
-        server = self._storage.server
+        server = self.storage.server
         if server is None:
             raise ConfigError(
                 "no Qdrant server is configured; set QDRANT_URL (setting qdrant_url), such as http://localhost:6333"
             )
-        if not self._state.collection:
-            self._state.collection = ServerStores.choose(self._folder, self._name, server).base
-            self._state.save(self._folder)
-        return ServerStores(server, self._state.collection, self._folder)
+        if not self.state.collection:
+            self.state.collection = ServerStores.choose(self.folder, self.name, server).base
+            self.state.save(self.folder)
+        return ServerStores(server, self.state.collection, self.folder)
 
     def _collection(self, name: str) -> None:
-        dimension = self._source.manifest.dimension
+        dimension = self.source.manifest.dimension
         with ExitStack() as stack:
             if name == CHUNKS:
-                there: NodeStore = self._source.vector_store
-                self._fit_words()
+                there: NodeStore = self.source.vector_store
+                if self.to == SERVER and SparseBM25.load(self.folder) is None:
+                    fitted_words(self.source).save(self.folder)
             else:
-                there = stack.enter_context(self._source.stores.open(name, dimension))
-            here = stack.enter_context(self._stores.open(name, dimension))
-            self._progress.begin(name, there.count() - self._state.done.get(name, 0))
-            while name not in self._state.finished:
-                nodes, following = there.export(self._state.marks.get(name), PAGE)
+                there = stack.enter_context(self.source.stores.open(name, dimension))
+            here = stack.enter_context(self.stores.open(name, dimension))
+            self.progress.begin(name, there.count() - self.state.done.get(name, 0))
+            while name not in self.state.finished:
+                nodes, following = there.export(self.state.marks.get(name), PAGE)
                 here.add(nodes)
-                self._state.marks[name] = following
-                self._state.done[name] = self._state.done.get(name, 0) + len(nodes)
+                self.state.marks[name] = following
+                self.state.done[name] = self.state.done.get(name, 0) + len(nodes)
                 if following is None:
-                    self._state.finished.append(name)
-                self._state.save(self._folder)
-                self._progress.advance(len(nodes))
-            _complete(there, here, f"the {name} of index {self._source.name!r}")
+                    self.state.finished.append(name)
+                self.state.save(self.folder)
+                self.progress.advance(len(nodes))
+            _complete(there, here, f"the {name} of index {self.source.name!r}")
             here.flush()
-            self._state.done[name] = here.count()
-
-    def _fit_words(self) -> None:
-        """Choose how words are weighed on the server, by as many texts as can be had."""
-        if self._state.to == SERVER and SparseBM25.load(self._folder) is None:
-            fitted_words(self._source).save(self._folder)
+            self.state.done[name] = here.count()
 
 
 def _complete(there: NodeStore, here: NodeStore, what: str) -> None:

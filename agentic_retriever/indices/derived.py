@@ -155,6 +155,10 @@ class Derivation:
     is_outdated: Callable[[Mapping[str, Any]], bool] = lambda _facts: False
     batch_nodes: int = BATCH_NODES
 
+    def differs(self, known: DocumentState | None, content_hash: str) -> bool:
+        # A document without a hash is being written; whether it is as before cannot be told.
+        return known is None or known.hash != content_hash or not content_hash or self.is_outdated(known.facts)
+
 
 class DerivedCollection(Generic[V]):
     """A view with nodes of its own; safe to use from many threads, of which one builds while the others wait."""
@@ -218,7 +222,7 @@ class DerivedCollection(Generic[V]):
                 version = self._index.version
                 state = self._known() or self._recovered()
                 if state.version != version or derivation is not None:
-                    state = self._updated(state, version, progress, derivation or self._derivation)
+                    state = self._updated(state, version, progress or SilentProgress(), derivation or self._derivation)
                 self._state = state
                 return state
             finally:
@@ -320,12 +324,27 @@ class DerivedCollection(Generic[V]):
         documents = state.documents.items()
         return ViewState(INCOMPLETE, {i: d if present.issuperset(d.ids) else d._replace(hash="") for i, d in documents})
 
-    def _updated(self, state: ViewState, version: int, progress: Progress | None, derivation: Derivation) -> ViewState:
-        update = _Update(self._index, state, self.store, derivation, progress or SilentProgress())
-        if update.changes:
+    def _updated(self, state: ViewState, version: int, progress: Progress, derivation: Derivation) -> ViewState:
+        """Make what differs between the index and the collection the same."""
+        documents = dict(state.documents)
+        wanted = {entry.doc_id: entry.content_hash for entry in self._index.catalog.documents()}
+        gone = [doc_id for doc_id in documents if doc_id not in wanted]
+        changed = [doc_id for doc_id, digest in wanted.items() if derivation.differs(documents.get(doc_id), digest)]
+        if gone or changed:
             self._state = None  # until it is whole again
-            update.run(save=self._save, check=self._check_open)
-        state = ViewState(version, update.documents)
+            for doc_id in documents.keys() & {*gone, *changed}:
+                documents[doc_id] = documents[doc_id]._replace(hash="")
+            self._save(ViewState(INCOMPLETE, documents))
+            try:
+                for doc_id in gone:
+                    self._delete(documents[doc_id].ids)
+                    del documents[doc_id]
+                self._write(documents, changed, derivation, progress)
+            except BaseException:
+                with suppress(StoreError):  # the first error is the one to tell
+                    self._save(ViewState(INCOMPLETE, documents))
+                raise
+        state = ViewState(version, documents)
         try:
             self.store.flush()
             self._save(state)
@@ -335,61 +354,29 @@ class DerivedCollection(Generic[V]):
             )
         return state
 
-
-class _Update:
-    """One run over what differs between an index and a collection derived from it."""
-
-    def __init__(
-        self, index: StoredNodes, state: ViewState, store: NodeStore, derivation: Derivation, progress: Progress
+    def _write(
+        self,
+        documents: dict[str, DocumentState],
+        changed: Sequence[str],
+        derivation: Derivation,
+        progress: Progress,
     ) -> None:
-        self.documents: dict[str, DocumentState] = dict(state.documents)
-        self._index = index
-        self._store = store
-        self._derivation = derivation
-        self._progress = progress
-        wanted = {entry.doc_id: entry.content_hash for entry in index.catalog.documents()}
-        self._gone = [doc_id for doc_id in self.documents if doc_id not in wanted]
-        self._changed = [doc_id for doc_id, content_hash in wanted.items() if self._differs(doc_id, content_hash)]
-        self.changes = len(self._gone) + len(self._changed)
-
-    def run(self, *, save: Callable[[ViewState], None], check: Callable[[], None]) -> None:
-        for doc_id in (*self._gone, *self._changed):
-            if doc_id in self.documents:
-                self.documents[doc_id] = self.documents[doc_id]._replace(hash="")
-        save(ViewState(INCOMPLETE, self.documents))
-        try:
-            for doc_id in self._gone:
-                self._delete(self.documents[doc_id].ids)
-                del self.documents[doc_id]
-            self._write(save, check)
-        except BaseException:
-            with suppress(StoreError):  # the first error is the one to tell
-                save(ViewState(INCOMPLETE, self.documents))
-            raise
-
-    def _differs(self, doc_id: str, content_hash: str) -> bool:
-        known = self.documents.get(doc_id)
-        # A document without a hash is being written; whether it is as before cannot be told.
-        is_same = known is not None and known.hash == content_hash != ""
-        return known is None or not is_same or self._derivation.is_outdated(known.facts)
-
-    def _write(self, save: Callable[[ViewState], None], check: Callable[[], None]) -> None:
         batch: dict[str, tuple[str, Derived]] = {}
         waiting = unsaved = 0
-        for doc_id in self._changed:
-            check()
+        for doc_id in changed:
+            self._check_open()
             content_hash, chunks = self._chunks(doc_id)
-            derived = self._derivation.derive(doc_id, chunks)
+            derived = derivation.derive(doc_id, chunks)
             batch[doc_id] = content_hash, derived
             waiting += len(derived[0])
-            self._progress.nodes(len(derived[0]))
-            if waiting >= self._derivation.batch_nodes:
-                self._flush(batch)
+            progress.nodes(len(derived[0]))
+            if waiting >= derivation.batch_nodes:
+                self._flush(documents, batch, progress)
                 unsaved, waiting, batch = unsaved + waiting, 0, {}
             if unsaved >= SAVED_EVERY:
-                save(ViewState(INCOMPLETE, self.documents))
+                self._save(ViewState(INCOMPLETE, documents))
                 unsaved = 0
-        self._flush(batch)
+        self._flush(documents, batch, progress)
 
     def _chunks(self, doc_id: str) -> tuple[str, list[TextNode]]:
         """Read a document's chunks in order, and the hash of its content, ``""`` while that is changing."""
@@ -404,25 +391,25 @@ class _Update:
         texts.sort(key=lambda node: (node.start_char_idx or 0, node.node_id))
         return (before.content_hash if before is not None and is_settled else ""), texts
 
-    def _flush(self, batch: Mapping[str, tuple[str, Derived]]) -> None:
+    def _flush(
+        self, documents: dict[str, DocumentState], batch: Mapping[str, tuple[str, Derived]], progress: Progress
+    ) -> None:
         """Write a batch: new nodes, removal of old ones, what is now held; each step can be done twice."""
         nodes = [node for _, (derived, _facts) in batch.values() for node in derived]
         if nodes:
-            vectors, _ = self._index.embedding.embed_passages(
-                [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes],
-                on_progress=self._progress.nodes_done,
-            )
-            self._store.add(
+            texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+            vectors, _ = self._index.embedding.embed_passages(texts, on_progress=progress.nodes_done)
+            self.store.add(
                 [node.model_copy(update={"embedding": v.tolist()}) for node, v in zip(nodes, vectors, strict=True)]
             )
         new = {node.node_id for node in nodes}
-        self._delete([i for d in batch if d in self.documents for i in self.documents[d].ids if i not in new])
+        self._delete([i for doc_id in batch if doc_id in documents for i in documents[doc_id].ids if i not in new])
         for doc_id, (content_hash, (derived, facts)) in batch.items():
-            self.documents[doc_id] = DocumentState(content_hash, [node.node_id for node in derived], facts)
+            documents[doc_id] = DocumentState(content_hash, [node.node_id for node in derived], facts)
 
     def _delete(self, node_ids: Sequence[str]) -> None:
         if node_ids:
-            self._store.delete_nodes(node_ids=list(node_ids))
+            self.store.delete_nodes(node_ids=list(node_ids))
 
 
 # The hierarchy of an index: leaves below its chunks, and where the numbered parts of its documents are.
@@ -521,8 +508,8 @@ def _place(leaf: BaseNode) -> _Place | None:
     if not isinstance(parent, RelatedNodeInfo):
         return None
     place = parent.metadata
-    start, end, siblings = (int(place.get(key, default)) for key, default in (("start", 0), ("end", 0), ("leaves", 1)))
-    return leaf.node_id, parent.node_id, start, end, max(1, siblings)
+    siblings = max(1, int(place.get("leaves", 1)))
+    return leaf.node_id, parent.node_id, int(place.get("start", 0)), int(place.get("end", 0)), siblings
 
 
 # The summaries of an index: one node a document, with its most central sentences or what a model wrote.

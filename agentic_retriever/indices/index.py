@@ -1,4 +1,4 @@
-"""What an index is to everybody who searches it or routes to it, wherever its nodes are; and one of a data directory."""
+"""What an index is to all who search it or route to it, wherever its nodes are; and one of a data directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ from agentic_retriever.indices.derived import (
     summary_derivation,
 )
 from agentic_retriever.indices.keyword import KeywordSearch, keyword_view, revise_words, server_words
-from agentic_retriever.indices.prefilter import CandidateSet, MetadataIndex, MetadataView, VectorRows, VectorRowsView
+from agentic_retriever.indices.prefilter.index import (
+    CandidateSet,
+    MetadataIndex,
+    MetadataView,
+    VectorRows,
+    VectorRowsView,
+)
 from agentic_retriever.indices.profile import IndexProfile, profile_view
 from agentic_retriever.indices.stored_nodes import StoredNodes, StoreServer
 from agentic_retriever.schema import Strategy, View
@@ -53,6 +59,10 @@ class Index(ABC):
     embedding: EmbeddingModel  # that questions to it are embedded with
     vector_store: BasePydanticVectorStore
     folder: Path | None = None  # where its files are, if it has any
+    #: Whether somebody else's code may take any time, so that searches must be given up when theirs is over.
+    may_hang: bool = False
+    #: Whether it knows what satisfies filters before anything is searched; a server checks them itself.
+    has_prefilter: bool = False
 
     @property
     @abstractmethod
@@ -103,21 +113,11 @@ class Index(ABC):
         """Tell whether a strategy that needs these views can be used now."""
         return ALWAYS_THERE.union(self.views).issuperset(needs)
 
-    @property
-    def may_hang(self) -> bool:
-        """Whether somebody else's code may take any time, so that searches must be given up when theirs is over."""
-        return False
-
     def ask(self, query: str, depth: int) -> Sequence[NodeWithScore]:  # noqa: ARG002 - for those that can
         """Ask for nodes in words, about so many."""
         raise StoreError(f"index {self.name!r} cannot be asked in words")
 
     # What makes filters fast.
-
-    @property
-    def has_prefilter(self) -> bool:
-        """Whether it knows what satisfies filters before anything is searched."""
-        return False
 
     def metadata(self) -> MetadataIndex:
         raise StoreError(f"index {self.name!r} has no prefilter")
@@ -171,6 +171,8 @@ class StoredIndex(StoredNodes, Index):
 
     def __init__(self, folder: Path, embedding: EmbeddingModel, *, server: StoreServer | None = None) -> None:
         super().__init__(folder, embedding, server)
+        self.may_hang = self.is_remote
+        self.has_prefilter = not self.is_remote
         version = self.catalog.version
         self._profile = profile_view(self)
         self._keyword = keyword_view(self, lambda: self.language)
@@ -183,15 +185,6 @@ class StoredIndex(StoredNodes, Index):
     def views(self) -> frozenset[View]:
         leaves = {View.HIERARCHY} if self._leaves.is_usable() else set()
         return ALWAYS_THERE | leaves | ({View.SUMMARY} if self._summaries.is_usable() else set())
-
-    @property
-    def may_hang(self) -> bool:
-        return self.is_remote
-
-    @property
-    def has_prefilter(self) -> bool:
-        """A server checks filters itself."""
-        return not self.is_remote
 
     def keyword(self) -> KeywordSearch:
         return self._keyword.current()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 from llama_index.core.schema import BaseNode, Document, TextNode
 
 from agentic_retriever.errors import IndexingError
@@ -28,8 +26,7 @@ from agentic_retriever.ingestion import (
 from agentic_retriever.show import render, short_text
 from agentic_retriever.stores.points import embedded_text
 
-#: Nodes that are embedded and written together; also the most work that a crash can lose.
-FLUSH_NODES = 64
+FLUSH_NODES = 64  # nodes that are embedded and written together; also the most work that a crash can lose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +50,6 @@ class IngestReport:
     _repr_pretty_ = short_text
 
 
-@dataclass(slots=True)
-class _Pending:
-    documents: list[tuple[CatalogEntry, list[TextNode]]] = field(default_factory=list)
-    nodes: int = 0
-
-
 class Indexer:
     """Writes sources into one index; one at a time per index."""
 
@@ -66,7 +57,7 @@ class Indexer:
         self._index = index
         self._max_bytes = int(max_file_mb * 1_000_000)
         self._progress = progress or SilentProgress()
-        self._pending = _Pending()
+        self._pending: list[tuple[CatalogEntry, list[TextNode]]] = []  # documents waiting to be written together
         self._report = IngestReport()
 
     def add_path(self, path: str | Path) -> IngestReport:
@@ -106,10 +97,8 @@ class Indexer:
             by_document.setdefault(node.ref_doc_id or node.node_id, []).append(node)
         for doc_id, group in by_document.items():
             digest = hashlib.sha256("\0".join(f"{n.node_id}\0{n.hash}" for n in group).encode("utf-8", "replace"))
-            entry = CatalogEntry(
-                doc_id=doc_id, source="", root="", kind="nodes", title=str(group[0].metadata.get("title", "")),
-                metadata={}, text="", content_hash=digest.hexdigest(),
-            )  # fmt: skip
+            title = str(group[0].metadata.get("title", ""))
+            entry = CatalogEntry(doc_id, "", "", "nodes", title, {}, "", content_hash=digest.hexdigest())
             self._stage(entry, lambda g=group: g)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         self._flush()
         self._report += IngestReport(skipped=tuple(skipped))
@@ -125,31 +114,22 @@ class Indexer:
 
     def _take(self, document: SourceDocument) -> str:
         doc_id = self._own_id(document)
-        entry = CatalogEntry(
-            doc_id=doc_id,
-            source=document.source,
-            root=document.root,
-            kind=document.kind,
-            title=document.title,
-            metadata=document.metadata,
-            text=document.text,
-            content_hash=f"{CHUNKING_VERSION}:{document.content_hash}",
-        )
+        same = {name: getattr(document, name) for name in ("source", "root", "kind", "title", "metadata", "text")}
+        entry = CatalogEntry(doc_id, **same, content_hash=f"{CHUNKING_VERSION}:{document.content_hash}")
         settings = self._index.manifest.chunk_settings
         self._stage(entry, lambda: chunk_document(replace(document, doc_id=doc_id), settings))
         return doc_id
 
     def _own_id(self, document: SourceDocument) -> str:
         """Keep documents apart that have one id but come from two sources; one that has moved keeps its id."""
-        known = self._index.catalog.get(document.doc_id)
-        taken = {entry.doc_id: entry for entry, _ in self._pending.documents}
-        known = taken.get(document.doc_id, known)
+        taken = {entry.doc_id: entry for entry, _ in self._pending}
+        known = taken.get(document.doc_id) or self._index.catalog.get(document.doc_id)
         if known is None or known.source == document.source or not known.source or not Path(known.source).exists():
             return document.doc_id
         return f"{document.doc_id}~{hashlib.sha256(document.source.encode()).hexdigest()[:8]}"
 
     def _stage(self, entry: CatalogEntry, make_nodes: Callable[[], list[TextNode]]) -> None:
-        if any(waiting.doc_id == entry.doc_id for waiting, _ in self._pending.documents):
+        if any(waiting.doc_id == entry.doc_id for waiting, _ in self._pending):
             self._flush()
         known = self._index.catalog.get(entry.doc_id)
         if known is not None and known.content_hash == entry.content_hash:
@@ -163,39 +143,31 @@ class Indexer:
             note = SkippedSource(entry.doc_id, "the document has no text; it is listed, but there is nothing to search")
             self._report += IngestReport(skipped=(note,))
         self._report += IngestReport(updated=1) if known is not None else IngestReport(added=1)
-        self._pending.documents.append((entry, nodes))
-        self._pending.nodes += len(nodes)
+        self._pending.append((entry, nodes))
         self._progress.nodes(len(nodes))
-        if self._pending.nodes >= FLUSH_NODES:
+        if sum(len(waiting) for _, waiting in self._pending) >= FLUSH_NODES:
             self._flush()
 
     def _flush(self) -> None:
         """Write what is pending: intent, nodes, removal of stale nodes, confirmation; each step can be done twice."""
-        pending, self._pending = self._pending, _Pending()
-        if not pending.documents:
+        pending, self._pending = self._pending, []
+        if not pending:
             return
-        nodes = [node for _, group in pending.documents for node in group]
+        nodes = [node for _, group in pending for node in group]
         vectors, embedded = self._index.embedding.embed_passages(
             [embedded_text(node) for node in nodes], on_progress=self._progress.nodes_done
         )
+        pairs = zip(nodes, vectors, strict=True)
+        ready = [node.model_copy(update={"embedding": vector.tolist()}) for node, vector in pairs]
         with self._index.exclusive("documents"):
-            self._write(pending.documents, nodes, vectors)
+            self._write([(entry, [node.node_id for node in group]) for entry, group in pending], ready)
         self._report += IngestReport(nodes=len(nodes), embedded=embedded)
 
-    def _write(
-        self,
-        documents: Sequence[tuple[CatalogEntry, list[TextNode]]],
-        nodes: Sequence[TextNode],
-        vectors: npt.NDArray[np.float32],
-    ) -> None:
-        ids = [(entry, [node.node_id for node in group]) for entry, group in documents]
+    def _write(self, ids: Sequence[tuple[CatalogEntry, list[str]]], ready: Sequence[TextNode]) -> None:
         self._index.catalog.begin(ids)
-        ready = [
-            node.model_copy(update={"embedding": vector.tolist()}) for node, vector in zip(nodes, vectors, strict=True)
-        ]
         if ready:
             self._index.vector_store.add(ready)
-        new = {node.node_id for node in nodes}
+        new = {node.node_id for node in ready}
         stale = [i for entry, _ in ids for i in self._index.catalog.node_ids(entry.doc_id) if i not in new]
         if stale:
             self._index.vector_store.delete_nodes(node_ids=stale)
@@ -206,8 +178,8 @@ class Indexer:
         """Drop what is no longer found below a root; a file that cannot be read today keeps its nodes."""
         catalog = self._index.catalog
         gone = [i for i in catalog.doc_ids(root=root) if i not in seen]
-        kept = {i for i in gone if (entry := catalog.get(i)) is not None and entry.source in broken}
-        self._remove([i for i in gone if i not in kept])
+        entries = {i: catalog.get(i) for i in gone}
+        self._remove([i for i, entry in entries.items() if entry is None or entry.source not in broken])
 
     def _remove(self, doc_ids: Sequence[str]) -> None:
         if not doc_ids:

@@ -92,14 +92,9 @@ class Postings:
         if not tokens:  # which bm25s cannot do
             return cls(np.empty(0, np.float32), np.empty(0, np.int32), np.zeros(1, np.int64))
         model = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy", csc_backend="numpy")
-        built = model.build_index_from_ids(
-            unique_token_ids=list(range(tokens)), corpus_token_ids=documents, show_progress=False
-        )
-        return cls(
-            np.asarray(built["data"], dtype=np.float32),
-            np.asarray(built["indices"], dtype=np.int32),
-            np.asarray(built["indptr"], dtype=np.int64),
-        )
+        built = model.build_index_from_ids(list(range(tokens)), documents, show_progress=False)
+        scores, rows, starts = built["data"], built["indices"], built["indptr"]
+        return cls(np.asarray(scores, np.float32), np.asarray(rows, np.int32), np.asarray(starts, np.int64))
 
     def score(self, tokens: Iterable[int], rows: int) -> tuple[Rows, Floats]:
         """Score the rows that have any of the tokens; a token that comes twice counts twice."""
@@ -215,13 +210,8 @@ class KeywordIndex(KeywordSearch):
         return index
 
     def _shape(self) -> dict[str, Any]:
-        return {
-            "k1": self.k1,
-            "b": self.b,
-            "nodes": len(self.node_ids),
-            "tokens": len(self.vocabulary),
-            "entries": len(self.postings.rows),
-        }
+        sizes = {"nodes": len(self), "tokens": len(self.vocabulary), "entries": len(self.postings.rows)}
+        return {"k1": self.k1, "b": self.b, **sizes}
 
     def _score(self, query: str) -> tuple[Rows, Floats]:
         known = (self.vocabulary.get(token) for token in self.tokenizer.query_tokens(query))
@@ -283,8 +273,7 @@ class SparseKeywordView(KeywordSearch):
             hits = self._words.search_words(query, limit)
             found = [(hit.node.node_id, hit.score) for hit in hits]
             if allowed is not None:
-                ids = [node_id for node_id, _score in found]
-                accepted = set(allowed(ids) if callable(allowed) else allowed)
+                accepted = set(allowed([node_id for node_id, _score in found]) if callable(allowed) else allowed)
                 found = [pair for pair in found if pair[0] in accepted]
             if len(found) >= top_k or len(hits) < limit:
                 return found[:top_k]
@@ -320,9 +309,8 @@ def keyword_view(index: StoredNodes, language: Callable[[], str]) -> DerivedView
         if isinstance(view, KeywordIndex):
             view.save(folder)
 
-    return DerivedView(
-        f"keyword index of index {index.name!r}", index.catalog.version, load=load, build=build, save=save
-    )
+    what = f"keyword index of index {index.name!r}"
+    return DerivedView(what, index.catalog.version, load=load, build=build, save=save)
 
 
 def server_words(index: StoredNodes) -> ServerWords | None:
@@ -345,11 +333,8 @@ def revise_words(index: StoredNodes, progress: Progress | None) -> None:
     if words is None or not index.count():
         return
     fitted, known = fitted_words(index), words.sparse
-    if (
-        known is not None
-        and (known.language, known.fingerprint) == (fitted.language, fitted.fingerprint)
-        and abs(known.average - fitted.average) <= MAX_DRIFT * fitted.average
-    ):
+    is_alike = known is not None and (known.language, known.fingerprint) == (fitted.language, fitted.fingerprint)
+    if known is not None and is_alike and abs(known.average - fitted.average) <= MAX_DRIFT * fitted.average:
         return
     progress = progress or SilentProgress()
     progress.nodes(index.count())

@@ -6,8 +6,8 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -39,20 +39,13 @@ INDEXES = "indexes"
 _SETTLED_NS = 2_000_000_000
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
-
-
 class IndexStorage:
     """The indexes below one data directory; each is opened with its first use and shared by all threads."""
 
-    def __init__(
-        self, data_dir: str | Path, *, clock: Callable[[], str] = _now, server: StoreServer | None = None
-    ) -> None:
+    def __init__(self, data_dir: str | Path, *, server: StoreServer | None = None) -> None:
         self.data_dir = Path(data_dir)
         self.server = server
         self._indexes = str(self.data_dir / INDEXES)  # as text: joining paths costs more than asking the file system
-        self._clock = clock
         self._lock = threading.RLock()
         self._open: dict[str, StoredIndex] = {}
         self._listed: tuple[int, list[str]] = (-1, [])
@@ -67,25 +60,27 @@ class IndexStorage:
         try:
             changed, names = os.stat(self._indexes).st_mtime_ns, self._listed[1]  # noqa: PTH116 - see above
             if changed != self._listed[0]:
-                names = sorted(
-                    c.name for c in Path(self._indexes).iterdir() if c.is_dir() and not c.name.startswith(".")
-                )
+                folders = Path(self._indexes).iterdir()
+                names = sorted(c.name for c in folders if c.is_dir() and not c.name.startswith("."))
                 # A folder that changed a moment ago may change again within the clock's resolution.
                 self._listed = (changed if time.time_ns() - changed > _SETTLED_NS else -1, names)
             return list(names)
         except FileNotFoundError:
             return []
         except OSError as err:
-            raise SourceError(
-                f"cannot list the data directory {self._indexes}: {err.strerror}; check the path"
-            ) from err
+            what = f"cannot list the data directory {self._indexes}: {err.strerror}; check the path"
+            raise SourceError(what) from err
 
     def manifest(self, name: str) -> Manifest:
         return Manifest.read(self._folder(name))
 
     def embeddings(self) -> list[str]:
         """Return the identities of the embedding models that the readable indexes were built with, without repeats."""
-        return list(dict.fromkeys(found for name in self.names() if (found := self._embedding_of(name))))
+        found: dict[str, None] = {}
+        for name in self.names():
+            with suppress(StoreDamagedError):  # opening that index will say so
+                found[self.manifest(name).embedding] = None
+        return list(found)
 
     def open(self, name: str, embedding: EmbeddingModel) -> StoredIndex:
         with self._lock:
@@ -101,18 +96,15 @@ class IndexStorage:
         folder = self.data_dir / INDEXES / name
         with self._lock:
             if (folder / MANIFEST_FILE).exists() or (folder / CHUNKS).exists():
-                raise IndexExistsError(
-                    f"index {name!r} exists already in {self.data_dir}; add to it, or remove it first"
-                )
+                what = f"index {name!r} exists already in {self.data_dir}; add to it, or remove it first"
+                raise IndexExistsError(what)
             manifest = Manifest(
                 name=name,
                 description=description.strip(),
                 embedding=embedding.name,
                 dimension=embedding.dimension,
-                chunk_size=chunks.chunk_size,
-                chunk_overlap=chunks.chunk_overlap,
-                leaf_size=chunks.leaf_size,
-                created=self._clock(),
+                created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
+                **asdict(chunks),
             )
             if self.server is not None:
                 stores = ServerStores.choose(folder, name, self.server)
@@ -124,7 +116,10 @@ class IndexStorage:
         with self._lock:
             folder = self._folder(name)
             self.shut(name)
-            self._remove_collections(folder)
+            with suppress(StoreDamagedError):  # what it had on a server, if anything, cannot be told then
+                manifest = Manifest.read(folder)
+                for collection in COLLECTIONS if manifest.store == SERVER else ():
+                    stores_of(folder, manifest, self.server).discard(collection)
             try:
                 shutil.rmtree(folder)
             except OSError as err:
@@ -138,27 +133,10 @@ class IndexStorage:
 
     def close(self) -> None:
         with self._lock:
-            for index in self._open.values():
-                index.close()
-            self._open.clear()
+            for name in list(self._open):
+                self.shut(name)
             if self.server is not None:
                 self.server.link.close()
-
-    def _remove_collections(self, folder: Path) -> None:
-        try:
-            manifest = Manifest.read(folder)
-        except StoreDamagedError:
-            return  # what it had on a server, if anything, cannot be told
-        if manifest.store == SERVER:
-            stores = stores_of(folder, manifest, self.server)
-            for name in COLLECTIONS:
-                stores.discard(name)
-
-    def _embedding_of(self, name: str) -> str:
-        try:
-            return self.manifest(name).embedding
-        except StoreDamagedError:
-            return ""  # opening that index will say so
 
     def _folder(self, name: str) -> Path:
         names = self.names()

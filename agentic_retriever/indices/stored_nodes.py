@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from filelock import FileLock, Timeout
 from llama_index.core.schema import BaseNode
@@ -71,6 +71,11 @@ CREATE TABLE IF NOT EXISTS nodes (node_id TEXT PRIMARY KEY, doc_id TEXT NOT NULL
 CREATE INDEX IF NOT EXISTS nodes_doc ON nodes (doc_id);
 """
 _RAISE_VERSION = "UPDATE meta SET value = value + 1 WHERE key = 'version'"
+_COUNTS = (
+    "SELECT (SELECT COUNT(*) FROM documents), (SELECT COUNT(*) FROM nodes),"
+    " (SELECT COUNT(*) FROM documents WHERE content_hash = ''),"
+    " (SELECT COUNT(*) FROM nodes JOIN documents USING (doc_id) WHERE content_hash != '')"
+)
 _DOCUMENT = "SELECT doc_id, source, root, kind, title, metadata, text, content_hash FROM documents"
 
 
@@ -129,13 +134,12 @@ def check_index_name(name: object) -> str:
     return normal
 
 
+@dataclass(frozen=True, slots=True)
 class EmbeddedStores:
     """The collections of one index as folders beside the catalog."""
 
-    is_remote = False
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    _folder: Path
+    is_remote: ClassVar[bool] = False
 
     def exists(self, name: str) -> bool:
         return (self._folder / name).exists()
@@ -151,8 +155,8 @@ class EmbeddedStores:
         except OSError as err:
             raise StoreError(f"cannot remove {self._folder / name}: {err.strerror or err}; check permissions") from err
 
-    def lost_nodes(self, index: str, nodes: int) -> StoreDamagedError:
-        return damaged(index, f"its {nodes:,} nodes are gone from {self._folder / CHUNKS}")
+    def lost(self) -> str:
+        return f"gone from {self._folder / CHUNKS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +173,14 @@ class StoreServer:
         return cls(QdrantLink.from_config(config), config.qdrant_prefix)
 
 
+@dataclass(frozen=True, slots=True)
 class ServerStores:
     """Collections on a server, used by several processes at a time; the folder keeps how words are weighed there."""
 
-    is_remote = True
-
-    def __init__(self, server: StoreServer, base: str, folder: Path) -> None:
-        self.base = base
-        self._server = server
-        self._folder = folder
+    _server: StoreServer
+    base: str
+    _folder: Path
+    is_remote: ClassVar[bool] = True
 
     @classmethod
     def choose(cls, folder: Path, name: str, server: StoreServer) -> ServerStores:
@@ -212,11 +215,10 @@ class ServerStores:
         collection = self._name_of(name)
         self._server.link.call("remove a collection", lambda client: client.delete_collection(collection))
 
-    def lost_nodes(self, index: str, nodes: int) -> StoreDamagedError:
-        return damaged(
-            index,
-            f"its {nodes:,} nodes are gone: Qdrant at {self._server.link.address} has no collection "
-            f"{self._name_of(CHUNKS)!r} (is QDRANT_URL the server that the index was made on?)",
+    def lost(self) -> str:
+        return (
+            f"gone: Qdrant at {self._server.link.address} has no collection {self._name_of(CHUNKS)!r} "
+            "(is QDRANT_URL the server that the index was made on?)"
         )
 
     def _name_of(self, name: str) -> str:
@@ -276,16 +278,12 @@ class Catalog:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._version: int | None = None
-        with self._guard():
+        with self._guard(), ExitStack() as undo:
             # isolation_level=None: transactions are opened by name in _write, and never by surprise.
             connection = sqlite3.connect(self._path, timeout=5.0, check_same_thread=False, isolation_level=None)
-            try:
-                connection.execute("PRAGMA journal_mode=WAL")
-                connection.execute("PRAGMA synchronous=FULL")
-                connection.executescript(_SCHEMA)
-            except sqlite3.Error:
-                connection.close()
-                raise
+            undo.callback(connection.close)
+            connection.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; {_SCHEMA}")
+            undo.pop_all()
             self._connection = connection
 
     def version(self) -> int:
@@ -295,13 +293,7 @@ class Catalog:
         return self._version
 
     def counts(self) -> CatalogCounts:
-        return CatalogCounts(
-            *self._read(
-                "SELECT (SELECT COUNT(*) FROM documents), (SELECT COUNT(*) FROM nodes),"
-                " (SELECT COUNT(*) FROM documents WHERE content_hash = ''),"
-                " (SELECT COUNT(*) FROM nodes JOIN documents USING (doc_id) WHERE content_hash != '')"
-            )[0]
-        )
+        return CatalogCounts(*self._read(_COUNTS)[0])
 
     def get(self, doc_id: str) -> CatalogEntry | None:
         rows = self._read(f"{_DOCUMENT} WHERE doc_id = ?", (doc_id,))
@@ -388,9 +380,8 @@ class Catalog:
             try:
                 yield
             except sqlite3.OperationalError as err:
-                raise StoreError(
-                    f"index {self._name!r}: cannot use {self._path}: {err}; check space and permissions"
-                ) from err
+                what = f"index {self._name!r}: cannot use {self._path}: {err}; check space and permissions"
+                raise StoreError(what) from err
             except sqlite3.DatabaseError as err:
                 raise damaged(self._name, f"{self._path} is not a readable catalog") from err
 
@@ -448,7 +439,7 @@ class StoredNodes:
         return entry.text if entry and entry.text else None
 
     def nodes(self) -> Iterator[BaseNode]:
-        yield from self.vector_store.iter_nodes()
+        return self.vector_store.iter_nodes()
 
     def known_nodes(self) -> Iterator[BaseNode]:
         """Yield the nodes that tell what the index is about: all, or of many on a server 100,000 drawn by a hash."""
@@ -466,9 +457,8 @@ class StoredNodes:
         try:
             lock.acquire(timeout=_LOCK_PATIENCE_S)
         except Timeout as err:
-            raise StoreBusyError(
-                f"another process is changing the {what} of index {self.name!r}; try again when it is done"
-            ) from err
+            busy = f"another process is changing the {what} of index {self.name!r}; try again when it is done"
+            raise StoreBusyError(busy) from err
         try:
             yield
         finally:
@@ -481,14 +471,11 @@ class StoredNodes:
     def _check_counts(self, *, is_new: bool) -> None:
         counts, stored = self.catalog.counts(), self.vector_store.count()
         if is_new and counts.finished_nodes:
-            raise self.stores.lost_nodes(self.name, counts.finished_nodes)
+            raise damaged(self.name, f"its {counts.finished_nodes:,} nodes are {self.stores.lost()}")
+        expected = counts.nodes
         if counts.unfinished:
-            logger.warning(
-                "index %r is incomplete: writing %d documents was cut off; add its sources again to finish",
-                self.name,
-                counts.unfinished,
-            )
-            if stored < counts.finished_nodes:
-                raise damaged(self.name, f"{stored:,} nodes stored, {counts.finished_nodes:,} expected")
-        elif stored != counts.nodes:
-            raise damaged(self.name, f"{stored:,} nodes stored, {counts.nodes:,} expected")
+            what = "index %r is incomplete: writing %d documents was cut off; add its sources again to finish"
+            logger.warning(what, self.name, counts.unfinished)
+            expected = counts.finished_nodes
+        if stored < expected or (stored > expected and not counts.unfinished):
+            raise damaged(self.name, f"{stored:,} nodes stored, {expected:,} expected")

@@ -25,7 +25,7 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, InvalidQueryError
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
 from agentic_retriever.indices import Index
-from agentic_retriever.indices.prefilter import PlanKind
+from agentic_retriever.indices.prefilter.index import PlanKind
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.retrievers.fusion import FusionModel
 from agentic_retriever.schema import Degradation, Strategy, check_query, check_top_k

@@ -15,7 +15,7 @@ from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededErro
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.indices import Index
 from agentic_retriever.indices.derived import HierarchyView, LeafHit
-from agentic_retriever.indices.prefilter import MAX_CANDIDATES, FilterPlan, PlanKind
+from agentic_retriever.indices.prefilter.index import MAX_CANDIDATES, FilterPlan, PlanKind
 from agentic_retriever.retrievers.base import (
     AdapterSettings,
     RetrievalRequest,

@@ -14,7 +14,8 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from agentic_retriever.embeddings import EmbeddingModel, embedding_name
-from agentic_retriever.indices.attached import attach_index, recognise
+from agentic_retriever.indices.attached.index import attach_index
+from agentic_retriever.indices.attached.sources import recognise
 from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, build_adapter
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 

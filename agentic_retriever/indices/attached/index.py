@@ -48,7 +48,7 @@ from agentic_retriever.indices.attached.sources import NodeSource, Recognised, V
 from agentic_retriever.indices.derived import Progress, SilentProgress
 from agentic_retriever.indices.index import Index
 from agentic_retriever.indices.keyword import KeywordIndex
-from agentic_retriever.indices.prefilter import SOURCE_ALIASES, CandidateSet, MetadataIndex
+from agentic_retriever.indices.prefilter.index import SOURCE_ALIASES, CandidateSet, MetadataIndex
 from agentic_retriever.indices.profile import (
     IndexProfile,
     Matrix,

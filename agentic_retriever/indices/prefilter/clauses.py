@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 _CONTAINER: Final = 2**16  # rows that one container of a bitmap spans
 _DENSE: Final = 4_096  # from so many rows on, a container keeps a bit for every row it spans
 _DENSE_COST: Final = 750  # what such a one costs to go through, in single rows; measured
-_ORDERS: Final[Mapping[FilterOperator, Callable[[Any, Any], bool]]] = {
-    FilterOperator.GT: operator.gt,
-    FilterOperator.GTE: operator.ge,
-    FilterOperator.LT: operator.lt,
-    FilterOperator.LTE: operator.le,
-}
+_ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
+}  # fmt: skip
 
 
 class Matcher(NamedTuple):
@@ -78,7 +75,7 @@ class Compiler:
             return self._without(self._alive, self._any([] if field is None else [field.present]))
         if field is None:
             return self._any([])
-        if clause.operator in _ORDERS:
+        if clause.operator.value in _ORDERS:
             return self._range(field, clause)
         if clause.operator in TEXT_OPERATORS:
             wanted = str(clause.value)
@@ -98,18 +95,13 @@ class Compiler:
         return self._without(field.present, matcher) if negative else matcher
 
     def _equal(self, field: FieldIndex, values: Iterable[Scalar]) -> Matcher:
-        found: list[BitMap | None] = []
-        asks_texts = False
-        for value in dict.fromkeys(str(value).lower() if isinstance(value, bool) else value for value in values):
-            if not isinstance(value, str):
-                found.append(field.numbers.equal(value))
-                continue
-            asks_texts = True
-            found.append(field.words.postings.get(value))
+        wanted = dict.fromkeys(str(value).lower() if isinstance(value, bool) else value for value in values)
+        texts = [value for value in wanted if isinstance(value, str)]
+        found: list[BitMap | None] = [field.numbers.equal(value) for value in wanted if not isinstance(value, str)]
+        for value in texts:
             truth = as_boolean(value)
-            if truth is not None:
-                found.append(field.words.postings.get(truth))
-        if asks_texts and field.unindexed:
+            found += [field.words.postings.get(key) for key in (value, truth) if key is not None]
+        if texts and field.unindexed:
             return self._any([*found, field.unindexed], exact=False)
         return self._any(found)
 
@@ -119,7 +111,7 @@ class Compiler:
         return self._any(rows for text, rows in field.words.texts() if accepts(text))
 
     def _range(self, field: FieldIndex, clause: MetadataFilter) -> Matcher:
-        bound, compare = cast("Scalar", clause.value), _ORDERS[clause.operator]
+        bound, compare = cast("Scalar", clause.value), _ORDERS[clause.operator.value]
         above, inclusive = compare(1, 0), compare(0, 0)
         if not isinstance(bound, str):
             return _compared(field.numbers, Side(bound, above, inclusive))

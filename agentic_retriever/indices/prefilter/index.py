@@ -26,10 +26,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -113,15 +112,11 @@ class PlanKind(str, Enum):
     ALL = "all"  # there is no filter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterPlan:
-    """How to run a filtered vector search, and at least and at most how many nodes satisfy the filter.
-
-    The filter is sent with ids too: a node that changed after the plan was made is then still judged as it is.
-    """
+class FilterPlan(NamedTuple):
+    """How to run a filtered vector search, and at least and at most how many nodes satisfy the filter."""
 
     kind: PlanKind
-    filters: MetadataFilters | None
+    filters: MetadataFilters | None  # sent with ids, too: a node that changed meanwhile is then judged as it is now
     node_ids: tuple[str, ...] | None  # never empty; None where the query is not to be restricted by ids
     low: int
     high: int
@@ -136,13 +131,6 @@ class MetadataIndex:
     they would take too much memory; filters on them give candidates that are not exact.
 
     Safe for any number of threads: a reader sees the state of one moment, writers wait for each other.
-
-    Example:
-        >>> from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
-        >>> index = MetadataIndex.build([("n1", {"year": 2020}), ("n2", {"year": 2024})], version=1)
-        >>> after_2021 = MetadataFilters(filters=[MetadataFilter(key="year", operator=">", value=2021)])
-        >>> list(index.candidates(after_2021))
-        ['n2']
     """
 
     def __init__(self, snapshot: Snapshot, aliases: Mapping[str, str] | None = None) -> None:
@@ -168,13 +156,12 @@ class MetadataIndex:
     def version(self) -> int:
         return self._snapshot.version
 
-    def __len__(self) -> int:
-        return len(self._snapshot.alive)
-
     @property
     def numbering(self) -> NodeNumbers:
-        """The node ids by number: an object that only grows, until the prefilter is built or compacted anew."""
         return self._snapshot.numbers
+
+    def __len__(self) -> int:
+        return len(self._snapshot.alive)
 
     def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
         """Find the nodes that satisfy filters; with ``known_only`` a field that no node has is an error."""
@@ -187,7 +174,7 @@ class MetadataIndex:
         snapshot, matcher = self._matcher(filters)
         low, high = matcher.low, matcher.high
         if is_empty(filters):
-            return FilterPlan(kind=PlanKind.ALL, filters=None, node_ids=None, low=low, high=high)
+            return FilterPlan(PlanKind.ALL, None, None, low, high)
         limit = ids_limit(filters, nodes=len(snapshot.alive), top_k=top_k)
         kind, node_ids = PlanKind.PUSH_DOWN, None
         if low <= limit:
@@ -195,9 +182,7 @@ class MetadataIndex:
             low, high = (len(rows) if matcher.exact else 0), len(rows)
             if high <= limit:
                 kind, node_ids = PlanKind.IDS, tuple(snapshot.numbers[row] for row in rows)
-        return FilterPlan(
-            kind=kind if high else PlanKind.NONE, filters=filters, node_ids=node_ids or None, low=low, high=high
-        )
+        return FilterPlan(kind if high else PlanKind.NONE, filters, node_ids or None, low, high)
 
     def update(self, items: Iterable[Item] = (), deleted: Iterable[str] = (), *, version: int | None = None) -> None:
         """Remove nodes, then add or replace others, as one change that no reader sees half of.
@@ -221,7 +206,7 @@ class MetadataIndex:
 
 def ids_limit(filters: MetadataFilters | None, *, nodes: int, top_k: int) -> int:
     """Say up to how many candidates, from 16 to 5,000, the store is better off with their ids."""
-    if not any(_is_untranslatable(clause) for clause in walk_clauses(filters)):
+    if not any(map(_is_untranslatable, walk_clauses(filters))):
         return IDS_LIMIT
     # With c candidates the store reads about nodes * top_k / c nodes, or looks up c ids.
     return min(MAX_IDS, max(IDS_LIMIT, math.isqrt(_READS_PER_ID * nodes * top_k)))
@@ -347,9 +332,8 @@ class VectorRowsView:
         return None
 
     def wait(self, timeout_s: float) -> None:
-        reader = self._reader
-        if reader is not None:
-            reader.join(timeout_s)
+        if self._reader is not None:
+            self._reader.join(timeout_s)
 
     def _read(self, version: int) -> None:
         try:

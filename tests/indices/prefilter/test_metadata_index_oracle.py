@@ -22,7 +22,8 @@ from metadata_strategies import cases, oracle, random_filters, random_row, seeds
 from store_tools import in_threads, where
 
 from agentic_retriever.filters import matches, node_fields, predicate
-from agentic_retriever.indices.prefilter import MetadataIndex, PlanKind, btree, snapshot
+from agentic_retriever.indices.prefilter import btree, snapshot
+from agentic_retriever.indices.prefilter.index import MetadataIndex, PlanKind
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 
 NODES = 48
