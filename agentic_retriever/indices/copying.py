@@ -105,9 +105,8 @@ def copy_index(
         raise IndexingError(f"index {name!r} is {to} already; name a copy with --as, or choose the other place")
     target = check_index_name(new_name) if new_name is not None else name
     if new_name is not None and target in storage.names():
-        raise IndexExistsError(
-            f"index {target!r} exists already in {storage.data_dir}; remove it, or take another name"
-        )
+        what = f"index {target!r} exists already in {storage.data_dir}; remove it, or take another name"
+        raise IndexExistsError(what)
     folder = source.folder if new_name is None else source.folder.parent / f".copy-{target}"
     copying = _Copy(storage, source, folder, target, to, progress or _Silent())
     copying.run()
@@ -193,9 +192,8 @@ class _Copy:
             return stores
         server = self.storage.server
         if server is None:
-            raise ConfigError(
-                "no Qdrant server is configured; set QDRANT_URL (setting qdrant_url), such as http://localhost:6333"
-            )
+            what = "no Qdrant server is configured; set QDRANT_URL (setting qdrant_url), such as http://localhost:6333"
+            raise ConfigError(what)
         if not self.state.collection:
             self.state.collection = ServerStores.choose(self.folder, self.name, server).base
             self.state.save(self.folder)

@@ -255,9 +255,9 @@ class DerivedCollection(Generic[V]):
 
     def _close_store(self) -> None:
         with self._opening:
-            store, self._store = self._store, None
-        if store is not None:
-            store.close()
+            if self._store is not None:
+                self._store.close()
+            self._store = None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -349,9 +349,8 @@ class DerivedCollection(Generic[V]):
             self.store.flush()
             self._save(state)
         except StoreError as err:
-            logger.warning(
-                "the state of the %s could not be saved (%s); they are checked again next time", self.name, err
-            )
+            what = "the state of the %s could not be saved (%s); they are checked again next time"
+            logger.warning(what, self.name, err)
         return state
 
     def _write(
@@ -399,9 +398,8 @@ class DerivedCollection(Generic[V]):
         if nodes:
             texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
             vectors, _ = self._index.embedding.embed_passages(texts, on_progress=progress.nodes_done)
-            self.store.add(
-                [node.model_copy(update={"embedding": v.tolist()}) for node, v in zip(nodes, vectors, strict=True)]
-            )
+            pairs = zip(nodes, vectors, strict=True)
+            self.store.add([node.model_copy(update={"embedding": vector.tolist()}) for node, vector in pairs])
         new = {node.node_id for node in nodes}
         self._delete([i for doc_id in batch if doc_id in documents for i in documents[doc_id].ids if i not in new])
         for doc_id, (content_hash, (derived, facts)) in batch.items():
@@ -448,9 +446,8 @@ class HierarchyView:
         self.outlines = outlines
 
     def search(self, vector: Sequence[float], top_k: int, *, filters: MetadataFilters | None = None) -> list[LeafHit]:
-        query = VectorStoreQuery(
-            query_embedding=list(vector), similarity_top_k=top_k, filters=None if is_empty(filters) else filters
-        )
+        wanted = None if is_empty(filters) else filters
+        query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=top_k, filters=wanted)
         found = found_facts(self._store, query, self._places)
         hits = [LeafHit(*place, score) for place, score in found if score == score]  # noqa: PLR0124 - not for NaN
         return sorted(hits, key=lambda hit: (-hit.score, hit.leaf_id))
@@ -556,7 +553,6 @@ class SummaryView:
 
 
 def summary_collection(index: StoredNodes) -> DerivedCollection[SummaryView]:
-
     def view_of(store: NodeStore, state: ViewState) -> SummaryView:
         chunks = {doc_id: held.facts["chunks"] for doc_id, held in state.documents.items()}
         return SummaryView(store, chunks, sum(bool(held.ids) for held in state.documents.values()))

@@ -127,10 +127,7 @@ class IndexProfile:
 
     @classmethod
     def load(cls, folder: Path, *, version: int, description: str) -> IndexProfile | None:
-        """Read a saved profile; ``None`` when there is none, it cannot be read, or it is not of this version.
-
-        A profile is derived, so one that cannot be read is no damage: it is made again.
-        """
+        """Read a saved profile; ``None`` where it is of another version or cannot be read, and so is made again."""
         try:
             content = (folder / PROFILE_FILE).read_bytes()
             with np.load(io.BytesIO(content), allow_pickle=False) as data:
@@ -190,7 +187,6 @@ def make_profile(
 
 
 def profile_view(index: StoredNodes) -> DerivedView[IndexProfile]:
-
     def save(profile: IndexProfile) -> None:
         # One without the vector of its description is made again at the next start.
         if len(profile.description_vector) or not profile.description:

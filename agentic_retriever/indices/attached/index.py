@@ -61,7 +61,7 @@ from agentic_retriever.indices.profile import (
 from agentic_retriever.schema import Strategy, View
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.text import Tokenizer
-from agentic_retriever.threads import DeadlineCaller, guarded
+from agentic_retriever.threads import DeadlineCaller, Guard, guarded
 
 logger = logging.getLogger(__name__)
 
@@ -229,11 +229,10 @@ class AttachedIndex(_Attached):
 
     def source_text(self, doc_id: str) -> str | None:
         """Return the text of a source document if the docstore has it, or of a node that stands for itself."""
-        kept = guarded(f"reading index {self.name}", lambda: self.source.source_text(doc_id))
-        if kept is not None:
-            return kept
-        found = guarded(f"reading index {self.name}", lambda: self.source.get([doc_id]))
-        return next((node.get_content() for node in found if node.ref_doc_id is None), None)
+        with Guard(f"reading index {self.name}"):
+            kept = self.source.source_text(doc_id)
+            found = self.source.get([doc_id]) if kept is None else []
+        return next((node.get_content() for node in found if node.ref_doc_id is None), kept)
 
     def keyword(self) -> KeywordIndex:
         return self._current().keyword

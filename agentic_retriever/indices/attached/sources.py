@@ -95,10 +95,8 @@ def _listed(
 ) -> NodeSource | None:
     """Find where all nodes can be read, if that is possible and they are not too many."""
     source = _source(name, index, store)
-    if isinstance(source, ListedSource):
-        known = _complete(name, source, store, embedding)
-    else:
-        known = guarded(f"reading index {name}", source.count)
+    is_listed = isinstance(source, ListedSource)
+    known = _complete(name, source, store, embedding) if is_listed else guarded(f"reading index {name}", source.count)
     if known is None or known > MAX_NODES:
         return None
     if isinstance(source, DocstoreSource):
@@ -111,9 +109,8 @@ def _source(name: str, index: VectorStoreIndex, store: BasePydanticVectorStore) 
         return OwnStoreSource(store)
     if type(store).__name__ == "QdrantVectorStore":  # imported by whoever made it, so that others need not have it
         if getattr(store, "_client", None) is None:
-            raise IndexingError(
-                f"index {name!r}: the QdrantVectorStore has an async client only; give it a client= too"
-            )
+            what = f"index {name!r}: the QdrantVectorStore has an async client only; give it a client= too"
+            raise IndexingError(what)
         return QdrantSource(store)  # type: ignore[arg-type]  # by its name
     if not store.stores_text or index.index_struct.nodes_dict:
         return DocstoreSource(index, store)
@@ -121,7 +118,7 @@ def _source(name: str, index: VectorStoreIndex, store: BasePydanticVectorStore) 
 
 
 def _complete(
-    name: str, source: ListedSource, store: BasePydanticVectorStore, embedding: BaseEmbedding | None
+    name: str, source: NodeSource, store: BasePydanticVectorStore, embedding: BaseEmbedding | None
 ) -> int | None:
     """Return how many nodes a store lists, or ``None`` where it does not list all: some cut the list without a word."""
     try:
@@ -327,9 +324,8 @@ class QdrantSource(NodeSource):
     def nodes(self) -> Iterator[BaseNode]:
         offset: Any = None
         while self._is_there():
-            points, offset = self._client.scroll(
-                self._name, limit=_PAGE, offset=offset, with_payload=True, with_vectors=False
-            )
+            wanted = {"limit": _PAGE, "offset": offset, "with_payload": True, "with_vectors": False}
+            points, offset = self._client.scroll(self._name, **wanted)
             yield from self._read(points)
             if offset is None:
                 return
