@@ -585,42 +585,36 @@ def central_summary(chunks: Sequence[TextNode], *, room: int = SUMMARY_TOKENS) -
 
 
 def summary_derivation(write: SummaryWriter | None = None) -> Derivation:
-    written_by = None if write is None else _Author(write)
+    failures = 0
 
-    def derive(doc_id: str, chunks: Sequence[TextNode]) -> Derived:
-        written = written_by.summary(chunks) if written_by is not None and chunks else ""
-        text = written or central_summary(chunks)
-        nodes = [summary_node(doc_id, chunks, text)] if text else []
-        return nodes, {"chunks": [chunk.node_id for chunk in chunks], "written": bool(written)}
-
-    if write is None:
-        return Derivation(derive=derive)
-    # A model takes seconds for each, so each is kept at once.
-    batch_nodes = max(1, BATCH_NODES // 16)
-    return Derivation(derive=derive, is_outdated=lambda facts: not facts.get("written"), batch_nodes=batch_nodes)
-
-
-class _Author:
-    """Has summaries written, and gives up on a model that keeps failing."""
-
-    def __init__(self, write: SummaryWriter) -> None:
-        self._write = write
-        self._failures = 0
-
-    def summary(self, chunks: Sequence[TextNode]) -> str:
-        if self._failures >= MAX_FAILURES:
+    def written(chunks: Sequence[TextNode]) -> str:
+        """Return a written summary, or ``""``: a model that keeps failing is given up on."""
+        nonlocal failures
+        if write is None or not chunks or failures >= MAX_FAILURES:
             return ""
         text = "\n\n".join(chunk.text for chunk in chunks)
         if count_tokens(text) > PROMPT_TOKENS:
             text = central_summary(chunks, room=PROMPT_TOKENS)
         # Nobody can write a text that holds its own hash, so the text cannot forge the frame around it.
         boundary = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        title = str(chunks[0].metadata.get("title", ""))
+        prompt = summary_prompt(str(chunks[0].metadata.get("title", "")), text, boundary)
         try:
-            written = without_thoughts(self._write(summary_prompt(title, text, boundary)))
+            summary = without_thoughts(write(prompt))
         except AgenticRetrieverError as err:
-            self._failures += 1
+            failures += 1
             logger.warning("a summary could not be written (%s); using central sentences", err)
             return ""
-        self._failures = 0
-        return written[:MAX_WRITTEN_CHARS]
+        failures = 0
+        return summary[:MAX_WRITTEN_CHARS]
+
+    def derive(doc_id: str, chunks: Sequence[TextNode]) -> Derived:
+        own = written(chunks)
+        text = own or central_summary(chunks)
+        nodes = [summary_node(doc_id, chunks, text)] if text else []
+        return nodes, {"chunks": [chunk.node_id for chunk in chunks], "written": bool(own)}
+
+    if write is None:
+        return Derivation(derive=derive)
+    # A model takes seconds for each, so each is kept at once.
+    batch_nodes = max(1, BATCH_NODES // 16)
+    return Derivation(derive=derive, is_outdated=lambda facts: not facts.get("written"), batch_nodes=batch_nodes)

@@ -319,11 +319,11 @@ class AttachedIndex(_Attached):
     def _background(self, nodes: Sequence[ProfiledNode], progress: Progress) -> tuple[float, float] | None:
         if self._own is None or self._own is self._router:
             return None
-        node_ids = [node.node_id for node in nodes]
-        rows = stored_vectors(self.source, sample_ids(node_ids, _READ_FOR_BACKGROUND))[1]
+        texts = {node.node_id: node.text for node in nodes}
+        rows = stored_vectors(self.source, sample_ids(list(texts), _READ_FOR_BACKGROUND))[1]
         if not len(rows):
-            chosen = set(sample_ids(node_ids, MAX_MEASURED))
-            rows = self._embedded(self._own, [node.text for node in nodes if node.node_id in chosen], progress)
+            chosen = set(sample_ids(list(texts), MAX_MEASURED))
+            rows = self._embedded(self._own, [text for i, text in texts.items() if i in chosen], progress)
         return background(rows)
 
     def _embedded(self, model: EmbeddingModel, texts: Sequence[str], progress: Progress) -> Matrix:

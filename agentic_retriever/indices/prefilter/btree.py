@@ -280,8 +280,7 @@ class BPlusTree:
         _, leaf, end = self._cut(exact, inclusive=True)
         if leaf is None or exact != key:
             return BitMap()
-        start = int(np.searchsorted(leaf.keys, exact, "left"))
-        return leaf.part(start, end)
+        return leaf.part(int(np.searchsorted(leaf.keys, exact, "left")), end)
 
     def leaves(self) -> Iterator[Leaf]:
         waiting = [] if self.root is None else [self.root]
@@ -404,26 +403,18 @@ def _delete(node: Node, rows: BitMap) -> Node | None:
     """Return what is left without some rows: the node itself where it has none of them, ``None`` for nothing."""
     if not node.bitmap.intersect(rows):
         return node
-    if isinstance(node, Leaf):
-        return _delete_from_leaf(node, rows)
-    children: list[Node] = []
-    upto: list[BitMap] = []
-    for child, before in zip(node.children, node.upto, strict=True):
-        left = _delete(child, rows)
-        if left is not None:
-            children.append(left)
-            upto.append(before - rows if before.intersect(rows) else before)
-    return _inner(children, upto) if children else None
-
-
-def _delete_from_leaf(leaf: Leaf, rows: BitMap) -> Leaf | None:
-    bitmap = leaf.bitmap - rows
+    if isinstance(node, Inner):
+        left = [(_delete(child, rows), before) for child, before in zip(node.children, node.upto, strict=True)]
+        kept = [(child, before) for child, before in left if child is not None]
+        upto = [before - rows if before.intersect(rows) else before for _, before in kept]
+        return _inner([child for child, _ in kept], upto) if kept else None
+    bitmap = node.bitmap - rows
     if not bitmap:
         return None
-    if leaf.rows is None and len(bitmap) >= RUN:
-        return Leaf(leaf.keys, None, bitmap)
-    keys, held = leaf.entries()
-    gone = rows_of(leaf.bitmap & rows)
+    if node.rows is None and len(bitmap) >= RUN:
+        return Leaf(node.keys, None, bitmap)
+    keys, held = node.entries()
+    gone = rows_of(node.bitmap & rows)
     keep = held != gone[0] if len(gone) == 1 else ~np.isin(held, gone)
     return Leaf(keys[keep], held[keep], bitmap)
 
