@@ -442,9 +442,10 @@ def read_questions(path: str | Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     questions: dict[str, None] = {}
     problems: list[str] = []
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if not line.strip():
+            continue
         try:
-            if line.strip():
-                questions[read(line.decode("utf-8"))] = None
+            questions[read(line.decode("utf-8"))] = None
         except ValueError as err:
             problems.append(f"line {number}: {'not UTF-8' if isinstance(err, UnicodeDecodeError) else err}")
     return tuple(questions), tuple(problems)

@@ -244,11 +244,7 @@ _MOMENT: Final = re.compile(
 
 
 def plain_scalar(value: object) -> Scalar | None:
-    """Turn one value into the string, number or boolean that it stands for in JSON.
-
-    Dates become ISO 8601 strings, ``Decimal`` and numpy scalars become numbers, enum members their value, UUIDs and
-    paths strings; ``None`` and NaN are ``None``.
-    """
+    """Turn one value into the string, number or boolean that it stands for in JSON; NaN into ``None``."""
     if isinstance(value, Enum):
         return plain_scalar(value.value)
     if isinstance(value, np.generic) and not isinstance(value, (str, float)):

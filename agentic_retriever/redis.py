@@ -180,11 +180,9 @@ class RedisStore:
         max_value_bytes: int = 1_000_000,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        for name in (kind, namespace):
-            if not _NAME.fullmatch(name):
-                raise ConfigError(
-                    f"a Redis namespace must be letters, digits, '_', '-', '.' and ':', got {name[:80]!r}"
-                )
+        wrong = next((name for name in (kind, namespace) if not _NAME.fullmatch(name)), None)
+        if wrong is not None:
+            raise ConfigError(f"a Redis namespace must be letters, digits, '_', '-', '.' and ':', got {wrong[:80]!r}")
         self._link = link
         self._prefix = f"{namespace}:{kind}:"
         self._max_bytes = max_value_bytes
@@ -313,14 +311,12 @@ class RedisStore:
         ends = time.monotonic() + _SWEEP_S
 
         def sweep(client: redis.Redis) -> tuple[int, bool]:
-            count, cursor = 0, 0
-            while time.monotonic() < ends:
-                reply: Any = client.scan(cursor, match=f"{self._prefix}*", count=500)
+            count, cursor = 0, None
+            while cursor != 0 and time.monotonic() < ends:
+                reply: Any = client.scan(cursor or 0, match=f"{self._prefix}*", count=500)
                 cursor, names = reply
                 count += int(client.unlink(*names)) if names else 0
-                if cursor == 0:
-                    return count, True
-            return count, False
+            return count, cursor == 0
 
         return self._link.call(sweep, default=(0, False), timeout_s=_SWEEP_S + 1)
 

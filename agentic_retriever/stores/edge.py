@@ -23,7 +23,7 @@ import shutil
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -340,13 +340,11 @@ class SharedShard:
             description = read_collection(self.folder)
         if description is None or not description.ready:
             return None
-        with edge_errors("open the index", self.folder, loading=True):
+        with edge_errors("open the index", self.folder, loading=True), ExitStack() as undo:
             self.edge = EdgeShard.load(str(self.folder / "shard"))
-            try:
-                _check_whole(self.edge, description, self.folder)
-            except BaseException:
-                self.edge.close()
-                raise
+            undo.callback(self.edge.close)
+            _check_whole(self.edge, description, self.folder)
+            undo.pop_all()
         self.refresh()
         return description
 
