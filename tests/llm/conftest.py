@@ -6,24 +6,12 @@ import model_servers
 import pytest
 
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.llm import build_client
+from agentic_retriever.llm import TierNeeds, build_client
 
 
 @pytest.fixture
 def server(make_server):
     return make_server()
-
-
-@pytest.fixture
-def chat():
-    """Builds the body of a whole reply."""
-    return model_servers.chat
-
-
-@pytest.fixture
-def stream_body():
-    """Builds the body of a streamed reply."""
-    return model_servers.stream_body
 
 
 @pytest.fixture(params=["ollama", "openrouter"])
@@ -60,6 +48,19 @@ def tiers_on(server, provider, build, endpoints):
         endpoints(retries=retries)
         urls = {"ollama_base_url": server.url, "openrouter_base_url": f"{server.url}/api/v1"}
         return build(**{"llm": f"{provider}:some/model:1b", **urls, **settings})
+
+    return make
+
+
+@pytest.fixture
+def two(build, provider, other):
+    """Builds the provider that fails in front and the other one behind; returns it with the needs that ask so."""
+
+    def make(bad_url, good_url):
+        urls = {provider: bad_url, other: good_url}
+        addresses = {"ollama_base_url": urls["ollama"], "openrouter_base_url": f"{urls['openrouter']}/api/v1"}
+        client = build(llm="ollama:local/model", llm_cloud="openrouter:cloud/model", **addresses)
+        return client, TierNeeds(force_cloud=provider == "openrouter")
 
     return make
 

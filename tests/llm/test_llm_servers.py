@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import traceback
 
 import pytest
+from model_servers import KEY, chat
 from waiting import wait_until, within
 
-from agentic_retriever.errors import DeadlineExceededError, LLMError
+from agentic_retriever.errors import AllModelsFailedError, DeadlineExceededError, LLMError, LLMOutputError
+from agentic_retriever.llm import FailureKind, failure_kind
 
 
 @pytest.fixture
@@ -21,7 +25,7 @@ def make(tiers_on):
     return _make
 
 
-def test_good_reply(server, provider, make, chat):
+def test_good_reply(server, provider, make):
     server.reply(chat(provider, "ไร่ [1]"))
     reply = make().complete("¿Cuántos?")
     assert (reply.text, reply.model) == ("ไร่ [1]", "some/model:1b")
@@ -29,16 +33,12 @@ def test_good_reply(server, provider, make, chat):
     ((path, body),) = server.requests
     assert path == ("/api/chat" if provider == "ollama" else "/api/v1/chat/completions")
     assert body["messages"][-1]["content"] == "¿Cuántos?"
-    if provider == "ollama":
-        assert body["options"]["num_ctx"] == 8_192
-
-
-def test_reply_cut_by_length_is_marked(server, provider, make, chat):
+    assert provider == "openrouter" or body["options"]["num_ctx"] == 8_192
     server.reply(chat(provider, "half an ans", finish="length"))
     assert make().complete("q").truncated
 
 
-def test_missing_usage_is_estimated(server, provider, make, chat):
+def test_missing_usage_is_estimated(server, provider, make):
     body = chat(provider, "four")
     for field in ("usage", "prompt_eval_count", "eval_count"):
         body.pop(field, None)
@@ -47,14 +47,14 @@ def test_missing_usage_is_estimated(server, provider, make, chat):
     assert (reply.prompt_tokens, reply.completion_tokens) == (10, 1)
 
 
-def test_prompt_that_the_server_cut_to_its_window_is_reported(server, provider, make, chat):
+def test_prompt_that_the_server_cut_to_its_window_is_reported(server, provider, make):
     server.reply(chat(provider, "ok", tokens=(8_192, 3)))
     assert make().complete("q").prompt_cut is (provider == "ollama")
     server.reply(chat(provider, "ok", tokens=(8_000, 3)))
     assert not make().complete("q").prompt_cut
 
 
-def test_ollama_is_free_and_openrouter_costs_what_the_table_says(server, provider, make, chat):
+def test_ollama_is_free_and_openrouter_costs_what_the_table_says(server, provider, make):
     server.reply(chat(provider, "ok", tokens=(1_000_000, 500_000)))
     setting = {"openrouter": "openrouter:openai/gpt-4o-mini", "ollama": "ollama:llama3:8b"}[provider]
     reply = make(llm=setting).complete("q")
@@ -84,14 +84,14 @@ def test_retry_after_is_honoured_within_the_deadline(server, make, asked, reques
     assert len(server.requests) == requests
 
 
-def test_failure_that_passes_is_retried(server, provider, make, chat):
+def test_failure_that_passes_is_retried(server, provider, make):
     server.reply(chat(provider, "ok"))
     server.first = [(503, b"{}"), (500, b"{}")]
     reply = make(retries=2).complete("q")
     assert (reply.text, reply.attempts[0].requests, len(server.requests)) == ("ok", 3, 3)
 
 
-def test_abandoned_call_frees_its_thread_and_its_connection(server, provider, make, chat):
+def test_abandoned_call_frees_its_thread_and_its_connection(server, provider, make):
     server.reply(chat(provider, "x" * 400))
     server.mode = "drip"
     one = make()
@@ -103,7 +103,7 @@ def test_abandoned_call_frees_its_thread_and_its_connection(server, provider, ma
     wait_until(lambda: threading.active_count() <= before)
 
 
-def test_same_client_in_three_event_loops(server, provider, make, chat):
+def test_same_client_in_three_event_loops(server, provider, make):
     server.reply(chat(provider, "ok"))
     one = make()
 
@@ -111,3 +111,149 @@ def test_same_client_in_three_event_loops(server, provider, make, chat):
         return one.complete("q").text
 
     assert [asyncio.run(ask()) for _ in range(3)] == ["ok"] * 3
+
+
+BODY = "provider-body-canary"
+DEAD = "http://127.0.0.1:9"
+PATIENT_S = 3.0  # time enough for all retries
+HASTY_S = 1.2  # for what takes all the time that there is
+
+UNREACHABLE, OUTPUT, SERVER = FailureKind.UNREACHABLE, FailureKind.OUTPUT, FailureKind.SERVER
+
+# What the server does, the kinds of failure that may be told, and how many requests it may cost.
+FAULTS = {
+    "refused": ("refused", {UNREACHABLE}, 3), "closed early": ("close", {UNREACHABLE}, 3),
+    "hang": ("hang", {FailureKind.TIMEOUT}, 1), "drip": ("drip", {FailureKind.TIMEOUT}, 1),
+    "body cut": ("cut", {UNREACHABLE, OUTPUT}, 3),
+    "400": (400, {FailureKind.BAD_REQUEST}, 1), "401": (401, {FailureKind.AUTHENTICATION}, 1),
+    "402": (402, {FailureKind.PAYMENT}, 1), "404": (404, {FailureKind.NOT_FOUND}, 1),
+    "429": (429, {FailureKind.RATE_LIMITED}, 3), "500": (500, {SERVER}, 3), "503": (503, {SERVER}, 3),
+    "html": (b"<html>Bad gateway</html>", {OUTPUT}, 1), "empty body": (b"", {OUTPUT}, 1),
+    "cut json": (b'{"message": {"ro', {OUTPUT}, 1), "not utf-8": (b"\xff\xfe{}", {OUTPUT}, 1),
+    "json list": (b"[]", {OUTPUT}, 1), "error with 200": ({"error": {"message": BODY, "code": 502}}, {OUTPUT}, 1),
+    "null content": ("content", {OUTPUT}, 1), "empty content": ("empty", {OUTPUT}, 1),
+    "blank content": ("blank", {OUTPUT}, 1), "choices empty": ([], {OUTPUT}, 1), "choices null": (None, {OUTPUT}, 1),
+}  # fmt: skip
+CONTENTS = {"content": None, "empty": "", "blank": " \n"}
+
+
+def break_server(server, provider, name):
+    """Make a server misbehave; returns its address, which may be one where nobody listens."""
+    fault = FAULTS[name][0]
+    if name.startswith("choices") and provider == "ollama":
+        pytest.skip("Ollama's replies have no choices")
+    server.reply(chat(provider, "x" * 300))
+    if isinstance(fault, int):
+        server.reply({"error": {"message": BODY}} if provider == "openrouter" else {"error": BODY}, fault)
+    elif fault == "refused":
+        return DEAD
+    elif isinstance(fault, str) and fault in CONTENTS:
+        server.reply(chat(provider, CONTENTS[fault]))
+    elif isinstance(fault, str):
+        server.mode = fault
+    elif fault is None or fault == []:
+        server.reply(chat(provider, "x") | {"choices": fault})
+    else:
+        server.reply(fault)
+    return server.url
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_typed_error_that_repeats_nothing(server, provider, tiers_on, name):
+    url = break_server(server, provider, name)
+    kinds = FAULTS[name][1]
+    one = tiers_on(ollama_base_url=url, openrouter_base_url=f"{url}/api/v1").order()[0]
+    with within(5.0), pytest.raises((LLMError, DeadlineExceededError), match="some/model:1b") as caught:
+        one.complete("q", timeout_s=0.3 if name in {"hang", "drip"} else 10)
+    error = caught.value
+    assert failure_kind(error) in kinds
+    assert isinstance(error, LLMOutputError) == (failure_kind(error) is OUTPUT)
+    assert isinstance(error, DeadlineExceededError) == (name in {"hang", "drip"})
+    assert len(server.requests) == (0 if name == "refused" else 1)
+    if name.isdigit():
+        assert f"HTTP {name}" in str(error)
+        assert error.__cause__ is not None
+    for secret in (BODY, KEY):
+        assert secret not in str(error)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_next_tier_answers_within_the_deadline(make_server, provider, other, two, name):
+    _, kinds, most_requests = FAULTS[name]
+    bad, good = make_server(), make_server()
+    good.reply(chat(other, "the answer"))
+    client, needs = two(break_server(bad, provider, name), good.url)
+    # An import or a first connection must not count.
+    client.order(needs)[1].complete("warm")
+    deadline_s = HASTY_S if name in {"hang", "drip"} else PATIENT_S
+    with within(deadline_s + 0.5):
+        reply = client.complete("q", timeout_s=deadline_s, needs=needs)
+    assert reply.text == "the answer"
+    failed, answered = reply.attempts
+    assert failed.failure in kinds
+    assert 1 <= failed.requests <= most_requests
+    assert len(bad.requests) <= most_requests
+    assert failed.seconds > 0
+    assert answered.failure is None
+
+
+@pytest.mark.parametrize("provider", ["openrouter"])
+def test_error_as_the_reason_of_the_end_is_a_failure(make_server, two):
+    bad, good = make_server(), make_server()
+    bad.reply(chat("openrouter", "half", finish="error"))
+    good.reply(chat("ollama", "whole"))
+    client, needs = two(bad.url, good.url)
+    assert client.complete("q", needs=needs).text == "whole"
+
+
+@pytest.mark.parametrize("name", ["refused", "401", "429", "500", "error with 200", "hang", "html"])
+def test_key_shows_nowhere(server, build, name, caplog, capfd):
+    """The server even sends the key back, as OpenAI does for a key that it refuses."""
+    caplog.set_level(logging.DEBUG)
+    url = break_server(server, "openrouter", name)
+    server.body = server.body.replace(BODY.encode(), f"Incorrect API key provided: {KEY}".encode())
+    client = build(llm="openrouter:cloud/model", openrouter_base_url=f"{url}/api/v1")
+    with pytest.raises(AllModelsFailedError) as caught:
+        client.complete("the PROMPT", timeout_s=0.5)
+    with pytest.raises(AllModelsFailedError) as streamed:
+        list(client.stream("the PROMPT", timeout_s=0.5))
+    seen = ["".join(traceback.format_exception(one.value)) for one in (caught, streamed)]
+    seen += [repr(client), repr(client.order()), repr(vars(client.order()[0]))]
+    seen += [str([a.to_dict() for a in caught.value.attempts]), str(client.health(0.3))]
+    for text in (*seen, caplog.text, *capfd.readouterr()):
+        assert KEY not in text
+        assert "sk-or" not in text
+    assert "PROMPT" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"llm": "ollama:mistral"}, "ollama pull mistral"),
+        ({"llm": "openrouter:c/d"}, "check the model's name"),
+        ({"llm": "ollama", "ollama_base_url": DEAD}, "ollama serve"),
+        ({"llm": "openrouter:a/b", "openrouter_base_url": DEAD}, "check the network"),
+        ({"llm": "ollama", "ollama_base_url": "ftp://x"}, "ollama_base_url"),
+        ({"llm": "ollama", "listing": b"<html>"}, "ollama_base_url"),
+        ({"llm": "ollama", "llm_cloud": "openrouter:a/b", "llm_small": "ollama:qwen2.5"}, ""),
+    ],
+)
+def test_health_says_what_to_do(server, build, settings, told):
+    listing = b'{"models": [{"name": "llama3:8b"}, {"name": "qwen2.5:latest"}], "data": [{"id": "a/b"}]}'
+    server.listing = settings.pop("listing", listing)
+    urls = {"ollama_base_url": server.url, "openrouter_base_url": f"{server.url}/api/v1"}
+    found = build(**{**urls, **settings}).health(1.0)
+    if told:
+        assert [one.ok for one in found] == [False]
+        assert told in found[0].detail
+    else:
+        assert [(one.tier.value, one.ok, one.detail) for one in found] == [
+            (tier, True, "it can be asked") for tier in ("primary", "cloud", "small")
+        ]
+
+
+def test_health_ends_in_time_when_servers_hang(server, build):
+    server.mode = "hang"
+    client = build(llm="ollama", llm_small="ollama", ollama_base_url=server.url)
+    with within(0.4 + 0.5):
+        assert [one.ok for one in client.health(0.4)] == [False, False]

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from model_servers import stream_body
 from waiting import wait_until, within
 
 from agentic_retriever.errors import AllModelsFailedError, LLMOutputError, StreamBrokenError
@@ -17,7 +18,6 @@ from agentic_retriever.llm import (
     Price,
     RetryPolicy,
     TieredClient,
-    TierNeeds,
     failure_kind,
 )
 from agentic_retriever.schema import Tier
@@ -99,12 +99,16 @@ def test_blank_stream_is_a_failure_and_shows_nothing(pieces):
     assert stream.text == ""
 
 
-def test_tier_changes_before_the_first_piece():
+def test_tier_changes_before_the_first_piece_while_there_is_one():
     tiers = TieredClient([client_of([ConnectionError("x")]), client_of(["  ", "ok ", "now"], Tier.CLOUD)], timeout_s=5)
     stream = tiers.stream("q")
     assert list(stream) == ["  ok ", "now"]
     assert stream.reply.tier is Tier.CLOUD
     assert [a.failure for a in stream.reply.attempts] == [FailureKind.UNREACHABLE, None]
+    tiers = TieredClient([client_of([ConnectionError("x")]), client_of([], Tier.SMALL)], timeout_s=5)
+    with pytest.raises(AllModelsFailedError) as caught:
+        next(tiers.stream("q"))
+    assert [a.failure for a in caught.value.attempts] == [FailureKind.UNREACHABLE, FailureKind.OUTPUT]
 
 
 def test_failure_after_the_first_piece_is_told_with_what_came_and_never_spliced():
@@ -124,39 +128,25 @@ def test_failure_after_the_first_piece_is_told_with_what_came_and_never_spliced(
     assert stream.reply is None
 
 
-def test_all_tiers_down_before_the_first_piece():
-    tiers = TieredClient([client_of([ConnectionError("x")]), client_of([], Tier.SMALL)], timeout_s=5)
-    with pytest.raises(AllModelsFailedError) as caught:
-        next(tiers.stream("q"))
-    assert [a.failure for a in caught.value.attempts] == [FailureKind.UNREACHABLE, FailureKind.OUTPUT]
-
-
 def test_stall_before_the_first_piece_leaves_time_for_the_next_tier(release):
     tiers = TieredClient([client_of(hang(release)), client_of(["ok"], Tier.CLOUD)], timeout_s=1.0)
     with within(1.0 + 0.5):
         assert list(tiers.stream("q")) == ["ok"]
 
 
-def test_stall_between_pieces_ends_at_the_total_deadline(release):
-    tiers = TieredClient([client_of(hang(release, ["half "])), client_of(["ok"], Tier.CLOUD)], timeout_s=0.6)
-    with within(0.6 + 0.5), pytest.raises(StreamBrokenError) as caught:
-        list(tiers.stream("q"))
-    assert failure_kind(caught.value) is FailureKind.TIMEOUT
-
-
-def test_slow_pieces_do_not_stretch_the_deadline():
-    stop = threading.Event()
-
-    def pieces(_prompt):
-        while not stop.wait(0.05):
+def test_a_stall_and_slow_pieces_end_at_the_total_deadline(release):
+    def dripping(_prompt):
+        while not release.wait(0.05):
             yield "x"
 
-    with within(0.4 + 0.5), pytest.raises(StreamBrokenError):
-        list(client_of(pieces).stream("q", timeout_s=0.4))
-    stop.set()
+    for pieces in (hang(release, ["half "]), dripping):
+        tiers = TieredClient([client_of(pieces), client_of(["ok"], Tier.CLOUD)], timeout_s=0.5)
+        with within(0.5 + 0.5), pytest.raises(StreamBrokenError) as caught:
+            list(tiers.stream("q"))
+        assert failure_kind(caught.value) is FailureKind.TIMEOUT
 
 
-def test_failure_that_passes_is_retried_before_the_first_piece(fake_clock):
+def test_failure_that_passes_is_retried_before_the_first_piece():
     script = [[ConnectionError("x")], [ConnectionError("x")], ["ok"]]
     one = client_of(lambda _p: iter(script.pop(0)), retry=RetryPolicy(base_s=0.01, draw=lambda: 0.5))
     stream = one.stream("q")
@@ -191,10 +181,7 @@ def test_a_waiting_reader_is_woken_by_close_from_another_thread(release):
     assert got == ["a"]
 
 
-# Against servers -----------------------------------------------------------------------------------------------------
-
-
-def test_streamed_reply_of_each_provider(server, provider, tiers_on, stream_body):
+def test_streamed_reply_of_each_provider(server, provider, tiers_on):
     server.reply(stream_body(provider, ["ไร่", " [1]"]))
     stream = tiers_on().stream("¿Cuántos?")
     assert list(stream) == ["ไร่", " [1]"]
@@ -204,7 +191,7 @@ def test_streamed_reply_of_each_provider(server, provider, tiers_on, stream_body
 
 
 @pytest.mark.parametrize("finish", [None, "length"])
-def test_stream_that_ends_without_done_or_by_length_is_marked(server, provider, tiers_on, stream_body, finish):
+def test_stream_that_ends_without_done_or_by_length_is_marked(server, provider, tiers_on, finish):
     server.reply(stream_body(provider, ["half an ", "ans"], finish=finish))
     stream = tiers_on().stream("q")
     assert "".join(stream) == "half an ans"
@@ -212,7 +199,7 @@ def test_stream_that_ends_without_done_or_by_length_is_marked(server, provider, 
 
 
 @pytest.mark.parametrize("fault", ["cut", "error"])
-def test_stream_that_breaks_off_is_a_typed_error(server, provider, tiers_on, stream_body, fault):
+def test_stream_that_breaks_off_is_a_typed_error(server, provider, tiers_on, fault):
     server.reply(stream_body(provider, ["half ", "an"], finish=None, error="overloaded" if fault == "error" else None))
     if fault == "cut":
         server.mode = "cut"
@@ -223,7 +210,7 @@ def test_stream_that_breaks_off_is_a_typed_error(server, provider, tiers_on, str
 
 
 @pytest.mark.parametrize("pieces", [[], ["half "]])
-def test_stalled_stream_ends_at_the_deadline_and_frees_its_connection(server, provider, tiers_on, stream_body, pieces):
+def test_stalled_stream_ends_at_the_deadline_and_frees_its_connection(server, provider, tiers_on, pieces):
     server.reply(stream_body(provider, pieces, finish=None))
     server.mode = "stall"
     client = tiers_on()
@@ -236,23 +223,17 @@ def test_stalled_stream_ends_at_the_deadline_and_frees_its_connection(server, pr
 
 
 @pytest.mark.parametrize("status", [401, 500, 200])
-def test_stream_that_does_not_begin_goes_to_the_next_tier(make_server, provider, other, build, stream_body, status):
+def test_stream_that_does_not_begin_goes_to_the_next_tier(make_server, provider, other, two, status):
     bad, good = make_server(), make_server()
     bad.reply({"error": "x"} if status != 200 else stream_body(provider, [], finish="stop"), status)
     good.reply(stream_body(other, ["ok"]))
-    urls = {provider: bad.url, other: good.url}
-    client = build(
-        llm="ollama:a",
-        llm_cloud="openrouter:b/c",
-        ollama_base_url=urls["ollama"],
-        openrouter_base_url=urls["openrouter"] + "/api/v1",
-    )
-    stream = client.stream("q", needs=TierNeeds(force_cloud=provider == "openrouter"))
+    client, needs = two(bad.url, good.url)
+    stream = client.stream("q", needs=needs)
     assert list(stream) == ["ok"]
     assert len(stream.reply.attempts) == 2
 
 
-def test_abandoned_streams_leave_no_thread_and_no_connection(server, provider, tiers_on, stream_body):
+def test_abandoned_streams_leave_no_thread_and_no_connection(server, provider, tiers_on):
     server.reply(stream_body(provider, ["a ", "b "], finish=None))
     server.mode = "stall"
     client = tiers_on(workers=4)
@@ -268,9 +249,6 @@ def test_abandoned_streams_leave_no_thread_and_no_connection(server, provider, t
     server.released.set()
     wait_until(lambda: server.open_connections == 0)
     wait_until(lambda: threading.active_count() <= before)
-
-
-# Async ---------------------------------------------------------------------------------------------------------------
 
 
 def test_async_twin_does_not_block_the_loop():
@@ -317,7 +295,7 @@ def test_async_errors_arrive():
     assert caught.value.text == "a"
 
 
-def test_hundred_abandoned_async_streams_leave_nothing(server, provider, tiers_on, stream_body):
+def test_hundred_abandoned_async_streams_leave_nothing(server, provider, tiers_on):
     server.reply(stream_body(provider, ["a ", "b "], finish=None))
     server.mode = "stall"
     client = tiers_on(workers=32)

@@ -1,32 +1,29 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentic_retriever.errors import LLMOutputError
+from agentic_retriever.llm import Choice, read_choice
 from agentic_retriever.llm.replies import MAX_REPLY_CHARS, containers, json_values, without_thoughts
+from agentic_retriever.testing.choice_contract import MALFORMED_REPLIES
 
 
 @pytest.mark.parametrize(
     ("reply", "rest"),
     [
-        ("<think>a</think>b", "b"),
-        ("<THINK>a</Think>\n b ", "b"),
-        ("<thinking>a</thinking>b<reasoning>c</reasoning>d", "b\nd"),
-        ("[THINK]a[/THINK]b", "b"),
-        ("a<think>b<think>c</think>d</think>e", "a\ne"),
-        ("still thinking</think>b", "b"),
-        ("a<think>never closed", "a"),
-        ("<think>a</think>b</think>c", "b\nc"),
-        ("<think>", ""),
-        ("</think>", ""),
+        ("<think>a</think>b", "b"), ("<THINK>a</Think>\n b ", "b"),
+        ("<thinking>a</thinking>b<reasoning>c</reasoning>d", "b\nd"), ("[THINK]a[/THINK]b", "b"),
+        ("a<think>b<think>c</think>d</think>e", "a\ne"), ("still thinking</think>b", "b"),
+        ("a<think>never closed", "a"), ("<think>a</think>b</think>c", "b\nc"), ("<think>", ""), ("</think>", ""),
         ("<|channel|>analysis<|message|>a<|end|><|channel|>final<|message|>b<|return|>c", "b"),
-        ("I think so", "I think so"),
-        ("", ""),
+        ("I think so", "I think so"), ("", ""),
     ],
-)
+)  # fmt: skip
 def test_thoughts_are_taken_out(reply, rest):
     assert without_thoughts(reply) == rest
 
@@ -81,26 +78,15 @@ def test_python_dictionaries_are_read_too(value):
 @pytest.mark.parametrize(
     ("text", "values"),
     [
-        ('{"a": 1,}', [{"a": 1}]),
-        ("[1, 2,,]", [[1, 2]]),
-        ("{'a': 'it's', 'b': None}", [{"a": "it's", "b": None}]),
-        ("{a: b, c: True}", [{"a": "b", "c": True}]),
-        ("{“a”: “b”}", [{"a": "b"}]),
-        ('{"a": 1, "a": 2}', [{"a": 1}]),
-        ('{// why\n"a": /* so */ 1}', [{"a": 1}]),
-        ('{{"a": 1}}', [{"a": 1}]),
-        ('{"a": 1 "b": [2]}', [[2]]),
+        ('{"a": 1,}', [{"a": 1}]), ("[1, 2,,]", [[1, 2]]), ("{'a': 'it's', 'b': None}", [{"a": "it's", "b": None}]),
+        ("{a: b, c: True}", [{"a": "b", "c": True}]), ("{“a”: “b”}", [{"a": "b"}]), ('{"a": 1, "a": 2}', [{"a": 1}]),
+        ('{// why\n"a": /* so */ 1}', [{"a": 1}]), ('{{"a": 1}}', [{"a": 1}]), ('{"a": 1 "b": [2]}', [[2]]),
         ('{"a": "line\nbreak"}', [{"a": "line\nbreak"}]),
-        ('{"a": "\\ud83d\\ude00\\ud800"}', [{"a": "\U0001f600\ufffd"}]),
-        ("[1] and [2]", [[1], [2]]),
-        ("[note to self] [1]", [[1]]),
-        ("[Plan]", []),
-        ('{"a": ' + "9" * 40 + "}", [{"a": "9" * 40}]),
-        ("[+1, .5, 1e3]", [[1, 0.5, 1000.0]]),
-        ('["cut', []),
-        ("", []),
+        ('{"a": "\\ud83d\\ude00\\ud800"}', [{"a": "\U0001f600\ufffd"}]), ("[1] and [2]", [[1], [2]]),
+        ("[note to self] [1]", [[1]]), ("[Plan]", []), ('{"a": ' + "9" * 40 + "}", [{"a": "9" * 40}]),
+        ("[+1, .5, 1e3]", [[1, 0.5, 1000.0]]), ('["cut', []), ("", []),
     ],
-)
+)  # fmt: skip
 def test_what_is_forgiven_and_what_is_not(text, values):
     assert json_values(text) == values
 
@@ -124,3 +110,156 @@ def test_any_text_gives_plain_values(text):
 def test_containers_come_outer_first_in_order():
     values = json_values('{"a": [1, {"b": 2}], "c": {}} [3]')
     assert list(containers(values)) == [values[0], [1, {"b": 2}], {"b": 2}, {}, [3]]
+
+
+NAMES = ("cacm", "cisi", "xquad-en", "xquad")
+
+
+def named(reply, names=NAMES):
+    try:
+        return read_choice(reply, names).name
+    except LLMOutputError:
+        return None
+
+
+def refusal(read):
+    try:
+        read()
+    except LLMOutputError as err:
+        return str(err)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("said", "confidence"),
+    [
+        ("0.8", 0.8), ('"0.8"', 0.8), ('"80%"', 0.8), ("80", 0.8), ('"8/10"', 0.8), ('"80/100"', 0.8), ('"0,8"', 0.8),
+        ("1", 1.0), ("1.0", 1.0), ("0", 0.0), ("100", 1.0), ("101", None), ("1e999", None), ("NaN", None),
+        ("-0.5", None), ("true", None), ("null", None), ('"high"', None), ("[0.8]", None), ('"11/10"', None),
+        ('""', None),
+    ],
+)  # fmt: skip
+def test_confidence_is_read_or_left_out(said, confidence):
+    choice = read_choice(f'{{"choice": "cisi", "confidence": {said}}}', NAMES)
+    assert choice.confidence == (None if confidence is None else pytest.approx(confidence))
+
+
+def test_a_reason_is_one_short_line():
+    reply = json.dumps({"choice": "cisi", "reason": "  many\n\nlines \x1b[31m " + "x" * 5_000})
+    reason = read_choice(reply, NAMES).reason
+    assert reason.startswith("many lines [31m x")
+    assert len(reason) == 200
+    assert read_choice("INDEX: cisi\nREASONING: **because** it is", NAMES).reason == "because** it is"
+
+
+def test_labelled_lines_keep_what_belongs_to_the_choice():
+    reply = "INDEX: nowhere\nCONFIDENCE: 0.1\n\nINDEX: cisi\nCONFIDENCE: 0.6\nREASONING: fits"
+    assert read_choice(reply, NAMES) == Choice(name="cisi", confidence=0.6, reason="fits")
+
+
+@pytest.mark.parametrize(
+    ("reply", "name"),
+    [
+        ("XQuAD-EN", "xquad-en"), ("xquad en", "xquad-en"), ("XQuAD_EN", "xquad-en"), ("xquaden", "xquad-en"),
+        ("xquad", "xquad"), ("the XQuAD collection", "xquad"), ("the xquad en collection", "xquad-en"),
+        ("xquad-en or xquad", None), ("xquad-es", None), ("cis", None), ("cisis", None), ("ｃｉｓｉ", "cisi"),
+    ],
+)  # fmt: skip
+def test_names_are_matched_whole(reply, name):
+    assert named(reply) == name
+
+
+def test_only_one_option_may_match():
+    assert named("Data", ("Data", "data")) == "Data"
+    assert named("DATA", ("Data", "data")) is None
+    assert named("a b", ("a-b", "a_b")) is None
+    assert named("a_b", ("a-b", "a_b")) == "a_b"
+    assert named("resume", ("résumé", "other")) == "résumé"
+    assert named("resume", ("résumé", "resume")) == "resume"
+    assert named("The Data it is.", ("Data", "data")) is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "name"),
+    [
+        ("2", "2"), ("[2]", "2"), ('{"choice": 2}', "2"), ('{"choice": "2"}', "2"), ('{"choice": 2.0}', None),
+        ("-2", None), ('{"choice": -2}', None), ('{"choice": "-2"}', None), (".2", None), ("2.", "2"), ("²", None),
+        ("I would take 2 of them", None), ("1. 2", "2"), ("INDEX: 2", "2"), ("INDEX: 3", None), ("02", None),
+        ('{"choice": 0}', None), ('{"choice": true}', None), ("1", "1"),
+    ],
+)  # fmt: skip
+def test_a_number_names_only_an_option_that_is_called_so(reply, name):
+    assert named(reply, ("2", "1", "cisi")) == name
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "It is not cisi.", "I can't use cisi.", "cisi is wrong here.", "Anything except cisi", "no cisi", "¿cisi o no?",
+        "No uses cisi.", "ไม่ใช่ cisi", "Without cisi nothing works.", "Is it cisi, I wonder?", "Nicht cisi.",
+    ],
+)  # fmt: skip
+def test_prose_that_denies_or_asks_is_no_choice(reply):
+    assert named(reply) is None
+
+
+def test_a_denial_elsewhere_does_no_harm():
+    assert named("The question is not about code. I choose cisi.") == "cisi"
+
+
+def test_of_several_answers_the_first_option_counts():
+    reply = json.dumps([{"choice": n} for n in ("nowhere", "cisi", "cisi", "cacm")])
+    assert named(reply) == "cisi"
+    assert named('["cisi", "cacm"]') == "cisi"
+    assert named('{"choices": [1, 2]}') is None
+
+
+def test_errors_are_short_and_do_not_repeat_the_reply(caplog):
+    caplog.set_level(logging.DEBUG)
+    said = [refusal(lambda c=case: read_choice(c.text(NAMES) + "canary", NAMES)) for case in MALFORMED_REPLIES]
+    assert sum(message is not None for message in said) > 40
+    assert not [message for message in said if message and (len(message) > 200 or "canary" in message)]
+    assert caplog.text == ""
+
+
+def test_no_options_means_no_choice():
+    assert named("cisi", ()) is None
+    assert named("", ("",)) is None
+
+
+def test_many_options_are_read_quickly_enough():
+    names = [f"index-{i}" for i in range(2_000)]
+    assert named("I would search index-1999 first.", names) == "index-1999"
+
+
+PIECES = st.lists(
+    st.sampled_from(
+        [*NAMES, "{", "}", "[", "]", '"', "'", ":", ",", "\n", " ", "choice", '"choice": ', "INDEX: ",
+         "CONFIDENCE: 0.5", "not ", "<think>", "</think>", "```", "1", "-1", "?", "or ", "null", "\\", "cisi2"]
+    ),
+    max_size=25,
+).map("".join)  # fmt: skip
+
+
+@settings(max_examples=500)
+@given(st.text(max_size=300) | PIECES, st.lists(st.text(max_size=12), max_size=5, unique=True) | st.just(list(NAMES)))
+def test_what_is_read_is_always_an_option(reply, names):
+    if refusal(lambda: read_choice(reply, names)) is not None:
+        return
+    choice = read_choice(reply, names)
+    assert choice.name in names
+    assert choice.confidence is None or 0 <= choice.confidence <= 1
+    assert len(choice.reason) <= 200
+    assert "\n" not in choice.reason
+
+
+SANE = st.from_regex(r"[a-z][a-z0-9]{2,10}([_-][a-z0-9]{1,6})?", fullmatch=True)
+
+
+@settings(max_examples=200)
+@given(st.lists(SANE, min_size=2, max_size=6, unique_by=lambda name: name.replace("-", "").replace("_", "")), st.data())
+def test_every_option_can_be_said_in_every_usual_form(names, data):
+    name = data.draw(st.sampled_from(names))
+    forms = [name, name.upper(), f"**{name}**", f"STRATEGY: {name}", json.dumps([{"choice": name, "reason": names[0]}])]
+    reply = data.draw(st.sampled_from(forms))
+    assert named(reply, names) == name

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -11,22 +15,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import within
 
-from agentic_retriever.errors import AllModelsFailedError, BudgetExceededError, DeadlineExceededError, LLMError
+from agentic_retriever.config import RouterConfig
+from agentic_retriever.errors import (
+    AllModelsFailedError,
+    BudgetExceededError,
+    ConfigError,
+    DeadlineExceededError,
+    LLMError,
+)
 from agentic_retriever.llm import (
     FREE,
     Breaker,
+    CostReport,
     Endpoint,
     FailureKind,
     LLMClient,
     Price,
+    PriceTable,
     RetryPolicy,
     TieredClient,
     TierNeeds,
+    build_client,
     failure_kind,
     spent_on,
 )
-from agentic_retriever.llm.tiers import share_s
-from agentic_retriever.schema import Budget, Complexity, Tier
+from agentic_retriever.llm.client import cost_report
+from agentic_retriever.llm.tiers import context_window, share_s
+from agentic_retriever.schema import Budget, Complexity, Tier, TierUsage
 from agentic_retriever.testing.fakes import FakeLLM
 from agentic_retriever.threads import Workers
 
@@ -55,14 +70,11 @@ def three(primary=("p",), cloud=("c",), small=("s",), **kwargs):
 @pytest.mark.parametrize(
     ("needs", "order"),
     [
-        (None, "llama gpt qwen"),
-        (TierNeeds(), "llama gpt qwen"),
-        (TierNeeds(complexity=Complexity.COMPLEX), "gpt llama qwen"),
-        (TierNeeds(force_cloud=True), "gpt llama qwen"),
-        (TierNeeds(context_chars=8_000), "llama gpt qwen"),
-        (TierNeeds(context_chars=8_001), "gpt llama qwen"),
+        (None, "llama gpt qwen"), (TierNeeds(), "llama gpt qwen"),
+        (TierNeeds(complexity=Complexity.COMPLEX), "gpt llama qwen"), (TierNeeds(force_cloud=True), "gpt llama qwen"),
+        (TierNeeds(context_chars=8_000), "llama gpt qwen"), (TierNeeds(context_chars=8_001), "gpt llama qwen"),
     ],
-)
+)  # fmt: skip
 def test_first_tier_by_complexity_context_and_wish(needs, order):
     tiers = three()
     assert [client.model for client in tiers.order(*([needs] if needs else []))] == order.split()
@@ -284,3 +296,256 @@ def test_failure_kind_of_our_own_errors():
     with pytest.raises(AllModelsFailedError) as caught:
         three([ConnectionError("x")], None, None).complete("q")
     assert failure_kind(caught.value) is FailureKind.UNREACHABLE
+
+
+CANARY = "sk-or-canary-4711"
+
+
+def built(**settings):
+    """The LlamaIndex model behind the first tier."""
+    return build_client(RouterConfig(**settings)).order()[0]._llm()
+
+
+def test_none_gives_no_model():
+    assert build_client(RouterConfig()) is None
+
+
+@pytest.mark.parametrize("value", ["", "gpt-4", "ollama:", "ollama:  ", "openrouter:", "none:x", "openai:gpt-4o", ":"])
+def test_unknown_model_setting_lists_what_is_allowed(value):
+    with pytest.raises(ConfigError, match=r"none, ollama:MODEL .* openrouter:MODEL"):
+        build_client(RouterConfig(llm=value, openrouter_api_key=CANARY))
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("network touched")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def test_ollama_is_built_and_described_without_network(no_network):
+    llm = built(llm="ollama:llama3:8b", ollama_base_url="http://127.0.0.1:1", llm_timeout_s=7)
+    assert llm.model == "llama3:8b"
+    assert llm.request_timeout == 7
+    assert llm.metadata.context_window == context_window(8_000) == 8_192
+    assert llm.base_url == "http://127.0.0.1:1"
+
+
+def test_openrouter_is_built_without_network_and_without_retries(no_network):
+    client = build_client(RouterConfig(llm="openrouter:openai/gpt-4o-mini", openrouter_api_key=CANARY, llm_timeout_s=9))
+    llm = client.order()[0]._llm()
+    assert (llm.model, llm.max_retries, llm.timeout) == ("openai/gpt-4o-mini", 0, 9)
+    assert (client.tier, client.model, client.timeout_s) == (Tier.CLOUD, "openai/gpt-4o-mini", 9)
+    assert CANARY not in repr(client)
+    assert build_client(RouterConfig(llm="ollama:x")).tier is Tier.PRIMARY
+
+
+def tiers(client):
+    return {one.tier.value: one.model for one in client.order()}
+
+
+def test_three_tiers_by_their_providers_names_are_built_without_network(no_network):
+    config = RouterConfig(llm="ollama", llm_cloud="openrouter", llm_small="ollama", openrouter_api_key=CANARY)
+    client = build_client(config)
+    assert tiers(client) == {"primary": "llama3:8b", "cloud": "openai/gpt-4o-mini", "small": "qwen2.5:3b"}
+    assert client.context_tokens == 8_192
+    assert client.context_tokens_for(TierNeeds(force_cloud=True)) == 128_000
+    assert [c.price.free for c in client.order()] == [True, False, True]
+    assert CANARY not in f"{client!r} {[vars(c) for c in client.order()]}"
+
+
+def test_openrouter_as_llm_is_primary_beside_another_cloud_model():
+    both = RouterConfig(llm="openrouter:a/b", llm_cloud="openrouter:c/d", openrouter_api_key=CANARY)
+    assert tiers(build_client(both)) == {"primary": "a/b", "cloud": "c/d"}
+
+
+def test_cloud_tier_without_a_key_is_left_out_with_one_warning(caplog):
+    client = build_client(RouterConfig(llm="ollama", llm_cloud="openrouter"))
+    assert tiers(client) == {"primary": "llama3:8b"}
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "OPENROUTER_API_KEY" in caplog.text
+    assert build_client(RouterConfig(llm_cloud="openrouter")) is None
+
+
+def test_openrouter_alone_without_a_key_is_an_error():
+    with pytest.raises(ConfigError, match="OPENROUTER_API_KEY"):
+        build_client(RouterConfig(llm="openrouter"))
+
+
+@pytest.mark.parametrize("setting", ["llm_cloud", "llm_small"])
+def test_wrong_value_names_its_setting(setting):
+    with pytest.raises(ConfigError, match=setting):
+        build_client(RouterConfig(**{setting: "gpt-4"}))
+
+
+def test_any_llamaindex_model_stands_in_for_a_tier():
+    client = build_client(
+        RouterConfig(llm="ollama"), models={Tier.PRIMARY: FakeLLM(["hi"]), Tier.SMALL: FakeLLM(["x"])}
+    )
+    assert tiers(client) == {"primary": "fake-llm", "small": "fake-llm"}
+    reply = client.complete("q")
+    assert (reply.text, reply.priced, reply.attempts[0].usd) == ("hi", False, None)
+
+
+def test_own_prices_are_used(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text('{"models": {"a/b": {"in": 1, "out": 2, "context": 50000}}}')
+    config = RouterConfig(llm="openrouter:a/b", prices_file=str(path), openrouter_api_key=CANARY)
+    (only,) = build_client(config).order()
+    assert (only.price.in_usd, only.context_tokens) == (1.0, 50_000)
+    assert only.refusal(10**5, TierNeeds(budget=Budget(max_usd=0.1 + 2 * 1024 / 1e6))) is None
+    assert only.refusal(10**5, TierNeeds(budget=Budget(max_usd=0.1 + 2 * 1023 / 1e6))) is FailureKind.BUDGET
+
+
+def test_context_window_is_bounded_and_grows_with_the_context():
+    sizes = [context_window(chars) for chars in (500, 8_000, 20_000, 10**9)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] == 4_096
+    assert sizes[-1] == 32_768
+    assert all(size % 1_024 == 0 for size in sizes)
+
+
+def printed(code):
+    """What a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_the_package_loads_no_provider():
+    roots = ("openai", "ollama", "httpx")
+    assert printed(f"import sys, agentic_retriever.llm; print([r for r in {roots} if r in sys.modules])") == "[]"
+
+
+FIRST_CALL = """
+import sys
+from agentic_retriever.config import RouterConfig
+from agentic_retriever.errors import AgenticRetrieverError
+from agentic_retriever.llm import build_client
+
+config = RouterConfig(llm="{llm}", llm_small="none", llm_cloud="none", openrouter_api_key="k",
+                      ollama_base_url="http://127.0.0.1:9", openrouter_base_url="http://127.0.0.1:9/api/v1")
+client = build_client(config)
+before = set(sys.modules)
+try:
+    client.complete("How are you?")
+except AgenticRetrieverError:
+    print(sorted(name for name in set(sys.modules) - before if name.partition(".")[0] in {roots}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("llm", "roots"),
+    [("openrouter:openai/gpt-4o-mini", ("openai", "llama_index")), ("ollama:llama3:8b", ("ollama", "llama_index"))],
+)
+def test_the_first_call_loads_nothing_within_its_own_deadline(llm, roots):
+    pytest.importorskip(f"llama_index.llms.{llm.partition(':')[0]}")
+    assert printed(FIRST_CALL.format(llm=llm, roots=roots)) == "[]"
+
+
+CLOUD = "openai/gpt-4o-mini"
+
+
+def test_packaged_table_is_dated_and_knows_the_default_cloud_model():
+    table = PriceTable.load()
+    assert dt.date.fromisoformat(table.as_of).year >= 2026
+    assert "openrouter" in table.source
+    assert table.price(CLOUD) == Price(in_usd=0.15, out_usd=0.60, context_tokens=128_000)
+    assert table.price(CLOUD).cost_usd(1_000_000, 0) == pytest.approx(0.15)
+    assert table.price(CLOUD).cost_usd(2_000, 500) == pytest.approx(0.0006)
+
+
+def test_unknown_model_has_no_price_and_a_free_one_costs_nothing():
+    table = PriceTable.load()
+    assert table.price("nobody/nothing") is None
+    assert table.price("nobody/nothing:free") is FREE
+    assert table.price("gpt-4o-mini") == table.price(CLOUD)
+    assert table.price("gpt-4") is None
+    with pytest.raises(TypeError):
+        table.prices["x"] = FREE
+
+
+def test_own_file_goes_before_the_package(tmp_path):
+    path = tmp_path / "prices.json"
+    path.write_text(
+        json.dumps({"as_of": "2030-01-01", "models": {CLOUD: {"in": 1, "out": 2}, "a/b": {"in": 0, "out": 0}}})
+    )
+    table = PriceTable.load(path)
+    assert (table.as_of, table.price(CLOUD).cost_usd(1_000_000, 1_000_000)) == ("2030-01-01", 3.0)
+    assert table.price("a/b").free
+    assert table.price("openai/gpt-4o") == PriceTable.load().price("openai/gpt-4o")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", '{"models": []}', "[" * 100_000,
+        '{"models": {"a/b": 3}}',
+        '{"models": {"a/b": {"in": -1, "out": 0}}}', '{"models": {"a/b": {"in": true, "out": 0}}}',
+        '{"models": {"a/b": {"in": NaN, "out": 0}}}', '{"models": {"a/b": {"in": 1}}}',
+        '{"models": {"a/b": {"in": 1, "out": 1, "context": "big"}}}',
+        '{"models": {"a/b": {"in": 1, "out": 1, "context": true}}}',
+        '{"models": {}, "as_of": 2030}',
+    ],
+)  # fmt: skip
+def test_broken_file_is_named(tmp_path, text):
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"prices_file: .*mine\.json"):
+        PriceTable.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"models": {"a/b": {"in": 1, "out": 1, "contxt": 8000}}}', "unknown key 'contxt'; did you mean 'context'?"),
+        ('{"models": {}, "as-of": "2030-01-01"}', "unknown key 'as-of'; did you mean 'as_of'?"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_key_is_told_with_file_and_what_was_meant(tmp_path, text, told):
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        PriceTable.load(path)
+    assert str(caught.value).startswith(f"setting prices_file: {path}: ")
+    assert told in str(caught.value)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="nowhere"):
+        PriceTable.load(tmp_path / "nowhere.json")
+
+
+def used(tier, model, calls, prompt, completion, usd=0.0):
+    return TierUsage(tier=tier, model=model, calls=calls, prompt_tokens=prompt, completion_tokens=completion, usd=usd)
+
+
+def test_report_counts_savings_local_share_and_unknown_prices():
+    cloud = Price(in_usd=1.0, out_usd=2.0)
+    spent = [
+        used(Tier.PRIMARY, "llama", 3, 3_000_000, 1_000_000),
+        used(Tier.CLOUD, "cloud", 1, 1_000_000, 500_000, usd=2.0),
+        used(Tier.SMALL, "odd", 1, 0, 0),
+    ]
+    report = cost_report(spent, {"llama": FREE, "cloud": cloud, "odd": None}, cloud)
+    assert report == CostReport(usd=2.0, cloud_only_usd=7.0, saved_usd=5.0, local_share=0.6, calls=5, unpriced_calls=1)
+    assert json.loads(json.dumps(report.to_dict()))["saved_usd"] == 5.0
+    assert cost_report(spent, {}, None).saved_usd is None
+    assert cost_report([], {}, cloud).local_share == 0.0
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 10**6), st.integers(0, 10**4)), max_size=20),
+    st.floats(0, 100),
+    st.floats(0, 100),
+)
+def test_savings_are_what_the_local_tokens_would_have_cost(calls, in_usd, out_usd):
+    cloud = Price(in_usd=in_usd, out_usd=out_usd)
+    spent = [
+        used(Tier.PRIMARY, "local", 1, p, c) if local else used(Tier.CLOUD, "cloud", 1, p, c, cloud.cost_usd(p, c))
+        for local, p, c in calls
+    ]
+    report = cost_report(spent, {"local": FREE, "cloud": cloud}, cloud)
+    assert report.saved_usd == pytest.approx(sum(cloud.cost_usd(p, c) for local, p, c in calls if local), abs=1e-9)
+    assert 0 <= report.local_share <= 1

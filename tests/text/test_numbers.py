@@ -17,15 +17,11 @@ from agentic_retriever.text.numbers import (
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
-        ("1,250.50 and 1.250,50", {"1250.5"}),
-        ("๑๒ ไร่", {"12"}),
-        ("12,5 %", {"12.5"}),
-        ("in 2024 120 units", {"2024", "120"}),
-        ("10\u202f000 km", {"10000"}),
-        ("FY2024, NS-3", {"2024", "3"}),
+        ("1,250.50 and 1.250,50", {"1250.5"}), ("๑๒ ไร่", {"12"}), ("12,5 %", {"12.5"}),
+        ("in 2024 120 units", {"2024", "120"}), ("10\u202f000 km", {"10000"}), ("FY2024, NS-3", {"2024", "3"}),
         ("none", set()),
     ],
-)
+)  # fmt: skip
 def test_numbers_in_one_form(text, numbers):
     assert numbers_in(text) == numbers
 
@@ -65,13 +61,10 @@ def test_one_list_of_number_words_serves_texts_and_questions():
 @pytest.mark.parametrize(
     ("text", "decimal", "number"),
     [
-        ("1.234", ".", 1.234),
-        ("1.234", ",", 1234.0),
-        ("1,5", ".", 1.5),
-        ("1.234.567", ".", 1234567.0),
+        ("1.234", ".", 1.234), ("1.234", ",", 1234.0), ("1,5", ".", 1.5), ("1.234.567", ".", 1234567.0),
         ("1.2.3", ".", None),
     ],
-)
+)  # fmt: skip
 def test_figures_of_a_question_have_the_decimal_sign_of_its_language(text, decimal, number):
     assert read_number(text, decimal) == number
 
@@ -79,14 +72,11 @@ def test_figures_of_a_question_have_the_decimal_sign_of_its_language(text, decim
 @pytest.mark.parametrize(
     ("text", "languages", "things"),
     [
-        ("5-10", ["en"], [("N", 5.0), ("T", None), ("N", 10.0)]),
-        ("2020", ["en"], [("4", 2020.0)]),
-        ("2021-03-04", ["en"], [("D", Moment(2021, 3, 4))]),
-        ("3/4/2021", ["es", "th"], [("D", Moment(2021, 4, 3))]),
-        ("3/4/2021", ["en", "th"], [("W", None)]),
-        ("13/4/2021", ["en"], [("D", Moment(2021, 4, 13))]),
+        ("5-10", ["en"], [("N", 5.0), ("T", None), ("N", 10.0)]), ("2020", ["en"], [("4", 2020.0)]),
+        ("2021-03-04", ["en"], [("D", Moment(2021, 3, 4))]), ("3/4/2021", ["es", "th"], [("D", Moment(2021, 4, 3))]),
+        ("3/4/2021", ["en", "th"], [("W", None)]), ("13/4/2021", ["en"], [("D", Moment(2021, 4, 13))]),
     ],
-)
+)  # fmt: skip
 def test_what_a_run_of_figures_is(text, languages, things):
     assert [(symbol, value) for symbol, _, _, value in read_figures(text, ".", languages)] == things
 

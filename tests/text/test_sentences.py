@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-import time
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import takes_linear_time
 
-from agentic_retriever.text import split_sentences
+from agentic_retriever.text import Tokenizer, split_sentences
+from agentic_retriever.text.sentences import MAX_SENTENCES, central_sentences
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()), max_size=300)
 PROSE = st.lists(
@@ -30,12 +33,7 @@ def texts(source: str) -> list[str]:
         ['She said "Stop!" and left.', '"Go on."', "(He did.)", "Then... nothing.", "Well…", "Fine."],
         ["Take plan B.", "It works with vitamin C.", "This is known.[12]", "Really?!", "Yes."],
         ["I am here to . . . submit.", "Good."],
-        [
-            "El Sr. Gil vive en EE. UU. desde 1999.",
-            "Según el Art. 5, p. ej. Madrid, no procede.",
-            "¿Seguro?",
-            "¡Sí!",
-        ],
+        ["El Sr. Gil vive en EE. UU. desde 1999.", "Según el Art. 5, p. ej. Madrid, no procede.", "¿Seguro?", "¡Sí!"],
         ["Véase el apdo. 6.2.1.", "La Dra. Ruiz, de Autos S.A. en Vigo, firmó.", "Fin."],
         ["Am 3. Oktober 1990 war es z. B. schön.", "Siehe Nr. 5, Abs. 2.", "Ende."],
         ["M. Dupont arrive à 8 h.", "« Bonjour ! »", "Il part."],
@@ -61,18 +59,14 @@ def test_marks_that_need_no_space(source: str) -> None:
     assert len(texts(source)) == len([char for char in source if char in "。！？।។။"])
 
 
-def test_thai_is_cut_at_clauses_and_lines() -> None:
-    source = (
-        "ที่ดินแปลงนี้มีเนื้อที่ 5 ไร่ 2 งาน ตั้งอยู่ในจังหวัดเชียงใหม่ แต่เจ้าของได้ขายไปแล้วเมื่อ พ.ศ. 2550 "
-        "ดังนั้นจึงต้องโอนกรรมสิทธิ์ที่สำนักงานที่ดิน\n"
-        "บรรทัดใหม่"
-    )
-    assert texts(source) == [
+def test_thai_and_lao_are_cut_at_clauses_and_lines() -> None:
+    sentences = [
         "ที่ดินแปลงนี้มีเนื้อที่ 5 ไร่ 2 งาน ตั้งอยู่ในจังหวัดเชียงใหม่",
         "แต่เจ้าของได้ขายไปแล้วเมื่อ พ.ศ. 2550",
         "ดังนั้นจึงต้องโอนกรรมสิทธิ์ที่สำนักงานที่ดิน",
-        "บรรทัดใหม่",
     ]
+    assert texts(" ".join(sentences) + "\nบรรทัดใหม่") == [*sentences, "บรรทัดใหม่"]
+    assert len(texts("ຂ້ອຍໄປຕະຫຼາດມື້ນີ້ກັບໝູ່ຂອງຂ້ອຍ ແຕ່ວ່າຝົນຕົກໜັກຫຼາຍຈົນບໍ່ສາມາດໄປໄດ້")) == 2
 
 
 def test_thai_pieces_have_a_readable_size() -> None:
@@ -86,10 +80,6 @@ def test_numbers_stay_with_their_units() -> None:
     for piece in texts(source):
         assert not piece[0].isdigit()
         assert not piece[-1].isdigit()
-
-
-def test_lao_is_cut_at_clauses() -> None:
-    assert len(texts("ຂ້ອຍໄປຕະຫຼາດມື້ນີ້ກັບໝູ່ຂອງຂ້ອຍ ແຕ່ວ່າຝົນຕົກໜັກຫຼາຍຈົນບໍ່ສາມາດໄປໄດ້")) == 2
 
 
 def test_markdown() -> None:
@@ -109,32 +99,17 @@ la tabla siguiente.
 | I     | 1.200 mm. Mínimo |
 Texto final"""
     assert texts(source) == [
-        "# Espejos",
-        "## 6.2.1. Presencia",
-        "Los vehículos llevarán espejos.",
-        "Véase\nla tabla siguiente.",
-        "- obligatorio: clase 1.",
-        "Siempre",
-        "- optativo: clase V\n  en otro caso",
-        "1. Primero",
-        "2. Segundo",
-        "| Clase | Radio |",
-        "|-------|-------|",
-        "| I     | 1.200 mm. Mínimo |",
-        "Texto final",
-    ]
+        "# Espejos", "## 6.2.1. Presencia", "Los vehículos llevarán espejos.", "Véase\nla tabla siguiente.",
+        "- obligatorio: clase 1.", "Siempre", "- optativo: clase V\n  en otro caso", "1. Primero", "2. Segundo",
+        "| Clase | Radio |", "|-------|-------|", "| I     | 1.200 mm. Mínimo |", "Texto final",
+    ]  # fmt: skip
 
 
 def test_plain_text_headings_and_sections() -> None:
     source = "6.2.1. Presencia\nLos vehículos llevarán espejos.\n6.2.2. Número. Habrá dos.\n\nAnexo\nTodo lo demás"
     assert texts(source) == [
-        "6.2.1. Presencia",
-        "Los vehículos llevarán espejos.",
-        "6.2.2. Número.",
-        "Habrá dos.",
-        "Anexo",
-        "Todo lo demás",
-    ]
+        "6.2.1. Presencia", "Los vehículos llevarán espejos.", "6.2.2. Número.", "Habrá dos.", "Anexo", "Todo lo demás",
+    ]  # fmt: skip
 
 
 def test_blank_line_always_ends_a_sentence() -> None:
@@ -147,9 +122,8 @@ def test_wrapped_prose_runs_on() -> None:
     assert len(texts(source)) == 2
 
 
-@pytest.mark.parametrize("source", ["", " \n\t ", "\u2028"])
-def test_nothing(source: str) -> None:
-    assert split_sentences(source) == []
+def test_nothing() -> None:
+    assert split_sentences("") == split_sentences(" \n\t ") == split_sentences("\u2028") == []
 
 
 @given(ANY_TEXT | PROSE)
@@ -180,6 +154,71 @@ def test_long_text_is_cut_where_a_reader_would_pause(word: str) -> None:
     "unit", ["ก", "กา ", "a. ", ". ", '? "', "x\n", "- ", "|", ".[1]", "\n", " ", "1.", "> ", "a\t", ". (", "A", "_ "]
 )
 def test_long_texts_take_linear_time(unit: str) -> None:
-    started = time.perf_counter()
-    split_sentences(unit * (200_000 // len(unit)))
-    assert time.perf_counter() - started < 3
+    takes_linear_time(split_sentences, unit)
+
+
+TOKENS = Tokenizer("en")
+TEXT = """# Bicycles
+
+The city lends bicycles to everyone who lives in the city.
+Bicycles of the city have a bell, a lamp and a basket.
+Whoever borrows bicycles of the city returns them within a day.
+Yesterday it rained on the northern mountains.
+| part | price |
+|---|---|
+| bell | 5 |
+"""
+
+
+def test_the_odd_sentence_out_is_left_out_and_the_others_are_verbatim_in_reading_order():
+    chosen = central_sentences([TEXT], tokenizer=TOKENS, room=125)
+    places = [TEXT.index(sentence) for sentence in chosen]
+    assert places == sorted(places)
+    assert len(chosen) == 2
+    assert all("icycles" in sentence for sentence in chosen)
+    assert sum(map(len, chosen)) <= 125
+
+
+def test_headings_and_tables_count_only_where_there_is_nothing_else():
+    assert not any(s.startswith(("#", "|")) for s in central_sentences([TEXT], tokenizer=TOKENS, room=10_000))
+    assert central_sentences(["# Only a heading"], tokenizer=TOKENS, room=100) == ["# Only a heading"]
+
+
+def test_what_pieces_repeat_counts_once():
+    piece = "The bridge is open on weekdays."
+    texts = [piece, piece, f"{piece} It is closed at night."]
+    assert central_sentences(texts, tokenizer=TOKENS, room=999).count(piece) == 1
+
+
+def test_nothing_comes_from_nothing_and_one_sentence_is_chosen_even_if_it_is_too_long():
+    assert central_sentences([], tokenizer=TOKENS, room=10) == []
+    assert central_sentences(["  \n "], tokenizer=TOKENS, room=10) == []
+    assert len(central_sentences(["A sentence that is far longer than its room."], tokenizer=TOKENS, room=3)) == 1
+
+
+def test_a_very_long_text_is_thinned_evenly():
+    sentences = [f"Clause {i} of the contract names party {i % 97} and sum {i * 31}." for i in range(3 * MAX_SENTENCES)]
+    chosen = central_sentences([" ".join(sentences)], tokenizer=TOKENS, room=1_000)
+    assert chosen
+    assert set(chosen) <= set(sentences)
+
+
+def test_thai_has_central_sentences_too():
+    text = "ที่ดินแปลงนี้อยู่ในเชียงใหม่\nที่ดินแปลงนี้มีเนื้อที่ห้าไร่ในเชียงใหม่\nฝนตกหนักเมื่อวาน"
+    chosen = central_sentences([text], tokenizer=Tokenizer("th"), room=1)
+    assert len(chosen) == 1
+    assert chosen[0].startswith("ที่ดินแปลงนี้")
+
+
+@given(st.lists(st.text(max_size=60), max_size=6), st.integers(0, 200))
+def test_any_text_gives_sentences_of_it(texts, room):
+    chosen = central_sentences(texts, tokenizer=Tokenizer(), room=room)
+    assert all(any(sentence in text for text in texts) for sentence in chosen)
+    assert len(set(chosen)) == len(chosen)
+    assert len(chosen) <= 1 or sum(map(len, chosen)) <= max(room, *map(len, chosen))
+    assert chosen == central_sentences(texts, tokenizer=Tokenizer(), room=room)
+
+
+def test_the_text_package_itself_loads_no_numpy():
+    code = "import sys, agentic_retriever.text; print('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
