@@ -1,9 +1,3 @@
-"""Cases for the citation check, made from the sample corpus: true and false sentences with the passages they cite.
-
-The halves are told apart by a hash of the sentence that a case was made from, so that no sentence of the corpus is in
-both. Thresholds of the check are fixed on the half ``dev``; the half ``held`` is only measured.
-"""
-
 from __future__ import annotations
 
 import hashlib
@@ -11,21 +5,135 @@ import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from answer_nodes import make_node
-from citation_changes import changed_date, changed_number, flipped, other_form, swapped_name
-from citation_material import ADDED, FREE, INVENTED, PARAPHRASES
 
 from agentic_retriever.sample import DATA
 from agentic_retriever.synthesis import assemble, check_citations
 from agentic_retriever.text import split_sentences
+from agentic_retriever.text.language_files import section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from agentic_retriever.synthesis import CitedText, ContextPassage
     from agentic_retriever.text import Sentence
+
+
+_DATA: Final = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+#: Words of the source sentence, and the same in other words.
+PARAPHRASES: Final[dict[str, list[tuple[str, ...]]]] = _DATA["PARAPHRASES"]
+#: What the sample corpus does not say, in its manner.
+INVENTED: Final[dict[str, list[str]]] = _DATA["INVENTED"]
+#: Clauses that are put behind a true sentence.
+ADDED: Final[dict[str, list[str]]] = _DATA["ADDED"]
+#: Names that take the place of those of the corpus.
+OTHER_NAMES: Final[dict[str, list[str]]] = _DATA["OTHER_NAMES"]
+#: Freely worded: words of the source sentence, a true sentence, and a false one that is nearly the same.
+FREE: Final[dict[str, list[tuple[str, ...]]]] = _DATA["FREE"]
+
+
+_MONTHS = {code: [names[0] for names in section("dates")[code]["months"].values()] for code in ("en", "es", "th")}
+_MONTHS["en"] = [name.capitalize() for name in _MONTHS["en"]]
+_EVERY_MONTH = frozenset(month for months in _MONTHS.values() for month in months)
+
+
+def other_form(sentence: str, language: str) -> str | None:
+    """The same with dates, digits or separators written otherwise."""
+    changed = iso_date(sentence, language) or sentence
+    if language == "th" and changed == sentence:
+        return sentence.translate(str.maketrans("0123456789", "๐๑๒๓๔๕๖๗๘๙")) if re.search(r"\d", sentence) else None
+    if language != "es":  # where a comma stands before decimals
+        changed = re.sub(r"(?<=\d),(?=\d{3}\b)", "\u202f", changed)
+    changed = re.sub(r"\bper ?cent\b|\bpor ciento\b", "%", changed)
+    changed = (
+        re.sub(r"(?<=\d) %", " percent" if language == "en" else " por ciento", changed)
+        if (changed == sentence and language != "th")
+        else changed
+    )
+    return changed if changed != sentence else None
+
+
+def iso_date(sentence: str, language: str) -> str | None:
+    months = _MONTHS[language]
+    found = re.search(rf"(\d{{1,2}}) (?:de )?({'|'.join(months)}) (?:de )?(\d{{4}})", sentence)
+    if not found:
+        return None
+    year = int(found[3]) - (543 if language == "th" else 0)
+    iso = f"{year}-{months.index(found[2]) + 1:02}-{int(found[1]):02}"
+    return sentence[: found.start()] + iso + sentence[found.end() :]
+
+
+def changed_date(sentence: str, language: str) -> str | None:
+    """Another month, day or year, in turn."""
+    months = _MONTHS[language]
+    found = re.search(rf"(\d{{1,2}}) (?:de )?({'|'.join(months)})(?: (?:de )?(\d{{4}}))?", sentence)
+    if not found:
+        found = re.search(rf"()\b({'|'.join(months)})\b()", sentence)
+        if not found or found[2] == "May":
+            return None
+    turn = len(sentence) % 3
+    if turn == 1 and found[1]:
+        start, end, new = found.start(1), found.end(1), str(int(found[1]) % 27 + 2)
+    elif turn == 2 and found[3]:
+        start, end, new = found.start(3), found.end(3), str(int(found[3]) + 3)
+    else:
+        start, end, new = found.start(2), found.end(2), months[(months.index(found[2]) + 4) % 12]
+    return sentence[:start] + new + sentence[end:]
+
+
+def swapped_name(sentence: str, language: str) -> str | None:
+    names = OTHER_NAMES[language]
+    name = names[len(sentence) % len(names)]
+    if language == "th":
+        found = re.search(r"(?:นางสาว|นาง|นาย)([\u0e00-\u0e7f]{3,12}(?: [\u0e00-\u0e7f]{4,})?)", sentence)
+        people, places = names[:2], names[2:]
+        if found:
+            return sentence[: found.start(1)] + people[len(sentence) % 2] + sentence[found.end(1) :]
+        found = re.search(r"จังหวัด([\u0e00-\u0e7f]{3,})", sentence)
+        new = places[len(sentence) % 3]
+        return sentence[: found.start(1)] + new + sentence[found.end(1) :] if found else None
+    words = [
+        w for w in re.finditer(r"(?<=[a-záéíóúñ,] )[A-ZÁÉ][\wáéíóúñ]+(?:-\d+)?", sentence) if w[0] not in _EVERY_MONTH
+    ]
+    if not words:
+        return None
+    word = words[len(sentence) % len(words)]
+    code = {"en": "CTO", "es": "ZTO"}[language] if word[0].isupper() else name
+    new = re.sub(r"\d+", lambda d: str(int(d[0]) + 6), word[0]) if re.search(r"\d", word[0]) else code
+    return sentence[: word.start()] + new + sentence[word.end() :]
+
+
+def flipped(sentence: str, language: str) -> str | None:
+    rules = {
+        "en": [(r" (?:must|may|can) (?!not|never|be)", r"\g<0>not "), (r" (is|are) not ", r" \1 "),
+               (r" (?:is|are) (?!not|never)", r"\g<0>not "),
+               (r" (?:must|may|can)(not)? (not |never )", lambda m: m[0].replace(m[2], "")), (r" never ", " always ")],
+        "es": [(r" no ", " "), (r" (?=(?:puede|se|lleva|tiene|es|son|debe|resuelve|conserva)n? )", " no ")],
+        "th": [("ไม่(?=ต้อง|ได้|มี|เคย|ใช่|ผูก)", ""),
+               ("(?<!ไม่)(?=ต้อง|ได้รับ|มีสิทธิ|มีชื่อ|เป็นของ|เป็นเจ้าของ|ติดถนน)", "ไม่")],
+    }[language]  # fmt: skip
+    for pattern, new in rules[len(sentence) % 2 :] + rules[: len(sentence) % 2]:
+        changed = re.sub(pattern, new, sentence, count=1)
+        if changed != sentence:
+            return changed
+    return None
+
+
+def changed_number(sentence: str) -> str | None:
+    """One of the numbers, the first or the last in turn, made another one of the same form."""
+    found = list(re.finditer(r"(?<![\w.,-])\d+(?:[.,]\d+)*(?![\w-])", sentence))
+    if not found:
+        return None
+    number = found[len(sentence) % len(found)]
+    digits = number[0]
+    first = str(int(digits[0]) % 9 + 1)
+    new = first + digits[1:] if len(digits) > 1 else str((int(digits) + 3) % 10 or 4)
+    return sentence[: number.start()] + new + sentence[number.end() :]
+
 
 LANGUAGES = ("en", "es", "th")
 PER_KIND = 12

@@ -1,7 +1,14 @@
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import json
+import random
 import re
+import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +16,65 @@ from answer_nodes import chunked, make_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentic_retriever import AgenticRouter, RouterConfig
+from agentic_retriever.embeddings import PackedVectors
 from agentic_retriever.errors import EmbeddingError
+from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import Complexity
-from agentic_retriever.synthesis import Extraction, ExtractiveSynthesizer, assemble
-from agentic_retriever.synthesis.extractive import shown
+from agentic_retriever.synthesis import (
+    AnswerFeatures,
+    ConfidenceModel,
+    Extraction,
+    ExtractiveSynthesizer,
+    assemble,
+    confidence_score,
+    unknown_share,
+)
+from agentic_retriever.synthesis.confidence import SIGNS, default_model
+from agentic_retriever.synthesis.extractive import NUMERIC, Question, coverage, shown
+from agentic_retriever.text import Tokenizer
+from agentic_retriever.text.numbers import numbers_in
+
+
+@pytest.mark.parametrize(
+    ("query", "asks"),
+    [
+        ("How many units?", True), ("When does it begin?", True), ("Who approves it?", False),
+        ("¿Cuántos días?", True), ("¿En qué año empezó?", True), ("¿Quién lo aprueba?", False),
+        ("มีเนื้อที่กี่ไร่", True), ("เกี่ยวกับอะไร", False), ("多少钱", True),
+    ],
+)  # fmt: skip
+def test_questions_for_a_number_are_seen(query, asks):
+    assert bool(Question.of(query, Tokenizer()).kinds & NUMERIC) is asks
+
+
+def test_asking_words_of_unspaced_scripts_are_no_terms():
+    terms = Question.of("ใครเป็นเจ้าของที่ดิน", Tokenizer("th")).terms
+    assert not any("ใคร" in term for term in terms)
+    assert any("ดิน" in term for term in terms)
+    assert Question.of("อะไร", Tokenizer("th")).terms
+
+
+def test_rare_terms_weigh_more_and_absent_ones_most():
+    question = Question.of("pump oil zebra", Tokenizer("en"))
+    weights = question.weights([{"pump", "oil"}, {"pump"}, {"pump"}, {"water"}])
+    assert 0.5 <= weights["pump"] < weights["oil"] < weights["zebra"] == 1.0
+
+
+def test_a_code_counts_once():
+    question = Question.of("revenue in FY2024", Tokenizer("en"))
+    whole, number = "fy2024", "2024"
+    assert {whole, number} <= set(question.terms)
+    assert number not in question.weights([{whole, number, "fy"}])
+    in_parts = question.weights([{number}])
+    assert whole not in in_parts
+    assert number in in_parts
+
+
+def test_coverage():
+    assert coverage({}, {"a"}) == 0.0
+    assert coverage({"a": 1.0, "b": 0.5}, {"a"}) == pytest.approx(2 / 3)
+    assert coverage({"a": 1.0, "b": 0.5}, {"a", "b", "c"}) == 1.0
 
 
 def extract(query: str, nodes, language: str = "en", **kwargs) -> Extraction:
@@ -352,3 +414,194 @@ def test_eight_nodes_of_512_tokens_are_fast():
         times.append(time.perf_counter() - started)
     # The target is 0.06 s; the rest is room for a busy machine.
     assert min(times) < 0.2
+
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "fit_confidence.py"
+UNIT = st.floats(0, 1)
+MAYBE = st.none() | UNIT
+FEATURES = st.builds(
+    AnswerFeatures,
+    coverage=UNIT,
+    relevance=MAYBE,
+    reachable=MAYBE,
+    absent=MAYBE,
+    missing_code=MAYBE,
+    unknown_share=MAYBE,
+    foreign=st.booleans(),
+)
+
+
+def test_good_evidence_is_high_and_none_is_not_found():
+    good = AnswerFeatures(coverage=1, relevance=0.98, reachable=1, absent=0, missing_code=0, unknown_share=0)
+    assert confidence_score(good, support=1) >= 0.75
+    none = AnswerFeatures(coverage=0, relevance=0.02, reachable=0, absent=1, missing_code=1, unknown_share=1)
+    assert confidence_score(none, support=1) < 0.1
+    assert confidence_score(AnswerFeatures(coverage=1), support=1) > 0.75
+    assert confidence_score(AnswerFeatures(coverage=0), support=1) < 0.5
+
+
+def test_support_scales_the_score():
+    features = AnswerFeatures(coverage=1, relevance=0.9)
+    assert confidence_score(features, support=0) == pytest.approx(0.4 * confidence_score(features, support=1))
+
+
+@given(st.floats(), st.none() | st.floats(), st.floats(), FEATURES)
+def test_any_numbers_give_a_score_in_range(coverage, relevance, support, features):
+    given_features = replace(features, coverage=coverage, relevance=relevance)
+    assert 0.0 <= confidence_score(given_features, support=support) <= 1.0
+
+
+@given(FEATURES, UNIT, UNIT)
+def test_better_evidence_never_lowers_it(features, support, value):
+    base = confidence_score(features, support=support)
+    assert confidence_score(features, support=max(support, value)) >= base - 1e-9
+    for name in ("coverage", "relevance", "reachable", "absent", "missing_code", "unknown_share"):
+        old = getattr(features, name)
+        if old is None:
+            continue
+        better = min(old, value) if SIGNS.get(name, 1) < 0 else max(old, value)
+        assert confidence_score(replace(features, **{name: better}), support=support) >= base - 1e-9
+
+
+@pytest.fixture(scope="module")
+def script():
+    """The script that fits the packaged weights."""
+    spec = importlib.util.spec_from_file_location("fit_confidence", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look there for their types
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def _rows(script, count=400):
+    """Answers that are right with a probability that coverage and relevance decide."""
+    rng = random.Random(5)
+    rows = []
+    for _ in range(count):
+        coverage, relevance = rng.random(), rng.random()
+        right = rng.random() < 1 / (1 + 2.718 ** -(5 * coverage + 3 * relevance - 4))
+        features = AnswerFeatures(
+            coverage=coverage, relevance=relevance, unknown_share=rng.random(), absent=rng.choice([None, 0.0, 1.0])
+        )
+        rows.append(script.JudgedAnswer(features=features, right=right))
+    return rows
+
+
+def test_a_fit_is_calibrated_and_finds_what_matters(script):
+    rows = _rows(script)
+    model = script.fit_confidence(rows)
+    given = [model.probability(row.features) for row in rows]
+    assert sum(given) / len(given) == pytest.approx(sum(row.right for row in rows) / len(rows), abs=0.02)
+    assert model.weights["reachable"] > 1.5
+    assert model.weights["reachable"] > abs(model.weights["unknown_share"])
+    assert all(weight * SIGNS[name] >= 0 for name, weight in model.weights.items())
+
+
+def test_a_fit_is_the_same_every_time_and_needs_both_kinds(script):
+    rows = _rows(script, 60)
+    assert script.fit_confidence(rows) == script.fit_confidence(rows)
+    with pytest.raises(ValueError, match="right and wrong"):
+        script.fit_confidence([row for row in rows if row.right])
+    with pytest.raises(ValueError, match="got 0"):
+        script.fit_confidence([])
+
+
+def test_wrong_evidence_gets_no_weight_rather_than_a_wrong_sign(script):
+    rows = [
+        script.JudgedAnswer(features=replace(row.features, coverage=1 - row.features.coverage), right=row.right)
+        for row in _rows(script)
+    ]
+    assert script.fit_confidence(rows).weights["reachable"] == 0.0
+
+
+def test_a_model_turns_into_json_and_back():
+    model = default_model()
+    assert ConfidenceModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, *({"intercept": 0, "weights": {}, "neutral": {}} | bad for bad in ({"intercept": "x"}, {"weights": [1]}))],
+)
+def test_a_model_that_cannot_be_read_is_refused(given):
+    with pytest.raises(ValueError, match="ConfidenceModel"):
+        ConfidenceModel.from_dict(given)
+
+
+def test_the_shipped_weights_have_the_signs_that_are_fixed():
+    model = default_model()
+    assert model.weights.keys() == SIGNS.keys()
+    assert all(weight * SIGNS[name] >= 0 for name, weight in model.weights.items() if SIGNS[name])
+
+
+def test_another_model_may_judge():
+    lenient = ConfidenceModel(intercept=5.0, weights={}, neutral={})
+    assert confidence_score(AnswerFeatures(coverage=0, relevance=0), support=1, model=lenient) > 0.99
+
+
+def test_the_share_of_unknown_terms():
+    known = {"pump": 3, "oil": 1}
+    assert unknown_share("pump oil", known, language="en") == 0.0
+    assert unknown_share("pump giraffe", known, language="en") == 0.5
+    assert unknown_share("???", known, language="en") is None
+
+
+def held_out(key: str) -> bool:
+    return int(hashlib.sha256(key.encode()).hexdigest(), 16) % 2 == 1
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(("language", "floor"), [("en", 0.88), ("es", 0.86), ("th", 0.76)])
+def test_short_answers_of_wikipedia_are_quoted(shared_data, language, floor):
+    """The gold paragraph among the five nearest; words only."""
+    folder = shared_data / "collections" / f"xquad-{language}"
+    docs = {d["_id"]: d for d in map(json.loads, (folder / "corpus.jsonl").read_text("utf-8").splitlines())}
+    queries = [json.loads(line) for line in (folder / "queries.jsonl").read_text("utf-8").splitlines()]
+    lines = (folder / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]
+    gold = {line.split("\t")[0]: line.split("\t")[1] for line in lines}
+    with np.load(shared_data / "embeddings" / "multilingual-e5-small" / f"xquad-{language}.npz") as packed:
+        ids, of_docs = packed["doc_ids"].tolist(), packed["doc_vectors"].astype(np.float32)
+        of_queries = dict(zip(packed["query_ids"].tolist(), packed["query_vectors"].astype(np.float32), strict=True))
+    asked = [q for q in random.Random(3).sample(queries, 200) if held_out(q["_id"])]
+    quoted = from_gold = 0
+    for query in asked:
+        nearest = [ids[i] for i in np.argsort(-(of_docs @ of_queries[query["_id"]]))[:5]]
+        if gold[query["_id"]] not in nearest:
+            nearest[-1] = gold[query["_id"]]
+        nodes = [make_node(docs[i]["text"], start=0, doc_id=i, title=docs[i].get("title", "")) for i in nearest]
+        found = ExtractiveSynthesizer().extract(query["text"], assemble(nodes, max_chars=10**6), language=language)
+        quoted += " ".join(query["metadata"]["answer"].lower().split()) in " ".join(found.text.lower().split())
+        from_gold += any(c.doc_id == gold[query["_id"]] for c in found.citations)
+        assert all(docs[c.doc_id]["text"][c.start : c.end] == c.quote for c in found.citations)
+    assert quoted / len(asked) >= floor
+    assert from_gold / len(asked) >= 0.95
+
+
+def test_figures_of_the_sample_are_quoted_and_what_is_not_there_is_declined(tmp_path, local_embedding):
+    odd = [q for q in load_questions() if int(q["id"][-3:]) % 2 == 1]
+    asked = [q for q in odd if q["answerable"]]
+    shares, cited = [], 0
+    config = RouterConfig(data_dir=tmp_path, answer_rescoring=False, on_abstain="answer")
+    with AgenticRouter(config, embedding=local_embedding, packed=[PackedVectors(VECTORS)]) as router:
+        for sample in SAMPLE_INDEXES:
+            router.add_index(sample.name, sample.folder, description=sample.description)
+        for question in asked:
+            retrieval = router.retrieve(question["query"])
+            found = ExtractiveSynthesizer().extract(
+                question["query"],
+                assemble(retrieval.nodes, max_chars=200_000),
+                language=question["language"],
+                complexity=retrieval.route.complexity,
+            )
+            cited += bool({c.doc_id for c in found.citations} & set(question["doc_ids"]))
+            if figures := numbers_in(question["answer"]):
+                shares.append(len(figures & numbers_in(found.text)) / len(figures))
+        # Without anything declined before retrieval, confidence alone must tell what cannot be answered.
+        unanswerable = [q for q in odd if not q["answerable"]]
+        declined = sum(router.query(q["query"]).confidence.level.value == "not_found" for q in unanswerable)
+        wrongly = sum(router.query(q["query"]).confidence.level.value == "not_found" for q in asked)
+    assert declined / len(unanswerable) >= 0.7
+    assert wrongly / len(asked) <= 0.3
+    assert cited / len(asked) >= 0.85
+    assert sum(shares) / len(shares) >= 0.5

@@ -3,18 +3,127 @@ from __future__ import annotations
 import re
 import threading
 import time
+from functools import partial
 
 import pytest
 from answer_nodes import make_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llama_index.core.schema import IndexNode, NodeWithScore, TextNode
 
-from agentic_retriever.errors import LLMError
+from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError, SynthesisError
 from agentic_retriever.llm import LLMClient, LLMReply
 from agentic_retriever.llm.prompts import NOT_FOUND
 from agentic_retriever.schema import Budget, Complexity, ConfidenceLevel, Tier, Usage
-from agentic_retriever.synthesis import Evidence, ExtractiveSynthesizer, Limits, LLMSynthesizer, Synthesizer
+from agentic_retriever.synthesis import (
+    Evidence,
+    ExtractiveSynthesizer,
+    Limits,
+    LLMSynthesizer,
+    Synthesizer,
+    assemble,
+    check_citations,
+)
+from agentic_retriever.synthesis.synthesizer import StreamedText, drained
 from agentic_retriever.testing.fakes import FakeLLM
+
+
+def test_passages_are_numbered_with_header_and_place():
+    nodes = [make_node("One.", start=7, title="A\nB", section="1 > 2", page=4), make_node("Two.")]
+    first, second = assemble(nodes, max_chars=1_000)
+    assert (first.number, first.header, first.text, first.offset, first.page) == (1, "A B · 1 > 2 · p. 4", "One.", 7, 4)
+    assert (second.number, second.header, second.offset, second.doc_id) == (2, "", 0, "doc")
+
+
+def test_a_place_that_does_not_fit_the_text_is_not_trusted():
+    node = TextNode(text="stripped", start_char_idx=10, end_char_idx=99)
+    (passage,) = assemble([NodeWithScore(node=node)], max_chars=100)
+    assert passage.offset == 0
+    assert passage.doc_id == node.node_id
+
+
+@pytest.mark.parametrize(
+    ("metadata", "page"),
+    [
+        ({"page": 2}, 2),
+        ({"page_label": "7"}, 7),
+        ({"page_label": "iv"}, None),
+        ({"page": 0}, None),
+        ({"page": True}, None),
+    ],
+)
+def test_page(metadata, page):
+    assert assemble([make_node("x", **metadata)], max_chars=100)[0].page == page
+
+
+def test_blank_and_repeated_nodes_are_dropped():
+    nodes = [
+        make_node(" \n"),
+        make_node("Same text here.", doc_id="a"),
+        make_node("Same text here.\n", doc_id="b"),
+        make_node("Other.", doc_id="c"),
+    ]
+    assert [p.doc_id for p in assemble(nodes, max_chars=1_000)] == ["a", "c"]
+
+
+def test_a_node_inside_another_of_its_document_gives_way_at_the_better_rank():
+    fine = make_node("B b.", start=5, doc_id="a", node_id="fine")
+    middle = make_node("Middle.", doc_id="m", node_id="middle")
+    window = make_node("A a. B b. C c.", start=0, doc_id="a", node_id="window")
+    twin = make_node("C c.", start=10, doc_id="a", node_id="late")
+    elsewhere = make_node("B b.", doc_id="z", node_id="elsewhere")
+    assert [p.node_id for p in assemble([fine, middle, window, twin, elsewhere], max_chars=1_000)] == [
+        "window",
+        "middle",
+        "elsewhere",
+    ]
+
+
+def test_what_does_not_fit_is_cut_at_a_sentence_and_the_rest_left_out():
+    sentence = "This sentence has exactly fifty characters in it. "
+    nodes = [make_node(sentence * 6 + str(i), doc_id=str(i)) for i in range(4)]
+    passages = assemble(nodes, max_chars=560)
+    assert [p.number for p in passages] == [1, 2]
+    assert passages[0].text == sentence * 6 + "0"
+    assert passages[1].text == (sentence * 5).strip()
+
+
+def test_the_first_node_is_never_left_out():
+    (passage,) = assemble([make_node("word " * 1_000)], max_chars=1)
+    assert 0 < len(passage.text) <= 200
+
+
+@given(st.lists(st.tuples(st.text(max_size=60), st.sampled_from("ab")), max_size=6), st.integers(0, 300))
+def test_any_nodes_give_prefixes_of_their_texts_in_rank_order(given_nodes, max_chars):
+    nodes = [make_node(text, doc_id=doc, node_id=str(i)) for i, (text, doc) in enumerate(given_nodes)]
+    passages = assemble(nodes, max_chars=max_chars)
+    assert [p.number for p in passages] == list(range(1, len(passages) + 1))
+    assert all(p.node.node.text.startswith(p.text) for p in passages)
+    assert len({p.text.strip() for p in passages}) == len(passages)
+    assert bool(passages) == any(text.strip() for text, _ in given_nodes)
+
+
+def test_index_nodes_and_nodes_without_score_are_taken():
+    nodes = [NodeWithScore(node=IndexNode(text="t", index_id="i")), NodeWithScore(node=TextNode(text="u"), score=None)]
+    assert [p.text for p in assemble(nodes, max_chars=100)] == ["t", "u"]
+
+
+def test_a_near_duplicate_is_left_out_unless_its_numbers_differ():
+    text = "The daily allowance for meals is EUR 48 in Germany, and receipts are not needed for any of them."
+    nodes = [
+        make_node(text, doc_id="a"),
+        make_node(text.replace("any of them", "any of those"), doc_id="b"),
+        make_node(text.replace("48", "52"), doc_id="c"),
+        make_node("Hotels are booked by the travel desk for EUR 48.", doc_id="d"),
+    ]
+    assert [p.doc_id for p in assemble(nodes, max_chars=10_000)] == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize(("most", "expected"), [(None, 6), (4, 4), (1, 1), (0, 1)])
+def test_the_number_of_passages_can_be_limited(most, expected):
+    nodes = [make_node(f"Fact number {i}.", doc_id=str(i)) for i in range(6)]
+    assert len(assemble(nodes, max_chars=10_000, max_passages=most)) == expected
+
 
 QUERY = "How much is the daily allowance for meals in Germany?"
 FACT = "The daily allowance for meals is EUR 48 in Germany."
@@ -254,3 +363,153 @@ def test_nothing_makes_it_raise(query, texts, reply, language):
     for citation in got.citations:
         i = int(citation.doc_id)
         assert texts[i][citation.start - i : citation.end - i] == citation.quote
+
+
+def passages(nodes):
+    return assemble(nodes, max_chars=10**6)
+
+
+def synthesizer(replies, **kwargs) -> tuple[LLMSynthesizer, FakeLLM]:
+    llm = FakeLLM(replies)
+    return LLMSynthesizer(LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5), **kwargs), llm
+
+
+def test_one_call_with_framed_passages(handbook):
+    writer, llm = synthesizer(["Receipts are not needed [1]."], boundary=lambda: "m4rkm4rkm4rk")
+    answer = drained(writer.write("Are receipts needed?", passages(handbook), language="en"))
+    assert answer.cited.text == "Receipts are not needed. [1]"
+    assert answer.reply.text == "Receipts are not needed [1]."
+    (prompt,) = llm.prompts
+    assert prompt.count("<<m4rkm4rkm4rk") == 6
+    assert handbook[0].node.text in prompt
+    assert "Source: Travel · 2 > 2.1 · p. 3" in prompt
+
+
+def test_a_comparison_is_asked_for_in_lines_which_stay_and_are_checked_one_by_one(handbook):
+    said = "Meals: EUR 48 a day in Germany [1]\nHotels: up to EUR 500 a night [1]\nMeals need no receipts [1]."
+    writer, llm = synthesizer([said])
+    answer = drained(writer.write("Compare meals and hotels.", passages(handbook), language="en")).cited
+    assert "give each a line that begins with its name" in llm.prompts[0].partition("Compare meals and hotels.")[2]
+    assert [line.split(" ")[0] for line in answer.text.split("\n")] == ["Meals:", "Hotels:", "Meals"]
+    assert [check.supported for check in answer.checks] == [True, False, True]
+
+
+def test_the_boundary_is_new_each_time_and_redrawn_when_it_occurs(handbook):
+    writer, llm = synthesizer(["x"])
+    for _ in range(2):
+        drained(writer.write("q", passages(handbook)))
+    marks = [re.search(r"<<(\w+) passage 1>>", prompt)[1] for prompt in llm.prompts]
+    assert marks[0] != marks[1]
+
+    draws = iter(["aaaaaaaa", "AAAAAAAA", "b3b3b3b3"])
+    writer, llm = synthesizer(["x"], boundary=lambda: next(draws))
+    drained(writer.write("what is Aaaaaaaaa?", passages(handbook)))
+    assert "<<b3b3b3b3 question>>" in llm.prompts[0]
+
+    writer, llm = synthesizer(["x"], boundary=lambda: "aaaaaaaa")
+    with pytest.raises(SynthesisError):
+        drained(writer.write("aaaaaaaa", passages(handbook)))
+    assert llm.prompts == []
+
+
+@pytest.mark.parametrize(
+    "reply", ["NO_ANSWER", " **NO_ANSWER** ", "NO_ANSWER. The passages are about travel.", "no answer"]
+)
+def test_no_answer_is_recognised(handbook, reply):
+    writer, _ = synthesizer([reply])
+    assert drained(writer.write("q", passages(handbook))).cited is None
+
+
+def test_thoughts_are_no_answer(handbook):
+    writer, _ = synthesizer(["<think>Maybe [2]?</think>\nReceipts are not needed [1]."])
+    assert drained(writer.write("q", passages(handbook))).cited.text == "Receipts are not needed. [1]"
+    for thoughts in ("<think>hm</think>  ", "<think>cut off in the middle"):
+        writer, _ = synthesizer([thoughts])
+        with pytest.raises(LLMOutputError):
+            drained(writer.write("q", passages(handbook)))
+
+
+@pytest.mark.parametrize("raised", [LLMError("down"), DeadlineExceededError("late")])
+def test_failures_pass_through(handbook, raised):
+    writer, _ = synthesizer([raised])
+    with pytest.raises(type(raised)):
+        drained(writer.write("q", passages(handbook)))
+
+
+PASSAGES = assemble(
+    [
+        make_node("Annual leave is 28 days a year. It is granted in January.", doc_id="leave", start=0),
+        make_node("Travel is paid by the company. A hotel may cost 120 euros a night.", doc_id="travel", start=0),
+        make_node("ราคาที่ดินในเชียงใหม่สูงขึ้น 12 เปอร์เซ็นต์ในปี 2563", doc_id="land", start=0),
+    ],
+    max_chars=10_000,
+)
+REPLIES = [
+    "Annual leave is 28 days a year [1]. A hotel may cost 120 euros a night [2].",
+    "Annual leave is 28 days a year. [1] A hotel may cost 120 euros a night. [2]",
+    "A hotel may cost 120 euros a night [2][9]. Annual leave is 28 days a year.",
+    "<think>The passages say [1] this.</think>\n\nAnnual leave is 28 days a year [1].",
+    "Rules:\n\n- Annual leave is 28 days a year [1]\n- A hotel may cost 120 euros a night [2, 7]\n",
+    "Leave is 28 days, *granted in January* [passage 1]. I do not know more.",
+    "ราคาที่ดินในเชียงใหม่สูงขึ้น 12 เปอร์เซ็นต์ในปี 2563 [3]",
+]
+
+
+def run(reply, sizes=(1,), policy="flag"):
+    check = partial(check_citations, passages=PASSAGES, language="en", unsupported=policy)
+    stream = StreamedText(check, len(PASSAGES), whole_sentences=policy == "drop")
+    pieces, at, turn = [], 0, 0
+    while at < len(reply):
+        size = max(1, sizes[turn % len(sizes)])
+        pieces.append(stream.feed(reply[at : at + size]))
+        at, turn = at + size, turn + 1
+    final = check(re.sub(r"<think>.*?</think>\s*", "", reply, flags=re.DOTALL)).text
+    return pieces, [*pieces, stream.finish(final)], final
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+@pytest.mark.parametrize("policy", ["flag", "mark", "drop"])
+def test_the_pieces_are_the_finished_text(reply, policy):
+    _, pieces, final = run(reply, policy=policy)
+    assert "".join(pieces) == final
+    assert "think" not in "".join(pieces)
+    assert "[9]" not in "".join(pieces)
+
+
+@pytest.mark.parametrize("reply", REPLIES[:4])
+def test_words_are_shown_before_the_sentence_is_finished(reply):
+    before, _, final = run(reply)
+    assert len([piece for piece in before if piece]) > 10
+    assert len("".join(before)) > len(final) / 2
+
+
+def test_left_out_sentences_are_never_shown():
+    _, pieces, final = run("Annual leave is 28 days a year [1]. Bonuses are 900 dollars [2]. Hm.", policy="drop")
+    assert "900" not in "".join(pieces)
+    assert final.startswith("Annual leave is 28 days a year. [1]")
+
+
+@pytest.mark.parametrize(
+    "reply", ["NO_ANSWER", "**NO ANSWER**", "no_answer.", " [NO_ANSWER] The passages say nothing."]
+)
+def test_a_refusal_is_not_shown(reply):
+    before, _, _ = run(reply)
+    assert "".join(before) == ""
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.sampled_from([*REPLIES, "[1]", "[", "]", " ", "\n", "One.", "<think>", "</think>", "x"]), max_size=6),
+    st.lists(st.integers(1, 9), min_size=1, max_size=5),
+)
+def test_any_reply_in_any_pieces_shows_a_beginning_of_what_it_said(replies, sizes):
+    reply = " ".join(replies)
+    check = partial(check_citations, passages=PASSAGES, language="en")
+    stream = StreamedText(check, len(PASSAGES))
+    shown, at, turn = "", 0, 0
+    while at < len(reply):
+        size = sizes[turn % len(sizes)]
+        shown += stream.feed(reply[at : at + size])
+        at, turn = at + size, turn + 1
+    assert shown == stream.shown
+    assert stream.finish(shown + "!") == "!"
