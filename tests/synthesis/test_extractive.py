@@ -336,13 +336,10 @@ def _fails(texts: list[str]) -> np.ndarray:
 @pytest.mark.parametrize(
     "embed",
     [
-        _fails,
-        lambda texts: np.full((len(texts), 2), np.nan),
-        lambda texts: np.ones((len(texts) + 1, 2)),
-        lambda texts: np.ones((len(texts), 3)),
-        lambda texts: "not an array",
+        _fails, lambda texts: np.full((len(texts), 2), np.nan), lambda texts: np.ones((len(texts) + 1, 2)),
+        lambda texts: np.ones((len(texts), 3)), lambda texts: "not an array",
     ],
-)
+)  # fmt: skip
 def test_vectors_that_cannot_be_used_fall_back_to_words(handbook, embed):
     query = "How much is the daily allowance for meals in Germany?"
     found = extract(query, handbook, embed=embed, query_vector=[1.0, 0.0])

@@ -45,13 +45,10 @@ def test_a_place_that_does_not_fit_the_text_is_not_trusted():
 @pytest.mark.parametrize(
     ("metadata", "page"),
     [
-        ({"page": 2}, 2),
-        ({"page_label": "7"}, 7),
-        ({"page_label": "iv"}, None),
-        ({"page": 0}, None),
+        ({"page": 2}, 2), ({"page_label": "7"}, 7), ({"page_label": "iv"}, None), ({"page": 0}, None),
         ({"page": True}, None),
     ],
-)
+)  # fmt: skip
 def test_page(metadata, page):
     assert assemble([make_node("x", **metadata)], max_chars=100)[0].page == page
 
@@ -171,12 +168,10 @@ def test_unsupported_sentences_lower_the_confidence(handbook):
 @pytest.mark.parametrize(
     ("query", "language", "expected"),
     [
-        ("What is it?", None, "en"),
-        ("¿Qué día empieza el curso?", None, "es"),
-        ("ราคาเท่าไร", None, "th"),
+        ("What is it?", None, "en"), ("¿Qué día empieza el curso?", None, "es"), ("ราคาเท่าไร", None, "th"),
         ("Was?", "de", "en"),
     ],
-)
+)  # fmt: skip
 def test_no_nodes_say_so_in_the_questions_language_without_a_call(query, language, expected):
     synthesizer, llm = with_model(["never"])
     for nodes in ([], [make_node("  \n")]):

@@ -139,15 +139,12 @@ def test_fields_cannot_be_changed():
 @pytest.mark.parametrize(
     ("name", "family", "given"),
     [
-        ("Pooch, U. W.", "pooch", ("u", "w")),
-        ("wells,w.r.", "wells", ("w", "r")),
-        ("Nguyen, Van-An", "nguyen", ("van-an",)),
-        ("Smith, J.-P.", "smith", ("j", "p")),
-        ("O'Neil, Mary Ann", "o'neil", ("mary", "ann")),
-        ("Ludwig van Beethoven", "van beethoven", ("ludwig",)),
+        ("Pooch, U. W.", "pooch", ("u", "w")), ("wells,w.r.", "wells", ("w", "r")),
+        ("Nguyen, Van-An", "nguyen", ("van-an",)), ("Smith, J.-P.", "smith", ("j", "p")),
+        ("O'Neil, Mary Ann", "o'neil", ("mary", "ann")), ("Ludwig van Beethoven", "van beethoven", ("ludwig",)),
         ("J.R.R. Tolkien", "tolkien", ("j", "r", "r")),
     ],
-)
+)  # fmt: skip
 def test_names_are_taken_apart(name, family, given):
     assert parse_listed(name) == PersonName(family, given)
 
@@ -160,14 +157,10 @@ def test_what_is_no_name_is_refused(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "Smith, " + "abcdefgh" * 9 + "!",
-        "Smith, " + "ab-" * 24 + "!",
-        "naca wr, " + "a b" * 23 + ",",
-        "a" * 79 + "!",
-        "Ab-" * 26 + "!",
-        "A." * 39 + "!",
+        "Smith, " + "abcdefgh" * 9 + "!", "Smith, " + "ab-" * 24 + "!", "naca wr, " + "a b" * 23 + ",",
+        "a" * 79 + "!", "Ab-" * 26 + "!", "A." * 39 + "!",
     ],
-)
+)  # fmt: skip
 def test_long_values_are_refused_at_once(text):
     start = time.perf_counter()
     for _ in range(20):
@@ -182,66 +175,52 @@ GOODS_FIELDS = dictionary(GOODS)
 PAPER_FIELDS = dictionary(PAPERS)
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("between 5 and 10 rai", "area_rai is from 5 to 10"),
-        ("5-10 rai", "area_rai is from 5 to 10"),
-        ("plots of 5–10rai", "area_rai is from 5 to 10"),
-        ("from 5 to 10 rai", "area_rai is from 5 to 10"),
-        ("de 5 a 10 rai", "area_rai is from 5 to 10"),
-        ("entre 5 y 10 rai", "area_rai is from 5 to 10"),
-        ("5 ถึง 10 ไร่", "area_rai is from 5 to 10"),
-        ("๕ ถึง ๑๐ ไร่", "area_rai is from 5 to 10"),
-        ("ระหว่าง 5 และ 10 ไร่", "area_rai is from 5 to 10"),
-        ("over 20 rai", "area_rai is above 20"),
-        ("under 20 rai", "area_rai is below 20"),
-        ("at least five rai", "area_rai is at least 5"),
-        ("at most 5 rai", "area_rai is at most 5"),
-        ("no more than 5 rai", "area_rai is at most 5"),
-        ("not less than 5 rai", "area_rai is at least 5"),
-        ("up to 1,000 rai", "area_rai is at most 1000"),
-        ("10 rai or more", "area_rai is at least 10"),
-        ("about 10 rai", "area_rai is from 9 to 11"),
-        ("area over 12", "area_rai is above 12"),
-        ("area > 12", "area_rai is above 12"),
-        ("más de 20 rai", "area_rai is above 20"),
-        ("menos de 20 rai", "area_rai is below 20"),
-        ("al menos 20 rai", "area_rai is at least 20"),
-        ("hasta 20 rai", "area_rai is at most 20"),
-        ("มากกว่า 20 ไร่", "area_rai is above 20"),
-        ("ไม่เกิน 3 ไร่", "area_rai is at most 3"),
-        ("ไม่น้อยกว่า 3 ไร่", "area_rai is at least 3"),
-        ("น้อยกว่า 3 ไร่", "area_rai is below 3"),
-        ("ตั้งแต่ 10 ไร่ขึ้นไป", "area_rai is at least 10"),
-        ("เกิน 5 ไร่ 2 งาน", "area_rai is above 5.5"),
-        ("more than 3 ha", "area_rai is above 18.75"),
-        ("พื้นที่ 5", "area_rai is 5"),
-        ("หลังปี 2560", "year is above 2560"),
-        ("ก่อนปี 2540", "year is below 2540"),
-        ("ในปี 2550", "year is 2550"),
-        ("ปี พ.ศ. ๒๕๕๐", "year is 2550"),
-        ("ค.ศ. 2017", "year is 2560"),
-        ("since 2010", "year is at least 2553"),
-        ("in 1990", "year is 2533"),
-        ("in the 1990s", "year is from 2533 to 2542"),
-        ("ตั้งแต่ปี 2550 ถึง 2560", "year is from 2550 to 2560"),
-        ("ปี 2550 และ 2555", "year is one of 2550, 2555"),
-        ("ไม่อยู่ในเชียงใหม่", "province is not เชียงใหม่"),
-        ("ยกเว้นลำพูน", "province is not ลำพูน"),
-        ("ไม่ใช่โฉนด", "deed_type is not โฉนด"),
-        ("not in เชียงใหม่ or ลำพูน", "province is none of เชียงใหม่, ลำพูน"),
-        ("โฉนดหรือ น.ส.3ก", "deed_type is one of โฉนด, น.ส.3ก"),
-        ("นส3ก", "deed_type is น.ส.3ก"),
-        ("น.ส. 3 ก", "deed_type is น.ส.3ก"),
-        ("น.ส.3", "deed_type is น.ส.3"),
-        ("อำเภอระยอง", "district is ระยอง"),
-        ("จังหวัดระยอง", "province is ระยอง"),
-        ("ระยอง", "province is ระยอง or district is ระยอง"),
-        ("ที่ดินในเมืองลำพูน", "district is เมืองลำพูน"),
-        ("เชียงใหม่หรือโฉนด", "province is เชียงใหม่ or deed_type is โฉนด"),
+DEEDS_SAY = {
+    "area_rai is from 5 to 10": [
+        "between 5 and 10 rai", "5-10 rai", "plots of 5–10rai", "from 5 to 10 rai", "de 5 a 10 rai",
+        "entre 5 y 10 rai", "5 ถึง 10 ไร่", "๕ ถึง ๑๐ ไร่", "ระหว่าง 5 และ 10 ไร่",
     ],
-)
+    "area_rai is above 20": ["over 20 rai", "más de 20 rai", "มากกว่า 20 ไร่"],
+    "area_rai is below 20": ["under 20 rai", "menos de 20 rai"],
+    "area_rai is at least 5": ["at least five rai", "not less than 5 rai"],
+    "area_rai is at most 5": ["at most 5 rai", "no more than 5 rai"],
+    "area_rai is at most 1000": ["up to 1,000 rai"],
+    "area_rai is at least 10": ["10 rai or more", "ตั้งแต่ 10 ไร่ขึ้นไป"],
+    "area_rai is from 9 to 11": ["about 10 rai"],
+    "area_rai is above 12": ["area over 12", "area > 12"],
+    "area_rai is at least 20": ["al menos 20 rai"],
+    "area_rai is at most 20": ["hasta 20 rai"],
+    "area_rai is at most 3": ["ไม่เกิน 3 ไร่"],
+    "area_rai is at least 3": ["ไม่น้อยกว่า 3 ไร่"],
+    "area_rai is below 3": ["น้อยกว่า 3 ไร่"],
+    "area_rai is above 5.5": ["เกิน 5 ไร่ 2 งาน"],
+    "area_rai is above 18.75": ["more than 3 ha"],
+    "area_rai is 5": ["พื้นที่ 5"],
+    "year is above 2560": ["หลังปี 2560"],
+    "year is below 2540": ["ก่อนปี 2540"],
+    "year is 2550": ["ในปี 2550", "ปี พ.ศ. ๒๕๕๐"],
+    "year is 2560": ["ค.ศ. 2017"],
+    "year is at least 2553": ["since 2010"],
+    "year is 2533": ["in 1990"],
+    "year is from 2533 to 2542": ["in the 1990s"],
+    "year is from 2550 to 2560": ["ตั้งแต่ปี 2550 ถึง 2560"],
+    "year is one of 2550, 2555": ["ปี 2550 และ 2555"],
+    "province is not เชียงใหม่": ["ไม่อยู่ในเชียงใหม่"],
+    "province is not ลำพูน": ["ยกเว้นลำพูน"],
+    "deed_type is not โฉนด": ["ไม่ใช่โฉนด"],
+    "province is none of เชียงใหม่, ลำพูน": ["not in เชียงใหม่ or ลำพูน"],
+    "deed_type is one of โฉนด, น.ส.3ก": ["โฉนดหรือ น.ส.3ก"],
+    "deed_type is น.ส.3ก": ["นส3ก", "น.ส. 3 ก"],
+    "deed_type is น.ส.3": ["น.ส.3"],
+    "district is ระยอง": ["อำเภอระยอง"],
+    "province is ระยอง": ["จังหวัดระยอง"],
+    "province is ระยอง or district is ระยอง": ["ระยอง"],
+    "district is เมืองลำพูน": ["ที่ดินในเมืองลำพูน"],
+    "province is เชียงใหม่ or deed_type is โฉนด": ["เชียงใหม่หรือโฉนด"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("query", "expected"), [(query, say) for say, asked in DEEDS_SAY.items() for query in asked])
 def test_one_restriction_on_deeds(query, expected):
     assert said(understand(query, DEED_FIELDS)) == [expected]
 
@@ -249,23 +228,15 @@ def test_one_restriction_on_deeds(query, expected):
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("reports in malaga", ["kind is report", "city is Málaga"]),
-        ("POLICIES", ["kind is policy"]),
-        ("más de 1.500 m2", ["area_m2 is above 1500"]),
-        ("entre 5 y 10 metros", ["length_m is from 5 to 10"]),
-        ("less than 300 cm", ["length_m is below 3"]),
-        ("que no sean de Madrid", ["city is not Madrid"]),
-        ("excepto Madrid y Málaga", ["city is none of Madrid, Málaga"]),
-        ("except Madrid", ["city is not Madrid"]),
+        ("reports in malaga", ["kind is report", "city is Málaga"]), ("POLICIES", ["kind is policy"]),
+        ("más de 1.500 m2", ["area_m2 is above 1500"]), ("entre 5 y 10 metros", ["length_m is from 5 to 10"]),
+        ("less than 300 cm", ["length_m is below 3"]), ("que no sean de Madrid", ["city is not Madrid"]),
+        ("excepto Madrid y Málaga", ["city is none of Madrid, Málaga"]), ("except Madrid", ["city is not Madrid"]),
         ("Madrid and Chiang Mai", ["city is one of Madrid, Chiang Mai"]),
-        ("hasta 2 mil euros", ["price_eur is at most 2000"]),
-        ("under €500", ["price_eur is below 500"]),
-        ("price under 500", ["price_eur is below 500"]),
-        ("over 50 pages", ["pages is above 50"]),
-        ("not irrigated", ["irrigated is false"]),
-        ("irrigated fields", ["irrigated is true"]),
-        ("code IT", ["code is IT"]),
-        ("informes desde 2019", ["issued is at least 2019-01-01"]),
+        ("hasta 2 mil euros", ["price_eur is at most 2000"]), ("under €500", ["price_eur is below 500"]),
+        ("price under 500", ["price_eur is below 500"]), ("over 50 pages", ["pages is above 50"]),
+        ("not irrigated", ["irrigated is false"]), ("irrigated fields", ["irrigated is true"]),
+        ("code IT", ["code is IT"]), ("informes desde 2019", ["issued is at least 2019-01-01"]),
         ("antes del 5 de mayo de 2021", ["issued is below 2021-05-05"]),
         ("en mayo de 2021", ["issued is from 2021-05-01 to 2021-05-31"]),
         ("on 2021-07-01", ["issued is from 2021-07-01 to 2021-07-01"]),
@@ -275,7 +246,7 @@ def test_one_restriction_on_deeds(query, expected):
         ("between 2019 and 2021", ["issued is from 2019-01-01 to 2021-12-31"]),
         ("not in 2021", ["not: issued is from 2021-01-01 to 2021-12-31"]),
     ],
-)
+)  # fmt: skip
 def test_restrictions_on_goods(query, expected):
     assert said(understand(query, GOODS_FIELDS)) == expected
 
@@ -497,13 +468,10 @@ GOOD = reply_of({"field": "deed_type", "op": "eq", "value": "โฉนด", "wor
 @pytest.mark.parametrize(
     "reply",
     [
-        GOOD,
-        f"```json\n{GOOD}\n```",
-        f"<think>perhaps {{}} or [1]</think>Here it is: {GOOD} I hope it helps {{}}",
-        GOOD[len('{"clauses": ') : -1],
-        '{"field": "deed_type", "op": "=", "value": "โฉนด", "words": "โฉนด"}',
+        GOOD, f"```json\n{GOOD}\n```", f"<think>perhaps {{}} or [1]</think>Here it is: {GOOD} I hope it helps {{}}",
+        GOOD[len('{"clauses": ') : -1], '{"field": "deed_type", "op": "=", "value": "โฉนด", "words": "โฉนด"}',
     ],
-)
+)  # fmt: skip
 def test_a_reply_in_any_wrapping_is_read(reply):
     understood = ask(reply)
     assert said(understood) == ["deed_type is โฉนด"]
