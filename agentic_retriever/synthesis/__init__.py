@@ -5,27 +5,10 @@ from agentic_retriever.synthesis.citations import PassageMatcher
 from agentic_retriever.synthesis.confidence import AnswerFeatures, ConfidenceModel, confidence_score
 from agentic_retriever.synthesis.context import ContextPassage, Evidence, Limits, StreamControl, Synthesis, assemble
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer, unknown_share
-from agentic_retriever.synthesis.synthesizer import ForeignSynthesizer, LLMAnswer, LLMSynthesizer, Synthesizer
+from agentic_retriever.synthesis.synthesizer import ForeignSynthesizer, LLMSynthesizer, Synthesizer
 
 __all__ = [
-    "AnswerFeatures",
-    "CitedText",
-    "ConfidenceModel",
-    "ContextPassage",
-    "Evidence",
-    "Extraction",
-    "ExtractiveSynthesizer",
-    "ForeignSynthesizer",
-    "LLMAnswer",
-    "LLMSynthesizer",
-    "Limits",
-    "PassageMatcher",
-    "StreamControl",
-    "Synthesis",
-    "Synthesizer",
-    "Unsupported",
-    "assemble",
-    "check_citations",
-    "confidence_score",
-    "unknown_share",
-]
+    "AnswerFeatures", "CitedText", "ConfidenceModel", "ContextPassage", "Evidence", "Extraction",
+    "ExtractiveSynthesizer", "ForeignSynthesizer", "LLMSynthesizer", "Limits", "PassageMatcher", "StreamControl",
+    "Synthesis", "Synthesizer", "Unsupported", "assemble", "check_citations", "confidence_score", "unknown_share",
+]  # fmt: skip

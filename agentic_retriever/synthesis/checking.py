@@ -152,7 +152,6 @@ def _in_part(number: Number, part: Facts) -> bool:
 
 
 def _rival(number: Number, other: Number, said: Facts, source: Facts) -> bool:
-    """Tell whether another number stands in the source where this one stands in the sentence."""
     if {other.value, other.scaled} & said.values or number.percent != other.percent:
         return False
     return _unit(number, said) == _unit(other, source) or number.percent
@@ -231,7 +230,6 @@ def _unspaced(sentence: str, source: str) -> str:
 
 
 def _stray(run: str, source: str, gram: int) -> str:
-    """The longest stretch of a run of letters of which no n-gram is in the source."""
     known = bytearray(len(run))
     for at in range(max(1, len(run) - gram + 1)):
         if run[at : at + gram] in source:
@@ -403,7 +401,6 @@ class _Rewriter:
         self._kept = False
 
     def copy(self, text: str) -> None:
-        """Write what is not checked."""
         if not self._text:
             text = text.lstrip()
         if text.lstrip(" \t").startswith("\n"):
@@ -412,7 +409,6 @@ class _Rewriter:
         self._text += _LINE_END.sub("", text)
 
     def write(self, gap: str, check: SentenceCheck) -> None:
-        """Write a checked sentence with its markers, or leave it out."""
         if not check.supported and self._unsupported == "drop":
             # A line break before a sentence that is left out still parts what stands around it.
             self.copy(gap if "\n" in gap else "")

@@ -41,7 +41,6 @@ _FACT_SHARE: Final = 0.05
 
 
 def segments(text: str) -> list[tuple[int, int]]:
-    """Cut a text into what may be quoted."""
     found: list[tuple[int, int]] = []
     for sentence in split_sentences(text):
         start, end = sentence.start, sentence.end
@@ -57,7 +56,6 @@ def segments(text: str) -> list[tuple[int, int]]:
 
 
 def _stop(text: str, start: int, end: int) -> int:
-    """Where the next piece of a long sentence ends."""
     line = text.find("\n", start, min(end, start + MAX_SEGMENT_CHARS))
     if line >= 0:
         return line + 1
@@ -128,8 +126,6 @@ def words_only(terms: Iterable[str]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """The segments that a sentence is held against."""
-
     core: tuple[Facts, ...]  # that say most of what it says, the best one first
     near: tuple[Facts, ...]  # that stand beside those
     headers: tuple[Facts, ...]
@@ -215,7 +211,6 @@ def opposed(sentence: str, source: str, words_of: WordsOf) -> bool:
 
 
 def negated_before(text: str, start: int) -> bool:
-    """Tell whether a negation stands shortly before a place, in the same clause."""
     before = re.split(r"[.!?,;:\n|]", text[max(0, start - _BEFORE_CHARS) : start])[-1]
     return _NEGATION.search(before) is not None
 
@@ -308,7 +303,6 @@ class PassageMatcher:
 
     @cached_property
     def facts(self) -> list[Facts]:
-        """What each of its segments says."""
         texts = [self.passage.text[start:end] for start, end in self._spans]
         return [Facts(text, self._tokenizer, self.passage.number, position) for position, text in enumerate(texts)]
 
@@ -367,7 +361,6 @@ class PassageMatcher:
         return (best, best + 1) if shared[best] else None
 
     def _opening(self) -> tuple[int, int]:
-        """The first segment that is longer than a heading, or the first one."""
         long = (i for i, (start, end) in enumerate(self._spans) if end - start >= _MIN_OPENING_CHARS)
         first = next(long, 0)
         return first, first + 1
@@ -441,14 +434,11 @@ _CLOSES_SENTENCE: Final = re.compile(r"[ \t]*([.!?。！？…،؟।,;:]+)")
 
 
 class Mark(NamedTuple):
-    """A place in a text where a passage is cited."""
-
     position: int
     number: int
 
 
 def read_markers(text: str, known: int) -> tuple[str, tuple[Mark, ...]]:
-    """Take the markers out of a text."""
     clean = ""
     marks: list[Mark] = []
     at = 0

@@ -66,14 +66,11 @@ class AnswerFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidenceModel(Record):
-    """Weights of the features."""
-
     intercept: float
     weights: Mapping[str, float]
     neutral: Mapping[str, float]
 
     def probability(self, features: AnswerFeatures) -> float:
-        """Return the probability that the answer is right, in [0, 1]."""
         values = features.values()
         log_odds = self.intercept + sum(
             weight * (self.neutral.get(name, 0.0) if (value := values[name]) is None else value)
@@ -84,7 +81,6 @@ class ConfidenceModel(Record):
 
 @lru_cache(1)
 def default_model() -> ConfidenceModel:
-    """Return the weights that come with the package."""
     text = (files("agentic_retriever.synthesis") / "confidence_weights.json").read_text("utf-8")
     return ConfidenceModel.from_dict(json.loads(text)["model"])
 

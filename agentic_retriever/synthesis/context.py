@@ -42,8 +42,6 @@ _PAGE_KEYS = ("page", "page_number", "page_label")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextPassage:
-    """A node as the synthesizers see it."""
-
     number: int
     node: NodeWithScore
     doc_id: str
@@ -55,7 +53,6 @@ class ContextPassage:
 
     @property
     def header(self) -> str:
-        """Title, section and page on one line, or ``""``."""
         page = "" if self.page is None else f"p. {self.page}"
         return " · ".join(" ".join(part.split()) for part in (self.title, self.section, page) if part.strip())
 
@@ -127,7 +124,6 @@ def _passage(node: NodeWithScore) -> ContextPassage | None:
 
 
 def _offset(node: BaseNode, text: str) -> int:
-    """The node's place in its source, trusted only when both ends fit the text."""
     start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
     if not isinstance(start, int) or not isinstance(end, int):
         return 0
@@ -221,7 +217,6 @@ class StreamControl:
                 stream.close()
 
     def found(self, nodes: tuple[NodeWithScore, ...], route: RouteDecision) -> None:
-        """Set what was retrieved, before the first piece is shown."""
         self.nodes, self.route = nodes, route
 
     def cancel(self) -> None:

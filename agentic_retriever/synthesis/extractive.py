@@ -32,6 +32,8 @@ from agentic_retriever.text.tokens import identifiers, without_asking
 # and ``shows`` hold regular expressions by kind, ``joints`` those between the parts of a question, ``leans`` those with
 # which a sentence begins that leans on the one before it. All languages are tried on every text.
 
+Weights = Mapping[str, float]
+
 LISTING: Final = "listing"
 OVERVIEW: Final = "overview"
 NUMERIC: Final = frozenset({"number", "amount", "date", "duration", "percent", "time"})
@@ -60,8 +62,6 @@ def _patterns(key: str) -> Mapping[str, re.Pattern[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of several things that a question asks."""
-
     terms: tuple[str, ...]
     kinds: frozenset[str]
 
@@ -91,27 +91,19 @@ class Question:
         }
 
 
-def coverage(weights: Mapping[str, float], terms: Collection[str]) -> float:
-    """Tell which share of the weighted terms of a question is among some terms."""
+def coverage(weights: Weights, terms: Collection[str]) -> float:
     total = sum(weights.values())
     return min(1.0, sum(weight for term, weight in weights.items() if term in terms) / total) if total else 0.0
 
 
 def unknown_share(query: str, document_frequency: Mapping[str, int], *, language: str) -> float | None:
-    """Tell which share of a question's terms occurs nowhere in an index."""
     terms = _terms_of(query, Tokenizer(language))
     return sum(term not in document_frequency for term in terms) / len(terms) if terms else None
 
 
 def satisfaction(kinds: Collection[str], text: str, query: str) -> float:
-    """Tell how far a text has what is asked for."""
     body = _EMPHASIS.sub("", _ENUMERATION.sub("", text))
     return max((_has(kind, body, query) for kind in kinds if kind in _patterns("shows")), default=0.0)
-
-
-def leans(sentence: str) -> bool:
-    """Tell whether a sentence begins with a word that points back, such as "This" or "Dicho"."""
-    return _leans_re().match(sentence) is not None
 
 
 def _has(kind: str, body: str, query: str) -> float:
@@ -132,6 +124,7 @@ def _asked_kinds(query: str) -> frozenset[str]:
 
 @lru_cache(1)
 def _leans_re() -> re.Pattern[str]:
+    """What a sentence begins with that points back, such as "This" or "Dicho"."""
     return re.compile(rf"\W*(?:{'|'.join(listed('answers', 'leans'))})", re.IGNORECASE)
 
 
@@ -174,11 +167,11 @@ def _has_digit(term: str) -> bool:
 
 Scores = NDArray[np.float64]
 Embed = Callable[[list[str]], NDArray[Any]]
+QueryVector = Sequence[float] | NDArray[Any]
 K = TypeVar("K", bound=Hashable)
 
 _LEAST_OF_BEST: Final = {Complexity.SIMPLE: 0.65, Complexity.COMPLEX: 0.45}
-# Scores that are mixed with spread cosines fall off faster.
-_NEAR_SLACK: Final = 0.1
+_NEAR_SLACK: Final = 0.1  # scores that are mixed with spread cosines fall off faster
 _BLIND_SENTENCES: Final = 2
 _BLIND_SUPPORT: Final = 0.2
 # Documents that have nearly all that the best one has of the question are listed if there are so many.
@@ -195,7 +188,7 @@ class Extraction:
     text: str
     citations: tuple[Citation, ...]
     support: float
-    weights: Mapping[str, float]  # Weight of each of the question's terms, in [0.5, 1]
+    weights: Weights  # Weight of each of the question's terms, in [0.5, 1]
     features: AnswerFeatures  # What the confidence in it rests on, without what only retrieval knows
     degraded: tuple[Degradation, ...] = ()
 
@@ -217,7 +210,7 @@ class ExtractiveSynthesizer:
         *,
         language: str = "und",
         complexity: Complexity = Complexity.SIMPLE,
-        query_vector: Sequence[float] | NDArray[Any] | None = None,
+        query_vector: QueryVector | None = None,
         index_of: Callable[[str], str] = lambda _node_id: "",
     ) -> Extraction:
         tokenizer = Tokenizer(language)
@@ -255,13 +248,7 @@ class ExtractiveSynthesizer:
         )
 
     def _choose(
-        self,
-        found: Sequence[Candidate],
-        scores: Scores,
-        by_words: Scores,
-        question: Question,
-        weights: Mapping[str, float],
-        least: float,
+        self, found: Found, scores: Scores, by_words: Scores, question: Question, weights: Weights, least: float
     ) -> list[Candidate]:
         most = self.max_sentences
         chosen: Collection[int]
@@ -275,12 +262,7 @@ class ExtractiveSynthesizer:
         return [found[i] for i in sorted(chosen)]
 
     def _by_vectors(
-        self,
-        found: Sequence[Candidate],
-        scores: Scores,
-        query_vector: Sequence[float] | NDArray[Any] | None,
-        *,
-        blind: bool,
+        self, found: Found, scores: Scores, query_vector: QueryVector | None, *, blind: bool
     ) -> tuple[Scores, tuple[Degradation, ...]]:
         """Rescore by cosine if that can be done; the scores as they are otherwise."""
         if self._embed is None or query_vector is None or not found:
@@ -292,7 +274,7 @@ class ExtractiveSynthesizer:
             return scores, (Degradation(step="synthesis.embed", reason=reason, fallback="term overlap"),)
 
 
-def _lists_documents(found: Sequence[Candidate], question: Question, weights: Mapping[str, float]) -> bool:
+def _lists_documents(found: Found, question: Question, weights: Weights) -> bool:
     """Tell whether a question asks for all the documents that match, and several match alike."""
     if question.kinds - {LISTING} and LISTING not in question.kinds:
         return False
@@ -336,8 +318,6 @@ _ENDS: Final = tuple(".!?:;。！？…។။।")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A sentence that may be quoted."""
-
     passage: ContextPassage
     position: int
     start: int
@@ -350,7 +330,6 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        """The sentence, verbatim."""
         return self.passage.text[self.start : self.end]
 
     @property
@@ -361,6 +340,9 @@ class Candidate:
     def in_context(self) -> str:
         """The sentence below its title and section, as it is embedded: alone it seldom says what it is about."""
         return f"{self.passage.header}\n{self.text}" if self.passage.header else self.text
+
+
+Found = Sequence[Candidate]
 
 
 def _candidates(passages: Sequence[ContextPassage], tokenizer: Tokenizer) -> list[Candidate]:
@@ -437,10 +419,9 @@ _BY_SUBJECT: Final = 0.12
 _BY_LEAD: Final = 0.03
 _BY_POOR_PASSAGE: Final = 0.5
 _BY_WRONG_CODE: Final = 0.35
-_BY_PART: Final = 0.5
 
 
-def _word_scores(found: Sequence[Candidate], question: Question, weights: Mapping[str, float]) -> Scores:
+def _word_scores(found: Found, question: Question, weights: Weights) -> Scores:
     """Score sentences for the question as a whole; ``(n,)``, at least 0."""
     factors = _passage_factors(found, weights)
     beside = _beside(found, frozenset(weights))
@@ -449,11 +430,11 @@ def _word_scores(found: Sequence[Candidate], question: Question, weights: Mappin
     return np.array(scores, dtype=float)
 
 
-def _terms(found: Sequence[Candidate]) -> frozenset[str]:
+def _terms(found: Found) -> frozenset[str]:
     return frozenset().union(*(c.terms | c.around for c in found))
 
 
-def _grouped(found: Sequence[Candidate], key: Callable[[Candidate], K]) -> dict[K, set[str]]:
+def _grouped(found: Found, key: Callable[[Candidate], K]) -> dict[K, set[str]]:
     """The terms of each passage or document, with its title and headings, in order of rank."""
     terms: dict[K, set[str]] = {}
     for c in found:
@@ -461,7 +442,7 @@ def _grouped(found: Sequence[Candidate], key: Callable[[Candidate], K]) -> dict[
     return terms
 
 
-def _passage_factors(found: Sequence[Candidate], weights: Mapping[str, float]) -> dict[int, float]:
+def _passage_factors(found: Found, weights: Weights) -> dict[int, float]:
     """Tell how far each passage is about the question: many records differ only in a name or a number."""
     terms = _grouped(found, lambda c: c.passage.number)
     covered = {number: coverage(weights, own) for number, own in terms.items()}
@@ -481,9 +462,9 @@ def _passage_factors(found: Sequence[Candidate], weights: Mapping[str, float]) -
     }
 
 
-def _lexical(c: Candidate, weights: Mapping[str, float], fit: float, beside: frozenset[str]) -> float:
+def _lexical(c: Candidate, weights: Weights, fit: float, beside: frozenset[str]) -> float:
     own = coverage(weights, c.terms)
-    score = own + _BY_AROUND * coverage(weights, c.around - c.terms) + _BY_RANK / c.passage.number
+    score = _in_words(c, weights) + _BY_RANK / c.passage.number
     score += _BY_BESIDE * coverage(weights, beside - c.terms - c.around)
     score += _BY_SUBJECT * coverage(weights, c.lead) + _BY_KIND * fit + (_BY_LEAD if c.position == 0 else 0.0)
     if c.width < _MIN_WIDTH and own < 0.5 and fit < 0.5:
@@ -491,7 +472,11 @@ def _lexical(c: Candidate, weights: Mapping[str, float], fit: float, beside: fro
     return score / (1 + max(0, c.width - _LONG_WIDTH) / (4 * _LONG_WIDTH))
 
 
-def _beside(found: Sequence[Candidate], wanted: frozenset[str]) -> list[frozenset[str]]:
+def _in_words(c: Candidate, weights: Weights) -> float:
+    return coverage(weights, c.terms) + _BY_AROUND * coverage(weights, c.around - c.terms)
+
+
+def _beside(found: Found, wanted: frozenset[str]) -> list[frozenset[str]]:
     """The question's terms in the sentences before and behind, within the passage."""
     has = [c.terms & wanted for c in found]
     nothing: frozenset[str] = frozenset()
@@ -503,18 +488,12 @@ def _beside(found: Sequence[Candidate], wanted: frozenset[str]) -> list[frozense
     return around
 
 
-def _part_scores(found: Sequence[Candidate], question: Question, weights: Mapping[str, float]) -> Scores:
+def _part_scores(found: Found, question: Question, weights: Weights) -> Scores:
     rows = []
     for part in question.parts:
         own = {term: weights[term] for term in part.terms if term in weights}
-        rows.append(
-            [
-                coverage(own, c.terms)
-                + _BY_AROUND * coverage(own, c.around - c.terms)
-                + _BY_KIND * satisfaction(part.kinds, c.text, question.text)
-                for c in found
-            ]
-        )
+        fits = [_BY_KIND * satisfaction(part.kinds, c.text, question.text) for c in found]
+        rows.append([_in_words(c, own) + fit for c, fit in zip(found, fits, strict=True)])
     return np.array(rows, dtype=float).reshape(len(question.parts), len(found))
 
 
@@ -525,14 +504,7 @@ _NEAR: Final = 0.5  # share of the cosine in a mixed score
 _FIRST_LOOKED_AT: Final = 5
 
 
-def _rescored(
-    found: Sequence[Candidate],
-    scores: Scores,
-    embed: Embed,
-    query_vector: Sequence[float] | NDArray[Any],
-    *,
-    blind: bool,
-) -> Scores:
+def _rescored(found: Found, scores: Scores, embed: Embed, query_vector: QueryVector, *, blind: bool) -> Scores:
     """Mix the scores of the best sentences with their cosine to the question; all others keep the share of words."""
     best = _worth_embedding(found, scores, blind=blind)
     vectors = np.asarray(embed([found[i].in_context for i in best]), dtype=float)
@@ -550,7 +522,7 @@ def _rescored(
     return mixed
 
 
-def _worth_embedding(found: Sequence[Candidate], scores: Scores, *, blind: bool) -> list[int]:
+def _worth_embedding(found: Found, scores: Scores, *, blind: bool) -> list[int]:
     # A paraphrase shares no words with the question, so the sentences that come first are looked at in any case.
     first = list(range(min(len(found), _EMBEDDED if blind else _FIRST_LOOKED_AT)))
     by_score = [int(i) for i in np.argsort(-scores, kind="stable")]
@@ -570,9 +542,7 @@ _DIVERSITY: Final = 0.3
 _CLAUSE_WIDTH: Final = 140  # least width of a stretch in scripts that do not mark where a sentence ends, in characters
 
 
-def _of_each_document(
-    found: Sequence[Candidate], scores: Scores, weights: Mapping[str, float], *, most: int
-) -> list[int]:
+def _of_each_document(found: Found, scores: Scores, weights: Weights, *, most: int) -> list[int]:
     """Choose one sentence of each document that matches as well as the best one: the one that says which it is."""
     covered = _covered_documents(found, weights)
     best = max(covered.values(), default=0.0)
@@ -585,7 +555,7 @@ def _of_each_document(
     return picked
 
 
-def _for_overview(found: Sequence[Candidate], scores: Scores, *, most: int) -> list[int]:
+def _for_overview(found: Found, scores: Scores, *, most: int) -> list[int]:
     """Choose the sentences that say most of what the passages say, of the document that they come from most."""
     documents: dict[str, float] = {}
     for number, doc in {c.passage.number: c.doc for c in found}.items():
@@ -595,7 +565,7 @@ def _for_overview(found: Sequence[Candidate], scores: Scores, *, most: int) -> l
     own = [i for i in of_main if not found[i].text.startswith("|")] or of_main
     top = max(float(scores[own].max()), 1e-9)
     alike = _centrality([found[i].terms for i in own])
-    opens = [0.0 if _adjoins(found, i - 1, i) else 0.4 for i in own]
+    opens = [0.0 if _adjoins(found, i - 1) else 0.4 for i in own]
     value = {i: alike[at] + 0.5 * scores[i] / top + opens[at] for at, i in enumerate(own)}
     chosen: list[int] = []
     while own and len(chosen) < most:
@@ -605,12 +575,11 @@ def _for_overview(found: Sequence[Candidate], scores: Scores, *, most: int) -> l
     return chosen
 
 
-def _covered_documents(found: Sequence[Candidate], weights: Mapping[str, float]) -> dict[str, float]:
-    """Tell which share of the question's terms each document has, in order of rank."""
+def _covered_documents(found: Found, weights: Weights) -> dict[str, float]:
     return {doc: coverage(weights, own) for doc, own in _grouped(found, lambda c: c.doc).items()}
 
 
-def _repeated(found: Sequence[Candidate], i: int, chosen: Sequence[int]) -> float:
+def _repeated(found: Found, i: int, chosen: Sequence[int]) -> float:
     """The largest share that a sentence and a chosen one have in common of the terms of the shorter one."""
     shares = [0.0]
     for other in (found[j].terms for j in chosen):
@@ -620,7 +589,6 @@ def _repeated(found: Sequence[Candidate], i: int, chosen: Sequence[int]) -> floa
 
 
 def _for_parts(parts: Scores, scores: Scores, most: int) -> list[int]:
-    """The best sentence of each part of a question."""
     top = float(scores.max()) or 1.0
     chosen: list[int] = []
     for row in parts:
@@ -632,13 +600,7 @@ def _for_parts(parts: Scores, scores: Scores, most: int) -> list[int]:
 
 
 def _diverse(
-    found: Sequence[Candidate],
-    scores: Scores,
-    weights: Mapping[str, float],
-    given: Sequence[int],
-    *,
-    most: int,
-    least: float,
+    found: Found, scores: Scores, weights: Weights, given: Sequence[int], *, most: int, least: float
 ) -> list[int]:
     """Add sentences greedily: one loses by what it has in common with those chosen before.
 
@@ -667,46 +629,42 @@ def _diverse(
     return chosen
 
 
-def _is_near(i: int, chosen: Sequence[int], found: Sequence[Candidate]) -> bool:
-    return any(found[i].passage is found[j].passage and abs(found[i].position - found[j].position) == 1 for j in chosen)
+def _is_near(i: int, chosen: Sequence[int], found: Found) -> bool:
+    return (i - 1 in chosen and _adjoins(found, i - 1)) or (i + 1 in chosen and _adjoins(found, i))
 
 
-def _completed(found: Sequence[Candidate], scores: Scores, chosen: Sequence[int]) -> set[int]:
+def _completed(found: Found, scores: Scores, chosen: Sequence[int]) -> set[int]:
     picked = set(chosen)
     for i in chosen:
         picked.update(_items_of(found, i))
-        if leans(found[i].text) and _adjoins(found, i - 1, i) and found[i - 1].width <= _MAX_LEANT_ON:
+        if _leans_re().match(found[i].text) and _adjoins(found, i - 1) and found[i - 1].width <= _MAX_LEANT_ON:
             picked.add(i - 1)
-        if _is_clause(found[i]):
+        clause = not found[i].item and not found[i].text.startswith("|")
+        if clause and dominant_script(found[i].text) in _CLAUSE_SCRIPTS:
             picked.update(_widened(found, scores, i))
     return picked
 
 
-def _items_of(found: Sequence[Candidate], i: int) -> list[int]:
+def _items_of(found: Found, i: int) -> list[int]:
     """The items of a list that a sentence announces: "Excluded are:" says nothing alone."""
     if not found[i].text.endswith((":", "：")):
         return []
     items = []
     room = _MAX_LIST_CHARS
     for j in range(i + 1, len(found)):
-        follows = found[j].passage is found[i].passage and found[j].position == found[i].position + j - i
         room -= found[j].end - found[j].start
-        if not follows or not found[j].item or found[j].item == found[i].item or room < 0:
+        if not _adjoins(found, j - 1) or not found[j].item or found[j].item == found[i].item or room < 0:
             break
         items.append(j)
     return items
 
 
-def _is_clause(c: Candidate) -> bool:
-    return not c.item and not c.text.startswith("|") and dominant_script(c.text) in _CLAUSE_SCRIPTS
-
-
-def _widened(found: Sequence[Candidate], scores: Scores, i: int) -> list[int]:
+def _widened(found: Found, scores: Scores, i: int) -> list[int]:
     """Take in neighbours until a stretch is as wide as a sentence: where one ends is a guess in these scripts."""
     first = last = i
     room = _CLAUSE_WIDTH - found[i].width
     while room > 0:
-        sides = [j for j, edge in ((first - 1, first), (last + 1, last)) if _adjoins(found, min(j, edge), max(j, edge))]
+        sides = [j for j, at in ((first - 1, first - 1), (last + 1, last)) if _adjoins(found, at)]
         if not sides:
             break
         best = max(sides, key=lambda j: scores[j])
@@ -715,13 +673,13 @@ def _widened(found: Sequence[Candidate], scores: Scores, i: int) -> list[int]:
     return list(range(first, last + 1))
 
 
-def _adjoins(found: Sequence[Candidate], i: int, j: int) -> bool:
-    """Tell whether one candidate follows the other at once in the same passage."""
-    inside = i >= 0 and j < len(found)
-    return inside and found[i].passage is found[j].passage and found[j].position == found[i].position + 1
+def _adjoins(found: Found, i: int) -> bool:
+    """Tell whether the next candidate follows at once in the same passage."""
+    inside = 0 <= i < len(found) - 1
+    return inside and found[i].passage is found[i + 1].passage and found[i + 1].position == found[i].position + 1
 
 
-def _distinguishing(found: Sequence[Candidate]) -> dict[str, dict[str, float]]:
+def _distinguishing(found: Found) -> dict[str, dict[str, float]]:
     """The terms of each document's titles that few other documents have there; numbers count three times."""
     titles: dict[str, frozenset[str]] = {}
     for c in found:
@@ -748,7 +706,7 @@ _MARKER: Final = re.compile(r"\[([0-9]{1,9})\]")
 _BRACKETS: Final = re.compile(r"[\[\]【】［］〔〕]")
 
 
-def _quoted(picked: Sequence[Candidate], index_of: Callable[[str], str]) -> tuple[str, tuple[Citation, ...]]:
+def _quoted(picked: Found, index_of: Callable[[str], str]) -> tuple[str, tuple[Citation, ...]]:
     """Write sentences in reading order, each with the number of the stretch of source that it stands in.
 
     Neighbouring sentences of one node share a number, whose quote is all of them as they stand in the source.
@@ -780,8 +738,7 @@ def quoted_checks(text: str, citations: Sequence[Citation]) -> tuple[SentenceChe
     at = 0
     for marker in _MARKER.finditer(text):
         piece = text[at : marker.start()]
-        start = at + len(piece) - len(piece.lstrip())
-        sentence = text[start : marker.start()].rstrip()
+        start, sentence = at + len(piece) - len(piece.lstrip()), piece.strip()
         number = int(marker[1])
         verbatim = _bare(sentence) in quotes.get(number, "")
         found.append(
@@ -812,7 +769,7 @@ def shown(sentence: str) -> str:
     return line
 
 
-def _in_reading_order(picked: Sequence[Candidate]) -> list[Candidate]:
+def _in_reading_order(picked: Found) -> list[Candidate]:
     """Documents by the best rank among the chosen sentences, sentences by their place in the document."""
     rank: dict[str, int] = {}
     for c in picked:

@@ -82,8 +82,6 @@ def drained(pieces: Generator[str, None, T]) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LLMAnswer:
-    """What a model answered."""
-
     cited: CitedText | None  # None where it said that the passages do not answer
     reply: LLMReply
     passages: int
@@ -133,8 +131,6 @@ class _Writer(ABC):
 
 
 class LLMSynthesizer(_Writer):
-    """Asks a model for a cited answer."""
-
     def __init__(
         self, client: ModelClient, *, boundary: Callable[[], str] = random_boundary, unsupported: Unsupported = "flag"
     ) -> None:
@@ -170,8 +166,6 @@ class LLMSynthesizer(_Writer):
 
 
 class ForeignModel:
-    """How the model behind a response synthesizer is named in the accounts."""
-
     tier = Tier.PRIMARY
 
     def __init__(self, synthesizer: BaseSynthesizer) -> None:
@@ -257,7 +251,6 @@ def _read_answer(reply: LLMReply, check: Callable[[str], CitedText], passages: i
 
 
 def _shown(stream: ReplyStream, shown: StreamedText, control: StreamControl) -> Generator[str, None, LLMReply]:
-    """Yield what can be shown of a stream, and return the whole reply."""
     with stream as pieces:
         control.watch(pieces)
         try:
@@ -306,7 +299,6 @@ class StreamedText:
         return self.finish(self._base.rstrip() if self._whole else self._base + last)
 
     def finish(self, final: str) -> str:
-        """Return what is left to show of a text."""
         if not final.startswith(self.shown):
             return ""
         more = final[len(self.shown) :]
@@ -346,8 +338,6 @@ class Asked(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """One question with what is known of it."""
-
     query: str
     language: str
     limits: Limits
@@ -381,7 +371,6 @@ class Synthesizer:
         self._clock = clock
 
     def synthesize(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> Synthesis:
-        """Answer a question from nodes."""
         return drained(self._answer(self._task(query, nodes, **asked), in_pieces=False))
 
     def stream(
@@ -496,7 +485,6 @@ def _extracted(task: _Task, failure: Exception | None = None) -> Synthesis:
 
 
 def _answered(task: _Task, answer: LLMAnswer) -> Synthesis:
-    """Put what a model answered together with what is known of it."""
     reply, cited = answer.reply, answer.cited
     if cited is None or not cited.text:  # the model saw no answer, or the passages support nothing of what it wrote
         checks = () if cited is None else cited.checks

@@ -43,19 +43,15 @@ _NEVER_LAST: Final = frozenset("เแโใไເແໂໃໄ")
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A text in comparable form."""
-
     text: str
     starts: tuple[int, ...]  # For each of its characters, where in the original the piece begins that it came from
     ends: tuple[int, ...]
 
     def origin(self, start: int, end: int) -> tuple[int, int]:
-        """Where a stretch of the folded text, not empty, stands in the original."""
         return self.starts[start], self.ends[end - 1]
 
 
 def folded(text: str) -> str:
-    """Bring a text to comparable form, white space trimmed."""
     if text.isascii():
         return " ".join(text.lower().split())
     return " ".join("".join(_fold_cluster(text[start:end]) for start, end in _clusters(text)).split())
@@ -79,7 +75,6 @@ def fold_query(text: str) -> Folded:
 
 
 def has_borders(text: str, start: int, end: int, *, digits_split: bool = False) -> bool:
-    """Tell whether a stretch of folded text can stand as a word of its own there."""
     if start > 0 and _glued(text[start - 1], text[start], digits_split=digits_split):
         return False
     return end >= len(text) or not _glued(text[end - 1], text[end], digits_split=digits_split)
@@ -99,7 +94,6 @@ def _is_mark(char: str) -> bool:
 
 
 def _clusters(text: str) -> Iterator[tuple[int, int]]:
-    """Cut a text into letters with the signs that belong to them."""
     start = 0
     for at in range(1, len(text) + 1):
         if at < len(text) and _belongs(text[at], text[at - 1]):
@@ -136,8 +130,6 @@ _BEHIND_NUMBER: Final = "TPUXACEM"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading of a cue."""
-
     language: str  # ISO 639-1 code of the language it belongs to
     symbol: str
     value: str | float
@@ -154,7 +146,6 @@ def phrases() -> Mapping[str, tuple[Reading, ...]]:
 
 
 def _cues(code: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str, str | float]]:
-    """Go through the cues of one language: phrase, letter and value."""
     numbers, months = section("numbers")[code], section("dates")[code]["months"]
     lists = [(_SYMBOLS[kind], by_value) for kind, by_value in table["cues"].items()]
     for symbol, by_value in (*lists, ("M", months), ("U", numbers["units"])):
@@ -220,14 +211,11 @@ _PARTICLES: Final = frozenset({"de", "del", "der", "den", "van", "von", "la", "l
 
 @dataclass(frozen=True, slots=True)
 class PersonName:
-    """A name taken apart."""
-
     family: str
     given: tuple[str, ...]  # Given names or their initials, folded, in order; () where none are known
 
 
 def parse_listed(name: str) -> PersonName | None:
-    """Take apart ``Last, F. M.`` or ``First Last``."""
     if len(name) > 80 or not name[:1].isalpha():
         return None
     if is_listed_form(name):
@@ -315,16 +303,13 @@ class FieldDictionary:
 
     @cached_property
     def matcher(self) -> ValueMatcher:
-        """The automaton over all values, names and cues; built when first asked for."""
         return ValueMatcher(self)
 
     def of_kind(self, *kinds: FieldKind) -> list[FieldInfo]:
-        """Return the fields of some kinds, in order of their names."""
         return [info for _, info in sorted(self.fields.items()) if info.kind in kinds]
 
     @classmethod
     def build(cls, rows: Iterable[Mapping[str, object]]) -> FieldDictionary:
-        """Make the dictionary from the metadata of all nodes."""
         gathered: dict[str, _Gathered] = {}
         for metadata in rows:
             for name, value in metadata.items():
@@ -337,8 +322,6 @@ class FieldDictionary:
 
 
 class _Gathered:
-    """The values of one field while they are collected."""
-
     def __init__(self) -> None:
         self.kinds: Counter[FieldKind] = Counter()
         self._texts: Counter[str] = Counter()
@@ -390,7 +373,6 @@ class _Gathered:
 
 
 def _is_usable(text: str, max_chars: int) -> bool:
-    """Tell whether a key or value can stand in a filter."""
     return bool(text.strip()) and len(text) <= max_chars and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
@@ -443,8 +425,6 @@ _DIGITS: Final = re.compile("([0-9][0-9/-]*)")
 
 @dataclass(frozen=True, slots=True)
 class ValueRef:
-    """What a stretch of text stands for in one field."""
-
     field: str
     originals: tuple[str, ...]
     how: str  # "exact", "flag", "family" or "stem"
@@ -462,8 +442,6 @@ class Match:
 
 
 class ValueMatcher:
-    """The automaton of one field dictionary; safe to share between threads."""
-
     def __init__(self, dictionary: FieldDictionary) -> None:
         self._fields = dictionary.fields
         # Family names of each field of people: by folded family name, the names taken apart and as stored.
@@ -533,7 +511,6 @@ class ValueMatcher:
 def _phrases_of(
     info: FieldInfo, families: Mapping[str, list[tuple[PersonName, str]]]
 ) -> Iterator[tuple[str, ValueRef]]:
-    """Go through all that stands for a value of a field in a question."""
     if info.kind is FieldKind.BOOL:
         yield from ((word, ValueRef(info.name, ("true",), "flag")) for word in info.words)
     for key, originals in info.values.items():

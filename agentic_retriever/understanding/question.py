@@ -32,8 +32,6 @@ _TIGHT_LINK: Final = re.compile(r"[\s:=\"'(]*")
 
 
 class Question:
-    """A question in comparable form, with all that the automaton found in it."""
-
     def __init__(self, query: str, dictionary: FieldDictionary, language: str | None) -> None:
         examined = query[:MAX_EXAMINED]
         self.query, self.dictionary = query, dictionary
@@ -51,7 +49,6 @@ class Question:
                 self._starts.setdefault(match.start, []).append(match)
 
     def as_written(self, start: int, end: int) -> str:
-        """Return a stretch of the folded text as it stands in the question."""
         first, last = self.folded.origin(start, end)
         return self.query[first:last]
 
@@ -95,8 +92,6 @@ _ROMAN: Final = re.compile(r"[ivxlc]{1,6}")
 
 @dataclass(frozen=True, slots=True)
 class NamedValue:
-    """A value that a question names."""
-
     refs: tuple[ValueRef, ...]
     certainty: float  # In (0, 1]
     place: tuple[int, int]  # Where the value itself stands in the folded text
@@ -317,7 +312,6 @@ class Stream:
 
     @cached_property
     def symbols(self) -> str:
-        """The letters."""
         return "".join(item.symbol for item in self.items)
 
     def rewrite(self, pattern: re.Pattern[str], make: Callable[[Sequence[Item]], Item | None]) -> Stream:
@@ -333,7 +327,6 @@ class Stream:
 
 
 def read_stream(question: Question, values: Sequence[NamedValue]) -> Stream:
-    """Cut a question into things."""
     items = [Item("V", *value.place, value) for value in values]
     covered = {at for value in values for at in range(*value.place)}
     cues = _choose_cues(question, covered)
@@ -349,7 +342,6 @@ def read_stream(question: Question, values: Sequence[NamedValue]) -> Stream:
 
 
 def _choose_cues(question: Question, covered: set[int]) -> list[Match]:
-    """Choose the longest among overlapping cues and names of fields."""
     taken = set(covered)
     chosen: list[Match] = []
     for match in sorted(question.matches, key=lambda m: (m.start - m.end, m.start)):

@@ -46,7 +46,6 @@ class Reference:
 
 
 def find_references(text: str) -> list[Reference]:
-    """Find the references in a text, in English, Spanish, Thai and what is written like them."""
     found: dict[Reference, None] = {}
     for match in _REFERENCE_RE.finditer(text):
         kind = "section" if match["section"] else "article"
@@ -118,7 +117,6 @@ def _part(parts: Mapping[str, Sequence[str]], number: str) -> Sequence[str]:
 
 
 def _numbers(text: str) -> Iterable[str]:
-    """Read a list of numbers, such as ``"3, 5 y 7"`` or ``"10 to 12"``."""
     matches = list(_NUMBER_RE.finditer(text))
     numbers = [" ".join(m[0].translate(_THAI_DIGITS).casefold().split()) for m in matches]
     yield from numbers[:1]

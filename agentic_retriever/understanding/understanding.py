@@ -47,8 +47,6 @@ Filter = MetadataFilter | MetadataFilters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clause:
-    """One restriction that a question asks for."""
-
     filter: Filter
     certainty: float  # How sure it is that the question means it, in (0, 1]
     spans: tuple[tuple[int, int], ...]  # Where it stands in the question, in order; () where a model says it alone
@@ -69,13 +67,10 @@ class Understood:
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """A filter with the line that says it."""
-
     filter: Filter
     say: str
 
     def clause(self, *, certainty: float, spans: Iterable[tuple[int, int]], known_fields: Collection[str]) -> Clause:
-        """Check the filter and keep it with where it stands in the question."""
         check_filters(_group([self.filter]), known_fields=known_fields)
         bounded = min(1.0, max(0.01, round(certainty, 2)))
         return Clause(filter=self.filter, certainty=bounded, spans=tuple(sorted(set(spans))), say=self.say)
@@ -92,7 +87,6 @@ def in_reading_order(clauses: Iterable[Clause]) -> tuple[Clause, ...]:
 
 
 def one_of(field: str, values: Iterable[str | float], *, negated: bool = False) -> Restriction:
-    """Restrict a field to some values, or to any other."""
     listed = [_without_zero(value) for value in dict.fromkeys(values)][:MAX_VALUES]
     said = ", ".join(str(value) for value in listed[:_MAX_SAID])
     if len(listed) > _MAX_SAID:
@@ -240,7 +234,6 @@ def _weigh(stream: Stream) -> dict[int, NamedValue]:
 
 
 def _places(pattern: re.Pattern[str], stream: Stream) -> set[int]:
-    """Where the values stand that a pattern covers."""
     return {at for match in pattern.finditer(stream.symbols) for at in _values_in(match)}
 
 
@@ -280,7 +273,6 @@ class _Ordered:
 
 
 def _restrict_ordered(question: Question, expressions: Iterable[_Ordered]) -> list[Clause]:
-    """One clause for each comparison and range, and one for all values of a field."""
     clauses: list[Clause] = []
     by_field: dict[tuple[str, bool], list[_Ordered]] = {}
     for one in expressions:
@@ -352,7 +344,6 @@ _QUANTITY: Final = re.compile(
 
 
 def _find_quantities(question: Question, stream: Stream) -> tuple[list[_Ordered], set[int]]:
-    """Find the restrictions of number fields, and the places of what makes them."""
     found: list[_Ordered] = []
     used: set[int] = set()
     for match in _QUANTITY.finditer(stream.symbols):
@@ -446,7 +437,6 @@ _TIME: Final = re.compile(
 
 
 def _find_times(question: Question, stream: Stream, used: set[int]) -> list[_Ordered]:
-    """Find the restrictions of years and dates among what makes no quantity."""
     found: list[_Ordered] = []
     for match in _TIME.finditer(stream.symbols):
         items = stream.items[match.start() : match.end()]
@@ -532,7 +522,6 @@ def _time_certainty(stream: Stream, match: re.Match[str], info: FieldInfo, kind:
 
 
 def _moments(items: Sequence[Item]) -> list[Moment]:
-    """The years and dates among items, with the era said beside each."""
     moments: list[Moment] = []
     for at, item in enumerate(items):
         if isinstance(item.value, Moment):
@@ -545,7 +534,6 @@ def _moments(items: Sequence[Item]) -> list[Moment]:
 
 
 def _is_near(info: FieldInfo, moment: Moment, *, thai: bool) -> bool:
-    """Tell whether a number that nothing calls a year can be one of a field's."""
     if moment.year >= _BUDDHIST_FROM and not thai and (info.high or 0) < _BUDDHIST_FROM:
         return False  # "in 2500 words"
     if info.low is None or info.high is None:
@@ -554,7 +542,6 @@ def _is_near(info: FieldInfo, moment: Moment, *, thai: bool) -> bool:
 
 
 def _time_ends(info: FieldInfo, kind: str, items: Sequence[Item], moments: Sequence[Moment]) -> dict[str, float | str]:
-    """The ends of a range or comparison; none of an equality."""
     if kind == "range":
         first, last = sorted(moments, key=lambda moment: moment.first_day(_year_of(info, moment)))
         return {"gte": _edge(info, first), "lte": _edge(info, last, last=True)}
@@ -638,7 +625,6 @@ def _degraded(reason: str, fallback: str = "filters from the words of the questi
 
 
 def _line(info: FieldInfo) -> str:
-    """Describe a field to the model."""
     if info.kind is FieldKind.BOOL:
         return f"{info.name}: true or false"
     if info.kind is not FieldKind.KEYWORD:
@@ -692,7 +678,6 @@ def _wish(raw: dict[str, Any]) -> Wish | None:
 
 
 def _compile(query: str, wish: Wish, fields: FieldDictionary) -> Clause | str:
-    """Turn what a model asked for into a clause, or say why it is refused."""
     info = fields.fields.get(wish.field)
     if info is None:
         return unknown_name("field", wish.field, list(fields.fields)[:_SHOWN_NAMES])
@@ -719,7 +704,6 @@ def _restriction(info: FieldInfo, wish: Wish) -> Restriction:
 
 
 def _values(info: FieldInfo, value: object) -> list[float | str]:
-    """Turn a value of a model's reply into those that the index has."""
     if info.kind is FieldKind.NUMBER:
         return [_number(info, value)]
     if info.kind is FieldKind.DATE:
@@ -764,8 +748,6 @@ _MAX_COMBINED: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """One set of filters to try."""
-
     filters: MetadataFilters | None
     kept: tuple[Clause, ...]
     dropped: tuple[str, ...]
