@@ -13,7 +13,7 @@ from llama_index.core.vector_stores.types import FilterCondition, MetadataFilter
 from metadata_strategies import cases, oracle
 from store_tools import where
 
-from agentic_retriever.errors import FilterError, IndexingError, InvalidQueryError, StoreDamagedError, StoreError
+from agentic_retriever.errors import FilterError, IndexingError, InvalidQueryError, StoreDamagedError
 from agentic_retriever.filters import matches
 from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.indices.prefilter import snapshot
@@ -411,14 +411,10 @@ def test_texts_that_were_left_out_stay_so(tmp_path, monkeypatch):
     assert loaded.candidates(where("day", "2020-01-31", "<=")) == {"n1", "ก"}
 
 
-def test_nothing_there_or_another_version_is_none(saved, tmp_path):
-    folder, _ = saved
+def test_another_version_or_nothing_is_none_and_saving_again_replaces(saved, tmp_path):
+    folder, index = saved
     assert MetadataIndex.load(tmp_path / "nowhere", 7) is None
     assert MetadataIndex.load(folder, 8) is None
-
-
-def test_saving_again_replaces(saved):
-    folder, index = saved
     index.update(deleted=["n1"], version=8)
     index.save(folder)
     assert MetadataIndex.load(folder, 7) is None
@@ -455,10 +451,3 @@ def test_files_that_are_whole_but_wrong(saved, change):
     write_sealed(folder, header, files)
     with pytest.raises(StoreDamagedError, match="rebuild it"):
         MetadataIndex.load(folder, 7)
-
-
-def test_a_folder_that_cannot_be_written(saved, tmp_path):
-    _, index = saved
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreError):
-        index.save(tmp_path / "file" / "metadata")
