@@ -222,13 +222,12 @@ class Dataset:
 
 
 def check_names(datasets: Sequence[Dataset]) -> None:
-    seen: dict[str, Path] = {}
-    for dataset in datasets:
-        if dataset.name in seen:
-            raise EvaluationError(
-                f"two data sets are called {dataset.name!r} ({seen[dataset.name]} and {dataset.path}); rename one"
-            )
-        seen[dataset.name] = dataset.path
+    seen: dict[str, Dataset] = {}
+    for one in datasets:
+        if one.name in seen:
+            places = f"{seen[one.name].path} and {one.path}"
+            raise EvaluationError(f"two data sets are called {one.name!r} ({places}); rename one")
+        seen[one.name] = one
 
 
 # From what a person names to a data set.
@@ -611,8 +610,7 @@ def pseudo_dataset(
 
 def documents_below(folder: Path) -> tuple[list[SourceDocument], ProblemReport]:
     """Read every document of a file or folder that can be indexed; of a BEIR folder, its ``corpus.jsonl``."""
-    corpus = folder / CORPUS
-    root = corpus if corpus.is_file() else folder
+    root = folder / CORPUS if (folder / CORPUS).is_file() else folder
     found: dict[str, SourceDocument] = {}
     problems = ProblemLog()
     for file in discover(root):

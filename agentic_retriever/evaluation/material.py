@@ -119,21 +119,28 @@ def given_vectors(dataset: Dataset, place: Path | None, base: BaseEmbedding) -> 
     if not path.exists() and dataset.kind is DatasetKind.QUESTIONS:
         return None
     known = load_vectors(path, dataset, rest_computed=True)
-    asked = next((query for query in dataset.queries if query.query_id in known.queries), None)
-    if asked is not None:
-        given = known.queries[asked.query_id]
-        computed = np.asarray(base.get_query_embedding(asked.text), dtype=np.float32)
-        if given.shape != computed.shape or float(given @ computed) < SAME_MODEL * float(np.linalg.norm(computed)):
-            raise EvaluationError(
-                f"the vectors in {path} ({len(given)} dimensions) do not come from the embedding model "
-                f"{embedding_name(base)} ({len(computed)} dimensions), which has to embed what they do not cover; set "
-                "EMBEDDING_MODEL to theirs, or leave --vectors out"
-            )
+    other = _other_width(dataset, known, base.get_query_embedding)
+    if other is not None:
+        raise EvaluationError(
+            f"the vectors in {path} ({len(next(iter(known.queries.values())))} dimensions) do not come from the "
+            f"embedding model {embedding_name(base)} ({other} dimensions), which has to embed what they do not cover; "
+            "set EMBEDDING_MODEL to theirs, or leave --vectors out"
+        )
     log, documents = ProblemLog(), {document.doc_id for document in dataset.documents}
     for doc_id in known.documents:
         if documents and doc_id not in documents:
             log.add(ProblemKind.UNUSED_VECTOR, path, f"there is no document {doc_id!r}")
     return replace(known, problems=ProblemReport.merged([known.problems, log.report()]))
+
+
+def _other_width(dataset: Dataset, known: KnownVectors, embed: Callable[[str], Any]) -> int | None:
+    """Embed one question whose vector is known; return the width of what the model gives if it is another model."""
+    asked = next((query for query in dataset.queries if query.query_id in known.queries), None)
+    if asked is None:
+        return None
+    given, computed = known.queries[asked.query_id], np.asarray(embed(asked.text), dtype=np.float32)
+    near = given.shape == computed.shape and float(given @ computed) >= SAME_MODEL * float(np.linalg.norm(computed))
+    return None if near else len(computed)
 
 
 def passage_vectors(dataset: Dataset, known: KnownVectors | None) -> dict[bytes, Vector]:
@@ -416,13 +423,11 @@ class _Preparation:
             return {}
 
     def _same_model(self, embedder: EmbeddingModel) -> bool:
-        for dataset in self._collections:
-            for query in dataset.queries:
-                vector = self._known[dataset.name].queries.get(query.query_id)
-                if vector is not None:
-                    found = embedder.embed_query(query.text)
-                    return found.shape == vector.shape and float(found @ vector) >= SAME_MODEL
-        return True
+        asked = (
+            one for one in self._collections if {q.query_id for q in one.queries} & self._known[one.name].queries.keys()
+        )
+        first = next(asked, None)
+        return first is None or _other_width(first, self._known[first.name], embedder.embed_query) is None
 
     def _passages(self, profiles: Mapping[str, IndexProfile]) -> dict[str, Vector]:
         """Embed the descriptions as passages, as LlamaIndex's selector does."""
@@ -437,10 +442,9 @@ class _Preparation:
         unlabelled: list[RoutedQuery] = []
         for dataset in self._datasets:
             vectors = self._known[dataset.name].queries
-            for query in dataset.queries:
-                if query.query_id in vectors:
-                    made = self._routed(query, dataset, vectors[query.query_id])
-                    (labelled if query.index is not None or not query.answerable else unlabelled).append(made)
+            for query in (one for one in dataset.queries if one.query_id in vectors):
+                told = labelled if query.index is not None or not query.answerable else unlabelled
+                told.append(self._routed(query, dataset, vectors[query.query_id]))
         if not labelled:
             paths = ", ".join(str(dataset.path) for dataset in self._datasets)
             raise EvaluationError(f"no question of {paths} can be asked: none has both a label and a vector")
@@ -549,12 +553,8 @@ def read_descriptions(path: Path) -> dict[str, str]:
 
 
 def describe(datasets: Sequence[Dataset], given: Mapping[str, str]) -> dict[str, Description]:
-    described: dict[str, Description] = {}
-    for dataset in datasets:
-        if given.get(dataset.name):
-            described[dataset.name] = Description(given[dataset.name], "file")
-        elif dataset.description:
-            described[dataset.name] = Description(dataset.description, "dataset.json")
+    described = {one.name: Description(one.description, "dataset.json") for one in datasets if one.description}
+    described |= {one.name: Description(given[one.name], "file") for one in datasets if given.get(one.name)}
     bare = [dataset for dataset in datasets if dataset.name not in described]
     shares = {dataset.name: _word_shares(dataset) for dataset in datasets} if bare else {}
     return described | {dataset.name: _made(dataset, shares) for dataset in bare}

@@ -200,7 +200,7 @@ def rows_of(
 def with_oracle(rows: Mapping[str, Row], *, seed: int) -> dict[str, Row]:
     ours = {name: row for name, row in rows.items() if not row.peer}
     oracle = oracle_row([row for name, row in ours.items() if name != AUTO], seed=seed)
-    return {**ours, ORACLE: oracle, **{name: row for name, row in rows.items() if row.peer}}
+    return {**ours, ORACLE: oracle, **rows}
 
 
 def oracle_row(rows: Sequence[Row], *, seed: int) -> Row:
@@ -414,11 +414,8 @@ class TargetResult(Record):
 
     @property
     def warnings(self) -> list[str]:
-        return [
-            *self.problems.summary(),
-            *self.notes,
-            *failure_lines({name: row.failures for name, row in self.rows.items()}),
-        ]
+        failing = failure_lines({name: row.failures for name, row in self.rows.items()})
+        return [*self.problems.summary(), *self.notes, *failing]
 
     @property
     def remarks(self) -> list[str]:

@@ -68,19 +68,12 @@ def today_utc() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """How to train.
+    """How to train."""
 
-    Attributes:
-        vectors: Folder with ``NAME.npz``, or one such file, for the questions; ``None`` embeds them.
-        limit: Most questions of each data set, drawn by the seed; ``None`` takes all.
-        seed: What is drawn by chance follows from it.
-        dry_run: Whether nothing is kept.
-    """
-
-    vectors: Path | None = None
-    limit: int | None = None
-    seed: int = 0
-    dry_run: bool = False
+    vectors: Path | None = None  # Folder with NAME.npz, or one such file, for the questions; None embeds them
+    limit: int | None = None  # Most questions of each data set, drawn by the seed; None takes all
+    seed: int = 0  # What is drawn by chance follows from it
+    dry_run: bool = False  # Whether nothing is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,7 +440,9 @@ def fusion_table(index: Index, hybrid: HybridRetriever, asked: Asked, *, watcher
     for query in asked.queries:
         request = RetrievalRequest(query.text, CALIBRATED_DEPTH, None, tuple(asked.vectors[query.query_id].tolist()))
         sides[query.query_id] = hybrid.search_sides(request)
-        _learn_documents(index, sides[query.query_id], documents)
+        unknown = {i for entries in sides[query.query_id].lists.values() for i, _score in entries} - documents.keys()
+        nodes = fetch_nodes(index, sorted(unknown))
+        documents.update((node_id, str(nodes[node_id].ref_doc_id or node_id)) for node_id in unknown & nodes.keys())
         watcher.advance(1)
     grades = {query.query_id: query.relevance for query in asked.queries}
     columns = []
@@ -455,12 +450,6 @@ def fusion_table(index: Index, hybrid: HybridRetriever, asked: Asked, *, watcher
         reached = ndcg_by_query(grades, {i: _document_ranking(found, model, documents) for i, found in sides.items()})
         columns.append([reached[query_id] for query_id in grades])
     return FusionTable(quality=np.array(columns).T)
-
-
-def _learn_documents(index: Index, found: SideLists, documents: dict[str, str]) -> None:
-    unknown = {node_id for entries in found.lists.values() for node_id, _score in entries} - documents.keys()
-    nodes = fetch_nodes(index, sorted(unknown))
-    documents.update((node_id, str(nodes[node_id].ref_doc_id or node_id)) for node_id in unknown & nodes.keys())
 
 
 def _document_ranking(found: SideLists, model: FusionModel, documents: Mapping[str, str]) -> list[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import json
 import re
 from dataclasses import replace
 
@@ -17,6 +15,7 @@ from agentic_retriever.embeddings import KnownQueryEmbedding
 from agentic_retriever.evaluation import training as strategies
 from agentic_retriever.evaluation.datasets import load_dataset
 from agentic_retriever.evaluation.material import RoutedQuery, dataset_profile, load_vectors
+from agentic_retriever.evaluation.measures import ndcg_by_query
 from agentic_retriever.evaluation.routing import Contender
 from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, train_strategies
 from agentic_retriever.indices import KeywordIndex
@@ -36,52 +35,53 @@ EVERY = {"xquad-en": 4, "xquad-es": 4, "xquad-th": 4}
 LANGUAGES = {"xquad-es": "es", "xquad-th": "th"}
 
 
-def read_lines(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+def collection(shared_data, name):
+    dataset = load_dataset(shared_data / "collections" / name)
+    return dataset, load_vectors(shared_data / "embeddings" / "multilingual-e5-small" / f"{name}.npz", dataset)
 
 
-def unit(rows):
-    wide = rows.astype(np.float32)
-    return wide / np.linalg.norm(wide, axis=1, keepdims=True)
+def words_of(dataset):
+    texts = ((one.doc_id, f"{one.title}\n{one.text}") for one in dataset.documents)
+    return KeywordIndex.build(texts, tokenizer=Tokenizer(language=LANGUAGES.get(dataset.name, "en")), version=1)
 
 
-def sides_of(shared_data, name):
-    """Yield the gold documents and what both sides find for each question, as the strategy searches them."""
-    folder = shared_data / "collections" / name
-    with np.load(shared_data / "embeddings" / "multilingual-e5-small" / f"{name}.npz") as packed:
-        ids, documents = packed["doc_ids"].tolist(), unit(packed["doc_vectors"])
-        asked = dict(zip(packed["query_ids"].tolist(), unit(packed["query_vectors"]), strict=True))
-    texts = ((d["_id"], f"{d['title']}\n{d['text']}") for d in read_lines(folder / "corpus.jsonl"))
-    words = KeywordIndex.build(texts, tokenizer=Tokenizer(language=LANGUAGES.get(name, "en")), version=1)
+def sides_of(dataset, vectors):
+    """Yield the questions and what both sides find for each, as the strategy searches them."""
+    ids, documents, words = list(vectors.documents), np.stack(list(vectors.documents.values())), words_of(dataset)
     row_of = {doc_id: row for row, doc_id in enumerate(ids)}
     mean, std = background(documents[[row_of[i] for i in sample_ids(ids)]])
-    qrels = {}
-    with (folder / "qrels" / "test.tsv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file, delimiter="\t"):
-            qrels.setdefault(row["query-id"], {})[row["corpus-id"]] = int(row["score"])
-    judged = [q for q in read_lines(folder / "queries.jsonl") if q["_id"] in qrels]
-    for query in judged[:: EVERY.get(name, 1)]:
-        cosines = documents @ asked[query["_id"]]
+    known = CosineBackground(mean=mean, std=std, nodes=len(ids))
+    for query in dataset.queries[:: EVERY.get(dataset.name, 1)]:
+        cosines = documents @ vectors.queries[query.query_id]
         order = np.argsort(-cosines, kind="stable")[:DEPTH]
         dense = [(ids[row], float(cosines[row])) for row in order]
-        found = words.search(query["text"], DEPTH)
-        known = CosineBackground(mean=mean, std=std, nodes=len(ids))
+        found = words.search(query.text, DEPTH)
         lists = {side: entries for side, entries in (("dense", dense), ("bm25", found)) if entries}
         floors = {"bm25": 0.0} if 0 < len(found) < DEPTH else {}
-        yield query["_id"], qrels, SideLists(lists=lists, floors=floors, excess=dense_excess(dense[0][1], known))
+        yield query, SideLists(lists=lists, floors=floors, excess=dense_excess(dense[0][1], known))
+
+
+@pytest.mark.parametrize("name", ["xquad-th", "xquad-es"])
+def test_bm25_finds_thai_and_spanish_passages(shared_data, name):
+    pytest.importorskip("ir_measures", reason="the extra 'bench' is not installed")
+    dataset, _ = collection(shared_data, name)
+    words = words_of(dataset)
+    found = {query.query_id: [doc_id for doc_id, _ in words.search(query.text, 10)] for query in dataset.queries}
+    reached = ndcg_by_query({query.query_id: query.relevance for query in dataset.queries}, found)
+    assert len(reached) == 1190
+    assert np.mean(list(reached.values())) >= 0.95
 
 
 @pytest.mark.parametrize("name", ["cranfield", "cacm", "cisi", "xquad-en", "xquad-es", "xquad-th", "hotpotqa-100"])
 def test_hybrid_is_not_below_the_better_side(shared_data, name):
-    ir_measures = pytest.importorskip("ir_measures", reason="the extra 'bench' is not installed")
+    pytest.importorskip("ir_measures", reason="the extra 'bench' is not installed")
     runs, judged = {"hybrid": {}, "dense": {}, "bm25": {}}, {}
-    for query_id, qrels, sides in sides_of(shared_data, name):
-        judged[query_id] = qrels[query_id]
+    for query, sides in sides_of(*collection(shared_data, name)):
+        judged[query.query_id] = query.relevance
         hybrid = sides.merged(DEFAULT_FUSION) if len(sides.lists) > 1 else sides.lists["dense"]
         for side, ranking in {**sides.lists, "hybrid": hybrid}.items():
-            runs[side][query_id] = {doc_id: float(DEPTH - at) for at, (doc_id, _) in enumerate(ranking)}
-    measure = ir_measures.nDCG @ 10
-    found = {side: ir_measures.calc_aggregate([measure], judged, run)[measure] for side, run in runs.items()}
+            runs[side][query.query_id] = [doc_id for doc_id, _ in ranking]
+    found = {side: np.mean(list(ndcg_by_query(judged, run).values())) for side, run in runs.items()}
     assert found["hybrid"] >= max(found["dense"], found["bm25"]), found
 
 
@@ -91,8 +91,8 @@ COLLECTIONS = ("cranfield", "cacm", "cisi", "xquad-en", "xquad-es", "xquad-th")
 def test_six_collections_by_their_content(shared_data, tmp_path):
     profiles, queries = [], []
     for name in COLLECTIONS:
-        dataset = load_dataset(shared_data / "collections" / name).limited(200, seed=0)
-        known = load_vectors(shared_data / "embeddings" / "multilingual-e5-small" / f"{name}.npz", dataset)
+        whole, known = collection(shared_data, name)
+        dataset = whole.limited(200, seed=0)
         assert dataset.problems.total == known.problems.total == 0
         profiles.append(dataset_profile(dataset, known))
         queries += [
@@ -186,8 +186,7 @@ def test_words_are_trusted_where_the_model_knows_another_language(shared_data, t
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_strategies")
 def test_dense_search_is_not_lost_to_where_it_is_the_better_side(shared_data, tmp_path):
-    dataset = load_dataset(shared_data / "collections" / "hotpotqa-100")
-    known = load_vectors(shared_data / "embeddings" / "multilingual-e5-small" / "hotpotqa-100.npz", dataset)
+    dataset, known = collection(shared_data, "hotpotqa-100")
     base = Passages(
         known={f"{d.title}\n{d.text}".strip(): known.documents[d.doc_id].tolist() for d in dataset.documents}
     )
