@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from typing_extensions import Self
 
@@ -31,6 +31,9 @@ from agentic_retriever.sample import DATA, SAMPLE_INDEXES
 from agentic_retriever.schema import Complexity, Record, Strategy
 from agentic_retriever.text import Tokenizer, detect_language, split_sentences
 from agentic_retriever.text.sentences import central_sentences
+
+if TYPE_CHECKING:
+    from agentic_retriever.router import AgenticRouter
 
 SAMPLE: Final = "sample"
 CORPUS, QUERIES, QRELS, ABOUT = "corpus.jsonl", "queries.jsonl", "qrels", "dataset.json"
@@ -263,6 +266,35 @@ def load_dataset(path: str | Path, *, with_corpus: bool = True, split: str | Non
         f"{place} {what}; a data set is a BEIR folder (corpus.jsonl, queries.jsonl, qrels/*.tsv), a .jsonl file of "
         f"questions, a .json file of an EmbeddingQAFinetuneDataset, or the word {SAMPLE}"
     )
+
+
+def resolve_source(source: object, live: AgenticRouter | None = None, *, seed: int = 0) -> Dataset:
+    if isinstance(source, Dataset):
+        return source
+    if not isinstance(source, (str, Path)):
+        parts = {name: getattr(source, name, None) for name in FINETUNE_FIELDS}
+        if None in parts.values():
+            raise EvaluationError(
+                f"a data set must be a path, a Dataset or an EmbeddingQAFinetuneDataset, got {type(source).__name__}"
+            )
+        return finetune_dataset(parts, "finetune", Path("(in memory)"))
+    path = Path(source)
+    if path.is_dir() and not (path / QUERIES).exists():
+        documents, problems = documents_below(path)
+        return pseudo_dataset(path.resolve().name, path, documents, seed=seed, problems=problems)
+    if path.is_dir() and not any((path / QRELS).glob("*.tsv")):
+        raise EvaluationError(
+            f"{path / QRELS} holds no *.tsv; a BEIR folder needs judgments. Without any, name a folder of the "
+            f"documents alone, without {QUERIES}, or an index of them: pseudo-queries are made of it"
+        )
+    if live is not None and not path.exists() and str(source) in live.index_names():
+        index = live.index(str(source))
+        texts = ((doc_id, index.source_text(doc_id)) for doc_id in index.doc_ids())
+        found = [plain_document(doc_id, text) for doc_id, text in texts if text]
+        if not found:
+            raise EvaluationError(f"index {index.name!r} has no source text to make questions of")
+        return pseudo_dataset(index.name, path, found, seed=seed)
+    return load_dataset(source)
 
 
 def _empty(path: Path, what: str, problems: ProblemLog) -> EvaluationError:
@@ -624,15 +656,6 @@ def documents_below(folder: Path) -> tuple[list[SourceDocument], ProblemReport]:
     if not found:
         raise EvaluationError(f"{folder} holds neither questions nor documents that can be indexed")
     return list(found.values()), problems.report()
-
-
-def documents_of(index: Index) -> list[SourceDocument]:
-    """Return the documents of an index as their source texts, without metadata."""
-    texts = ((doc_id, index.source_text(doc_id)) for doc_id in index.doc_ids())
-    found = [plain_document(doc_id, text) for doc_id, text in texts if text]
-    if not found:
-        raise EvaluationError(f"index {index.name!r} has no source text to make questions of")
-    return found
 
 
 def _title(document: SourceDocument) -> tuple[str, SourceDocument] | None:

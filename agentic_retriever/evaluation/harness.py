@@ -26,20 +26,13 @@ from agentic_retriever.embeddings import KnownQueryEmbedding, PackedVectors, emb
 from agentic_retriever.errors import EvaluationError, UnknownIndexError, unknown_name
 from agentic_retriever.evaluation.answers import AnswerMeasures, Judge, measure_answers, run_answers
 from agentic_retriever.evaluation.datasets import (
-    FINETUNE_FIELDS,
     PSEUDO_NOTE,
-    QRELS,
-    QUERIES,
     Dataset,
     DatasetKind,
     LabelledQuery,
     ProblemReport,
     check_names,
-    documents_below,
-    documents_of,
-    finetune_dataset,
-    load_dataset,
-    pseudo_dataset,
+    resolve_source,
 )
 from agentic_retriever.evaluation.material import (
     SAMPLES,
@@ -90,8 +83,6 @@ if TYPE_CHECKING:
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.llms import LLM
 
-Source = Any  # a Dataset, a path or a name, or what has the parts of an EmbeddingQAFinetuneDataset
-
 _RUNS: Final = "runs"
 _UNSAFE: Final = re.compile(r"[^\w.-]")
 _UNBUILT_WHY: Final = "its views are not built; leave out --no-views"
@@ -132,7 +123,7 @@ class _Target:
 
 def benchmark(
     router: AgenticRouter | RouterConfig,
-    *sources: Source,
+    *sources: object,
     options: BenchOptions | None = None,
     folder: Path | None = None,
     embedding: BaseEmbedding | None = None,
@@ -196,30 +187,6 @@ def benchmark(
             timer=timer,
         )
         return _run(bench, datasets)
-
-
-def resolve_source(source: Source, live: AgenticRouter | None = None, *, seed: int = 0) -> Dataset:
-    if isinstance(source, Dataset):
-        return source
-    if not isinstance(source, (str, Path)):
-        parts = {name: getattr(source, name, None) for name in FINETUNE_FIELDS}
-        if None in parts.values():
-            raise EvaluationError(
-                f"a data set must be a path, a Dataset or an EmbeddingQAFinetuneDataset, got {type(source).__name__}"
-            )
-        return finetune_dataset(parts, "finetune", Path("(in memory)"))
-    path = Path(source)
-    if path.is_dir() and not (path / QUERIES).exists():
-        documents, problems = documents_below(path)
-        return pseudo_dataset(path.resolve().name, path, documents, seed=seed, problems=problems)
-    if path.is_dir() and not any((path / QRELS).glob("*.tsv")):
-        raise EvaluationError(
-            f"{path / QRELS} holds no *.tsv; a BEIR folder needs judgments. Without any, name a folder of the "
-            f"documents alone, without {QUERIES}, or an index of them: pseudo-queries are made of it"
-        )
-    if live is not None and not path.exists() and str(source) in live.index_names():
-        return pseudo_dataset(str(source), path, documents_of(live.index(str(source))), seed=seed)
-    return load_dataset(source)
 
 
 def _options(options: BenchOptions | None, settings: Mapping[str, Any]) -> BenchOptions:

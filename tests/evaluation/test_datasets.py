@@ -22,8 +22,8 @@ from agentic_retriever.evaluation.datasets import (
     ProblemReport,
     check_names,
     load_dataset,
+    resolve_source,
 )
-from agentic_retriever.evaluation.harness import resolve_source
 from agentic_retriever.evaluation.material import (
     KnownVectors,
     dataset_profile,
