@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from llama_index.core.schema import NodeWithScore
 
 
-BENCH_HINT: Final = "needs the extra 'bench': pip install 'agentic-retriever[bench]'"
-"""What to do when a library of the extra is missing."""
-
 MEASURES: Final = ("nDCG@10", "R@10", "R@100", "RR", "AP")
 """The measures of a benchmark, as ``ir_measures`` writes them; the first one is what strategies are compared by."""
 
@@ -60,7 +57,7 @@ def measure_rankings(
     qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES
 ) -> dict[str, dict[str, float]]:
     """Measure each ranking; a question without one counts 0."""
-    library = _ir_measures()
+    library = optional("ir_measures", "measuring retrieval")
     wanted = {library.parse_measure(name): name for name in measures}
     judged = {query: dict(grades) for query, grades in qrels.items()}
     # Ranks as scores, so that ties are not broken anew by the ids of documents.
@@ -85,11 +82,12 @@ def ndcg_by_query(
     return {query: values[name] for query, values in measure_rankings(qrels, rankings, [name]).items()}
 
 
-def _ir_measures() -> Any:  # noqa: ANN401 - an optional module
+def optional(module: str, what: str) -> Any:  # noqa: ANN401 - a module without types
+    """Return a module of the extra ``bench``; its absence says what needs it."""
     try:
-        return importlib.import_module("ir_measures")
+        return importlib.import_module(module)
     except ImportError as err:
-        raise ConfigError(f"measuring retrieval {BENCH_HINT}") from err
+        raise ConfigError(f"{what} needs the extra 'bench': pip install 'agentic-retriever[bench]'") from err
 
 
 # Answers, word by word.

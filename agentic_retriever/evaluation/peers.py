@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import time
@@ -25,9 +24,9 @@ from llama_index.core.selectors import EmbeddingSingleSelector
 from llama_index.core.tools import RetrieverTool, ToolMetadata
 from typing_extensions import Self
 
-from agentic_retriever.errors import ConfigError, EvaluationError, StoreError
+from agentic_retriever.errors import EvaluationError, StoreError
 from agentic_retriever.evaluation.datasets import LabelledQuery
-from agentic_retriever.evaluation.measures import BENCH_HINT, error_text, fold_to_documents
+from agentic_retriever.evaluation.measures import error_text, fold_to_documents, optional
 from agentic_retriever.indices import Index, IndexProfile, StoredIndex
 from agentic_retriever.indices.derived import BUILT_IN_QUERY, SilentProgress
 from agentic_retriever.indices.profile import Vector
@@ -461,10 +460,7 @@ def _nodes(index: StoredIndex) -> list[BaseNode]:
 
 
 def _bm25(nodes: list[BaseNode], depth: int) -> BaseRetriever:
-    try:
-        library = importlib.import_module("llama_index.retrievers.bm25")
-    except ImportError as err:
-        raise ConfigError(f"the peer BM25Retriever {BENCH_HINT}") from err
+    library = optional("llama_index.retrievers.bm25", "the peer BM25Retriever")
     made: BaseRetriever = library.BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(depth, len(nodes)))
     return made
 

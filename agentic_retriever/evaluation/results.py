@@ -20,7 +20,6 @@ from agentic_retriever.evaluation.answers import AnswerMeasures
 from agentic_retriever.evaluation.datasets import LabelledQuery, ProblemReport
 from agentic_retriever.evaluation.measures import (
     AUTO,
-    BENCH_HINT,
     MEASURES,
     ORACLE,
     Failure,
@@ -39,6 +38,7 @@ from agentic_retriever.evaluation.measures import (
     interval_text,
     measure_rankings,
     measure_reliability,
+    optional,
     p50_p95,
     percentile,
     randomisation_test,
@@ -833,7 +833,4 @@ def _svg(figure: Any, prefix: str) -> str:  # noqa: ANN401 - of an optional libr
 
 
 def _library(module: str) -> Any:  # noqa: ANN401 - an optional module
-    try:
-        return importlib.import_module(f"matplotlib.{module}" if module else "matplotlib")
-    except ImportError as err:
-        raise ConfigError(f"drawing a plot {BENCH_HINT}") from err
+    return optional(f"matplotlib.{module}" if module else "matplotlib", "drawing a plot")
