@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from waiting import in_threads
 
 from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel, PackedVectors, text_hash
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError
@@ -38,12 +39,9 @@ def test_vectors_are_unit_float32_and_in_order():
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert np.array_equal(vectors[0], vectors[2])
     assert computed == 2
-
-
-def test_no_texts_make_no_call():
-    base = FakeEmbedding()
-    vectors, computed = model(base).embed_passages([])
-    assert (len(vectors), computed, base.calls) == (0, 0, [])
+    unasked = FakeEmbedding()
+    vectors, computed = model(unasked).embed_passages([])
+    assert (len(vectors), computed, unasked.calls) == (0, 0, [])
 
 
 def test_query_and_passage_sides_are_kept_apart():
@@ -200,13 +198,5 @@ def test_sixteen_threads_share_one_model():
     embedding = model(FakeEmbedding())
     want, _ = embedding.embed_passages([str(i) for i in range(16)])
     got = {}
-
-    def work(i):
-        got[i] = embedding.embed_passages([str(i)])[0][0]
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(16, lambda i: got.update({i: embedding.embed_passages([str(i)])[0][0]}))
     assert all(np.array_equal(got[i], want[i]) for i in range(16))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
@@ -28,25 +26,10 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 @pytest.fixture
-def ollama():
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            body = json.dumps({"models": [{"name": "nomic-embed-text:latest"}]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def ollama(make_server):
+    server = make_server()
+    server.listing = b'{"models": [{"name": "nomic-embed-text:latest"}]}'
+    return server.url
 
 
 @pytest.mark.parametrize(
@@ -145,18 +128,12 @@ def test_a_batch_is_shared_out_and_a_single_text_is_not(monkeypatch):
     model = stand_in(monkeypatch, engine)
     model.get_query_embedding("one question")
     model.get_text_embedding("one passage")
+    model.get_text_embedding_batch(["one", "two"])  # one core's share is left to all of them
     assert engine.threads == {threading.current_thread()}
-    assert [is_query for _, is_query in engine.calls] == [True, False]
+    assert engine.calls == [(["one question"], True), (["one passage"], False), (["one", "two"], False)]
     model.get_text_embedding_batch([f"passage {at}" for at in range(20)])
-    assert sorted(len(texts) for texts, _ in engine.calls[2:]) == [2] * 10
-    assert not any(is_query for _, is_query in engine.calls[2:])
-
-
-def test_what_would_be_one_core_s_share_is_left_to_all_of_them(monkeypatch):
-    engine = Engine()
-    stand_in(monkeypatch, engine).get_text_embedding_batch(["one", "two"])
-    assert engine.threads == {threading.current_thread()}
-    assert [texts for texts, _ in engine.calls] == [["one", "two"]]
+    assert sorted(len(texts) for texts, _ in engine.calls[3:]) == [2] * 10
+    assert not any(is_query for _, is_query in engine.calls[3:])
 
 
 def test_what_the_engine_raises_arrives(monkeypatch):

@@ -25,19 +25,19 @@ def test_reply_carries_text_tier_model_and_estimated_tokens():
     reply = client(["Paris [1]."], clock=lambda: next(ticks)).complete("Where? " * 10)
     assert (reply.text, reply.model, reply.tier, reply.truncated) == ("Paris [1].", "fake-llm", Tier.PRIMARY, False)
     assert reply.prompt_tokens == estimate_tokens("Where? " * 10) == 18
-    assert reply.completion_tokens == 3
-    assert reply.seconds == 2.5
-
-
-def test_token_estimate_counts_dense_scripts_by_character():
-    thai = "ที่ดิน"
+    assert (reply.completion_tokens, reply.seconds) == (3, 2.5)
+    thai = "ที่ดิน"  # dense scripts count by character
     assert [estimate_tokens(text) for text in ("", "a", "abcd" * 5, thai)] == [0, 1, 5, len(thai)]
 
 
 @pytest.mark.parametrize("blank", ["", "   ", "\n\t\u3000"])
-def test_blank_reply_is_a_failure(blank):
+def test_blank_reply_is_a_failure_and_our_own_errors_pass_unchanged(blank):
     with pytest.raises(LLMOutputError, match=r"primary model fake-llm: the reply is blank"):
         client([blank]).complete("q")
+    own = LLMOutputError("as it is")
+    with pytest.raises(LLMOutputError) as caught:
+        client([own]).complete("q")
+    assert caught.value is own
 
 
 class _ProviderError(Exception):
@@ -77,13 +77,6 @@ def test_every_foreign_error_becomes_one_of_ours(raised, expected, kind):
         assert secret not in message
 
 
-def test_our_own_errors_pass_unchanged():
-    own = LLMOutputError("as it is")
-    with pytest.raises(LLMOutputError) as caught:
-        client([own]).complete("q")
-    assert caught.value is own
-
-
 def test_hanging_model_is_abandoned_and_its_late_reply_ignored(release):
     hung = client(lambda _p: release.wait(20) and "late")
     with within(1.0), pytest.raises(DeadlineExceededError, match=r"primary model fake-llm"):
@@ -107,28 +100,22 @@ def test_more_callers_than_may_wait_are_told_at_once_that_it_is_overloaded(relea
     assert (kinds.count(FailureKind.TIMEOUT), kinds.count(FailureKind.OVERLOADED)) == (2, 18)
 
 
-@pytest.mark.parametrize("left", [0, -1.0])
-def test_no_time_left_asks_nothing(left):
-    llm = FakeLLM(["x"])
-    with pytest.raises(DeadlineExceededError, match="no time is left"):
-        LLMClient(llm, tier=Tier.CLOUD, timeout_s=5).complete("q", timeout_s=left)
-    assert llm.prompts == []
-
-
-def test_own_limit_wins_over_a_longer_one(release):
+def test_no_time_left_asks_nothing_and_the_own_limit_wins_over_a_longer_one(release):
+    hung = client(lambda _p: str(release.wait(20)), timeout_s=0.05)
+    for left in (0, -1.0):
+        with pytest.raises(DeadlineExceededError, match="no time is left"):
+            hung.complete("q", timeout_s=left)
+    assert hung._llm().prompts == []
     with pytest.raises(DeadlineExceededError):
-        client(lambda _p: str(release.wait(20)), timeout_s=0.05).complete("q", timeout_s=60)
+        hung.complete("q", timeout_s=60)
 
 
 def test_works_from_many_threads():
     one = client(lambda prompt: f"re {prompt}")
+    assert repr(one) == "LLMClient('primary model fake-llm', timeout_s=5)"  # no key of the model shows
     got: dict[int, str] = {}
     in_threads(16, lambda i: got.update({i: one.complete(f"q{i}").text}))
     assert got == {i: f"re q{i}" for i in range(16)}
-
-
-def test_repr_names_the_model_alone():
-    assert repr(client(["x"])) == "LLMClient('primary model fake-llm', timeout_s=5)"
 
 
 @given(
@@ -154,17 +141,14 @@ def test_wait_fits_the_time_and_only_what_may_pass_is_retried(failed, kind, left
             assert wait == asked
 
 
-def test_waits_differ_between_callers():
+def test_waits_differ_between_callers_and_more_than_three_requests_are_refused():
     draws = iter([0.0, 0.5, 0.99])
     policy = RetryPolicy(draw=lambda: next(draws))
     waits = [policy.wait_s(1, FailureKind.SERVER, left_s=9) for _ in range(3)]
     assert waits == sorted(set(waits))
-
-
-@pytest.mark.parametrize("retries", [-1, 3])
-def test_more_than_three_requests_are_refused(retries):
-    with pytest.raises(ValueError, match="from 0 to 2"):
-        RetryPolicy(retries=retries)
+    for retries in (-1, 3):
+        with pytest.raises(ValueError, match="from 0 to 2"):
+            RetryPolicy(retries=retries)
 
 
 def test_retry_after_in_seconds_as_a_date_and_as_nonsense():

@@ -85,6 +85,7 @@ def test_first_tier_by_complexity_context_and_wish(needs, order):
 
 
 def test_tiers_that_are_not_configured_are_skipped():
+    assert repr(three()) == "TieredClient(primary=llama, cloud=gpt, small=qwen, timeout_s=60)"
     assert three(cloud=None).complete("q", needs=TierNeeds(force_cloud=True)).tier is Tier.PRIMARY
     assert three(primary=None, cloud=None).complete("q").tier is Tier.SMALL
     with pytest.raises(ValueError, match="at least one"):
@@ -95,16 +96,11 @@ def test_failures_fall_through_and_are_listed_with_what_they_cost():
     tiers = three([ConnectionError("x")], [TypeError("x")], ["at last"])
     reply = tiers.complete("four")
     assert (reply.text, reply.tier) == ("at last", Tier.SMALL)
-    assert [(a.tier, a.model, a.failure, a.requests) for a in reply.attempts] == [
-        (Tier.PRIMARY, "llama", FailureKind.UNREACHABLE, 1),
-        (Tier.CLOUD, "gpt", FailureKind.OUTPUT, 1),
-        (Tier.SMALL, "qwen", None, 1),
-    ]
-    assert [(u.model, u.calls, u.prompt_tokens) for u in spent_on(reply.attempts)] == [
-        ("llama", 1, 0),
-        ("gpt", 1, 0),
-        ("qwen", 1, 1),
-    ]
+    failures = [FailureKind.UNREACHABLE, FailureKind.OUTPUT, None]
+    expected = [(tier, name, failure, 1) for (tier, name), failure in zip(NAMES.items(), failures, strict=True)]
+    assert [(a.tier, a.model, a.failure, a.requests) for a in reply.attempts] == expected
+    accounts = [(u.model, u.calls, u.prompt_tokens) for u in spent_on(reply.attempts)]
+    assert accounts == [("llama", 1, 0), ("gpt", 1, 0), ("qwen", 1, 1)]
     assert json.loads(json.dumps([a.to_dict() for a in reply.attempts]))[1]["failure"] == "output"
 
 
@@ -115,11 +111,8 @@ def test_all_down_lists_every_attempt():
     error = caught.value
     assert isinstance(error, LLMError)
     assert error.exit_code == 8
-    assert [a.failure for a in error.attempts] == [
-        FailureKind.UNREACHABLE,
-        FailureKind.OUTPUT,
-        FailureKind.OUTPUT,
-    ]
+    assert failure_kind(error) is FailureKind.OUTPUT
+    assert [a.failure for a in error.attempts] == [FailureKind.UNREACHABLE, FailureKind.OUTPUT, FailureKind.OUTPUT]
     assert "llama: the server cannot be reached" in str(error)
     assert "SECRET" not in str(error)
     assert "PROMPT" not in str(error)
@@ -134,17 +127,13 @@ def test_hanging_first_tier_leaves_time_for_the_next(release):
     assert 0.4 < reply.attempts[0].seconds < 0.9
 
 
-def test_all_hanging_end_at_the_deadline(release):
+def test_all_hanging_end_at_the_deadline_and_no_time_asks_nobody(release):
+    with pytest.raises(DeadlineExceededError, match="no time"):
+        three().complete("q", timeout_s=0)
     tiers = three(*[lambda _p: str(release.wait(20))] * 3)
     with within(1.0 + 0.5), pytest.raises(AllModelsFailedError) as caught:
         tiers.complete("q", timeout_s=1.0)
     assert [a.failure for a in caught.value.attempts] == [FailureKind.TIMEOUT] * 3
-
-
-def test_no_time_asks_nobody():
-    tiers = three()
-    with pytest.raises(DeadlineExceededError, match="no time"):
-        tiers.complete("q", timeout_s=0)
 
 
 @given(st.floats(0.001, 1_000), st.integers(0, 5))
@@ -156,9 +145,6 @@ def test_share_leaves_time_for_the_others(left, followers):
         assert left - share >= min(left / 2, 10.0 * followers) - 1e-9
     else:
         assert share == left
-
-
-def test_share_of_a_minute_and_of_two_seconds():
     assert [share_s(60, 2), share_s(60, 1), share_s(60, 0), share_s(2, 2)] == [40, 50, 60, 1]
 
 
@@ -167,10 +153,8 @@ def test_budget_excludes_what_may_cost_more_and_what_has_no_known_price():
     poor = TierNeeds(force_cloud=True, budget=Budget(max_usd=0.0))
     reply = tiers.complete("q", needs=poor)
     assert (reply.tier, reply.usd) == (Tier.PRIMARY, 0.0)
-    assert [(a.model, a.failure, a.requests) for a in reply.attempts] == [
-        ("gpt", FailureKind.BUDGET, 0),
-        ("llama", None, 1),
-    ]
+    tried = [(a.model, a.failure, a.requests) for a in reply.attempts]
+    assert tried == [("gpt", FailureKind.BUDGET, 0), ("llama", None, 1)]
     rich = TierNeeds(force_cloud=True, budget=Budget(max_usd=0.01))
     assert tiers.complete("q", needs=rich).tier is Tier.CLOUD
     unknown = model(Tier.PRIMARY, ["x"], price=None)
@@ -181,10 +165,8 @@ def test_budget_excludes_what_may_cost_more_and_what_has_no_known_price():
 
 
 def test_prompt_far_beyond_a_window_goes_to_the_next_tier():
-    tiers = TieredClient(
-        [model(Tier.PRIMARY, ["p"], context_tokens=4_096), model(Tier.CLOUD, ["c"], context_tokens=128_000)],
-        timeout_s=5,
-    )
+    small, large = model(Tier.PRIMARY, ["p"], context_tokens=4_096), model(Tier.CLOUD, ["c"], context_tokens=128_000)
+    tiers = TieredClient([small, large], timeout_s=5)
     assert tiers.context_tokens == 4_096
     assert tiers.context_tokens_for(TierNeeds(force_cloud=True)) == 128_000
     assert tiers.complete("word " * 5_000).tier is Tier.PRIMARY
@@ -200,10 +182,8 @@ def test_dead_primary_costs_three_requests_in_a_hundred_calls_and_comes_back(fak
         return ConnectionError("refused") if down else "back"
 
     breaker = Breaker(failures=3, cooldown_s=30, clock=fake_clock)
-    policy = RetryPolicy(draw=lambda: 0.5)
-    primary = model(
-        Tier.PRIMARY, answer, breaker=breaker, retry=policy, sleep=fake_clock.sleep, clock=fake_clock, timeout_s=10
-    )
+    endpoint = {"breaker": breaker, "retry": RetryPolicy(draw=lambda: 0.5), "sleep": fake_clock.sleep}
+    primary = model(Tier.PRIMARY, answer, clock=fake_clock, timeout_s=10, **endpoint)
     asked = primary._llm().prompts
     tiers = TieredClient([primary, model(Tier.CLOUD, ["cloud"])], timeout_s=10, clock=fake_clock)
     replies = [tiers.complete("q") for _ in range(100)]
@@ -224,9 +204,8 @@ def test_dead_primary_costs_three_requests_in_a_hundred_calls_and_comes_back(fak
 
 def test_paused_tier_takes_next_to_no_time():
     breaker = Breaker(failures=1, cooldown_s=600)
-    tiers = TieredClient(
-        [model(Tier.PRIMARY, [ConnectionError("x")], breaker=breaker), model(Tier.CLOUD, ["c"])], timeout_s=10
-    )
+    dead = model(Tier.PRIMARY, [ConnectionError("x")], breaker=breaker)
+    tiers = TieredClient([dead, model(Tier.CLOUD, ["c"])], timeout_s=10)
     tiers.complete("q")
     spent = []
     for _ in range(40):
@@ -264,10 +243,8 @@ def test_twenty_hung_calls_do_not_stop_other_work(release):
 
 def test_costs_compare_with_the_cloud_model():
     tiers = three()
-    spent = spent_on(
-        [*tiers.complete("x" * 400).attempts, *tiers.complete("x" * 400, needs=TierNeeds(force_cloud=True)).attempts]
-    )
-    report = tiers.costs(spent)
+    replies = [tiers.complete("x" * 400, needs=TierNeeds(force_cloud=cloud)) for cloud in (False, True)]
+    report = tiers.costs(spent_on([attempt for reply in replies for attempt in reply.attempts]))
     one = 100 * 1.0 / 1e6 + 1 * 2.0 / 1e6
     assert report.usd == pytest.approx(one)
     assert report.cloud_only_usd == pytest.approx(2 * one)
@@ -288,30 +265,12 @@ def test_defects_are_not_swallowed():
     assert breaker.state.value == "closed"
 
 
-def test_repr_names_tiers_and_models():
-    assert repr(three()) == "TieredClient(primary=llama, cloud=gpt, small=qwen, timeout_s=60)"
-
-
-def test_failure_kind_of_our_own_errors():
-    with pytest.raises(AllModelsFailedError) as caught:
-        three([ConnectionError("x")], None, None).complete("q")
-    assert failure_kind(caught.value) is FailureKind.UNREACHABLE
-
-
 CANARY = "sk-or-canary-4711"
 
 
-def built(**settings):
-    """The LlamaIndex model behind the first tier."""
-    return build_client(RouterConfig(**settings)).order()[0]._llm()
-
-
-def test_none_gives_no_model():
-    assert build_client(RouterConfig()) is None
-
-
 @pytest.mark.parametrize("value", ["", "gpt-4", "ollama:", "ollama:  ", "openrouter:", "none:x", "openai:gpt-4o", ":"])
-def test_unknown_model_setting_lists_what_is_allowed(value):
+def test_unknown_model_setting_lists_what_is_allowed_and_none_gives_no_model(value):
+    assert build_client(RouterConfig()) is None
     with pytest.raises(ConfigError, match=r"none, ollama:MODEL .* openrouter:MODEL"):
         build_client(RouterConfig(llm=value, openrouter_api_key=CANARY))
 
@@ -326,11 +285,10 @@ def no_network(monkeypatch):
 
 
 def test_ollama_is_built_and_described_without_network(no_network):
-    llm = built(llm="ollama:llama3:8b", ollama_base_url="http://127.0.0.1:1", llm_timeout_s=7)
-    assert llm.model == "llama3:8b"
-    assert llm.request_timeout == 7
+    config = RouterConfig(llm="ollama:llama3:8b", ollama_base_url="http://127.0.0.1:1", llm_timeout_s=7)
+    llm = build_client(config).order()[0]._llm()
+    assert (llm.model, llm.request_timeout, llm.base_url) == ("llama3:8b", 7, "http://127.0.0.1:1")
     assert llm.metadata.context_window == context_window(8_000) == 8_192
-    assert llm.base_url == "http://127.0.0.1:1"
 
 
 def test_openrouter_is_built_without_network_and_without_retries(no_network):
@@ -369,21 +327,21 @@ def test_cloud_tier_without_a_key_is_left_out_with_one_warning(caplog):
     assert build_client(RouterConfig(llm_cloud="openrouter")) is None
 
 
-def test_openrouter_alone_without_a_key_is_an_error():
-    with pytest.raises(ConfigError, match="OPENROUTER_API_KEY"):
-        build_client(RouterConfig(llm="openrouter"))
-
-
-@pytest.mark.parametrize("setting", ["llm_cloud", "llm_small"])
-def test_wrong_value_names_its_setting(setting):
-    with pytest.raises(ConfigError, match=setting):
-        build_client(RouterConfig(**{setting: "gpt-4"}))
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"llm": "openrouter"}, "OPENROUTER_API_KEY"), ({"llm_cloud": "gpt-4"}, "llm_cloud"),
+        ({"llm_small": "gpt-4"}, "llm_small"),
+    ],
+)  # fmt: skip
+def test_a_missing_key_and_a_wrong_value_name_what_to_set(settings, told):
+    with pytest.raises(ConfigError, match=told):
+        build_client(RouterConfig(**settings))
 
 
 def test_any_llamaindex_model_stands_in_for_a_tier():
-    client = build_client(
-        RouterConfig(llm="ollama"), models={Tier.PRIMARY: FakeLLM(["hi"]), Tier.SMALL: FakeLLM(["x"])}
-    )
+    given = {Tier.PRIMARY: FakeLLM(["hi"]), Tier.SMALL: FakeLLM(["x"])}
+    client = build_client(RouterConfig(llm="ollama"), models=given)
     assert tiers(client) == {"primary": "fake-llm", "small": "fake-llm"}
     reply = client.complete("q")
     assert (reply.text, reply.priced, reply.attempts[0].usd) == ("hi", False, None)
@@ -402,8 +360,7 @@ def test_own_prices_are_used(tmp_path):
 def test_context_window_is_bounded_and_grows_with_the_context():
     sizes = [context_window(chars) for chars in (500, 8_000, 20_000, 10**9)]
     assert sizes == sorted(sizes)
-    assert sizes[0] == 4_096
-    assert sizes[-1] == 32_768
+    assert (sizes[0], sizes[-1]) == (4_096, 32_768)
     assert all(size % 1_024 == 0 for size in sizes)
 
 
@@ -468,9 +425,10 @@ def test_unknown_model_has_no_price_and_a_free_one_costs_nothing():
 
 def test_own_file_goes_before_the_package(tmp_path):
     path = tmp_path / "prices.json"
-    path.write_text(
-        json.dumps({"as_of": "2030-01-01", "models": {CLOUD: {"in": 1, "out": 2}, "a/b": {"in": 0, "out": 0}}})
-    )
+    models = {CLOUD: {"in": 1, "out": 2}, "a/b": {"in": 0, "out": 0}}
+    path.write_text(json.dumps({"as_of": "2030-01-01", "models": models}))
+    with pytest.raises(ConfigError, match="nowhere"):
+        PriceTable.load(tmp_path / "nowhere.json")
     table = PriceTable.load(path)
     assert (table.as_of, table.price(CLOUD).cost_usd(1_000_000, 1_000_000)) == ("2030-01-01", 3.0)
     assert table.price("a/b").free
@@ -510,11 +468,6 @@ def test_a_misspelt_key_is_told_with_file_and_what_was_meant(tmp_path, text, tol
         PriceTable.load(path)
     assert str(caught.value).startswith(f"setting prices_file: {path}: ")
     assert told in str(caught.value)
-
-
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="nowhere"):
-        PriceTable.load(tmp_path / "nowhere.json")
 
 
 def used(tier, model, calls, prompt, completion, usd=0.0):
