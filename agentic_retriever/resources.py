@@ -212,9 +212,9 @@ class Resources:
                 problems[name] = err
         if problems and not found:
             raise next(iter(problems.values()))
+        others = "the other indexes"
         return found, tuple(
-            Degradation(step=f"index.{name}", reason=str(problem), fallback="the other indexes")
-            for name, problem in problems.items()
+            Degradation(step=f"index.{name}", reason=str(err), fallback=others) for name, err in problems.items()
         )
 
     def attach(self, name: str, given: object, *, description: str, progress: Progress | None) -> IngestReport:

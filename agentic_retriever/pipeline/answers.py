@@ -78,35 +78,30 @@ class AnswerCodec:
         except UnicodeEncodeError:  # a lone surrogate has no UTF-8, and JSON's escapes have a form for it
             return json.dumps(row, allow_nan=False, separators=(",", ":")).encode("ascii")
         except (TypeError, RecursionError) as err:
-            message = f"the answer has no JSON form ({type(err).__name__})"
-            raise ValueError(message) from err
+            raise ValueError(f"the answer has no JSON form ({type(err).__name__})") from err
 
     def decode(self, data: bytes) -> Answer:
         """Read an answer again; ``ValueError`` for other bytes."""
         try:
             row = json.loads(data)
             if row["format"] != FORMAT:
-                message = f"the answer has format {str(row['format'])[:20]!r}, this version reads {FORMAT}"
-                raise ValueError(message)
+                raise ValueError(f"the answer has format {str(row['format'])[:20]!r}, this version reads {FORMAT}")
             return replace(Answer.from_dict({**row, "nodes": ()}), nodes=KeptNodes(map(_node_of_row, row["nodes"])))
         except (LookupError, TypeError, AttributeError, RecursionError, ValidationError, AgenticRetrieverError) as err:
-            message = f"these bytes are no answer ({type(err).__name__})"
-            raise ValueError(message) from err
+            raise ValueError(f"these bytes are no answer ({type(err).__name__})") from err
 
 
 def _node_row(scored: NodeWithScore) -> dict[str, Any]:
     node = scored.node
     kind = node.class_name()
     if _NODE_CLASSES.get(kind) is not type(node) or getattr(node, "obj", None) is not None:
-        message = f"a {type(node).__name__} of another class, or that carries an object, has no JSON form here"
-        raise ValueError(message)
+        raise ValueError(f"a {type(node).__name__} of another class, or that carries an object, has no JSON form here")
     # mode="python" keeps what JSON has no word for, so that it is refused instead of quietly becoming something else.
     content = node.model_dump(mode="python", exclude_defaults=True)
     try:
         return {"class": kind, "id": node.node_id, "score": scored.score, "node": _JSON.validate_python(content)}
     except ValidationError as err:
-        message = f"something in a node has no JSON form: {err.errors(include_url=False)[0]['msg']}"
-        raise ValueError(message) from err
+        raise ValueError(f"something in a node has no JSON form: {err.errors(include_url=False)[0]['msg']}") from err
 
 
 def _node_of_row(row: Mapping[str, Any]) -> NodeWithScore:

@@ -688,7 +688,7 @@ class Pipeline:
                     limits=self._limits(run, control),
                     index_of=run.origin,
                 )
-                if not isinstance(done, Synthesis):
+                if isinstance(done, Generator):
                     done = yield from done
             answer = self._written(run, retrieval, done, doubt)
             if traced is not None:

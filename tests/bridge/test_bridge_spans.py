@@ -78,8 +78,7 @@ async def test_every_stage_is_a_span_below_its_query_and_tells_its_events_in_ord
     assert (ended.query, str(ended.response), ended.response.metadata["tier"]) == (CAT, GOOD, "primary")
 
 
-def test_a_cached_answer_is_one_span(make_router, watch):
-    router = make_router()
+def test_a_cached_answer_is_one_span(router, watch):
     router.query(CAT)
     watch.spans.began.clear()
     assert router.query(CAT).cached
@@ -221,8 +220,7 @@ def test_many_queries_at_once_keep_their_own_trees(make_router, watch):
             assert spans.inputs[above]["query"] == spans.inputs[span_id]["query"]
 
 
-def test_a_query_whose_loop_ended_drops_its_span(make_router, watch, monkeypatch):
-    router = make_router()
+def test_a_query_whose_loop_ended_drops_its_span(router, watch, monkeypatch):
     released = threading.Event()
     monkeypatch.setattr(router._pipeline, "_route", lambda *a, **k: released.wait(20) and None)
     loop = asyncio.new_event_loop()

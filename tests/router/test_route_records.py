@@ -59,8 +59,12 @@ def make(make):
     return lambda indexes=three, **parts: make(indexes, **parts)
 
 
-def test_an_explanation_names_every_candidate_and_why(make):
-    router = make()
+@pytest.fixture
+def router(make):
+    return make()
+
+
+def test_an_explanation_names_every_candidate_and_why(router):
     explained = router.explain("Which moons does Mars have, and which {braces} <b>?")
     text = str(explained)
     for name in (*TEXTS, *explained.decision.strategy.scores):
@@ -74,8 +78,7 @@ def test_an_explanation_names_every_candidate_and_why(make):
     assert {card["strategy"] for card in data["cards"]} >= {"vector", "hybrid"}
 
 
-def test_an_explanation_outlives_its_index(make):
-    router = make()
+def test_an_explanation_outlives_its_index(router):
     decision = router.route(MOONS)
     router.remove_index("planets")
     assert "planets" in str(router.explanation(decision))
@@ -84,8 +87,7 @@ def test_an_explanation_outlives_its_index(make):
 @pytest.mark.parametrize(
     "pins", [{}, {"index": "tools"}, {"strategy": "hybrid"}, {"index": "tools", "strategy": "planner"}]
 )
-def test_a_replay_gives_the_same_decision(make, pins):
-    router = make()
+def test_a_replay_gives_the_same_decision(router, pins):
     decision = router.route(MOONS, **pins)
     again = router.replay(json.loads(json.dumps(decision.to_dict())))
     assert not decision.diff(again), str(decision.diff(again))
@@ -98,17 +100,16 @@ def test_a_replay_takes_over_what_chance_decided(make):
     assert [router.replay(d).strategy.name for d in decisions] == [d.strategy.name for d in decisions]
 
 
-def test_a_replay_on_a_changed_index_shows_what_changed(make):
-    router = make()
+def test_a_replay_on_a_changed_index_shows_what_changed(router):
     decision = router.route(MOONS)
     router.add_index("planets", [Document(text="Saturn has rings.", doc_id="saturn")])
     diff = decision.diff(router.replay(decision))
     assert "versions.planets" in {one.path for one in diff.differences}
 
 
-def test_a_replay_of_something_else_is_refused(make):
+def test_a_replay_of_something_else_is_refused(router):
     with pytest.raises(RoutingError, match="decision record"):
-        make().replay({"query": "x"})
+        router.replay({"query": "x"})
 
 
 def test_out_of_scope_is_declined_without_a_search(make):
@@ -137,12 +138,9 @@ def test_out_of_scope_goes_where_the_setting_says(make, policy, searched):
     assert retrieval.nodes
 
 
-def test_out_of_scope_may_be_an_error(make):
+def test_out_of_scope_may_be_an_error_and_the_default_index_must_be_there(make):
     with pytest.raises(OutOfScopeError, match="none of the 3 indexes"):
         make(classifier=Chooser(abstained=True), config={"on_abstain": "raise"}).route(EGG)
-
-
-def test_the_default_index_must_be_there(make):
     with pytest.raises(ConfigError, match="default_index"):
         make(config={"on_abstain": "default"})
     router = make(classifier=Chooser(abstained=True), config={"on_abstain": "default", "default_index": "tolos"})
@@ -254,10 +252,7 @@ def test_without_a_condition_after_all_the_next_strategy_decides(papers):
     assert not found.understood
     assert found.tried[0].strategy is Strategy.METADATA
     assert found.strategy is not Strategy.METADATA
-
-
-def test_a_pinned_strategy_stays(papers):
-    assert papers.retrieve(SALTON, strategy="metadata").strategy is Strategy.METADATA
+    assert papers.retrieve(SALTON, strategy="metadata").strategy is Strategy.METADATA  # a pinned one stays
 
 
 # The accounts of one query, and the order of nodes of several indexes
