@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from dataclasses import replace
@@ -10,15 +12,17 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from command_line import environment, run_here
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from log_material import EPOCH, entries, entry, moments, opened
+from log_material import EPOCH, answer, entries, entry, moments, opened, write
 
-from agentic_retriever.errors import InvalidQueryError
-from agentic_retriever.querylog import Analytics
+from agentic_retriever.config import PREFIX
+from agentic_retriever.errors import DeadlineExceededError, InvalidQueryError
+from agentic_retriever.querylog import Analytics, LogEntry, QueryLog, entry_of
 from agentic_retriever.querylog.database import Database
 from agentic_retriever.querylog.records import Address, Latency, nearest_rank
-from agentic_retriever.schema import Tier, TierUsage
+from agentic_retriever.schema import Confidence, Tier, TierUsage
 
 
 def percentile(values, percent):
@@ -195,3 +199,172 @@ def test_shown_and_as_json(tmp_path):
 def test_analytics_is_frozen():
     with pytest.raises(TypeError):
         Analytics().errors["x"] = 1
+
+
+def test_entry_holds_what_the_answer_says():
+    made = entry_of(answer(), cloud_only_usd=2.0)
+    assert made.query == "What is new?"
+    assert (made.query_id, made.complexity, made.complexity_score) == ("q-1", "simple", 0.25)
+    assert (made.index, made.indexes, made.index_mode, made.index_confidence) == (
+        "news", ("news", "spare"), "profile", 0.75,
+    )  # fmt: skip
+    assert (made.strategy, made.strategy_mode, made.strategy_confidence) == ("hybrid", "heuristic", 0.5)
+    assert (made.tier, made.cached, made.citations, made.confidence, made.confidence_level) == (
+        "cloud", False, 1, 0.8, "high",
+    )  # fmt: skip
+    assert made.totals() == {"llm_calls": 3, "prompt_tokens": 110, "completion_tokens": 22, "usd": 0.5}
+    assert (made.cloud_calls, made.cloud_only_usd, made.error) == (2, 2.0, "")
+    assert dict(made.timings_ms) == {"total": 30.0, "retrieval": 10.0, "waiting": 3.0}
+    assert [lost.step for lost in made.degraded] == ["hybrid.keyword"]
+    json.dumps(made.to_dict(), allow_nan=False)
+
+
+def test_a_cached_answer_cost_nothing():
+    made = entry_of(answer(cached=True))
+    assert (made.cached, made.tier, made.cloud_calls) == (True, "cloud", 0)
+    assert not any(made.totals().values())
+
+
+def test_a_cloud_answer_without_counts_is_no_local_one():
+    assert replace(entry_of(answer()), spent=()).cloud_calls == 1
+
+
+def test_a_failed_query_keeps_what_was_known():
+    error = DeadlineExceededError("secret words")
+    made = entry_of(None, error=error, query="why", query_id="q-1", timings_ms={"total": 5.0})
+    assert (made.error, made.query, made.query_id, made.tier) == ("DeadlineExceededError", "why", "q-1", "")
+    assert (made.index, made.complexity, dict(made.timings_ms)) == ("", "", {"total": 5.0})
+    assert "secret" not in repr(made)
+
+
+def test_numbers_that_are_not_finite_are_left_out():
+    odd = answer(timings_ms={"total": float("nan"), "llm": float("inf"), "retrieval": 1.0})
+    made = entry_of(odd, cloud_only_usd=float("nan"))
+    assert dict(made.timings_ms) == {"retrieval": 1.0}
+    assert made.cloud_only_usd is None
+
+
+def test_the_question_is_not_in_the_repr():
+    assert "What is new" not in repr(entry_of(answer()))
+
+
+def test_entries_come_back_as_they_went_in(place):
+    given = replace(entry_of(answer(), cloud_only_usd=2.0), recorded_at=entry(1).recorded_at, entry_id="a" * 32)
+    failed = entry(2, error="FilterError", tier="", confidence=None)
+    with opened(place) as log:
+        log.record(given)
+        log.record(failed)
+        assert log.recent() == (failed, given)
+        assert log.recent(1) == (failed,)
+
+
+def test_texts_that_databases_refuse_are_mended(place):
+    odd = LogEntry(query="a\x00b\ud800c" + "x" * 50_000, index="i\x00", error="E\udfff")
+    with opened(place) as log:
+        log.record(odd)
+        [kept] = log.recent()
+        assert log.stats().written == 1
+    assert kept.query[:6] == "a\ufffdb\ufffdcx"
+    assert len(kept.query) == 4_000
+    assert (kept.index, kept.error) == ("i\ufffd", "E\ufffd")
+
+
+def test_an_entry_that_no_column_can_take_costs_only_itself(place):
+    with opened(place) as log:
+        log.record(entry(1))
+        log.record(entry(2, citations=10**40))
+        write(log, entry(3, recorded_at="yesterday"), entry(4))
+        assert [found.query for found in log.recent()] == ["question 4", "question 1"]
+        assert (log.stats().written, log.stats().dropped) == (2, 2)
+
+
+def test_an_answer_that_cannot_be_read_is_dropped_and_counted(tmp_path):
+    with opened(tmp_path / "q") as log:
+        log.record_answer(replace(answer(), confidence=None))
+        log.record_answer(answer(), nonsense=1)
+        assert log.stats().dropped == 2
+        log.record_answer(replace(answer(), confidence=Confidence.of(0.1), tier=Tier.NONE))
+        assert log.flush(10)
+        assert log.stats().written == 1
+
+
+@pytest.mark.parametrize("count", [0, -1, 10**9])
+def test_recent_wants_a_number_in_range(tmp_path, count):
+    from agentic_retriever.errors import InvalidQueryError
+
+    with pytest.raises(InvalidQueryError, match="from 1 to"):
+        QueryLog(tmp_path / "q").recent(count)
+
+
+WAIT_S = 20
+
+
+def stats(folder, *args, **settings):
+    env = environment(**{PREFIX + name: value for name, value in settings.items()})
+    return run_here(folder, "--data-dir", str(folder), "stats", *args, env=env)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    now = datetime.now(timezone.utc)
+    with QueryLog(tmp_path / "queries.sqlite") as log:
+        log.record_answer(answer(), cloud_only_usd=1.0)
+        log.record(entry(1, index="bad\x1b[31m", recorded_at=now - timedelta(days=40)))
+        assert log.flush(WAIT_S)
+    return tmp_path
+
+
+def test_tables_of_the_last_days(folder):
+    done = stats(folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert "queries\t1" in lines
+    assert "news\thybrid\t1" in lines
+    assert "saved usd against cloud only\t0.5000 of 1.0000" in lines
+    assert "hybrid.keyword\t1" in lines
+    assert "total\t1\t30.0\t30.0\t30.0\t30.0" in lines
+
+
+def test_all_there_is_without_control_characters(folder):
+    done = stats(folder, "--days", "0")
+    assert "queries\t2" in done.stdout.splitlines()
+    assert "\x1b" not in done.stdout
+
+
+def test_as_json(folder):
+    found = json.loads(stats(folder, "--json", "--days", "100").stdout)
+    assert (found["queries"], found["saved_usd"]) == (2, 0.5)
+    assert found["since"] < found["first_at"]
+
+
+def test_nothing_yet_makes_no_file(tmp_path):
+    done = stats(tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no queries" in done.stderr
+    assert json.loads(stats(tmp_path, "--json").stdout)["queries"] == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_wrong_is_one_line_with_its_exit_code(folder):
+    off = stats(folder, QUERY_LOG="none")
+    assert (off.returncode, off.stderr.count("\n")) == (3, 1)
+    assert "query_log is none" in off.stderr
+    assert stats(folder, "--days", "-1").returncode == 2
+    assert stats(folder, "--days", "nan").returncode in {2, 4}
+    (folder / "queries.sqlite").write_bytes(b"garbage" * 1_000)
+    broken = stats(folder)
+    assert (broken.returncode, broken.stderr.count("\n")) == (6, 1)
+    assert "damaged" in broken.stderr
+    gone = stats(folder, QUERY_LOG="postgresql://u:canary@127.0.0.1:1/db")
+    assert gone.returncode == 6
+    assert "canary" not in gone.stderr + gone.stdout
+
+
+def test_help_loads_no_database_library():
+    code = (
+        "import sys\nsys.argv = ['x', 'stats', '--help']\nfrom agentic_retriever.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print([m for m in sys.modules if m.split('.')[0] in ('llama_index', 'sqlalchemy')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip().endswith("[]")

@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,7 +20,6 @@ from agentic_retriever.errors import (
     NoEligibleStrategyError,
     RoutingError,
 )
-from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.llm import Attempt, FailureKind, LLMClient
 from agentic_retriever.routing import (
     AutoClassifier,
@@ -106,14 +104,29 @@ def test_a_doubtful_model_against_clear_evidence_means_both_indexes(boats, bread
     assert sure.names == ("bread",)
 
 
-class Abstaining:
+class Evidence:
+    """Decides as it is told, whatever the question."""
+
     mode = "profile"
 
+    def __init__(self, share=0.9, *, abstained=False):
+        self.share, self.abstained = share, abstained
+
     def classify(self, query, profiles, *, query_vector, allowance=None):
-        share = 1 / len(profiles)
+        names = [profile.name for profile in profiles]
+        if len(names) == 1:
+            return Selection(name=names[0], confidence=1, scores={names[0]: 1.0}, margin=1, reason="", mode="only")
+        return self._selection(names)
+
+    def select(self, query, cards, *, features, allowance=None):
+        return self._selection([card.strategy.value for card in cards])
+
+    def _selection(self, names):
+        first, second = names
         return Selection(
-            name=profiles[0].name, confidence=share, scores={p.name: share for p in profiles}, margin=0.0, reason="",
-            mode="profile", abstained=True,
+            name=first, confidence=self.share, scores={first: self.share, second: 1 - self.share},
+            margin=2 * self.share - 1, reason="as told", mode="profile", abstained=self.abstained,
+            degraded=(Degradation(step="embedding", reason="down", fallback="words"),),
         )  # fmt: skip
 
 
@@ -122,7 +135,7 @@ class Abstaining:
 )
 def test_abstention_stands_where_the_model_is_doubtful_too(boats, bread, reply, abstained):
     client, _ = client_of(reply)
-    selection = LLMClassifier(client, Abstaining()).classify(QUERY, [boats, bread], query_vector=None)
+    selection = LLMClassifier(client, Evidence(0.5, abstained=True)).classify(QUERY, [boats, bread], query_vector=None)
     assert selection.abstained is abstained
 
 
@@ -296,17 +309,19 @@ def test_one_option_needs_no_model(make, boats):
     assert (selection.name, selection.mode, prompts, selection.degraded) == ("vector", "only", [], ())
 
 
-def test_the_checks_of_the_fallback_hold(boats):
-    with pytest.raises(RoutingError, match="no index"):
-        classify("boats", [])
-    with pytest.raises(RoutingError, match="same name"):
-        classify("boats", [boats, boats])
-    with pytest.raises(NoEligibleStrategyError):
-        select("vector", [])
-    with pytest.raises(ConfigError, match="index_margin"):
-        LLMClassifier(client_of("x")[0], EVIDENCE, index_margin=2)
-    with pytest.raises(ConfigError, match="structured, word"):
-        LLMSelector(client_of("x")[0], SIGNALS, form="poem")
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda boats: classify("boats", []), RoutingError, "no index"),
+        (lambda boats: classify("boats", [boats, boats]), RoutingError, "same name"),
+        (lambda boats: select("vector", []), NoEligibleStrategyError, "no strategy"),
+        (lambda boats: LLMClassifier(client_of("x")[0], EVIDENCE, index_margin=2), ConfigError, "index_margin"),
+        (lambda boats: LLMSelector(client_of("x")[0], SIGNALS, form="poem"), ConfigError, "structured, word"),
+    ],
+)
+def test_the_checks_of_the_fallback_hold(boats, call, error, said):
+    with pytest.raises(error, match=said):
+        call(boats)
 
 
 def test_an_empty_index_can_neither_be_chosen_nor_come_second(make, boats, bread):
@@ -369,88 +384,42 @@ REPLIES = st.text(max_size=120) | st.lists(
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(reply=REPLIES, query=st.text(max_size=60))
-def test_any_reply_to_any_question_gives_a_valid_decision(reply, query):
-    profiles = _profiles()
-    selection, _ = classify(reply, profiles, query=query)
+def test_any_reply_to_any_question_gives_a_valid_decision(reply, query, boats, bread):
+    selection, _ = classify(reply, [boats, bread], query=query)
     check_distribution(selection, ["boats", "bread"])
     assert (selection.mode == "llm") is (selection.degraded == ())
     chosen, _ = select(reply, query=query, form="word")
     check_distribution(chosen, [strategy.value for strategy in Strategy])
 
 
-def _profiles():
-    return [
-        make_profile(
-            [ProfiledNode(f"{name}-{at}", text, {}) for at, text in enumerate(texts)],
-            np.stack([embed(text) for text in texts]),
-            name=name,
-            description=name,
-            description_vector=embed(name),
-            version=1,
-        )
-        for name, texts in (("boats", BOATS), ("bread", BREAD))
-    ]
-
-
 CARDS_AUTO_ROUTING = [make_card(Strategy.VECTOR), make_card(Strategy.HYBRID)]
 
 
-class Evidence:
-    """Decides as it is told, whatever the question."""
-
-    mode = "profile"
-
-    def __init__(self, share=0.9, *, abstained=False):
-        self.share, self.abstained = share, abstained
-
-    def classify(self, query, profiles, *, query_vector, allowance=None):
-        names = [profile.name for profile in profiles]
-        if len(names) == 1:
-            return Selection(name=names[0], confidence=1, scores={names[0]: 1.0}, margin=1, reason="", mode="only")
-        return self._selection(names)
-
-    def select(self, query, cards, *, features, allowance=None):
-        return self._selection([card.strategy.value for card in cards])
-
-    def _selection(self, names):
-        first, second = names
-        return Selection(
-            name=first, confidence=self.share, scores={first: self.share, second: 1 - self.share},
-            margin=2 * self.share - 1, reason="as told", mode="profile", abstained=self.abstained,
-            degraded=(Degradation(step="embedding", reason="down", fallback="words"),),
-        )  # fmt: skip
-
-
-def model(*replies):
-    llm = FakeLLM(list(replies))
-    return LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5), llm
-
-
 def auto_index(evidence, *replies, **options):
-    client, llm = model(*replies)
+    client, llm = client_of(*replies)
     return AutoClassifier(evidence, LLMClassifier(client, evidence), **options), llm
 
 
 def auto_strategy(evidence, *replies, **options):
-    client, llm = model(*replies)
+    client, llm = client_of(*replies)
     return AutoSelector(evidence, LLMSelector(client, evidence), **options), llm
 
 
-def test_a_clear_lead_needs_no_model(boats, bread):
-    auto, llm = auto_index(Evidence(0.9), "bread")
-    selection = auto.classify("q", [boats, bread], query_vector=None)
-    assert (selection.name, selection.mode, selection.escalated, llm.prompts) == ("boats", "profile", False, [])
-
-
 @pytest.mark.parametrize(
-    ("evidence", "options"),
-    [(Evidence(0.55), {}), (Evidence(0.9, abstained=True), {}), (Evidence(0.9), {"margin": 0.9})],
+    ("evidence", "options", "asks"),
+    [
+        (Evidence(0.9), {}, False),
+        (Evidence(0.55), {}, True),
+        (Evidence(0.9, abstained=True), {}, True),
+        (Evidence(0.9), {"margin": 0.9}, True),
+    ],
 )
-def test_a_small_lead_or_abstention_is_put_to_the_model(boats, bread, evidence, options):
+def test_a_small_lead_or_abstention_is_put_to_the_model(boats, bread, evidence, options, asks):
     auto, llm = auto_index(evidence, "bread", **options)
     selection = auto.classify("q", [boats, bread], query_vector=None)
-    assert (selection.name, selection.mode, selection.escalated) == ("bread", "llm", True)
-    assert len(llm.prompts) == len(selection.spent) == 1
+    chosen = ("bread", "llm") if asks else ("boats", "profile")
+    assert (selection.name, selection.mode, selection.escalated) == (*chosen, asks)
+    assert len(llm.prompts) == len(selection.spent) == asks
     assert [lost.step for lost in selection.degraded] == ["embedding"], "what fell back before is kept"
 
 
@@ -487,18 +456,17 @@ def test_one_candidate_is_no_decision(boats):
     assert llm.prompts == []
 
 
-def test_an_unsure_selector_asks_and_a_sure_one_does_not():
-    auto, llm = auto_strategy(Evidence(0.6), "STRATEGY: hybrid\nCONFIDENCE: 0.7", min_confidence=0.5)
-    assert auto.select("q", CARDS_AUTO_ROUTING, features={}).escalated is False
-    assert llm.prompts == []
-    auto, llm = auto_strategy(Evidence(0.6), "STRATEGY: hybrid\nCONFIDENCE: 0.7", min_confidence=0.65)
+@pytest.mark.parametrize(("min_confidence", "asks"), [(0.5, False), (0.65, True)])
+def test_an_unsure_selector_asks_and_a_sure_one_does_not(min_confidence, asks):
+    auto, llm = auto_strategy(Evidence(0.6), "STRATEGY: hybrid\nCONFIDENCE: 0.7", min_confidence=min_confidence)
     selection = auto.select("q", CARDS_AUTO_ROUTING, features={})
-    assert (selection.name, selection.escalated, selection.mode) == ("hybrid", True, "llm")
-    assert selection.confidence == pytest.approx(0.7 + 0.3 * 0.4)
+    assert (selection.escalated, len(llm.prompts)) == (asks, asks)
+    assert (selection.name, selection.mode) == (("hybrid", "llm") if asks else ("vector", "profile"))
+    assert selection.confidence == pytest.approx(0.7 + 0.3 * 0.4 if asks else 0.6)
 
 
 def test_the_real_parts_fit_together(boats, bread, all_cards):
-    client, _ = model("bread", "summary")
+    client, _ = client_of("bread", "summary")
     base = ProfileClassifier()
     auto = AutoClassifier(base, LLMClassifier(client, base), margin=1.0)
     assert auto.classify("bread and boats", [boats, bread], query_vector=None).name == "bread"
