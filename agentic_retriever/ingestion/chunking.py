@@ -55,7 +55,6 @@ class ChunkSettings:
 
     @property
     def fingerprint(self) -> str:
-        """Short text that changes whenever nodes made with these settings would."""
         return f"v{CHUNKING_VERSION}-{self.chunk_size}-{self.chunk_overlap}-{self.leaf_size}"
 
 
@@ -91,7 +90,6 @@ def chunk_document(doc: SourceDocument, settings: ChunkSettings, *, size: int | 
 
 
 def _chunk_type(kinds: frozenset[BlockKind]) -> str:
-    """Name what a chunk holds."""
     other = "list" if kinds - {"heading"} == {"list"} else "text"
     return next((kind for kind in ("table", "code") if kind in kinds), other)
 
@@ -200,8 +198,6 @@ def _leaf(node: TextNode, chunk: Chunk, ordinal: int) -> TextNode:
 
 
 class Chunk(NamedTuple):
-    """A span of the source that becomes one node."""
-
     start: int
     end: int
     kinds: frozenset[BlockKind]
@@ -342,7 +338,6 @@ class _Packer:
         return pieces if len(pieces) > 1 or pieces[0].depth > unit.depth else ()
 
     def _divide(self, unit: _Unit) -> Sequence[_Unit]:
-        """Return the next smaller pieces of a unit."""
         if unit.depth == _BLOCK and unit.kind == "text":
             spans = _sentence_spans(self._text, unit.start, unit.end)
         elif unit.depth == _BLOCK and unit.kind != "heading":
@@ -375,7 +370,6 @@ def _sentence_spans(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def _trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """Take the white space off both ends of a span."""
     piece = text[start:end]
     left, right = end - len(piece.lstrip()), start + len(piece.rstrip())
     return [(left, right)] if left < right else []
@@ -420,7 +414,6 @@ def _encoding() -> tiktoken.Encoding:
 
 
 def count_tokens(text: str) -> int:
-    """Count the tokens of a text."""
     return len(_encoding().encode_ordinary(text))
 
 

@@ -53,8 +53,6 @@ class SourceDocument:
 
 @dataclass(frozen=True, slots=True)
 class SkippedSource:
-    """Something that was left out, and why."""
-
     source: str
     reason: str
 
@@ -188,8 +186,6 @@ def find_files(path: Path, suffixes: Collection[str]) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file that is about to be read."""
-
     path: Path
     source: str
     root: str
@@ -210,14 +206,12 @@ class SourceFile:
         metadata: Mapping[str, object] | None = None,
         pages: tuple[PageSpan, ...] = (),
     ) -> SourceDocument:
-        """Return what was read as the one document of this file."""
         return SourceDocument(
             doc_id=self.doc_id, text=text, metadata=metadata or {}, source=self.source, root=self.root, kind=kind,
             title=title or self.title, pages=pages,
         )  # fmt: skip
 
     def read(self) -> bytes:
-        """Return the content."""
         if self.size() > self.max_bytes:
             raise too_large(self.max_bytes)
         try:
@@ -252,12 +246,10 @@ def printable(name: str) -> str:
 
 
 def too_large(limit: int) -> SourceError:
-    """Return the error for a document over the limit."""
     return SourceError(f"is larger than {limit / 1e6:,g} MB; split it or raise max_file_mb")
 
 
 def unreadable(err: OSError) -> SourceError:
-    """Return the error for a file that the operating system refuses."""
     return SourceError(
         f"cannot be read: {err.strerror or type(err).__name__}; check that it exists and its permissions"
     )
@@ -319,8 +311,6 @@ _UNREADABLE = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeErro
 
 
 class FrontMatter(NamedTuple):
-    """Front matter that was found at the beginning of a text."""
-
     values: Mapping[str, object]
     end: int  # Where the body begins, in characters
 

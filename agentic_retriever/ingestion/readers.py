@@ -212,7 +212,6 @@ def _read_markdown(file: SourceFile) -> Iterator[SourceDocument]:
 
 
 def _read_plain(file: SourceFile) -> Iterator[SourceDocument]:
-    """Read a text file."""
     yield file.document(_decoded(file), kind="txt")
 
 
@@ -424,14 +423,12 @@ SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)  # in lower case; upper ca
 
 
 def discover(path: Path) -> list[Path]:
-    """List the files to read below a path."""
     return find_files(Path(path), SUPPORTED_SUFFIXES)
 
 
 def read_source(
     path: Path, *, root: Path, max_bytes: int = MAX_SOURCE_BYTES
 ) -> Iterator[SourceDocument | SkippedSource]:
-    """Read one file."""
     file = locate(Path(path), root=Path(root), max_bytes=max_bytes)
     reader = _READERS.get(file.path.suffix.lower())
     try:

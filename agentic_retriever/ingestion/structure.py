@@ -30,8 +30,6 @@ class Heading:
 
 
 class LineContext(NamedTuple):
-    """The neighbours of a line."""
-
     before: str
     after: str
     next_text: str
@@ -84,7 +82,6 @@ _SENTENCE_END = (".", "!", "?", ":", ";", "»", "”", '"', ")", "।", "。")
 
 
 def find_heading(line: str, context: LineContext) -> Heading | None:
-    """Judge one line."""
     stripped = line.strip()
     if not stripped or len(line) - len(line.lstrip()) > 3:
         return None
@@ -379,8 +376,6 @@ def _same_paragraph(text: str, last: Block, current: Block) -> bool:
 
 
 class _Scanner:
-    """Walks over the lines once."""
-
     def __init__(self, text: str, start: int, *, markup: bool) -> None:
         self._text = text
         self._markup = markup
@@ -541,7 +536,6 @@ class Section:
 
 
 def split_sections(text: str, *, start: int = 0, markup: bool = True) -> list[Section]:
-    """Divide a text at its headings."""
     sections: list[Section] = []
     current = Section(())
     waiting: list[Block] = []
@@ -560,7 +554,6 @@ def split_sections(text: str, *, start: int = 0, markup: bool = True) -> list[Se
 
 
 def joined(sections: Sequence[Section]) -> Section:
-    """Make one section of several."""
     paths = [section.path for section in sections]
     shared = [level[0] for level in zip(*paths, strict=False) if all(one is level[0] for one in level)]
     return Section(tuple(shared), [block for section in sections for block in section.blocks])

@@ -97,7 +97,6 @@ class BatchWriter:
         self._warned_at: float | None = None
 
     def put(self, entry: LogEntry) -> bool:
-        """Hand in one entry; ``False`` if it was dropped."""
         with self._changed:
             taken = not self._stopping and len(self._queue) < self._capacity and self._running()
             if taken:
@@ -113,12 +112,10 @@ class BatchWriter:
         return taken
 
     def drop(self) -> None:
-        """Count an entry that never became one."""
         with self._changed:
             self._dropped += 1
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything handed in before is settled."""
         with self._changed:
             seen, target = self._attempts, self._settled() + self._waiting()
             if self._waiting():
@@ -145,7 +142,6 @@ class BatchWriter:
         return not thread.is_alive()
 
     def stats(self) -> LogStats:
-        """Return what became of the entries."""
         with self._changed:
             return LogStats(written=self._written, dropped=self._dropped, pending=self._waiting())
 
@@ -228,7 +224,6 @@ _WRITERS: Final[weakref.WeakSet[BatchWriter]] = weakref.WeakSet()
 
 
 def _finish_all() -> None:
-    """Write what is waiting before the interpreter ends."""
     for writer in list(_WRITERS):
         writer.stop()
     deadline = time.monotonic() + EXIT_TIMEOUT_S
@@ -256,12 +251,6 @@ class QueryLog:
 
     Nothing is opened until the first entry is recorded or read. Recording puts an entry into a bounded queue and
     returns; one daemon thread writes. Whatever is wrong with the database, recording never fails and never waits.
-
-    Example:
-        >>> with QueryLog(folder / "queries.sqlite") as log:  # doctest: +SKIP
-        ...     log.record_answer(router.query("What is new?"))
-        ...     log.analytics().queries
-        1
     """
 
     def __init__(
@@ -310,7 +299,6 @@ class QueryLog:
             self.record(entry)
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Wait until what was recorded before is settled."""
         return self._writer.flush(timeout_s)
 
     def close(self, timeout_s: float = 2.0) -> None:
@@ -318,7 +306,6 @@ class QueryLog:
         self._writer.close(timeout_s)
 
     def stats(self) -> LogStats:
-        """Return how many entries of this process were written, dropped, or wait."""
         return self._writer.stats()
 
     def analytics(self, since: datetime | None = None, until: datetime | None = None) -> Analytics:

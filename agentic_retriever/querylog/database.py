@@ -129,7 +129,6 @@ def hash_of(query: str, salt: bytes) -> str:
 
 
 def _row(entry: LogEntry, *, text: str, salt: bytes) -> dict[str, Any]:
-    """Return the columns of an entry, by their keys."""
     row: dict[str, Any] = {name: _storable(value) for name, value in entry.fields_to_dict().items()}
     row |= entry.totals() | {
         "cloud_calls": entry.cloud_calls,
@@ -359,7 +358,6 @@ class Database:
                 count = connection.execute(sa.delete(QUERIES).where(QUERIES.c.id.in_(some))).rowcount
 
     def recent(self, count: int) -> tuple[LogEntry, ...]:
-        """Return the newest entries, the newest first."""
         with self.reading() as connection:
             if connection is None:
                 return ()
@@ -368,7 +366,6 @@ class Database:
             return tuple(_entry(row._asdict()) for row in rows)
 
     def analytics(self, since: datetime | None, until: datetime | None) -> Analytics:
-        """Measure a period."""
         with self.reading() as connection:
             none = Analytics(since=since, until=until)
             return none if connection is None else _measure(connection, since=since, until=until)
@@ -523,7 +520,6 @@ def _totals() -> Any:  # noqa: ANN401 - a select of sixteen columns
 def _counted(
     connection: sa.Connection, where: Iterable[ColumnElement[bool]], *columns: ColumnElement[Any]
 ) -> Sequence[Any]:
-    """Count rows by columns; the values of each with their count."""
     return connection.execute(sa.select(*columns, sa.func.count()).where(*where).group_by(*columns)).all()
 
 

@@ -122,7 +122,6 @@ class Address:
 
     @classmethod
     def of(cls, place: str | Path | Secret) -> Self:
-        """Read where a history is to be kept."""
         if isinstance(place, Path):
             return cls(path=place)
         text = place.reveal() if isinstance(place, Secret) else place
@@ -149,7 +148,6 @@ class Address:
         return f"postgresql://{host_and_port(parts.hostname or 'localhost', parts.port)}{parts.path}"
 
     def redacted(self, text: str) -> str:
-        """Return a text with every secret of the URL starred out."""
         for secret in self.secrets:
             text = text.replace(secret.reveal(), "********")
         return text
@@ -252,7 +250,6 @@ class Analytics(Record):
 
     @property
     def failed(self) -> int:
-        """Queries that ended with an error."""
         return sum(self.errors.values())
 
     @property
@@ -273,7 +270,6 @@ class Analytics(Record):
         return self.cloud_only_usd - self.compared_usd
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
         fields = self.fields_to_dict()
         return {
             **{name: value.isoformat() if isinstance(value, datetime) else value for name, value in fields.items()},
@@ -319,7 +315,6 @@ class Analytics(Record):
         return rows
 
     def _repr_html_(self) -> str:
-        """Draw the tables in Jupyter: escaped, no assets, colours inherited from the theme."""
         return render("tables.html", tables=[self._table(*one) for one in self.tables()])
 
     _repr_pretty_ = short_text

@@ -260,7 +260,6 @@ def unit_vector(vector: object) -> Vector | None:
 
 
 def sample_cosines(vector: Vector, profiles: Sequence[IndexProfile]) -> list[float] | None:
-    """Compare a query with the sampled nodes of each index."""
     means = _nearest_means(vector, profiles)
     if not all(map(math.isfinite, means)):
         return None
@@ -358,7 +357,6 @@ class _EvidenceClassifier(IndexClassifier):
         query_vector: Vector | None,
         allowance: Budget = NO_LIMITS,
     ) -> Selection:
-        """Pick an index; see :class:`IndexClassifier`."""
         names = [profile.name for profile in profiles]
         twice = sorted({name for name in names if names.count(name) > 1})
         if not names:
@@ -487,7 +485,6 @@ def _description_cosines(vector: Vector | None, profiles: Sequence[IndexProfile]
 
 
 def _why(selection: Selection, evidence: Mapping[str, Evidence], *, given: bool, compared: bool) -> str:
-    """Say in one line what spoke for the first choice, against the second."""
     first = evidence[selection.name]
     second = next((evidence[name] for name in list(selection.scores)[1:] if name in evidence), None)
     if second is None:

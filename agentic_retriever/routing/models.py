@@ -73,7 +73,6 @@ class AutoClassifier:
         query_vector: Vector | None,
         allowance: Budget = NO_LIMITS,
     ) -> Selection:
-        """Pick an index; see :class:`~agentic_retriever.routing.IndexClassifier`."""
         base = self._base.classify(query, profiles, query_vector=query_vector, allowance=allowance)
         clear = base.margin >= self.margin and not base.abstained
         if self._model is None or clear or not allowance.may_ask:
@@ -96,7 +95,6 @@ class AutoSelector:
     def select(
         self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float], allowance: Budget = NO_LIMITS
     ) -> Selection:
-        """Pick a strategy; see :class:`~agentic_retriever.routing.StrategySelector`."""
         base = self._base.select(query, cards, features=features, allowance=allowance)
         if self._model is None or base.confidence >= self.min_confidence or not allowance.may_ask:
             return base
@@ -181,12 +179,10 @@ class LLMClassifier(_ModelChoice):
         query_vector: Vector | None,
         allowance: Budget = NO_LIMITS,
     ) -> Selection:
-        """Pick an index; see :class:`~agentic_retriever.routing.IndexClassifier`."""
         base = self._fallback.classify(query, profiles, query_vector=query_vector, allowance=allowance)
         return self.reconsider(query, profiles, base, allowance)
 
     def reconsider(self, query: str, profiles: Sequence[IndexProfile], base: Selection, allowance: Budget) -> Selection:
-        """Ask the model about a decision by evidence."""
         filled = [profile for profile in profiles if profile.nodes > 0]
         likeliest = sorted(filled, key=lambda profile: -base.scores.get(profile.name, 0.0))[:MAX_SHOWN]
         shown = {profile.name for profile in likeliest}
@@ -219,12 +215,10 @@ class LLMSelector(_ModelChoice):
     def select(
         self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float], allowance: Budget = NO_LIMITS
     ) -> Selection:
-        """Pick a strategy; see :class:`~agentic_retriever.routing.StrategySelector`."""
         base = self._fallback.select(query, cards, features=features, allowance=allowance)
         return self.reconsider(query, cards, base, allowance)
 
     def reconsider(self, query: str, cards: Sequence[StrategyCard], base: Selection, allowance: Budget) -> Selection:
-        """Ask the model about a decision by signals."""
         return self._decide(base, query, describe_strategies(cards), allowance)
 
 
@@ -305,7 +299,6 @@ def describe_indexes(profiles: Sequence[IndexProfile]) -> _Described:
 
 
 def describe_strategies(cards: Sequence[StrategyCard]) -> _Described:
-    """Describe strategies by their cards, once each."""
     described: dict[str, list[str]] = {}
     for card in cards:
         lines = [f"Description: {card.description[:MAX_DESCRIPTION_CHARS]}", f"Cost: {card.cost:g}"]

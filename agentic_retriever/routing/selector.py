@@ -140,7 +140,6 @@ _FIRST_YEAR, _LAST_YEAR = 1000, 2999
 def query_features(
     query: str, profile: IndexProfile | None, complexity_score: float, *, domain_terms: DomainTerms | None = None
 ) -> Mapping[str, float]:
-    """Find the signals in a query."""
     raw, read = unicodedata.normalize("NFKC", examined(query)), read_query(query)
     text, tables = read.text, read.tables
     signals = {name: float(any(table.matches(name, text) for table in tables)) for name in WORDED}
@@ -228,14 +227,12 @@ class DomainTerms:
 
     @classmethod
     def parse(cls, text: str) -> DomainTerms:
-        """Read a setting."""
         entries = [entry.strip() for line in text.splitlines() for entry in line.split(";") if entry.strip()]
         if len(entries) > MAX_DOMAIN_TERMS:
             raise ConfigError(f"{len(entries):,} domain terms, at most {MAX_DOMAIN_TERMS} are allowed")
         return cls(tuple(tuple(_form(form, entry) for form in entry.split("|")) for entry in entries))
 
     def found(self, query_terms: Sequence[str], language: str) -> list[str]:
-        """Find the terms that a query has, in any of their forms."""
         return [self.terms[at][0] for at in sorted(_table(self, language).found(query_terms))]
 
     def strength(self, query_terms: Sequence[str], language: str) -> float:
@@ -301,7 +298,6 @@ class StrategyWeights:
         return self.base.get(strategy, 0.0) + math.fsum(self.spoken(strategy, strengths).values())
 
     def spoken(self, strategy: Strategy, strengths: Mapping[str, float]) -> dict[str, float]:
-        """Return what each signal says of a strategy."""
         return {name: strength * self.signals[name].get(strategy, 0.0) for name, strength in strengths.items()}
 
     def with_cards(self, cards: Sequence[StrategyCard]) -> StrategyWeights:
@@ -333,7 +329,6 @@ class HeuristicSelector(StrategySelector):
     def select(
         self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float], allowance: Budget = NO_LIMITS
     ) -> Selection:
-        """Pick a strategy; see :class:`StrategySelector`."""
         offered = offered_strategies(cards)
         weights = self._weights.with_cards(cards)
         strengths = {name: _strength(features.get(name, 0.0)) for name in weights.signals}
@@ -363,7 +358,6 @@ def _why(
     strengths: Mapping[str, float],
     shifts: Mapping[Strategy, float],
 ) -> str:
-    """Name the signals that spoke most for the winner."""
     lead = shifts[best] - min(shifts.values()) if best in shifts else 0.0
     spoken = {**weights.spoken(best, strengths), "measured quality": lead}
     leading = sorted((name for name in spoken if spoken[name] > 0), key=lambda name: (-spoken[name], name))
@@ -423,7 +417,6 @@ def fused_weights() -> StrategyWeights:
 
 
 def parse_weights(text: str, *, file: str = WEIGHTS_FILE) -> StrategyWeights:
-    """Read a table of weights."""
     try:
         data = json.loads(text)
     except ValueError as err:
@@ -464,7 +457,6 @@ class RoundRobinSelector(StrategySelector):
     def select(
         self, query: str, cards: Sequence[StrategyCard], *, features: Mapping[str, float], allowance: Budget = NO_LIMITS
     ) -> Selection:
-        """Pick the next strategy; see :class:`StrategySelector`."""
         offered = offered_strategies(cards)
         with self._lock:
             turn = self._turns[offered] % len(offered)

@@ -55,7 +55,6 @@ class Runs(dict[str, list[tuple[tuple[str, ...], H]]]):
     """Things by the terms that name them, by the first term of each; those of stop words alone are never found."""
 
     def add(self, run: Sequence[str], named: H) -> None:
-        """Let a run of terms name a thing."""
         if run:
             self.setdefault(run[0], []).append((tuple(run), named))
 
@@ -66,8 +65,6 @@ class Runs(dict[str, list[tuple[tuple[str, ...], H]]]):
 
 
 class ValueHit(NamedTuple):
-    """A metadata value that occurs in a query."""
-
     field: str
     value: str
 
@@ -103,7 +100,6 @@ _last_tables = last_made(value_table, 128)
 
 
 def value_hits(profile: IndexProfile, terms: Sequence[str]) -> list[ValueHit]:
-    """Find the metadata values of an index that a query names."""
     return _last_tables(profile.field_values, profile.language).found(terms) if profile.field_values else []
 
 
@@ -128,8 +124,6 @@ class HopCue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SignalTable:
-    """The table of one language, compiled."""
-
     language: str  # ISO 639-1 code
     spaced: bool
     words: Mapping[str, re.Pattern[str]]
@@ -183,12 +177,10 @@ _added: Final[dict[str, SignalTable]] = {}  # by a program, for the whole proces
 
 
 def table_languages() -> tuple[str, ...]:
-    """Return the codes of the languages that have a table, sorted."""
     return tuple(sorted({*packaged_languages(), *_added}))
 
 
 def packaged_languages() -> tuple[str, ...]:
-    """Return the codes of the languages that have a table in the package, sorted."""
     return languages_with("signals")
 
 
@@ -203,7 +195,6 @@ def _packaged_table(language: str) -> SignalTable:
 
 
 def parse_table(data: Mapping[str, Any], *, file: str) -> SignalTable:
-    """Compile a table."""
     check_keys(data["complexity"], (*COMPLEXITY_LISTS, HOPS), where=f"{file}: complexity")
     check_keys(data["signals"], SIGNALS, where=f"{file}: signals")
     lists, spaced, where = data["complexity"], data["spaced"], f"{file}: complexity"
@@ -294,7 +285,6 @@ _PRONOUN_I: Final = frozenset({"I", "I'm", "I'd", "I'll", "I've", "I’m", "I’
 
 
 def hop_cues(query: str, read: ReadQuery) -> dict[str, float]:
-    """Find the cues of a question in several steps."""
     by_table = [_worded(table, read.text) for table in read.tables]
     return max(by_table, key=lambda cues: sum(cues.values()), default={}) | _written(query, names=len(read.tables) == 1)
 
