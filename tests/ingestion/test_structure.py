@@ -72,29 +72,18 @@ def test_an_article_whose_text_begins_on_its_line(line, path, article):
 @pytest.mark.parametrize(
     "text",
     [
-        "1. Buy milk\n2. Buy eggs\n3. Go home\n",
-        "1. Buy milk\n\n2. Buy eggs\n\n3. Go home\n",
+        "1. Buy milk\n2. Buy eggs\n3. Go home\n", "1. Buy milk\n\n2. Buy eggs\n\n3. Go home\n",
         "1. Buy milk\n\n   The whole kind, not the thin one.\n\n2. Buy eggs\n",
-        "Some text.\n\n4. Lonely point\n\nText below it.\n",
-        "3.5 kg of flour and two eggs\n\nMix them.\n",
-        "1.2 million people came.\n",
-        "The scope is described in\n3.2 Scope and\nelsewhere.\n",
-        "As was laid down in\nArticle 7 of the treaty, nothing changes.\n",
-        "Article 7 of the treaty says nothing.\n",
-        "Artículo 42 del reglamento y otros.\n",
-        "ตามประมวลกฎหมาย\n\nมาตรา 12 แห่งพระราชบัญญัติ\n",
-        "Part of the text\n\nand more\n",
-        "Section I think is wrong.\n",
-        "#hashtag is no heading\n",
-        "Título III Disposiciones\nque siguen a estas.\n",
-        "#\n",
-        "    # indented code\n",
+        "Some text.\n\n4. Lonely point\n\nText below it.\n", "3.5 kg of flour and two eggs\n\nMix them.\n",
+        "1.2 million people came.\n", "The scope is described in\n3.2 Scope and\nelsewhere.\n",
+        "As was laid down in\nArticle 7 of the treaty, nothing changes.\n", "Article 7 of the treaty says nothing.\n",
+        "Artículo 42 del reglamento y otros.\n", "ตามประมวลกฎหมาย\n\nมาตรา 12 แห่งพระราชบัญญัติ\n",
+        "Part of the text\n\nand more\n", "Section I think is wrong.\n", "#hashtag is no heading\n",
+        "Título III Disposiciones\nque siguen a estas.\n", "#\n", "    # indented code\n",
         "10.12.2024 Meeting with the board, who came late\nand left early.\n",
-        "```\n# a comment in code\n1.2 Scope\n```\n",
-        "- item\n---\n",
-        "---\n",
+        "```\n# a comment in code\n1.2 Scope\n```\n", "- item\n---\n", "---\n",
     ],
-)
+)  # fmt: skip
 def test_what_only_looks_like_a_heading(text):
     assert [path for path, _, _ in outline(text)] == [""]
 
@@ -171,14 +160,11 @@ def test_headings_judged_by_the_document_they_stand_in(text, expected):
 
 def test_headings_without_text_join_the_section_below():
     sections = split_sections(f"# A\n\n## B\n\n### C\n\n{BODY}\n## D\n\n{BODY}")
-    assert [[block.kind for block in section.blocks] for section in sections] == [
-        ["heading", "heading", "heading", "text"],
-        ["heading", "text"],
-    ]
-    assert [len(section.path) for section in sections] == [3, 2]
+    found = [(len(section.path), [block.kind for block in section.blocks]) for section in sections]
+    assert found == [(3, ["heading", "heading", "heading", "text"]), (2, ["heading", "text"])]
 
 
-def test_articles_run_on_without_blank_lines_as_in_a_pdf():
+def test_text_from_a_pdf_has_no_markdown_and_articles_that_run_on_without_blank_lines():
     text = (
         "Artículo 7. Queda prohibido aparcar en la vía pública durante la noche.\n"
         "Sigue el texto del artículo.\n"
@@ -187,9 +173,6 @@ def test_articles_run_on_without_blank_lines_as_in_a_pdf():
         "Artículo 3. Es una cita, no un artículo, y el texto sigue.\n"
     )
     assert [article for _, _, article in outline(text, markup=False)] == ["7", "8"]
-
-
-def test_markdown_counts_for_nothing_in_text_from_a_pdf():
     assert outline("# 1 of 20\n\nText.\n", markup=False) == [("", "", "")]
 
 
@@ -205,10 +188,6 @@ def test_a_line_taken_back_rejoins_its_paragraph():
 def test_hostile_lines_take_linear_time(line):
     with within(2):
         split_sections(f"a | b\n{line}\n\n{line}\n")
-
-
-def kinds(text):
-    return [block.kind for block in scan_blocks(text)]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +209,7 @@ def kinds(text):
     ],
 )
 def test_kinds(text, expected):
-    assert kinds(text) == expected
+    assert [block.kind for block in scan_blocks(text)] == expected
 
 
 def test_spans_are_trimmed_and_start_where_asked():

@@ -161,6 +161,8 @@ def test_nothing_recorded_is_no_error(place):
     with opened(place) as log:
         found = log.analytics()
         assert found == Analytics()
+        with pytest.raises(TypeError):
+            found.errors["x"] = 1
         assert log.recent() == ()
         assert (found.cache_hit_rate, found.local_share, found.saved_usd) == (None, None, None)
         assert "made with the first query" in log.check()
@@ -196,14 +198,10 @@ def test_shown_and_as_json(tmp_path):
     assert {title for title, _, _ in found.tables()} == {"queries", "latency", "routes", "tiers", "errors"}
 
 
-def test_analytics_is_frozen():
-    with pytest.raises(TypeError):
-        Analytics().errors["x"] = 1
-
-
 def test_entry_holds_what_the_answer_says():
     made = entry_of(answer(), cloud_only_usd=2.0)
     assert made.query == "What is new?"
+    assert "What is new" not in repr(made)
     assert (made.query_id, made.complexity, made.complexity_score) == ("q-1", "simple", 0.25)
     assert (made.index, made.indexes, made.index_mode, made.index_confidence) == (
         "news", ("news", "spare"), "profile", 0.75,
@@ -219,13 +217,9 @@ def test_entry_holds_what_the_answer_says():
     json.dumps(made.to_dict(), allow_nan=False)
 
 
-def test_a_cached_answer_cost_nothing():
+def test_a_cached_answer_cost_nothing_and_a_cloud_answer_without_counts_is_no_local_one():
     made = entry_of(answer(cached=True))
-    assert (made.cached, made.tier, made.cloud_calls) == (True, "cloud", 0)
-    assert not any(made.totals().values())
-
-
-def test_a_cloud_answer_without_counts_is_no_local_one():
+    assert (made.cached, made.tier, made.cloud_calls, any(made.totals().values())) == (True, "cloud", 0, False)
     assert replace(entry_of(answer()), spent=()).cloud_calls == 1
 
 
@@ -242,10 +236,6 @@ def test_numbers_that_are_not_finite_are_left_out():
     made = entry_of(odd, cloud_only_usd=float("nan"))
     assert dict(made.timings_ms) == {"retrieval": 1.0}
     assert made.cloud_only_usd is None
-
-
-def test_the_question_is_not_in_the_repr():
-    assert "What is new" not in repr(entry_of(answer()))
 
 
 def test_entries_come_back_as_they_went_in(place):

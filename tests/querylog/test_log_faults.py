@@ -5,7 +5,7 @@ import shutil
 import socket
 import sqlite3
 import threading
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import pytest
@@ -44,7 +44,17 @@ def change(file, *statements):
 
 
 def questions(log):
-    return [found.query for found in log.recent()]
+    return [found.query for found in log.recent(5_000)]
+
+
+@contextmanager
+def on_connecting(set_up):
+    """Set up every connection to a SQLite file."""
+    event.listen(sa.Engine, "connect", set_up)
+    try:
+        yield
+    finally:
+        event.remove(sa.Engine, "connect", set_up)
 
 
 def assert_lost(log, caplog):
@@ -70,7 +80,7 @@ def test_sixteen_threads_and_two_hundred_records_each(place):
         in_threads(16, work)
         assert log.flush(60)
         assert log.analytics().queries == 3_200
-        assert len({found.query for found in log.recent(5_000)}) == 3_200
+        assert len(set(questions(log))) == 3_200
         assert (log.stats().written, log.stats().dropped) == (3_200, 0)
 
 
@@ -131,14 +141,11 @@ def test_a_database_that_refuses_to_be_written(file, caplog):
     def refuse(connection, _record):
         connection.execute("PRAGMA query_only = ON")
 
-    event.listen(sa.Engine, "connect", refuse)
-    try:
+    with on_connecting(refuse):
         with pytest.raises(QueryLogError, match="permissions"):
             opened(file).check()
         assert len(questions(opened(file))) == 3
         assert_lost(opened(file), caplog)
-    finally:
-        event.remove(sa.Engine, "connect", refuse)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
@@ -157,8 +164,7 @@ def test_a_full_disk_costs_the_entries_and_what_was_written_stays(file, caplog):
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages + 2}")
 
-    event.listen(sa.Engine, "connect", limit)
-    try:
+    with on_connecting(limit):
         log = opened(file)
         for number in range(30):
             log.record(entry(100 + number, query="x" * MAX_TEXT_CHARS))
@@ -166,17 +172,18 @@ def test_a_full_disk_costs_the_entries_and_what_was_written_stays(file, caplog):
         log.close(WAIT_S)
         assert (log.stats().written, log.stats().dropped) == (0, 30)
         assert "full" in caplog.text
-    finally:
-        event.remove(sa.Engine, "connect", limit)
     with opened(file) as log:
         assert len(questions(log)) == 3
         write(log, entry(9))
 
 
+READS = (lambda log: log.check(), lambda log: log.analytics(), lambda log: log.recent())
+
+
 @pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\x00" + b"\xff" * 4096])
 def test_a_damaged_file_is_told_by_the_check_and_loses_only_the_history(file, content, caplog):
     file.write_bytes(content)
-    for read in (lambda log: log.check(), lambda log: log.analytics(), lambda log: log.recent()):
+    for read in READS:
         with pytest.raises(QueryLogError, match=r"queries\.sqlite"):
             read(opened(file))
     assert_lost(opened(file), caplog)
@@ -196,7 +203,7 @@ def test_damage_in_the_middle_is_found_by_the_check(file):
 def test_a_newer_schema_is_left_alone(file, caplog):
     filled(file)
     change(file, "UPDATE agentic_retriever_meta SET value = '99' WHERE name = 'schema'")
-    for read in (lambda log: log.check(), lambda log: log.analytics(), lambda log: log.recent()):
+    for read in READS:
         with pytest.raises(QueryLogError, match="schema 99"):
             read(opened(file))
     assert_lost(opened(file), caplog)
@@ -227,9 +234,9 @@ def test_lost_facts_of_the_schema_are_damage(file, name):
         opened(file).check()
 
 
-def test_a_lost_confirmation_does_not_count_twice(place):
-    with opened(place) as log:
-        write(log, entry(1))
+def test_a_lost_confirmation_does_not_count_twice_and_without_limits_all_is_kept(place):
+    with opened(place, retention_days=None, max_rows=None) as log:
+        write(log, entry(1, recorded_at=EPOCH - timedelta(days=9_999)))
         log.record(entry(1))  # the same entry_id: the batch is tried again
         write(log, entry(2))
         assert questions(log) == ["question 2", "question 1"]
@@ -251,18 +258,12 @@ def test_retention_by_number_keeps_the_newest(place):
     with opened(place, max_rows=50) as log:
         for first in range(0, 3_000, 100):
             write(log, *map(entry, range(first, first + 100)))
-        kept = [found.query for found in log.recent(5_000)]
+        kept = questions(log)
         assert 50 <= len(kept) <= 50 + 256
         assert kept == [f"question {n}" for n in range(2_999, 2_999 - len(kept), -1)]
     with opened(place, max_rows=50) as log:
         write(log, entry(3_000))
-        assert len(log.recent(5_000)) == 50
-
-
-def test_no_limits(place):
-    with opened(place, retention_days=None, max_rows=None) as log:
-        write(log, entry(1, recorded_at=EPOCH - timedelta(days=9_999)))
-        assert len(questions(log)) == 1
+        assert len(questions(log)) == 50
 
 
 def test_postgresql_that_is_not_there(caplog):

@@ -92,28 +92,31 @@ def test_a_slow_database_costs_entries_and_no_time(sink, writer, caplog):
     assert [r.levelno for r in caplog.records] == [logging.WARNING]
 
 
-def test_a_short_outage_costs_nothing(sink, writer, caplog):
-    sink.failures = [QueryLogError("gone"), OSError("x"), None]
-    for n in range(3):
-        writer.put(n)
-    while not writer.flush(WAIT_S):
-        assert writer.stats().dropped == 0
-    assert sink.kept == [0, 1, 2]
-    assert [r.getMessage() for r in caplog.records] == [
-        "the query history test loses entries: gone; queries are answered all the same"
-    ]
-
-
-def test_after_a_long_outage_it_goes_on(sink, writer, monkeypatch):
-    monkeypatch.setattr(module, "_RETRY_DELAYS_S", (0.0, 0.0))
-    sink.failures = [OSError(), OSError(), OSError(), None]
-    writer.put("lost")
+@pytest.mark.parametrize(
+    ("failures", "lost"),
+    [
+        ([QueryLogError("gone"), OSError("x"), None], 0),
+        ([ValueError("v"), None], 0),
+        ([RuntimeError("r"), None], 0),
+        ([MemoryError(), None], 0),
+        ([RecursionError(), None], 0),
+        ([OSError()] * 6 + [None], 1),
+    ],
+)
+def test_a_short_outage_costs_nothing_and_a_long_one_ends(sink, writer, caplog, monkeypatch, failures, lost):
+    monkeypatch.setattr(module, "_RETRY_DELAYS_S", (0.0,) * 5)
+    said = str(failures[0]) if isinstance(failures[0], QueryLogError) else type(failures[0]).__name__
+    sink.failures = failures
+    writer.put("first")
     while writer.stats().pending:
         writer.flush(WAIT_S)
-    assert writer.stats().dropped == 1
-    writer.put("kept")
+    writer.put("second")
     assert writer.flush(WAIT_S)
-    assert sink.kept == ["kept"]
+    assert writer.stats().dropped == lost
+    assert sink.kept == ["first", "second"][lost:]
+    assert [r.getMessage() for r in caplog.records] == [
+        f"the query history test loses entries: {said}; queries are answered all the same"
+    ]
 
 
 def test_flush_tells_at_once_that_the_database_is_gone(sink, writer):
@@ -123,15 +126,6 @@ def test_flush_tells_at_once_that_the_database_is_gone(sink, writer):
         assert not writer.flush(WAIT_S)
     assert writer.close(WAIT_S)
     assert writer.stats() == LogStats(written=0, dropped=1, pending=0)
-
-
-@pytest.mark.parametrize("failure", [ValueError("v"), RuntimeError("r"), MemoryError(), RecursionError()])
-def test_the_thread_outlives_whatever_the_database_raises(sink, writer, failure):
-    sink.failures = [failure, None]
-    writer.put(1)
-    while not writer.flush(WAIT_S):
-        pass
-    assert sink.kept == [1]
 
 
 def test_one_warning_an_hour(sink, caplog):
@@ -147,13 +141,17 @@ def test_one_warning_an_hour(sink, caplog):
     assert "secret" not in caplog.text
 
 
+def closed(writer):
+    assert writer.close(WAIT_S)
+    return writer.stats()
+
+
 def test_refused_entries_are_counted():
     writer = BatchWriter(lambda batch: len(batch) - 1, name="test")
     writer.put(1)
     writer.put(2)
     assert writer.flush(WAIT_S)
-    assert writer.close(WAIT_S)
-    assert writer.stats() == LogStats(written=1, dropped=1, pending=0)
+    assert closed(writer) == LogStats(written=1, dropped=1, pending=0)
 
 
 def test_close_writes_what_waits_and_takes_no_more(sink):
@@ -247,16 +245,11 @@ def questions(place):
     return sorted(found.query for found in QueryLog(place).recent(10_000))
 
 
-def test_what_waits_at_the_end_of_the_interpreter_is_written(place):
-    done = run("log = QueryLog(place)\nfor n in range(300): log.record(LogEntry(query=str(n)))", place)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+@pytest.mark.parametrize(("end", "code"), [("", 0), ("raise SystemExit(3)", 3)])
+def test_what_waits_at_the_end_of_the_interpreter_is_written(place, end, code):
+    done = run(f"log = QueryLog(place)\nfor n in range(300): log.record(LogEntry(query=str(n)))\n{end}", place)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
     assert questions(place) == sorted(str(n) for n in range(300))
-
-
-def test_the_end_of_the_interpreter_after_an_error(place):
-    done = run("log = QueryLog(place)\nlog.record(LogEntry(query='x'))\nraise SystemExit(3)", place)
-    assert (done.returncode, done.stderr) == (3, "")
-    assert questions(place) == ["x"]
 
 
 HANG = """
@@ -273,12 +266,9 @@ HANG = """
 def test_the_end_of_the_interpreter_does_not_wait_for_a_database_that_hangs(tmp_path):
     done = run("writer.EXIT_TIMEOUT_S = 0.2\n" + textwrap.dedent(HANG), tmp_path / "q")
     assert (done.returncode, done.stdout) == (0, "")
+    assert querylog.EXIT_TIMEOUT_S == 2.0
     # What is lost is told, in one line.
     assert re.fullmatch(r"the query history x loses entries: [1-3] were not written .*\n", done.stderr), done.stderr
-
-
-def test_the_end_of_the_interpreter_waits_two_seconds_at_most():
-    assert querylog.EXIT_TIMEOUT_S == 2.0
 
 
 def test_the_end_of_the_interpreter_with_a_database_that_is_gone(tmp_path):
@@ -346,7 +336,7 @@ def test_a_forked_child_has_a_history_of_its_own(place):
     assert questions(place) == ["child", "parent after", "parent before", "parent waiting"]
 
 
-def test_sqlalchemy_is_loaded_by_the_first_entry_alone():
+def test_sqlalchemy_is_loaded_by_the_first_entry_alone(tmp_path):
     code = """
         import agentic_retriever, agentic_retriever.cli.app
         from agentic_retriever.config import RouterConfig
@@ -357,8 +347,5 @@ def test_sqlalchemy_is_loaded_by_the_first_entry_alone():
         log.flush(30)
         print("sqlalchemy" in sys.modules, "psycopg" in sys.modules)
     """
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        done = run(code, folder)
+    done = run(code, tmp_path)
     assert done.stdout.split() == ["False", "True", "False"], done.stderr

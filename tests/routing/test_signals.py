@@ -232,76 +232,48 @@ SPANISH_TWO_STEPS = (
 )
 
 SPANISH_ONE_STEP = (
-    "¿Cuándo se inauguró el tranvía de Zaragoza?",
-    "¿Qué altura tiene la torre del reloj?",
-    "¿Cuántas personas caben en el teatro?",
-    "¿Quién escribió la primera gramática del euskera?",
-    "¿Qué come el lince ibérico?",
-    "¿Por qué calle pasa la cabalgata?",
-    "¿Qué se necesita para renovar el pasaporte?",
-    "¿Dónde se guardan las llaves del almacén de pinturas?",
-    "¿Cuánto tarda en hervir un litro de agua?",
-    "¿Qué documentos pide el banco para abrir una cuenta?",
-    "¿Qué edad tenía la reina Isabel cuando subió al trono?",
-    "¿Cómo se llama el lago más profundo de Nicaragua?",
-    "el seguro cubre la rotura de lunas",
-    "¿Qué temperatura soporta el vidrio antes de romperse?",
-    "¿Quién ganó la liga femenina en 2019?",
-)
+    "¿Cuándo se inauguró el tranvía de Zaragoza?", "¿Qué altura tiene la torre del reloj?",
+    "¿Cuántas personas caben en el teatro?", "¿Quién escribió la primera gramática del euskera?",
+    "¿Qué come el lince ibérico?", "¿Por qué calle pasa la cabalgata?", "¿Qué se necesita para renovar el pasaporte?",
+    "¿Dónde se guardan las llaves del almacén de pinturas?", "¿Cuánto tarda en hervir un litro de agua?",
+    "¿Qué documentos pide el banco para abrir una cuenta?", "¿Qué edad tenía la reina Isabel cuando subió al trono?",
+    "¿Cómo se llama el lago más profundo de Nicaragua?", "el seguro cubre la rotura de lunas",
+    "¿Qué temperatura soporta el vidrio antes de romperse?", "¿Quién ganó la liga femenina en 2019?",
+)  # fmt: skip
 
 THAI_TWO_STEPS = (
     "ผู้กำกับภาพยนตร์ที่ณเดชน์แสดงนำเกิดที่จังหวัดใด",
     "นักเขียนซึ่งแต่งนวนิยายที่ถูกสร้างเป็นละครเรื่องสายลับสลับใจเรียนจบจากมหาวิทยาลัยไหน",
-    "เชียงรายกับน่านอยู่ติดชายแดนประเทศเดียวกันหรือไม่",
-    "ระหว่างนิตยสารแพรวกับนิตยสารพลอยแกมเพชร ฉบับใดก่อตั้งก่อน",
-    "นายกเทศมนตรีของเมืองที่มีสะพานยาวที่สุดในภาคใต้สังกัดพรรคใด",
-    "วงดนตรีที่นักร้องนำเคยเป็นครูสอนภาษาไทยก่อตั้งขึ้นเมื่อปีใด",
-    "ทั้งวัดอรุณและวัดโพธิ์สร้างในสมัยเดียวกันหรือเปล่า",
-    "แม่น้ำสายใดไหลผ่านจังหวัดซึ่งเป็นบ้านเกิดของผู้แต่งเพลงลาวดวงเดือน",
+    "เชียงรายกับน่านอยู่ติดชายแดนประเทศเดียวกันหรือไม่", "ระหว่างนิตยสารแพรวกับนิตยสารพลอยแกมเพชร ฉบับใดก่อตั้งก่อน",
+    "นายกเทศมนตรีของเมืองที่มีสะพานยาวที่สุดในภาคใต้สังกัดพรรคใด", "วงดนตรีที่นักร้องนำเคยเป็นครูสอนภาษาไทยก่อตั้งขึ้นเมื่อปีใด",
+    "ทั้งวัดอรุณและวัดโพธิ์สร้างในสมัยเดียวกันหรือเปล่า", "แม่น้ำสายใดไหลผ่านจังหวัดซึ่งเป็นบ้านเกิดของผู้แต่งเพลงลาวดวงเดือน",
     "บริษัทที่ผลิตเครื่องยนต์ให้รถไฟซึ่งวิ่งสายใต้มีสำนักงานใหญ่อยู่ที่ประเทศอะไร",
     "โค้ชของทีมที่ชนะเลิศฟุตบอลถ้วยพระราชทานปี 2560 เคยเล่นให้สโมสรใด",
-    "ใครเป็นพี่ชายของนักแสดงผู้รับบทพระเอกในละครที่ออกอากาศทางช่อง 7",
-    "สมชายกับสมศักดิ์ใครเกิดก่อน",
+    "ใครเป็นพี่ชายของนักแสดงผู้รับบทพระเอกในละครที่ออกอากาศทางช่อง 7", "สมชายกับสมศักดิ์ใครเกิดก่อน",
     "พิพิธภัณฑ์ที่ตั้งอยู่ในเมืองหลวงของประเทศซึ่งเป็นเจ้าภาพโอลิมปิกปี 1988 มีชื่อว่าอะไร",
-    "ภรรยาของผู้ก่อตั้งธนาคารที่มีสาขามากที่สุดในภาคเหนือชื่ออะไร",
-    "ดอยอินทนนท์หรือดอยผ้าห่มปก ยอดใดสูงกว่ากัน",
-)
+    "ภรรยาของผู้ก่อตั้งธนาคารที่มีสาขามากที่สุดในภาคเหนือชื่ออะไร", "ดอยอินทนนท์หรือดอยผ้าห่มปก ยอดใดสูงกว่ากัน",
+)  # fmt: skip
 
 THAI_ONE_STEP = (
-    "ร้านเปิดกี่โมง",
-    "วัดพระแก้วสร้างขึ้นเมื่อใด",
-    "น้ำเดือดที่อุณหภูมิเท่าไร",
-    "ใครเป็นผู้แต่งพระอภัยมณี",
-    "ช้างกินอะไรเป็นอาหาร",
-    "จังหวัดที่ใหญ่ที่สุดของไทยคือจังหวัดอะไร",
-    "ต้องใช้เอกสารอะไรในการต่ออายุหนังสือเดินทาง",
-    "ที่จอดรถอยู่ชั้นไหน",
-    "สะพานพระรามแปดยาวกี่เมตร",
-    "ทำไมท้องฟ้าเป็นสีฟ้า",
-    "ค่าโดยสารรถไฟฟ้าสำหรับนักเรียนเท่าไหร่",
-    "นกเงือกทำรังที่ไหน",
-    "ปลากัดมีอายุกี่ปี",
-    "ตลาดน้ำอัมพวาเปิดวันไหนบ้าง",
-    "ยาที่หมดอายุแล้วทิ้งอย่างไร",
-)
+    "ร้านเปิดกี่โมง", "วัดพระแก้วสร้างขึ้นเมื่อใด", "น้ำเดือดที่อุณหภูมิเท่าไร", "ใครเป็นผู้แต่งพระอภัยมณี", "ช้างกินอะไรเป็นอาหาร",
+    "จังหวัดที่ใหญ่ที่สุดของไทยคือจังหวัดอะไร", "ต้องใช้เอกสารอะไรในการต่ออายุหนังสือเดินทาง", "ที่จอดรถอยู่ชั้นไหน",
+    "สะพานพระรามแปดยาวกี่เมตร", "ทำไมท้องฟ้าเป็นสีฟ้า", "ค่าโดยสารรถไฟฟ้าสำหรับนักเรียนเท่าไหร่", "นกเงือกทำรังที่ไหน",
+    "ปลากัดมีอายุกี่ปี", "ตลาดน้ำอัมพวาเปิดวันไหนบ้าง", "ยาที่หมดอายุแล้วทิ้งอย่างไร",
+)  # fmt: skip
 
 
 COMPLEX = [
     "Compare the tariffs of the north line with those of the south line",
-    "What is the difference between a ketch and a yawl?",
-    "Analyse the accident rate of the last decade",
-    "Walk me through the licence application step by step",
-    "Where is the office? And when does it open?",
+    "What is the difference between a ketch and a yawl?", "Analyse the accident rate of the last decade",
+    "Walk me through the licence application step by step", "Where is the office? And when does it open?",
     "Who signs the form, what does it cost, and how long does it take?",
     "What nationality is the director of the film starring Tilda Swinton?",
-    "Which magazine was published first, Time or Life?",
-    "Do the olive and the ash belong to the same family?",
+    "Which magazine was published first, Time or Life?", "Do the olive and the ash belong to the same family?",
     "Compara el precio del billete sencillo con el del abono",
     "¿Quién firma, cuánto cuesta y qué papeles hacen falta?",
-    "¿Por qué sube el alquiler mientras que bajan los salarios?",
-    "เปรียบเทียบราคาบ้านกับคอนโด",
+    "¿Por qué sube el alquiler mientras que bajan los salarios?", "เปรียบเทียบราคาบ้านกับคอนโด",
     "รถไฟกับรถบัสแบบไหนเร็วกว่า",
-]
+]  # fmt: skip
 SIMPLE = [
     "", "   ", "What is the capital of Peru?", "How many islands are there?", "opening hours",
     "When does the ferry leave and from which pier?", "¿Cuánto cuesta un billete?",
