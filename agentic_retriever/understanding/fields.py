@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, cached_property, lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import ahocorasick
@@ -242,11 +242,8 @@ def fits_given_names(given: tuple[str, ...], stored: tuple[str, ...]) -> bool:
 
     Names are compared in order, initials by their letter, so ``udo`` fits ``u w`` and ``uwe`` does not fit ``udo``.
     """
-    for asked, known in zip(given, stored, strict=False):
-        shorter = min(len(asked), len(known))
-        if asked[0] != known[0] or (shorter > 1 and asked != known):
-            return False
-    return True
+    pairs = zip(given, stored, strict=False)
+    return all(one == other or (1 in {len(one), len(other)} and one[0] == other[0]) for one, other in pairs)
 
 
 # --- the fields of an index: their kinds, all their values, and the words they go by in a question -------------------
@@ -325,8 +322,7 @@ class _Gathered:
     def __init__(self) -> None:
         self.kinds: Counter[FieldKind] = Counter()
         self._texts: Counter[str] = Counter()
-        self._low: dict[FieldKind, float] = {}
-        self._high: dict[FieldKind, float] = {}
+        self._ranges: dict[FieldKind, tuple[float, float]] = {}
         self._listed = False
 
     def add(self, value: object) -> None:
@@ -347,8 +343,8 @@ class _Gathered:
 
     def _add_number(self, kind: FieldKind, number: float) -> None:
         self.kinds[kind] += 1
-        self._low[kind] = min(number, self._low.get(kind, number))
-        self._high[kind] = max(number, self._high.get(kind, number))
+        low, high = self._ranges.get(kind, (number, number))
+        self._ranges[kind] = min(number, low), max(number, high)
 
     def info(self, name: str) -> FieldInfo:
         kind = max(self.kinds, key=lambda k: (self.kinds[k], k.value))
@@ -357,13 +353,14 @@ class _Gathered:
         values = _by_folded(self._texts) if kind is FieldKind.KEYWORD else {}
         person = bool(values) and _is_person(parts, values)
         # Years written as text, all of them.
-        years = list(values) if all(len(key) == 4 and key.isdigit() for key in values) else []
+        years = sorted(values) if all(len(key) == 4 and key.isdigit() for key in values) else []
+        low, high = self._ranges.get(kind) or ((float(years[0]), float(years[-1])) if years else (None, None))
         return FieldInfo(
             name=name,
             kind=kind,
             values=frozen(values),
-            low=self._low.get(kind, float(min(years)) if years else None),
-            high=self._high.get(kind, float(max(years)) if years else None),
+            low=low,
+            high=high,
             unit=unit if kind is FieldKind.NUMBER else None,
             words=_words(parts, unit),
             person=person,
@@ -384,10 +381,9 @@ def _by_folded(texts: Counter[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _is_person(parts: list[str], values: Mapping[str, tuple[str, ...]]) -> bool:
-    if not PERSON_FIELD_WORDS.isdisjoint(parts):
-        return True
     sample = [originals[0] for originals in islice(values.values(), 500)]
-    return len(sample) >= 3 and sum(map(is_listed_form, sample)) >= _PERSON_SHARE * len(sample)
+    listed_form = len(sample) >= 3 and sum(map(is_listed_form, sample)) >= _PERSON_SHARE * len(sample)
+    return listed_form or not PERSON_FIELD_WORDS.isdisjoint(parts)
 
 
 def _guess_unit(parts: list[str]) -> str | None:
@@ -401,12 +397,8 @@ def _words(parts: list[str], unit: str | None) -> tuple[str, ...]:
     bare = parts[:-1] if unit else parts
     if len(bare) > 1 and bare[0] in {"is", "has"}:
         bare = bare[1:]
-    found = {" ".join(bare): None}
-    for part in bare[-1:]:
-        for concept, words in concept_words().items():
-            if part == concept or part in words:
-                found.update(dict.fromkeys(words))
-    return tuple(word for word in found if word)
+    same = [words for concept, words in concept_words().items() if bare and bare[-1] in (concept, *words)]
+    return tuple(filter(None, dict.fromkeys(chain([" ".join(bare)], *same))))
 
 
 # --- what a question may say: one pass that finds values, names of fields and cues ------------------------------------
@@ -486,7 +478,7 @@ class ValueMatcher:
         found: list[Match] = []
         tokenizer = Tokenizer(language=language)
         for word in _LATIN_WORD.finditer(question.text):
-            if len(word[0]) < _MIN_STEMMED or word.start() in covered or UNSPACED.search(word[0]):
+            if not _has_stem(word[0]) or word.start() in covered:
                 continue
             stems = tokenizer.query_tokens(word[0])
             refs = _inflections(word[0], table.get(stems[0], ())) if len(stems) == 1 else ()
@@ -500,12 +492,14 @@ class ValueMatcher:
         for info in self._fields.values():
             if info.person or info.topical or len(info.values) > _MAX_STEMMED:
                 continue
-            for key, originals in info.values.items():
-                if len(key) < _MIN_STEMMED or not _LATIN_WORD.fullmatch(key) or UNSPACED.search(key):
-                    continue
+            for key in filter(_has_stem, info.values):
                 for stem in tokenizer.query_tokens(key)[:1]:
-                    table[stem] = (*table.get(stem, ()), ValueRef(info.name, originals, "stem"))
+                    table[stem] = (*table.get(stem, ()), ValueRef(info.name, info.values[key], "stem"))
         return table
+
+
+def _has_stem(word: str) -> bool:
+    return len(word) >= _MIN_STEMMED and bool(_LATIN_WORD.fullmatch(word)) and not UNSPACED.search(word)
 
 
 def _phrases_of(
@@ -524,12 +518,8 @@ def _inflections(word: str, refs: tuple[ValueRef, ...]) -> tuple[ValueRef, ...]:
 
     Stems go further than that: ``operating`` and ``operations`` share one.
     """
-
-    def alike(value: str) -> bool:
-        same = min(len(word), len(value)) - 1
-        return word[:same] == value[:same]
-
-    return tuple(ref for ref in refs if any(alike(folded(original)) for original in ref.originals))
+    alike = ((ref, value, min(len(word), len(value)) - 1) for ref in refs for value in map(folded, ref.originals))
+    return tuple(dict.fromkeys(ref for ref, value, same in alike if word[:same] == value[:same]))
 
 
 def _spellings(key: str) -> tuple[str, ...]:
@@ -562,9 +552,8 @@ def _split_code(key: str) -> tuple[str, str, str]:
 
 def _families(info: FieldInfo) -> dict[str, list[tuple[PersonName, str]]]:
     found: dict[str, list[tuple[PersonName, str]]] = {}
-    for originals in info.values.values():
-        for stored in originals:
-            name = parse_listed(stored)
-            if name is not None and len(name.family) > 1:
-                found.setdefault(name.family, []).append((name, stored))
+    for stored in chain.from_iterable(info.values.values()):
+        name = parse_listed(stored)
+        if name is not None and len(name.family) > 1:
+            found.setdefault(name.family, []).append((name, stored))
     return found

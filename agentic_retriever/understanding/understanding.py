@@ -45,12 +45,14 @@ _ENDS: Final = {
 Filter = MetadataFilter | MetadataFilters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Clause:
+    """A filter with the line that says it."""
+
     filter: Filter
-    certainty: float  # How sure it is that the question means it, in (0, 1]
-    spans: tuple[tuple[int, int], ...]  # Where it stands in the question, in order; () where a model says it alone
     say: str
+    certainty: float = 1.0  # How sure it is that the question means it, in (0, 1]
+    spans: tuple[tuple[int, int], ...] = ()  # Where it stands in the question, in order; () where a model says it alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +67,13 @@ class Understood:
 # --- from restrictions to filters -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Restriction:
-    filter: Filter
-    say: str
-
-    def clause(self, *, certainty: float, spans: Iterable[tuple[int, int]], known_fields: Collection[str]) -> Clause:
-        check_filters(_group([self.filter]), known_fields=known_fields)
-        bounded = min(1.0, max(0.01, round(certainty, 2)))
-        return Clause(filter=self.filter, certainty=bounded, spans=tuple(sorted(set(spans))), say=self.say)
+def _checked(
+    clause: Clause, certainty: float, spans: Iterable[tuple[int, int]], known_fields: Collection[str]
+) -> Clause:
+    """Check the filter of a restriction and note where it stands in the question."""
+    check_filters(_group([clause.filter]), known_fields=known_fields)
+    bounded = min(1.0, max(0.01, round(certainty, 2)))
+    return replace(clause, certainty=bounded, spans=tuple(sorted(set(spans))))
 
 
 def in_reading_order(clauses: Iterable[Clause]) -> tuple[Clause, ...]:
@@ -86,7 +86,7 @@ def in_reading_order(clauses: Iterable[Clause]) -> tuple[Clause, ...]:
     return tuple(sorted(clauses, key=place))
 
 
-def one_of(field: str, values: Iterable[str | float], *, negated: bool = False) -> Restriction:
+def one_of(field: str, values: Iterable[str | float], *, negated: bool = False) -> Clause:
     listed = [_without_zero(value) for value in dict.fromkeys(values)][:MAX_VALUES]
     said = ", ".join(str(value) for value in listed[:_MAX_SAID])
     if len(listed) > _MAX_SAID:
@@ -94,37 +94,37 @@ def one_of(field: str, values: Iterable[str | float], *, negated: bool = False) 
     if len(listed) == 1:
         operator = FilterOperator.NE if negated else FilterOperator.EQ
         only = MetadataFilter(key=field, operator=operator, value=listed[0])
-        return Restriction(only, f"{field} is {'not ' * negated}{said}")
+        return Clause(only, f"{field} is {'not ' * negated}{said}")
     operator = FilterOperator.NIN if negated else FilterOperator.IN
     several = MetadataFilter(key=field, operator=operator, value=_of_one_type(listed))
-    return Restriction(several, f"{field} is {'none' if negated else 'one'} of {said}")
+    return Clause(several, f"{field} is {'none' if negated else 'one'} of {said}")
 
 
-def within(field: str, **ends: float | str) -> Restriction:
+def within(field: str, **ends: float | str) -> Clause:
     """Restrict a field to a range of one or two ends, lower first: ``gt`` or ``gte``, ``lt`` or ``lte``."""
     plain = {end: _without_zero(value) for end, value in ends.items()}
     filters = [MetadataFilter(key=field, operator=_ENDS[end][0], value=value) for end, value in plain.items()]
     said = " and ".join(f"{_ENDS[end][1]} {value}" for end, value in plain.items())
     if list(plain) == ["gte", "lte"]:
         said = f"from {plain['gte']} to {plain['lte']}"
-    return Restriction(filters[0] if len(filters) == 1 else _group(filters), f"{field} is {said}")
+    return Clause(filters[0] if len(filters) == 1 else _group(filters), f"{field} is {said}")
 
 
-def any_of(restrictions: Sequence[Restriction], condition: FilterCondition = FilterCondition.OR) -> Restriction:
+def any_of(restrictions: Sequence[Clause], condition: FilterCondition = FilterCondition.OR) -> Clause:
     """Accept what any of several restrictions accepts, or all of them."""
     if len(restrictions) == 1:
         return restrictions[0]
     group = _group([one.filter for one in restrictions], condition)
-    return Restriction(group, f" {condition.value} ".join(one.say for one in restrictions))
+    return Clause(group, f" {condition.value} ".join(one.say for one in restrictions))
 
 
-def none_of(restrictions: Sequence[Restriction]) -> Restriction:
+def none_of(restrictions: Sequence[Clause]) -> Clause:
     """Refuse what any of several restrictions accepts, and what has none of their fields."""
     refused = _group([one.filter for one in restrictions], FilterCondition.NOT)
     fields = sorted({clause.key for clause in walk_clauses(refused)})
     empty = [MetadataFilter(key=field, operator=FilterOperator.IS_EMPTY, value=None) for field in fields]
     say = "not: " + " or ".join(one.say for one in restrictions)
-    return Restriction(_group([refused, _group(empty, FilterCondition.NOT)]), say)
+    return Clause(_group([refused, _group(empty, FilterCondition.NOT)]), say)
 
 
 def _group(filters: Sequence[Filter], condition: FilterCondition = FilterCondition.AND) -> MetadataFilters:
@@ -163,13 +163,10 @@ def understand(query: str, fields: FieldDictionary, *, language: str | None = No
 _Said = TypeVar("_Said", "_Ordered", NamedValue)
 
 
-def _clause(question: Question, restriction: Restriction, said: Sequence[_Said]) -> Clause:
+def _clause(question: Question, restriction: Clause, said: Sequence[_Said]) -> Clause:
     """A clause as sure as the least sure of the things said that make it."""
-    return restriction.clause(
-        certainty=min(one.certainty for one in said),
-        spans=[question.folded.origin(*one.span) for one in said],
-        known_fields=question.dictionary.fields,
-    )
+    spans = [question.folded.origin(*one.span) for one in said]
+    return _checked(restriction, min(one.certainty for one in said), spans, question.dictionary.fields)
 
 
 def _surest(said: Sequence[_Said]) -> list[_Said]:
@@ -241,7 +238,7 @@ def _values_in(match: re.Match[str]) -> list[int]:
     return [at for at, symbol in enumerate(match[0], match.start()) if symbol == "V"]
 
 
-def _valued(values: Sequence[NamedValue], *, negated: bool) -> Restriction:
+def _valued(values: Sequence[NamedValue], *, negated: bool) -> Clause:
     """Accept or refuse some values; a flag that is refused shall be false instead."""
     flags: set[str] = set()
     said: dict[str, list[str]] = {}
@@ -286,7 +283,7 @@ def _restrict_ordered(question: Question, expressions: Iterable[_Ordered]) -> li
     return clauses
 
 
-def _any_ordered(name: str, expressions: Sequence[_Ordered], *, negated: bool) -> Restriction:
+def _any_ordered(name: str, expressions: Sequence[_Ordered], *, negated: bool) -> Clause:
     ranges = [within(name, gte=low, lte=high) for one in expressions for low, high in one.ranges]
     values = [value for one in expressions for value in one.values]
     if values and negated and not ranges:
@@ -683,13 +680,12 @@ def _compile(query: str, wish: Wish, fields: FieldDictionary) -> Clause | str:
         return unknown_name("field", wish.field, list(fields.fields)[:_SHOWN_NAMES])
     try:
         restriction, spans = _restriction(info, wish), _find(query, wish.words)
-        certainty = _IN_QUESTION if spans else _ELSEWHERE
-        return restriction.clause(certainty=certainty, spans=spans, known_fields=fields.fields)
+        return _checked(restriction, _IN_QUESTION if spans else _ELSEWHERE, spans, fields.fields)
     except (FilterError, ValueError, OverflowError) as err:
         return str(err)
 
 
-def _restriction(info: FieldInfo, wish: Wish) -> Restriction:
+def _restriction(info: FieldInfo, wish: Wish) -> Clause:
     values = [one for value in wish.values for one in _values(info, value)]
     if wish.op in {"eq", "in", "ne", "nin"}:
         return one_of(info.name, values, negated=wish.op in {"ne", "nin"})
