@@ -81,6 +81,11 @@ META: Final = sa.Table(
     sa.Column("value", sa.Text, nullable=False),
 )
 
+_TEXTS: Final = (
+    "query_id", "complexity", "index_mode", "strategy", "strategy_mode", "tier", "confidence_level", "error",
+)  # fmt: skip
+_FIGURES: Final = ("complexity_score", "index_confidence", "strategy_confidence", "confidence", "cloud_only_usd")
+
 # The key of a column is the attribute of LogEntry that it holds.
 QUERIES: Final = sa.Table(
     "agentic_retriever_queries",
@@ -88,34 +93,18 @@ QUERIES: Final = sa.Table(
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
     # Given before the row is written, so that writing it again after a lost confirmation is noticed.
     sa.Column("entry_id", sa.String(32), nullable=False, unique=True),
-    sa.Column("query_id", sa.Text, nullable=False),
     sa.Column("recorded_at", UtcTime, nullable=False, index=True),
     sa.Column("query_text", sa.Text, key="query"),
     sa.Column("query_hash", sa.String(64)),
-    sa.Column("complexity", sa.Text, nullable=False),
-    sa.Column("complexity_score", sa.Double),
     sa.Column("index_name", sa.Text, key="index", nullable=False),
     sa.Column("index_names", JsonText, key="indexes", nullable=False),
-    sa.Column("index_mode", sa.Text, nullable=False),
-    sa.Column("index_confidence", sa.Double),
-    sa.Column("strategy", sa.Text, nullable=False),
-    sa.Column("strategy_mode", sa.Text, nullable=False),
-    sa.Column("strategy_confidence", sa.Double),
-    sa.Column("tier", sa.Text, nullable=False),
-    sa.Column("cached", sa.Boolean, nullable=False),
-    *(sa.Column(name, sa.BigInteger, nullable=False) for name in COUNTS),
+    *(sa.Column(name, sa.Text, nullable=False) for name in _TEXTS),
+    *(sa.Column(name, sa.Double) for name in (*_FIGURES, *(f"{step}_ms" for step in STEPS))),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in (*COUNTS, "citations")),
     sa.Column("usd", sa.Double, nullable=False),
-    sa.Column("cloud_only_usd", sa.Double),
-    sa.Column("spent", JsonText),
-    sa.Column("citations", sa.BigInteger, nullable=False),
-    sa.Column("confidence", sa.Double),
-    sa.Column("confidence_level", sa.Text, nullable=False),
+    sa.Column("cached", sa.Boolean, nullable=False),
     # The steps alone, so that the database can count equal ones; and each with its reason and fallback.
-    sa.Column("degraded_steps", JsonText),
-    sa.Column("degraded", JsonText),
-    sa.Column("error", sa.Text, nullable=False),
-    *(sa.Column(f"{step}_ms", sa.Double) for step in STEPS),
-    sa.Column("other_ms", JsonText),
+    *(sa.Column(name, JsonText) for name in ("degraded_steps", "degraded", "spent", "other_ms")),
 )
 
 
