@@ -187,14 +187,9 @@ _HINTS: Final = {
     FailureKind.OUTPUT: "try again, or take another model",
 }
 _BY_STATUS: Final = {
-    401: FailureKind.AUTHENTICATION,
-    402: FailureKind.PAYMENT,
-    403: FailureKind.AUTHENTICATION,
-    404: FailureKind.NOT_FOUND,
-    408: FailureKind.TIMEOUT,
-    429: FailureKind.RATE_LIMITED,
-    504: FailureKind.TIMEOUT,
-}
+    401: FailureKind.AUTHENTICATION, 402: FailureKind.PAYMENT, 403: FailureKind.AUTHENTICATION,
+    404: FailureKind.NOT_FOUND, 408: FailureKind.TIMEOUT, 429: FailureKind.RATE_LIMITED, 504: FailureKind.TIMEOUT,
+}  # fmt: skip
 _OWN: Final[tuple[tuple[type[AgenticRetrieverError], FailureKind], ...]] = (
     (LLMOutputError, FailureKind.OUTPUT),
     (ModelPausedError, FailureKind.PAUSED),
@@ -274,116 +269,12 @@ def _holds_secret(err: BaseException, secrets: Sequence[str]) -> bool:
     return False
 
 
-# Sight of a provider below LlamaIndex's face: its HTTP requests, and what models and raw responses say of themselves.
-#
-# A provider's client limits each read and knows no total time. The hooks made here give each request no more than the
-# time that its call has left, and keep hold of its connection, so that a call that was given up ends at once: its
-# thread and its socket do not wait for the server.
+# What models and raw responses say of themselves.
 
 T = TypeVar("T")
 
-_CURRENT: contextvars.ContextVar[CallWatch | None] = contextvars.ContextVar("agentic_retriever_call", default=None)
 _CUT: Final = frozenset({"length", "max_tokens", "model_length", "content_filter"})
 _DEFAULT_WINDOW: Final = 4_096
-
-
-class CallWatch:
-    """One call to a provider, seen from below its client; safe to use from several threads."""
-
-    def __init__(self, limit_s: float) -> None:
-        self.retry_after_s: float | None = None  # what the server asked to wait before the next request
-        self._deadline = time.monotonic() + limit_s
-        self._lock = threading.RLock()
-        self._connection: Any = None
-        self._responses: list[httpx.Response] = []
-        self._over = False
-        self._cancelled = False
-
-    def run(self, function: Callable[[], T]) -> T:
-        """Run the call in this thread, with its requests in sight."""
-        token = _CURRENT.set(self)
-        try:
-            return function()
-        finally:
-            _CURRENT.reset(token)
-            self.finish()
-
-    def finish(self) -> None:
-        """Close the responses, in the thread that reads them and before their iterators are dropped.
-
-        A stream of the ``openai`` package that is dropped half read is part of a reference cycle. The collector would
-        close its response in whatever thread it runs, which waits for ever if that thread holds the connection pool's
-        lock.
-        """
-        with self._lock:
-            self._over, self._connection = True, None
-        for response in self._responses:
-            response.close()
-
-    def cancel(self) -> None:
-        """Give the call up: its connection is cut, and it sends no further request. Does nothing once it is over."""
-        with self._lock:
-            self._cancelled = True
-            connection, self._connection = self._connection, None
-            if connection is not None and not self._over:
-                _cut(connection)
-
-    def starts(self, request: httpx.Request) -> None:
-        """Limit a request to the time that is left; ``DeadlineExceededError`` if the call was given up."""
-        left = self._deadline - time.monotonic()
-        if self._cancelled or left <= 0:
-            raise DeadlineExceededError("the call was given up before its request was sent")
-        limits = request.extensions.get("timeout") or {}
-        request.extensions["timeout"] = {
-            kind: min(left, limits.get(kind) or left) for kind in ("connect", "read", "write", "pool")
-        }
-
-    def answered(self, response: httpx.Response) -> None:
-        """Note what a response's head says."""
-        self.retry_after_s = retry_after_s(response.headers)
-        self._responses.append(response)
-        with self._lock:
-            self._connection = response.extensions.get("network_stream")
-            if self._cancelled and self._connection is not None:
-                _cut(self._connection)
-
-
-def event_hooks() -> dict[str, list[Callable[..., Any]]]:
-    """Return the hooks for an ``httpx.Client`` whose calls are to be seen."""
-
-    def hook(see: Callable[[CallWatch, Any], None]) -> Callable[[Any], None]:
-        def tell_watch(event: object) -> None:
-            watch = _CURRENT.get()
-            if watch is not None:
-                see(watch, event)
-
-        return tell_watch
-
-    return {"request": [hook(CallWatch.starts)], "response": [hook(CallWatch.answered)]}
-
-
-def _cut(connection: Any) -> None:  # noqa: ANN401 - httpcore.NetworkStream, which has no public type in httpx
-    sock = connection.get_extra_info("socket")
-    if isinstance(sock, socket.socket):
-        # The plain socket's method: that of an SSL socket takes its state away below the thread that reads from it.
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-
-def retry_after_s(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
-    """Read the seconds, from 0, of a ``Retry-After`` (RFC 9110, section 10.2.3), which may be a date.
-
-    ``headers`` have names in lower case, or ignore case; ``now`` gives seconds since 1970.
-    """
-    value = str(headers.get("retry-after") or "").strip()
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - now()
-        except (TypeError, ValueError, OverflowError):
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def model_name(llm: LLM) -> str:
@@ -451,14 +342,190 @@ def _count(raw: object, name: str) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-# Answers word by word: through threads, under one total deadline, without leaving anything behind.
+# One call to a provider, whole or word by word: through threads, under one total deadline, leaving nothing behind.
+#
+# A provider's client limits each read and knows no total time. The hooks made here give each request no more than the
+# time that its call has left, and keep hold of its connection, so that a call that was given up ends at once: its
+# thread and its socket do not wait for the server.
 
+_CURRENT: contextvars.ContextVar[ProviderCall | None] = contextvars.ContextVar("agentic_retriever_call", default=None)
 _END = object()
 _STOP = object()
 
 
 class StreamStopped(BaseException):
     """The reader closed the stream, which is no error."""
+
+
+class ProviderCall:
+    """One request to a provider with all that its client sends below; safe to use from several threads.
+
+    The pieces of a streamed reply come from the thread that reads them to the one that shows them, the last one within
+    ``limit_s``; the connection is cut when the reader goes away.
+    """
+
+    def __init__(self, who: str, limit_s: float) -> None:
+        self.text = ""  # what was handed out so far
+        self.ending = Ending()
+        self.retry_after_s: float | None = None  # what the server asked to wait before the next request
+        self._who = who
+        self._limit_s = limit_s
+        self._deadline = time.monotonic() + limit_s
+        self._lock = threading.RLock()
+        self._connection: Any = None
+        self._responses: list[httpx.Response] = []
+        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._over = False
+        self._stopped = False
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Run the call in this thread, with its requests in sight."""
+        token = _CURRENT.set(self)
+        try:
+            return function()
+        finally:
+            _CURRENT.reset(token)
+            self._finish()
+
+    def fill(self, open_stream: Callable[[], Iterator[CompletionResponse]]) -> None:
+        """Read a streamed reply to its end, or until nobody wants it any more; runs in a thread of its own."""
+        try:
+            self.run(lambda: self._read(open_stream()))
+        except BaseException as err:  # noqa: BLE001 - handed to the reader, who raises it
+            self._queue.put(err)
+        else:
+            self._queue.put(_END)
+
+    def _read(self, chunks: Iterator[CompletionResponse]) -> None:
+        try:
+            for chunk in chunks:
+                if self._stopped:
+                    return
+                self._queue.put(chunk)
+        finally:
+            self._finish()
+            close = getattr(chunks, "close", None)
+            if close is not None:
+                close()
+
+    def _finish(self) -> None:
+        """Close the responses, in the thread that reads them and before their iterators are dropped.
+
+        A stream of the ``openai`` package that is dropped half read is part of a reference cycle. The collector would
+        close its response in whatever thread it runs, which waits for ever if that thread holds the connection pool's
+        lock.
+        """
+        with self._lock:
+            self._over, self._connection = True, None
+        for response in self._responses:
+            response.close()
+
+    def stop(self) -> None:
+        """End the reader's wait and cut the connection, unless the call is over; harmless more than once."""
+        with self._lock:
+            self._stopped = True
+            connection, self._connection = self._connection, None
+            if connection is not None and not self._over:
+                _cut(connection)
+        self._queue.put(_STOP)
+
+    def starts(self, request: httpx.Request) -> None:
+        """Limit a request to the time that is left; ``DeadlineExceededError`` if the call was given up."""
+        left = self._deadline - time.monotonic()
+        if self._stopped or left <= 0:
+            raise DeadlineExceededError("the call was given up before its request was sent")
+        limits = request.extensions.get("timeout") or {}
+        kinds = ("connect", "read", "write", "pool")
+        request.extensions["timeout"] = {kind: min(left, limits.get(kind) or left) for kind in kinds}
+
+    def answered(self, response: httpx.Response) -> None:
+        """Note what a response's head says."""
+        self.retry_after_s = retry_after_s(response.headers)
+        self._responses.append(response)
+        with self._lock:
+            self._connection = response.extensions.get("network_stream")
+            if self._stopped and self._connection is not None:
+                _cut(self._connection)
+
+    def tokens(self) -> Generator[str, None, None]:
+        """Yield the pieces as they come, blank ones before the first word held back; raise what the client raised."""
+        seen = held = ""
+        while True:
+            item = self._next()
+            if item is _END:
+                return
+            self.ending.see(getattr(item, "raw", None))
+            delta = _delta(item, seen)
+            seen += delta
+            held += delta
+            if held and (self.text or held.strip()):
+                self.text += held
+                piece, held = held, ""
+                yield piece
+
+    def _next(self) -> object:
+        try:
+            item = self._queue.get(timeout=max(0.0, self._deadline - time.monotonic()))
+        except queue.Empty:
+            raise DeadlineExceededError(
+                f"{self._who} did not end its answer within {self._limit_s:.1f} s; allow more time"
+            ) from None
+        # What the cut connection raises comes after the reader went away and is no failure.
+        if item is _STOP or self._stopped:
+            raise StreamStopped
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+
+def _delta(chunk: object, seen: str) -> str:
+    delta = getattr(chunk, "delta", None)
+    if isinstance(delta, str):
+        return delta
+    # Some models give the whole text so far and no delta.
+    text = getattr(chunk, "text", None)
+    return text[len(seen) :] if isinstance(text, str) and text.startswith(seen) else ""
+
+
+def event_hooks() -> dict[str, list[Callable[..., Any]]]:
+    """Return the hooks for an ``httpx.Client`` whose calls are to be seen."""
+
+    def hook(see: Callable[[ProviderCall, Any], None]) -> Callable[[Any], None]:
+        def tell_call(event: object) -> None:
+            call = _CURRENT.get()
+            if call is not None:
+                see(call, event)
+
+        return tell_call
+
+    return {"request": [hook(ProviderCall.starts)], "response": [hook(ProviderCall.answered)]}
+
+
+def _cut(connection: Any) -> None:  # noqa: ANN401 - httpcore.NetworkStream, which has no public type in httpx
+    sock = connection.get_extra_info("socket")
+    if isinstance(sock, socket.socket):
+        # The plain socket's method: that of an SSL socket takes its state away below the thread that reads from it.
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def retry_after_s(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
+    """Read the seconds, from 0, of a ``Retry-After`` (RFC 9110, section 10.2.3), which may be a date.
+
+    ``headers`` have names in lower case, or ignore case; ``now`` gives seconds since 1970.
+    """
+    value = str(headers.get("retry-after") or "").strip()
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - now()
+        except (TypeError, ValueError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+# Answers word by word.
 
 
 def result_of(pieces: Generator[str, None, T]) -> T:
@@ -478,111 +545,26 @@ class Canceller:
         # Reentrant, since a finalizer may cancel in the middle of anything.
         self._lock = threading.RLock()
         self._event = threading.Event()
-        self._stop: Callable[[], None] | None = None
+        self._call: ProviderCall | None = None
 
-    def on_cancel(self, stop: Callable[[], None] | None) -> None:
-        """Set what ends the wait of the reader; called at once if the stream is closed already."""
+    def watch(self, call: ProviderCall | None) -> None:
+        """Set the call that the reader waits for; stopped at once if the stream is closed already."""
         with self._lock:
-            self._stop = stop
-            if stop is not None and self._event.is_set():
-                stop()
+            self._call = call
+            if self._event.is_set():
+                self.cancel()
 
     def cancel(self) -> None:
         """Close the stream."""
         with self._lock:
             self._event.set()
-            if self._stop is not None:
-                self._stop()
+            if self._call is not None:
+                self._call.stop()
 
     def sleep(self, seconds: float) -> None:
         """Wait; ``StreamStopped`` if the stream is closed, or gets so."""
         if self._event.wait(seconds):
             raise StreamStopped
-
-
-class TokenFeed:
-    """Brings the pieces of one streamed reply from the thread that reads it to the one that shows it.
-
-    The last piece must come within ``limit_s``; the call that ``watch`` sees is cut when the reader goes away.
-    """
-
-    def __init__(self, who: str, limit_s: float, watch: CallWatch) -> None:
-        self.text = ""  # what was handed out so far
-        self.ending = Ending()
-        self._who = who
-        self._limit_s = limit_s
-        self._deadline = time.monotonic() + limit_s
-        self._watch = watch
-        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self._stopped = threading.Event()
-
-    def fill(self, open_stream: Callable[[], Iterator[CompletionResponse]]) -> None:
-        """Read the reply to its end, or until nobody wants it any more; runs in a thread of its own."""
-        try:
-            self._watch.run(lambda: self._read(open_stream))
-        except BaseException as err:  # noqa: BLE001 - handed to the reader, who raises it
-            self._queue.put(err)
-        else:
-            self._queue.put(_END)
-
-    def _read(self, open_stream: Callable[[], Iterator[CompletionResponse]]) -> None:
-        chunks = open_stream()
-        try:
-            for chunk in chunks:
-                if self._stopped.is_set():
-                    return
-                self._queue.put(chunk)
-        finally:
-            self._watch.finish()
-            close = getattr(chunks, "close", None)
-            if close is not None:
-                close()
-
-    def stop(self) -> None:
-        """End the reader's wait and the call; harmless at any time and more than once."""
-        self._stopped.set()
-        self._queue.put(_STOP)
-        self._watch.cancel()
-
-    def tokens(self) -> Generator[str, None, None]:
-        """Yield the pieces as they come, blank ones before the first word held back; raise what the client raised."""
-        seen = held = ""
-        while True:
-            item = self._next()
-            if item is _END:
-                return
-            chunk: CompletionResponse = item  # type: ignore[assignment]  # _next raises for all else
-            self.ending.see(getattr(chunk, "raw", None))
-            delta = _delta(chunk, seen)
-            seen += delta
-            held += delta
-            if held and (self.text or held.strip()):
-                self.text += held
-                piece, held = held, ""
-                yield piece
-
-    def _next(self) -> object:
-        try:
-            item = self._queue.get(timeout=max(0.0, self._deadline - time.monotonic()))
-        except queue.Empty:
-            raise DeadlineExceededError(
-                f"{self._who} did not end its answer within {self._limit_s:.1f} s; allow more time"
-            ) from None
-        # What the cut connection raises comes after the reader went away and is no failure.
-        if item is _STOP or self._stopped.is_set():
-            raise StreamStopped
-        if isinstance(item, BaseException):
-            raise item
-        return item
-
-
-def _delta(chunk: CompletionResponse, seen: str) -> str:
-    delta = getattr(chunk, "delta", None)
-    if isinstance(delta, str):
-        return delta
-    # Some models give the whole text so far and no delta.
-    text = getattr(chunk, "text", None)
-    return text[len(seen) :] if isinstance(text, str) and text.startswith(seen) else ""
 
 
 class ReplyStream:

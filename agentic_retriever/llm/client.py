@@ -30,13 +30,12 @@ from agentic_retriever.errors import (
 from agentic_retriever.llm.calls import (
     FAILURES,
     NO_NEEDS,
-    CallWatch,
     Canceller,
     Ending,
     LLMReply,
+    ProviderCall,
     ReplyStream,
     TierNeeds,
-    TokenFeed,
     estimate_tokens,
     failure_kind,
     model_name,
@@ -408,19 +407,18 @@ class LLMClient(AskedModel):
         """
         while True:
             left = trial.enter()
-            watch = CallWatch(left)
-            feed = TokenFeed(self.who, left, watch)
+            call = ProviderCall(self.who, left)
             if canceller is not None:
-                canceller.on_cancel(feed.stop)
+                canceller.watch(call)
             try:
-                text = yield from self._sent(prompt, feed, watch, left, streamed=canceller is not None)
-                reply = self._reply(prompt, text, feed.ending, trial)
+                text = yield from self._sent(prompt, call, left, streamed=canceller is not None)
+                reply = self._reply(prompt, text, call.ending, trial)
             except FAILURES as err:
-                if feed.text:
+                if call.text:
                     trial.broke(err)
-                    raise StreamBrokenError(f"{err} (after {len(feed.text):,} characters)", feed.text) from err
-                feed.stop()
-                trial.failed(err, watch.retry_after_s)
+                    raise StreamBrokenError(f"{err} (after {len(call.text):,} characters)", call.text) from err
+                call.stop()
+                trial.failed(err, call.retry_after_s)
             except BaseException:
                 trial.leave(ok=None)
                 raise
@@ -429,8 +427,8 @@ class LLMClient(AskedModel):
                 return reply
             finally:
                 if canceller is not None:
-                    canceller.on_cancel(None)
-                feed.stop()
+                    canceller.watch(None)
+                call.stop()
 
     def close(self) -> None:
         self.endpoint.on_close()
@@ -452,18 +450,16 @@ class LLMClient(AskedModel):
         reply = yield from self.answer(prompt, trial, canceller)
         return replace(reply, attempts=(trial.answered(reply),))
 
-    def _sent(
-        self, prompt: str, feed: TokenFeed, watch: CallWatch, left_s: float, *, streamed: bool
-    ) -> Generator[str, None, object]:
+    def _sent(self, prompt: str, call: ProviderCall, left_s: float, *, streamed: bool) -> Generator[str, None, object]:
         """Send one request and return the text of the reply; what the model's client raises comes out as ours."""
         llm = self._llm()
         try:
             if streamed:
-                self._caller.start(lambda: feed.fill(lambda: llm.stream_complete(prompt)), left_s)
-                yield from feed.tokens()
-                return feed.text
-            response = self._caller.call(lambda: watch.run(lambda: llm.complete(prompt)), left_s)
-            feed.ending.see(getattr(response, "raw", None))
+                self._caller.start(lambda: call.fill(lambda: llm.stream_complete(prompt)), left_s)
+                yield from call.tokens()
+                return call.text
+            response = self._caller.call(lambda: call.run(lambda: llm.complete(prompt)), left_s)
+            call.ending.see(getattr(response, "raw", None))
             return getattr(response, "text", None)
         except FAILURES:
             raise
