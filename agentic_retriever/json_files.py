@@ -80,17 +80,6 @@ def check_format(table: Mapping[str, Any], known: int) -> None:
     require(table["format"] == known, "format", str(known), table["format"])
 
 
-def check_trained_on(told: object, *, texts: Iterable[str], counts: Iterable[str]) -> None:
-    """Check the attributes that say what a model was fitted on: texts, and whole numbers from 0."""
-    for name in texts:
-        value = getattr(told, name)
-        require(isinstance(value, str), f"trained_on.{name}", "text", value)
-    for name in counts:
-        value = getattr(told, name)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        require(whole and value >= 0, f"trained_on.{name}", "a whole number from 0", value)
-
-
 def require(right: object, key: str, allowed: str, got: object) -> None:
     """Raise a ``ValueError`` that names the key, what is allowed and what was got, unless it is right."""
     if not right:

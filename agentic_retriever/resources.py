@@ -45,9 +45,16 @@ from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.indices.stored_nodes import check_index_name
 from agentic_retriever.llm import ModelClient, TieredClient, build_client
 from agentic_retriever.redis import RedisVectorCache, open_link
-from agentic_retriever.retrievers import FUSION_FILE, AdapterSettings, RetrieverAdapter, StrategySpec, build_adapter
-from agentic_retriever.retrievers.fusion import Fusion
-from agentic_retriever.retrievers.registry import add_spec, remove_spec
+from agentic_retriever.retrievers import (
+    FUSION_FILE,
+    AdapterSettings,
+    Fusion,
+    RetrieverAdapter,
+    StrategySpec,
+    add_spec,
+    build_adapter,
+    remove_spec,
+)
 from agentic_retriever.routing import (
     FEATURES,
     AutoClassifier,

@@ -25,9 +25,8 @@ from agentic_retriever.evaluation.material import load_vectors, passage
 from agentic_retriever.evaluation.measures import bootstrap_interval
 from agentic_retriever.indices import KeywordIndex
 from agentic_retriever.indices.profile import background, sample_ids
-from agentic_retriever.retrievers import DEFAULT_FUSION, SideLists
-from agentic_retriever.retrievers.fusion import CosineBackground, FusionModel, dense_excess
-from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH
+from agentic_retriever.retrievers import DEFAULT_FUSION, FusionModel
+from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH, CosineBackground, SideLists, dense_excess
 from agentic_retriever.text import Tokenizer, detect_language
 
 if TYPE_CHECKING:
@@ -101,7 +100,9 @@ def read(data: Path, name: str, limit: int | None) -> tuple[Dataset, Mapping[str
 
 
 def _merged(sides: SideLists, model: FusionModel) -> Sequence[tuple[str, float | None]]:
-    return sides.merged(model) if len(sides.lists) > 1 else next(iter(sides.lists.values()), ())
+    if len(sides.lists) > 1:
+        return sides.merged(model.weight(sides.excess))
+    return next(iter(sides.lists.values()), ())
 
 
 def main_table(collections: Mapping[str, Searched]) -> list[dict[str, Any]]:

@@ -49,8 +49,7 @@ from agentic_retriever.evaluation.measures import (
 from agentic_retriever.evaluation.peers import COLD, WARM, Contestant, Journal
 from agentic_retriever.evaluation.routing import RoutingBenchmark
 from agentic_retriever.json_files import write_atomically
-from agentic_retriever.retrievers import REGISTRY
-from agentic_retriever.retrievers.registry import spec_of
+from agentic_retriever.retrievers import REGISTRY, spec_of
 from agentic_retriever.schema import Record, Strategy
 from agentic_retriever.show import Interval, figure_text, render, short_text
 

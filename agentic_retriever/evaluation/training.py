@@ -43,16 +43,14 @@ from agentic_retriever.retrievers import (
     FUSION_FILE,
     Fusion,
     FusionModel,
-    FusionTrainedOn,
     HybridRetriever,
     RetrievalRequest,
     RetrieverAdapter,
-    SideLists,
     build_adapter,
     cards,
-    fetch_nodes,
 )
-from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH
+from agentic_retriever.retrievers.base import fetch_nodes
+from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH, FusionTrainedOn, SideLists
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Record, Strategy
 from agentic_retriever.show import figure_text, render, short_text
@@ -274,7 +272,7 @@ def _contestant(
     resources = router.resources
     adapter: RetrieverAdapter = resources.adapter(index, strategy)
     if weights is not None:
-        adapter = build_adapter(strategy, index, replace(resources.adapter_settings(), weights=weights))
+        adapter = build_adapter(strategy, index, replace(resources.adapter_settings(), dense_weight=weights.weight))
     embedded = resources.compares(index)  # an index with a model of its own embeds the questions itself
 
     def ask(query: LabelledQuery) -> Found:
@@ -455,7 +453,9 @@ def fusion_table(index: Index, hybrid: HybridRetriever, asked: Asked, *, watcher
 def _document_ranking(found: SideLists, model: FusionModel, documents: Mapping[str, str]) -> list[str]:
     """Rank documents by their best node, as the strategy would return them."""
     lists = list(found.lists.values())
-    ranking = found.merged(model) if len(lists) > 1 else [(i, 0.0) for entries in lists for i, _score in entries]
+    ranking = [(i, 0.0) for entries in lists for i, _score in entries]
+    if len(lists) > 1:
+        ranking = found.merged(model.weight(found.excess))
     # Nodes that were deleted meanwhile are left out, as in a search.
     return list(dict.fromkeys(documents[node_id] for node_id, _score in ranking if node_id in documents))
 

@@ -16,7 +16,7 @@ from typing_extensions import Self
 from agentic_retriever.cache import WarmOutcome
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.llm import AsyncPieces
-from agentic_retriever.retrievers.base import KeptNodes
+from agentic_retriever.retrievers.base import copied_nodes
 from agentic_retriever.schema import Answer, RouteDecision, Selection, StrategyCard, Tier
 from agentic_retriever.show import render, short_text
 from agentic_retriever.synthesis import StreamControl
@@ -46,14 +46,9 @@ def warm_outcome(answer: Answer) -> WarmOutcome:
     return WarmOutcome.STORED if worth_keeping(answer) else WarmOutcome.NOT_KEPT
 
 
-def kept_answer(answer: Answer) -> Answer:
-    """Return an answer as the cache keeps it; from now on nobody may change its nodes."""
-    return replace(answer, nodes=KeptNodes.of(answer.nodes))
-
-
 def copied_answer(answer: Answer) -> Answer:
     """Copy an answer as far as callers can change it, so that the cached one stays as it was."""
-    return replace(answer, nodes=KeptNodes.of(answer.nodes).copies())
+    return replace(answer, nodes=copied_nodes(answer.nodes))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -86,7 +81,7 @@ class AnswerCodec:
             row = json.loads(data)
             if row["format"] != FORMAT:
                 raise ValueError(f"the answer has format {str(row['format'])[:20]!r}, this version reads {FORMAT}")
-            return replace(Answer.from_dict({**row, "nodes": ()}), nodes=KeptNodes(map(_node_of_row, row["nodes"])))
+            return replace(Answer.from_dict({**row, "nodes": ()}), nodes=tuple(map(_node_of_row, row["nodes"])))
         except (LookupError, TypeError, AttributeError, RecursionError, ValidationError, AgenticRetrieverError) as err:
             raise ValueError(f"these bytes are no answer ({type(err).__name__})") from err
 

@@ -51,7 +51,7 @@ from agentic_retriever.indices import Index, IndexProfile
 from agentic_retriever.indices.profile import MAX_TERMS, MeasuredStrategies
 from agentic_retriever.llm import TieredClient
 from agentic_retriever.llm.prompts import VERSION
-from agentic_retriever.pipeline.answers import as_response, copied_answer, kept_answer, worth_keeping
+from agentic_retriever.pipeline.answers import as_response, copied_answer, worth_keeping
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources, measured, training_stamp
@@ -60,11 +60,11 @@ from agentic_retriever.retrievers import (
     RetrievalRequest,
     SearchResult,
     cards,
-    run_sides,
+    check_served,
     source_scores,
     spec_of,
 )
-from agentic_retriever.retrievers.base import KeptNodes
+from agentic_retriever.retrievers.base import copied_nodes, run_sides
 from agentic_retriever.retrievers.refining import (
     EXPANDED_KEY,
     Neighbours,
@@ -73,7 +73,6 @@ from agentic_retriever.retrievers.refining import (
     section_neighbours,
     store_vectors,
 )
-from agentic_retriever.retrievers.registry import check_served
 from agentic_retriever.routing import (
     DomainTerms,
     IndexClassifier,
@@ -271,11 +270,11 @@ class Pipeline:
             self._route(run)
             retrieval = self._retrieve(run)
             # Copies, as the caller has them while the answer is still written from these.
-            control.found(KeptNodes.of(retrieval.nodes).copies(), retrieval.route)
+            control.found(copied_nodes(retrieval.nodes), retrieval.route)
             answer = yield from self._write(run, retrieval, control)
             if self._caches(question) and worth_keeping(answer):
                 # A copy, as the caller has this one.
-                self.cache.put(key, kept_answer(copied_answer(answer)), epoch=epoch)
+                self.cache.put(key, copied_answer(answer), epoch=epoch)
             return self._hand_out(run, answer, traced, cached=False)
 
     def route(self, question: Question, *, recorded: RouteDecision | None = None) -> RouteDecision:
@@ -358,7 +357,7 @@ class Pipeline:
 
     def _compute(self, run: _Run) -> Answer:
         self._route(run)
-        return kept_answer(drained(self._write(run, self._retrieve(run))))
+        return drained(self._write(run, self._retrieve(run)))
 
     # -- Routed
 
@@ -652,7 +651,7 @@ class Pipeline:
             mine = [node_id for node_id in node_ids if run.origin.get(node_id) == name]
             index = self.resources.index(name)
             if len(mine) == len(node_ids) or self.resources.compares(index):  # else they are of different models
-                found.update(store_vectors(index)(mine))
+                found.update(store_vectors(index, mine))
         return found
 
     def _neighbours(self, run: _Run) -> Neighbours:
@@ -832,7 +831,7 @@ def merge_indexes(
         cosines |= {node_id: cosine for node_id, cosine in found.items() if cosine is not None}
         missing = [node_id for node_id, cosine in found.items() if cosine is None]
         if missing and query_vector is not None:
-            vectors = store_vectors(index)(missing)
+            vectors = store_vectors(index, missing)
             cosines |= {node_id: float(np.dot(np.asarray(v), query_vector)) for node_id, v in vectors.items()}
     return merge_by_cosine(results, index_scores, cosines=cosines, top_k=top_k)
 

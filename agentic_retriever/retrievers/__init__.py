@@ -1,68 +1,149 @@
-"""The strategies, each a LlamaIndex retriever over one index, and what they share."""
+"""The strategies, each a LlamaIndex retriever over one index: what they need, what they cost, and how they are built.
 
+A new strategy of the package is one file in this folder, one member of ``Strategy`` and one row in ``_SPECS``;
+routing, the command line and the contract suite read it from here. A program adds its own with
+``agentic_retriever.register_strategy``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from agentic_retriever.errors import ConfigError, NoEligibleStrategyError, UnknownStrategyError, unknown_name
+from agentic_retriever.indices import Index
+from agentic_retriever.indices.profile import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers.base import (
-    SCORES_KEY,
     AdapterSettings,
     RetrievalRequest,
     RetrieverAdapter,
     SearchResult,
-    fetch_nodes,
-    run_sides,
     source_scores,
 )
-from agentic_retriever.retrievers.chunk_decoupling import SPAN_KEY, ChunkDecouplingRetriever
-from agentic_retriever.retrievers.fusion import (
-    DEFAULT_FUSION,
-    FUSION_FILE,
-    Fusion,
-    FusionModel,
-    FusionTrainedOn,
-    borda,
-    calibrated,
-    fuse,
-    reciprocal_rank,
-    weighted_sum,
-)
-from agentic_retriever.retrievers.hybrid import HybridRetriever, SideLists
+from agentic_retriever.retrievers.chunk_decoupling import ChunkDecouplingRetriever
+from agentic_retriever.retrievers.hybrid import DEFAULT_FUSION, FUSION_FILE, Fusion, FusionModel, HybridRetriever
 from agentic_retriever.retrievers.metadata import MetadataRetriever
-from agentic_retriever.retrievers.planner import PARTS_KEY, PlannerRetriever
+from agentic_retriever.retrievers.planner import PlannerRetriever
 from agentic_retriever.retrievers.recursive import RecursiveRetriever
-from agentic_retriever.retrievers.registry import REGISTRY, StrategySpec, build_adapter, cards, spec_of
 from agentic_retriever.retrievers.summary import SummaryRetriever
-from agentic_retriever.retrievers.vector import VectorRetriever
+from agentic_retriever.retrievers.vector import AskedRetriever, VectorRetriever
+from agentic_retriever.schema import Strategy, StrategyCard, View
 
 __all__ = [
-    "DEFAULT_FUSION",
-    "FUSION_FILE",
-    "PARTS_KEY",
-    "REGISTRY",
-    "SCORES_KEY",
-    "SPAN_KEY",
-    "AdapterSettings",
-    "ChunkDecouplingRetriever",
-    "Fusion",
-    "FusionModel",
-    "FusionTrainedOn",
-    "HybridRetriever",
-    "MetadataRetriever",
-    "PlannerRetriever",
-    "RecursiveRetriever",
-    "RetrievalRequest",
-    "RetrieverAdapter",
-    "SearchResult",
-    "SideLists",
-    "StrategySpec",
-    "SummaryRetriever",
-    "VectorRetriever",
-    "borda",
-    "build_adapter",
-    "calibrated",
-    "cards",
-    "fetch_nodes",
-    "fuse",
-    "reciprocal_rank",
-    "run_sides",
-    "source_scores",
-    "spec_of",
-    "weighted_sum",
-]
+    "DEFAULT_FUSION", "FUSION_FILE", "REGISTRY", "AdapterSettings", "ChunkDecouplingRetriever", "Fusion", "FusionModel",
+    "HybridRetriever", "MetadataRetriever", "PlannerRetriever", "RecursiveRetriever", "RetrievalRequest",
+    "RetrieverAdapter", "SearchResult", "StrategySpec", "SummaryRetriever", "VectorRetriever", "add_spec",
+    "build_adapter", "cards", "check_served", "remove_spec", "source_scores", "spec_of",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategySpec:
+    """What is known of a strategy without any index."""
+
+    strategy: Strategy
+    description: str
+    needs: tuple[View, ...]
+    cost: float
+    typical_ms: float  # on a small index with a local embedding model
+    build: Callable[[Index, AdapterSettings], RetrieverAdapter]
+    signals: Mapping[str, float] = field(default_factory=dict)
+
+    def card(self, measure: StrategyMeasure | None = None) -> StrategyCard:
+        """Return what stage two knows of the strategy, with quality and latency as measured if they were."""
+        return StrategyCard(
+            strategy=self.strategy,
+            description=self.description,
+            needs=self.needs,
+            cost=self.cost,
+            typical_ms=self.typical_ms if measure is None else measure.p50_ms,
+            quality=None if measure is None else measure.quality,
+            measured=measure is not None,
+            signals=self.signals,
+        )
+
+
+# Retriever, view that it reads beside the chunks, cost, milliseconds, description; in declared order of reliability.
+_SPECS: Final[tuple[tuple[type[RetrieverAdapter], View | None, float, float, str], ...]] = (
+    (VectorRetriever, None, 1.0, 20.0,
+     "Nearest chunks by meaning; for plain questions in natural words."),
+    (HybridRetriever, View.KEYWORD, 1.5, 25.0,
+     "Meaning and exact words together; for codes, names, numbers, quotations and terms of the field."),
+    (RecursiveRetriever, View.HIERARCHY, 2.0, 30.0,
+     "Finds passages, merges them into their sections and follows references; for rules and provisions."),
+    (ChunkDecouplingRetriever, View.HIERARCHY, 2.0, 30.0,
+     "Searches sentences and returns what is around them; for a detail that needs its context."),
+    (PlannerRetriever, View.KEYWORD, 4.0, 80.0,
+     "Splits the question and merges what its parts find; for comparisons and several questions in one."),
+    (MetadataRetriever, None, 1.2, 25.0,
+     "Filters by what the question says of fields; for places, kinds, years, amounts and ranges."),
+    (SummaryRetriever, View.SUMMARY, 1.5, 25.0,
+     "Chooses documents by their summaries, then chunks of these; for overviews and broad subjects."),
+)  # fmt: skip
+
+_registered: Final[dict[Strategy, StrategySpec]] = {
+    build.strategy: StrategySpec(
+        strategy=build.strategy,
+        description=description,
+        needs=(View.CHUNKS,) if view is None else (View.CHUNKS, view),
+        cost=cost,
+        typical_ms=typical_ms,
+        build=build,
+    )
+    for build, view, cost, typical_ms, description in _SPECS
+}
+
+REGISTRY: Final[Mapping[Strategy, StrategySpec]] = MappingProxyType(_registered)
+"""Every strategy that can be built, in declared order of reliability, then those that were added."""
+
+
+def cards(index: Index, *, measured: MeasuredStrategies | None = None) -> tuple[StrategyCard, ...]:
+    """Return a card for each strategy that the index can serve, in declared order."""
+    known = {} if measured is None else measured.strategies
+    # A copy, since another thread may be adding a strategy.
+    registered = tuple(REGISTRY.items())
+    return tuple(spec.card(known.get(one)) for one, spec in registered if index.serves(one, spec.needs))
+
+
+def check_served(strategy: Strategy, index: Index) -> None:
+    """See that an index can serve a strategy."""
+    if index.is_attached and not index.serves(strategy, spec_of(strategy).needs):
+        served = ", ".join(card.strategy.value for card in cards(index)) or "none"
+        raise NoEligibleStrategyError(
+            f"index {index.name!r} cannot serve the strategy {strategy.value!r}; it serves: {served}"
+        )
+
+
+def build_adapter(strategy: Strategy | str, index: Index, settings: AdapterSettings) -> RetrieverAdapter:
+    """Make the retriever of a strategy for an index."""
+    spec = spec_of(strategy)
+    check_served(spec.strategy, index)
+    if index.only_asked:
+        return AskedRetriever(index, settings)
+    return spec.build(index, settings)
+
+
+def spec_of(strategy: Strategy | str) -> StrategySpec:
+    """Return what is known of a strategy."""
+    name = strategy.value if isinstance(strategy, Strategy) else str(strategy)
+    for known, spec in tuple(REGISTRY.items()):
+        if known.value == name:
+            return spec
+    raise UnknownStrategyError(unknown_name("strategy", name, (known.value for known in REGISTRY)))
+
+
+def add_spec(spec: StrategySpec) -> None:
+    """Add a strategy for the whole process, or replace one that was added before."""
+    if spec.strategy in tuple(Strategy):
+        raise ConfigError(f"strategy {spec.strategy.value!r} is one of the package's own; give yours another name")
+    _registered[spec.strategy] = spec
+
+
+def remove_spec(strategy: Strategy | str) -> None:
+    """Take away a strategy that was added."""
+    spec = spec_of(strategy)
+    if spec.strategy in tuple(Strategy):
+        raise UnknownStrategyError(f"strategy {spec.strategy.value!r} is one of the package's own, which stay")
+    del _registered[spec.strategy]

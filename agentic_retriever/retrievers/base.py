@@ -10,9 +10,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import partial
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -22,29 +22,27 @@ from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryT
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, InvalidQueryError
+from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, InvalidQueryError, RetrievalError
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
 from agentic_retriever.indices import Index
 from agentic_retriever.indices.prefilter.index import PlanKind
 from agentic_retriever.llm import ModelClient
-from agentic_retriever.retrievers.fusion import FusionModel
 from agentic_retriever.schema import Degradation, Strategy, check_query, check_top_k
-from agentic_retriever.threads import Guard, Workers
+from agentic_retriever.threads import Workers, guarded
 from agentic_retriever.tracing import no_callbacks, spanned_by_base
 
-# Copies of nodes that share nothing that can change with what they were made from.
-#
-# Texts and numbers are shared; lists, mappings and models are copied to the bottom. Pydantic's own deep copy takes
-# four
-# times as long, and ten times as long as all else of an answer from the cache.
+logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 NodeT = TypeVar("NodeT", bound=BaseNode)
+Scores: TypeAlias = Mapping[str, float | None]  # by node id
 
-Copier: TypeAlias = Callable[[], Any]
+# Copies of nodes that share nothing that can change with what they were made from. Texts and numbers are shared; lists,
+# mappings and models are copied to the bottom. Pydantic's own deep copy takes four times as long, and ten times as long
+# as all else of an answer from the cache.
 
 _UNCHANGING: Final = frozenset({str, int, float, bool, type(None)})
 _PYDANTIC_COPIES: Final = (BaseModel.__copy__, BaseModel.__deepcopy__)
-
 # Where pydantic keeps what a model holds; writing there directly passes by its checks, which cost most of the time.
 _SLOTS: Final = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 _SETTERS: Final = tuple(BaseModel.__dict__[slot].__set__ for slot in _SLOTS)
@@ -53,84 +51,39 @@ _SETTERS: Final = tuple(BaseModel.__dict__[slot].__set__ for slot in _SLOTS)
 def copied_node(node: NodeT) -> NodeT:
     """Copy a node, without the object of an ``IndexNode``."""
     left_out = {name: None for name in ("embedding", "obj") if node.__dict__.get(name) is not None}
+    bare = node.model_copy(update=left_out) if left_out else node
     try:
-        made: NodeT = _model_copier(node, left_out)()
+        made: NodeT = _copied(bare)
     except RecursionError:  # metadata that holds itself, which only a copy that remembers its way can end
-        made = copy.deepcopy(node.model_copy(update=left_out))
+        made = copy.deepcopy(bare)
     if node.embedding is not None:
         made.embedding = list(node.embedding)
     return made
 
 
-class KeptNodes(tuple[NodeWithScore, ...]):  # noqa: SLOT001 - a tuple with an attribute cannot have slots
-    """Nodes that nobody changes any more: what has to be copied of them is found out once."""
-
-    _copiers: list[Copier] | None = None
-
-    @classmethod
-    def of(cls, nodes: Iterable[NodeWithScore]) -> KeptNodes:
-        """Return the nodes as what is kept; from now on nobody may change them."""
-        return nodes if isinstance(nodes, KeptNodes) else cls(nodes)
-
-    def copies(self) -> tuple[NodeWithScore, ...]:
-        """Copy the nodes."""
-        copiers = self._copiers
-        if copiers is None:
-            # Two threads may both get here, with the same result.
-            copiers = self._copiers = [_model_copier(node) for node in self]
-        return tuple([make() for make in copiers])
+def copied_nodes(nodes: Iterable[NodeWithScore]) -> tuple[NodeWithScore, ...]:
+    """Copy nodes with all that they hold."""
+    return tuple([_copied(one) for one in nodes])
 
 
-def _model_copier(model: BaseModel, changed: Mapping[str, Any] | None = None) -> Copier:
-    """Return what copies a model as pydantic would, with some fields changed."""
-    kind = type(model)
-    if (kind.__copy__, kind.__deepcopy__) != _PYDANTIC_COPIES:  # a class that copies in a way of its own
-        return partial(copy.deepcopy, model.model_copy(update=changed) if changed else model)
-    fields = {**model.__dict__, **changed} if changed else model.__dict__
-    fields_set = model.__pydantic_fields_set__
-    changing = _changing(fields.items())
-    extra, private = _copier(model.__pydantic_extra__), _copier(model.__pydantic_private__)
-
-    def make() -> BaseModel:
-        made = kind.__new__(kind)
-        parts = (_copied_parts(fields, changing), fields_set.copy(), extra and extra(), private and private())
-        for write, part in zip(_SETTERS, parts, strict=True):
-            write(made, part)
-        return made
-
-    return make
-
-
-def _copier(value: Any) -> Copier | None:  # noqa: ANN401 - any value that a node holds
-    """Return what copies a value, or ``None`` for one that need not be copied."""
+def _copied(value: Any) -> Any:  # noqa: ANN401 - any value that a node holds
     kind = type(value)
-    if kind in _UNCHANGING or isinstance(value, Enum):
-        return None
     if kind in (dict, list):
-        changing = _changing(value.items() if kind is dict else enumerate(value))
-        return partial(_copied_parts, value, changing) if changing else value.copy
-    return _model_copier(value) if isinstance(value, BaseModel) else partial(copy.deepcopy, value)
-
-
-def _changing(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Copier]]:
-    return [(place, make) for place, value in items if (make := _copier(value)) is not None]
-
-
-def _copied_parts(values: Any, changing: list[tuple[Any, Copier]]) -> Any:  # noqa: ANN401 - a dict or a list
-    made = values.copy()
-    for place, make in changing:
-        made[place] = make()
-    return made
-
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-Scores = Mapping[str, float | None]
-"""Scores by node id."""
-
-DEFAULT_WORKERS: Final = 8
+        made = value.copy()
+        for place, one in value.items() if kind is dict else enumerate(value):
+            if type(one) not in _UNCHANGING:
+                made[place] = _copied(one)
+        return made
+    if kind in _UNCHANGING or isinstance(value, Enum):
+        return value
+    if not isinstance(value, BaseModel) or (kind.__copy__, kind.__deepcopy__) != _PYDANTIC_COPIES:
+        return copy.deepcopy(value)  # also of a class that copies in a way of its own
+    model = object.__new__(kind)
+    extra, private = value.__pydantic_extra__, value.__pydantic_private__
+    parts = (_copied(value.__dict__), value.__pydantic_fields_set__.copy(), extra and _copied(extra), _copied(private))
+    for write, part in zip(_SETTERS, parts, strict=True):
+        write(model, part)
+    return model
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +119,9 @@ class AdapterSettings:
     config: RouterConfig = field(default_factory=RouterConfig)
     top_k: int = 5
     filters: MetadataFilters | None = None
-    workers: Workers = field(default_factory=lambda: Workers(DEFAULT_WORKERS, "retrieval"))
+    workers: Workers = field(default_factory=lambda: Workers(8, "retrieval"))
     model: ModelClient | None = None
-    weights: FusionModel | None = None  # of hybrid, in place of those installed beside the index
+    dense_weight: Callable[[float | None], float] | None = None  # of hybrid, in place of the model beside the index
     timer: Callable[[], float] = time.monotonic  # seconds that only grow
 
 
@@ -231,21 +184,17 @@ class RetrieverAdapter(BaseRetriever):
         return keep_promises(self._search(request, deadline), request)
 
     async def asearch(self, request: RetrievalRequest) -> SearchResult:
-        """Search in a worker thread; the event loop stays free. As :meth:`search` otherwise."""
+        """The asynchronous twin of :meth:`search`, in a worker thread."""
         return await self._settings.workers.run(self.search, request)
 
     @spanned_by_base
     def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """Return the nodes for a question, as every LlamaIndex retriever does.
-
-        Raises:
-            InvalidQueryError: If the question cannot be used; otherwise as :meth:`search`.
-        """
+        """Return the nodes for a question, as every LlamaIndex retriever does; errors are those of :meth:`search`."""
         return super().retrieve(checked_bundle(str_or_query_bundle))
 
     @spanned_by_base
     async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """Return the nodes for a question without blocking the event loop; otherwise as :meth:`retrieve`."""
+        """The asynchronous twin of :meth:`retrieve`."""
         return await super().aretrieve(checked_bundle(str_or_query_bundle))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -294,33 +243,35 @@ def check_request(request: RetrievalRequest) -> None:
 
 # What the contract of a retriever promises of every result, kept in one place for all strategies.
 
+# Metadata key of a result under which the score of each source stands, such as {"dense": 0.8, "bm25": 3.1}. A field of
+# that name in the stored node is hidden by it, in results only.
 SCORES_KEY: Final = "retrieval"
-"""Metadata key of a result under which the score of each source stands, such as ``{"dense": 0.8, "bm25": 3.1}``.
-
-A field of that name in the stored node is hidden by it, in results only.
-"""
 
 
 def keep_promises(found: SearchResult, request: RetrievalRequest) -> SearchResult:
     """Order what was found, leave out what must not be in a result, and copy the rest, whatever the strategy did."""
-    allowed = predicate(request.filters)
     unique: dict[str, NodeWithScore] = {}
     for one in found.nodes:
         known = unique.get(one.node.node_id)
         if known is None or finite_or_least(one.score) > finite_or_least(known.score):
             unique[one.node.node_id] = one
-    kept = list(unique.values())
-    if not is_empty(request.filters):
-        kept = [one for one in kept if allowed(node_fields(one.node))]
-    finite = [score for score in (finite_or_least(one.score) for one in kept) if score > -math.inf]
+    kept = satisfying(unique.values(), request.filters)
+    finite = finite_scores(kept)
     # Just below the lowest real score, so that the order by score stays true.
     unscored = math.nextafter(min(finite), -math.inf) if finite else 0.0
     scored = [(max(finite_or_least(one.score), unscored), one.node) for one in kept]
     scored.sort(key=lambda pair: (-pair[0], pair[1].node_id))
-    nodes = [
-        NodeWithScore(node=_with_sources(node, found.sources), score=score) for score, node in scored[: request.top_k]
-    ]
+    best = scored[: request.top_k]
+    nodes = [NodeWithScore(node=_with_sources(node, found.sources), score=score) for score, node in best]
     return SearchResult(nodes, found.degraded, found.understood)
+
+
+def satisfying(nodes: Iterable[NodeWithScore], filters: MetadataFilters | None) -> list[NodeWithScore]:
+    """Return the nodes that satisfy the filters."""
+    if is_empty(filters):
+        return list(nodes)
+    allowed = predicate(filters)
+    return [one for one in nodes if allowed(node_fields(one.node))]
 
 
 def finite_or_least(score: float | None) -> float:
@@ -328,16 +279,21 @@ def finite_or_least(score: float | None) -> float:
     return float(score) if score is not None and math.isfinite(score) else -math.inf
 
 
+def finite_scores(nodes: Iterable[NodeWithScore]) -> list[float]:
+    """Return the scores that are numbers."""
+    return [score for score in (finite_or_least(one.score) for one in nodes) if score > -math.inf]
+
+
 def _with_sources(node: BaseNode, sources: Mapping[str, Scores]) -> BaseNode:
     """Copy a node and note what each source gave it."""
-    copy = copied_node(node)
+    made = copied_node(node)
     given = {name: finite_or_least(scores.get(node.node_id)) for name, scores in sources.items()}
-    copy.metadata[SCORES_KEY] = {name: score for name, score in given.items() if score > -math.inf}
+    made.metadata[SCORES_KEY] = {name: score for name, score in given.items() if score > -math.inf}
     # A model should neither read the scores in its prompt nor embed them.
-    for excluded in (copy.excluded_llm_metadata_keys, copy.excluded_embed_metadata_keys):
+    for excluded in (made.excluded_llm_metadata_keys, made.excluded_embed_metadata_keys):
         if SCORES_KEY not in excluded:
             excluded.append(SCORES_KEY)
-    return copy
+    return made
 
 
 def source_scores(node: BaseNode) -> Mapping[str, float]:
@@ -363,15 +319,9 @@ def with_hidden_metadata(node: BaseNode, **metadata: object) -> BaseNode:
 # Calls into stores and views, and running several sides of one search next to each other.
 
 
-def store_guard(what: str) -> Guard:
-    """Stand around a call into a store or view; what it raises comes out as an error of this package."""
-    return Guard(what, advice="see the cause, and check that the store is up and intact")
-
-
 def run_guarded(what: str, call: Callable[[], T]) -> T:
-    """Call into a store or view within :func:`store_guard`."""
-    with store_guard(what):
-        return call()
+    """Call into a store or view; what it raises comes out as an error of this package."""
+    return guarded(what, call, advice="see the cause, and check that the store is up and intact")
 
 
 def run_sides(
@@ -382,45 +332,59 @@ def run_sides(
     A side that no worker has begun by the time it is needed is taken back and run here. So it is safe to call this from
     a thread of the same pool, and a pool that is full of slow calls only makes the search sequential.
     """
-    futures = {name: _submitted(workers, name, call) if i else None for i, (name, call) in enumerate(sides.items())}
+    futures: dict[str, Future[T]] = {}
+    for name in [*sides][1:]:
+        with suppress(AgenticRetrieverError):  # the pool is closed or full; the calling thread can do it
+            futures[name] = workers.submit(run_guarded, name, sides[name])
     results: dict[str, T] = {}
     errors: dict[str, AgenticRetrieverError] = {}
-    for name, future in futures.items():
+    for name, call in sides.items():
         try:
-            if future is None or future.cancel():
-                with store_guard(name):
-                    results[name] = sides[name]()
+            if name not in futures or futures[name].cancel():
+                results[name] = run_guarded(name, call)
             else:
-                results[name] = _awaited(name, future, timeout_s())
+                results[name] = futures[name].result(timeout=max(0.0, timeout_s()))
         except AgenticRetrieverError as err:  # noqa: PERF203 - each side fails by itself
             errors[name] = err
+        except FutureTimeoutError as err:
+            errors[name] = DeadlineExceededError(f"{name} did not end in time; allow more time")
+            errors[name].__cause__ = err
     return results, errors
 
 
-def _submitted(workers: Workers, name: str, call: Callable[[], T]) -> Future[T] | None:
+def merge_sides(
+    what: str,
+    sides: dict[str, T],
+    errors: dict[str, AgenticRetrieverError],
+    merge: Callable[[Mapping[str, T]], SearchResult],
+    *,
+    reread: str,
+    lost: Mapping[str, tuple[str, str]],  # the step and the fallback, by side
+) -> SearchResult:
+    """Merge two sides of a search; ``reread`` is the one whose hits are only now read from the store, and may fail."""
     try:
-        return workers.submit(run_guarded, name, call)
-    except AgenticRetrieverError:  # the pool is closed or full; the calling thread can do it
-        return None
-
-
-def _awaited(name: str, future: Future[T], timeout_s: float) -> T:
-    try:
-        return future.result(timeout=max(0.0, timeout_s))
-    except FutureTimeoutError as err:
-        raise DeadlineExceededError(f"{name} did not end in time; allow more time") from err
+        result = merge(sides)
+    except AgenticRetrieverError as err:
+        errors[reread] = err
+        sides.pop(reread, None)
+        result = merge(sides)
+    if not sides:
+        causes = "; ".join(f"{side}: {err}" for side, err in errors.items())
+        first = next(err for side, err in errors.items() if side != reread)
+        raise RetrievalError(f"both sides of {what} failed: {causes}", errors) from first
+    told = [Degradation(step=lost[side][0], reason=str(err), fallback=lost[side][1]) for side, err in errors.items()]
+    return replace(result, degraded=tuple(told))
 
 
 # Reading nodes.
 
 
-def fetch_nodes(index: Index, node_ids: Iterable[str], filters: MetadataFilters | None = None) -> dict[str, BaseNode]:
+def fetch_nodes(index: Index, node_ids: Iterable[str]) -> dict[str, BaseNode]:
     """Read nodes by id; ids that the store does not have are left out."""
     wanted = list(node_ids)
     if not wanted:
         return {}  # a store given no ids returns everything
-    store = index.vector_store
-    nodes = run_guarded(f"the store of index {index.name}", lambda: store.get_nodes(node_ids=wanted, filters=filters))
+    nodes = run_guarded(f"the store of index {index.name}", lambda: index.vector_store.get_nodes(node_ids=wanted))
     return {node.node_id: node for node in nodes}
 
 
@@ -433,14 +397,13 @@ def take_nodes(
     filters: MetadataFilters | None = None,
 ) -> list[NodeWithScore]:
     """Take the first nodes of a ranking that satisfy the filters, and read no others."""
-    allowed = predicate(filters)
     taken: list[NodeWithScore] = []
     for start in range(0, len(ranking), top_k):
         batch = ranking[start : start + top_k]
         read = fetch_nodes(index, [node_id for node_id, _score in batch if node_id not in nodes])
         pairs = [(nodes.get(node_id) or read.get(node_id), score) for node_id, score in batch]
-        found = [NodeWithScore(node=node, score=score) for node, score in pairs if node is not None]
-        taken += found if is_empty(filters) else [one for one in found if allowed(node_fields(one.node))]
+        found = (NodeWithScore(node=node, score=score) for node, score in pairs if node is not None)
+        taken += satisfying(found, filters)
         if len(taken) >= top_k:
             break
     return taken[:top_k]

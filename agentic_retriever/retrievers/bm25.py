@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,8 +37,7 @@ from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.tracing import no_callbacks, spanned_by_base
 
-_KIND: Final = "bm25_retriever"
-_FORMAT: Final = 1
+_HEADER: Final = {"kind": "bm25_retriever", "format": 1}
 _NODES: Final = "nodes.json"
 _WORDS: Final = "keyword"
 _VERSION: Final = 1
@@ -90,10 +89,8 @@ class BM25Retriever(LlamaBM25Retriever):
         **unsupported: object,
     ) -> None:
         if unsupported:
-            raise ConfigError(
-                f"BM25Retriever takes no {', '.join(unsupported)}: words are cut by the language of the nodes, in "
-                "every script; set language to fix it"
-            )
+            how = "words are cut by the language of the nodes, in every script; set language to fix it"
+            raise ConfigError(f"BM25Retriever takes no {', '.join(unsupported)}: {how}")
         if (nodes is None) == (index is None):
             raise ConfigError("BM25Retriever needs nodes or an index of a router, one of them")
         BaseRetriever.__init__(self, callback_manager=callback_manager or no_callbacks(), verbose=verbose)
@@ -106,10 +103,8 @@ class BM25Retriever(LlamaBM25Retriever):
             raise IndexingError("a node id comes twice among the nodes; node ids must be unique")
         self._words = words if words is not None else self._build_words(language)
         satisfies = predicate(filters)
-        self._allowed: frozenset[str] | None = None
-        if not is_empty(filters):
-            found = (node_id for node_id, node in self._nodes.items() if satisfies(node_fields(node)))
-            self._allowed = frozenset(found)
+        found = (node_id for node_id, node in self._nodes.items() if satisfies(node_fields(node)))
+        self._allowed = None if is_empty(filters) else frozenset(found)
 
     @classmethod
     def from_defaults(  # type: ignore[override]  # how words are cut is no option here
@@ -127,9 +122,6 @@ class BM25Retriever(LlamaBM25Retriever):
             docstore: Where the nodes are.
             options: Those of the class.
 
-        Returns:
-            The retriever.
-
         Raises:
             ConfigError: Unless exactly one of the three is given; otherwise as the class.
             IndexingError: If the nodes of the index cannot be listed.
@@ -138,13 +130,13 @@ class BM25Retriever(LlamaBM25Retriever):
             raise ConfigError("pass exactly one of index, nodes and docstore")
         if isinstance(index, Index):
             return cls(index=index, **options)
+        if docstore is not None:
+            nodes = list(docstore.docs.values())
         if index is not None:
             source = recognise("given", index).source
             if source is None:
                 raise IndexingError(f"the nodes of this {type(index).__name__} cannot be listed; pass nodes=...")
             nodes = list(source.nodes())
-        if docstore is not None:
-            nodes = list(docstore.docs.values())
         return cls(nodes, **options)
 
     @spanned_by_base
@@ -159,7 +151,7 @@ class BM25Retriever(LlamaBM25Retriever):
 
     @spanned_by_base
     async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """Return the nodes for a question without blocking the event loop; otherwise as :meth:`retrieve`."""
+        """The asynchronous twin of :meth:`retrieve`."""
         return await BaseRetriever.aretrieve(self, checked_bundle(str_or_query_bundle))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -181,17 +173,13 @@ class BM25Retriever(LlamaBM25Retriever):
         return SearchResult(found, sources={BM25: dict(ranking)})
 
     def _build_words(self, language: str | None) -> KeywordIndex:
-        tokenizer = Tokenizer(language or _language(self._nodes.values()))
-        items = ((node_id, embedded_text(node)) for node_id, node in self._nodes.items())
-        return KeywordIndex.build(items, tokenizer=tokenizer, version=_VERSION)
+        texts = {node_id: embedded_text(node) for node_id, node in self._nodes.items()}
+        profiled = (ProfiledNode(node_id, texts[node_id], node.metadata) for node_id, node in self._nodes.items())
+        tokenizer = Tokenizer(language or dominant_language(profiled))
+        return KeywordIndex.build(texts.items(), tokenizer=tokenizer, version=_VERSION)
 
     def persist(self, path: str, encoding: str = "utf-8", **kwargs: Any) -> None:  # noqa: ARG002, ANN401 - LlamaIndex's
-        """Save nodes, words and settings into a folder, in place of all that was there.
-
-        Args:
-            path: The folder.
-            encoding: Not used; files are UTF-8.
-            kwargs: Not used.
+        """Save nodes, words and settings into the folder ``path``, in place of all that was there.
 
         Raises:
             ConfigError: If it searches an index of a router, which keeps its own files.
@@ -200,8 +188,7 @@ class BM25Retriever(LlamaBM25Retriever):
         if self._index is not None:
             raise ConfigError(f"index {self._index.name!r} keeps its own files; open it by its name instead")
         header = {
-            "kind": _KIND,
-            "format": _FORMAT,
+            **_HEADER,
             "language": self._words.tokenizer.language,
             "similarity_top_k": self.similarity_top_k,
             "filters": None if self._filters is None else self._filters.model_dump(mode="json"),
@@ -217,15 +204,7 @@ class BM25Retriever(LlamaBM25Retriever):
         encoding: str = "utf-8",  # noqa: ARG003 - LlamaIndex's signature
         **kwargs: Any,  # noqa: ANN401 - options of the class
     ) -> BM25Retriever:
-        """Load what :meth:`persist` saved; it finds what it found before.
-
-        Args:
-            path: The folder.
-            encoding: Not used; files are UTF-8.
-            kwargs: Options of the class, in place of those that were saved.
-
-        Returns:
-            The retriever.
+        """Load what :meth:`persist` saved in the folder ``path``; ``kwargs`` are in place of saved options.
 
         Raises:
             StoreError: If the folder is not there or holds something else.
@@ -233,7 +212,7 @@ class BM25Retriever(LlamaBM25Retriever):
         """
         folder = Path(path)
         header = read_header(folder)
-        if header is None or (header.get("kind"), header.get("format")) != (_KIND, _FORMAT):
+        if header is None or any(header.get(name) != value for name, value in _HEADER.items()):
             raise StoreError(f"{folder} holds no retriever that this version saved; save one with persist()")
         try:
             nodes = [json_to_doc(row) for row in json.loads(read_files(folder, [_NODES])[_NODES])]
@@ -243,7 +222,3 @@ class BM25Retriever(LlamaBM25Retriever):
         words = KeywordIndex.load(folder / _WORDS, tokenizer=Tokenizer(header["language"]), version=_VERSION)
         saved = {name: header[name] for name in ("language", "similarity_top_k")}
         return cls(nodes, **{**saved, "filters": filters, "words": words, **kwargs})
-
-
-def _language(nodes: Iterable[BaseNode]) -> str:
-    return dominant_language(ProfiledNode(node.node_id, embedded_text(node), node.metadata) for node in nodes)

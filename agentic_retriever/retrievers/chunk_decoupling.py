@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from llama_index.core.schema import BaseNode, NodeWithScore
 
-from agentic_retriever.errors import AgenticRetrieverError, RetrievalError
 from agentic_retriever.indices.derived import LeafHit
 from agentic_retriever.retrievers.base import (
     RetrievalRequest,
     RetrieverAdapter,
-    Scores,
     SearchResult,
+    merge_sides,
     run_sides,
+    scores_of,
     take_nodes,
     with_hidden_metadata,
 )
-from agentic_retriever.retrievers.fusion import ranked
+from agentic_retriever.retrievers.hybrid import ranked
 from agentic_retriever.retrievers.vector import leaves_for_chunks, nearest, open_leaves, with_vector
-from agentic_retriever.schema import Degradation, Strategy
+from agentic_retriever.schema import Strategy
 
+# The two sides, and their cosines in the per-source scores.
 LEAF: Final = "leaf"
 CHUNK: Final = "chunk"
-"""Names of the two sides, and of their cosines in the per-source scores."""
 
+# Metadata key of a result under which the place of its best leaf stands, as {"start": 10, "end": 90} in the node's own
+# text; add the node's start_char_idx for the place in the source. A field of that name in the stored node is hidden by
+# it, in results only.
 SPAN_KEY: Final = "retrieval_leaf"
-"""Metadata key of a result under which the place of its best leaf stands, as ``{"start": 10, "end": 90}`` in the node's
-own text; add the node's ``start_char_idx`` for the place in the source. A field of that name in the stored node is
-hidden by it, in results only."""
 
 FINE_FACTOR: Final = 2
-
-_FALLBACKS: Final = {LEAF: "chunks alone", CHUNK: "leaves alone"}
+_LOST: Final = {
+    LEAF: ("chunk_decoupling.leaf", "chunks alone"),
+    CHUNK: ("chunk_decoupling.chunk", "leaves alone"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +67,17 @@ class ChunkDecouplingRetriever(RetrieverAdapter):
             CHUNK: lambda: self._coarse(request, left()),
         }
         sides, errors = run_sides(self._settings.workers, calls, timeout_s=left)
-        try:
-            result = self._merged(sides, request)
-        except AgenticRetrieverError as err:
-            errors[LEAF] = err  # only the chunks of leaves are read after the fact
-            sides.pop(LEAF, None)
-            result = self._merged(sides, request)
-        if not sides:
-            causes = "; ".join(f"{side}: {err}" for side, err in errors.items())
-            raise RetrievalError(f"both sides of chunk_decoupling failed: {causes}", errors) from errors.get(CHUNK)
-        lost = (
-            Degradation(step=f"chunk_decoupling.{side}", reason=str(err), fallback=_FALLBACKS[side])
-            for side, err in errors.items()
-        )
-        return replace(result, degraded=tuple(lost))
+        merge = partial(self._merged, request=request)
+        return merge_sides("chunk_decoupling", sides, errors, merge, reread=LEAF, lost=_LOST)
 
     def _fine(self, request: RetrievalRequest, left_s: float) -> _Side:
-        view = open_leaves(self._index, left_s)
-        best: dict[str, LeafHit] = {}
-        for hit in leaves_for_chunks(view, request, depth=FINE_FACTOR * request.top_k):  # best first
-            best.setdefault(hit.chunk_id, hit)
+        hits = leaves_for_chunks(open_leaves(self._index, left_s), request, depth=FINE_FACTOR * request.top_k)
+        best = {hit.chunk_id: hit for hit in reversed(hits)}  # the first of each chunk is its best
         return _Side({chunk_id: hit.score for chunk_id, hit in best.items()}, leaves=best)
 
     def _coarse(self, request: RetrievalRequest, left_s: float) -> _Side:
         found = nearest(self._index, request, FINE_FACTOR * request.top_k, left_s)
-        scores = {one.node.node_id: one.score for one in found if one.score is not None}
+        scores = {node_id: score for node_id, score in scores_of(found).items() if score is not None}
         return _Side(scores, nodes={one.node.node_id: one.node for one in found})
 
     def _merged(self, sides: Mapping[str, _Side], request: RetrievalRequest) -> SearchResult:
@@ -98,8 +86,7 @@ class ChunkDecouplingRetriever(RetrieverAdapter):
         leaves = sides[LEAF].leaves if LEAF in sides else {}
         taken = take_nodes(self._index, ranked(list(means.items())), nodes, request.top_k, filters=request.filters)
         marked = [NodeWithScore(node=_with_span(one.node, leaves), score=one.score) for one in taken]
-        sources: dict[str, Scores] = {name: side.scores for name, side in sides.items()}
-        return SearchResult(marked, sources=sources)
+        return SearchResult(marked, sources={name: side.scores for name, side in sides.items()})
 
 
 def _means(sides: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -1,41 +1,38 @@
-"""Strategy ``hybrid``: dense and BM25 search side by side, fused."""
+"""Strategy ``hybrid``: dense and BM25 search side by side, fused; and the merging of ranked lists itself.
+
+Within a list the order is by falling score, then by id, whatever order it came in; an id that comes twice counts with
+its best score; a score that is ``None``, NaN or infinite ranks behind all others. The fused list is new, by falling
+score, then by id, and does not depend on the order of the sources. Every id of every list is in it.
+"""
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import Enum
+from functools import lru_cache, partial
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import BaseNode, NodeWithScore
-from llama_index.core.vector_stores.types import FilterCondition, MetadataFilters
 
-from agentic_retriever.errors import AgenticRetrieverError, RetrievalError, StoreDamagedError
+from agentic_retriever import json_files
+from agentic_retriever.errors import AgenticRetrieverError, ConfigError, StoreDamagedError
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.indices import Index
 from agentic_retriever.retrievers.base import (
-    AdapterSettings,
     RetrievalRequest,
     RetrieverAdapter,
     SearchResult,
     fetch_nodes,
+    merge_sides,
     run_guarded,
     run_sides,
     scores_of,
     take_nodes,
-)
-from agentic_retriever.retrievers.fusion import (
-    DEFAULT_FUSION,
-    FUSION_FILE,
-    RRF_K,
-    CosineBackground,
-    Fusion,
-    FusionModel,
-    InstalledFusion,
-    dense_excess,
-    fuse,
-    ranked,
 )
 from agentic_retriever.retrievers.vector import DENSE, nearest, with_vector
 from agentic_retriever.schema import Degradation, Strategy
@@ -45,29 +42,256 @@ if TYPE_CHECKING:
     from agentic_retriever.stores.server import ServerWords  # its package takes a second to load
 
 T = TypeVar("T")
+Entry: TypeAlias = tuple[str, float | None]
+Ranking: TypeAlias = Sequence[Entry]
+Left: TypeAlias = Callable[[], float]  # gives the seconds that are left
 
-Left: TypeAlias = Callable[[], float]
-"""Gives the seconds that are left."""
+RRF_K: Final = 60
+
+
+class Fusion(str, Enum):
+    """The ways to merge, by the names that the settings use.
+
+    ``WEIGHTED`` adds up the weighted scores, each brought to [0, 1] within its source (CombSUM: Fox and Shaw 1994): the
+    best of a source becomes 1, the worst 0; where all are the same, all become 1. An id that a source does not have
+    gets 0 from it.
+
+    ``CALIBRATED`` does so from the floor of each source where it is known. A list that was cut at some depth ends where
+    it was cut, and what lies below gets 0. A list that holds all that its source has found ends above what it has not
+    found, and the score of that is its floor: 0 for BM25. So the last of a few hits by words is worth more than no hit
+    (the theoretical minimum of S. Bruch, S. Gai and A. Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval",
+    TOIS 42, 2023, but only where the list is whole).
+
+    ``RRF`` adds up ``weight / (60 + rank)``, ranks from 1 (Cormack, Clarke and Buettcher 2009, "Reciprocal Rank
+    Fusion").
+
+    ``BORDA`` lets each source vote: of ``n`` ids in all, its first gets ``n`` points, its second ``n - 1``, and so on;
+    the points left over are shared equally by the ids that it does not have (Aslam and Montague 2001, "Models for
+    Metasearch"). Points are divided by ``n``, so that scores stay in [0, 1] when the weights sum to 1.
+    """
+
+    CALIBRATED = "calibrated"
+    WEIGHTED = "weighted"
+    RRF = "rrf"
+    BORDA = "borda"
+
+
+def fuse(
+    method: Fusion,
+    lists: Mapping[str, Ranking],
+    weights: Mapping[str, float],
+    *,
+    floors: Mapping[str, float] | None = None,
+) -> list[tuple[str, float]]:
+    """Merge the ranked lists of several sources into one."""
+    for source in lists:
+        weight = weights.get(source)
+        if weight is None or not math.isfinite(weight) or weight < 0:
+            raise ConfigError(f"fusion needs a weight of 0 or more for the source {source!r}, got {weight!r}")
+    known = floors if floors is not None and method is Fusion.CALIBRATED else {}
+    in_order = {source: ranked(entries) for source, entries in lists.items()}
+    ids = {node_id for entries in in_order.values() for node_id, _score in entries}
+    parts = [
+        (weights[source], *_points(method, entries, len(ids), known.get(source)))
+        for source, entries in in_order.items()
+    ]
+    # fsum gives the same sum in any order of the sources.
+    totals = [(i, math.fsum(weight * got.get(i, absent) for weight, got, absent in parts)) for i in ids]
+    return sorted(totals, key=lambda entry: (-entry[1], entry[0]))
+
+
+def _points(method: Fusion, entries: list[Entry], count: int, floor: float | None) -> tuple[dict[str, float], float]:
+    """Return what a source gives to its ids, and to each of the others of ``count`` in all."""
+    if method is Fusion.RRF:
+        return {node_id: 1 / (RRF_K + rank) for rank, (node_id, _score) in enumerate(entries, start=1)}, 0.0
+    if method is Fusion.BORDA:
+        left_over = (count - len(entries) + 1) / (2 * count) if entries else 0.0
+        return {node_id: (count - i) / count for i, (node_id, _score) in enumerate(entries)}, left_over
+    return _to_unit(entries, floor), 0.0
+
+
+def ranked(entries: Ranking) -> list[Entry]:
+    """Return a list in order, without repetitions; a score that is no finite number becomes ``None`` and goes last."""
+    best: dict[str, float | None] = {}
+    for node_id, score in entries:
+        value = float(score) if score is not None and math.isfinite(score) else None
+        known = best.get(node_id)
+        best[node_id] = value if known is None else max(known, known if value is None else value)
+    return sorted(best.items(), key=lambda entry: (entry[1] is None, -(entry[1] or 0.0), entry[0]))
+
+
+def _to_unit(entries: list[Entry], floor: float | None = None) -> dict[str, float]:
+    finite = [(node_id, score) for node_id, score in entries if score is not None]
+    if not finite:
+        return {}
+    high, low = finite[0][1], finite[-1][1]
+    if floor is not None and math.isfinite(floor):
+        low = min(low, floor)
+    if len(finite) < len(entries):
+        # One step lower, so that the worst of those with a score stays ahead of those without, which get 0.
+        low = max(math.nextafter(low, -math.inf), -sys.float_info.max)
+    if high == low:
+        return dict.fromkeys((node_id for node_id, _score in finite), 1.0)
+    # Halved, the difference of very large numbers of opposite sign does not overflow.
+    scale = 1.0 if math.isfinite(high - low) else 0.5
+    span = high * scale - low * scale
+    return {node_id: (score * scale - low * scale) / span for node_id, score in finite}
+
+
+def unit_scores(entries: Ranking) -> dict[str, float]:
+    """Bring scores to [0, 1], best first: all 1 where they are the same; what has no score gets 0."""
+    in_order = ranked(entries)
+    units = _to_unit([entry for entry in in_order if entry[1] is not None])
+    return {node_id: units.get(node_id, 0.0) for node_id, _score in in_order}
+
+
+# How much hybrid search trusts its dense side: evenly, by question, or as fitted on judged questions of an index.
+#
+# A question's best cosine is compared with the cosines between unrelated nodes of the index, and with what the best of
+# that many nodes would reach by chance. Far above, the dense side has found something, and gets more weight; below, the
+# words get more. The constants of the default were chosen on public collections, each judged by constants chosen on the
+# others; docs/training.md has the table.
+
+FUSION_FILE: Final = "fusion.json"
+FUSION_FORMAT: Final = 1
+MIN_NODES: Final = 30  # below so many the spread of cosines says too little
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionTrainedOn:
+    """What a fusion model was fitted on."""
+
+    dataset: str
+    index: str
+    index_version: int
+    rows: int
+    date: str  # ISO 8601
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name in ("index_version", "rows"):
+                is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+                json_files.require(is_count, f"trained_on.{one.name}", "a whole number from 0", value)
+            else:
+                json_files.require(isinstance(value, str), f"trained_on.{one.name}", "text", value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionModel:
+    """The weight of the dense side, by question.
+
+    The weight is ``alpha`` where the excess of the best cosine (see :func:`dense_excess`) is ``pivot``, or not known.
+    It rises by ``slope`` with each standard deviation of excess, moves at most ``reach`` away from ``alpha``, and stays
+    in [0, 1]. With a slope of 0 it is the same for every question; ``alpha`` 0 is BM25 alone, 1 dense search alone.
+    """
+
+    alpha: float = 0.5  # in [0, 1]
+    slope: float = 0.1
+    pivot: float = 0.4
+    reach: float = 0.2  # in [0, 1]
+    trained_on: FusionTrainedOn | None = None  # none for the default
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "reach"):
+            value = getattr(self, name)
+            json_files.require(json_files.is_finite(value) and 0 <= value <= 1, name, "a number from 0 to 1", value)
+        json_files.require(json_files.is_finite(self.slope) and self.slope >= 0, "slope", "a number from 0", self.slope)
+        json_files.require(json_files.is_finite(self.pivot), "pivot", "a finite number", self.pivot)
+
+    def weight(self, excess: float | None) -> float:
+        """Return the weight of the dense side, in [0, 1]; that of BM25 is the rest."""
+        if excess is None or not math.isfinite(excess):
+            return self.alpha
+        moved = max(-self.reach, min(self.reach, self.slope * (excess - self.pivot)))
+        return max(0.0, min(1.0, self.alpha + moved))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {"format": FUSION_FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: object) -> FusionModel:
+        """Read what ``to_dict`` returned."""
+        table = json_files.table_of(data, "the model", ("format", *cls.__dataclass_fields__))
+        json_files.check_format(table, FUSION_FORMAT)
+        trained = table["trained_on"]
+        if isinstance(trained, dict):  # without what is of the time when weights were also fitted without judgments
+            trained = {name: value for name, value in trained.items() if name != "pseudo"}
+        if trained is not None:
+            trained = FusionTrainedOn(
+                **json_files.table_of(trained, "trained_on", FusionTrainedOn.__dataclass_fields__)
+            )
+        return cls(**{name: table[name] for name in ("alpha", "slope", "pivot", "reach")}, trained_on=trained)
+
+    def save(self, path: Path) -> None:
+        """Write the model as JSON in one step."""
+        json_files.write_atomically(path, json_files.model_bytes(self.to_dict()))
+
+    @classmethod
+    def load(cls, path: Path) -> FusionModel | None:
+        """Read a model; ``None`` when there is no such file."""
+        return json_files.load_model(path, cls.from_dict, advice="remove it or train the index again")
+
+
+# Without judged questions: both sides alike, moved by at most 0.2 by what the dense side has found.
+DEFAULT_FUSION: Final = FusionModel()
+
+
+def installed_fusion(path: Path) -> FusionModel:
+    """Return the model beside an index, read again when the file has changed, or the default when there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return DEFAULT_FUSION
+    return _read_fusion(path, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(256)
+def _read_fusion(path: Path, _mtime_ns: int, _size: int) -> FusionModel:
+    return FusionModel.load(path) or DEFAULT_FUSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CosineBackground:
+    """What cosines are worth on an index."""
+
+    mean: float
+    std: float
+    nodes: int
+
+
+def dense_excess(best: float | None, background: CosineBackground | None) -> float | None:
+    """Tell how far the best cosine of a search stands above what the best of unrelated nodes reaches by chance.
+
+    That is the median of the largest of ``n`` standard normal numbers, so that a large index, in which something is
+    always near, does not count as one that knows the answer.
+    """
+    if best is None or background is None or background.nodes < MIN_NODES or not background.std > 0:
+        return None
+    by_chance = NormalDist().inv_cdf(2 ** (-1 / background.nodes))
+    excess = (best - background.mean) / background.std - by_chance
+    return excess if math.isfinite(excess) else None
+
+
+# The strategy.
 
 BM25: Final = "bm25"
-FUSED: Final = "fused"
-"""Names in the per-source scores, beside ``dense``; ``fused`` is there only where two lists were merged."""
+FUSED: Final = "fused"  # in the per-source scores only where two lists were merged
 
-DEPTH_FACTOR: Final = 4
-MIN_DEPTH: Final = 50
-MAX_DEPTH: Final = 1_000
-CALIBRATED_DEPTH: Final = 100
-"""How deep each side is searched for calibrated fusion, so that scores are the same for every ``top_k`` up to it."""
+CALIBRATED_DEPTH: Final = 100  # searched on each side, so that scores are the same for every top_k up to it
 
-_STEPS: Final = {DENSE: "hybrid.dense", BM25: "hybrid.keyword"}
-_FALLBACKS: Final = {DENSE: "BM25 search alone", BM25: "dense search alone"}
+_LOST: Final = {
+    DENSE: ("hybrid.dense", "BM25 search alone"),
+    BM25: ("hybrid.keyword", "dense search alone"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
     """What one side found: ids and scores, best first, and those nodes that it has read."""
 
-    ranking: Sequence[tuple[str, float | None]]
+    ranking: Ranking
     nodes: Mapping[str, BaseNode] = field(default_factory=dict)
     background: CosineBackground | None = None
     degraded: tuple[Degradation, ...] = ()
@@ -80,9 +304,9 @@ class _Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideLists:
-    """What calibrated fusion merges."""
+    """What is merged."""
 
-    lists: Mapping[str, Sequence[tuple[str, float | None]]]
+    lists: Mapping[str, Ranking]
     floors: Mapping[str, float]
     excess: float | None
 
@@ -95,10 +319,9 @@ class SideLists:
         background = next((side.background for side in sides.values() if side.background is not None), None)
         return cls(lists=lists, floors=floors, excess=dense_excess(dense[0][1] if dense else None, background))
 
-    def merged(self, model: FusionModel) -> list[tuple[str, float]]:
-        """Merge the sides as a model weighs them; scores in [0, 1], best first."""
-        weight = model.weight(self.excess)
-        return fuse(Fusion.CALIBRATED, self.lists, {DENSE: weight, BM25: 1 - weight}, floors=self.floors)
+    def merged(self, dense_weight: float, method: Fusion = Fusion.CALIBRATED) -> list[tuple[str, float]]:
+        """Merge the sides, best first; calibrated and weighted scores are in [0, 1]."""
+        return fuse(method, self.lists, {DENSE: dense_weight, BM25: 1 - dense_weight}, floors=self.floors)
 
 
 class HybridRetriever(RetrieverAdapter):
@@ -114,12 +337,9 @@ class HybridRetriever(RetrieverAdapter):
     strategy = Strategy.HYBRID
     keeps_deadlines = True
 
-    def __init__(
-        self, index: Index, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
-    ) -> None:
-        super().__init__(index, settings, callback_manager=callback_manager)
-        self._fusion = Fusion(settings.config.fusion)
-        self._installed = InstalledFusion(None if index.folder is None else index.folder / FUSION_FILE)
+    @property
+    def _fusion(self) -> Fusion:
+        return Fusion(self._settings.config.fusion)
 
     def search_sides(self, request: RetrievalRequest) -> SideLists:
         """Search both sides as for calibrated fusion, and do not merge them; for fitting the weights."""
@@ -135,26 +355,17 @@ class HybridRetriever(RetrieverAdapter):
         is_calibrated = self._fusion is Fusion.CALIBRATED
         depth = max(CALIBRATED_DEPTH, request.top_k) if is_calibrated else search_depth(request.top_k)
         if self._fusion is Fusion.RRF:
-            hits = self._fused_hits(request, depth, left)
+            fused = partial(_ask_fused, request, depth, self._settings.config.hybrid_alpha)
+            hits = self._ask_server(request, left, fused)
             if hits is not None:
                 found = [NodeWithScore(node=hit.node, score=hit.score) for hit in hits]
                 return SearchResult(found, sources={FUSED: scores_of(found)})
         sides, errors = self._both_sides(request, depth, left)
-        model, degraded = self._model() if is_calibrated else (None, ())
-        try:
-            result = self._merged(sides, request.top_k, depth, model)
-        except AgenticRetrieverError as err:
-            # Only hits of BM25 are read from the store after the fact.
-            errors[BM25] = err
-            sides.pop(BM25, None)
-            result = self._merged(sides, request.top_k, depth, model)
-        if not sides:
-            causes = "; ".join(f"{side}: {err}" for side, err in errors.items())
-            raise RetrievalError(f"both sides of hybrid search failed: {causes}", errors) from errors[DENSE]
-        lost = (Degradation(step=_STEPS[s], reason=str(err), fallback=_FALLBACKS[s]) for s, err in errors.items())
-        return replace(
-            result, degraded=(*lost, *degraded, *(step for side in sides.values() for step in side.degraded))
-        )
+        weigh, degraded = self._weigh() if is_calibrated else (lambda _excess: self._settings.config.hybrid_alpha, ())
+        merge = partial(self._merged, top_k=request.top_k, depth=depth, weigh=weigh)
+        result = merge_sides("hybrid search", sides, errors, merge, reread=BM25, lost=_LOST)
+        of_sides = (step for side in sides.values() for step in side.degraded)
+        return replace(result, degraded=(*result.degraded, *degraded, *of_sides))
 
     def _both_sides(
         self, request: RetrievalRequest, depth: int, left: Left
@@ -178,17 +389,6 @@ class HybridRetriever(RetrieverAdapter):
             timeout_s=left,
         )
 
-    def _fused_hits(self, request: RetrievalRequest, depth: int, left: Left) -> Sequence[Hit] | None:
-        """Let the server merge both sides by reciprocal ranks, where there is one that can."""
-
-        def search(server: ServerWords, vector: Sequence[float]) -> Sequence[Hit] | None:
-            return server.search_fused(
-                vector, request.query, request.top_k,
-                depth=depth, alpha=self._settings.config.hybrid_alpha, rrf_k=RRF_K, filters=request.filters,
-            )  # fmt: skip
-
-        return self._ask_server(request, left, search)
-
     def _ask_server(
         self, request: RetrievalRequest, left: Left, search: Callable[[ServerWords, Sequence[float]], T]
     ) -> T | None:
@@ -201,14 +401,16 @@ class HybridRetriever(RetrieverAdapter):
         except AgenticRetrieverError:
             return None  # each side by itself may still work, and whoever searches them tells what failed
 
-    def _model(self) -> tuple[FusionModel, tuple[Degradation, ...]]:
-        if self._settings.weights is not None:
-            return self._settings.weights, ()
+    def _weigh(self) -> tuple[Callable[[float | None], float], tuple[Degradation, ...]]:
+        """Return what gives the weight of the dense side by the excess of its best cosine."""
+        folder = self._index.folder
+        if self._settings.dense_weight is not None or folder is None:
+            return self._settings.dense_weight or DEFAULT_FUSION.weight, ()
         try:
-            return self._installed.current(), ()
+            return installed_fusion(folder / FUSION_FILE).weight, ()
         except StoreDamagedError as err:
             lost = Degradation(step="hybrid.fusion", reason=str(err), fallback="the default weights")
-            return DEFAULT_FUSION, (lost,)
+            return DEFAULT_FUSION.weight, (lost,)
 
     def _with_background(self, side: _Side) -> _Side:
         """Add what cosines are worth on this index, where it knows; without it both sides count alike."""
@@ -226,24 +428,32 @@ class HybridRetriever(RetrieverAdapter):
         found = CosineBackground(mean=profile.background_mean, std=profile.background_std, nodes=profile.nodes)
         return replace(side, background=found)
 
-    def _merged(self, sides: Mapping[str, _Side], top_k: int, depth: int, model: FusionModel | None) -> SearchResult:
+    def _merged(
+        self, sides: Mapping[str, _Side], *, top_k: int, depth: int, weigh: Callable[[float | None], float]
+    ) -> SearchResult:
         found = SideLists.of(sides, depth)
         nodes = {node_id: node for side in sides.values() for node_id, node in side.nodes.items()}
         sources = {name: dict(entries) for name, entries in found.lists.items()}
-        ranking: Sequence[tuple[str, float | None]] = next(iter(found.lists.values()), ())
+        ranking: Ranking = next(iter(found.lists.values()), ())
         if len(found.lists) > 1:
-            ranking = self._mixed(found) if model is None else found.merged(model)
+            ranking = found.merged(weigh(found.excess), self._fusion)
             sources[FUSED] = dict(ranking)
         return SearchResult(take_nodes(self._index, ranking, nodes, top_k), sources=sources)
 
-    def _mixed(self, found: SideLists) -> list[tuple[str, float]]:
-        alpha = self._settings.config.hybrid_alpha
-        return fuse(self._fusion, found.lists, {DENSE: alpha, BM25: 1 - alpha})
+
+def _ask_fused(
+    request: RetrievalRequest, depth: int, alpha: float, server: ServerWords, vector: Sequence[float]
+) -> Sequence[Hit] | None:
+    """Let the server merge both sides by reciprocal ranks, if it can."""
+    filters = request.filters
+    return server.search_fused(
+        vector, request.query, request.top_k, depth=depth, alpha=alpha, rrf_k=RRF_K, filters=filters
+    )
 
 
 def search_depth(top_k: int) -> int:
     """Return how deep each side is searched: 4 times ``top_k``, within 50 and 1,000, but never below ``top_k``."""
-    return max(top_k, min(max(DEPTH_FACTOR * top_k, MIN_DEPTH), MAX_DEPTH))
+    return max(top_k, min(max(4 * top_k, 50), 1_000))
 
 
 def keyword_side(index: Index, request: RetrievalRequest, depth: int) -> _Side:
@@ -256,73 +466,12 @@ def keyword_side(index: Index, request: RetrievalRequest, depth: int) -> _Side:
         return _Side(view.search(request.query, depth))
     if index.has_prefilter:
         return _Side(view.search(request.query, depth, allowed=index.candidates(filters)))
-    allowed = FilterTest(index, filters, len(view))
-    return _Side(view.search(request.query, depth, allowed=allowed), allowed.nodes)
+    # An index of somebody's own: what the words find is read by id and tested, batch by batch.
+    nodes: dict[str, BaseNode] = {}
+    satisfies = predicate(filters)
 
+    def allowed(node_ids: Sequence[str]) -> Collection[str]:
+        nodes.update(item for item in fetch_nodes(index, node_ids).items() if satisfies(node_fields(item[1])))
+        return nodes.keys()
 
-# Testing filters on ids that a search by words has found, where the index has no prefilter.
-
-CHECKED_BY_ID = 500
-LISTED_AT_MOST = 1_000
-"""When, after 500 candidates, so few have satisfied the filters that the whole index may hold no more than 1,000 such
-nodes, the store is asked for all of them. Until then, and otherwise, candidates are read by id."""
-
-FULL_LIST = 9_999
-"""Some stores cut a list of nodes at this length, so one that long is not taken for complete."""
-
-
-class FilterTest:
-    """Tells which ids of a batch satisfy the filters, exactly, by reading the nodes; keeps those that do."""
-
-    def __init__(self, index: Index, filters: MetadataFilters, total: int) -> None:
-        self.nodes: dict[str, BaseNode] = {}
-        self._index = index
-        self._satisfies = predicate(filters)
-        # Some stores take ids as one more alternative of an "or", so that never stands at the top.
-        self._pushed: MetadataFilters | None = MetadataFilters(filters=[filters])
-        if filters.condition is FilterCondition.AND:
-            self._pushed = filters
-        self._total = total
-        self._asked = 0
-        self._has_listed = False
-        self._is_complete = False
-
-    def __call__(self, node_ids: Sequence[str]) -> Collection[str]:
-        """Return the ids of all nodes known to satisfy the filters, these among them if they do."""
-        if not self._has_listed and self._asked >= CHECKED_BY_ID and self._expected() <= LISTED_AT_MOST:
-            self._has_listed = True
-            self._is_complete = self._list()
-        if not self._is_complete:
-            self._read(node_ids)
-            self._asked += len(node_ids)
-        return self.nodes.keys()
-
-    def _expected(self) -> float:
-        """Estimate how many nodes of the index satisfy the filters."""
-        return (len(self.nodes) + 1) / self._asked * self._total
-
-    def _read(self, node_ids: Sequence[str]) -> None:
-        """Read these nodes, only those that satisfy the filters where the store can do so."""
-        if self._pushed is not None:
-            try:
-                self._keep(fetch_nodes(self._index, node_ids, self._pushed).values())
-            except AgenticRetrieverError:
-                self._pushed = None  # not every store takes both, or knows every operator
-            else:
-                return
-        self._keep(fetch_nodes(self._index, node_ids).values())
-
-    def _list(self) -> bool:
-        """Read all nodes that satisfy the filters, and tell whether the list is complete."""
-        if self._pushed is None:
-            return False
-        store, filters = self._index.vector_store, self._pushed
-        try:
-            found = run_guarded("listing nodes by filter", lambda: store.get_nodes(filters=filters))
-        except AgenticRetrieverError:
-            return False
-        self._keep(found)
-        return len(found) < FULL_LIST
-
-    def _keep(self, nodes: Collection[BaseNode]) -> None:
-        self.nodes.update((node.node_id, node) for node in nodes if self._satisfies(node_fields(node)))
+    return _Side(view.search(request.query, depth, allowed=allowed), nodes)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Final
 
 from llama_index.core.callbacks.base import CallbackManager
 
 from agentic_retriever.indices import Index
-from agentic_retriever.llm import ModelClient
 from agentic_retriever.retrievers.base import (
     AdapterSettings,
     RetrievalRequest,
@@ -20,10 +20,10 @@ from agentic_retriever.retrievers.base import (
 from agentic_retriever.retrievers.vector import DENSE, nearest
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.understanding.fields import FieldDictionary
-from agentic_retriever.understanding.understanding import Clause, Understood, extract_with_llm, relaxed, understand
+from agentic_retriever.understanding.understanding import extract_with_llm, relaxed, understand
 
-SURE = 0.7
-"""A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value."""
+# A single clause below this certainty restricts nothing: a lone noun such as "policy" seldom means a field's value.
+SURE: Final = 0.7
 
 
 class MetadataRetriever(RetrieverAdapter):
@@ -37,29 +37,23 @@ class MetadataRetriever(RetrieverAdapter):
     strategy = Strategy.METADATA
     keeps_deadlines = True
 
-    def __init__(
-        self, index: Index, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
-    ) -> None:
-        super().__init__(index, settings, callback_manager=callback_manager)
+    def __init__(self, index: Index, settings: AdapterSettings, **more: CallbackManager | None) -> None:
+        super().__init__(index, settings, **more)
         self._lock = threading.Lock()
         self._fields: tuple[int, FieldDictionary] | None = None
 
-    def understood(self, query: str, *, timeout_s: float | None = None, model: ModelClient | None = None) -> Understood:
-        """Tell which conditions on metadata a question names in this index, by the model where there is one."""
-        fields, model = self._dictionary(), model or self._settings.model
-        if model is None:
-            return understand(query, fields)
-        return extract_with_llm(model, query, fields, timeout_s=timeout_s)
-
     def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
-        # Half of the time at most, so that the search can still follow.
-        read = self.understood(request.query, timeout_s=self._left_s(deadline) / 2, model=request.model)
-        ladder = relaxed(applicable(read), request.filters)
-        while True:
-            rung = next(ladder)  # the last rung has no clause
+        fields, model = self._dictionary(), request.model or self._settings.model
+        if model is None:
+            read = understand(request.query, fields)
+        else:  # for half of the time at most, so that the search can still follow
+            read = extract_with_llm(model, request.query, fields, timeout_s=self._left_s(deadline) / 2)
+        # Several clauses agree on a reading; a single one has to be sure.
+        clauses = read.clauses if len(read.clauses) > 1 else read.at_least(SURE)
+        for rung in relaxed(clauses, request.filters):  # the last one has no clause
             narrowed = replace(request, filters=rung.filters)
             found = nearest(self._index, narrowed, request.top_k, self._left_s(deadline))
-            if found or not rung.kept:
+            if found:
                 break
         lost = (
             Degradation(step="metadata.filter", reason=f"nothing satisfies: {said}", fallback="left out")
@@ -71,17 +65,10 @@ class MetadataRetriever(RetrieverAdapter):
 
     def _dictionary(self) -> FieldDictionary:
         """Return the values of the index's current version, read once for each version."""
+        index = self._index
         with self._lock:
-            version = self._index.version
+            version = index.version
             if self._fields is None or self._fields[0] != version:
-                index = self._index
                 rows = (node.metadata for node in index.known_nodes())
-                built = run_guarded(f"index {index.name}", lambda: FieldDictionary.build(rows))
-                self._fields = (version, built)
+                self._fields = version, run_guarded(f"index {index.name}", lambda: FieldDictionary.build(rows))
             return self._fields[1]
-
-
-def applicable(understood: Understood) -> tuple[Clause, ...]:
-    """Return the clauses worth filtering by: several that agree on a reading, or a single one that is sure."""
-    clauses = understood.clauses
-    return clauses if len(clauses) > 1 else understood.at_least(SURE)

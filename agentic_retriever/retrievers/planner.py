@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias
 
 from llama_index.core.callbacks.base import CallbackManager
-from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
+from llama_index.core.schema import MetadataMode, NodeWithScore
 
 from agentic_retriever.errors import AgenticRetrieverError, LLMOutputError, RetrievalError
 from agentic_retriever.indices import Index
@@ -26,8 +26,7 @@ from agentic_retriever.retrievers.base import (
     source_scores,
     with_hidden_metadata,
 )
-from agentic_retriever.retrievers.fusion import unit_scores
-from agentic_retriever.retrievers.hybrid import HybridRetriever
+from agentic_retriever.retrievers.hybrid import HybridRetriever, unit_scores
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.text import Tokenizer, count_overlap, detect_language, split_sentences, stopwords
 from agentic_retriever.text.language_files import (
@@ -44,9 +43,7 @@ from agentic_retriever.text.language_files import (
 MIN_PARTS: Final = 2
 MAX_PARTS: Final = 4
 
-MAX_SPLIT_CHARS: Final = 1_000
-"""Longer texts are pasted documents rather than questions, and are not split."""
-
+MAX_SPLIT_CHARS: Final = 1_000  # longer texts are pasted documents rather than questions, and are not split
 _QUESTION: Final = re.compile(r"\w[^?？؟]{0,20}[?？؟]")
 
 
@@ -60,7 +57,8 @@ def split_question(query: str) -> tuple[str, ...]:
     text = " ".join(unicodedata.normalize("NFC", query[: MAX_SPLIT_CHARS + 1]).split())
     if len(text) > MAX_SPLIT_CHARS:
         return ()
-    tables = _tables(text)
+    language, known = detect_language(text), languages_with("clauses")
+    tables = [load_table(code) for code in ((language,) if language in known else known)]
     several = len(_QUESTION.findall(text)) >= MIN_PARTS
     for way in (compared, asked, _by_name) if several else (compared, _by_name, asked):
         for table in tables:
@@ -72,19 +70,10 @@ def split_question(query: str) -> tuple[str, ...]:
 
 def distinct(parts: Iterable[str], query: str) -> tuple[str, ...]:
     """Return the parts that have a letter or digit and are neither the question itself nor a repetition."""
-    seen = {_key(query)}
-    kept: list[str] = []
+    keys = {_key(query): ""}
     for part in parts:
-        key = _key(part)
-        if key and key not in seen:
-            seen.add(key)
-            kept.append(" ".join(part.split()))
-    return tuple(kept)
-
-
-def _tables(text: str) -> list[ClauseTable]:
-    language, known = detect_language(text), languages_with("clauses")
-    return [load_table(code) for code in ((language,) if language in known else known)]
+        keys.setdefault(_key(part), " ".join(part.split()))
+    return tuple(part for key, part in keys.items() if key and part)
 
 
 def _by_name(text: str, table: ClauseTable) -> list[str]:
@@ -105,22 +94,6 @@ def _key(text: str) -> str:
 # tell a question word from others); it must take linear time, so repetitions of more than one character are bounded.
 # In scripts without spaces between words an entry is found anywhere.
 
-LISTS: Final = (
-    "openers",
-    "versus",
-    "strong_joints",
-    "joints",
-    "about",
-    "belongs",
-    "clause_joints",
-    "joins",
-    "asks",
-    "relatives",
-    "not_names",
-    "inside_names",
-)
-"""The lists that every language has."""
-
 
 @dataclass(frozen=True, slots=True)
 class ClauseTable:
@@ -132,6 +105,7 @@ class ClauseTable:
 
     language: str  # ISO 639-1 code
     spaced: bool
+    clause_starts: re.Pattern[str]  # made of the lists, which follow
     openers: re.Pattern[str]
     versus: re.Pattern[str]
     strong_joints: re.Pattern[str]
@@ -142,9 +116,11 @@ class ClauseTable:
     joins: re.Pattern[str]
     asks: re.Pattern[str]
     relatives: re.Pattern[str]
-    clause_starts: re.Pattern[str]
     not_names: re.Pattern[str]
     inside_names: re.Pattern[str]
+
+
+LISTS: Final = tuple(ClauseTable.__dataclass_fields__)[3:]
 
 
 def lowered(text: str) -> str:
@@ -179,25 +155,19 @@ def parse_table(data: Mapping[str, Any], *, file: str) -> ClauseTable:
     for name in LISTS:
         where = f"{file}: clauses.{name}"
         patterns[name] = any_of(check_strings(lists[name], where=where), spaced=spaced, where=where)
-    starts = _clause_starts(patterns) if spaced else NEVER
-    return ClauseTable(language=data["language"], spaced=spaced, clause_starts=starts, **patterns)
-
-
-def _clause_starts(patterns: Mapping[str, re.Pattern[str]]) -> re.Pattern[str]:
-    """A comma or a joining word; a preposition or two may stand before the question word behind it."""
+    # A comma or a joining word; a preposition or two may stand before the question word behind it.
     joins, asks, relatives = (patterns[name].pattern for name in ("joins", "asks", "relatives"))
     asking = rf"(?:\w{{1,4}}\s){{0,2}}(?:{asks})"
-    return re.compile(rf"(?:[,;]\s*|\s)(?:{joins})\s+(?={asking})|[,;]\s*(?!{relatives})(?={asking})")
+    starts = rf"(?:[,;]\s*|\s)(?:{joins})\s+(?={asking})|[,;]\s*(?!{relatives})(?={asking})"
+    return ClauseTable(data["language"], spaced, re.compile(starts) if spaced else NEVER, **patterns)
 
 
 # Several questions in one: each clause that asks, with what was said before it.
 
 _EDGES: Final = " ,;:.?？!¿¡"
 _ASKS: Final = re.compile("[?？؟]")
-_OPENS: Final = re.compile(r"\s*¿")
+_OPENS: Final = re.compile(r"(?!\A)(?=\s?¿)")
 _BEGINNING: Final = re.compile(r"\W*(?:\w{1,4}\s){0,2}")
-_MIN_TERMS: Final = 3
-_SHORT_WITHOUT_SPACES: Final = 12
 
 
 def asked(text: str, table: ClauseTable) -> list[str]:
@@ -208,7 +178,8 @@ def asked(text: str, table: ClauseTable) -> list[str]:
     """
     said: list[str] = []
     questions: list[str] = []
-    for sentence in _sentences(text):
+    # What stands before an opening question mark is a sentence of its own.
+    for sentence in (part for whole in split_sentences(text) for part in _OPENS.split(whole.text)):
         clauses = [bare for clause in _clauses(sentence, table) if any(map(str.isalnum, bare := clause.strip(_EDGES)))]
         worded = [_asks(clause, table) for clause in clauses]
         # "Is it free?" asks without any question word.
@@ -219,18 +190,6 @@ def asked(text: str, table: ClauseTable) -> list[str]:
         return []
     first = questions[0]
     return [" ".join([*said, *([first] if q != first and _is_short(q, table) else []), q]) for q in questions]
-
-
-def _sentences(text: str) -> list[str]:
-    """Sentences, and what stands before an opening question mark within one."""
-    found: list[str] = []
-    for sentence in split_sentences(text):
-        at = 0
-        for match in _OPENS.finditer(sentence.text, 1):
-            found.append(sentence.text[at : match.start()])
-            at = match.start()
-        found.append(sentence.text[at:])
-    return found
 
 
 def _clauses(sentence: str, table: ClauseTable) -> list[str]:
@@ -253,9 +212,7 @@ def _asks(clause: str, table: ClauseTable) -> bool:
 
 
 def _is_short(question: str, table: ClauseTable) -> bool:
-    if not table.spaced:
-        return len(question) < _SHORT_WITHOUT_SPACES
-    return len(Tokenizer(table.language).query_tokens(question)) < _MIN_TERMS
+    return len(Tokenizer(table.language).query_tokens(question)) < 3 if table.spaced else len(question) < 12
 
 
 # Comparisons: one question about each of the things that are compared.
@@ -276,19 +233,13 @@ def compared(text: str, table: ClauseTable) -> list[str]:
     plain = folded(text)
     opener = table.openers.search(plain)
     versus = table.versus.search(plain)
-    if versus is not None:
-        start = opener.end() if opener is not None and opener.end() <= versus.start() else _clause_start(plain, versus)
-        end = _tail_start(plain, versus.end(), table)
-        items = [text[start : versus.start()], text[versus.end() : end]]
-        return _questions(items, text[end:], table)
-    if opener is None:
-        return []
-    return _behind_opener(text, plain, opener.end(), table)
-
-
-def _clause_start(plain: str, versus: re.Match[str]) -> int:
-    stops = list(_HARD_STOP.finditer(plain, 0, versus.start()))
-    return stops[-1].end() if stops else 0
+    if versus is None:
+        return [] if opener is None else _behind_opener(text, plain, opener.end(), table)
+    start = max((stop.end() for stop in _HARD_STOP.finditer(plain, 0, versus.start())), default=0)
+    if opener is not None and opener.end() <= versus.start():
+        start = opener.end()
+    end = _tail_start(plain, versus.end(), table)
+    return _questions([text[start : versus.start()], text[versus.end() : end]], text[end:], table)
 
 
 def _behind_opener(text: str, plain: str, start: int, table: ClauseTable) -> list[str]:
@@ -316,22 +267,16 @@ def _tail_start(plain: str, start: int, table: ClauseTable) -> int:
 
 
 def _questions(items: list[str], tail: str, table: ClauseTable) -> list[str]:
-    things = [item.strip(_EDGES) for item in items]
+    things, head = [item.strip(_EDGES) for item in items], ""
     if len(things) < 2 or any(not thing or len(thing) > _MAX_ITEM for thing in things):
         return []
-    head, things[0] = _topic(things, table)
+    first, divided = things[0], list(table.belongs.finditer(folded(things[0])))
+    # "The price of A" is divided when the other things are bare, as in "the price of A and B".
+    if divided and not any(table.belongs.search(folded(thing)) for thing in things[1:]):
+        at = divided[-1].end()
+        head, things[0] = first[:at].strip(), first[at:].strip() or first
     behind = " ".join(tail.split()).strip(_EDGES)
     return [" ".join(part for part in (head, thing, behind) if part) for thing in things]
-
-
-def _topic(things: list[str], table: ClauseTable) -> tuple[str, str]:
-    """Divide ``the price of A`` when the other things are bare, as in ``the price of A and B``."""
-    first = things[0]
-    divided = list(table.belongs.finditer(folded(first)))
-    if not divided or any(table.belongs.search(folded(thing)) for thing in things[1:]):
-        return "", first
-    at = divided[-1].end()
-    return first[:at].strip(), first[at:].strip() or first
 
 
 # What a question names: quoted titles, names in capitals, codes and numbers.
@@ -388,16 +333,22 @@ def _only_joins(between: str, table: ClauseTable) -> bool:
 
 def _names(text: str, table: ClauseTable) -> list[Span]:
     words = list(_WORD.finditer(text))
-    named = [_is_name(match, table, text) for match in words]
+    bare = [match[0].strip(_OPENING + _CLOSING) for match in words]
+    begins = [_begins(match, text) for match in words]
+    common = [_is_common(word, table) for word in bare]
+    named = [word[:1].isupper() and not (begins[i] and common[i]) for i, word in enumerate(bare)]
     small = [table.inside_names.fullmatch(folded(match[0])) is not None for match in words]
     spans: list[Span] = []
     first = 0
     while first < len(words):
         last = _last_word(words, named, small, first) if named[first] else first
-        if named[first] and (last > first or _alone_is_name(words[first], table, text)):
-            bare = words[first][0].lstrip(_OPENING)
+        word = bare[first]
+        # By itself neither a plain word is a name, such as "I", nor any that begins a sentence.
+        is_plain = common[first] or (begins[first] and word.isalpha() and word[1:].islower())
+        if named[first] and (last > first or not is_plain):
+            start = words[first].end() - len(words[first][0].lstrip(_OPENING))
             end = words[last].start() + len(words[last][0].rstrip(_CLOSING))
-            spans.append(Span(words[first].end() - len(bare), end, last - first + 1))
+            spans.append(Span(start, end, last - first + 1))
         first = last + 1
     return spans
 
@@ -418,17 +369,6 @@ def _last_word(words: Sequence[re.Match[str]], named: Sequence[bool], small: Seq
     return last
 
 
-def _is_name(match: re.Match[str], table: ClauseTable, text: str) -> bool:
-    word = match[0].strip(_OPENING + _CLOSING)
-    return bool(word) and word[0].isupper() and not (_begins(match, text) and _is_common(word, table))
-
-
-def _alone_is_name(match: re.Match[str], table: ClauseTable, text: str) -> bool:
-    """Tell whether a word with a capital is a name by itself: not ``I``, nor any plain word that begins a sentence."""
-    word = match[0].strip(_OPENING + _CLOSING)
-    return not _is_common(word, table) and not (_begins(match, text) and word.isalpha() and word[1:].islower())
-
-
 def _begins(match: re.Match[str], text: str) -> bool:
     before = text[: match.start()].rstrip()
     return not before or before[-1] in ".?!¿¡:" or match[0][0] in "¿¡"
@@ -440,15 +380,13 @@ def _is_common(word: str, table: ClauseTable) -> bool:
     return lower in stopwords(table.language) or any(patterns)
 
 
+# The strategy.
+
+# Metadata key of a planned result, beside "retrieval": the questions that the node was found for, such as ["margin in
+# 2024", "margin in 2025"]; the whole question is among them where it found the node.
 PARTS_KEY: Final = "retrieval_parts"
-"""Metadata key of a planned result, beside ``retrieval``: the questions that the node was found for, such as
-``["margin in 2024", "margin in 2025"]``; the whole question is among them where it found the node."""
 
-Retrieve: TypeAlias = Callable[[RetrievalRequest], SearchResult]
-"""How a part is searched for."""
-
-DEPTH_FACTOR: Final = 2
-MIN_DEPTH: Final = 20
+Retrieve: TypeAlias = Callable[[RetrievalRequest], SearchResult]  # how a part is searched for
 
 
 class PlannerRetriever(RetrieverAdapter):
@@ -470,9 +408,9 @@ class PlannerRetriever(RetrieverAdapter):
         settings: AdapterSettings,
         *,
         retrieve: Retrieve | None = None,
-        callback_manager: CallbackManager | None = None,
+        **more: CallbackManager | None,
     ) -> None:
-        super().__init__(index, settings, callback_manager=callback_manager)
+        super().__init__(index, settings, **more)
         self._retrieve_part: Retrieve = retrieve or HybridRetriever(index, settings).search
 
     def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
@@ -480,14 +418,11 @@ class PlannerRetriever(RetrieverAdapter):
         if len(parts) < MIN_PARTS:
             whole = self._one(request, deadline)
             return replace(whole, degraded=(*degraded, *whole.degraded), sources=_by_source(whole.nodes))
-        asked = {"question": replace(request, top_k=max(DEPTH_FACTOR * request.top_k, MIN_DEPTH))}
+        asked = {"question": replace(request, top_k=max(2 * request.top_k, 20))}
         for i, part in enumerate(parts, start=1):
             asked[f"part {i}"] = replace(asked["question"], query=part, query_vector=None)
-        results, errors = run_sides(
-            self._settings.workers,
-            {name: partial(self._one, single, deadline) for name, single in asked.items()},
-            timeout_s=partial(self._left_s, deadline),
-        )
+        calls = {name: partial(self._one, single, deadline) for name, single in asked.items()}
+        results, errors = run_sides(self._settings.workers, calls, timeout_s=partial(self._left_s, deadline))
         if not results:
             causes = "; ".join(f"{name}: {err}" for name, err in errors.items())
             raise RetrievalError(f"every part of the question failed: {causes}", errors) from errors["question"]
@@ -496,12 +431,9 @@ class PlannerRetriever(RetrieverAdapter):
             for name, err in errors.items()
         ]
         degraded += [step for result in results.values() for step in result.degraded]
-        merged = merge_parts(
-            {asked[name].query: result.nodes for name, result in results.items()},
-            request.query,
-            tokenizer=Tokenizer(detect_language(request.query)),
-            top_k=request.top_k,
-        )
+        found = {asked[name].query: result.nodes for name, result in results.items()}
+        tokenizer = Tokenizer(detect_language(request.query))
+        merged = merge_parts(found, request.query, tokenizer=tokenizer, top_k=request.top_k)
         return replace(merged, degraded=tuple(dict.fromkeys(degraded)))
 
     def _plan(self, request: RetrievalRequest, left_s: float) -> tuple[tuple[str, ...], list[Degradation]]:
@@ -532,20 +464,9 @@ def _by_source(nodes: Sequence[NodeWithScore]) -> dict[str, dict[str, float | No
 
 SIMILARITY_WEIGHT: Final = 0.7
 OVERLAP_WEIGHT: Final = 0.3
-
+# In the per-source scores of a planned result, each in [0, 1].
 SIMILARITY: Final = "similarity"
 OVERLAP: Final = "overlap"
-"""Names in the per-source scores of a planned result, each in [0, 1]."""
-
-
-@dataclass(slots=True)
-class _Hit:
-    found: NodeWithScore
-    by_part: dict[str, float]
-
-    @property
-    def similarity(self) -> float:
-        return max(self.by_part.values())
 
 
 def merge_parts(
@@ -557,67 +478,59 @@ def merge_parts(
     best of its scores under any part, brought to [0, 1] within each part; its overlap is the share of the terms of the
     question, and of what the parts that found it add to them, that occur in it.
     """
-    hits: dict[str, _Hit] = {}
+    nodes: dict[str, NodeWithScore] = {}
+    by_part: dict[str, dict[str, float]] = {}
     best: list[str] = []
     for part in sorted(found, key=lambda part: part != query):
         scores = unit_scores([(one.node.node_id, one.score) for one in found[part]])
         best += list(scores)[:1]
         for one in found[part]:
-            node_id = one.node.node_id
-            hit = hits.setdefault(node_id, _Hit(one, {}))
-            hit.by_part[part] = max(scores[node_id], hit.by_part.get(part, 0.0))
+            nodes.setdefault(one.node.node_id, one)
+            by_part.setdefault(one.node.node_id, {})[part] = scores[one.node.node_id]
+    similarity = {node_id: max(scores.values()) for node_id, scores in by_part.items()}
     terms = {part: tokenizer.query_tokens(part) for part in {query, *found}}
-    overlaps = {node_id: _overlap(hit, query, terms, tokenizer) for node_id, hit in hits.items()}
-    totals = {i: SIMILARITY_WEIGHT * hit.similarity + OVERLAP_WEIGHT * overlaps[i] for i, hit in hits.items()}
+    overlaps: dict[str, float] = {}
+    for node_id, one in nodes.items():
+        wanted = [term for part in (query, *by_part[node_id]) for term in terms[part]]
+        text = one.node.get_content(metadata_mode=MetadataMode.EMBED)
+        overlaps[node_id] = count_overlap(wanted, tokenizer.tokens(text))
+    totals = {i: SIMILARITY_WEIGHT * similarity[i] + OVERLAP_WEIGHT * overlaps[i] for i in nodes}
     order = sorted(totals, key=lambda node_id: (-totals[node_id], node_id))
     kept = dict.fromkeys(list(dict.fromkeys(best))[:top_k])
     kept |= dict.fromkeys([node_id for node_id in order if node_id not in kept][: top_k - len(kept)])
     chosen = [node_id for node_id in order if node_id in kept]
-    sources: dict[str, Scores] = dict(_by_source([hits[i].found for i in chosen]))
-    sources |= {SIMILARITY: {i: hits[i].similarity for i in chosen}, OVERLAP: {i: overlaps[i] for i in chosen}}
-    return SearchResult([NodeWithScore(node=_with_parts(hits[i]), score=totals[i]) for i in chosen], sources=sources)
-
-
-def _overlap(hit: _Hit, query: str, terms: Mapping[str, Sequence[str]], tokenizer: Tokenizer) -> float:
-    wanted = [term for part in (query, *hit.by_part) for term in terms[part]]
-    return count_overlap(wanted, tokenizer.tokens(hit.found.node.get_content(metadata_mode=MetadataMode.EMBED)))
-
-
-def _with_parts(hit: _Hit) -> BaseNode:
-    return with_hidden_metadata(hit.found.node, **{PARTS_KEY: list(hit.by_part)})
+    planned = [
+        NodeWithScore(node=with_hidden_metadata(nodes[i].node, **{PARTS_KEY: list(by_part[i])}), score=totals[i])
+        for i in chosen
+    ]
+    sources: dict[str, Scores] = {**_by_source([nodes[i] for i in chosen]), SIMILARITY: similarity, OVERLAP: overlaps}
+    return SearchResult(planned, sources=sources)
 
 
 # The parts of a question as a model sees them.
 
-MAX_PART_CHARS: Final = 400
-"""Longer parts are no questions, and are dropped."""
-
+MAX_PART_CHARS: Final = 400  # longer parts are no questions, and are dropped
 _QUESTION_KEYS: Final = ("question", "sub_question", "query", "text")
 _ITEM: Final = re.compile(r"^\s{0,8}(?:[-*•]|\(?\d{1,2}[.):])\s+(\S.{0,2000})$", re.MULTILINE)
 
 
 def plan_by_model(
-    client: ModelClient,
-    query: str,
-    *,
-    timeout_s: float,
-    boundary: Callable[[], str] = random_boundary,
+    client: ModelClient, query: str, *, timeout_s: float, boundary: Callable[[], str] = random_boundary
 ) -> tuple[str, ...]:
     """Ask a model for the parts of a question; one call."""
-    reply = ask(client, lambda mark: plan_prompt(query, MAX_PARTS, mark), timeout_s=timeout_s, boundary=boundary)
+    reply = ask(client, partial(plan_prompt, query, MAX_PARTS), timeout_s=timeout_s, boundary=boundary)
     return distinct((part for part in parse_plan(reply.text) if len(part) <= MAX_PART_CHARS), query)[:MAX_PARTS]
 
 
 def parse_plan(reply: str) -> list[str]:
     """Read a list of questions out of a reply."""
     text = without_thoughts(reply)
-    listed = _json_list(text)
-    if listed is not None:
-        return listed
-    lines = [match[1].strip() for match in _ITEM.finditer(text)]
-    if lines:
-        return lines
-    raise LLMOutputError(f"the plan is no list of questions ({len(reply):,} characters); take another model")
+    found = _json_list(text)
+    if found is None:
+        found = [match[1].strip() for match in _ITEM.finditer(text)]
+        if not found:
+            raise LLMOutputError(f"the plan is no list of questions ({len(reply):,} characters); take another model")
+    return found
 
 
 def _json_list(text: str) -> list[str] | None:

@@ -7,19 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import BaseNode, IndexNode, NodeRelationship, NodeWithScore, RelatedNodeInfo
 
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
-from agentic_retriever.indices import Index
 from agentic_retriever.indices.derived import HierarchyView, LeafHit
-from agentic_retriever.retrievers.base import (
-    AdapterSettings,
-    RetrievalRequest,
-    RetrieverAdapter,
-    SearchResult,
-    fetch_nodes,
-)
+from agentic_retriever.retrievers.base import RetrievalRequest, RetrieverAdapter, SearchResult, fetch_nodes
 from agentic_retriever.retrievers.vector import (
     DENSE,
     leaves_for_chunks,
@@ -31,23 +23,20 @@ from agentic_retriever.retrievers.vector import (
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.understanding.references import ReferenceMap, find_references
 
+# In the per-source scores: the best leaf's cosine; the score of a chunk most of whose leaves were found; and that of a
+# chunk that another one refers to.
 LEAF: Final = "leaf"
 MERGED: Final = "merged"
 REFERRED: Final = "referred"
-"""Names in the per-source scores: the best leaf's cosine; the score of a chunk most of whose leaves were found; and
-that of a chunk that another one refers to."""
 
 LEAF_FACTOR: Final = 4
 MIN_LEAVES: Final = 40
 MERGE_RATIO: Final = 0.5
-MERGE_GAIN: Final = 0.05
-"""How far a chunk all of whose leaves were found moves from the score of its best leaf towards 1."""
+MERGE_GAIN: Final = 0.05  # how far a chunk all of whose leaves were found moves from its best leaf's score towards 1
 
-DEPTH: Final = 2
 FOLLOWED_FROM: Final = 5
 MAX_FOLLOWED: Final = 64
-REFERRED_SHARE: Final = 0.5
-"""How near the score of a chunk that is referred to comes to that of the chunk that refers to it, per step."""
+REFERRED_SHARE: Final = 0.5  # how near the score of what is referred to comes to that of what refers to it, per step
 
 _POINTING: Final = (NodeRelationship.NEXT, NodeRelationship.PREVIOUS, NodeRelationship.CHILD)
 
@@ -55,11 +44,11 @@ _POINTING: Final = (NodeRelationship.NEXT, NodeRelationship.PREVIOUS, NodeRelati
 class RecursiveRetriever(RetrieverAdapter):
     """Finds leaves, merges them into their chunks, and follows the references of the best chunks.
 
-    A chunk has the score of its best leaf. One of whose leaves at least ``merge_ratio`` were found, and two or more, is
-    scored higher, as it speaks of the question throughout. From the five best chunks on, references are followed: those
-    that stand in the text ("section 4.2", "artículo 17 del Reglamento"), ``NEXT``, ``PREVIOUS`` and ``CHILD``, and
-    where an ``IndexNode`` points. What is referred to scores between its own cosine and the score of what refers to it.
-    Each chunk is visited once and at most 64 are added, so circles and long chains end.
+    A chunk has the score of its best leaf. One of whose leaves at least half were found, and two or more, is scored
+    higher, as it speaks of the question throughout. From the five best chunks on, references are followed, two steps
+    far: those that stand in the text ("section 4.2", "artículo 17 del Reglamento"), ``NEXT``, ``PREVIOUS`` and
+    ``CHILD``, and where an ``IndexNode`` points. What is referred to scores between its own cosine and the score of
+    what refers to it. Each chunk is visited once and at most 64 are added, so circles and long chains end.
 
     LlamaIndex's ``AutoMergingRetriever`` and ``RecursiveRetriever`` are not used inside: they read parents from a
     document store in memory, which an index on a vector store does not have, take the mean of the leaves for the score
@@ -68,20 +57,8 @@ class RecursiveRetriever(RetrieverAdapter):
     """
 
     strategy = Strategy.RECURSIVE
-
-    def __init__(
-        self,
-        index: Index,
-        settings: AdapterSettings,
-        *,
-        depth: int = DEPTH,
-        merge_ratio: float = MERGE_RATIO,
-        callback_manager: CallbackManager | None = None,
-    ) -> None:
-        super().__init__(index, settings, callback_manager=callback_manager)
-        self._depth = depth
-        self._merge_ratio = merge_ratio
-        self._known: tuple[HierarchyView, ReferenceMap] | None = None
+    depth = 2  # how many steps references are followed
+    _known: tuple[HierarchyView, ReferenceMap] | None = None
 
     def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
         request = with_vector(self._index, request, self._left_s(deadline))
@@ -91,13 +68,13 @@ class RecursiveRetriever(RetrieverAdapter):
         except AgenticRetrieverError as err:
             left_s = self._left_s(deadline)
             return plain_search(self._index, request, step="recursive.leaves", err=err, left_s=left_s)
-        trail = self._read(merged(hits, self._merge_ratio), request.top_k)
+        trail = self._read(merged(hits), request.top_k)
         try:
             self._follow(trail, request, self._references(view), deadline)
         except AgenticRetrieverError as err:
             lost = Degradation(step="recursive.references", reason=str(err), fallback="what was found until then")
-            return trail.result((lost,))
-        return trail.result()
+            return SearchResult(list(trail.found.values()), (lost,), sources=trail.sources)
+        return SearchResult(list(trail.found.values()), sources=trail.sources)
 
     def _references(self, view: HierarchyView) -> ReferenceMap:
         known = self._known
@@ -120,20 +97,18 @@ class RecursiveRetriever(RetrieverAdapter):
 
     def _follow(self, trail: _Trail, request: RetrievalRequest, references: ReferenceMap, deadline: float) -> None:
         frontier = sorted(trail.found.values(), key=lambda one: (-(one.score or 0.0), one.node.node_id))[:FOLLOWED_FROM]
-        for _step in range(self._depth):
+        for _step in range(self.depth):
             if self._left_s(deadline) <= 0:
                 raise DeadlineExceededError("the time ran out while references were followed")
             targets = trail.targets(frontier, references)
             if not targets:
                 return
-            frontier = trail.add(targets, self._own_scores(targets, request))
-
-    def _own_scores(self, targets: Mapping[str, float], request: RetrievalRequest) -> list[NodeWithScore]:
-        found = nearest_among(self._index, request, targets, len(targets))
-        known = {one.node.node_id for one in found}
-        # Not every store can be asked for some nodes only.
-        others = fetch_nodes(self._index, [node_id for node_id in targets if node_id not in known])
-        return [*found, *(NodeWithScore(node=node, score=None) for node in others.values())]
+            found = nearest_among(self._index, request, targets, len(targets))
+            known = {one.node.node_id for one in found}
+            # Not every store can be asked for some nodes only.
+            others = fetch_nodes(self._index, [node_id for node_id in targets if node_id not in known])
+            unscored = [NodeWithScore(node=node, score=None) for node in others.values()]
+            frontier = trail.add(targets, [*found, *unscored])
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +126,14 @@ def merged(hits: Sequence[LeafHit], ratio: float = MERGE_RATIO) -> list[MergedCh
     groups: dict[str, list[LeafHit]] = {}
     for hit in hits:
         groups.setdefault(hit.chunk_id, []).append(hit)
-    chunks = [_merged(chunk_id, group, ratio) for chunk_id, group in groups.items()]
+    chunks = []
+    for chunk_id, group in groups.items():
+        best = max(hit.score for hit in group)
+        share = len(group) / max(group[0].siblings, len(group))
+        is_merged = len(group) > 1 and share >= ratio
+        gain = MERGE_GAIN * share * (1 - best) if is_merged else 0.0
+        chunks.append(MergedChunk(chunk_id, best + gain, best, is_merged))
     return sorted(chunks, key=lambda chunk: (-chunk.score, chunk.chunk_id))
-
-
-def _merged(chunk_id: str, group: Sequence[LeafHit], ratio: float) -> MergedChunk:
-    best = max(hit.score for hit in group)
-    share = len(group) / max(group[0].siblings, len(group))
-    if len(group) < 2 or share < ratio:
-        return MergedChunk(chunk_id, best, best)
-    return MergedChunk(chunk_id, best + MERGE_GAIN * share * (1 - best), best, is_merged=True)
 
 
 @dataclass(slots=True)
@@ -181,20 +154,14 @@ class _Trail:
         if chunk.is_merged:
             self.sources[MERGED][chunk.chunk_id] = chunk.score
 
-    def result(self, degraded: tuple[Degradation, ...] = ()) -> SearchResult:
-        """Return all that was found."""
-        return SearchResult(list(self.found.values()), degraded, sources=self.sources)
-
     def targets(self, frontier: Sequence[NodeWithScore], references: ReferenceMap) -> dict[str, float]:
         """Return what the chunks refer to and was not visited, with the best score of what refers to it."""
         targets: dict[str, float] = {}
         for one in frontier:
             self.visited.add(one.node.node_id)
             for target in _pointed_at(one.node, references):
-                is_new = target not in targets and target not in self.visited
-                if is_new and self.followed + len(targets) >= MAX_FOLLOWED:
-                    continue
-                if target not in self.visited:
+                is_full = self.followed + len(targets) >= MAX_FOLLOWED
+                if target not in self.visited and (target in targets or not is_full):
                     targets[target] = max(targets.get(target, -1.0), one.score or 0.0)
         self.followed += len(targets)
         self.visited.update(targets)

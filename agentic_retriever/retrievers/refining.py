@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,34 +36,27 @@ from agentic_retriever.retrievers.base import (
     SCORES_KEY,
     fetch_nodes,
     finite_or_least,
+    finite_scores,
     run_guarded,
     source_scores,
     with_hidden_metadata,
 )
-from agentic_retriever.retrievers.fusion import unit_scores
-from agentic_retriever.schema import MAX_TOP_K, Degradation, check_top_k
+from agentic_retriever.retrievers.hybrid import unit_scores
+from agentic_retriever.schema import MAX_TOP_K, Degradation
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.threads import DeadlineCaller, guarded
 
-RERANK_CANDIDATES: Final = 20
-"""So many nodes are looked at where there is something to choose, or ``top_k`` if that is more."""
-
+RERANK_CANDIDATES: Final = 20  # looked at where there is something to choose, or top_k if that is more
+# Half of the time that is left bounds it besides; a local cross-encoder needs some seconds when it is loaded.
 RERANK_TIMEOUT_S: Final = 20.0
-"""Half of the time that is left bounds it besides; a local cross-encoder needs some seconds when it is loaded."""
-
-CROSS_ENCODER: Final = "cross-encoder/mmarco-mMiniLMv2-L12-H384-v1"
-"""Multilingual and small enough for a processor."""
-
+CROSS_ENCODER: Final = "cross-encoder/mmarco-mMiniLMv2-L12-H384-v1"  # multilingual and small enough for a processor
 COHERE_MODEL: Final = "rerank-v3.5"
 
-RETRIEVED: Final = "retrieved"
-"""Name in the per-source scores of the score that a node had before anything here changed it."""
+FEWEST: Final = 3  # what a simple question keeps at least, where it asked for as many
+RETRIEVED: Final = "retrieved"  # in the per-source scores: what a node had before anything here changed it
 
-Vectors: TypeAlias = Callable[[Sequence[str]], Mapping[str, npt.ArrayLike]]
-"""Gives the vectors of nodes by id, as far as they are known."""
-
-Neighbours: TypeAlias = Callable[[BaseNode], Sequence[BaseNode]]
-"""Gives the chunks around a chunk, in reading order, perhaps with that chunk itself."""
+Vectors: TypeAlias = Callable[[Sequence[str]], Mapping[str, npt.ArrayLike]]  # of nodes by id, as far as they are known
+Neighbours: TypeAlias = Callable[[BaseNode], Sequence[BaseNode]]  # of a chunk in reading order, perhaps with itself
 
 
 class Refining:
@@ -75,8 +68,15 @@ class Refining:
         self._reranker = make_reranker(config, client)
 
     def final_top_k(self, top_k: int, complexity_score: float) -> int:
-        """Return how many nodes to keep for a question of some complexity in [0, 1]."""
-        return adaptive_top_k(top_k, complexity_score) if self._config.adaptive_top_k else top_k
+        """Return how many nodes to keep for a question of some complexity in [0, 1].
+
+        Where that is set, half of ``top_k`` at 0 (but three, if it is no less), one and a half times ``top_k`` at 1, in
+        a straight line between: fewer for a look-up, more where facts are combined.
+        """
+        if not self._config.adaptive_top_k:
+            return top_k
+        wanted = math.ceil(top_k * (0.5 + min(1.0, max(0.0, complexity_score))))
+        return min(max(wanted, min(FEWEST, top_k)), MAX_TOP_K)
 
     def candidates(self, top_k: int) -> int:
         """Return how many nodes to retrieve so that ``top_k`` can be kept: more when there is something to choose."""
@@ -105,7 +105,13 @@ class Refining:
             seen, limit = kept[: max(RERANK_CANDIDATES, top_k)], min(RERANK_TIMEOUT_S, timeout_s / 2)
             kept = _attempt("rerank", partial(reranker.rerank, query, seen, limit), kept, degraded)
         if config.mmr_trade_off < 1:
-            diversify = partial(_diverse, kept, vectors, config.mmr_trade_off, top_k)
+            found, trade_off = kept, config.mmr_trade_off
+
+            def diversify() -> list[NodeWithScore]:
+                known = vectors([entry.node.node_id for entry in found])
+                # In the order of their scores, which readers take for their rank.
+                return in_order(mmr(found, known, top_k=top_k, trade_off=trade_off))
+
             kept = _attempt("mmr", diversify, kept, degraded)
         kept = stop_at_fall(kept[:top_k], config.score_fall)
         if config.expand_neighbours:
@@ -127,11 +133,6 @@ def _attempt(
 # Scores, without a change to the nodes that were given.
 
 
-def finite_scores(nodes: Iterable[NodeWithScore]) -> list[float]:
-    """Return the scores that are numbers."""
-    return [entry.score for entry in nodes if entry.score is not None and math.isfinite(entry.score)]
-
-
 def in_order(nodes: Iterable[NodeWithScore]) -> list[NodeWithScore]:
     """Return nodes by falling score, then by id; those without a finite score last."""
     return sorted(nodes, key=lambda entry: (-finite_or_least(entry.score), entry.node.node_id))
@@ -145,39 +146,14 @@ def rescored(entry: NodeWithScore, score: float) -> NodeWithScore:
     return NodeWithScore(node=with_hidden_metadata(entry.node, **{SCORES_KEY: known}), score=score)
 
 
-# How many nodes a question needs: fewer for a look-up, more where facts are combined, none behind a clear gap.
-
-FEWEST: Final = 3
-"""A simple question keeps at least so many nodes, where it asked for as many."""
-
-_SIMPLE_SHARE: Final = 0.5
-_COMPLEX_SHARE: Final = 1.5
-
-
-def adaptive_top_k(top_k: int, complexity_score: float, *, maximum: int = MAX_TOP_K) -> int:
-    """Return how many nodes to use for a question.
-
-    Half of ``top_k`` at complexity 0 (but three, if it is no less), one and a half times ``top_k`` at 1, in a straight
-    line between.
-    """
-    check_top_k(top_k)
-    score = min(1.0, max(0.0, complexity_score))
-    wanted = math.ceil(top_k * (_SIMPLE_SHARE + score * (_COMPLEX_SHARE - _SIMPLE_SHARE)))
-    return max(1, min(max(wanted, min(FEWEST, top_k)), maximum))
-
-
-def stop_at_fall(nodes: Sequence[NodeWithScore], fall: float, *, fewest: int = FEWEST) -> list[NodeWithScore]:
-    """Leave out the nodes behind the first clear gap."""
-    if not 0 <= fall <= 1:
-        raise ConfigError(f"the fall of the score must be from 0 to 1, got {fall!r}")
+def stop_at_fall(nodes: Sequence[NodeWithScore], fall: float) -> list[NodeWithScore]:
+    """Leave out the nodes behind the first gap that is a larger share of the range of scores; 0 leaves out none."""
     values = [finite_or_least(entry.score) for entry in nodes]
     if fall == 0 or len(values) < 2 or not math.isfinite(values[0] - values[-1]):
         return list(nodes)
     limit = fall * (values[0] - values[-1])
-    for i in range(max(1, fewest), len(values)):
-        if values[i - 1] - values[i] > limit:
-            return list(nodes[:i])
-    return list(nodes)
+    gaps = (i for i in range(FEWEST, len(values)) if values[i - 1] - values[i] > limit)
+    return list(nodes[: next(gaps, None)])
 
 
 # Keyword boosting: what the configuration calls important lifts the nodes that have it.
@@ -195,12 +171,6 @@ class Boost:
     weight: float
     aliases: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if not all(any(map(str.isalnum, form)) for form in (self.keyword, *self.aliases)):
-            raise ConfigError(f"a boosted keyword and its aliases need a letter or digit, got {self.keyword[:80]!r}")
-        if not (math.isfinite(self.weight) and abs(self.weight) <= MAX_WEIGHT):
-            raise ConfigError(f"the weight of {self.keyword[:80]!r} must be from -1 to 1, got {self.weight!r}")
-
 
 def parse_boosts(text: str) -> tuple[Boost, ...]:
     """Read a map of keywords."""
@@ -211,18 +181,19 @@ def parse_boosts(text: str) -> tuple[Boost, ...]:
 
 
 def _parsed(entry: str) -> Boost:
-    words, _, weight = entry.rpartition("=")
+    words, _, number = entry.rpartition("=")
     try:
-        value = float(weight)
+        weight = float(number)
     except ValueError:
-        value = math.nan
-    if not words.strip() or math.isnan(value):
+        weight = math.nan
+    if not words.strip() or math.isnan(weight):
         raise ConfigError(f"boost_keywords needs KEYWORD = WEIGHT or KEYWORD | ALIAS = WEIGHT, got {entry[:80]!r}")
     keyword, *aliases = (form.strip() for form in words.split("|"))
-    try:
-        return Boost(keyword, value, tuple(aliases))
-    except ConfigError as err:
-        raise ConfigError(f"boost_keywords: {err}") from err
+    if not all(any(map(str.isalnum, form)) for form in (keyword, *aliases)):
+        raise ConfigError(f"boost_keywords: a keyword and its aliases need a letter or digit, got {keyword[:80]!r}")
+    if abs(weight) > MAX_WEIGHT:
+        raise ConfigError(f"boost_keywords: the weight of {keyword[:80]!r} must be from -1 to 1, got {weight!r}")
+    return Boost(keyword, weight, tuple(aliases))
 
 
 def boost(query: str, nodes: Sequence[NodeWithScore], boosts: Sequence[Boost]) -> list[NodeWithScore]:
@@ -267,18 +238,10 @@ def _has(text: str, forms: Sequence[str]) -> bool:
 
 # Reranking: a second, slower look at the first nodes, by a language model, a cross-encoder or Cohere.
 
-MAX_PASSAGE_CHARS: Final = 4_000
-"""Most characters of one node that a reranker reads."""
+MAX_PASSAGE_CHARS: Final = 4_000  # of one node
 
 
-class Reranker(Protocol):
-    """Orders nodes anew; one that fails raises, and the order stays as it was."""
-
-    def rerank(self, query: str, nodes: Sequence[NodeWithScore], timeout_s: float) -> list[NodeWithScore]:
-        """Return the nodes under new scores, best first."""
-
-
-def make_reranker(config: RouterConfig, client: ModelClient | None) -> Reranker | None:
+def make_reranker(config: RouterConfig, client: ModelClient | None) -> LLMReranker | ScoringReranker | None:
     """Return the reranker that the settings name, or ``None`` for none; it connects and loads with its first call."""
     if config.reranker == "llm":
         if client is None:
@@ -298,9 +261,8 @@ def passage_text(entry: NodeWithScore, max_chars: int = MAX_PASSAGE_CHARS) -> st
 def by_scores(nodes: Sequence[NodeWithScore], scores: Sequence[float]) -> list[NodeWithScore]:
     """Order nodes by new scores."""
     if len(scores) != len(nodes) or not all(map(math.isfinite, scores)):
-        raise LLMOutputError(
-            f"the reranker gave {len(scores)} scores for {len(nodes)} nodes, or some that are no numbers"
-        )
+        told = f"the reranker gave {len(scores)} scores for {len(nodes)} nodes, or some that are no numbers"
+        raise LLMOutputError(told)
     return in_order(rescored(entry, float(score)) for entry, score in zip(nodes, scores, strict=True))
 
 
@@ -328,18 +290,13 @@ class LLMReranker:
         self._boundary = boundary
 
     def rerank(self, query: str, nodes: Sequence[NodeWithScore], timeout_s: float) -> list[NodeWithScore]:
-        """Order nodes anew; see ``Reranker``."""
         judged = min(len(nodes), MAX_PASSAGES)
         if judged < 2:
             return list(nodes)
         share = max(MIN_PASSAGE_CHARS, MAX_PROMPT_CHARS // judged)
         passages = [(i, "", passage_text(entry, share)) for i, entry in enumerate(nodes[:judged], start=1)]
-        reply = ask(
-            self._client,
-            lambda mark: rerank_prompt(query, passages, mark),
-            timeout_s=timeout_s,
-            boundary=self._boundary,
-        )
+        write = partial(rerank_prompt, query, passages)
+        reply = ask(self._client, write, timeout_s=timeout_s, boundary=self._boundary)
         named = [number - 1 for number in parse_order(reply.text, judged)]
         order = [*named, *(i for i in range(len(nodes)) if i not in set(named))]
         places = {i: place for place, i in enumerate(order)}
@@ -376,17 +333,20 @@ def _written_numbers(text: str) -> list[int]:
 # By models that score a question with a passage: a local cross-encoder, or Cohere's service.
 
 
-class _ScoringReranker(ABC):
-    """Scores each node with the question by a model that the first call makes ready."""
+class ScoringReranker(ABC):
+    """Scores each node with the question by a model of an optional package, made ready by the first call."""
 
-    def __init__(self, what: str, *, max_calls: int | None = None) -> None:
+    package: ClassVar[str]
+    needed_by: ClassVar[str]
+
+    def __init__(self, what: str, model: str, *, max_calls: int = 8) -> None:
         self._what = what
-        self._lock = threading.Lock()
+        self._model = model
         self._made: Any = None
-        self._caller = DeadlineCaller(what) if max_calls is None else DeadlineCaller(what, max_calls=max_calls)
+        self._lock = threading.Lock()
+        self._caller = DeadlineCaller(what, max_calls=max_calls)
 
     def rerank(self, query: str, nodes: Sequence[NodeWithScore], timeout_s: float) -> list[NodeWithScore]:
-        """Order nodes anew; see ``Reranker``."""
         if not nodes:
             return []
         texts = [passage_text(entry) for entry in nodes]
@@ -394,98 +354,83 @@ class _ScoringReranker(ABC):
         scores = guarded(self._what, call, error=LLMError, advice="see the cause, or set reranker to none")
         return by_scores(nodes, scores)
 
+    def _ready(self) -> Any:  # noqa: ANN401 - of an optional package
+        if self._made is None:
+            try:
+                package = importlib.import_module(self.package)
+            except ImportError as err:
+                how = "pip install 'agentic-retriever[rerank]', or set reranker to none"
+                raise ConfigError(f"{self.needed_by} needs the extra 'rerank': {how}") from err
+            self._made = self._make(package)
+        return self._made
+
+    @abstractmethod
+    def _make(self, package: Any) -> Any:  # noqa: ANN401 - of an optional package
+        """Make the model ready."""
+
     @abstractmethod
     def _scores(self, query: str, texts: Sequence[str], timeout_s: float) -> list[float]:
         """Score every text."""
 
 
-class CrossEncoderReranker(_ScoringReranker):
-    """Scores by a cross-encoder of ``sentence-transformers``.
+class CrossEncoderReranker(ScoringReranker):
+    """Scores by a cross-encoder: R. Nogueira and K. Cho, "Passage Re-ranking with BERT", 2019 (arXiv:1901.04085)."""
 
-    R. Nogueira and K. Cho, "Passage Re-ranking with BERT", 2019 (arXiv:1901.04085).
-    """
+    package = "sentence_transformers"
+    needed_by = "the cross-encoder"
 
-    def __init__(self, model: str, *, load: Callable[[str], Any] | None = None) -> None:
-        super().__init__(f"cross-encoder {model}", max_calls=2)
-        self._model = model
-        self._load = load or _load_cross_encoder
+    def __init__(self, model: str) -> None:
+        super().__init__(f"cross-encoder {model}", model, max_calls=2)
+
+    def _make(self, package: Any) -> Any:  # noqa: ANN401 - of an optional package
+        return package.CrossEncoder(self._model)
 
     def _scores(self, query: str, texts: Sequence[str], timeout_s: float) -> list[float]:  # noqa: ARG002 - of the base
         # One at a time: a call spreads over all cores, and the tokenizers are not made for several threads.
         with self._lock:
-            if self._made is None:
-                self._made = self._load(self._model)
-            pairs = [(query, text) for text in texts]
-            return [float(score) for score in self._made.predict(pairs, show_progress_bar=False)]
+            found = self._ready().predict([(query, text) for text in texts], show_progress_bar=False)
+        return [float(score) for score in found]
 
 
-class CohereReranker(_ScoringReranker):
+class CohereReranker(ScoringReranker):
     """Scores by Cohere's rerank service."""
 
-    def __init__(self, api_key: Secret, model: str, *, connect: Callable[[str], Any] | None = None) -> None:
+    package = "cohere"
+    needed_by = "reranking by Cohere"
+
+    def __init__(self, api_key: Secret, model: str) -> None:
         if not api_key:
             raise ConfigError("reranking by Cohere needs a key; set cohere_api_key, or reranker to none")
-        super().__init__(f"Cohere model {model}")
+        super().__init__(f"Cohere model {model}", model)
         self._key = api_key
-        self._model = model
-        self._connect = connect or _connect_cohere
+
+    def _make(self, package: Any) -> Any:  # noqa: ANN401 - of an optional package
+        return package.ClientV2(api_key=self._key.reveal())
 
     def _scores(self, query: str, texts: Sequence[str], timeout_s: float) -> list[float]:
         with self._lock:
-            if self._made is None:
-                self._made = self._connect(self._key.reveal())
-        reply = self._made.rerank(
-            model=self._model,
-            query=query,
-            documents=texts,
-            top_n=len(texts),
-            request_options={"timeout_in_seconds": max(1, math.ceil(timeout_s)), "max_retries": 0},
-        )
-        found = [(int(result.index), float(result.relevance_score)) for result in reply.results]
-        if sorted(index for index, _score in found) != list(range(len(texts))):
+            client = self._ready()
+        limits = {"timeout_in_seconds": max(1, math.ceil(timeout_s)), "max_retries": 0}
+        reply = client.rerank(model=self._model, query=query, documents=texts, top_n=len(texts), request_options=limits)
+        found = sorted((int(result.index), float(result.relevance_score)) for result in reply.results)
+        if [index for index, _score in found] != list(range(len(texts))):
             raise LLMOutputError(f"{self._what}: its reply does not rank each of the {len(texts)} nodes once")
-        return [score for _index, score in sorted(found)]
-
-
-def _load_cross_encoder(model: str) -> Any:  # noqa: ANN401 - an optional package
-    return _optional("sentence_transformers", "the cross-encoder").CrossEncoder(model)
-
-
-def _connect_cohere(key: str) -> Any:  # noqa: ANN401 - an optional package
-    return _optional("cohere", "reranking by Cohere").ClientV2(api_key=key)
-
-
-def _optional(package: str, what: str) -> Any:  # noqa: ANN401 - an optional package
-    try:
-        return importlib.import_module(package)
-    except ImportError as err:
-        raise ConfigError(
-            f"{what} needs the extra 'rerank': pip install 'agentic-retriever[rerank]', or set reranker to none"
-        ) from err
+        return [score for _index, score in found]
 
 
 # Maximal marginal relevance: results that are not all the same.
-#
 # J. Carbonell and J. Goldstein, "The Use of MMR, Diversity-Based Reranking for Reordering Documents and Producing
 # Summaries", SIGIR 1998.
 
 
 def mmr(
-    nodes: Sequence[NodeWithScore],
-    vectors: Mapping[str, npt.ArrayLike],
-    *,
-    top_k: int,
-    trade_off: float,
+    nodes: Sequence[NodeWithScore], vectors: Mapping[str, npt.ArrayLike], *, top_k: int, trade_off: float
 ) -> list[NodeWithScore]:
     """Choose nodes one by one, each relevant and unlike those chosen before.
 
     The next node is the one with the largest ``trade_off x relevance - (1 - trade_off) x similarity``: relevance is its
     score brought to [0, 1], similarity its largest cosine with a chosen node.
     """
-    if not 0 <= trade_off <= 1:
-        raise ConfigError(f"the trade-off of MMR must be from 0 to 1, got {trade_off!r}")
-    if trade_off == 1:
-        return list(nodes[:top_k])
     units = unit_scores([(entry.node.node_id, entry.score) for entry in nodes])
     relevance = np.array([units[entry.node.node_id] for entry in nodes])
     cosines = _cosines([vectors.get(entry.node.node_id) for entry in nodes])
@@ -513,54 +458,38 @@ def _cosines(vectors: Sequence[npt.ArrayLike | None]) -> npt.NDArray[np.float64]
     return product
 
 
-def _diverse(nodes: list[NodeWithScore], vectors: Vectors, trade_off: float, top_k: int) -> list[NodeWithScore]:
-    """Choose diverse nodes, and put them back in the order of their scores, which readers take for their rank."""
-    known = vectors([entry.node.node_id for entry in nodes])
-    return in_order(mmr(nodes, known, top_k=top_k, trade_off=trade_off))
-
-
-@runtime_checkable
-class _HasVectors(Protocol):
-    def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], npt.NDArray[Any]]: ...
-
-
-def store_vectors(index: Index) -> Vectors:
-    """Return what reads the vectors of an index's nodes from its store."""
-
-    def read(node_ids: Sequence[str]) -> Mapping[str, npt.ArrayLike]:
-        store = index.vector_store
-        if isinstance(store, _HasVectors):
-            found, matrix = run_guarded(f"the store of index {index.name}", lambda: store.vectors(node_ids))
-            return dict(zip(found, matrix, strict=True))
-        nodes = fetch_nodes(index, node_ids)
-        return {node_id: node.embedding for node_id, node in nodes.items() if node.embedding is not None}
-
-    return read
+def store_vectors(index: Index, node_ids: Sequence[str]) -> Mapping[str, npt.ArrayLike]:
+    """Read the vectors of an index's nodes from its store."""
+    read = getattr(index.vector_store, "vectors", None)  # our own stores and attached ones
+    if read is not None:
+        found, matrix = run_guarded(f"the store of index {index.name}", lambda: read(node_ids))
+        return dict(zip(found, matrix, strict=True))
+    nodes = fetch_nodes(index, node_ids)
+    return {node_id: node.embedding for node_id, node in nodes.items() if node.embedding is not None}
 
 
 # Parent expansion: the chunks around a hit, from the same section of the same document.
 
+# Metadata key of a node that was not found but stands beside one that was: the id of that one.
 EXPANDED_KEY: Final = "expanded_from"
-"""Metadata key of a node that was not found but stands beside one that was: the id of that one."""
-
 SECTION: Final = "section"
 
 
 def expand(nodes: Sequence[NodeWithScore], neighbours: Neighbours, *, limit: int) -> list[NodeWithScore]:
     """Add the chunks around the hits."""
-    result = list(nodes)
+    added: list[NodeWithScore] = []
     known = {entry.node.node_id for entry in nodes}
     floor = min(finite_scores(nodes), default=0.0)
     for hit in nodes:
-        if len(result) - len(nodes) >= limit:
+        if len(added) >= limit:
             break
         for node in neighbours(hit.node):
-            if node.node_id not in known and len(result) - len(nodes) < limit:
+            if node.node_id not in known and len(added) < limit:
                 known.add(node.node_id)
                 floor = math.nextafter(floor, -math.inf)
                 beside = with_hidden_metadata(node, **{EXPANDED_KEY: hit.node.node_id})
-                result.append(NodeWithScore(node=beside, score=floor))
-    return result
+                added.append(NodeWithScore(node=beside, score=floor))
+    return [*nodes, *added]
 
 
 def section_neighbours(index: Index, *, width: int, filters: MetadataFilters | None = None) -> Neighbours:
@@ -576,7 +505,7 @@ def section_neighbours(index: Index, *, width: int, filters: MetadataFilters | N
         found = run_guarded(f"the store of index {index.name}", lambda: index.vector_store.get_nodes(filters=wanted))
         # Some stores know no such field, or let others through.
         mine = [node for node in found if node.ref_doc_id == doc_id and satisfies(node_fields(node))]
-        return sorted(mine, key=_place)
+        return sorted(mine, key=lambda node: (_start(node), node.node_id))
 
     def around(node: BaseNode) -> list[BaseNode]:
         doc_id = node.ref_doc_id
@@ -591,9 +520,9 @@ def section_neighbours(index: Index, *, width: int, filters: MetadataFilters | N
     return around
 
 
-def _place(node: BaseNode) -> tuple[int, str]:
+def _start(node: BaseNode) -> int:
     start = node.start_char_idx if isinstance(node, TextNode) else None
-    return (start if start is not None else -1, node.node_id)
+    return -1 if start is None else start
 
 
 # LlamaIndex node postprocessors after our own steps: bounded in time, and left out when they fail.
@@ -605,10 +534,8 @@ class NodePostprocessors:
     def __init__(self, given: Sequence[Any] = (), *, timer: Callable[[], float] = time.monotonic) -> None:
         wrong = [one for one in given if not isinstance(one, BaseNodePostprocessor)]
         if wrong:
-            raise ConfigError(
-                f"postprocessors must be LlamaIndex node postprocessors (BaseNodePostprocessor), got "
-                f"{type(wrong[0]).__name__}"
-            )
+            expected = "LlamaIndex node postprocessors (BaseNodePostprocessor)"
+            raise ConfigError(f"postprocessors must be {expected}, got {type(wrong[0]).__name__}")
         self._callers = [(one, DeadlineCaller(f"the node postprocessor {type(one).__name__}")) for one in given]
         self._timer = timer
 

@@ -12,13 +12,10 @@ from agentic_retriever.retrievers.base import RetrievalRequest, RetrieverAdapter
 from agentic_retriever.retrievers.vector import DENSE, nearest, nearest_among, plain_search, view_time_s, with_vector
 from agentic_retriever.schema import Strategy
 
+# In the per-source scores the cosine of the document's summary. It chooses the documents and has no part in the order
+# of their chunks, which measured worse with it.
 SUMMARY: Final = "summary"
-"""Name in the per-source scores, beside ``dense``, of the cosine of the document's summary. It chooses the documents
-and has no part in the order of their chunks, which measured worse with it."""
-
-DOCUMENTS: Final = (5, 20, 80, 320)
-"""How many documents are chosen: the first number, and the next each time that they hold too few chunks."""
-
+DOCUMENTS: Final = (5, 20, 80, 320)  # chosen first, and then each time that they hold too few chunks
 MIN_COVERAGE: Final = 0.5
 
 

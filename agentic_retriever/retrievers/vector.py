@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import NodeWithScore
-from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery, VectorStoreQueryResult
+from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery
 
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
-from agentic_retriever.filters import is_empty, node_fields, predicate
+from agentic_retriever.filters import is_empty
 from agentic_retriever.indices import Index
 from agentic_retriever.indices.derived import HierarchyView, LeafHit
 from agentic_retriever.indices.prefilter.index import MAX_CANDIDATES, FilterPlan, PlanKind
@@ -23,14 +22,13 @@ from agentic_retriever.retrievers.base import (
     SearchResult,
     fetch_nodes,
     run_guarded,
+    satisfying,
     scores_of,
-    store_guard,
 )
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.threads import DeadlineCaller
 
-DENSE: Final = "dense"
-"""Name of the dense source in the per-source scores; its score is the cosine."""
+DENSE: Final = "dense"  # the source in the per-source scores; its score is the cosine
 
 
 class VectorRetriever(RetrieverAdapter):
@@ -56,22 +54,34 @@ def with_vector(index: Index, request: RetrievalRequest, left_s: float) -> Retri
 
 def nearest(index: Index, request: RetrievalRequest, depth: int, left_s: float) -> list[NodeWithScore]:
     """Find the nodes nearest to the question."""
-    filters, plan = request.filters, _plan(index, request.filters, depth)
+    plan = _plan(index, request.filters, depth)
     if plan is not None and plan.kind is PlanKind.NONE:
         return []  # nothing satisfies the filters, so there is nothing to search
-    vector = with_vector(index, request, left_s).query_vector or ()
+    request = with_vector(index, request, left_s)
     if plan is not None and plan.high <= MAX_CANDIDATES:
-        among = _among_candidates(index, filters, vector, depth)
+        among = _among_candidates(index, request, depth)
         if among is not None:
             return among
-    node_ids = None if plan is None or plan.node_ids is None else list(plan.node_ids)
-    # Beside ids a text would tell some stores that an empty list of them means no restriction.
-    result = _query(index, request, vector, depth, node_ids, query_str=request.query if node_ids is None else None)
-    if not result.nodes and result.ids:  # stores that keep no text answer with ids only
-        known = fetch_nodes(index, result.ids)
-        pairs = zip(result.ids, result.similarities or (), strict=False)
-        return [NodeWithScore(node=known[i], score=score) for i, score in pairs if i in known]
-    return _scored(result)
+    return _query(index, request, depth, None if plan is None or plan.node_ids is None else list(plan.node_ids))
+
+
+def _plan(index: Index, filters: MetadataFilters | None, depth: int) -> FilterPlan | None:
+    """Ask the prefilter, if the index has one, how a filtered search is best run."""
+    if is_empty(filters) or not index.has_prefilter:
+        return None
+    return run_guarded(f"the prefilter of index {index.name}", lambda: index.metadata().plan(filters, depth))
+
+
+def _among_candidates(index: Index, request: RetrievalRequest, depth: int) -> list[NodeWithScore] | None:
+    """Search exactly among the nodes that satisfy the filters, where their vectors are in memory."""
+    rows = index.vector_rows()
+    if rows is None:
+        return None
+    found = rows.nearest(request.query_vector or (), index.candidates(request.filters), depth)
+    if found is None:
+        return None
+    nodes = fetch_nodes(index, [node_id for node_id, _cosine in found])
+    return [NodeWithScore(node=nodes[i], score=cosine) for i, cosine in found if i in nodes]
 
 
 def nearest_among(
@@ -80,9 +90,8 @@ def nearest_among(
     """Find those of some nodes that are nearest to the question, which has its vector."""
     if not node_ids or request.query_vector is None:
         return []  # some stores take no ids for no restriction
-    found = _scored(_query(index, request, request.query_vector, depth, list(node_ids)))
     allowed = set(node_ids)
-    return [one for one in found if one.node.node_id in allowed]
+    return [one for one in _query(index, request, depth, list(node_ids)) if one.node.node_id in allowed]
 
 
 def plain_search(
@@ -94,62 +103,34 @@ def plain_search(
     return SearchResult(found, (lost,), sources={DENSE: scores_of(found)})
 
 
-def _query(
-    index: Index,
-    request: RetrievalRequest,
-    vector: Sequence[float],
-    depth: int,
-    node_ids: list[str] | None,
-    query_str: str | None = None,
-) -> VectorStoreQueryResult:
+def _query(index: Index, request: RetrievalRequest, depth: int, node_ids: list[str] | None) -> list[NodeWithScore]:
     query = VectorStoreQuery(
-        query_embedding=list(vector),
-        query_str=query_str,
+        query_embedding=list(request.query_vector or ()),
+        # Beside ids a text would tell some stores that an empty list of them means no restriction.
+        query_str=request.query if node_ids is None else None,
         node_ids=node_ids,
         similarity_top_k=depth,
         # A group without clauses must not reach a store: some take it for "nothing", some for "everything".
         filters=None if is_empty(request.filters) else request.filters,
     )
-    with store_guard(f"the store of index {index.name}"):
-        return index.vector_store.query(query)
-
-
-def _scored(result: VectorStoreQueryResult) -> list[NodeWithScore]:
-    pairs = zip(result.nodes or (), result.similarities or (), strict=False)
-    return [NodeWithScore(node=node, score=score) for node, score in pairs]
-
-
-def _plan(index: Index, filters: MetadataFilters | None, depth: int) -> FilterPlan | None:
-    """Ask the prefilter, if the index has one, how a filtered search is best run."""
-    if is_empty(filters) or not index.has_prefilter:
-        return None
-    return run_guarded(f"the prefilter of index {index.name}", lambda: index.metadata().plan(filters, depth))
-
-
-def _among_candidates(
-    index: Index, filters: MetadataFilters | None, vector: Sequence[float], depth: int
-) -> list[NodeWithScore] | None:
-    """Search exactly among the nodes that satisfy the filters, where their vectors are in memory."""
-    rows = index.vector_rows()
-    found = None if rows is None else rows.nearest(vector, index.candidates(filters), depth)
-    if found is None:
-        return None
-    nodes = fetch_nodes(index, [node_id for node_id, _cosine in found])
-    return [NodeWithScore(node=nodes[i], score=cosine) for i, cosine in found if i in nodes]
+    result = run_guarded(f"the store of index {index.name}", lambda: index.vector_store.query(query))
+    nodes = {node.node_id: node for node in result.nodes or ()}
+    found = [node.node_id for node in result.nodes or ()]
+    if not nodes and result.ids:  # stores that keep no text answer with ids only
+        found, nodes = result.ids, fetch_nodes(index, result.ids)
+    scored = zip(found, result.similarities or (), strict=False)
+    return [NodeWithScore(node=nodes[i], score=score) for i, score in scored if i in nodes]
 
 
 # Leaves, which two strategies search before their chunks.
-
-VIEW_SHARE: Final = 0.5
-"""Share of the time left that a search waits for a view that is being built, so that dense search can still follow."""
 
 MAX_LEAVES: Final = 10_000
 _GROWTH: Final = 4
 
 
 def view_time_s(left_s: float) -> float:
-    """Return how long a view that is being built is waited for."""
-    return max(0.0, left_s) * VIEW_SHARE
+    """Return how long a view that is being built is waited for: half of the time, so that dense search can follow."""
+    return max(0.0, left_s) / 2
 
 
 def open_leaves(index: Index, left_s: float) -> HierarchyView:
@@ -171,12 +152,8 @@ def leaves_for_chunks(view: HierarchyView, request: RetrievalRequest, *, depth: 
 
 # Strategy ``vector`` over an index that can only be asked: somebody else's retriever, held to the contract of ours.
 
-ASKED: Final = "retriever"
-"""Name of the source in the per-source scores; the score is the retriever's own, on a scale of its own."""
-
+ASKED: Final = "retriever"  # the source in the per-source scores; the score is the retriever's own, on its own scale
 MAX_DEPTH: Final = 1_000
-_FACTOR: Final = 4
-_MAX_CALLS: Final = 8
 
 
 class AskedRetriever(RetrieverAdapter):
@@ -188,24 +165,22 @@ class AskedRetriever(RetrieverAdapter):
     strategy = Strategy.VECTOR
     keeps_deadlines = True
 
-    def __init__(
-        self, index: Index, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
-    ) -> None:
-        super().__init__(index, settings, callback_manager=callback_manager)
+    def __init__(self, index: Index, settings: AdapterSettings) -> None:
+        super().__init__(index, settings)
         # Of its own, so that a retriever that hangs takes no thread from others.
-        self._caller = DeadlineCaller(f"index {index.name}", max_calls=_MAX_CALLS)
+        self._caller = DeadlineCaller(f"index {index.name}")
 
     def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
-        is_filtered, satisfies = not is_empty(request.filters), predicate(request.filters)
-        depth = min(_FACTOR * request.top_k, MAX_DEPTH) if is_filtered else request.top_k
+        is_filtered = not is_empty(request.filters)
+        depth = min(_GROWTH * request.top_k, MAX_DEPTH) if is_filtered else request.top_k
         before = -1
         while True:
             given = self._ask(request.query, depth, deadline)
-            kept = [one for one in given if satisfies(node_fields(one.node))]
+            kept = satisfying(given, request.filters)
             is_all = len(given) < depth or len(given) <= before or depth >= MAX_DEPTH
             if not is_filtered or len(kept) >= request.top_k or is_all:
                 return SearchResult(kept, sources={ASKED: scores_of(kept)})
-            before, depth = len(given), min(_FACTOR * depth, MAX_DEPTH)
+            before, depth = len(given), min(_GROWTH * depth, MAX_DEPTH)
 
     def _ask(self, query: str, depth: int, deadline: float) -> list[NodeWithScore]:
         call = partial(run_guarded, f"index {self._index.name}", lambda: list(self._index.ask(query, depth)))

@@ -21,8 +21,8 @@ from agentic_retriever.evaluation.training import TrainingOptions, judged_querie
 from agentic_retriever.indices import KeywordIndex
 from agentic_retriever.indices.profile import background, sample_ids
 from agentic_retriever.resources import make_classifier
-from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, FusionModel, SideLists
-from agentic_retriever.retrievers.fusion import CosineBackground, dense_excess
+from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, FusionModel
+from agentic_retriever.retrievers.hybrid import CosineBackground, SideLists, dense_excess
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Strategy
 from agentic_retriever.text import Tokenizer
@@ -78,7 +78,7 @@ def test_hybrid_is_not_below_the_better_side(shared_data, name):
     runs, judged = {"hybrid": {}, "dense": {}, "bm25": {}}, {}
     for query, sides in sides_of(*collection(shared_data, name)):
         judged[query.query_id] = query.relevance
-        hybrid = sides.merged(DEFAULT_FUSION) if len(sides.lists) > 1 else sides.lists["dense"]
+        hybrid = sides.merged(DEFAULT_FUSION.weight(sides.excess)) if len(sides.lists) > 1 else sides.lists["dense"]
         for side, ranking in {**sides.lists, "hybrid": hybrid}.items():
             runs[side][query.query_id] = [doc_id for doc_id, _ in ranking]
     found = {side: np.mean(list(ndcg_by_query(judged, run).values())) for side, run in runs.items()}

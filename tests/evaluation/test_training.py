@@ -32,7 +32,8 @@ from agentic_retriever.evaluation.training import (
     validate_fusion,
 )
 from agentic_retriever.indices.profile import MeasuredStrategies
-from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, REGISTRY, FusionModel, FusionTrainedOn
+from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, REGISTRY, FusionModel
+from agentic_retriever.retrievers.hybrid import FusionTrainedOn
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Strategy
 

@@ -13,7 +13,7 @@ from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.schema import ImageNode, IndexNode, Node, NodeRelationship, RelatedNodeInfo, TextNode
 
 from agentic_retriever.retrievers import REGISTRY, RetrievalRequest, build_adapter
-from agentic_retriever.retrievers.base import KeptNodes, copied_node
+from agentic_retriever.retrievers.base import copied_node, copied_nodes
 from agentic_retriever.testing import FakeEmbedding
 
 NAMES = st.text(max_size=6)
@@ -168,11 +168,11 @@ def test_whatever_is_done_to_a_result_no_store_cache_or_second_result_shows_it(
     request = RetrievalRequest("compare the red apple and the harvest", 10)
     stored = [picture(node) for node in index.vector_store.get_nodes()]
     found = adapter.search(request).nodes
-    cached = KeptNodes.of(copy.deepcopy(found))
-    answered = [picture(n.node) for n in cached.copies()]
+    cached = copy.deepcopy(found)
+    answered = [picture(n.node) for n in copied_nodes(cached)]
     assert found
-    for n in (*found, *cached.copies()):
+    for n in (*found, *copied_nodes(cached)):
         deface(n)
     assert [picture(node) for node in index.vector_store.get_nodes()] == stored
-    assert [picture(n.node) for n in cached.copies()] == answered
+    assert [picture(n.node) for n in copied_nodes(cached)] == answered
     assert [picture(n.node) for n in adapter.search(request).nodes] == answered

@@ -8,22 +8,35 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core.schema import NodeWithScore, TextNode
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+from llama_index.core.schema import TextNode
+from search_material import ask, client_of, hit, ids, pairs
+from store_tools import where
 
-from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError, RetrievalError, StoreError
-from agentic_retriever.llm import LLMClient
-from agentic_retriever.retrievers import (
-    AdapterSettings,
-    HybridRetriever,
-    PlannerRetriever,
-    RetrievalRequest,
-    SearchResult,
+from agentic_retriever.errors import (
+    ConfigError,
+    DeadlineExceededError,
+    LLMError,
+    LLMOutputError,
+    RetrievalError,
+    StoreError,
 )
-from agentic_retriever.retrievers.planner import PARTS_KEY, merge_parts, parse_plan, plan_by_model
-from agentic_retriever.schema import Degradation, Tier
-from agentic_retriever.testing.fakes import FakeLLM
+from agentic_retriever.retrievers import AdapterSettings, HybridRetriever, PlannerRetriever, SearchResult
+from agentic_retriever.retrievers.planner import (
+    LISTS,
+    MAX_PARTS,
+    PARTS_KEY,
+    folded,
+    load_table,
+    lowered,
+    merge_parts,
+    parse_plan,
+    parse_table,
+    plan_by_model,
+    split_question,
+)
+from agentic_retriever.schema import Degradation
 from agentic_retriever.text import Tokenizer
+from agentic_retriever.text.language_files import language_files, languages_with
 from agentic_retriever.threads import Workers
 
 QUERY = "Compare the price of oil with gas"
@@ -63,14 +76,10 @@ def planner(index, settings, **inner):
     return PlannerRetriever(index, settings, retrieve=retrieve), retrieve
 
 
-def ids(result):
-    return [n.node.node_id for n in result.nodes]
-
-
 def test_parts_are_searched_for_beside_the_whole_question(index, settings):
     adapter, inner = planner(index, settings)
     vector = tuple(index.embedding.embed_query(QUERY))
-    result = adapter.search(RetrievalRequest(QUERY, 3, query_vector=vector, timeout_s=60))
+    result = ask(adapter, QUERY, 3, query_vector=vector, timeout_s=60)
     asked = {request.query: request for request in inner.requests}
     assert set(asked) == {QUERY, *PARTS}
     assert asked[QUERY].query_vector == vector
@@ -84,24 +93,17 @@ def test_parts_are_searched_for_beside_the_whole_question(index, settings):
 
 def test_a_question_that_cannot_be_split_gives_what_the_inner_strategy_gives(index, settings):
     adapter, inner = planner(index, settings, degraded=[Degradation(step="s", reason="r", fallback="f")])
-    request = RetrievalRequest("gas price", 2, timeout_s=60)
-    got, expected = adapter.search(request), HybridRetriever(index, settings).search(request)
+    got, expected = (ask(one, "gas price", 2, timeout_s=60) for one in (adapter, HybridRetriever(index, settings)))
     assert [(n.node.to_json(), n.score) for n in got.nodes] == [(n.node.to_json(), n.score) for n in expected.nodes]
     assert [r.query for r in inner.requests] == ["gas price"]
     assert got.degraded == inner.degraded
-
-
-def test_the_default_inner_strategy_is_hybrid(index, settings):
-    request = RetrievalRequest("gas price", 2)
-    assert ids(PlannerRetriever(index, settings).search(request)) == ids(
-        HybridRetriever(index, settings).search(request)
-    )
+    assert pairs(ask(PlannerRetriever(index, settings), "gas price", 2)) == pairs(expected)
 
 
 @pytest.mark.parametrize("failing", [[PARTS[0]], PARTS, [QUERY], [QUERY, PARTS[1]]])
 def test_parts_that_fail_are_left_out_and_named(index, settings, failing):
     adapter, _ = planner(index, settings, failing=failing)
-    result = adapter.search(RetrievalRequest(QUERY, 5))
+    result = ask(adapter, QUERY)
     assert result.nodes
     names = {QUERY: "planner.question", PARTS[0]: "planner.part 1", PARTS[1]: "planner.part 2"}
     assert [step.step for step in result.degraded] == [names[query] for query in names if query in failing]
@@ -111,31 +113,28 @@ def test_parts_that_fail_are_left_out_and_named(index, settings, failing):
 def test_when_every_part_fails_all_causes_are_told(index, settings):
     adapter, _ = planner(index, settings, failing=[QUERY, *PARTS])
     with pytest.raises(RetrievalError) as caught:
-        adapter.search(RetrievalRequest(QUERY, 5))
+        ask(adapter, QUERY)
     assert set(caught.value.causes) == {"question", "part 1", "part 2"}
     assert isinstance(caught.value.__cause__, StoreError)
 
 
 def test_filters_hold_for_every_part(index, settings):
-    filters = MetadataFilters(filters=[MetadataFilter(key="lang", value="es")])
+    filters = where("lang", "es")
     adapter, inner = planner(index, settings)
-    assert set(ids(adapter.search(RetrievalRequest(QUERY, 5, filters)))) == {"n4", "n5"}
+    assert set(ids(ask(adapter, QUERY, 5, filters))) == {"n4", "n5"}
     assert all(request.filters == filters for request in inner.requests)
 
 
-def test_a_part_that_hangs_ends_with_the_time(index):
-    stuck = threading.Event()
-    with Workers(4, "test") as workers:
-        settings = AdapterSettings(workers=workers)
-        hybrid = HybridRetriever(index, settings)
+def test_a_part_that_hangs_ends_with_the_time(index, settings):
+    stuck, hybrid = threading.Event(), HybridRetriever(index, settings)
 
-        def retrieve(request):
-            if request.query == PARTS[1]:
-                stuck.wait(10)
-            return hybrid.search(request)
+    def retrieve(request):
+        if request.query == PARTS[1]:
+            stuck.wait(10)
+        return hybrid.search(request)
 
-        result = PlannerRetriever(index, settings, retrieve=retrieve).search(RetrievalRequest(QUERY, 5, timeout_s=0.3))
-        stuck.set()
+    result = ask(PlannerRetriever(index, settings, retrieve=retrieve), QUERY, timeout_s=0.3)
+    stuck.set()
     assert result.nodes
     assert [step.step for step in result.degraded] == ["planner.part 2"]
 
@@ -143,44 +142,39 @@ def test_a_part_that_hangs_ends_with_the_time(index):
 def test_it_works_on_a_pool_of_one_thread(index):
     with Workers(1, "test") as workers:
         adapter = PlannerRetriever(index, AdapterSettings(workers=workers))
-        expected = ids(adapter.search(RetrievalRequest(QUERY, 5)))
-        future = workers.submit(adapter.search, RetrievalRequest(QUERY, 5))
-        assert ids(future.result(timeout=10)) == expected
+        expected = ids(ask(adapter, QUERY))
+        assert ids(workers.submit(ask, adapter, QUERY).result(timeout=10)) == expected
 
 
-def with_model(workers, *replies, **changes):
-    llm = FakeLLM(list(replies))
-    client = LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5)
-    return AdapterSettings(workers=workers, model=client, **changes), llm
-
-
-def test_a_model_makes_the_plan_where_there_is_one(index, workers):
-    settings, llm = with_model(workers, '["oil offers", "gas stars", "desert", "sea", "rocks"]')
-    adapter, inner = planner(index, settings)
-    adapter.search(RetrievalRequest(QUERY, 5))
+def test_a_model_makes_the_plan_where_there_is_one(index, make_settings):
+    client, llm = client_of('["oil offers", "gas stars", "desert", "sea", "rocks"]')
+    adapter, inner = planner(index, make_settings(model=client))
+    ask(adapter, QUERY)
     assert {request.query for request in inner.requests} == {QUERY, "oil offers", "gas stars", "desert", "sea"}
     assert len(llm.prompts) == 1
 
 
-@pytest.mark.parametrize("reply", ["no idea", DeadlineExceededError("too slow")])
-def test_without_a_usable_plan_the_words_decide(index, workers, reply):
-    settings, _ = with_model(workers, reply)
-    adapter, inner = planner(index, settings)
-    result = adapter.search(RetrievalRequest(QUERY, 5))
-    assert {request.query for request in inner.requests} == {QUERY, *PARTS}
-    assert [step.step for step in result.degraded] == ["planner.plan"]
+@pytest.mark.parametrize(
+    ("reply", "queries", "degraded"),
+    [
+        ("no idea", {QUERY, *PARTS}, ["planner.plan"]),
+        (DeadlineExceededError("too slow"), {QUERY, *PARTS}, ["planner.plan"]),
+        ("[]", {QUERY}, []),
+    ],
+)
+def test_without_a_usable_plan_the_words_decide_but_an_empty_one_is_followed(
+    index, make_settings, reply, queries, degraded
+):
+    adapter, inner = planner(index, make_settings(model=client_of(reply)[0]))
+    result = ask(adapter, QUERY)
+    assert result.nodes
+    assert {request.query for request in inner.requests} == queries
+    assert [step.step for step in result.degraded] == degraded
 
 
-def test_an_empty_plan_searches_for_the_question_itself(index, workers):
-    settings, _ = with_model(workers, "[]")
-    adapter, inner = planner(index, settings)
-    assert adapter.search(RetrievalRequest(QUERY, 5)).nodes
-    assert [request.query for request in inner.requests] == [QUERY]
-
-
-def test_an_empty_index_asks_no_model(make_index, workers):
-    settings, llm = with_model(workers, "[]")
-    assert PlannerRetriever(make_index([]), settings).search(RetrievalRequest(QUERY, 5)).nodes == []
+def test_an_empty_index_asks_no_model(make_index, make_settings):
+    client, llm = client_of("[]")
+    assert ask(PlannerRetriever(make_index([]), make_settings(model=client)), QUERY).nodes == []
     assert llm.prompts == []
 
 
@@ -188,10 +182,6 @@ def test_an_empty_index_asks_no_model(make_index, workers):
 
 
 EN = Tokenizer("en")
-
-
-def hit(node_id, score, text="words"):
-    return NodeWithScore(node=TextNode(id_=node_id, text=text), score=score)
 
 
 def merged(found, query="q", top_k=10):
@@ -226,24 +216,22 @@ def test_each_node_names_the_questions_that_found_it():
 def test_every_question_keeps_its_best_node():
     many = [hit(f"m{i:02d}", 1 - i / 1000, "match all words") for i in range(20)]
     found = {"match all words": many, "second": [hit("s", 0.2, "x")], "third": [hit("t", 0.2, "x")]}
-    ids = [c.node.node_id for c in merged(found, "match all words", top_k=4)]
-    assert ids == ["m00", "m01", "s", "t"]
-    assert [c.node.node_id for c in merged(found, "match all words", top_k=1)] == ["m00"]
-    assert [c.node.node_id for c in merged(found, "match all words", top_k=2)] == ["m00", "s"]
+    assert ids(merged(found, "match all words", top_k=4)) == ["m00", "m01", "s", "t"]
+    assert ids(merged(found, "match all words", top_k=1)) == ["m00"]
+    assert ids(merged(found, "match all words", top_k=2)) == ["m00", "s"]
 
 
 ANY_SCORES = st.none() | st.floats(allow_nan=True, allow_infinity=True)
-LISTS = st.lists(st.tuples(st.sampled_from("abcdefgh"), ANY_SCORES), max_size=8)
+SCORED = st.lists(st.tuples(st.sampled_from("abcdefgh"), ANY_SCORES), max_size=8)
 
 
-@given(st.dictionaries(st.sampled_from(["q", "red", "apple pie"]), LISTS, min_size=1), st.integers(1, 6))
+@given(st.dictionaries(st.sampled_from(["q", "red", "apple pie"]), SCORED, min_size=1), st.integers(1, 6))
 def test_any_lists_give_finite_unique_candidates(lists, top_k):
     found = {part: [hit(i, s) for i, s in entries] for part, entries in lists.items()}
     got = merged(found, top_k=top_k)
-    ids = [c.node.node_id for c in got]
     every = {i for entries in lists.values() for i, _ in entries}
-    assert len(set(ids)) == len(ids) == min(top_k, len(every))
-    assert set(ids) <= every
+    assert len(set(ids(got))) == len(got) == min(top_k, len(every))
+    assert set(ids(got)) <= every
     assert all(math.isfinite(c.score) and 0 <= c.score <= 1 for c in got)
 
 
@@ -251,11 +239,6 @@ def test_any_lists_give_finite_unique_candidates(lists, top_k):
 
 
 TWO = ["margin in 2024", "margin in 2025"]
-
-
-def client_of(*replies):
-    llm = FakeLLM(list(replies))
-    return LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5), llm
 
 
 @pytest.mark.parametrize(
@@ -318,3 +301,191 @@ def test_any_reply_is_read_or_refused(reply):
     except LLMOutputError:
         return
     assert all(isinstance(part, str) and part.strip() for part in parts)
+
+
+# Splitting a question by its words.
+
+
+COMPARISONS = {
+    "Compare the operating margin of fiscal 2024 with fiscal 2025": (
+        "the operating margin of fiscal 2024",
+        "the operating margin of fiscal 2025",
+    ),
+    "Compare lead, zinc and copper in terms of weight": (
+        "lead in terms of weight",
+        "zinc in terms of weight",
+        "copper in terms of weight",
+    ),
+    "What is the difference between oil and gas in price?": ("oil in price", "gas in price"),
+    "How do cats and dogs differ in diet?": ("cats differ in diet", "dogs differ in diet"),
+    "Beethoven versus Mozart": ("Beethoven", "Mozart"),
+    "petrol versus diesel: which one is cheaper": ("petrol which one is cheaper", "diesel which one is cheaper"),
+    "How does the 2026 budget compare with the 2025 result?": ("the 2026 budget", "the 2025 result"),
+    "Compara la prueba de frenos de un turismo y un camión: distancia máxima": (
+        "la prueba de frenos de un turismo distancia máxima",
+        "la prueba de frenos de un camión distancia máxima",
+    ),
+    "¿Qué diferencia hay entre una multa leve y una grave en la cuantía?": (
+        "una multa leve en la cuantía",
+        "una grave en la cuantía",
+    ),
+    "COMPARA EL ALUMBRADO CON EL RUIDO": ("EL ALUMBRADO", "EL RUIDO"),
+    "เปรียบเทียบโฉนดและน.ส.3 ว่าสิทธิต่างกันอย่างไร": ("โฉนด ว่าสิทธิต่างกันอย่างไร", "น.ส.3 ว่าสิทธิต่างกันอย่างไร"),
+    "ขายเกิน 5 ปี เทียบกับขายก่อนครบ 5 ปี ค่าใช้จ่ายต่างกันอย่างไร": (
+        "ขายเกิน 5 ปี ค่าใช้จ่ายต่างกันอย่างไร",
+        "ขายก่อนครบ 5 ปี ค่าใช้จ่ายต่างกันอย่างไร",
+    ),
+}
+
+SEVERAL = {
+    "How long is the warranty? Who pays for shipping of spare parts?": (
+        "How long is the warranty",
+        "Who pays for shipping of spare parts",
+    ),
+    "There is only one seller. Who has to sign the order, and how long does the approval stay valid?": (
+        "There is only one seller Who has to sign the order",
+        "There is only one seller how long does the approval stay valid",
+    ),
+    "¿Cuánto se tarda en aprobar un turismo nuevo, cuánto cuesta y cuántos años vale después el certificado?": (
+        "Cuánto se tarda en aprobar un turismo nuevo",
+        "Cuánto se tarda en aprobar un turismo nuevo cuánto cuesta",
+        "cuántos años vale después el certificado",
+    ),
+    "quiero una bola de remolque, ¿de qué clase es la reforma y qué anexos me afectan?": (
+        "quiero una bola de remolque de qué clase es la reforma",
+        "quiero una bola de remolque de qué clase es la reforma qué anexos me afectan",
+    ),
+    "แปลงนี้มีเนื้อที่กี่ตารางวา แล้วถ้าบิดายกให้บุตรต้องจ่ายกี่บาท": (
+        "แปลงนี้มีเนื้อที่กี่ตารางวา",
+        "ถ้าบิดายกให้บุตรต้องจ่ายกี่บาท",
+    ),
+}
+
+NAMES = {
+    "Which magazine was started first Arthur's Magazine or First for Women?": (
+        "Which magazine was started first Arthur's Magazine?",
+        "Which magazine was started first First for Women?",
+    ),
+    "Are Medici and Senet both board games?": ("Are Medici both board games?", "Are Senet both board games?"),
+    'Who wrote "Blue Hour" and "Red Dawn"?': ('Who wrote "Blue Hour"?', 'Who wrote "Red Dawn"?'),
+    "โฉนด 36877 กับโฉนด 40941 แปลงไหนแพงกว่า": ("โฉนด 36877 กับโฉนด แปลงไหนแพงกว่า", "โฉนด กับโฉนด 40941 แปลงไหนแพงกว่า"),
+}
+
+
+@pytest.mark.parametrize("cases", [COMPARISONS, SEVERAL, NAMES], ids=["comparisons", "several", "names"])
+def test_questions_are_split_into_these_parts(cases):
+    assert {query: split_question(query) for query in cases} == cases
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "how long do I have to hand in my receipts",
+        "Explícame el capítulo completo",
+        "Where is the city where Ana was born?",
+        "Compare",
+        "compare apples",
+        "What can I pay at most for a room when I visit our office in Denver?",
+        "เกี่ยวกับค่าธรรมเนียม เท่ากับเท่าไร",
+        "แต่ละแปลงมีส่วนราชการกำกับดูแลอะไร",
+        "",
+        "?!",
+        "\ud800 \x00",
+    ],
+)
+def test_questions_that_ask_one_thing_are_left_alone(query):
+    assert split_question(query) == ()
+
+
+@pytest.mark.parametrize(
+    ("query", "parts"),
+    [
+        ("Compare oil with gas. " + "x" * 979, 0),  # a pasted document
+        # A language without a table is split by what all share.
+        ("Wer baute den Kölner Dom und wer den Berliner Dom?", 2),
+        ("Compare red, green, blue, pink, black, white, grey and brown in price", MAX_PARTS),
+    ],
+)
+def test_how_many_parts_there_are(query, parts):
+    assert len(split_question(query)) == parts
+
+
+WORDS = [
+    "compare", "and", "with", "?", "which", "compara", "y", "¿", "qué", "เปรียบเทียบ", "และ", "กับ", "36877", ",", ".",
+    "vs", "Ana Ruiz", '"x y"',
+]  # fmt: skip
+
+
+@given(st.text(max_size=200) | st.lists(st.sampled_from(WORDS) | st.text(max_size=8), max_size=30).map(" ".join))
+def test_any_text_gives_few_distinct_parts(query):
+    parts = split_question(query)
+    assert len(parts) in (0, 2, 3, 4)
+    assert len(set(parts)) == len(parts)
+    assert query not in parts
+    assert all(any(map(str.isalnum, part)) for part in parts)
+    assert split_question(query) == parts
+
+
+@pytest.mark.parametrize(
+    "piece", ["compare ", "and ", "which ", "? ", "A ", "และ", "กับ ", "¿qué ", "(", "entre ", '"', "vs "]
+)
+def test_repetition_takes_no_long_time(piece):
+    query = (piece * 1_000)[:1_000]
+    split_question(query)  # compiles tables and loads the language model
+    started = time.perf_counter()
+    split_question(query)
+    assert time.perf_counter() - started < 0.5
+
+
+# The tables of the languages.
+
+
+def a_table(*, spaced=True, **changes):
+    return {"language": "xx", "spaced": spaced, "clauses": {**{name: [] for name in LISTS}, **changes}}
+
+
+def test_shipped_tables_are_whole():
+    assert languages_with("clauses") == ("en", "es", "th")
+    for language in languages_with("clauses"):
+        table = load_table(language)
+        assert table.language == language
+        assert table.spaced is (language != "th")
+
+
+def test_shipped_entries_have_the_form_that_texts_are_brought_to():
+    for language in languages_with("clauses"):
+        data = language_files()[language]["clauses"]
+        for name in set(LISTS) - {"asks", "relatives", "joins"}:
+            for entry in data[name]:
+                assert folded(entry) == entry.replace("\\W", "\\w").replace("\\S", "\\s"), (language, name, entry)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({**a_table(), "clauses": []}, "must be an object with the keys"),
+        (a_table(more=[]), "more"),
+        (a_table(joints="and"), "joints must be a list"),
+        (a_table(joints=[""]), "joints must be a list"),
+        (a_table(versus=["("]), "versus holds something that is no regular expression"),
+    ],
+)
+def test_a_damaged_table_names_file_and_key(data, told):
+    with pytest.raises(ConfigError, match=r"languages/xx\.json") as caught:
+        parse_table(data, file="languages/xx.json")
+    assert told in str(caught.value)
+
+
+def test_words_match_as_words_where_there_are_spaces_and_anywhere_else():
+    spaced = parse_table(a_table(joints=["and"]), file="f")
+    joined = parse_table(a_table(joints=["and"], spaced=False), file="f")
+    assert spaced.joints.search("sand") is None
+    assert spaced.joints.search("a and b")
+    assert joined.joints.search("sand")
+
+
+@pytest.mark.parametrize("text", ["CAMIÓN", "İstanbul", "ß", "ﬁn", "ที่ดิน", "Ǆ", "\ud800"])
+def test_every_character_keeps_its_place(text):
+    assert len(folded(text)) == len(lowered(text)) == len(text)
+    assert folded("CAMIÓN ñ") == "camion n"
+    assert lowered("CAMIÓN ñ") == "camión ñ"

@@ -10,19 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.vector_stores.types import MetadataFilters
+from search_material import client_of, hit, ids, of_document, raising, scores
+from store_tools import where
 
 from agentic_retriever.config import RouterConfig, Secret
-from agentic_retriever.errors import (
-    ConfigError,
-    DeadlineExceededError,
-    InvalidQueryError,
-    LLMError,
-    LLMOutputError,
-    StoreError,
-)
-from agentic_retriever.llm import LLMClient
+from agentic_retriever.errors import ConfigError, DeadlineExceededError, LLMError, LLMOutputError, StoreError
 from agentic_retriever.retrievers import refining, source_scores
 from agentic_retriever.retrievers.refining import (
     EXPANDED_KEY,
@@ -32,7 +26,6 @@ from agentic_retriever.retrievers.refining import (
     CrossEncoderReranker,
     LLMReranker,
     Refining,
-    adaptive_top_k,
     boost,
     by_scores,
     expand,
@@ -44,20 +37,6 @@ from agentic_retriever.retrievers.refining import (
     stop_at_fall,
     store_vectors,
 )
-from agentic_retriever.schema import Tier
-from agentic_retriever.testing.fakes import FakeLLM
-
-
-def hit(node_id, score, text="", **metadata):
-    return NodeWithScore(node=TextNode(id_=node_id, text=text or f"text of {node_id}", metadata=metadata), score=score)
-
-
-def ids(nodes):
-    return [entry.node.node_id for entry in nodes]
-
-
-def scores(nodes):
-    return [entry.score for entry in nodes]
 
 
 def dump(nodes):
@@ -65,6 +44,9 @@ def dump(nodes):
 
 
 NODES = [hit(f"n{i}", 1 - i / 10, f"text {i}") for i in range(6)]
+
+
+down = raising(LLMError("nothing asked for this"))
 
 
 class Reversing:
@@ -78,20 +60,11 @@ class Reversing:
         return by_scores(nodes, [float(i) for i in range(len(nodes))])
 
 
-class Failing:
-    def rerank(self, query, nodes, timeout_s):
-        raise LLMError("the model is down")
-
-
-def unused(_):
-    raise AssertionError("nothing asked for this")
-
-
 @pytest.fixture
 def run(monkeypatch):
     """Refine the nodes as a configuration asks, by a reranker of the test."""
 
-    def refined(reranker=None, *, query="text", top_k=3, timeout_s=60.0, vectors=unused, neighbours=unused, **config):
+    def refined(reranker=None, *, query="text", top_k=3, timeout_s=60.0, vectors=down, neighbours=down, **config):
         monkeypatch.setattr(refining, "make_reranker", lambda config, client: reranker)
         made = Refining(RouterConfig(**config), None)
         return made.run(query, NODES, top_k=top_k, timeout_s=timeout_s, vectors=vectors, neighbours=neighbours)
@@ -126,12 +99,11 @@ def test_the_reranker_sees_at_least_top_k_and_has_half_of_the_time(run, monkeypa
 
 
 def test_the_model_of_a_question_is_asked_in_place_of_the_rerankers_own():
-    models = [FakeLLM(["1"]), FakeLLM(["2, 1"])]
-    own, given = (LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5) for llm in models)
+    (own, unasked), (given, asked) = client_of("1"), client_of("2, 1")
     made = Refining(RouterConfig(reranker="llm"), own)
-    got, _ = made.run("q", NODES, top_k=2, timeout_s=9.0, vectors=unused, neighbours=unused, model=given)
+    got, _ = made.run("q", NODES, top_k=2, timeout_s=9.0, vectors=down, neighbours=down, model=given)
     assert ids(got) == ["n1", "n0"]
-    assert [len(llm.prompts) for llm in models] == [0, 1]
+    assert (len(unasked.prompts), len(asked.prompts)) == (0, 1)
 
 
 def test_diverse_nodes_come_in_the_order_of_their_scores(run):
@@ -148,18 +120,11 @@ def test_neighbours_come_last(run):
 
 
 def test_steps_that_fail_are_named_and_left_out(run):
-    def down(_):
-        raise LLMError("no vectors")
-
-    got, degraded = run(Failing(), mmr_trade_off=0.5, expand_neighbours=1, vectors=down, neighbours=down)
+    failing = SimpleNamespace(rerank=raising(LLMError("the model is down")))
+    got, degraded = run(failing, mmr_trade_off=0.5, expand_neighbours=1)
     assert got == NODES[:3]
     assert [step.step for step in degraded] == ["postprocess.rerank", "postprocess.mmr", "postprocess.expand"]
     assert degraded[0].reason == "the model is down"
-
-
-def test_keywords_that_cannot_be_read_are_refused():
-    with pytest.raises(ConfigError, match="KEYWORD = WEIGHT"):
-        Refining(RouterConfig(boost_keywords="abs"), None)
 
 
 def test_how_many_to_retrieve_and_to_keep():
@@ -168,15 +133,13 @@ def test_how_many_to_retrieve_and_to_keep():
     for config in ({"mmr_trade_off": 0.5}, {"boost_keywords": "a = 0.1"}, {"reranker": "cross_encoder"}):
         chooses = Refining(RouterConfig(**config), None)
         assert (chooses.candidates(8), chooses.candidates(50)) == (20, 50)
-    adaptive = Refining(RouterConfig(adaptive_top_k=True), None)
-    assert (adaptive.final_top_k(8, 0.0), adaptive.final_top_k(10_000, 1.0)) == (4, 10_000)
 
 
 @pytest.mark.parametrize("kind", ["memory", "edge"])
 def test_vectors_are_read_from_the_store(kind, make_index, make_edge_index):
     nodes = [TextNode(id_="a", text="red apple"), TextNode(id_="b", text="sea")]
     index = (make_index if kind == "memory" else make_edge_index)(nodes)
-    found = store_vectors(index)(["b", "gone"])
+    found = store_vectors(index, ["b", "gone"])
     assert list(found) == ["b"]
     expected = index.embedding.base.get_text_embedding("sea")
     assert list(found["b"]) == pytest.approx(expected, abs=1e-6)
@@ -187,25 +150,17 @@ def test_vectors_are_read_from_the_store(kind, make_index, make_edge_index):
 
 @pytest.mark.parametrize(
     ("top_k", "score", "expected"),
-    [(8, 0.0, 4), (8, 0.5, 8), (8, 1.0, 12), (4, 0.0, 3), (2, 0.0, 2), (1, 0.0, 1), (8, 7, 12)],
+    [(8, 0.0, 4), (8, 0.5, 8), (8, 1.0, 12), (4, 0.0, 3), (2, 0.0, 2), (1, 0.0, 1), (8, 7, 12), (10_000, 1.0, 10_000)],
 )
 def test_simple_questions_get_fewer_and_complex_ones_more(top_k, score, expected):
-    assert adaptive_top_k(top_k, score, maximum=100) == expected
+    assert Refining(RouterConfig(adaptive_top_k=True), None).final_top_k(top_k, score) == expected
 
 
-@given(st.integers(1, 1_000), st.floats(0, 1), st.floats(0, 1), st.integers(1, 2_000))
-def test_it_grows_with_complexity_within_the_limits(top_k, one, other, maximum):
-    low, high = (adaptive_top_k(top_k, score, maximum=maximum) for score in sorted((one, other)))
-    assert 1 <= low <= high <= maximum
-
-
-def test_top_k_is_checked():
-    with pytest.raises(InvalidQueryError):
-        adaptive_top_k(0, 0.5, maximum=10)
-
-
-def nodes_of(*values):
-    return [hit(f"n{i}", value) for i, value in enumerate(values)]
+@given(st.integers(1, 10_000), st.floats(0, 1), st.floats(0, 1))
+def test_it_grows_with_complexity_within_the_limits(top_k, one, other):
+    adaptive = Refining(RouterConfig(adaptive_top_k=True), None)
+    low, high = (adaptive.final_top_k(top_k, score) for score in sorted((one, other)))
+    assert 1 <= low <= high <= 10_000
 
 
 @pytest.mark.parametrize(
@@ -223,15 +178,9 @@ def nodes_of(*values):
     ],
 )
 def test_nodes_behind_a_clear_gap_are_left_out(values, fall, kept):
-    nodes = nodes_of(*values)
+    nodes = [hit(f"n{i}", value) for i, value in enumerate(values)]
     assert stop_at_fall(nodes, fall) == nodes[:kept]
-    assert len(ids(nodes)) == len(values)
-
-
-@pytest.mark.parametrize("fall", [-0.1, 1.1, math.nan])
-def test_the_fall_is_checked(fall):
-    with pytest.raises(ConfigError):
-        stop_at_fall([], fall)
+    assert len(nodes) == len(values)
 
 
 # Keyword boosting.
@@ -251,30 +200,25 @@ def test_a_node_with_the_keyword_is_lifted_by_its_share_of_the_range():
 
 
 @pytest.mark.parametrize(
-    ("query", "item"),
+    ("query", "item", "order"),
     [
-        ("¿Qué homologaciones hay?", Boost("approval", 1.0, ("homologación",))),
-        ("approvals", Boost("APPROVAL", 1.0)),
-        ("approval of brakes", Boost("approval of brakes", 1.0)),
-        ("ABS and approval", Boost("ABS", 1.0, ("approval",))),
+        # Endings, letter case and aliases do not matter.
+        ("¿Qué homologaciones hay?", Boost("approval", 1.0, ("homologación",)), "bac"),
+        ("approvals", Boost("APPROVAL", 1.0), "bac"),
+        ("approval of brakes", Boost("approval of brakes", 1.0), "bac"),
+        ("ABS and approval", Boost("ABS", 1.0, ("approval",)), "bac"),
+        # What the question or the node does not have changes nothing.
+        ("brakes", Boost("approval", 1.0), "abc"),
+        ("approval", Boost("seat belt", 1.0, ("safety",)), "abc"),
+        ("the of", Boost("of the", 1.0), "abc"),
+        ("approve", Boost("proval", 1.0), "abc"),
+        ("", Boost("approval", 1.0), "abc"),
     ],
 )
-def test_endings_case_and_aliases_do_not_matter(query, item):
-    assert ids(boost(query, BRAKES, [item]))[0] == "b"
-
-
-@pytest.mark.parametrize(
-    ("query", "item"),
-    [
-        ("brakes", Boost("approval", 1.0)),
-        ("approval", Boost("seat belt", 1.0, ("safety",))),
-        ("the of", Boost("of the", 1.0)),
-        ("approve", Boost("proval", 1.0)),
-        ("", Boost("approval", 1.0)),
-    ],
-)
-def test_what_the_question_or_the_node_does_not_have_changes_nothing(query, item):
-    assert boost(query, BRAKES, [item]) == BRAKES
+def test_a_keyword_counts_where_question_and_node_have_it(query, item, order):
+    got = boost(query, BRAKES, [item])
+    assert ids(got) == [*order]
+    assert order != "abc" or got == BRAKES
 
 
 def test_thai_keywords_are_found_within_running_text():
@@ -297,31 +241,24 @@ def test_scores_that_are_no_numbers_stay_last():
 
 def test_the_setting_is_read():
     text = " homologation | homologación = 0.3; ABS=-.1 \n\n E=mc2 = 1 ;"
-    assert parse_boosts(text) == (
-        Boost("homologation", 0.3, ("homologación",)),
-        Boost("ABS", -0.1),
-        Boost("E=mc2", 1.0),
-    )
+    expected = (Boost("homologation", 0.3, ("homologación",)), Boost("ABS", -0.1), Boost("E=mc2", 1.0))
+    assert parse_boosts(text) == expected
     assert parse_boosts("  ") == ()
 
 
 @pytest.mark.parametrize("text", ["abs", "abs=", "=1", "abs=x", "abs=nan", "abs=2", "abs|=1", "?=1", "a=1;" * 501])
 def test_a_bad_setting_is_refused(text):
-    with pytest.raises(ConfigError):
-        parse_boosts(text)
+    with pytest.raises(ConfigError, match="boost_keywords"):
+        Refining(RouterConfig(boost_keywords=text), None)
 
 
 # Parent expansion.
 
 
 def chunk(doc, at, section="one", lang="en"):
-    return TextNode(
-        id_=f"{doc}#{at}",
-        text=f"{doc} {at}",
-        start_char_idx=at * 100,
-        metadata={"section": section, "lang": lang},
-        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc)},
-    )
+    made = of_document(f"{doc}#{at}", f"{doc} {at}", doc, section=section, lang=lang)
+    made.start_char_idx = at * 100
+    return made
 
 
 @pytest.fixture(params=["memory", "edge"])
@@ -367,10 +304,9 @@ def test_the_limit_holds(index):
 
 
 def test_the_callers_filters_hold_for_what_is_added(index):
-    filters = MetadataFilters(filters=[MetadataFilter(key="lang", value="en")])
-    assert ids(expand(hits_of(index, "e#1"), section_neighbours(index, width=1, filters=filters), limit=9)) == ["e#1"]
-    empty = MetadataFilters(filters=[])
-    assert len(expand(hits_of(index, "e#1"), section_neighbours(index, width=1, filters=empty), limit=9)) == 2
+    for filters, expected in ((where("lang", "en"), ["e#1"]), (MetadataFilters(filters=[]), ["e#1", "e#2"])):
+        around = section_neighbours(index, width=1, filters=filters)
+        assert ids(expand(hits_of(index, "e#1"), around, limit=9)) == expected
 
 
 def test_a_store_that_fails_is_a_typed_error(make_index, monkeypatch):
@@ -404,12 +340,6 @@ def test_relevance_alone_changes_nothing():
 def test_a_node_without_a_usable_vector_is_like_none(vector):
     vectors = {"a": [1, 0], "c": [1, 0], **({} if vector is None else {"b": vector})}
     assert ids(mmr(TWO_ALIKE, vectors, top_k=2, trade_off=0.5)) == ["a", "b"]
-
-
-@pytest.mark.parametrize("trade_off", [-0.1, 1.1, math.nan])
-def test_the_trade_off_is_checked(trade_off):
-    with pytest.raises(ConfigError):
-        mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=trade_off)
 
 
 def brute_force(relevance, cosines, top_k, trade_off):
@@ -456,55 +386,57 @@ KEY = "canary-7f3a"
 
 
 def llm_reranker(*replies):
-    llm = FakeLLM(list(replies))
-    return LLMReranker(LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5), boundary=lambda: "k3v9q2xz"), llm
+    client, llm = client_of(*replies)
+    return LLMReranker(client, boundary=lambda: "k3v9q2xz"), llm
 
 
-class Encoder:
-    def __init__(self, values):
-        self.values, self.pairs = values, []
+class Model:
+    """A cross-encoder that gives these scores, or a service that gives this reply; or both fail."""
+
+    def __init__(self, given):
+        self.given, self.calls = given, []
 
     def predict(self, pairs, **kwargs):
-        self.pairs += pairs
-        if isinstance(self.values, Exception):
-            raise self.values
-        return self.values
-
-
-class Service:
-    def __init__(self, reply):
-        self.reply, self.calls = reply, []
+        self.calls.append(pairs)
+        if isinstance(self.given, Exception):
+            raise self.given
+        return self.given
 
     def rerank(self, **kwargs):
-        self.calls.append(kwargs)
-        if isinstance(self.reply, Exception):
-            raise self.reply
-        return SimpleNamespace(results=[SimpleNamespace(index=i, relevance_score=s) for i, s in self.reply])
+        given = self.predict(kwargs)
+        return SimpleNamespace(results=[SimpleNamespace(index=i, relevance_score=s) for i, s in given])
 
 
-def cohere(reply):
-    service = Service(reply)
-    return CohereReranker(Secret(KEY), "rerank-v3.5", connect=lambda key: service), service
+@pytest.fixture
+def reranker(monkeypatch):
+    """Make a reranker by name whose package has this model."""
+
+    def make(name, given):
+        model = given if not isinstance(given, (list, Exception)) else Model(given)
+        package = SimpleNamespace(CrossEncoder=lambda name: made.append(name) or model, ClientV2=lambda api_key: model)
+        made, packages = [], {"sentence_transformers": package, "cohere": package}
+        monkeypatch.setattr(importlib, "import_module", packages.__getitem__)
+        model.made = made
+        reranker = CohereReranker(Secret(KEY), "rerank-v3.5") if name == "cohere" else CrossEncoderReranker("m")
+        return reranker, model
+
+    return make
 
 
-def working():
-    return {
-        "llm": llm_reranker("3, 1, 2")[0],
-        "cross_encoder": CrossEncoderReranker("m", load=lambda name: Encoder([0.2, 0.1, 0.9])),
-        "cohere": cohere([(2, 0.9), (0, 0.2), (1, 0.1)])[0],
-    }
-
-
-@pytest.mark.parametrize("name", ["llm", "cross_encoder", "cohere"])
-def test_nodes_come_in_the_new_order_as_copies(name):
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("llm", "3, 1, 2"), ("cross_encoder", [0.2, 0.1, 0.9]), ("cohere", [(2, 0.9), (0, 0.2), (1, 0.1)])],
+)
+def test_nodes_come_in_the_new_order_as_copies(name, given, reranker):
     before = dump(THREE)
-    got = working()[name].rerank("q", THREE, 5.0)
+    made, _ = llm_reranker(given) if name == "llm" else reranker(name, given)
+    got = made.rerank("q", THREE, 5.0)
     assert ids(got) == ["c", "a", "b"]
     assert scores(got) == sorted(scores(got), reverse=True)
     assert all(math.isfinite(score) for score in scores(got))
     assert [source_scores(entry.node)["retrieved"] for entry in got] == [0.7, 0.9, 0.8]
     assert dump(THREE) == before
-    assert working()[name].rerank("q", [], 5.0) == []
+    assert made.rerank("q", [], 5.0) == []
 
 
 @pytest.mark.parametrize(
@@ -541,17 +473,12 @@ def test_any_reply_gives_distinct_numbers_in_range(reply, count):
     assert all(1 <= number <= count for number in order)
 
 
-def test_nodes_that_the_model_leaves_out_follow_in_their_order():
-    reranker, _ = llm_reranker("3")
-    assert ids(reranker.rerank("q", THREE, 5.0)) == ["c", "a", "b"]
-
-
 def test_the_prompt_is_bounded_and_framed():
-    many = [hit(f"n{i:03d}", 1 - i / 1000, "<<k3v9q2xz end>> " * 0 + "word " * 10_000) for i in range(100)]
+    many = [hit(f"n{i:03d}", 1 - i / 1000, "word " * 10_000) for i in range(100)]
     reranker, llm = llm_reranker("20, 1")
     got = reranker.rerank("which?", many, 5.0)
     assert ids(got)[:3] == ["n019", "n000", "n001"]
-    assert ids(got)[-1] == "n099"
+    assert ids(got)[-1] == "n099"  # what the model leaves out follows in its order
     assert len(llm.prompts[0]) < 20_000
     assert llm.prompts[0].count("<<k3v9q2xz passage") == MAX_PASSAGES
     assert llm.prompts[0].rindex("which?") < llm.prompts[0].index("Order the passages")
@@ -563,20 +490,18 @@ def test_one_node_needs_no_model():
     assert llm.prompts == []
 
 
-def test_the_cross_encoder_is_loaded_once_and_reads_question_and_node():
-    made = []
-    encoder = Encoder([0.1, 0.2, 0.3])
-    reranker = CrossEncoderReranker("m", load=lambda name: made.append(name) or encoder)
-    reranker.rerank("q", THREE, 5.0)
-    reranker.rerank("q", THREE, 5.0)
-    assert made == ["m"]
-    assert encoder.pairs[0] == ("q", "text of a")
+def test_the_cross_encoder_is_loaded_once_and_reads_question_and_node(reranker):
+    made, model = reranker("cross_encoder", [0.1, 0.2, 0.3])
+    made.rerank("q", THREE, 5.0)
+    made.rerank("q", THREE, 5.0)
+    assert model.made == ["m"]
+    assert model.calls[0][0] == ("q", "text of a")
 
 
-def test_cohere_is_asked_once_without_retries():
-    reranker, service = cohere([(0, 0.1), (1, 0.2), (2, 0.3)])
-    reranker.rerank("q", THREE, 7.5)
-    assert service.calls == [
+def test_cohere_is_asked_once_without_retries(reranker):
+    made, model = reranker("cohere", [(0, 0.1), (1, 0.2), (2, 0.3)])
+    made.rerank("q", THREE, 7.5)
+    assert model.calls == [
         {
             "model": "rerank-v3.5",
             "query": "q",
@@ -587,51 +512,47 @@ def test_cohere_is_asked_once_without_retries():
     ]
 
 
-@pytest.mark.parametrize("values", [[0.1], [0.1, 0.2, math.nan], []])
-def test_scores_that_do_not_fit_are_refused(values):
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        *(("cross_encoder", given) for given in ([0.1], [0.1, 0.2, math.nan], [])),
+        *(("cohere", [(0, 0.1), *more]) for more in ([], [(0, 0.2), (1, 0.3)], [(1, 0.3), (7, 0.3)])),
+        ("cohere", [(-1, 0.1), (1, 0.2), (7, 0.3)]),
+    ],
+)
+def test_scores_or_indices_that_do_not_fit_are_refused(name, given, reranker):
     with pytest.raises(LLMOutputError):
-        CrossEncoderReranker("m", load=lambda name: Encoder(values)).rerank("q", THREE, 5.0)
+        reranker(name, given)[0].rerank("q", THREE, 5.0)
 
 
-@pytest.mark.parametrize("reply", [[(0, 0.1)], [(0, 0.1), (0, 0.2), (1, 0.3)], [(-1, 0.1), (1, 0.2), (7, 0.3)]])
-def test_indices_that_do_not_fit_are_refused(reply):
-    with pytest.raises(LLMOutputError):
-        cohere(reply)[0].rerank("q", THREE, 5.0)
-
-
-def test_failures_are_typed_and_hide_the_key():
-    reranker, _ = cohere(RuntimeError(f"401 for key {KEY}"))
+def test_failures_are_typed_and_hide_the_key(reranker):
+    made, _ = reranker("cohere", RuntimeError(f"401 for key {KEY}"))
     with pytest.raises(LLMError) as caught:
-        reranker.rerank("q", THREE, 5.0)
-    assert KEY not in str(caught.value)
-    assert KEY not in repr(reranker)
-    assert KEY not in str(vars(reranker))
+        made.rerank("q", THREE, 5.0)
+    assert KEY not in f"{caught.value} {made!r} {vars(made)}"
     assert "RuntimeError" in "".join(traceback.format_exception_only(caught.type, caught.value))
     with pytest.raises(LLMError, match="OSError"):
-        CrossEncoderReranker("m", load=lambda name: Encoder(OSError("disk"))).rerank("q", THREE, 5.0)
+        reranker("cross_encoder", OSError("disk"))[0].rerank("q", THREE, 5.0)
 
 
-def test_a_model_that_hangs_is_left():
+def test_a_model_that_hangs_is_left(reranker):
     stuck = threading.Event()
-    encoder = SimpleNamespace(predict=lambda pairs, **kwargs: stuck.wait(10))
+    made, _ = reranker("cross_encoder", SimpleNamespace(predict=lambda pairs, **kwargs: stuck.wait(10)))
     with pytest.raises(DeadlineExceededError):
-        CrossEncoderReranker("m", load=lambda name: encoder).rerank("q", THREE, 0.05)
+        made.rerank("q", THREE, 0.05)
     stuck.set()
 
 
-@pytest.mark.parametrize("reranker", [CrossEncoderReranker("m"), CohereReranker(Secret("k"), "m")])
-def test_a_missing_extra_is_named(monkeypatch, reranker):
-    def missing(name):
-        raise ImportError(name)
-
-    monkeypatch.setattr(importlib, "import_module", missing)
+@pytest.mark.parametrize("made", [CrossEncoderReranker("m"), CohereReranker(Secret("k"), "m")])
+def test_a_missing_extra_is_named(monkeypatch, made):
+    monkeypatch.setattr(importlib, "import_module", raising(ImportError("no such package")))
     with pytest.raises(ConfigError, match=r"agentic-retriever\[rerank\]"):
-        reranker.rerank("q", THREE, 5.0)
+        made.rerank("q", THREE, 5.0)
 
 
 def test_the_settings_choose():
     config = RouterConfig(cohere_api_key=KEY)
-    client = LLMClient(FakeLLM(["1"]), tier=Tier.PRIMARY, timeout_s=5)
+    client, _ = client_of("1")
     assert make_reranker(config, client) is None
     assert isinstance(make_reranker(config.with_changes(reranker="llm"), client), LLMReranker)
     assert isinstance(make_reranker(config.with_changes(reranker="cross_encoder"), None), CrossEncoderReranker)

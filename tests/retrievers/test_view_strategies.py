@@ -5,23 +5,25 @@ import sys
 
 import pytest
 from llama_index.core.schema import IndexNode, NodeRelationship, RelatedNodeInfo, TextNode
-from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
+from llama_index.core.vector_stores.types import MetadataFilters
+from search_material import ask, ids, of_document, raising
+from store_tools import where
 
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import EmbeddingError, StoreError
+from agentic_retriever.filters import matches, node_fields
 from agentic_retriever.indices import Index, Indexer, IndexStorage
 from agentic_retriever.indices.derived import LeafHit
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import (
-    SPAN_KEY,
     ChunkDecouplingRetriever,
     RecursiveRetriever,
-    RetrievalRequest,
     SummaryRetriever,
     VectorRetriever,
     build_adapter,
     source_scores,
 )
+from agentic_retriever.retrievers.chunk_decoupling import SPAN_KEY
 from agentic_retriever.retrievers.recursive import REFERRED, merged
 from agentic_retriever.schema import Strategy
 from agentic_retriever.testing import FakeEmbedding
@@ -29,18 +31,6 @@ from agentic_retriever.testing.retriever_contract import RetrieverContract
 
 STRATEGIES = (Strategy.RECURSIVE, Strategy.CHUNK_DECOUPLING, Strategy.SUMMARY)
 CLASSES = (RecursiveRetriever, ChunkDecouplingRetriever, SummaryRetriever)
-
-
-def ids(result):
-    return [n.node_id for n in result.nodes]
-
-
-def ask(adapter, query, top_k=5, filters=None, **more):
-    return adapter.search(RetrievalRequest(query, top_k, filters, **more))
-
-
-def where(key, value, operator=FilterOperator.EQ):
-    return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +67,7 @@ def make_whole_index(storage):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 class TestOverAWholeIndex(RetrieverContract):
     @pytest.fixture(autouse=True)
-    def _given(self, strategy, make_whole_index, workers, make_settings):
+    def _given(self, strategy, make_whole_index, make_settings):
         self.strategy, self.make_index, self.make_settings = strategy, make_whole_index, make_settings
 
     def make_adapter(self, nodes, *, embedding, top_k=10, filters=None):
@@ -92,34 +82,22 @@ class TestOverAWholeIndex(RetrieverContract):
 class _WithoutViews:
     """An index whose views are gone."""
 
+    hierarchy = summaries = raising(StoreError("the views are gone"))
+
     def __init__(self, index):
         self._index = index
 
     def __getattr__(self, name):
         return getattr(self._index, name)
 
-    def hierarchy(self, *, timeout_s=None):
-        raise StoreError("the leaves are gone")
 
-    def summaries(self, *, timeout_s=None):
-        raise StoreError("the summaries are gone")
-
-
-def book(texts, **metadata):
-    return [
-        TextNode(
-            id_=f"c{i}",
-            text=text,
-            metadata={"title": "Book", "part": i, **metadata},
-            relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id="book")},
-        )
-        for i, text in enumerate(texts)
-    ]
+def book(*texts):
+    return [of_document(f"c{i}", text, "book", title="Book", part=i) for i, text in enumerate(texts)]
 
 
 @pytest.mark.parametrize("adapter", CLASSES)
 def test_a_missing_view_degrades_to_dense_search(adapter, make_index, settings):
-    index = make_index(book(["red apple harvest", "blue sea", "green hills"]))
+    index = make_index(book("red apple harvest", "blue sea", "green hills"))
     index.view_error = StoreError("the view is gone")
     result = ask(adapter(index, settings), "red apple")
     assert ids(result) == ids(ask(VectorRetriever(index, settings), "red apple"))
@@ -129,7 +107,7 @@ def test_a_missing_view_degrades_to_dense_search(adapter, make_index, settings):
 
 @pytest.mark.parametrize("adapter", CLASSES)
 def test_a_foreign_index_without_views_is_searched_densely(adapter, make_index, settings):
-    index = make_index(book(["red apple harvest", "blue sea"]))
+    index = make_index(book("red apple harvest", "blue sea"))
 
     class Foreign(Index):
         name, description, version = index.name, index.description, 1
@@ -143,12 +121,9 @@ def test_a_foreign_index_without_views_is_searched_densely(adapter, make_index, 
 
 @pytest.mark.parametrize("adapter", CLASSES)
 def test_a_question_that_cannot_be_embedded_is_an_error(adapter, make_index, settings):
-    index = make_index(book(["red apple harvest"]))
+    index = make_index(book("red apple harvest"))
 
-    def fail(text, *, timeout_s=None):
-        raise EmbeddingError("the model is down")
-
-    index.embedding.embed_query = fail
+    index.embedding.embed_query = raising(EmbeddingError("the model is down"))
     with pytest.raises(EmbeddingError, match="down"):
         ask(adapter(index, settings), "red apple")
     assert ids(ask(adapter(index, settings), "red", query_vector=tuple([1.0] * 32))) == ["c0"]
@@ -157,26 +132,21 @@ def test_a_question_that_cannot_be_embedded_is_an_error(adapter, make_index, set
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_filters_are_exact_for_every_operator(strategy, make_whole_index, settings):
     words = ("red", "green", "blue", "apple", "pear", "river")
-    nodes = [
-        TextNode(id_=f"n{i:02d}", text=f"{words[i % 6]} {words[i % 5]} story {i}. Another {words[i % 4]} line follows.",
-                 metadata={"year": 2000 + i % 7, "kind": "abc"[i % 3], "chunk_type": ["text", "table"][i % 2]},
-                 relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=f"doc{i % 8}")})
-        for i in range(40)
-    ]  # fmt: skip
+    texts = [f"{words[i % 6]} {words[i % 5]} story {i}. Another {words[i % 4]} line follows." for i in range(40)]
+    rows = [{"year": 2000 + i % 7, "kind": "abc"[i % 3], "chunk_type": ["text", "table"][i % 2]} for i in range(40)]
+    nodes = [of_document(f"n{i:02d}", texts[i], f"doc{i % 8}", **rows[i]) for i in range(40)]
     adapter = build_adapter(strategy, make_whole_index(nodes), settings)
     cases = [
         where("kind", "a"),
         where("chunk_type", "table"),
-        where("year", 2003, FilterOperator.GTE),
-        where("year", [2001, 2006], FilterOperator.IN),
+        where("year", 2003, ">="),
+        where("year", [2001, 2006], "in"),
         where("doc_id", "doc3"),
-        where("kind", "a", FilterOperator.NE),
-        MetadataFilters(filters=[*where("kind", "b").filters, *where("year", 2002, FilterOperator.LT).filters]),
+        where("kind", "a", "!="),
+        MetadataFilters(filters=[*where("kind", "b").filters, *where("year", 2002, "<").filters]),
         where("kind", "zzz"),
-        where("missing", None, FilterOperator.IS_EMPTY),
+        where("missing", None, "is_empty"),
     ]
-    from agentic_retriever.filters import matches, node_fields
-
     for filters in cases:
         allowed = {n.node_id for n in nodes if matches(node_fields(n), filters)}
         result = ask(adapter, "red apple story", top_k=40, filters=filters)
@@ -187,10 +157,8 @@ def test_filters_are_exact_for_every_operator(strategy, make_whole_index, settin
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_as_many_nodes_as_asked_for(strategy, make_whole_index, settings):
     long = " ".join(f"The apple tree number {i} stands in row {i} of the garden." for i in range(80))
-    nodes = [
-        TextNode(id_="long", text=long),
-        *(TextNode(id_=f"s{i:02d}", text=f"stone {i} lies there") for i in range(30)),
-    ]
+    stones = [TextNode(id_=f"s{i:02d}", text=f"stone {i} lies there") for i in range(30)]
+    nodes = [TextNode(id_="long", text=long), *stones]
     adapter = build_adapter(strategy, make_whole_index(nodes), settings)
     assert len(ask(adapter, "apple tree in the garden", top_k=20).nodes) == 20
 
@@ -222,12 +190,8 @@ def test_scores_of_merged_chunks_stay_below_one():
 
 
 def article(number, text, doc="law", **more):
-    return TextNode(
-        id_=f"{doc}-{number}",
-        text=text,
-        metadata={"title": "General Law" if doc == "law" else "Annex III. Lights", "article": number} | more,
-        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc)},
-    )
+    title = "General Law" if doc == "law" else "Annex III. Lights"
+    return of_document(f"{doc}-{number}", text, doc, title=title, article=number, **more)
 
 
 LAW = [
@@ -240,20 +204,23 @@ LAW = [
 ]
 
 
+def following(depth, index, settings):
+    adapter = RecursiveRetriever(index, settings)
+    adapter.depth = depth
+    return adapter
+
+
 def test_references_are_followed_to_their_depth(make_index, settings):
     index = make_index(LAW)
     query = "drivers of red lorries speeding"
 
     def reached(depth):
-        result = ask(RecursiveRetriever(index, settings, depth=depth), query, top_k=6)
+        result = ask(following(depth, index, settings), query, top_k=6)
         return {n.node_id for n in result.nodes if REFERRED in source_scores(n.node)}
 
     assert reached(0) == set()
     assert "law-2" in reached(1)
     assert reached(1) <= reached(2)
-    only = MetadataFilters(filters=[*where("article", ["1", "2", "3"], FilterOperator.IN).filters])
-    result = ask(RecursiveRetriever(index, settings), query, top_k=6, filters=only)
-    assert set(ids(result)) == {"law-1", "law-2", "law-3"}
 
 
 def test_what_is_referred_to_scores_between_itself_and_its_referrer(make_index, settings):
@@ -261,29 +228,30 @@ def test_what_is_referred_to_scores_between_itself_and_its_referrer(make_index, 
     index = make_index(nodes)
     query = "speeding drivers of red lorries are punished"
     with_references = ask(RecursiveRetriever(index, settings), query, top_k=6)
-    without = ask(RecursiveRetriever(index, settings, depth=0), query, top_k=6)
+    without = ask(following(0, index, settings), query, top_k=6)
     assert ids(with_references)[0] == ids(without)[0] == "law-1"
     assert "law-2" in ids(with_references)[:4]
     scores = {n.node_id: n.score for n in with_references.nodes}
     assert scores["law-2"] < scores["law-1"]
 
 
-def test_a_reference_into_another_document_is_followed(make_index, settings):
-    result = ask(RecursiveRetriever(make_index(LAW), settings), "Lamps follow what", top_k=2)
-    assert set(ids(result)) == {"law-5", "annex-"}
+@pytest.mark.parametrize(
+    ("query", "top_k", "filters", "expected"),
+    [
+        ("Lamps follow what", 2, None, {"law-5", "annex-"}),  # a reference into another document
+        ("red lorries", 5, where("article", "1"), {"law-1"}),
+        ("drivers of red lorries speeding", 6, where("article", ["1", "2", "3"], "in"), {"law-1", "law-2", "law-3"}),
+    ],
+)
+def test_filters_hold_for_what_is_referred_to(make_index, settings, query, top_k, filters, expected):
+    result = ask(RecursiveRetriever(make_index(LAW), settings), query, top_k=top_k, filters=filters)
+    assert set(ids(result)) == expected
 
 
-def test_filters_hold_for_what_is_referred_to(make_index, settings):
-    filters = where("article", "1")
-    assert ids(ask(RecursiveRetriever(make_index(LAW), settings), "red lorries", filters=filters)) == ["law-1"]
-
-
-def linked(count, close=True):
+def linked(count):
     nodes = [TextNode(id_=f"k{i:04d}", text=f"link {i} of the chain") for i in range(count)]
     for i, node in enumerate(nodes):
-        following = nodes[(i + 1) % count] if close or i + 1 < count else None
-        if following is not None:
-            node.relationships[NodeRelationship.NEXT] = RelatedNodeInfo(node_id=following.node_id)
+        node.relationships[NodeRelationship.NEXT] = RelatedNodeInfo(node_id=nodes[(i + 1) % count].node_id)
         if i:
             node.relationships[NodeRelationship.PREVIOUS] = RelatedNodeInfo(node_id=nodes[i - 1].node_id)
     return nodes
@@ -291,13 +259,10 @@ def linked(count, close=True):
 
 def test_circles_self_links_and_missing_targets_end(make_index, settings):
     nodes = linked(2)
-    nodes[0].relationships[NodeRelationship.CHILD] = [
-        RelatedNodeInfo(node_id="k0000"),
-        RelatedNodeInfo(node_id="no such node"),
-    ]
+    nodes[0].relationships[NodeRelationship.CHILD] = [RelatedNodeInfo(node_id=i) for i in ("k0000", "no such node")]
     nodes.append(IndexNode(id_="pointer", text="points to itself", index_id="pointer"))
     nodes.append(IndexNode(id_="forward", text="points to a link", index_id="k0001"))
-    result = ask(RecursiveRetriever(make_index(nodes), settings, depth=1_000), "link 0 of the chain", top_k=4)
+    result = ask(following(1_000, make_index(nodes), settings), "link 0 of the chain", top_k=4)
     assert sorted(ids(result)) == ["forward", "k0000", "k0001", "pointer"]
     assert result.degraded == ()
 
@@ -305,22 +270,22 @@ def test_circles_self_links_and_missing_targets_end(make_index, settings):
 def test_a_chain_of_a_thousand_is_followed_without_recursion(make_index, settings):
     limit = sys.getrecursionlimit()
     index = make_index(linked(1_000))
-    result = ask(RecursiveRetriever(index, settings, depth=1_000), "link 5 of the chain", top_k=50)
+    result = ask(following(1_000, index, settings), "link 5 of the chain", top_k=50)
     assert len(result.nodes) == 50
     assert sys.getrecursionlimit() == limit
     json.dumps([n.score for n in result.nodes])
 
 
-def test_a_deadline_while_following_gives_what_was_found(make_index, workers, make_settings):
+def test_a_deadline_while_following_gives_what_was_found(make_index, make_settings):
     now = [0.0]
-    adapter = RecursiveRetriever(make_index(LAW), make_settings(timer=lambda: now[0], deadline_s=5.0))
-    resolved = adapter._references
+    index = make_index(LAW)
+    adapter, query = RecursiveRetriever(index, make_settings(timer=lambda: now[0], deadline_s=5.0)), index.hierarchy
 
-    def slow(view):
+    def slow(timeout_s=None):
         now[0] += 10.0
-        return resolved(view)
+        return query()
 
-    adapter._references = slow
+    index.hierarchy = slow
     result = ask(adapter, "speeding drivers of red lorries", top_k=1)
     assert ids(result) == ["law-1"]
     assert [d.step for d in result.degraded] == ["recursive.references"]
@@ -348,7 +313,7 @@ def test_a_store_that_fails_while_following_gives_what_was_found(make_index, set
 
 def test_every_fine_hit_carries_its_window_and_its_place(make_whole_index, settings):
     filler = " ".join(f"Filler line {i} says nothing new." for i in range(6))
-    nodes = book([f"{filler} The violet lantern hangs above door nine. {filler}", f"{filler} Nothing here."])
+    nodes = book(f"{filler} The violet lantern hangs above door nine. {filler}", f"{filler} Nothing here.")
     for node in nodes:
         node.start_char_idx, node.end_char_idx = 1_000, 1_000 + len(node.text)
     adapter = ChunkDecouplingRetriever(make_whole_index(nodes), settings)
@@ -368,7 +333,7 @@ def test_every_fine_hit_carries_its_window_and_its_place(make_whole_index, setti
 
 
 def test_chunks_alone_when_the_leaves_fail_and_leaves_alone_when_the_chunks_do(make_index, settings, monkeypatch):
-    index = make_index(book(["red apple harvest", "blue sea", "green hills"]))
+    index = make_index(book("red apple harvest", "blue sea", "green hills"))
     query = type(index.vector_store).query
 
     def failing(self, asked, **kwargs):
@@ -383,7 +348,7 @@ def test_chunks_alone_when_the_leaves_fail_and_leaves_alone_when_the_chunks_do(m
 
 
 def test_leaves_of_chunks_that_are_gone_are_left_out(make_index, settings):
-    index = make_index(book(["red apple harvest", "red apple pie", "green hills"]))
+    index = make_index(book("red apple harvest", "red apple pie", "green hills"))
     view = index.hierarchy()
     del index.vector_store.kept["c1"]
     index.hierarchy = lambda *, timeout_s=None: view
@@ -395,28 +360,17 @@ def test_leaves_of_chunks_that_are_gone_are_left_out(make_index, settings):
 
 
 def library(count):
-    return [
-        TextNode(
-            id_=f"b{book:02d}-{part}",
-            text=f"topic{book} chapter {part} of the tale",
-            metadata={"book": book},
-            relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=f"b{book:02d}")},
-        )
-        for book in range(count)
-        for part in range(3)
-    ]
+    parts = [(book, part) for book in range(count) for part in range(3)]
+    texts = {(book, part): f"topic{book} chapter {part} of the tale" for book, part in parts}
+    return [of_document(f"b{b:02d}-{p}", text, f"b{b:02d}", book=b) for (b, p), text in texts.items()]
 
 
-def test_chunks_come_from_the_chosen_documents(make_index, settings):
-    result = ask(SummaryRetriever(make_index(library(40)), settings), "topic7", top_k=3)
+def test_chunks_come_from_the_chosen_documents_and_through_filters_from_those_far_down(make_index, settings):
+    adapter = SummaryRetriever(make_index(library(40)), settings)
+    result = ask(adapter, "topic7", top_k=3)
     assert ids(result)[0].startswith("b07")
     assert all({"dense", "summary"} <= set(source_scores(n.node)) for n in result.nodes)
-
-
-def test_documents_far_down_are_reached_through_filters(make_index, settings):
-    filters = where("book", 33)
-    result = ask(SummaryRetriever(make_index(library(40)), settings), "topic7", top_k=3, filters=filters)
-    assert sorted(ids(result)) == ["b33-0", "b33-1", "b33-2"]
+    assert sorted(ids(ask(adapter, "topic7", top_k=3, filters=where("book", 33)))) == ["b33-0", "b33-1", "b33-2"]
 
 
 def test_sparse_summaries_fall_back_to_dense_search(make_index, settings):
