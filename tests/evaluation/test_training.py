@@ -356,8 +356,8 @@ def test_training_fits_the_weights_and_a_running_router_uses_them(indexed, folde
     assert result.fusion.installed is not dry_run
     assert ("dry run" in result.fusion.verdict) is dry_run
     assert (indexed.index("mine").folder / FUSION_FILE).exists() is not dry_run
-    model, _ = adapter._model()
-    assert model == (DEFAULT_FUSION if dry_run else result.fusion.model)
+    weigh, _ = adapter._weigh()  # of the model that is in force
+    assert weigh.__self__ == (DEFAULT_FUSION if dry_run else result.fusion.model)
     told = result.to_dict()["fusion"]
     assert {"validation", "model", "installed", "verdict"} == set(told)
     assert (told["model"]["alpha"], told["model"]["trained_on"]["rows"]) == (0.1, 24)
