@@ -40,14 +40,14 @@ def _hit(answer: Answer) -> Row:
     from cachetools import TTLCache
 
     from agentic_retriever.cache import SingleFlightCache
-    from agentic_retriever.pipeline.answers import copied_answer, kept_answer
+    from agentic_retriever.pipeline.answers import copied_answer
 
     ours: SingleFlightCache[Answer] = SingleFlightCache(max_entries=ENTRIES, ttl_s=1_800, copy=copied_answer)
     theirs: TTLCache[str, Answer] = TTLCache(ENTRIES, 1_800)
     lock = threading.Lock()
     keys = [f"{i:064x}" for i in range(ENTRIES)]
     for key in keys:
-        ours.get_or_compute(key, lambda: kept_answer(answer))  # as the router keeps it
+        ours.get_or_compute(key, lambda: answer)
         theirs[key] = answer
 
     def peer(key: str) -> object:
