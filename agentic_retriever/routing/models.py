@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, LLMError, LLMOutputError
 from agentic_retriever.llm import TierNeeds, ask, random_boundary, read_choice, spent_on_failure
@@ -110,9 +110,11 @@ class _ModelChoice:
 
     mode = "llm"
     index_margin = 0.0
-    _step: ClassVar[str]
 
-    def __init__(self, client: ModelClient, boundary: Callable[[], str], prompt: Callable[..., str]) -> None:
+    def __init__(
+        self, client: ModelClient, boundary: Callable[[], str], prompt: Callable[..., str], *, step: str
+    ) -> None:
+        self._step = step
         self._client = client
         self._boundary = boundary
         self._prompt = prompt
@@ -157,8 +159,6 @@ class LLMClassifier(_ModelChoice):
     ``Selection.degraded`` says why. Safe to share between threads.
     """
 
-    _step = "routing.index.llm"
-
     def __init__(
         self,
         client: ModelClient,
@@ -167,7 +167,7 @@ class LLMClassifier(_ModelChoice):
         index_margin: float = DEFAULT_INDEX_MARGIN,
         boundary: Callable[[], str] = random_boundary,
     ) -> None:
-        super().__init__(client, boundary, index_choice_prompt)
+        super().__init__(client, boundary, index_choice_prompt, step="routing.index.llm")
         self._fallback = fallback
         self.index_margin = checked_share("index_margin", index_margin)
 
@@ -197,8 +197,6 @@ class LLMSelector(_ModelChoice):
     ``fallback`` decides first by the signals of the query, otherwise as :class:`LLMClassifier`.
     """
 
-    _step = "routing.strategy.llm"
-
     def __init__(
         self,
         client: ModelClient,
@@ -209,7 +207,7 @@ class LLMSelector(_ModelChoice):
     ) -> None:
         if form not in _PROMPTS:
             raise ConfigError(f"form must be one of {', '.join(_PROMPTS)}, got {str(form)[:40]!r}")
-        super().__init__(client, boundary, _PROMPTS[form])
+        super().__init__(client, boundary, _PROMPTS[form], step="routing.strategy.llm")
         self._fallback = fallback
 
     def select(
