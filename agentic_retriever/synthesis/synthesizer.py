@@ -509,16 +509,14 @@ def _answered(task: _Task, answer: LLMAnswer) -> Synthesis:
 def _degraded(reply: LLMReply) -> list[Degradation]:
     failed = "; ".join(str(attempt) for attempt in reply.attempts if attempt.failure is not None)
     cut = "the answer was cut off: output limit, filter, or a stream without an end"
+    window = "the server cut the prompt to its window"
+    writer = f"{reply.tier.value} model {reply.model}"
     rules = (
-        ("tier", failed, failed, f"{reply.tier.value} model {reply.model}"),
-        ("llm", reply.truncated, cut, "truncated answer"),
-        ("prompt", reply.prompt_cut, "the server cut the prompt to its window", "what it read"),
+        (failed, Degradation(step="synthesis.tier", reason=failed, fallback=writer)),
+        (reply.truncated, Degradation(step="synthesis.llm", reason=cut, fallback="truncated answer")),
+        (reply.prompt_cut, Degradation(step="synthesis.prompt", reason=window, fallback="what it read")),
     )
-    return [
-        Degradation(step=f"synthesis.{step}", reason=why, fallback=instead)
-        for step, holds, why, instead in rules
-        if holds
-    ]
+    return [lost for holds, lost in rules if holds]
 
 
 def _usage_of_failure(client: ModelClient | ForeignModel, err: Exception) -> Usage:
