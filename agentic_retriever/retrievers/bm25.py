@@ -179,7 +179,12 @@ class BM25Retriever(LlamaBM25Retriever):
         return KeywordIndex.build(texts.items(), tokenizer=tokenizer, version=_VERSION)
 
     def persist(self, path: str, encoding: str = "utf-8", **kwargs: Any) -> None:  # noqa: ARG002, ANN401 - LlamaIndex's
-        """Save nodes, words and settings into the folder ``path``, in place of all that was there.
+        """Save nodes, words and settings into a folder, in place of all that was there.
+
+        Args:
+            path: The folder.
+            encoding: Not used; files are UTF-8.
+            kwargs: Not used.
 
         Raises:
             ConfigError: If it searches an index of a router, which keeps its own files.
@@ -204,7 +209,12 @@ class BM25Retriever(LlamaBM25Retriever):
         encoding: str = "utf-8",  # noqa: ARG003 - LlamaIndex's signature
         **kwargs: Any,  # noqa: ANN401 - options of the class
     ) -> BM25Retriever:
-        """Load what :meth:`persist` saved in the folder ``path``; ``kwargs`` are in place of saved options.
+        """Load what :meth:`persist` saved; it finds what it found before.
+
+        Args:
+            path: The folder.
+            encoding: Not used; files are UTF-8.
+            kwargs: Options of the class, in place of those that were saved.
 
         Raises:
             StoreError: If the folder is not there or holds something else.
