@@ -22,19 +22,14 @@ if TYPE_CHECKING:
     from agentic_retriever.text import Sentence
 
 
+# Written by hand, by language: PARAPHRASES have words of the source sentence, and the same otherwise said; FREE, freely
+# worded, words of it, a true sentence, and a false one that is nearly the same. INVENTED is what the sample corpus does
+# not say, in its manner; ADDED are clauses that are put behind a true sentence; OTHER_NAMES take the place of its names.
 _DATA: Final = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
-#: Words of the source sentence, and the same in other words.
-PARAPHRASES: Final[dict[str, list[tuple[str, ...]]]] = _DATA["PARAPHRASES"]
-#: What the sample corpus does not say, in its manner.
-INVENTED: Final[dict[str, list[str]]] = _DATA["INVENTED"]
-#: Clauses that are put behind a true sentence.
-ADDED: Final[dict[str, list[str]]] = _DATA["ADDED"]
-#: Names that take the place of those of the corpus.
-OTHER_NAMES: Final[dict[str, list[str]]] = _DATA["OTHER_NAMES"]
-#: Freely worded: words of the source sentence, a true sentence, and a false one that is nearly the same.
-FREE: Final[dict[str, list[tuple[str, ...]]]] = _DATA["FREE"]
-
+PARAPHRASES, FREE, INVENTED, ADDED, OTHER_NAMES = (
+    _DATA[key] for key in ("PARAPHRASES", "FREE", "INVENTED", "ADDED", "OTHER_NAMES")
+)
 
 _MONTHS = {code: [names[0] for names in section("dates")[code]["months"].values()] for code in ("en", "es", "th")}
 _MONTHS["en"] = [name.capitalize() for name in _MONTHS["en"]]
@@ -49,11 +44,8 @@ def other_form(sentence: str, language: str) -> str | None:
     if language != "es":  # where a comma stands before decimals
         changed = re.sub(r"(?<=\d),(?=\d{3}\b)", "\u202f", changed)
     changed = re.sub(r"\bper ?cent\b|\bpor ciento\b", "%", changed)
-    changed = (
-        re.sub(r"(?<=\d) %", " percent" if language == "en" else " por ciento", changed)
-        if (changed == sentence and language != "th")
-        else changed
-    )
+    if changed == sentence and language != "th":
+        changed = re.sub(r"(?<=\d) %", " percent" if language == "en" else " por ciento", changed)
     return changed if changed != sentence else None
 
 
@@ -149,8 +141,6 @@ _CHUNK = 1_200
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of a document as it would be retrieved."""
-
     doc: str
     title: str
     section: str
@@ -172,22 +162,16 @@ class Case:
 
     @property
     def half(self) -> str:
-        """``dev`` or ``held``."""
         return "dev" if hashlib.sha256(self.origin.encode()).digest()[0] % 2 else "held"
 
     @property
     def passages(self) -> tuple[ContextPassage, ...]:
         """What the numbers of its markers stand for."""
-        nodes = [
-            make_node(
-                c.text, start=c.start, doc_id=c.doc, node_id=f"{c.doc}:{c.start}", title=c.title, section=c.section
-            )
-            for c in self.chunks
-        ]
+        names = [(c, {"doc_id": c.doc, "node_id": f"{c.doc}:{c.start}"}) for c in self.chunks]
+        nodes = [make_node(c.text, start=c.start, title=c.title, section=c.section, **ids) for c, ids in names]
         return assemble(nodes, max_chars=10**6)
 
     def checked(self) -> CitedText:
-        """The answer, checked."""
         return check_citations(self.answer, self.passages, language=self.language)
 
 
@@ -306,29 +290,15 @@ class _Maker:
         for (first, one), (second, other) in pairs[:PER_KIND]:
             joined = first.rstrip(".") + joint + second
             given = (self.chunks[one], *self.others(one, 1), self.chunks[other])
-            yield Case(
-                self.language,
-                "two passages",
-                self.origin(first),
-                f"{joined} [1][3]",
-                given,
-                supported=True,
-                cited=(1, 3),
-            )
+            yield Case(self.language, "two passages", self.origin(first), f"{joined} [1][3]", given, True, (1, 3))
 
     def elsewhere(self) -> Iterator[Case]:
         """A sentence of a document that is not among the passages."""
         for sentence, at in self.sentences[::-1][:PER_KIND]:
             self.turn += 1
             given = tuple(self.others(at, 4))
-            yield Case(
-                self.language,
-                "another document",
-                self.origin(sentence),
-                f"{sentence} [{self.turn % 4 + 1}]",
-                given,
-                False,
-            )
+            answer = f"{sentence} [{self.turn % 4 + 1}]"
+            yield Case(self.language, "another document", self.origin(sentence), answer, given, False)
 
     def invented(self) -> Iterator[Case]:
         for at, sentence in enumerate(INVENTED[self.language]):
@@ -346,12 +316,7 @@ def _prose(text: str) -> list[Sentence]:
     found = []
     for s in split_sentences(text):
         bare = s.text
-        plain = (
-            not re.match(r"[#|>*-]|\d+[.)]|[a-z]\)|\*\*", bare)
-            and "|" not in bare
-            and "\n" not in bare
-            and ":" not in bare
-        )
+        plain = not re.match(r"[#>*-]|\d+[.)]|[a-z]\)", bare) and not set("|\n:") & set(bare)
         if plain and 35 <= len(bare) <= 240:
             found.append(s)
     return found

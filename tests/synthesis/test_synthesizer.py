@@ -4,6 +4,7 @@ import re
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from answer_nodes import make_node
@@ -234,19 +235,14 @@ def test_a_hanging_model_gives_the_extract_in_time(handbook):
     assert 90 <= got.llm_ms < 1_000
 
 
-@pytest.mark.parametrize("limits", [Limits(budget=Budget(max_llm_calls=0))])
-def test_no_calls_allowed_means_the_extract(handbook, limits):
+@pytest.mark.parametrize(
+    ("limits", "said"), [(Limits(budget=Budget(max_llm_calls=0)), []), (Limits(timeout_s=0), ["no time is left"])]
+)
+def test_no_calls_or_no_time_mean_the_extract(handbook, limits, said):
     synthesizer, llm = with_model(["never"])
     got = synthesizer.synthesize(QUERY, handbook, limits=limits)
-    assert (got.tier, got.degraded, llm.prompts) == (Tier.EXTRACTIVE, (), [])
-
-
-def test_no_time_left_means_the_extract_and_says_so(handbook):
-    synthesizer, llm = with_model(["never"])
-    got = synthesizer.synthesize(QUERY, handbook, limits=Limits(timeout_s=0))
-    assert got.tier is Tier.EXTRACTIVE
-    assert "no time is left" in got.degraded[0].reason
-    assert llm.prompts == []
+    assert (got.tier, llm.prompts) == (Tier.EXTRACTIVE, [])
+    assert all(why in degraded.reason for why, degraded in zip(said, got.degraded, strict=True))
 
 
 def test_the_model_may_say_that_the_passages_do_not_answer(handbook):
@@ -257,25 +253,11 @@ def test_the_model_may_say_that_the_passages_do_not_answer(handbook):
     assert got.confidence.level is ConfidenceLevel.NOT_FOUND
 
 
-class _CutShort:
-    tier = Tier.CLOUD
-    model = "m"
-    context_tokens = 8_192
-
-    def complete(self, prompt: str, *, timeout_s: float | None = None, needs: object = None) -> LLMReply:
-        return LLMReply(
-            text=f"{FACT} [1] And",
-            model="m2",
-            tier=Tier.SMALL,
-            prompt_tokens=5,
-            completion_tokens=2,
-            truncated=True,
-            seconds=0.1,
-        )
-
-
 def test_a_cut_answer_is_degraded_and_the_reply_names_who_wrote_it(handbook):
-    got = Synthesizer(ExtractiveSynthesizer(), LLMSynthesizer(_CutShort())).synthesize(QUERY, handbook)
+    spent = {"prompt_tokens": 5, "completion_tokens": 2, "seconds": 0.1}
+    reply = LLMReply(text=f"{FACT} [1] And", model="m2", tier=Tier.SMALL, truncated=True, **spent)
+    client = SimpleNamespace(tier=Tier.CLOUD, model="m", context_tokens=8_192, complete=lambda _prompt, **_more: reply)
+    got = Synthesizer(ExtractiveSynthesizer(), LLMSynthesizer(client)).synthesize(QUERY, handbook)
     assert got.degraded[0].fallback == "truncated answer"
     assert got.tier is Tier.SMALL
     assert (got.usage.tiers[0].model, got.usage.tiers[0].tier) == ("m2", Tier.SMALL)
@@ -369,6 +351,11 @@ def synthesizer(replies, **kwargs) -> tuple[LLMSynthesizer, FakeLLM]:
     return LLMSynthesizer(LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5), **kwargs), llm
 
 
+def write(replies, nodes, query="q", language="und"):
+    writer, _ = synthesizer(replies)
+    return drained(writer.write(query, passages(nodes), language=language))
+
+
 def test_one_call_with_framed_passages(handbook):
     writer, llm = synthesizer(["Receipts are not needed [1]."], boundary=lambda: "m4rkm4rkm4rk")
     answer = drained(writer.write("Are receipts needed?", passages(handbook), language="en"))
@@ -411,24 +398,21 @@ def test_the_boundary_is_new_each_time_and_redrawn_when_it_occurs(handbook):
     "reply", ["NO_ANSWER", " **NO_ANSWER** ", "NO_ANSWER. The passages are about travel.", "no answer"]
 )
 def test_no_answer_is_recognised(handbook, reply):
-    writer, _ = synthesizer([reply])
-    assert drained(writer.write("q", passages(handbook))).cited is None
+    assert write([reply], handbook).cited is None
 
 
 def test_thoughts_are_no_answer(handbook):
-    writer, _ = synthesizer(["<think>Maybe [2]?</think>\nReceipts are not needed [1]."])
-    assert drained(writer.write("q", passages(handbook))).cited.text == "Receipts are not needed. [1]"
+    said = "<think>Maybe [2]?</think>\nReceipts are not needed [1]."
+    assert write([said], handbook).cited.text == "Receipts are not needed. [1]"
     for thoughts in ("<think>hm</think>  ", "<think>cut off in the middle"):
-        writer, _ = synthesizer([thoughts])
         with pytest.raises(LLMOutputError):
-            drained(writer.write("q", passages(handbook)))
+            write([thoughts], handbook)
 
 
-@pytest.mark.parametrize("raised", [LLMError("down"), DeadlineExceededError("late")])
+@pytest.mark.parametrize("raised", [LLMError, DeadlineExceededError])
 def test_failures_pass_through(handbook, raised):
-    writer, _ = synthesizer([raised])
-    with pytest.raises(type(raised)):
-        drained(writer.write("q", passages(handbook)))
+    with pytest.raises(raised):
+        write([raised("down")], handbook)
 
 
 PASSAGES = assemble(
@@ -450,14 +434,19 @@ REPLIES = [
 ]
 
 
-def run(reply, sizes=(1,), policy="flag"):
+def fed(reply, sizes=(1,), policy="flag"):
+    """A stream, what checks its text, and the pieces that it showed."""
     check = partial(check_citations, passages=PASSAGES, language="en", unsupported=policy)
     stream = StreamedText(check, len(PASSAGES), whole_sentences=policy == "drop")
     pieces, at, turn = [], 0, 0
     while at < len(reply):
-        size = max(1, sizes[turn % len(sizes)])
-        pieces.append(stream.feed(reply[at : at + size]))
-        at, turn = at + size, turn + 1
+        pieces.append(stream.feed(reply[at : at + sizes[turn % len(sizes)]]))
+        at, turn = at + sizes[turn % len(sizes)], turn + 1
+    return stream, check, pieces
+
+
+def run(reply, policy="flag"):
+    stream, check, pieces = fed(reply, policy=policy)
     final = check(re.sub(r"<think>.*?</think>\s*", "", reply, flags=re.DOTALL)).text
     return pieces, [*pieces, stream.finish(final)], final
 
@@ -498,13 +487,7 @@ def test_a_refusal_is_not_shown(reply):
     st.lists(st.integers(1, 9), min_size=1, max_size=5),
 )
 def test_any_reply_in_any_pieces_shows_a_beginning_of_what_it_said(replies, sizes):
-    reply = " ".join(replies)
-    check = partial(check_citations, passages=PASSAGES, language="en")
-    stream = StreamedText(check, len(PASSAGES))
-    shown, at, turn = "", 0, 0
-    while at < len(reply):
-        size = sizes[turn % len(sizes)]
-        shown += stream.feed(reply[at : at + size])
-        at, turn = at + size, turn + 1
+    stream, _, pieces = fed(" ".join(replies), sizes)
+    shown = "".join(pieces)
     assert shown == stream.shown
     assert stream.finish(shown + "!") == "!"
