@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, Literal
 
 from rapidfuzz import fuzz
@@ -316,12 +317,9 @@ def _all_named(text: str, sentences: Sequence[Sentence], marks: Sequence[Mark]) 
 
     Thai has no full stop, so that a marker stands for all the clauses before it on its line that have none.
     """
-    starts = [-1, *(sentence.start for sentence in sentences[1:])]
-    ends = [*(sentence.start for sentence in sentences[1:]), len(text)]
-    named = [
-        list(dict.fromkeys(mark.number for mark in marks if start < mark.position <= end))
-        for start, end in zip(starts, ends, strict=False)
-    ][: len(sentences)]
+    bounds = [-1, *(sentence.start for sentence in sentences[1:]), len(text)]
+    cited = [[mark.number for mark in marks if start < mark.position <= end] for start, end in pairwise(bounds)]
+    named = [list(dict.fromkeys(numbers)) for numbers in cited][: len(sentences)]
     for i in range(len(sentences) - 2, -1, -1):
         gap = text[sentences[i].end : sentences[i + 1].start]
         if not named[i] and "\n" not in gap and _NO_STOP.search(sentences[i].text):

@@ -167,10 +167,7 @@ def _contains(outer: ContextPassage, inner: ContextPassage) -> bool:
 
 
 def _without_near_duplicates(passages: Sequence[ContextPassage]) -> list[ContextPassage]:
-    """Leave out what differs from a better passage in a few characters only, none of them a digit.
-
-    Two versions of a document that differ in a number are both kept: they contradict each other.
-    """
+    """Leave out what differs from a better passage in a few characters only; in a number they contradict each other."""
     kept: list[ContextPassage] = []
     seen: dict[frozenset[str], list[str]] = {}
     for passage in passages:

@@ -78,10 +78,7 @@ class Question:
         return cls(query, _terms_of(query, tokenizer), _asked_kinds(query), _parts_of(query, tokenizer))
 
     def weights(self, texts: Sequence[Collection[str]]) -> dict[str, float]:
-        """Weigh the terms by inverse document frequency among some texts.
-
-        A term that is everywhere still counts half: retrieval brought texts together because they have it.
-        """
+        """Weigh the terms by inverse document frequency; one that is everywhere brought the texts, and counts half."""
         size = len(texts)
         rarest = math.log(size + 1) or 1.0
         found = _without_parts({term: sum(term in text for text in texts) for term in self.terms})
@@ -707,10 +704,7 @@ _BRACKETS: Final = re.compile(r"[\[\]【】［］〔〕]")
 
 
 def _quoted(picked: Found, index_of: Callable[[str], str]) -> tuple[str, tuple[Citation, ...]]:
-    """Write sentences in reading order, each with the number of the stretch of source that it stands in.
-
-    Neighbouring sentences of one node share a number, whose quote is all of them as they stand in the source.
-    """
+    """Write sentences in reading order; neighbours of one node share a number, whose quote is all of them."""
     stretches: list[list[Candidate]] = []
     for c in _in_reading_order(picked):
         last = stretches[-1][-1] if stretches else None

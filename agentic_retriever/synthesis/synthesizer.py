@@ -196,13 +196,9 @@ class ForeignSynthesizer(_Writer):
         self._caller = DeadlineCaller(f"the response synthesizer {type(synthesizer).__name__}", max_calls=32)
 
     def _ask(
-        self,
-        query: str,
-        passages: Passages,
-        language: str,  # noqa: ARG002 - its own prompt says in which language to write
-        timeout_s: float | None,
-        needs: TierNeeds | None,
+        self, query: str, passages: Passages, language: str, timeout_s: float | None, needs: TierNeeds | None
     ) -> _Ask:
+        del language  # its own prompt says in which one to write
         if needs is not None and needs.budget.max_usd is not None:
             raise BudgetExceededError(f"what {self.client.model} costs is not known, so a budget in USD forbids it")
         timeout_s = _DEFAULT_S if timeout_s is None else timeout_s

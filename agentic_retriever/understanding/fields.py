@@ -163,10 +163,7 @@ def choose_reading(readings: tuple[Reading, ...], languages: frozenset[str], *, 
 
 
 def question_languages(query: str, language: str | None) -> tuple[str, frozenset[str]]:
-    """Tell whose stems serve for a question, ``"und"`` where nobody knows, and whose cues to look for.
-
-    These are those of its language, of Thai, which cannot be mistaken, and of what else it may be.
-    """
+    """Tell whose stems serve for a question, and whose cues to look for: also Thai, which cannot be mistaken."""
     code = (language or detect_language(query)).lower().replace("_", "-").split("-")[0]
     # One or two words are too few to tell a language by.
     if code in {"en", "es"} and (language is not None or len(query.split()) >= _MIN_WORDS):
@@ -238,10 +235,7 @@ def is_listed_form(name: str) -> bool:
 
 
 def fits_given_names(given: tuple[str, ...], stored: tuple[str, ...]) -> bool:
-    """Tell whether given names of a question can be those of a stored name.
-
-    Names are compared in order, initials by their letter, so ``udo`` fits ``u w`` and ``uwe`` does not fit ``udo``.
-    """
+    """Compare given names in order, initials by their letter: ``udo`` fits ``u w``, ``uwe`` does not fit ``udo``."""
     pairs = zip(given, stored, strict=False)
     return all(one == other or (1 in {len(one), len(other)} and one[0] == other[0]) for one, other in pairs)
 
@@ -514,20 +508,13 @@ def _phrases_of(
 
 
 def _inflections(word: str, refs: tuple[ValueRef, ...]) -> tuple[ValueRef, ...]:
-    """Keep the values that differ from a word in its ending only: ``policies`` and ``policy``.
-
-    Stems go further than that: ``operating`` and ``operations`` share one.
-    """
+    """Keep the values that differ from a word in its ending only; ``operating`` and ``operations`` share a stem."""
     alike = ((ref, value, min(len(word), len(value)) - 1) for ref in refs for value in map(folded, ref.originals))
     return tuple(dict.fromkeys(ref for ref, value, same in alike if word[:same] == value[:same]))
 
 
 def _spellings(key: str) -> tuple[str, ...]:
-    """Give the ways in which a folded value is written.
-
-    A Thai abbreviation with a number is written with and without its stops and with spaces around the number:
-    ``น.ส.3ก``, ``นส.3ก``, ``น.ส. 3 ก``.
-    """
+    """A Thai code with a number is also written without stops or spaced: ``น.ส.3ก``, ``นส.3ก``, ``น.ส. 3 ก``."""
     if not _THAI_CODE.fullmatch(key):
         return (key,)
     letters, dot, rest = _split_code(key)

@@ -210,7 +210,7 @@ def _find_people(question: Question) -> list[NamedValue]:
         if not refs:
             continue
         start, end, given = _find_given(question, match)
-        kept = tuple(ref for ref in (_narrow(question, match, ref, given) for ref in refs) if ref is not None)
+        kept = tuple(filter(None, (_narrow(question, match, ref, given) for ref in refs)))
         cued = _is_cued(question, start, refs, last_cued)
         if kept and _is_person(question, match, cued=cued, given=bool(given)):
             last_cued = match.end if cued else last_cued
@@ -228,10 +228,7 @@ def _is_cued(question: Question, start: int, refs: Sequence[ValueRef], last_cued
 
 
 def _is_person(question: Question, match: Match, *, cued: bool, given: bool) -> bool:
-    """Decide whether a family name is meant as one.
-
-    Behind a cue it counts. Elsewhere it must be written with a capital inside a sentence and be no common word.
-    """
+    """A family name counts behind a cue, elsewhere with a capital inside a sentence unless it is a common word."""
     text = question.text[match.start : match.end]
     capital = question.as_written(match.start, match.end)[:1].isupper()
     if text in grammar_words():
@@ -256,11 +253,13 @@ def _find_given(question: Question, match: Match) -> tuple[int, int, tuple[str, 
             break
         capital = question.as_written(found.start("word"), found.end("word"))[:1].isupper()
         initial = len(found["word"]) == 1
-        if not (initial and found["stop"]) and (
-            found["word"] in grammar_words() or found["word"] in listed_words("titles")
+        other = found["word"] in grammar_words() or found["word"] in listed_words("titles")
+        abbreviated = initial and found["stop"]
+        if (
+            (other and not abbreviated)
+            or not (capital or lower)
+            or (not initial and (found["stop"] or (lower and words)))
         ):
-            break
-        if not (capital or lower) or (found["stop"] and not initial) or (lower and not initial and words):
             break
         words.insert(0, found["word"])
         start = found.start("word")

@@ -256,7 +256,7 @@ _SKIPPED: Final = frozenset("IGBOHRYEJ")
 _MAX_LOOK: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Ordered:
     """A comparison, a range or values of a field of numbers or dates, as one expression of a question says it."""
 
@@ -351,7 +351,7 @@ def _find_quantities(question: Question, stream: Stream) -> tuple[list[_Ordered]
         info, doubt, start = resolved
         used.update(range(match.start(), match.end()))
         ends, certainty = _quantity_ends(info, items)
-        one = _Ordered(info=info, certainty=certainty * doubt, span=(start, items[-1].end), ends=ends)
+        one = _Ordered(info, certainty * doubt, (start, items[-1].end), ends)
         found.append(replace(one, ends={}, values=(ends["gte"],)) if match["equal"] else one)
     return found, used
 
@@ -446,22 +446,14 @@ def _find_times(question: Question, stream: Stream, used: set[int]) -> list[_Ord
             continue
         if info.kind is not FieldKind.DATE and any(item.symbol in "Dm" for item in items):
             certainty *= _ROUGH
-        span = items[0].start, items[-1].end
+        span, negated = (items[0].start, items[-1].end), items[0].symbol == "K"
         moments = _moments(items)
         ends = _time_ends(info, kind, items, moments)
         # Years of a field of years are values; everything else is a stretch of time.
         plain = [one for one in moments if one.years == 1 and info.kind is not FieldKind.DATE]
-        found.append(
-            _Ordered(
-                info=info,
-                certainty=certainty,
-                span=span,
-                ends=ends,
-                values=tuple(_edge(info, one) for one in plain),
-                ranges=tuple((_edge(info, one), _edge(info, one, last=True)) for one in moments if one not in plain),
-                negated=items[0].symbol == "K",
-            )
-        )
+        values = tuple(_edge(info, one) for one in plain)
+        ranges = tuple((_edge(info, one), _edge(info, one, last=True)) for one in moments if one not in plain)
+        found.append(_Ordered(info, certainty, span, ends, values, ranges, negated))
     return found
 
 
@@ -524,7 +516,7 @@ def _moments(items: Sequence[Item]) -> list[Moment]:
         if isinstance(item.value, Moment):
             moments.append(item.value)
         elif item.symbol == "4":
-            beside = [items[near] for near in (at - 1, at + 1) if 0 <= near < len(items)]
+            beside = (*items[max(0, at - 1) : at], *items[at + 1 : at + 2])
             era = next((str(one.value) for one in beside if one.symbol == "E"), None)
             moments.append(Moment(int(item.value), era=era))
     return moments
@@ -691,12 +683,12 @@ def _restriction(info: FieldInfo, wish: Wish) -> Clause:
         return one_of(info.name, values, negated=wish.op in {"ne", "nin"})
     if info.kind not in {FieldKind.NUMBER, FieldKind.DATE} and not info.year:
         raise FilterError(f"the field {info.name!r} has no order; {wish.op} needs a field of numbers or dates")
-    if wish.op == "between":
-        if len(values) != 2:
-            raise FilterError(f"between needs two values for {info.name!r}, got {len(values)}")
-        low, high = sorted(values, key=lambda value: (isinstance(value, str), value))
-        return within(info.name, gte=low, lte=high)
-    return within(info.name, **{wish.op: values[0]})
+    if wish.op != "between":
+        return within(info.name, **{wish.op: values[0]})
+    if len(values) != 2:
+        raise FilterError(f"between needs two values for {info.name!r}, got {len(values)}")
+    low, high = sorted(values, key=lambda value: (isinstance(value, str), value))
+    return within(info.name, gte=low, lte=high)
 
 
 def _values(info: FieldInfo, value: object) -> list[float | str]:
@@ -737,7 +729,6 @@ def _find(query: str, words: str) -> list[tuple[int, int]]:
 
 
 # --- what to try when a question's clauses leave nothing: the same with as few clauses less as will do ---------------
-
 
 _MAX_COMBINED: Final = 6
 

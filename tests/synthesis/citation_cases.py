@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Written by hand, by language: PARAPHRASES have words of the source sentence, and the same otherwise said; FREE, freely
 # worded, words of it, a true sentence, and a false one that is nearly the same. INVENTED is what the sample corpus does
-# not say, in its manner; ADDED are clauses that are put behind a true sentence; OTHER_NAMES take the place of its names.
+# not say, in its manner; ADDED are clauses for behind a true sentence; OTHER_NAMES take the place of its names.
 _DATA: Final = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 
 PARAPHRASES, FREE, INVENTED, ADDED, OTHER_NAMES = (
