@@ -2,7 +2,6 @@
 
 from agentic_retriever.llm.calls import (
     AsyncPieces,
-    AsyncReplyStream,
     LLMReply,
     ModelClient,
     ReplyStream,
@@ -15,21 +14,18 @@ from agentic_retriever.llm.calls import (
     spent_on,
     spent_on_failure,
 )
-from agentic_retriever.llm.client import FREE, CostReport, Endpoint, LLMClient, Price, PriceTable, RetryPolicy
+from agentic_retriever.llm.client import FREE, Endpoint, LLMClient, Price, PriceTable, RetryPolicy
 from agentic_retriever.llm.replies import Choice, containers, json_values, read_choice, without_thoughts
-from agentic_retriever.llm.tiers import TieredClient, TierHealth, build_client
+from agentic_retriever.llm.tiers import TieredClient, build_client
 from agentic_retriever.schema import Attempt, FailureKind
-from agentic_retriever.threads import Breaker, BreakerState
+from agentic_retriever.threads import Breaker
 
 __all__ = [
     "FREE",
     "AsyncPieces",
-    "AsyncReplyStream",
     "Attempt",
     "Breaker",
-    "BreakerState",
     "Choice",
-    "CostReport",
     "Endpoint",
     "FailureKind",
     "LLMClient",
@@ -40,7 +36,6 @@ __all__ = [
     "ReplyStream",
     "RetryPolicy",
     "StreamsReplies",
-    "TierHealth",
     "TierNeeds",
     "TieredClient",
     "ask",

@@ -91,13 +91,9 @@ class ModelClient(Protocol):
     """Anything that completes a prompt: one model, or several tiers behind one face."""
 
     @property
-    def tier(self) -> Tier:
-        """The tier that is asked first."""
-
+    def tier(self) -> Tier: ...  # that is asked first
     @property
-    def model(self) -> str:
-        """Name of the model that is asked first."""
-
+    def model(self) -> str: ...  # likewise
     @property
     def context_tokens(self) -> int:
         """Tokens of prompt and answer together that every model behind this face can hold."""
@@ -314,9 +310,8 @@ class Ending:
         usage = _field(raw, "usage")
         self.read_tokens = _count(raw, "prompt_eval_count") or self.read_tokens
         self.prompt_tokens = _count(usage, "prompt_tokens") or self.read_tokens or self.prompt_tokens
-        self.completion_tokens = (
-            _count(usage, "completion_tokens") or _count(raw, "eval_count") or self.completion_tokens
-        )
+        completion = _count(usage, "completion_tokens") or _count(raw, "eval_count")
+        self.completion_tokens = completion or self.completion_tokens
         choices = _field(raw, "choices")
         first = choices[0] if isinstance(choices, (list, tuple)) and choices else None
         reason = _field(first, "finish_reason") or _field(raw, "done_reason")
@@ -333,7 +328,6 @@ class Ending:
 
 
 def _field(raw: object, name: str) -> object:
-    """Read a field of a provider's response, which is a mapping or an object."""
     return raw.get(name) if isinstance(raw, Mapping) else getattr(raw, name, None)
 
 

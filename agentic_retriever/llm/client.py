@@ -105,9 +105,8 @@ class PriceTable(BaseModel):
         try:
             own = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as err:
-            raise ConfigError(
-                f"setting prices_file: cannot read {path} ({type(err).__name__}); make it a readable JSON file"
-            ) from err
+            unread = f"setting prices_file: cannot read {path} ({type(err).__name__})"
+            raise ConfigError(f"{unread}; make it a readable JSON file") from err
         added = cls._parse(own, str(path))
         about = {"as_of": added.as_of or table.as_of, "source": added.source or table.source}
         return cls(**about, prices={**table.prices, **added.prices})
@@ -260,10 +259,8 @@ class Trial:
         breaker = self._endpoint.breaker
         self._ticket = breaker.enter()
         if self._ticket is None:
-            raise ModelPausedError(
-                f"{self._client.who}: not asked since it failed {breaker.failures} times in a row; tried again in "
-                f"{breaker.retry_in_s:.0f} s"
-            )
+            failed = f"{self._client.who}: not asked since it failed {breaker.failures} times in a row"
+            raise ModelPausedError(f"{failed}; tried again in {breaker.retry_in_s:.0f} s")
         self.requests += 1
         self._given_s = left
         return left
@@ -364,13 +361,11 @@ class LLMClient(AskedModel):
         self._llm: Callable[[], LLM] = lambda: llm  # in a function, since a model's own repr may show a key
         self._caller = DeadlineCaller(self.who, max_calls=max_calls, max_waiting=self.endpoint.max_waiting)
 
-    def __repr__(self) -> str:
-        # Never the model object: its repr shows the key.
+    def __repr__(self) -> str:  # never the model object: its repr shows the key
         return f"LLMClient({self.who!r}, timeout_s={self.timeout_s})"
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of prompt and answer together that the model holds."""
         return model_window(self._llm())
 
     @property
@@ -438,14 +433,13 @@ class LLMClient(AskedModel):
     ) -> Generator[str, None, LLMReply]:
         refusal = self.refusal(estimate_tokens(prompt), needs)
         if refusal is FailureKind.BUDGET:
-            raise BudgetExceededError(
-                f"{self.who}: the call may cost more than max_usd={needs.budget.max_usd:g}, or its price is not "
-                "known; allow more, or add its price to prices_file"
+            dear = (
+                f"{self.who}: the call may cost more than max_usd={needs.budget.max_usd:g}, or its price is not known"
             )
+            raise BudgetExceededError(f"{dear}; allow more, or add its price to prices_file")
         if refusal is not None:
-            raise LLMError(
-                f"{self.who}: the prompt is far longer than its window of {self.context_tokens:,} tokens; send less"
-            )
+            window = f"its window of {self.context_tokens:,} tokens"
+            raise LLMError(f"{self.who}: the prompt is far longer than {window}; send less")
         trial = self.begin(timeout_s, canceller)
         reply = yield from self.answer(prompt, trial, canceller)
         return replace(reply, attempts=(trial.answered(reply),))

@@ -20,6 +20,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from agentic_retriever.errors import LLMOutputError
@@ -309,7 +310,7 @@ def read_choice(reply: str, names: Sequence[str]) -> Choice:
 def _labelled(text: str, options: _OptionNames) -> list[_Answer]:
     """Return what labelled lines choose, each with the text that follows."""
     found: list[_Answer] = []
-    for label, _ in zip(_LABEL.finditer(text), range(_MAX_ANSWERS), strict=False):
+    for label in islice(_LABEL.finditer(text), _MAX_ANSWERS):
         context = text[label.start("value") : label.start("value") + _MAX_CONTEXT]
         value = label["value"]
         if not value.strip("*_`~ \t"):
@@ -338,7 +339,6 @@ def _key(key: str) -> str:
 
 
 def _choice(value: object, context: dict[str, object] | str, options: _OptionNames) -> Choice | None:
-    """Turn one answer into a choice, or ``None`` when it is no option."""
     name = _named(value, options)
     if name is None:
         return None
@@ -477,7 +477,6 @@ _FORMS: Final[tuple[Callable[[str], str], ...]] = (
 def _alike(names: Iterable[str], form: Callable[[str], str]) -> dict[str, str | None]:
     """Map each form of a name to its option, or to ``None`` where two options share it."""
     forms: dict[str, str | None] = {}
-    for name in names:
-        key = form(name)
+    for name, key in ((name, form(name)) for name in names if form(name)):
         forms[key] = name if forms.get(key, name) == name else None
-    return {key: name for key, name in forms.items() if key}
+    return forms

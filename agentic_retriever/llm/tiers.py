@@ -213,16 +213,15 @@ class TieredClient(AskedModel):
 
 
 def _found(client: LLMClient, look: Future[str] | None, ends: float) -> TierHealth:
-    if look is None:
-        return TierHealth(tier=client.tier, model=client.model, ok=None, detail="a model that was passed in; not asked")
     try:
-        wrong = look.result(timeout=max(0.0, ends - time.monotonic()))
+        wrong = "" if look is None else look.result(timeout=max(0.0, ends - time.monotonic()))
     except (TimeoutError, DeadlineExceededError):
         wrong = "no answer in time; check that its server runs"
     except Exception as err:  # noqa: BLE001 - a diagnosis reports whatever goes wrong
         wrong = f"{type(err).__name__} while looking; check its address"
     paused = "" if client.available else "; left alone for now since it failed several times in a row"
-    return TierHealth(tier=client.tier, model=client.model, ok=not wrong, detail=(wrong or "it can be asked") + paused)
+    detail = "a model that was passed in; not asked" if look is None else (wrong or "it can be asked") + paused
+    return TierHealth(tier=client.tier, model=client.model, ok=None if look is None else not wrong, detail=detail)
 
 
 def _passed_over(client: LLMClient, why: FailureKind) -> Attempt:
@@ -235,11 +234,9 @@ def _passed_over(client: LLMClient, why: FailureKind) -> Attempt:
 DEFAULT_CLOUD_MODEL: Final = "openai/gpt-4o-mini"
 MAX_ANSWER_TOKENS: Final = 1024
 _DEFAULTS: Final = {
-    ("ollama", "llm"): "llama3:8b",
-    ("ollama", "llm_small"): "qwen2.5:3b",
-    ("openrouter", "llm"): DEFAULT_CLOUD_MODEL,
-    ("openrouter", "llm_cloud"): DEFAULT_CLOUD_MODEL,
-}
+    ("ollama", "llm"): "llama3:8b", ("ollama", "llm_small"): "qwen2.5:3b",
+    ("openrouter", "llm"): DEFAULT_CLOUD_MODEL, ("openrouter", "llm_cloud"): DEFAULT_CLOUD_MODEL,
+}  # fmt: skip
 _TIERS: Final = {Tier.PRIMARY: "llm", Tier.CLOUD: "llm_cloud", Tier.SMALL: "llm_small"}
 _ALLOWED: Final = (
     "none, ollama:MODEL (such as ollama:llama3:8b) or openrouter:MODEL (such as openrouter:openai/gpt-4o-mini)"
@@ -320,7 +317,7 @@ def _lacks_key(config: RouterConfig, setting: str) -> bool:
 def _stand_in(config: RouterConfig, tier: Tier, llm: LLM, table: PriceTable) -> LLMClient:
     key = getattr(llm, "api_key", None)
     price = FREE if is_ollama(llm) else table.price(model_name(llm))
-    return _client(config, tier, llm, price, secrets=(key,) if isinstance(key, str) and key else ())
+    return _client(config, tier, llm, price=price, secrets=(key,) if isinstance(key, str) and key else ())
 
 
 def _ollama(config: RouterConfig, tier: Tier, model: str) -> LLMClient:
@@ -338,7 +335,7 @@ def _ollama(config: RouterConfig, tier: Tier, model: str) -> LLMClient:
         additional_kwargs={"num_predict": MAX_ANSWER_TOKENS},
         client=client,
     )
-    return _client(config, tier, llm, FREE, probe=_ollama_probe(url, model), on_close=client.close)
+    return _client(config, tier, llm, price=FREE, probe=_ollama_probe(url, model), on_close=client.close)
 
 
 def _openrouter(config: RouterConfig, tier: Tier, model: str, price: Price | None) -> LLMClient:
@@ -366,7 +363,7 @@ def _openrouter(config: RouterConfig, tier: Tier, model: str, price: Price | Non
         http_client=http,
     )
     probe = _openrouter_probe(config.openrouter_base_url, model)
-    return _client(config, tier, llm, price, secrets=(key,), probe=probe, on_close=http.close)
+    return _client(config, tier, llm, price=price, secrets=(key,), probe=probe, on_close=http.close)
 
 
 @functools.lru_cache(maxsize=1)
@@ -377,20 +374,10 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def _client(
-    config: RouterConfig,
-    tier: Tier,
-    llm: LLM,
-    price: Price | None,
-    **settings: Any,  # noqa: ANN401 - an Endpoint's
-) -> LLMClient:
+def _client(config: RouterConfig, tier: Tier, llm: LLM, **settings: Any) -> LLMClient:  # noqa: ANN401 - an Endpoint's
+    waiting = _MAX_WAITING_PER_WORKER * config.workers
     endpoint = Endpoint(
-        retry=RetryPolicy(),
-        breaker=Breaker(),
-        price=price,
-        max_answer_tokens=MAX_ANSWER_TOKENS,
-        max_waiting=_MAX_WAITING_PER_WORKER * config.workers,
-        **settings,
+        retry=RetryPolicy(), breaker=Breaker(), max_answer_tokens=MAX_ANSWER_TOKENS, max_waiting=waiting, **settings
     )
     return LLMClient(llm, tier=tier, timeout_s=config.llm_timeout_s, max_calls=config.workers, endpoint=endpoint)
 
@@ -400,14 +387,13 @@ def _ollama_probe(base_url: str, model: str) -> Callable[[float], str]:
 
     def probe(timeout_s: float) -> str:
         try:
-            names = {str(entry["name"]) for entry in _listing(base_url, "/api/tags", timeout_s)["models"]}
+            names = _listed(base_url, "/api/tags", "models", "name", timeout_s)
         except OSError:
             return f"no answer at {base_url}; start it with: ollama serve"
         except (ValueError, TypeError, LookupError):
             return f"{base_url} does not answer as Ollama does; check ollama_base_url"
-        if model in names or f"{model}:latest" in names:
-            return ""
-        return f"{base_url} does not have it; get it with: ollama pull {model}"
+        there = model in names or f"{model}:latest" in names
+        return "" if there else f"{base_url} does not have it; get it with: ollama pull {model}"
 
     return probe
 
@@ -417,7 +403,7 @@ def _openrouter_probe(base_url: str, model: str) -> Callable[[float], str]:
 
     def probe(timeout_s: float) -> str:
         try:
-            names = {str(entry["id"]) for entry in _listing(base_url, "/models", timeout_s)["data"]}
+            names = _listed(base_url, "/models", "data", "id", timeout_s)
         except urllib.error.HTTPError as err:
             return f"{base_url} answers with HTTP {err.code}; check openrouter_base_url, or wait"
         except OSError:
@@ -429,9 +415,10 @@ def _openrouter_probe(base_url: str, model: str) -> Callable[[float], str]:
     return probe
 
 
-def _listing(base_url: str, path: str, timeout_s: float) -> Any:  # noqa: ANN401 - whatever the server says
+def _listed(base_url: str, path: str, key: str, name: str, timeout_s: float) -> set[str]:
+    """Ask a server for the names of its models; what it says otherwise is an error of some kind."""
     url = base_url.rstrip("/") + path
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an HTTP address")
     with urllib.request.urlopen(url, timeout=timeout_s) as response:  # noqa: S310 - scheme checked above
-        return json.loads(response.read(_MAX_LISTING_BYTES))
+        return {str(entry[name]) for entry in json.loads(response.read(_MAX_LISTING_BYTES))[key]}

@@ -26,7 +26,6 @@ from agentic_retriever.errors import (
 from agentic_retriever.llm import (
     FREE,
     Breaker,
-    CostReport,
     Endpoint,
     FailureKind,
     LLMClient,
@@ -39,7 +38,7 @@ from agentic_retriever.llm import (
     failure_kind,
     spent_on,
 )
-from agentic_retriever.llm.client import cost_report
+from agentic_retriever.llm.client import CostReport, cost_report
 from agentic_retriever.llm.tiers import context_window, share_s
 from agentic_retriever.schema import Budget, Complexity, Tier, TierUsage
 from agentic_retriever.testing.fakes import FakeLLM
