@@ -8,6 +8,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 KEY = "sk-or-canary-4711"
+OLLAMA = {"model": "some/model:1b", "created_at": "2025-01-01T00:00:00Z"}
+OPENROUTER = {"id": "1", "created": 1, "model": "some/model:1b"}
 
 
 class _Server(ThreadingHTTPServer):
@@ -81,15 +83,11 @@ class ModelServer:
 
     def _send(self, handler: BaseHTTPRequestHandler, status: int, body: bytes, length: int | None = None) -> None:
         self._head(handler, status, body, len(body) if length is None else length)
-        if self.mode == "drip":
-            for byte in body:
-                handler.wfile.write(bytes([byte]))
-                handler.wfile.flush()
-                if self.released.wait(0.05):
-                    return
-        else:
-            handler.wfile.write(body)
+        for part in map(bytes, zip(body, strict=False)) if self.mode == "drip" else [body]:
+            handler.wfile.write(part)
             handler.wfile.flush()
+            if self.mode == "drip" and self.released.wait(0.05):
+                return
 
     def _answer(self, handler: BaseHTTPRequestHandler, asked: dict) -> None:
         if asked.get("model") in self.healthy:
@@ -132,37 +130,25 @@ class ModelServer:
 
 def chat(provider: str, content: str | None, *, finish: str = "stop", tokens: tuple[int, int] = (11, 3)) -> dict:
     """The body of a whole reply."""
+    message = {"role": "assistant", "content": content}
     if provider == "ollama":
-        return {
-            "model": "some/model:1b",
-            "created_at": "2025-01-01T00:00:00Z",
-            "message": {"role": "assistant", "content": content},
-            "done": True,
-            "done_reason": finish,
-            "prompt_eval_count": tokens[0],
-            "eval_count": tokens[1],
-        }
-    return {
-        "id": "1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "some/model:1b",
-        "choices": [{"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": content}}],
-        "usage": {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)},
-    }
+        counts = {"prompt_eval_count": tokens[0], "eval_count": tokens[1]}
+        return OLLAMA | {"message": message, "done": True, "done_reason": finish} | counts
+    choice = {"index": 0, "finish_reason": finish, "message": message}
+    usage = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)}
+    return OPENROUTER | {"object": "chat.completion", "choices": [choice], "usage": usage}
 
 
 def stream_body(provider: str, pieces: list[str], *, finish: str | None = "stop", error: str | None = None) -> bytes:
     """The body of a streamed reply; without ``finish`` it ends as if it were not done."""
     if provider == "ollama":
-        base = {"model": "some/model:1b", "created_at": "2025-01-01T00:00:00Z"}
-        lines = [base | {"message": {"role": "assistant", "content": piece}, "done": False} for piece in pieces]
+        lines = [OLLAMA | {"message": {"role": "assistant", "content": piece}, "done": False} for piece in pieces]
         if error:
             lines.append({"error": error})
         elif finish:
             lines.append(chat("ollama", "", finish=finish))
         return "".join(json.dumps(line) + "\n" for line in lines).encode()
-    chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "some/model:1b"}
+    chunk = OPENROUTER | {"object": "chat.completion.chunk"}
     events = [
         chunk | {"choices": [{"index": 0, "delta": {"role": "assistant", "content": piece}, "finish_reason": None}]}
         for piece in pieces

@@ -18,11 +18,7 @@ from agentic_retriever.llm import FailureKind, failure_kind
 @pytest.fixture
 def make(tiers_on):
     """Builds the client of the only tier."""
-
-    def _make(**settings):
-        return tiers_on(**settings).order()[0]
-
-    return _make
+    return lambda **settings: tiers_on(**settings).order()[0]
 
 
 def test_good_reply(server, provider, make):

@@ -44,6 +44,13 @@ def client_of(pieces, tier=Tier.PRIMARY, timeout_s=5, **endpoint):
     return LLMClient(llm, tier=tier, timeout_s=timeout_s, endpoint=Endpoint(**endpoint))
 
 
+def wait_until_free(server, threads):
+    """Wait until neither a connection nor a thread more than before is left, but for the server's own."""
+    server.released.set()
+    wait_until(lambda: server.open_connections == 0)
+    wait_until(lambda: threading.active_count() <= threads)
+
+
 def hang(release, first=()):
     def pieces(_prompt):
         yield from first
@@ -54,7 +61,6 @@ def hang(release, first=()):
 
 
 def test_pieces_come_one_by_one_then_the_reply(release):
-
     def pieces(_prompt):
         yield "Par"
         release.wait(20)
@@ -71,14 +77,6 @@ def test_pieces_come_one_by_one_then_the_reply(release):
     assert list(stream) == []
 
 
-def test_nothing_is_asked_before_the_first_piece_is_wanted():
-    one = client_of(["x"])
-    one.stream("q")
-    with one.stream("q"):
-        pass
-    assert one._llm().prompts == []
-
-
 def test_models_that_give_the_whole_text_each_time_are_understood():
     from llama_index.core.base.llms.types import CompletionResponse
 
@@ -92,8 +90,12 @@ def test_models_that_give_the_whole_text_each_time_are_understood():
 
 
 @pytest.mark.parametrize("pieces", [[], ["", " ", "\n"]])
-def test_blank_stream_is_a_failure_and_shows_nothing(pieces):
-    stream = client_of(pieces).stream("q")
+def test_nothing_is_asked_before_the_first_piece_is_wanted_and_a_blank_stream_is_a_failure(pieces):
+    one = client_of(pieces)
+    with one.stream("q") as stream:
+        pass
+    stream = one.stream("q")
+    assert one._llm().prompts == []
     with pytest.raises(LLMOutputError, match="blank"):
         next(stream)
     assert stream.text == ""
@@ -188,14 +190,11 @@ def test_streamed_reply_of_each_provider(server, provider, tiers_on):
     reply = stream.reply
     assert (reply.text, reply.prompt_tokens, reply.completion_tokens, reply.truncated) == ("ไร่ [1]", 11, 3, False)
     assert server.requests[0][1]["stream"] is True
-
-
-@pytest.mark.parametrize("finish", [None, "length"])
-def test_stream_that_ends_without_done_or_by_length_is_marked(server, provider, tiers_on, finish):
-    server.reply(stream_body(provider, ["half an ", "ans"], finish=finish))
-    stream = tiers_on().stream("q")
-    assert "".join(stream) == "half an ans"
-    assert stream.reply.truncated
+    for finish in (None, "length"):  # it ends without saying that it is done
+        server.reply(stream_body(provider, ["half an ", "ans"], finish=finish))
+        stream = tiers_on().stream("q")
+        assert "".join(stream) == "half an ans"
+        assert stream.reply.truncated
 
 
 @pytest.mark.parametrize("fault", ["cut", "error"])
@@ -217,9 +216,7 @@ def test_stalled_stream_ends_at_the_deadline_and_frees_its_connection(server, pr
     before = threading.active_count()
     with within(0.4 + 0.5), pytest.raises((StreamBrokenError, AllModelsFailedError)):
         list(client.stream("q", timeout_s=0.4))
-    server.released.set()
-    wait_until(lambda: server.open_connections == 0)
-    wait_until(lambda: threading.active_count() <= before)
+    wait_until_free(server, before)
 
 
 @pytest.mark.parametrize("status", [401, 500, 200])
@@ -246,9 +243,7 @@ def test_abandoned_streams_leave_no_thread_and_no_connection(server, provider, t
         del stream
     gc.collect()
     assert client.order()[0].endpoint.breaker.failed == 0
-    server.released.set()
-    wait_until(lambda: server.open_connections == 0)
-    wait_until(lambda: threading.active_count() <= before)
+    wait_until_free(server, before)
 
 
 def test_async_twin_does_not_block_the_loop():
@@ -283,15 +278,10 @@ def test_async_twin_does_not_block_the_loop():
         assert gap < 0.1
 
 
-def test_async_errors_arrive():
+async def test_async_errors_arrive():
     tiers = TieredClient([client_of(["a", ConnectionError("x")])], timeout_s=5)
-
-    async def run():
-        async for _piece in tiers.astream("q"):
-            pass
-
     with pytest.raises(StreamBrokenError) as caught:
-        asyncio.run(run())
+        _ = [piece async for piece in tiers.astream("q")]
     assert caught.value.text == "a"
 
 
@@ -319,6 +309,4 @@ def test_hundred_abandoned_async_streams_leave_nothing(server, provider, tiers_o
 
     assert asyncio.run(run()) == 1
     assert client.order()[0].endpoint.breaker.failed == 0
-    server.released.set()  # the server's own threads may end
-    wait_until(lambda: threading.active_count() <= before)
-    wait_until(lambda: server.open_connections == 0)
+    wait_until_free(server, before)

@@ -30,15 +30,10 @@ def frames(prompt: str) -> list[tuple[str, str]]:
 
 def test_prompt_has_data_then_instructions():
     prompt = answer_prompt("How long?", [(1, "Guide > 2", "Ten days."), (2, "", "Five.")], "es", MARK)
-    assert frames(prompt) == [
-        ("passage 1", "Source: Guide > 2\nTen days."),
-        ("passage 2", "Source: unknown\nFive."),
-        ("question", "How long?"),
-    ]
+    passages = [("passage 1", "Source: Guide > 2\nTen days."), ("passage 2", "Source: unknown\nFive.")]
+    assert frames(prompt) == [*passages, ("question", "How long?")]
     instruction = prompt[prompt.rindex("end of question") :]
-    assert "Write in Spanish." in instruction
-    assert "[1]" in instruction
-    assert NO_ANSWER in instruction
+    assert [said for said in ("Write in Spanish.", "[1]", NO_ANSWER) if said not in instruction] == []
     assert "{" not in instruction
 
 

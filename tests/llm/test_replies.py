@@ -43,14 +43,9 @@ def test_taking_thoughts_out_twice_changes_nothing(reply):
     assert len(once) <= len(reply)
 
 
-LEAVES = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(10**29), 10**29)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=12)
-    | st.sampled_from(["it's", 'a "b"', "a, b", "{", "[]", "\\", "true", "\U0001f600"])
-)
+NUMBERS = st.booleans() | st.integers(-(10**29), 10**29) | st.floats(allow_nan=False, allow_infinity=False)
+ODD = st.sampled_from(["it's", 'a "b"', "a, b", "{", "[]", "\\", "true", "\U0001f600"])
+LEAVES = st.none() | NUMBERS | st.text(max_size=12) | ODD
 JSON = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4)
 )
@@ -115,19 +110,16 @@ def test_containers_come_outer_first_in_order():
 NAMES = ("cacm", "cisi", "xquad-en", "xquad")
 
 
-def named(reply, names=NAMES):
+def read(reply, names=NAMES):
+    """The choice that is read, or the message that none can be."""
     try:
-        return read_choice(reply, names).name
-    except LLMOutputError:
-        return None
-
-
-def refusal(read):
-    try:
-        read()
+        return read_choice(reply, names)
     except LLMOutputError as err:
         return str(err)
-    return None
+
+
+def named(reply, names=NAMES):
+    return getattr(read(reply, names), "name", None)
 
 
 @pytest.mark.parametrize(
@@ -201,10 +193,7 @@ def test_a_number_names_only_an_option_that_is_called_so(reply, name):
 )  # fmt: skip
 def test_prose_that_denies_or_asks_is_no_choice(reply):
     assert named(reply) is None
-
-
-def test_a_denial_elsewhere_does_no_harm():
-    assert named("The question is not about code. I choose cisi.") == "cisi"
+    assert named(f"The question is not about code. I choose {NAMES[0]}.") == NAMES[0]  # a denial elsewhere
 
 
 def test_of_several_answers_the_first_option_counts():
@@ -216,18 +205,14 @@ def test_of_several_answers_the_first_option_counts():
 
 def test_errors_are_short_and_do_not_repeat_the_reply(caplog):
     caplog.set_level(logging.DEBUG)
-    said = [refusal(lambda c=case: read_choice(c.text(NAMES) + "canary", NAMES)) for case in MALFORMED_REPLIES]
-    assert sum(message is not None for message in said) > 40
-    assert not [message for message in said if message and (len(message) > 200 or "canary" in message)]
+    said = [one for one in (read(case.text(NAMES) + "canary") for case in MALFORMED_REPLIES) if isinstance(one, str)]
+    assert len(said) > 40
+    assert not [message for message in said if len(message) > 200 or "canary" in message]
     assert caplog.text == ""
 
 
-def test_no_options_means_no_choice():
-    assert named("cisi", ()) is None
-    assert named("", ("",)) is None
-
-
-def test_many_options_are_read_quickly_enough():
+def test_no_options_means_no_choice_and_many_are_read_quickly_enough():
+    assert named("cisi", ()) is named("", ("",)) is None
     names = [f"index-{i}" for i in range(2_000)]
     assert named("I would search index-1999 first.", names) == "index-1999"
 
@@ -244,9 +229,9 @@ PIECES = st.lists(
 @settings(max_examples=500)
 @given(st.text(max_size=300) | PIECES, st.lists(st.text(max_size=12), max_size=5, unique=True) | st.just(list(NAMES)))
 def test_what_is_read_is_always_an_option(reply, names):
-    if refusal(lambda: read_choice(reply, names)) is not None:
+    choice = read(reply, names)
+    if isinstance(choice, str):
         return
-    choice = read_choice(reply, names)
     assert choice.name in names
     assert choice.confidence is None or 0 <= choice.confidence <= 1
     assert len(choice.reason) <= 200
