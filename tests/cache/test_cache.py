@@ -209,15 +209,11 @@ def test_memory_behaves_like_its_model(most, ttl_s, steps):
 
 @pytest.mark.parametrize(
     ("numbers", "wrong"),
-    [
-        ({"max_entries": -1, "ttl_s": 1}, "max_entries"),
-        ({"max_entries": 1, "ttl_s": -1}, "ttl_s"),
-        ({"max_entries": 1, "ttl_s": float("nan")}, "ttl_s"),
-        ({"max_entries": 1, "ttl_s": float("inf")}, "ttl_s"),
-        ({"max_entries": 1, "ttl_s": 1, "store": FakeStore(time.monotonic)}, "codec"),
-        ({"max_entries": 1, "ttl_s": 1, "codec": Json()}, "codec"),
-    ],
-)
+    [({"max_entries": -1, "ttl_s": 1}, "max_entries"), ({"max_entries": 1, "ttl_s": -1}, "ttl_s"),
+     ({"max_entries": 1, "ttl_s": float("nan")}, "ttl_s"), ({"max_entries": 1, "ttl_s": float("inf")}, "ttl_s"),
+     ({"max_entries": 1, "ttl_s": 1, "store": FakeStore(time.monotonic)}, "codec"),
+     ({"max_entries": 1, "ttl_s": 1, "codec": Json()}, "codec")],
+)  # fmt: skip
 def test_what_cannot_be_is_refused(numbers, wrong):
     with pytest.raises(ConfigError, match=wrong):
         SingleFlightCache(**numbers)

@@ -205,13 +205,10 @@ class TestConstruction:
 
     @pytest.mark.parametrize(
         ("url", "shown"),
-        [
-            ("redis://:canary@cache.example:6380/2", "cache.example:6380/2"),
-            ("rediss://user:canary@cache.example", "cache.example:6379/0"),
-            ("redis://:canary@[::1]:7000", "[::1]:7000/0"),
-            ("unix:///run/redis.sock?password=canary", "/run/redis.sock"),
-        ],
-    )
+        [("redis://:canary@cache.example:6380/2", "cache.example:6380/2"),
+         ("rediss://user:canary@cache.example", "cache.example:6379/0"), ("redis://:canary@[::1]:7000", "[::1]:7000/0"),
+         ("unix:///run/redis.sock?password=canary", "/run/redis.sock")],
+    )  # fmt: skip
     def test_the_address_shows_no_secret(self, links, url, shown):
         link = links(Secret(url))
         assert link.address == shown

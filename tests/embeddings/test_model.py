@@ -84,11 +84,9 @@ def test_memory_saves_calls_until_its_time_is_up_and_can_be_off(memory_size, cal
 
 @pytest.mark.parametrize(
     ("vectors", "message"),
-    [
-        ([[float("nan"), 1.0]], "zero, NaN or infinite"), ([[float("inf"), 1.0]], "zero, NaN or infinite"),
-        ([[0.0, 0.0]], "zero, NaN or infinite"), ([[]], "shape"), ([[1.0], [1.0, 1.0]], "different lengths"),
-        ([[1.0] * 4, [1.0] * 4, None], "returned 2 vectors for 3 texts"),
-    ],
+    [([[float("nan"), 1.0]], "zero, NaN or infinite"), ([[float("inf"), 1.0]], "zero, NaN or infinite"),
+     ([[0.0, 0.0]], "zero, NaN or infinite"), ([[]], "shape"), ([[1.0], [1.0, 1.0]], "different lengths"),
+     ([[1.0] * 4, [1.0] * 4, None], "returned 2 vectors for 3 texts")],
 )  # fmt: skip
 def test_unusable_vectors_are_refused(vectors, message):
     class Bad(FakeEmbedding):

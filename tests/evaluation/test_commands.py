@@ -102,28 +102,18 @@ def test_problems_are_warned_of(cli, bread, vectors, tmp_path):
 
 @pytest.mark.parametrize(
     ("args", "code", "told"),
-    [
-        ("bench nowhere", 6, "does not exist"),
-        ("bench boats boats", 6, "called 'boats'"),
-        ("bench boats --strategies vectro", 6, "vector"),
-        ("bench boats --mode some", 6, "round_robin"),
-        ("bench boats --vectors nowhere", 6, "nowhere does not exist"),
-        ("bench boats --depth 0", 2, "depth"),
-        ("bench", 2, "DATASET"),
-        ("bench-routing nowhere", 6, "does not exist"),
-        ("bench-routing boats boats", 6, "called 'boats'"),
-        ("bench-routing boats --plot r.gif", 6, ".svg or .png"),
-        ("bench-routing boats --complexity boats", 3, "DATASET=simple"),
-        ("bench-routing boats --descriptions nowhere.json", 6, "nowhere.json"),
-        ("bench-routing boats --vectors nowhere", 6, "nowhere does not exist"),
-        ("bench-routing boats --index cars", 5, "'cars'"),
-        ("bench-routing boats --limit 0", 2, "limit"),
-        ("bench-routing", 2, "DATASET"),
-        ("train boats --index mine", 5, "'mine'"),
-        ("train boats", 2, "index"),
-        ("train --index mine", 2, "DATASET"),
-    ],
-)
+    [("bench nowhere", 6, "does not exist"), ("bench boats boats", 6, "called 'boats'"),
+     ("bench boats --strategies vectro", 6, "vector"), ("bench boats --mode some", 6, "round_robin"),
+     ("bench boats --vectors nowhere", 6, "nowhere does not exist"), ("bench boats --depth 0", 2, "depth"),
+     ("bench", 2, "DATASET"), ("bench-routing nowhere", 6, "does not exist"),
+     ("bench-routing boats boats", 6, "called 'boats'"), ("bench-routing boats --plot r.gif", 6, ".svg or .png"),
+     ("bench-routing boats --complexity boats", 3, "DATASET=simple"),
+     ("bench-routing boats --descriptions nowhere.json", 6, "nowhere.json"),
+     ("bench-routing boats --vectors nowhere", 6, "nowhere does not exist"),
+     ("bench-routing boats --index cars", 5, "'cars'"), ("bench-routing boats --limit 0", 2, "limit"),
+     ("bench-routing", 2, "DATASET"), ("train boats --index mine", 5, "'mine'"), ("train boats", 2, "index"),
+     ("train --index mine", 2, "DATASET")],
+)  # fmt: skip
 @pytest.mark.usefixtures("boats")
 def test_wrong_arguments(cli, args, code, told):
     done = cli(*args.split())

@@ -363,15 +363,9 @@ def test_vectors_of_another_model_end_the_run(tmp_path, boats, size):
 
 @pytest.mark.parametrize(
     ("answer", "gold", "f1"),
-    [
-        ("The ferry leaves at nine. [1]", "ferry leaves at nine", 1.0),
-        ("nine", "the ferry leaves at nine", 0.4),
-        ("", "", 1.0),
-        ("", "nine", 0.0),
-        ("ten", "nine", 0.0),
-        ("ห้าไร่", "ห้าไร่", 1.0),
-    ],
-)
+    [("The ferry leaves at nine. [1]", "ferry leaves at nine", 1.0), ("nine", "the ferry leaves at nine", 0.4),
+     ("", "", 1.0), ("", "nine", 0.0), ("ten", "nine", 0.0), ("ห้าไร่", "ห้าไร่", 1.0)],
+)  # fmt: skip
 def test_answers_are_compared_word_by_word(answer, gold, f1):
     assert answer_f1(answer, gold) == pytest.approx(f1)
     assert exact_match(answer, gold) == (f1 == 1.0)
@@ -433,14 +427,12 @@ def test_missing_duplicate_and_unusable_vectors_are_counted(boats, tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "told"),
-    [
-        ({"query_ids": None}, "lacks the arrays query_ids"),
-        ({"doc_ids": np.array(["b1"])}, "doc_ids and doc_vectors must be"),
-        ({"query_vectors": np.zeros((2, 7))}, "documents have 32 dimensions, questions 7"),
-        ({"doc_vectors": np.array([["a"] * 3] * 5)}, "must hold numbers"),
-        ({"doc_ids": np.array([object()] * 5)}, "without pickled objects"),
-    ],
-)
+    [({"query_ids": None}, "lacks the arrays query_ids"),
+     ({"doc_ids": np.array(["b1"])}, "doc_ids and doc_vectors must be"),
+     ({"query_vectors": np.zeros((2, 7))}, "documents have 32 dimensions, questions 7"),
+     ({"doc_vectors": np.array([["a"] * 3] * 5)}, "must hold numbers"),
+     ({"doc_ids": np.array([object()] * 5)}, "without pickled objects")],
+)  # fmt: skip
 def test_unusable_files_are_named(boats, tmp_path, changes, told):
     path = write_vectors(tmp_path / "v.npz", BOATS, BOAT_QUERIES, **changes)
     with pytest.raises(EvaluationError, match=told) as caught:
@@ -513,14 +505,12 @@ def test_file_of_descriptions(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [
-        ("{", "as JSON: JSONDecodeError; check the path and the file"),
-        ('["boats"]', "must be an object from the names of data sets to descriptions, got \"['boats']\""),
-        ('{"bread": "loaves", "boats": 3}', "the description of 'boats' must be a text, got '3'; write one"),
-        ('{"boats": null}', "the description of 'boats' must be a text, got 'None'; write one"),
-        ('{"boats": {"en": "x"}}', "the description of 'boats' must be a text, got "),
-    ],
-)
+    [("{", "as JSON: JSONDecodeError; check the path and the file"),
+     ('["boats"]', "must be an object from the names of data sets to descriptions, got \"['boats']\""),
+     ('{"bread": "loaves", "boats": 3}', "the description of 'boats' must be a text, got '3'; write one"),
+     ('{"boats": null}', "the description of 'boats' must be a text, got 'None'; write one"),
+     ('{"boats": {"en": "x"}}', "the description of 'boats' must be a text, got ")],
+)  # fmt: skip
 def test_what_is_wrong_in_a_file_of_descriptions_is_named(tmp_path, content, told):
     path = tmp_path / "d.json"
     path.write_text(content)

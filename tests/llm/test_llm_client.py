@@ -48,22 +48,19 @@ class _ProviderError(Exception):
 
 @pytest.mark.parametrize(
     ("raised", "expected", "kind"),
-    [
-        (ConnectionError("SECRET-BODY"), LLMError, FailureKind.UNREACHABLE),
-        (OSError("SECRET-BODY"), LLMError, FailureKind.UNREACHABLE),
-        (TimeoutError("SECRET-BODY"), DeadlineExceededError, FailureKind.TIMEOUT),
-        (TypeError("'NoneType' SECRET-BODY"), LLMOutputError, FailureKind.OUTPUT),
-        (IndexError("SECRET-BODY"), LLMOutputError, FailureKind.OUTPUT),
-        (ValueError("SECRET-BODY"), LLMOutputError, FailureKind.OUTPUT),
-        (UnicodeDecodeError("utf-8", b"x", 0, 1, "SECRET-BODY"), LLMOutputError, FailureKind.OUTPUT),
-        (RuntimeError("SECRET-BODY"), LLMError, FailureKind.OTHER),
-        (_ProviderError(400), LLMError, FailureKind.BAD_REQUEST),
-        (_ProviderError(401), LLMError, FailureKind.AUTHENTICATION),
-        (_ProviderError(402), LLMError, FailureKind.PAYMENT), (_ProviderError(404), LLMError, FailureKind.NOT_FOUND),
-        (_ProviderError(418), LLMError, FailureKind.BAD_REQUEST),
-        (_ProviderError(429), LLMError, FailureKind.RATE_LIMITED),
-        (_ProviderError(503), LLMError, FailureKind.SERVER), (_ProviderError(-1), LLMError, FailureKind.OTHER),
-    ],
+    [(ConnectionError("SECRET-BODY"), LLMError, FailureKind.UNREACHABLE),
+     (OSError("SECRET-BODY"), LLMError, FailureKind.UNREACHABLE),
+     (TimeoutError("SECRET-BODY"), DeadlineExceededError, FailureKind.TIMEOUT),
+     (TypeError("'NoneType' SECRET-BODY"), LLMOutputError, FailureKind.OUTPUT),
+     (IndexError("SECRET-BODY"), LLMOutputError, FailureKind.OUTPUT),
+     (ValueError("SECRET-BODY"), LLMOutputError, FailureKind.OUTPUT),
+     (UnicodeDecodeError("utf-8", b"x", 0, 1, "SECRET-BODY"), LLMOutputError, FailureKind.OUTPUT),
+     (RuntimeError("SECRET-BODY"), LLMError, FailureKind.OTHER),
+     (_ProviderError(400), LLMError, FailureKind.BAD_REQUEST),
+     (_ProviderError(401), LLMError, FailureKind.AUTHENTICATION), (_ProviderError(402), LLMError, FailureKind.PAYMENT),
+     (_ProviderError(404), LLMError, FailureKind.NOT_FOUND), (_ProviderError(418), LLMError, FailureKind.BAD_REQUEST),
+     (_ProviderError(429), LLMError, FailureKind.RATE_LIMITED), (_ProviderError(503), LLMError, FailureKind.SERVER),
+     (_ProviderError(-1), LLMError, FailureKind.OTHER)],
 )  # fmt: skip
 def test_every_foreign_error_becomes_one_of_ours(raised, expected, kind):
     with pytest.raises((LLMError, DeadlineExceededError)) as caught:

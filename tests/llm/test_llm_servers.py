@@ -224,16 +224,13 @@ def test_key_shows_nowhere(server, build, name, caplog, capfd):
 
 @pytest.mark.parametrize(
     ("settings", "told"),
-    [
-        ({"llm": "ollama:mistral"}, "ollama pull mistral"),
-        ({"llm": "openrouter:c/d"}, "check the model's name"),
-        ({"llm": "ollama", "ollama_base_url": DEAD}, "ollama serve"),
-        ({"llm": "openrouter:a/b", "openrouter_base_url": DEAD}, "check the network"),
-        ({"llm": "ollama", "ollama_base_url": "ftp://x"}, "ollama_base_url"),
-        ({"llm": "ollama", "listing": b"<html>"}, "ollama_base_url"),
-        ({"llm": "ollama", "llm_cloud": "openrouter:a/b", "llm_small": "ollama:qwen2.5"}, ""),
-    ],
-)
+    [({"llm": "ollama:mistral"}, "ollama pull mistral"), ({"llm": "openrouter:c/d"}, "check the model's name"),
+     ({"llm": "ollama", "ollama_base_url": DEAD}, "ollama serve"),
+     ({"llm": "openrouter:a/b", "openrouter_base_url": DEAD}, "check the network"),
+     ({"llm": "ollama", "ollama_base_url": "ftp://x"}, "ollama_base_url"),
+     ({"llm": "ollama", "listing": b"<html>"}, "ollama_base_url"),
+     ({"llm": "ollama", "llm_cloud": "openrouter:a/b", "llm_small": "ollama:qwen2.5"}, "")],
+)  # fmt: skip
 def test_health_says_what_to_do(server, build, settings, told):
     listing = b'{"models": [{"name": "llama3:8b"}, {"name": "qwen2.5:latest"}], "data": [{"id": "a/b"}]}'
     server.listing = settings.pop("listing", listing)

@@ -15,14 +15,12 @@ from agentic_retriever.testing.choice_contract import MALFORMED_REPLIES
 
 @pytest.mark.parametrize(
     ("reply", "rest"),
-    [
-        ("<think>a</think>b", "b"), ("<THINK>a</Think>\n b ", "b"),
-        ("<thinking>a</thinking>b<reasoning>c</reasoning>d", "b\nd"), ("[THINK]a[/THINK]b", "b"),
-        ("a<think>b<think>c</think>d</think>e", "a\ne"), ("still thinking</think>b", "b"),
-        ("a<think>never closed", "a"), ("<think>a</think>b</think>c", "b\nc"), ("<think>", ""), ("</think>", ""),
-        ("<|channel|>analysis<|message|>a<|end|><|channel|>final<|message|>b<|return|>c", "b"),
-        ("I think so", "I think so"), ("", ""),
-    ],
+    [("<think>a</think>b", "b"), ("<THINK>a</Think>\n b ", "b"),
+     ("<thinking>a</thinking>b<reasoning>c</reasoning>d", "b\nd"), ("[THINK]a[/THINK]b", "b"),
+     ("a<think>b<think>c</think>d</think>e", "a\ne"), ("still thinking</think>b", "b"), ("a<think>never closed", "a"),
+     ("<think>a</think>b</think>c", "b\nc"), ("<think>", ""), ("</think>", ""),
+     ("<|channel|>analysis<|message|>a<|end|><|channel|>final<|message|>b<|return|>c", "b"),
+     ("I think so", "I think so"), ("", "")],
 )  # fmt: skip
 def test_thoughts_are_taken_out(reply, rest):
     assert without_thoughts(reply) == rest
@@ -72,15 +70,12 @@ def test_python_dictionaries_are_read_too(value):
 
 @pytest.mark.parametrize(
     ("text", "values"),
-    [
-        ('{"a": 1,}', [{"a": 1}]), ("[1, 2,,]", [[1, 2]]), ("{'a': 'it's', 'b': None}", [{"a": "it's", "b": None}]),
-        ("{a: b, c: True}", [{"a": "b", "c": True}]), ("{“a”: “b”}", [{"a": "b"}]), ('{"a": 1, "a": 2}', [{"a": 1}]),
-        ('{// why\n"a": /* so */ 1}', [{"a": 1}]), ('{{"a": 1}}', [{"a": 1}]), ('{"a": 1 "b": [2]}', [[2]]),
-        ('{"a": "line\nbreak"}', [{"a": "line\nbreak"}]),
-        ('{"a": "\\ud83d\\ude00\\ud800"}', [{"a": "\U0001f600\ufffd"}]), ("[1] and [2]", [[1], [2]]),
-        ("[note to self] [1]", [[1]]), ("[Plan]", []), ('{"a": ' + "9" * 40 + "}", [{"a": "9" * 40}]),
-        ("[+1, .5, 1e3]", [[1, 0.5, 1000.0]]), ('["cut', []), ("", []),
-    ],
+    [('{"a": 1,}', [{"a": 1}]), ("[1, 2,,]", [[1, 2]]), ("{'a': 'it's', 'b': None}", [{"a": "it's", "b": None}]),
+     ("{a: b, c: True}", [{"a": "b", "c": True}]), ("{“a”: “b”}", [{"a": "b"}]), ('{"a": 1, "a": 2}', [{"a": 1}]),
+     ('{// why\n"a": /* so */ 1}', [{"a": 1}]), ('{{"a": 1}}', [{"a": 1}]), ('{"a": 1 "b": [2]}', [[2]]),
+     ('{"a": "line\nbreak"}', [{"a": "line\nbreak"}]), ('{"a": "\\ud83d\\ude00\\ud800"}', [{"a": "\U0001f600\ufffd"}]),
+     ("[1] and [2]", [[1], [2]]), ("[note to self] [1]", [[1]]), ("[Plan]", []),
+     ('{"a": ' + "9" * 40 + "}", [{"a": "9" * 40}]), ("[+1, .5, 1e3]", [[1, 0.5, 1000.0]]), ('["cut', []), ("", [])],
 )  # fmt: skip
 def test_what_is_forgiven_and_what_is_not(text, values):
     assert json_values(text) == values
@@ -124,12 +119,9 @@ def named(reply, names=NAMES):
 
 @pytest.mark.parametrize(
     ("said", "confidence"),
-    [
-        ("0.8", 0.8), ('"0.8"', 0.8), ('"80%"', 0.8), ("80", 0.8), ('"8/10"', 0.8), ('"80/100"', 0.8), ('"0,8"', 0.8),
-        ("1", 1.0), ("1.0", 1.0), ("0", 0.0), ("100", 1.0), ("101", None), ("1e999", None), ("NaN", None),
-        ("-0.5", None), ("true", None), ("null", None), ('"high"', None), ("[0.8]", None), ('"11/10"', None),
-        ('""', None),
-    ],
+    [("0.8", 0.8), ('"0.8"', 0.8), ('"80%"', 0.8), ("80", 0.8), ('"8/10"', 0.8), ('"80/100"', 0.8), ('"0,8"', 0.8),
+     ("1", 1.0), ("1.0", 1.0), ("0", 0.0), ("100", 1.0), ("101", None), ("1e999", None), ("NaN", None), ("-0.5", None),
+     ("true", None), ("null", None), ('"high"', None), ("[0.8]", None), ('"11/10"', None), ('""', None)],
 )  # fmt: skip
 def test_confidence_is_read_or_left_out(said, confidence):
     choice = read_choice(f'{{"choice": "cisi", "confidence": {said}}}', NAMES)
@@ -151,11 +143,9 @@ def test_labelled_lines_keep_what_belongs_to_the_choice():
 
 @pytest.mark.parametrize(
     ("reply", "name"),
-    [
-        ("XQuAD-EN", "xquad-en"), ("xquad en", "xquad-en"), ("XQuAD_EN", "xquad-en"), ("xquaden", "xquad-en"),
-        ("xquad", "xquad"), ("the XQuAD collection", "xquad"), ("the xquad en collection", "xquad-en"),
-        ("xquad-en or xquad", None), ("xquad-es", None), ("cis", None), ("cisis", None), ("ｃｉｓｉ", "cisi"),
-    ],
+    [("XQuAD-EN", "xquad-en"), ("xquad en", "xquad-en"), ("XQuAD_EN", "xquad-en"), ("xquaden", "xquad-en"),
+     ("xquad", "xquad"), ("the XQuAD collection", "xquad"), ("the xquad en collection", "xquad-en"),
+     ("xquad-en or xquad", None), ("xquad-es", None), ("cis", None), ("cisis", None), ("ｃｉｓｉ", "cisi")],
 )  # fmt: skip
 def test_names_are_matched_whole(reply, name):
     assert named(reply) == name
@@ -173,12 +163,10 @@ def test_only_one_option_may_match():
 
 @pytest.mark.parametrize(
     ("reply", "name"),
-    [
-        ("2", "2"), ("[2]", "2"), ('{"choice": 2}', "2"), ('{"choice": "2"}', "2"), ('{"choice": 2.0}', None),
-        ("-2", None), ('{"choice": -2}', None), ('{"choice": "-2"}', None), (".2", None), ("2.", "2"), ("²", None),
-        ("I would take 2 of them", None), ("1. 2", "2"), ("INDEX: 2", "2"), ("INDEX: 3", None), ("02", None),
-        ('{"choice": 0}', None), ('{"choice": true}', None), ("1", "1"),
-    ],
+    [("2", "2"), ("[2]", "2"), ('{"choice": 2}', "2"), ('{"choice": "2"}', "2"), ('{"choice": 2.0}', None),
+     ("-2", None), ('{"choice": -2}', None), ('{"choice": "-2"}', None), (".2", None), ("2.", "2"), ("²", None),
+     ("I would take 2 of them", None), ("1. 2", "2"), ("INDEX: 2", "2"), ("INDEX: 3", None), ("02", None),
+     ('{"choice": 0}', None), ('{"choice": true}', None), ("1", "1")],
 )  # fmt: skip
 def test_a_number_names_only_an_option_that_is_called_so(reply, name):
     assert named(reply, ("2", "1", "cisi")) == name
@@ -186,10 +174,8 @@ def test_a_number_names_only_an_option_that_is_called_so(reply, name):
 
 @pytest.mark.parametrize(
     "reply",
-    [
-        "It is not cisi.", "I can't use cisi.", "cisi is wrong here.", "Anything except cisi", "no cisi", "¿cisi o no?",
-        "No uses cisi.", "ไม่ใช่ cisi", "Without cisi nothing works.", "Is it cisi, I wonder?", "Nicht cisi.",
-    ],
+    ["It is not cisi.", "I can't use cisi.", "cisi is wrong here.", "Anything except cisi", "no cisi", "¿cisi o no?",
+     "No uses cisi.", "ไม่ใช่ cisi", "Without cisi nothing works.", "Is it cisi, I wonder?", "Nicht cisi."],
 )  # fmt: skip
 def test_prose_that_denies_or_asks_is_no_choice(reply):
     assert named(reply) is None

@@ -68,11 +68,9 @@ def three(primary=("p",), cloud=("c",), small=("s",), **kwargs):
 
 @pytest.mark.parametrize(
     ("needs", "order"),
-    [
-        (None, "llama gpt qwen"), (TierNeeds(), "llama gpt qwen"),
-        (TierNeeds(complexity=Complexity.COMPLEX), "gpt llama qwen"), (TierNeeds(force_cloud=True), "gpt llama qwen"),
-        (TierNeeds(context_chars=8_000), "llama gpt qwen"), (TierNeeds(context_chars=8_001), "gpt llama qwen"),
-    ],
+    [(None, "llama gpt qwen"), (TierNeeds(), "llama gpt qwen"),
+     (TierNeeds(complexity=Complexity.COMPLEX), "gpt llama qwen"), (TierNeeds(force_cloud=True), "gpt llama qwen"),
+     (TierNeeds(context_chars=8_000), "llama gpt qwen"), (TierNeeds(context_chars=8_001), "gpt llama qwen")],
 )  # fmt: skip
 def test_first_tier_by_complexity_context_and_wish(needs, order):
     tiers = three()
@@ -328,10 +326,8 @@ def test_cloud_tier_without_a_key_is_left_out_with_one_warning(caplog):
 
 @pytest.mark.parametrize(
     ("settings", "told"),
-    [
-        ({"llm": "openrouter"}, "OPENROUTER_API_KEY"), ({"llm_cloud": "gpt-4"}, "llm_cloud"),
-        ({"llm_small": "gpt-4"}, "llm_small"),
-    ],
+    [({"llm": "openrouter"}, "OPENROUTER_API_KEY"), ({"llm_cloud": "gpt-4"}, "llm_cloud"),
+     ({"llm_small": "gpt-4"}, "llm_small")],
 )  # fmt: skip
 def test_a_missing_key_and_a_wrong_value_name_what_to_set(settings, told):
     with pytest.raises(ConfigError, match=told):
@@ -436,15 +432,11 @@ def test_own_file_goes_before_the_package(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "", "[]", "{}", '{"models": []}', "[" * 100_000,
-        '{"models": {"a/b": 3}}',
-        '{"models": {"a/b": {"in": -1, "out": 0}}}', '{"models": {"a/b": {"in": true, "out": 0}}}',
-        '{"models": {"a/b": {"in": NaN, "out": 0}}}', '{"models": {"a/b": {"in": 1}}}',
-        '{"models": {"a/b": {"in": 1, "out": 1, "context": "big"}}}',
-        '{"models": {"a/b": {"in": 1, "out": 1, "context": true}}}',
-        '{"models": {}, "as_of": 2030}',
-    ],
+    ["", "[]", "{}", '{"models": []}', "[" * 100_000, '{"models": {"a/b": 3}}',
+     '{"models": {"a/b": {"in": -1, "out": 0}}}', '{"models": {"a/b": {"in": true, "out": 0}}}',
+     '{"models": {"a/b": {"in": NaN, "out": 0}}}', '{"models": {"a/b": {"in": 1}}}',
+     '{"models": {"a/b": {"in": 1, "out": 1, "context": "big"}}}',
+     '{"models": {"a/b": {"in": 1, "out": 1, "context": true}}}', '{"models": {}, "as_of": 2030}'],
 )  # fmt: skip
 def test_broken_file_is_named(tmp_path, text):
     path = tmp_path / "mine.json"
@@ -455,10 +447,8 @@ def test_broken_file_is_named(tmp_path, text):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [
-        ('{"models": {"a/b": {"in": 1, "out": 1, "contxt": 8000}}}', "unknown key 'contxt'; did you mean 'context'?"),
-        ('{"models": {}, "as-of": "2030-01-01"}', "unknown key 'as-of'; did you mean 'as_of'?"),
-    ],
+    [('{"models": {"a/b": {"in": 1, "out": 1, "contxt": 8000}}}', "unknown key 'contxt'; did you mean 'context'?"),
+     ('{"models": {}, "as-of": "2030-01-01"}', "unknown key 'as-of'; did you mean 'as_of'?")],
 )  # fmt: skip
 def test_a_misspelt_key_is_told_with_file_and_what_was_meant(tmp_path, text, told):
     path = tmp_path / "mine.json"

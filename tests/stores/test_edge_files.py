@@ -122,16 +122,14 @@ class PanicException(BaseException):
 
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
-    [
-        (PermissionError(13, "Permission denied"), StoreError, "permission"),
-        (OSError(30, "Read-only file system"), StoreError, "permission"),
-        (OSError(28, "No space left on device"), StoreError, "space"),
-        (Exception("Service runtime error: IO Error: No space left on device (os error 28)"), StoreError, "space"),
-        (Exception("failed to open WAL x: Can't init WAL: Kind(WouldBlock)"), StoreBusyError, "already in use"),
-        (PanicException("index out of bounds"), StoreError, "index out of bounds"),
-        (ValueError("x" * 10_000), StoreError, "xxx"),
-    ],
-)
+    [(PermissionError(13, "Permission denied"), StoreError, "permission"),
+     (OSError(30, "Read-only file system"), StoreError, "permission"),
+     (OSError(28, "No space left on device"), StoreError, "space"),
+     (Exception("Service runtime error: IO Error: No space left on device (os error 28)"), StoreError, "space"),
+     (Exception("failed to open WAL x: Can't init WAL: Kind(WouldBlock)"), StoreBusyError, "already in use"),
+     (PanicException("index out of bounds"), StoreError, "index out of bounds"),
+     (ValueError("x" * 10_000), StoreError, "xxx")],
+)  # fmt: skip
 def test_what_the_engine_and_the_system_raise_becomes_ours(tmp_path, error, kind, said):
     with pytest.raises(kind, match=said) as caught, edge_errors("do it", tmp_path):
         raise error
