@@ -28,7 +28,7 @@ from agentic_retriever.indices import Index
 from agentic_retriever.indices.prefilter.index import PlanKind
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.schema import Degradation, Strategy, check_query, check_top_k
-from agentic_retriever.threads import Workers, guarded
+from agentic_retriever.threads import Guard, Workers
 from agentic_retriever.tracing import no_callbacks, spanned_by_base
 
 logger = logging.getLogger(__name__)
@@ -319,9 +319,15 @@ def with_hidden_metadata(node: BaseNode, **metadata: object) -> BaseNode:
 # Calls into stores and views, and running several sides of one search next to each other.
 
 
+def store_guard(what: str) -> Guard:
+    """Guard calls into a store or view; as a block on the way of every query, where each frame counts."""
+    return Guard(what, advice="see the cause, and check that the store is up and intact")
+
+
 def run_guarded(what: str, call: Callable[[], T]) -> T:
     """Call into a store or view; what it raises comes out as an error of this package."""
-    return guarded(what, call, advice="see the cause, and check that the store is up and intact")
+    with store_guard(what):
+        return call()
 
 
 def run_sides(
@@ -341,7 +347,8 @@ def run_sides(
     for name, call in sides.items():
         try:
             if name not in futures or futures[name].cancel():
-                results[name] = run_guarded(name, call)
+                with store_guard(name):
+                    results[name] = call()
             else:
                 results[name] = futures[name].result(timeout=max(0.0, timeout_s()))
         except AgenticRetrieverError as err:  # noqa: PERF203 - each side fails by itself

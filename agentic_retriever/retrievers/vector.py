@@ -24,6 +24,7 @@ from agentic_retriever.retrievers.base import (
     run_guarded,
     satisfying,
     scores_of,
+    store_guard,
 )
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.threads import DeadlineCaller
@@ -113,7 +114,8 @@ def _query(index: Index, request: RetrievalRequest, depth: int, node_ids: list[s
         # A group without clauses must not reach a store: some take it for "nothing", some for "everything".
         filters=None if is_empty(request.filters) else request.filters,
     )
-    result = run_guarded(f"the store of index {index.name}", lambda: index.vector_store.query(query))
+    with store_guard(f"the store of index {index.name}"):
+        result = index.vector_store.query(query)
     nodes = {node.node_id: node for node in result.nodes or ()}
     found = [node.node_id for node in result.nodes or ()]
     if not nodes and result.ids:  # stores that keep no text answer with ids only
