@@ -17,8 +17,6 @@ from waiting import within
 
 from agentic_retriever.errors import IndexingError, SourceError
 from agentic_retriever.ingestion import (
-    RESERVED_KEYS,
-    SUPPORTED_SUFFIXES,
     ChunkSettings,
     SkippedSource,
     SourceDocument,
@@ -28,7 +26,8 @@ from agentic_retriever.ingestion import (
     nodes_as_they_are,
     read_source,
 )
-from agentic_retriever.ingestion.documents import clean_text, flat_metadata, parse_front_matter
+from agentic_retriever.ingestion.documents import RESERVED_KEYS, clean_text, flat_metadata, parse_front_matter
+from agentic_retriever.ingestion.readers import SUPPORTED_SUFFIXES
 
 WORDS = "Señalización luminosa: obligatoria. "
 

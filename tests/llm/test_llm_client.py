@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from waiting import in_threads, within
 
 from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError, ModelPausedError
-from agentic_retriever.llm import Breaker, Endpoint, FailureKind, LLMClient, RetryPolicy, estimate_tokens, failure_kind
-from agentic_retriever.llm.calls import retry_after_s
-from agentic_retriever.llm.client import MIN_REQUEST_S, RETRIED
-from agentic_retriever.schema import Tier
+from agentic_retriever.llm import LLMClient, estimate_tokens
+from agentic_retriever.llm.calls import failure_kind, retry_after_s
+from agentic_retriever.llm.client import MIN_REQUEST_S, RETRIED, Endpoint, RetryPolicy
+from agentic_retriever.schema import FailureKind, Tier
 from agentic_retriever.testing.fakes import FakeLLM
+from agentic_retriever.threads import Breaker
 
 
 def client(replies, **kwargs) -> LLMClient:

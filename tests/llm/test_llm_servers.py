@@ -12,7 +12,8 @@ from model_servers import KEY, chat
 from waiting import wait_until, within
 
 from agentic_retriever.errors import AllModelsFailedError, DeadlineExceededError, LLMError, LLMOutputError
-from agentic_retriever.llm import FailureKind, failure_kind
+from agentic_retriever.llm.calls import failure_kind
+from agentic_retriever.schema import FailureKind
 
 
 @pytest.fixture

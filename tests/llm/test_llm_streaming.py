@@ -10,18 +10,12 @@ from model_servers import stream_body
 from waiting import wait_until, within
 
 from agentic_retriever.errors import AllModelsFailedError, LLMOutputError, StreamBrokenError
-from agentic_retriever.llm import (
-    Breaker,
-    Endpoint,
-    FailureKind,
-    LLMClient,
-    Price,
-    RetryPolicy,
-    TieredClient,
-    failure_kind,
-)
-from agentic_retriever.schema import Tier
+from agentic_retriever.llm import LLMClient, TieredClient
+from agentic_retriever.llm.calls import failure_kind
+from agentic_retriever.llm.client import Endpoint, Price, RetryPolicy
+from agentic_retriever.schema import FailureKind, Tier
 from agentic_retriever.testing.fakes import FakeLLM
+from agentic_retriever.threads import Breaker
 
 
 class PieceLLM(FakeLLM):

@@ -23,26 +23,13 @@ from agentic_retriever.errors import (
     DeadlineExceededError,
     LLMError,
 )
-from agentic_retriever.llm import (
-    FREE,
-    Breaker,
-    Endpoint,
-    FailureKind,
-    LLMClient,
-    Price,
-    PriceTable,
-    RetryPolicy,
-    TieredClient,
-    TierNeeds,
-    build_client,
-    failure_kind,
-    spent_on,
-)
-from agentic_retriever.llm.client import CostReport, cost_report
+from agentic_retriever.llm import LLMClient, TieredClient, TierNeeds, build_client, spent_on
+from agentic_retriever.llm.calls import failure_kind
+from agentic_retriever.llm.client import FREE, CostReport, Endpoint, Price, PriceTable, RetryPolicy, cost_report
 from agentic_retriever.llm.tiers import context_window, share_s
-from agentic_retriever.schema import Budget, Complexity, Tier, TierUsage
+from agentic_retriever.schema import Budget, Complexity, FailureKind, Tier, TierUsage
 from agentic_retriever.testing.fakes import FakeLLM
-from agentic_retriever.threads import Workers
+from agentic_retriever.threads import Breaker, Workers
 
 PRICED = Price(in_usd=1.0, out_usd=2.0)
 NAMES = {Tier.PRIMARY: "llama", Tier.CLOUD: "gpt", Tier.SMALL: "qwen"}

@@ -20,7 +20,7 @@ from agentic_retriever.errors import (
     NoEligibleStrategyError,
     RoutingError,
 )
-from agentic_retriever.llm import Attempt, FailureKind, LLMClient
+from agentic_retriever.llm import LLMClient
 from agentic_retriever.routing import (
     AutoClassifier,
     AutoSelector,
@@ -32,7 +32,7 @@ from agentic_retriever.routing import (
     StrategySelector,
 )
 from agentic_retriever.routing.models import MAX_QUERY_CHARS, MAX_SHOWN, characteristic_terms
-from agentic_retriever.schema import Budget, Degradation, Selection, Strategy, Tier
+from agentic_retriever.schema import Attempt, Budget, Degradation, FailureKind, Selection, Strategy, Tier
 from agentic_retriever.testing import FakeLLM
 
 QUERY = "when does the ferry leave the harbour"
