@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +15,7 @@ from llama_index.core.llms.custom import CustomLLM
 
 from agentic_retriever.evaluation import measures
 from agentic_retriever.evaluation.datasets import LabelledQuery
-from agentic_retriever.evaluation.peers import Journal, Watcher, fallen_back, spent, timed
+from agentic_retriever.evaluation.peers import Run, fallen_back, spent
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Answer, ConfidenceLevel, Record
@@ -82,36 +81,27 @@ class AnswerMeasures(Record):
         return measures.Section("answers", ["answers", "mean [95 %]", "questions", "judged by"], rows, lines=[line])
 
 
-def run_answers(
-    router: AgenticRouter,
-    index: str,
-    queries: Sequence[LabelledQuery],
-    journal: Journal,
-    *,
-    judge: Judge | None,
-    timer: Callable[[], float] = time.perf_counter,
-    watcher: Watcher,
-) -> None:
-    """Answer every question with the router's own choice of strategy; the journal takes each answer."""
-    done = {query for (_, query), record in journal.latest(ANSWER).items() if not record["error"]}
-    watcher.begin(f"answers, {index}", len(queries))
-    for query in queries:
-        if query.query_id not in done:
-            journal.append(_answered(router, index, query, judge, timer))
-        watcher.advance(1)
-
-
 def measure_answers(
-    queries: Sequence[LabelledQuery], journal: Journal, *, seed: int, judge: Judge | None
+    router: AgenticRouter, index: str, queries: Sequence[LabelledQuery], run: Run, *, seed: int
 ) -> AnswerMeasures:
-    kept = journal.latest(ANSWER)
-    records = {query.query_id: kept[ANSWER, query.query_id] for query in queries}
+    """Answer every question with the router's own choice of strategy, and measure the answers."""
+    client = router.resources.model
+    judge = None if client is None else Judge(client)
+
+    def facts(query: LabelledQuery, answer: Answer | None) -> dict[str, Any]:
+        found = {"cited": [], "confidence": 0.0, **({} if answer is None else _facts(answer))}
+        if judge is not None and answer is not None and answer.nodes:
+            found |= judge.judge(query.text, answer.text, [one.node.get_content() for one in answer.nodes])
+        return found
+
+    records = run.ask(
+        (ANSWER, ANSWER), queries, lambda query: router.query(query.text, index=index), facts, what=f"answers, {index}"
+    )
     values: dict[str, list[float]] = {}
     for query in queries:
         for name, value in _values(query, records[query.query_id]).items():
             values.setdefault(name, []).append(value)
-    by_model = {} if judge is None else dict.fromkeys(_BY_MODEL, f"model {judge.name}")
-    known = {**_JUDGED_BY, **by_model}
+    known = {**_JUDGED_BY, **({} if judge is None else dict.fromkeys(_BY_MODEL, f"model {judge.name}"))}
     cited = [(query, records[query.query_id]) for query in queries if records[query.query_id]["cited"]]
     silent = {i for i, record in records.items() if record.get("level") == ConfidenceLevel.NOT_FOUND.value}
     outside = {query.query_id for query in queries if not query.answerable}
@@ -133,19 +123,6 @@ def measure_answers(
         records=records,
         notes=() if judge is not None else (_NO_JUDGE,),
     )
-
-
-def _answered(
-    router: AgenticRouter, index: str, query: LabelledQuery, judge: Judge | None, timer: Callable[[], float]
-) -> dict[str, Any]:
-    told = timed(lambda: {"answer": router.query(query.text, index=index)}, timer)
-    record = {"kind": ANSWER, "row": ANSWER, "query": query.query_id, "cited": [], "confidence": 0.0}
-    answer: Answer | None = told.pop("answer", None)
-    if answer is not None:
-        record |= _facts(answer)
-        if judge is not None and answer.nodes:
-            record |= judge.judge(query.text, answer.text, [one.node.get_content() for one in answer.nodes])
-    return {**record, **told}
 
 
 def _facts(answer: Answer) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from agentic_retriever import __version__
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import KnownQueryEmbedding, PackedVectors, embedding_name, resolve_embedding
 from agentic_retriever.errors import EvaluationError, UnknownIndexError, unknown_name
-from agentic_retriever.evaluation.answers import AnswerMeasures, Judge, measure_answers, run_answers
+from agentic_retriever.evaluation.answers import measure_answers
 from agentic_retriever.evaluation.datasets import (
     PSEUDO_NOTE,
     Dataset,
@@ -53,6 +53,7 @@ from agentic_retriever.evaluation.peers import (
     VIEWS_AT_ONCE,
     Contestant,
     Journal,
+    Run,
     Watcher,
     build_views,
     fingerprint,
@@ -67,7 +68,6 @@ from agentic_retriever.evaluation.results import (
     TargetResult,
     against_baseline,
     routing_quality,
-    rows_of,
     with_oracle,
 )
 from agentic_retriever.evaluation.routing import ASKS_A_MODEL, RoutingBenchmark, bench_routing, material_key
@@ -211,7 +211,8 @@ def _run(bench: _Bench, datasets: Sequence[Dataset]) -> Benchmark:
             for target in targets:
                 key = _key(bench, target)
                 with Journal(bench.folder / _RUNS / f"{key}.jsonl", key) as journal:
-                    results[target.name] = _measured(bench, target, journal)
+                    run = Run(journal=journal, timer=bench.timer, watcher=bench.watcher)
+                    results[target.name] = _measured(bench, target, run)
                 journals.append(journal)
                 seen.append(_seen(target))
     stage_one = _stage_one(bench, seen)
@@ -235,8 +236,8 @@ def _key(bench: _Bench, target: _Target) -> str:
     return fingerprint([__version__, target.name, index.version, index.created, how, settings, asked])
 
 
-def _measured(bench: _Bench, target: _Target, journal: Journal) -> TargetResult:
-    options, timer, start = bench.options, bench.timer, bench.timer()
+def _measured(bench: _Bench, target: _Target, run: Run) -> TargetResult:
+    options, start = bench.options, bench.timer()
     index = target.router.index(target.index)
     contestants, not_served, views = _entered(bench, target)
     names = [contestant.name for contestant in contestants]
@@ -252,8 +253,7 @@ def _measured(bench: _Bench, target: _Target, journal: Journal) -> TargetResult:
         "queries": len(queries),
         "vectors": target.vectors_from,
     }
-    run_contestants(contestants, shares, journal, timer=timer, watcher=bench.watcher)
-    rows = rows_of(contestants, shares, journal, seed=options.seed)
+    rows = run_contestants(contestants, shares, run, seed=options.seed)
     strategies = [row for row in rows.values() if row.name != AUTO and not row.peer]
     if every and len(strategies) > 1:
         rows = with_oracle(rows, seed=options.seed)
@@ -266,23 +266,17 @@ def _measured(bench: _Bench, target: _Target, journal: Journal) -> TargetResult:
         rows=rows,
         against=against_baseline(rows, options.baseline, seed=options.seed) if every else None,
         routing=routing_quality(strategies, rows[AUTO], seed=options.seed) if chosen else None,
-        answers=_answers(bench, target, journal) if options.answers else None,
+        answers=measure_answers(target.router, target.index, [*queries, *target.unanswerable], run, seed=options.seed)
+        if options.answers
+        else None,
         queries={query.query_id: query for query in queries},
         embedding_ms=target.asked.embedding_ms,
         not_served=not_served,
         problems=target.problems,
         notes=target.notes,
-        seconds=timer() - start,
+        seconds=bench.timer() - start,
         memory_mb=memory_mb(),
     )
-
-
-def _answers(bench: _Bench, target: _Target, journal: Journal) -> AnswerMeasures:
-    queries = [*target.asked.queries, *target.unanswerable]
-    client = target.router.resources.model
-    judge = None if client is None else Judge(client)
-    run_answers(target.router, target.index, queries, journal, judge=judge, timer=bench.timer, watcher=bench.watcher)
-    return measure_answers(queries, journal, seed=bench.options.seed, judge=judge)
 
 
 def _entered(bench: _Bench, target: _Target) -> tuple[list[Contestant], dict[str, str], frozenset[View]]:

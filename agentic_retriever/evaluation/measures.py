@@ -9,6 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -370,6 +371,78 @@ def measure_reliability(
     )
     ece = float(np.abs(added(hits - sure)).sum() / total) if total else None
     return Reliability(ece=ece, bins=made)
+
+
+# What one row reached: quality with intervals, latency, failures, tokens and money.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What one strategy, the router itself, the oracle or a peer did on the questions of one index."""
+
+    name: str
+    quality: Mapping[str, Mapping[str, float]]  # by question and measure
+    records: Mapping[str, Mapping[str, Any]]  # by question, as the journal holds them
+    cold_ms: float | None = None
+    seed: int = 0
+    peer: bool = False
+    note: str = ""
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        return failures_of(self.records)
+
+    @property
+    def latency_ms(self) -> dict[str, float]:
+        return {query: float(record["ms"]) for query, record in self.records.items()}
+
+    @property
+    def degraded(self) -> dict[str, int]:
+        return counted(step for record in self.records.values() for step in record.get("degraded", ()))
+
+    def values(self, measure: str) -> list[float]:
+        return [by_name[measure] for by_name in self.quality.values()]
+
+    def mean(self, measure: str = MEASURES[0]) -> float:
+        return float(np.mean(self.values(measure)))
+
+    @cached_property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        return {name: bootstrap_interval(self.values(name), seed=self.seed) for name in MEASURES}
+
+    def percentile_ms(self, percent: float) -> float:
+        return percentile(list(self.latency_ms.values()), percent)
+
+    def total(self, fact: str) -> float:
+        return float(sum(float(record.get(fact) or 0.0) for record in self.records.values()))
+
+    @property
+    def per_second(self) -> float | None:
+        spent = sum(self.latency_ms.values())
+        return len(self.records) * 1000 / spent if spent > 0 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        latency = self.latency_ms
+        return {
+            **{name: self.mean(name) for name in MEASURES},
+            "intervals": {name: list(ends) for name, ends in self.intervals.items()},
+            "queries": len(self.quality),
+            "failed": len(self.failures),
+            "failures": [failure.to_dict() for failure in self.failures],
+            "without_result": sum(not record.get("docs") for record in self.records.values()),
+            "degraded": self.degraded,
+            "p50_ms": self.percentile_ms(50),
+            "p95_ms": self.percentile_ms(95),
+            "cold_ms": self.cold_ms,
+            "queries_per_second": self.per_second,
+            "stages_ms": stage_percentiles(self.records.values()),
+            "llm_calls": int(self.total("llm_calls")),
+            "tokens": int(self.total("tokens")),
+            "usd": self.total("usd"),
+            "peer": self.peer,
+            "note": self.note,
+            "per_query": {query: {**values, "ms": latency[query]} for query, values in self.quality.items()},
+        }
 
 
 # Results as tables: what the terminal, the report and a notebook draw alike.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from llama_index.core import VectorStoreIndex
@@ -26,7 +27,7 @@ from typing_extensions import Self
 
 from agentic_retriever.errors import EvaluationError, StoreError
 from agentic_retriever.evaluation.datasets import LabelledQuery
-from agentic_retriever.evaluation.measures import error_text, fold_to_documents, optional
+from agentic_retriever.evaluation.measures import Row, error_text, fold_to_documents, measure_rankings, optional
 from agentic_retriever.indices import Index, IndexProfile, StoredIndex
 from agentic_retriever.indices.derived import BUILT_IN_QUERY, SilentProgress
 from agentic_retriever.indices.profile import Vector
@@ -63,16 +64,19 @@ class Journal:
     """Results that are appended one by one, so that an interrupted measurement goes on; not for several threads.
 
     Each result is one line that is written at once, so after a crash every line is whole but for the last, which then
-    counts as not written. A file that is damaged, or belongs to another measurement, counts as none.
+    counts as not written. A file that is damaged, or belongs to another measurement, counts as none. Without a path
+    results are only held in memory.
     """
 
-    def __init__(self, path: Path, key: str) -> None:
-        self._path = path
-        self._head = {"format": 1, "key": key}
+    def __init__(self, path: Path | None = None, key: str = "") -> None:
+        self._path, self._file = path, None
+        self._head = {"format": 2, "key": key}
         self.records: list[dict[str, Any]] = []
+        if path is None:
+            return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            kept = self._read()
+            kept = self._read(path)
             self._file = path.open("r+b" if kept else "wb")
             self._file.truncate(kept)
             self._file.seek(kept)
@@ -89,23 +93,23 @@ class Journal:
         """Return the records of a kind by row and question; of several of one question the last one counts."""
         return {(one["row"], one.get("query", "")): one for one in self.records if one.get("kind") == kind}
 
-    def close(self) -> None:
-        if not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-
     def remove(self) -> None:
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+        if self._file is not None and self._path is not None:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._file is not None and not self._file.closed:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
 
     def _write(self, record: Mapping[str, Any]) -> None:
+        if self._file is None:
+            return
         try:
             self._file.write(json.dumps(record, ensure_ascii=True, allow_nan=False).encode() + b"\n")
             self._file.flush()
@@ -115,12 +119,10 @@ class Journal:
     def _error(self, err: OSError) -> StoreError:
         return StoreError(f"cannot use {self._path}: {err.strerror or err}; check the permissions and the free space")
 
-    def _read(self) -> int:
+    def _read(self, path: Path) -> int:
         """Read what fits; return how many bytes of the file are whole lines of this measurement."""
-        if not self._path.exists():
-            return 0
         kept = 0
-        with self._path.open("rb") as file:
+        with path.open("rb") if path.exists() else io.BytesIO() as file:
             for line in file:
                 try:
                     record = json.loads(line) if line.endswith(b"\n") else None
@@ -134,8 +136,59 @@ class Journal:
         return kept
 
 
-COLD: Final = "cold"  # kind of the record of a first search, in which everything is opened
-WARM: Final = "warm"  # kind of the record of one question
+class Question(Protocol):
+    @property
+    def query_id(self) -> str: ...
+
+
+Q = TypeVar("Q", bound=Question)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """How whatever is measured is asked: timed, watched, and each result kept as soon as it is there."""
+
+    journal: Journal = field(default_factory=Journal)
+    timer: Callable[[], float] = time.perf_counter  # Seconds
+    watcher: Watcher = SILENT
+
+    def ask(
+        self,
+        key: tuple[str, str],  # kind and row of the records
+        queries: Sequence[Q],
+        ask: Callable[[Q], R],  # may raise anything
+        facts: Callable[[Q, R | None], Mapping[str, Any]],  # of what came, None where something raised; is not timed
+        *,
+        what: str = "",
+        opening: Callable[[Q], object] | None = None,
+    ) -> dict[str, dict[str, Any]]:
+        """Ask every question, the first one beforehand by ``opening``; return the records by question.
+
+        What the journal has is not asked again, but for what failed.
+        """
+        kind, row = key
+        done = {query for (name, query), one in self.journal.latest(kind).items() if name == row and not one["error"]}
+        waiting = [query for query in queries if query.query_id not in done]
+        self.watcher.begin(what or row, len(queries))
+        self.watcher.advance(len(queries) - len(waiting))
+        if waiting and opening is not None:
+            opening(waiting[0])
+        for query in waiting:
+            found, timing = self.timed(ask, query)
+            self.journal.append({"kind": kind, "row": row, "query": query.query_id, **facts(query, found), **timing})
+            self.watcher.advance(1)
+        records = self.journal.latest(kind)
+        return {query.query_id: records[row, query.query_id] for query in queries}
+
+    def timed(self, ask: Callable[[Q], R], query: Q) -> tuple[R | None, dict[str, Any]]:
+        """Return what a question gave, with its milliseconds and what it raised."""
+        start, found, error = self.timer(), None, ""
+        try:
+            found = ask(query)
+        except Exception as err:  # noqa: BLE001 - the seam to whatever is measured; one question must not end the run
+            error = error_text(err)
+        return found, {"ms": (self.timer() - start) * 1000, "error": error}
 
 
 class Found(NamedTuple):
@@ -150,6 +203,40 @@ class Contestant:
     close: Callable[[], None] | None = None  # closes what a search opens, so that the next one is a cold one
     peer: bool = False
     note: str = ""
+
+    def run(self, queries: Sequence[LabelledQuery], run: Run, *, seed: int) -> Row:
+        """Ask the questions; the first one once more beforehand: cold, with everything closed, where that can be."""
+
+        def facts(_: LabelledQuery, found: Found | None) -> dict[str, Any]:
+            nodes, more = found or ((), {})
+            return {**more, "docs": fold_to_documents(nodes), "nodes": len(nodes)}
+
+        def opening(query: LabelledQuery) -> None:
+            if self.close is not None:
+                self.close()
+            _, timing = run.timed(self.ask, query)
+            if self.close is not None and not timing["error"]:
+                run.journal.append({"kind": "cold", "row": self.name, "ms": timing["ms"]})
+
+        records = run.ask(("warm", self.name), queries, self.ask, facts, opening=opening)
+        cold = run.journal.latest("cold").get((self.name, ""))
+        judged = {query.query_id: query.relevance for query in queries}
+        return Row(
+            name=self.name,
+            quality=measure_rankings(judged, {query_id: record["docs"] for query_id, record in records.items()}),
+            records=records,
+            cold_ms=None if cold is None else float(cold["ms"]),
+            seed=seed,
+            peer=self.peer,
+            note=self.note,
+        )
+
+
+def run_contestants(
+    contestants: Sequence[Contestant], shares: Mapping[str, Sequence[LabelledQuery]], run: Run, *, seed: int
+) -> dict[str, Row]:
+    """Ask the contestants their questions, one after the other."""
+    return {one.name: one.run(shares[one.name], run, seed=seed) for one in contestants if shares[one.name]}
 
 
 def router_contestant(
@@ -180,55 +267,6 @@ def spent(usage: Usage) -> dict[str, float]:
 
 def fallen_back(degraded: Sequence[Degradation]) -> list[str]:
     return sorted({lost.step for lost in degraded})
-
-
-def run_contestants(
-    contestants: Sequence[Contestant],
-    shares: Mapping[str, Sequence[LabelledQuery]],
-    journal: Journal,
-    *,
-    timer: Callable[[], float] = time.perf_counter,
-    watcher: Watcher = SILENT,
-) -> None:
-    """Ask the contestants, one after the other; the journal takes each result, and what it has is not done again.
-
-    The first question of each is asked once more beforehand: cold, with everything closed, where that can be done.
-    What failed in an interrupted run is tried again.
-    """
-    done = {key for key, record in journal.latest(WARM).items() if not record["error"]}
-    for contestant in contestants:
-        queries = shares.get(contestant.name, ())
-        waiting = [query for query in queries if (contestant.name, query.query_id) not in done]
-        watcher.begin(contestant.name, len(queries))
-        watcher.advance(len(queries) - len(waiting))
-        if not waiting:
-            continue
-        if contestant.close is not None:
-            contestant.close()
-        opening = _asked(contestant, waiting[0], timer)
-        if contestant.close is not None and not opening["error"]:
-            journal.append({"kind": COLD, "row": contestant.name, "ms": opening["ms"]})
-        for query in waiting:
-            journal.append(_asked(contestant, query, timer))
-            watcher.advance(1)
-
-
-def _asked(contestant: Contestant, query: LabelledQuery, timer: Callable[[], float]) -> dict[str, Any]:
-    told = timed(lambda: {"found": contestant.ask(query)}, timer)
-    nodes, facts = told.pop("found", ((), {}))
-    told |= {"docs": fold_to_documents(nodes), "nodes": len(nodes)}
-    return {"kind": WARM, "row": contestant.name, "query": query.query_id, **facts, **told}
-
-
-def timed(call: Callable[[], Mapping[str, Any]], timer: Callable[[], float]) -> dict[str, Any]:
-    """Return the facts that a call gives with its milliseconds; what it raises is a fact, too."""
-    start, error = timer(), ""
-    facts: Mapping[str, Any] = {}
-    try:
-        facts = call()
-    except Exception as err:  # noqa: BLE001 - the seam to whatever is measured; one question must not end the run
-        error = error_text(err)
-    return {**facts, "ms": (timer() - start) * 1000, "error": error}
 
 
 # Building the views that strategies need before anything is measured, so that no question pays for it.

@@ -9,44 +9,16 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from agentic_retriever.errors import ConfigError, EvaluationError, unknown_name
+from agentic_retriever.evaluation import measures
 from agentic_retriever.evaluation.answers import AnswerMeasures
 from agentic_retriever.evaluation.datasets import LabelledQuery, ProblemReport
-from agentic_retriever.evaluation.measures import (
-    AUTO,
-    MEASURES,
-    ORACLE,
-    Failure,
-    Outcomes,
-    Reliability,
-    Section,
-    best_marked,
-    bootstrap_interval,
-    clamped,
-    compare,
-    confusion_section,
-    counted,
-    failure_lines,
-    failures_of,
-    holm,
-    interval_text,
-    measure_rankings,
-    measure_reliability,
-    optional,
-    p50_p95,
-    percentile,
-    randomisation_test,
-    row_name,
-    share_text,
-    stage_percentiles,
-)
-from agentic_retriever.evaluation.peers import COLD, WARM, Contestant, Journal
+from agentic_retriever.evaluation.measures import AUTO, MEASURES, ORACLE, Reliability, Row, Section, bootstrap_interval
 from agentic_retriever.evaluation.routing import RoutingBenchmark
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.retrievers import REGISTRY, spec_of
@@ -103,99 +75,6 @@ class BenchOptions(Record):
         return {**self.fields_to_dict(), "vectors": None if self.vectors is None else self.vectors.name}
 
 
-# What one row reached: quality with intervals, latency, failures, tokens and money.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """What one strategy, the router itself, the oracle or a peer did on the questions of one index."""
-
-    name: str
-    quality: Mapping[str, Mapping[str, float]]  # by question and measure
-    records: Mapping[str, Mapping[str, Any]]  # by question, as the journal holds them
-    cold_ms: float | None = None
-    seed: int = 0
-    peer: bool = False
-    note: str = ""
-
-    @property
-    def failures(self) -> tuple[Failure, ...]:
-        return failures_of(self.records)
-
-    @property
-    def latency_ms(self) -> dict[str, float]:
-        return {query: float(record["ms"]) for query, record in self.records.items()}
-
-    @property
-    def degraded(self) -> dict[str, int]:
-        return counted(step for record in self.records.values() for step in record.get("degraded", ()))
-
-    def values(self, measure: str) -> list[float]:
-        return [by_name[measure] for by_name in self.quality.values()]
-
-    def mean(self, measure: str = _QUALITY) -> float:
-        return float(np.mean(self.values(measure)))
-
-    @cached_property
-    def intervals(self) -> dict[str, tuple[float, float]]:
-        return {name: bootstrap_interval(self.values(name), seed=self.seed) for name in MEASURES}
-
-    def percentile_ms(self, percent: float) -> float:
-        return percentile(list(self.latency_ms.values()), percent)
-
-    def total(self, fact: str) -> float:
-        return float(sum(float(record.get(fact) or 0.0) for record in self.records.values()))
-
-    @property
-    def per_second(self) -> float | None:
-        spent = sum(self.latency_ms.values())
-        return len(self.records) * 1000 / spent if spent > 0 else None
-
-    def to_dict(self) -> dict[str, Any]:
-        latency = self.latency_ms
-        return {
-            **{name: self.mean(name) for name in MEASURES},
-            "intervals": {name: list(ends) for name, ends in self.intervals.items()},
-            "queries": len(self.quality),
-            "failed": len(self.failures),
-            "failures": [failure.to_dict() for failure in self.failures],
-            "without_result": sum(not record.get("docs") for record in self.records.values()),
-            "degraded": self.degraded,
-            "p50_ms": self.percentile_ms(50),
-            "p95_ms": self.percentile_ms(95),
-            "cold_ms": self.cold_ms,
-            "queries_per_second": self.per_second,
-            "stages_ms": stage_percentiles(self.records.values()),
-            "llm_calls": int(self.total("llm_calls")),
-            "tokens": int(self.total("tokens")),
-            "usd": self.total("usd"),
-            "peer": self.peer,
-            "note": self.note,
-            "per_query": {query: {**values, "ms": latency[query]} for query, values in self.quality.items()},
-        }
-
-
-def rows_of(
-    contestants: Sequence[Contestant], shares: Mapping[str, Sequence[LabelledQuery]], journal: Journal, *, seed: int
-) -> dict[str, Row]:
-    records, cold, rows = journal.latest(WARM), journal.latest(COLD), {}
-    for one in contestants:
-        asked = {query.query_id: query.relevance for query in shares[one.name]}
-        if asked:
-            mine = {query_id: records[one.name, query_id] for query_id in asked}
-            opening = cold.get((one.name, ""))
-            rows[one.name] = Row(
-                name=one.name,
-                quality=measure_rankings(asked, {query_id: record["docs"] for query_id, record in mine.items()}),
-                records=mine,
-                cold_ms=None if opening is None else float(opening["ms"]),
-                seed=seed,
-                peer=one.peer,
-                note=one.note,
-            )
-    return rows
-
-
 def with_oracle(rows: Mapping[str, Row], *, seed: int) -> dict[str, Row]:
     ours = {name: row for name, row in rows.items() if not row.peer}
     oracle = oracle_row([row for name, row in ours.items() if name != AUTO], seed=seed)
@@ -247,8 +126,8 @@ def against_baseline(rows: Mapping[str, Row], baseline: str | None, *, seed: int
         other: [values[_QUALITY] - base[query][_QUALITY] for query, values in row.quality.items()]
         for other, row in tested.items()
     }
-    p_values = {other: randomisation_test(gap, [0.0] * len(gap), seed=seed) for other, gap in gaps.items()}
-    corrected = holm(p_values)
+    p_values = {other: measures.randomisation_test(gap, [0.0] * len(gap), seed=seed) for other, gap in gaps.items()}
+    corrected = measures.holm(p_values)
     made = {
         other: Comparison(
             difference=float(np.mean(gap)),
@@ -277,7 +156,8 @@ class MeanChoice(Record):
     def sentence(self) -> str:
         return (
             f"choice of the strategy: best fixed {self.best_fixed} {self.best_fixed_mean:.3f}, auto "
-            f"{self.auto_mean:.3f}, oracle {self.oracle_mean:.3f}; auto closes {share_text(self.gap_closed)} of the gap"
+            f"{self.auto_mean:.3f}, oracle {self.oracle_mean:.3f}; auto closes {measures.share_text(self.gap_closed)} "
+            "of the gap"
         )
 
 
@@ -310,7 +190,7 @@ class RoutingQuality(Record):
     cost_aware_accuracy: float  # share on which the cheapest within 0.02 of the best was chosen
     decided: float  # share on which the choice matters by more than 0.02
     picked: Mapping[str, int]
-    outcomes: Outcomes
+    outcomes: measures.Outcomes
     reliability: Reliability
     regret: Mapping[str, float]  # by question: how far below the best strategy
 
@@ -321,8 +201,8 @@ class RoutingQuality(Record):
 
     def sentence(self) -> str:
         return (
-            f"{self.choice.sentence()}; regret {self.mean_regret:.3f} {interval_text(self.regret_interval)}; none "
-            f"better {self.accuracy:.0%}; cheapest within 0.02: {self.cheapest_good}"
+            f"{self.choice.sentence()}; regret {self.mean_regret:.3f} {measures.interval_text(self.regret_interval)}; "
+            f"none better {self.accuracy:.0%}; cheapest within 0.02: {self.cheapest_good}"
         )
 
     def table(self) -> Section:
@@ -331,8 +211,8 @@ class RoutingQuality(Record):
             ("best fixed strategy", fixed),
             ("auto", f"{self.choice.auto_mean:.3f}"),
             ("oracle", f"{self.choice.oracle_mean:.3f}"),
-            ("share of the gap between them that auto closes", share_text(self.choice.gap_closed)),
-            ("mean regret [95 %]", f"{self.mean_regret:.3f} {interval_text(self.regret_interval)}"),
+            ("share of the gap between them that auto closes", measures.share_text(self.choice.gap_closed)),
+            ("mean regret [95 %]", f"{self.mean_regret:.3f} {measures.interval_text(self.regret_interval)}"),
             ("no strategy was better than the chosen one", f"{self.accuracy:.1%}"),
             ("chosen one is the cheapest within 0.02 of the best", f"{self.cost_aware_accuracy:.1%}"),
             ("questions on which the choice matters by more than 0.02", f"{self.decided:.1%}"),
@@ -372,9 +252,11 @@ def routing_quality(rows: Sequence[Row], auto: Row, *, seed: int) -> RoutingQual
         accuracy=float(np.mean(list(right.values()))),
         cost_aware_accuracy=float(np.mean([cheapest_within(table[query]) == chosen[query] for query in table])),
         decided=float(np.mean([max(v.values()) - min(v.values()) > GOOD_ENOUGH for v in table.values()])),
-        picked=counted(filter(None, names)),
-        outcomes=compare(gold, names),
-        reliability=measure_reliability(clamped(confident.values()), [right[query] for query in confident], bins=10),
+        picked=measures.counted(filter(None, names)),
+        outcomes=measures.compare(gold, names),
+        reliability=measures.measure_reliability(
+            measures.clamped(confident.values()), [right[query] for query in confident], bins=10
+        ),
     )
 
 
@@ -408,12 +290,12 @@ class TargetResult(Record):
             **self.facts,
             "pseudo_queries": self.pseudo,
             "strategies": {name: row.to_dict() for name, row in self.rows.items()},
-            "question_embedding_ms": {"computed": len(self.embedding_ms), **p50_p95(self.embedding_ms)},
+            "question_embedding_ms": {"computed": len(self.embedding_ms), **measures.p50_p95(self.embedding_ms)},
         }
 
     @property
     def warnings(self) -> list[str]:
-        failing = failure_lines({name: row.failures for name, row in self.rows.items()})
+        failing = measures.failure_lines({name: row.failures for name, row in self.rows.items()})
         return [*self.problems.summary(), *self.notes, *failing]
 
     @property
@@ -426,19 +308,21 @@ class TargetResult(Record):
         if self.answers is not None:
             sections.append(self.answers.table())
         if self.routing is not None:
-            confusion = confusion_section("confusion", self.routing.outcomes, corner="best \\ chosen")
+            confusion = measures.confusion_section("confusion", self.routing.outcomes, corner="best \\ chosen")
             sections += [self.routing.table(), confusion._replace(detail=True)]
         return [*sections, self._costs(), self._worst()]
 
     def _quality(self) -> Section:
         rows = list(self.rows.values())
-        figures = best_marked([list(map(row.mean, MEASURES)) for row in rows], [row.name != ORACLE for row in rows])
+        figures = measures.best_marked(
+            [list(map(row.mean, MEASURES)) for row in rows], [row.name != ORACLE for row in rows]
+        )
         table, intervals = [], []
         for row, (first, *others) in zip(rows, figures, strict=True):
             low, high = row.intervals[_QUALITY]
-            mean = first._replace(aside=interval_text((low, high)))
+            mean = first._replace(aside=measures.interval_text((low, high)))
             times = [figure_text(row.percentile_ms(at), 1) for at in (50, 95)]
-            name = row_name(row.name, peer=row.peer)
+            name = measures.row_name(row.name, peer=row.peer)
             table.append([name, mean, *others, *times, len(row.failures), self._tested(row.name)])
             hollow = row.peer or row.name == ORACLE
             intervals.append(
@@ -463,11 +347,11 @@ class TargetResult(Record):
     def _costs(self) -> Section:
         rows = []
         for row in self.rows.values():
-            percentiles = stage_percentiles(row.records.values())
+            percentiles = measures.stage_percentiles(row.records.values())
             stages = ", ".join(f"{name} {ms['p50']:.1f}/{ms['p95']:.1f}" for name, ms in percentiles.items())
             times = [stages or "-", figure_text(row.cold_ms, 0), figure_text(row.per_second, 1)]
             spent = [int(row.total("llm_calls")), int(row.total("tokens")), f"{row.total('usd'):.4f}"]
-            rows.append([row_name(row.name, peer=row.peer), *times, *spent])
+            rows.append([measures.row_name(row.name, peer=row.peer), *times, *spent])
         headers = ["row", "stages, p50/p95 ms", "cold ms", "per second", "model calls", "tokens", "USD"]
         return Section("time, tokens, money", headers, rows, names=2, detail=True)
 
@@ -548,7 +432,9 @@ class Benchmark(Record):
         sections = []
         if len(self.results) > 1:
             means, choice = self.means(), self.choice()
-            cells = best_marked([list(one.values()) for one in means.values()], [name != ORACLE for name in means])
+            cells = measures.best_marked(
+                [list(one.values()) for one in means.values()], [name != ORACLE for name in means]
+            )
             rows = [[name, *figures] for name, figures in zip(means, cells, strict=True)]
             lines = [] if choice is None else [choice.sentence()]
             sections.append(Section("mean over the data sets", ["row", *MEASURES], rows, lines=lines))
@@ -832,4 +718,4 @@ def _svg(figure: Any, prefix: str) -> str:  # noqa: ANN401 - of an optional libr
 
 
 def _library(module: str) -> Any:  # noqa: ANN401 - an optional module
-    return optional(f"matplotlib.{module}" if module else "matplotlib", "drawing a plot")
+    return measures.optional(f"matplotlib.{module}" if module else "matplotlib", "drawing a plot")

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -22,9 +21,9 @@ from agentic_retriever.evaluation.peers import (
     Journal,
     LlamaIndexEmbeddingSelector,
     NearestUtteranceRouter,
+    Run,
     Watcher,
     fingerprint,
-    timed,
 )  # fmt: skip
 from agentic_retriever.indices import IndexProfile
 from agentic_retriever.resources import heuristic_selector, make_classifier
@@ -39,7 +38,7 @@ from agentic_retriever.routing import (
     assess_complexity,
     query_features,
 )
-from agentic_retriever.schema import Complexity, Record, Selection
+from agentic_retriever.schema import Record, Selection
 from agentic_retriever.show import Cell, figure_text, render, short_text
 
 FORMAT: Final = 1  # version of the JSON
@@ -217,24 +216,21 @@ def bench_routing(
     watcher: Watcher = SILENT,
 ) -> RoutingBenchmark:
     """Measure both stages of routing and the judgment of complexity."""
-    profiles = list(material.profiles.values())
+    profiles, run = list(material.profiles.values()), Run(journal=journal or Journal(), timer=timer, watcher=watcher)
     check_queries(material.queries, profiles)
     contenders, left_out = stage_one_field(router, material)
-    stage_one = {}
-    for way, contender in contenders.items():
-        watcher.begin(f"stage one, {way}", len(material.queries))
-        choices = choose(
-            material.queries, profiles, contender.classifier, way=way, journal=journal, timer=timer, watcher=watcher
-        )
-        stage_one[way] = measure_choices(material.queries, choices, contender)
-    terms, stage_two = DomainTerms.parse(router.config.domain_terms), {}
-    for way, selector in stage_two_field(router).items():
-        measured = evaluate_stage_two(material, selector, domain_terms=terms, timer=timer)
-        if measured is not None:
-            stage_two[way] = measured
+    stage_one = {
+        way: evaluate_stage_one(material.queries, profiles, contender, run, way=way)
+        for way, contender in contenders.items()
+    }
+    terms = DomainTerms.parse(router.config.domain_terms)
+    stage_two = {
+        way: evaluate_stage_two(material, selector, run, way=way, terms=terms)
+        for way, selector in stage_two_field(router).items()
+    }
     return RoutingBenchmark(
         stage_one=stage_one,
-        stage_two=stage_two,
+        stage_two={way: measured for way, measured in stage_two.items() if measured is not None},
         complexity=evaluate_complexity([*material.queries, *material.unlabelled]),
         indexes={p.name: {"nodes": p.nodes, "sampled": len(p.sample), "language": p.language} for p in profiles},
         datasets=material.datasets,
@@ -305,89 +301,59 @@ def stage_one_field(router: AgenticRouter, material: RoutingMaterial) -> tuple[d
     return contenders, left_out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice(Record):
-    ms: float
-    name: str = ""
-    names: tuple[str, ...] = ()
-    confidence: float = 0.0  # Of the first, in [0, 1]
-    abstained: bool = False
-    escalated: bool = False
-    llm_calls: int = 0
-    error: str = ""
-
-
-def choose(
-    queries: Sequence[RoutedQuery],
-    profiles: Sequence[IndexProfile],
-    classifier: IndexClassifier,
-    *,
-    way: str = "",
-    journal: Journal | None = None,
-    timer: Callable[[], float] = time.perf_counter,
-    watcher: Watcher = SILENT,
-) -> list[Choice]:
-    """Ask for the index of every question; what an interrupted run chose is not chosen again, but for what failed."""
-
-    def ask(query: RoutedQuery) -> Choice:
-        classify = partial(classifier.classify, query.text, profiles, query_vector=query.vector)
-        return Choice(**timed(lambda: _facts(classify()), timer))
-
-    kept = {} if journal is None else journal.latest(CHOICE)
-    found = (
-        (query.query_id, kept[way, query.query_id]["choice"]) for query in queries if (way, query.query_id) in kept
-    )
-    choices = {query_id: Choice.from_dict(choice) for query_id, choice in found if not choice["error"]}
-    watcher.advance(len(choices))
-    if len(choices) < len(queries):
-        ask(queries[0])  # fills the caches, which are no part of the latencies
-    for query in queries:
-        if query.query_id not in choices:
-            made = choices[query.query_id] = ask(query)
-            if journal is not None:
-                journal.append({"kind": CHOICE, "row": way, "query": query.query_id, "choice": made.to_dict()})
-            watcher.advance(1)
-    return [choices[query.query_id] for query in queries]
-
-
-def _facts(selection: Selection) -> dict[str, Any]:
-    alike = ("name", "names", "confidence", "abstained", "escalated")
-    calls = sum(usage.calls for usage in selection.spent)
-    return {**{name: getattr(selection, name) for name in alike}, "llm_calls": calls}
-
-
-def measure_choices(
-    queries: Sequence[RoutedQuery], choices: Sequence[Choice], contender: Contender
+def evaluate_stage_one(
+    queries: Sequence[RoutedQuery], profiles: Sequence[IndexProfile], contender: Contender, run: Run, *, way: str
 ) -> StageOneMeasures:
-    pairs = list(zip(queries, choices, strict=True))
+    """Ask one way for the index of every question, the first one twice, as it fills the caches; measure the choices."""
+
+    def ask(query: RoutedQuery) -> Selection:
+        return contender.classifier.classify(query.text, profiles, query_vector=query.vector)
+
+    what = f"stage one, {way}"
+    choices = run.ask((CHOICE, way), queries, ask, _facts, what=what, opening=lambda query: run.timed(ask, query))
+    pairs = [(query, choices[query.query_id]) for query in queries]
     inside = [(query.index, choice) for query, choice in pairs if query.index]
     reliability, macro_ece = _calibration(inside) if contender.probabilities else (None, None)
     return StageOneMeasures(
-        outcomes=measures.compare([index for index, _ in inside], [choice.name or FAILED for _, choice in inside]),
+        outcomes=measures.compare([index for index, _ in inside], [choice["name"] or FAILED for _, choice in inside]),
         reliability=reliability,
         macro_ece=macro_ece,
-        reached=_mean([index in choice.names for index, choice in inside]),
-        searched=_mean([len(choice.names) for _, choice in inside]),
+        reached=_mean([index in choice["names"] for index, choice in inside]),
+        searched=_mean([len(choice["names"]) for _, choice in inside]),
         abstention=measures.Abstention(
             asked=len(queries),
             out_of_scope=sum(query.index is None for query in queries),
-            abstained=sum(choice.abstained for choice in choices),
-            right=sum(choice.abstained and query.index is None for query, choice in pairs),
+            abstained=sum(choice["abstained"] for choice in choices.values()),
+            right=sum(choice["abstained"] and query.index is None for query, choice in pairs),
         ),
-        escalation_rate=sum(choice.escalated for choice in choices) / len(queries),
-        latency_ms=measures.p50_p95([choice.ms for choice in choices]),
-        llm_calls=sum(choice.llm_calls for choice in choices),
-        failures=tuple(measures.Failure(query_id=query.query_id, error=one.error) for query, one in pairs if one.error),
+        **_costs(choices),
+        llm_calls=sum(choice["llm_calls"] for choice in choices.values()),
         peer=contender.peer,
         note=contender.note,
     )
 
 
-def _calibration(inside: Sequence[tuple[str, Choice]]) -> tuple[measures.Reliability, float | None]:
+def _facts(_: RoutedQuery, selection: Selection | None) -> dict[str, Any]:
+    if selection is None:
+        return {"name": "", "names": [], "confidence": 0.0, "abstained": False, "escalated": False, "llm_calls": 0}
+    alike = ("name", "names", "confidence", "abstained", "escalated")
+    calls = sum(usage.calls for usage in selection.spent)
+    return {**{name: getattr(selection, name) for name in alike}, "llm_calls": calls}
+
+
+def _costs(choices: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "escalation_rate": sum(one["escalated"] for one in choices.values()) / len(choices),
+        "latency_ms": measures.p50_p95([one["ms"] for one in choices.values()]),
+        "failures": measures.failures_of(choices),
+    }
+
+
+def _calibration(inside: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[measures.Reliability, float | None]:
     """Reliability with each question counting the same, and the error with each index counting the same."""
-    made = [(index, choice) for index, choice in inside if choice.name]
-    sure = measures.clamped(choice.confidence for _, choice in made)
-    right = [choice.name == index for index, choice in made]
+    made = [(index, choice) for index, choice in inside if choice["name"]]
+    sure = measures.clamped(choice["confidence"] for _, choice in made)
+    right = [choice["name"] == index for index, choice in made]
     sizes = Counter(index for index, _ in made)
     macro = measures.measure_reliability(sure, right, weights=[1 / sizes[index] for index, _ in made])
     return measures.measure_reliability(sure, right), macro.ece
@@ -412,46 +378,35 @@ def stage_two_field(router: AgenticRouter) -> dict[str, StrategySelector]:
 
 
 def evaluate_stage_two(
-    material: RoutingMaterial,
-    selector: StrategySelector,
-    *,
-    domain_terms: DomainTerms | None = None,
-    timer: Callable[[], float] = time.perf_counter,
+    material: RoutingMaterial, selector: StrategySelector, run: Run, *, way: str, terms: DomainTerms | None = None
 ) -> StageTwoMeasures | None:
     """Let one way to choose the strategy answer every question that says which strategy suits it.
 
     Each is asked of its own index, so that an error of stage one counts once only.
     """
-    labelled = [(q, q.index, q.strategy) for q in material.queries if q.index is not None and q.strategy is not None]
+    labelled = [query for query in material.queries if query.index is not None and query.strategy is not None]
     if not labelled:
         return None
 
-    def select(query: RoutedQuery, index: str) -> dict[str, Any]:
-        score = assess_complexity(query.text)[1]
-        features = query_features(query.text, material.profiles[index], score, domain_terms=domain_terms)
-        return _facts(selector.select(query.text, material.cards[index], features=features))
+    def select(query: RoutedQuery) -> Selection:
+        score, index = assess_complexity(query.text)[1], str(query.index)
+        features = query_features(query.text, material.profiles[index], score, domain_terms=terms)
+        return selector.select(query.text, material.cards[index], features=features)
 
-    records = {query.query_id: timed(partial(select, query, index), timer) for query, index, _ in labelled}
-    every = list(records.values())
-    return StageTwoMeasures(
-        outcomes=measures.compare([gold.value for _, _, gold in labelled], [one.get("name", FAILED) for one in every]),
-        latency_ms=measures.p50_p95([one["ms"] for one in every]),
-        escalation_rate=sum(one.get("escalated", False) for one in every) / len(every),
-        failures=measures.failures_of(records),
-    )
+    choices = run.ask(("strategy", way), labelled, select, _facts, what=f"stage two, {way}")
+    gold = [query.strategy.value for query in labelled if query.strategy is not None]
+    chosen = [choices[query.query_id]["name"] or FAILED for query in labelled]
+    return StageTwoMeasures(outcomes=measures.compare(gold, chosen), **_costs(choices))
 
 
-def evaluate_complexity(
-    queries: Sequence[RoutedQuery], *, assess: Callable[[str], tuple[Complexity, float]] = assess_complexity
-) -> ComplexityMeasures | None:
-    labelled = [(query, query.complexity) for query in queries if query.complexity is not None]
-    if not labelled:
+def evaluate_complexity(queries: Sequence[RoutedQuery]) -> ComplexityMeasures | None:
+    judged = [(q.dataset, q.complexity, assess_complexity(q.text)[0]) for q in queries if q.complexity is not None]
+    if not judged:
         return None
-    chosen = [assess(query.text)[0] for query, _ in labelled]
     right: dict[str, list[bool]] = {}
-    for (query, gold), found in zip(labelled, chosen, strict=True):
-        right.setdefault(query.dataset, []).append(found is gold)
+    for dataset, gold, found in judged:
+        right.setdefault(dataset, []).append(found is gold)
     return ComplexityMeasures(
-        outcomes=measures.compare([gold.value for _, gold in labelled], [found.value for found in chosen]),
+        outcomes=measures.compare([gold.value for _, gold, _ in judged], [found.value for _, _, found in judged]),
         by_dataset={name: sum(found) / len(found) for name, found in right.items()},
     )

@@ -17,6 +17,7 @@ from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, Proble
 from agentic_retriever.evaluation.material import Asked, Vector, given_vectors, with_vectors
 from agentic_retriever.evaluation.measures import (
     MEASURES,
+    Row,
     Section,
     best_marked,
     bootstrap_interval,
@@ -29,13 +30,13 @@ from agentic_retriever.evaluation.peers import (
     Contestant,
     Found,
     Journal,
+    Run,
     Watcher,
     build_views,
     fallen_back,
     fingerprint,
     run_contestants,
 )  # fmt: skip
-from agentic_retriever.evaluation.results import Row, rows_of
 from agentic_retriever.indices import Index, StoredIndex
 from agentic_retriever.indices.profile import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers import (
@@ -173,7 +174,8 @@ def train_strategies(
         )
     trial = None if fusion.installed else fusion.model
     with Journal(index.folder / JOURNAL_FILE, _journal_key(router, index, asked, fusion)) as journal:
-        runs = run_strategies(router, name, asked, weights=trial, journal=journal, timer=timer, watcher=watcher)
+        run = Run(journal=journal, timer=timer, watcher=watcher)
+        runs = run_strategies(router, name, asked, run, weights=trial)
     if install:
         reached = {
             Strategy(run.name): StrategyMeasure(quality=run.mean(), p50_ms=run.percentile_ms(50)) for run in runs
@@ -243,27 +245,15 @@ def judged_queries(
 
 
 def run_strategies(
-    router: AgenticRouter,
-    name: str,
-    asked: Asked,
-    *,
-    journal: Journal,
-    weights: FusionModel | None = None,
-    timer: Callable[[], float] = time.perf_counter,
-    watcher: Watcher = SILENT,
+    router: AgenticRouter, name: str, asked: Asked, run: Run, *, weights: FusionModel | None = None
 ) -> tuple[Row, ...]:
     """Search with every strategy that an index serves; one after the other, warm."""
     index = router.index(name)
-    if not asked.queries or not index.count():
-        what = "no judged question to run" if index.count() else f"index {name!r} is empty"
-        raise EvaluationError(f"{what}; name a data set whose judgments are about documents of the index")
     measure_rankings({}, {})  # a missing extra shows now, not when the work is done
     strategies = [card.strategy for card in cards(index)]
-    build_views(index, strategies, watcher)
+    build_views(index, strategies, run.watcher)
     contestants = [_contestant(router, index, strategy, asked.vectors, weights) for strategy in strategies]
-    shares = {contestant.name: asked.queries for contestant in contestants}
-    run_contestants(contestants, shares, journal, timer=timer, watcher=watcher)
-    return tuple(rows_of(contestants, shares, journal, seed=0).values())
+    return tuple(run_contestants(contestants, {one.name: asked.queries for one in contestants}, run, seed=0).values())
 
 
 def _contestant(

@@ -24,7 +24,7 @@ from agentic_retriever.errors import (
 from agentic_retriever.evaluation.datasets import LabelledQuery
 from agentic_retriever.evaluation.harness import benchmark
 from agentic_retriever.evaluation.material import Asked
-from agentic_retriever.evaluation.peers import Journal
+from agentic_retriever.evaluation.peers import Run
 from agentic_retriever.evaluation.training import run_strategies
 from agentic_retriever.testing import FakeEmbedding
 
@@ -301,12 +301,11 @@ def test_decisions_of_attached_indexes_are_replayed(filled):
     assert not decision.diff(filled.replay(json.loads(json.dumps(decision.to_dict()))))
 
 
-def test_strategies_are_measured_on_an_attached_index(filled, tmp_path):
+def test_strategies_are_measured_on_an_attached_index(filled):
     """Where the model is another one than the router's, the index embeds the questions itself."""
     vector = filled.resources.embedding().embed_query(LEAVE)
     query = LabelledQuery(query_id="q", text=LEAVE, index="contracts", relevance={"staff": 1})
-    with Journal(tmp_path / "journal", "run") as journal:
-        runs = run_strategies(filled, "contracts", Asked((query,), {"q": vector}), journal=journal)
+    runs = run_strategies(filled, "contracts", Asked((query,), {"q": vector}), Run())
     assert {run.name for run in runs} == {"vector", "hybrid", "planner", "metadata"}
     assert all(run.values("nDCG@10") == [1.0] and not run.failures and not run.degraded for run in runs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,8 +11,8 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.evaluation import benchmark
-from agentic_retriever.evaluation.peers import Journal, SilentWatcher
-from agentic_retriever.evaluation.routing import check_queries, choose, measure_choices
+from agentic_retriever.evaluation.peers import Journal, Run, SilentWatcher
+from agentic_retriever.evaluation.routing import check_queries, evaluate_stage_one
 from agentic_retriever.evaluation.training import run_strategies
 from agentic_retriever.testing.fakes import FakeEmbedding
 
@@ -106,13 +107,13 @@ class Counting(SilentWatcher):
         self.done += done
 
 
-def run_all(router, name, asked, path, **more):
+def run_all(router, name, asked, path, timer=time.perf_counter, **more):
     """Run every strategy of an index, with a journal in that file."""
     with Journal(path, "run") as journal:
-        return run_strategies(router, name, asked, journal=journal, **more)
+        return run_strategies(router, name, asked, Run(journal=journal, timer=timer), **more)
 
 
 def stage_one(queries, profiles, contender, **more):
     """Let one way to choose the index answer every question, as a benchmark does."""
     check_queries(queries, profiles)
-    return measure_choices(queries, choose(queries, profiles, contender.classifier, **more), contender)
+    return evaluate_stage_one(queries, profiles, contender, Run(**more), way="x")

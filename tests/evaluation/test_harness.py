@@ -17,10 +17,9 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
 from agentic_retriever.evaluation import BenchOptions, benchmark, measures
 from agentic_retriever.evaluation.harness import take_turns
-from agentic_retriever.evaluation.measures import MEASURES, measure_rankings
+from agentic_retriever.evaluation.measures import MEASURES, Row, measure_rankings
 from agentic_retriever.evaluation.peers import Journal
 from agentic_retriever.evaluation.results import (
-    Row,
     against_baseline,
     cheapest_within,
     mean_choice,

@@ -20,14 +20,14 @@ from evaluation_material import (
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
+from agentic_retriever.evaluation import routing
 from agentic_retriever.evaluation.datasets import load_dataset
 from agentic_retriever.evaluation.material import RoutedQuery, RoutingMaterial, RoutingOptions, prepare
-from agentic_retriever.evaluation.peers import Journal, LlamaIndexEmbeddingSelector, NearestUtteranceRouter
+from agentic_retriever.evaluation.peers import Journal, LlamaIndexEmbeddingSelector, NearestUtteranceRouter, Run
 from agentic_retriever.evaluation.routing import (
     FAILED,
     Contender,
     bench_routing,
-    choose,
     evaluate_complexity,
     evaluate_stage_two,
     material_key,
@@ -141,13 +141,13 @@ def test_an_interrupted_run_goes_on(tmp_path):
             return super().classify(query, profiles, query_vector=query_vector)
 
     with Journal(tmp_path / "j", "run") as journal, pytest.raises(KeyboardInterrupt):
-        choose(queries, PROFILES, Stopping(), way="x", journal=journal)
+        stage_one(queries, PROFILES, Contender(classifier=Stopping()), journal=journal)
     second = Scripted()
     with Journal(tmp_path / "j", "run") as again:
         assert [record["query"] for record in again.records] == [q.query_id for q in queries[:3]]
-        made = choose(queries, PROFILES, second, way="x", journal=again)
-    assert second.asked == ["boats 0.1", "boats 0.4", "boats 0.5"]  # the first one warms up
-    assert [c.confidence for c in made] == [0.1, 0.2, 0.3, 0.4, 0.5]
+        stage_one(queries, PROFILES, Contender(classifier=second), journal=again)
+        assert [record["confidence"] for record in again.records] == [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert second.asked == ["boats 0.4", "boats 0.4", "boats 0.5"]  # the first one warms up
     again.remove()
     again.remove()
     assert not (tmp_path / "j").exists()
@@ -211,21 +211,22 @@ def test_stage_two():
     ]
     profiles = {"boats": PROFILES[0]}
     material = RoutingMaterial(profiles=profiles, cards=cards, queries=tuple(queries), descriptions={}, passages={})
-    found = evaluate_stage_two(material, LastCard())
+    found = evaluate_stage_two(material, LastCard(), Run(), way="last")
     assert found.outcomes.confusion() == {"hybrid": {"hybrid": 1}, "vector": {"hybrid": 1, FAILED: 1}}
     assert found.to_dict()["accuracy"] == pytest.approx(1 / 3)
     assert len(found.failures) == 1
-    assert evaluate_stage_two(replace(material, queries=tuple(queries[3:])), LastCard()) is None
+    assert evaluate_stage_two(replace(material, queries=tuple(queries[3:])), LastCard(), Run(), way="last") is None
 
 
-def test_complexity():
+def test_complexity(monkeypatch):
+    monkeypatch.setattr(routing, "assess_complexity", lambda text: (Complexity(text.split()[0]), 0.5))
     queries = [
         query("complex a", None, complexity=Complexity.COMPLEX),
         query("simple b", None, complexity=Complexity.COMPLEX),
         query("simple c", None, complexity=Complexity.SIMPLE),
         query("simple d", None),
     ]
-    found = evaluate_complexity(queries, assess=lambda text: (Complexity(text.split()[0]), 0.5))
+    found = evaluate_complexity(queries)
     assert found.to_dict()["balanced_accuracy"] == pytest.approx(0.75)
     assert found.to_dict()["by_dataset"] == {"d": pytest.approx(2 / 3)}
     assert evaluate_complexity(queries[3:]) is None

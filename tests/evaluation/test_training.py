@@ -17,7 +17,6 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import EvaluationError, RetrievalError, UnknownIndexError
 from agentic_retriever.evaluation import training
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.material import Asked
 from agentic_retriever.evaluation.training import (
     CANDIDATES,
     JOURNAL_FILE,
@@ -189,11 +188,6 @@ def test_an_interrupted_training_goes_on(indexed, folder, monkeypatch):
     first = {record["query"]: record["ms"] for record in kept if record["row"] == "vector"}
     assert result.to_dict()["strategies"]["vector"]["latency_ms"] == first
     assert len(result.runs) == len(REGISTRY)
-
-
-def test_nothing_to_run(indexed, tmp_path):
-    with pytest.raises(EvaluationError, match="no judged question"):
-        run_all(indexed, "mine", Asked((), {}), tmp_path / "j")
 
 
 TRAINED = FusionTrainedOn(dataset="d", index="mine", index_version=1, rows=0, date="2026-01-02")
