@@ -43,21 +43,18 @@ def test_a_record_is_embedded_as_title_and_text(make_doc, title):
     assert node.metadata["year"] == 1958
 
 
-def test_a_record_is_one_node_even_with_headings(make_doc):
+def test_a_record_is_one_node_even_with_headings_unless_it_is_large(make_doc):
     text = "# A\n\nfirst\n\n# B\n\nsecond"
     (node,) = chunk_document(make_doc(text, kind="jsonl"), ChunkSettings())
     assert node.text == text
     assert "section" not in node.metadata
     assert len(chunk_document(make_doc(text, kind="md"), ChunkSettings())) == 2
-
-
-def test_a_large_record_is_cut(make_doc):
     nodes = chunk_document(make_doc("Eine Zeile Text. " * 100, kind="jsonl", title="T"), SMALL)
     assert len(nodes) > 5
     assert all(node.metadata["title"] == "T" for node in nodes)
 
 
-def test_title_section_and_text_are_embedded_in_this_order(make_doc):
+def test_title_section_and_text_are_embedded_in_this_order_and_braces_are_no_template(make_doc):
     doc = make_doc(
         "# Guide\n\nIntro.\n\n## 1. Travel\n\n### 1.2 Approval\n\nAsk first.\n", title="Guide", metadata={"year": 2025}
     )
@@ -67,9 +64,6 @@ def test_title_section_and_text_are_embedded_in_this_order(make_doc):
     assert approval.metadata["section_number"] == "1.2"
     assert approval.get_content(MetadataMode.EMBED) == f"Guide\n1. Travel > 1.2 Approval\n{approval.text}"
     assert approval.text.startswith("## 1. Travel")
-
-
-def test_braces_are_no_template_and_the_source_relationship_names_the_document(make_doc):
     (node,) = chunk_document(make_doc("{content} and {x}", title="{metadata_str}"), ChunkSettings())
     assert node.get_content(MetadataMode.EMBED) == "{metadata_str}\n{content} and {x}"
     assert (node.ref_doc_id, set(node.relationships)) == ("doc", {NodeRelationship.SOURCE})
@@ -99,15 +93,12 @@ def test_chunk_type(make_doc, text, expected):
     assert node.metadata["chunk_type"] == expected
 
 
-def test_a_table_stays_whole_when_it_fits(make_doc):
+def test_a_table_stays_whole_when_it_fits_and_is_cut_between_rows_else(make_doc):
     table = "| clase | valor |\n|---|---|\n" + "| M1 | 12 |\n" * 4
     text = f"{'Una frase de relleno. ' * 3}\n\n{table}\n{'Otra frase de relleno. ' * 3}"
     assert count_tokens(table) <= 48
     nodes = chunk_document(make_doc(text), ChunkSettings(chunk_size=48, chunk_overlap=0, leaf_size=8))
     assert any(table.strip() in node.text for node in nodes)
-
-
-def test_a_large_table_is_cut_between_rows(make_doc):
     rows = [f"| fila {at} | valor {at} |" for at in range(60)]
     nodes = chunk_document(make_doc("\n".join(rows)), SMALL)
     assert len(nodes) > 5
@@ -134,29 +125,29 @@ def test_the_limit_holds_where_the_whole_has_more_tokens_than_its_parts(make_doc
     assert "".join("".join(node.text for node in nodes).split()) == "".join(text.split())
 
 
-def test_nothing_is_repeated_across_sections(make_doc):
+def test_nothing_is_repeated_across_sections_and_no_heading_left_alone(make_doc):
     text = "".join(f"# H{at}\n\n{'Some words in a sentence here. ' * 4}\n\n" for at in range(4))
     nodes = chunk_document(make_doc(text), SMALL)
     assert [node.text for node in nodes if node.text.startswith("# ")] == [
         node.text for node in nodes if "# " in node.text
     ]
     assert len({node.metadata["section"] for node in nodes}) == 4
-
-
-def test_a_heading_is_not_left_alone_above_a_long_paragraph(make_doc):
     paragraph = " ".join(f"Sentence {at} has five words." for at in range(5))
     assert 30 < count_tokens(paragraph) <= 40
     nodes = chunk_document(make_doc(f"# A rather long heading about lights\n\n{paragraph}"), SMALL)
     assert nodes[0].text.count("Sentence") > 1
 
 
-def test_front_matter_is_in_no_chunk(make_doc):
+def test_front_matter_is_in_no_chunk_and_language_and_file_name_are(make_doc):
     doc = make_doc("---\ntitle: T\nyear: 2020\n---\n\n# T\n\nBody.\n")
     (node,) = chunk_document(doc, ChunkSettings())
     assert node.text == "# T\n\nBody."
     assert chunk_document(make_doc("---\nyear: 2020\n---\n\nBody.\n", kind="txt"), ChunkSettings())[0].text.startswith(
         "---"
     )
+    (node,) = chunk_document(make_doc("โฉนดที่ดินเป็นหนังสือสำคัญแสดงกรรมสิทธิ์ที่ดิน", source="/a/โฉนด.txt"), ChunkSettings())
+    assert node.metadata["language"] == "th"
+    assert node.metadata["file_name"] == "โฉนด.txt"
 
 
 def test_metadata_of_the_document_against_that_of_the_chunk(make_doc):
@@ -172,12 +163,6 @@ def test_metadata_of_the_document_against_that_of_the_chunk(make_doc):
     assert doc.metadata["section"] == "mine"
     (plain,) = chunk_document(make_doc("Texto.", metadata={"section": "mine"}), ChunkSettings())
     assert plain.get_content(MetadataMode.EMBED) == "mine\nTexto."
-
-
-def test_language_and_file_name(make_doc):
-    (node,) = chunk_document(make_doc("โฉนดที่ดินเป็นหนังสือสำคัญแสดงกรรมสิทธิ์ที่ดิน", source="/a/โฉนด.txt"), ChunkSettings())
-    assert node.metadata["language"] == "th"
-    assert node.metadata["file_name"] == "โฉนด.txt"
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "---\na: 1\n---\n"])
@@ -228,15 +213,12 @@ def test_long_texts_take_linear_time(make_doc, text):
     assert max(count_tokens(node.text) for node in nodes) <= 512
 
 
-def test_leaves_of_a_node_without_offsets():
+def test_leaves_have_the_metadata_templates_and_offsets_of_their_node(make_doc):
     node = TextNode(id_="n", text="One sentence here. " * 20, metadata={"k": 1})
     leaves = leaves_of(node, SMALL)
     assert len(leaves) > 3
     assert all(leaf.start_char_idx is None and leaf.end_char_idx is None for leaf in leaves)
     assert all(leaf.metadata == {"k": 1} and NodeRelationship.SOURCE not in leaf.relationships for leaf in leaves)
-
-
-def test_leaves_copy_metadata_and_templates(make_doc):
     (node,) = chunk_document(make_doc("Intro words.\n\n- a\n- b", title="T"), ChunkSettings())
     before = node.to_dict()
     leaves = leaves_of(node, ChunkSettings(leaf_size=8))
@@ -334,15 +316,12 @@ def test_counts_are_those_of_cl100k_base(reference, text):
     assert count_tokens(text) == len(reference.encode_ordinary(text))
 
 
-def test_counting_touches_neither_the_global_tokenizer_nor_the_environment():
+def test_counting_touches_nothing_global_and_a_missing_file_is_a_clear_error(monkeypatch):
     before, environment = llama_index.core.global_tokenizer, dict(os.environ)
     tokens._encoding.cache_clear()
     assert count_tokens("hello world") == 2
     assert llama_index.core.global_tokenizer is before
     assert dict(os.environ) == environment
-
-
-def test_a_missing_tokenizer_file_is_a_clear_error(monkeypatch):
     monkeypatch.setattr(tokens, "_RANKS_FILE", "absent")
     tokens._encoding.cache_clear()
     with pytest.raises(IndexingError, match="reinstall"):

@@ -41,21 +41,15 @@ def test_a_folder_is_walked_sorted_without_hidden_and_foreign_files(tmp_path):
     assert found == ["a/b/c/d.html", "a/c.jsonl", "a/z.TXT", "b.md"]
 
 
-def test_links_in_a_circle_end(tmp_path):
+def test_links_in_a_circle_end_a_file_is_itself_and_a_missing_path_an_error(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.md").write_text("x")
     (tmp_path / "a" / "up").symlink_to(tmp_path, target_is_directory=True)
     (tmp_path / "again").symlink_to(tmp_path / "a", target_is_directory=True)
     assert [path.name for path in discover(tmp_path)] == ["x.md"]
-
-
-def test_a_file_is_itself_even_hidden(tmp_path):
     path = tmp_path / ".notes.md"
     path.write_text("x")
     assert discover(path) == [path]
-
-
-def test_a_missing_path_is_an_error(tmp_path):
     with pytest.raises(SourceError, match="absent cannot be read: No such file or directory; check"):
         discover(tmp_path / "absent")
 
@@ -72,13 +66,7 @@ def refuse(monkeypatch, function, refused):
     monkeypatch.setattr(os, function, guarded)
 
 
-def test_a_folder_without_permission_is_an_error(tmp_path, monkeypatch):
-    refuse(monkeypatch, "scandir", tmp_path)
-    with pytest.raises(SourceError, match="Permission denied; check that it exists and its permissions"):
-        discover(tmp_path)
-
-
-def test_a_folder_inside_without_permission_is_reported_and_the_rest_goes_in(tmp_path, monkeypatch):
+def test_a_folder_without_permission_is_reported_inside_and_else_an_error(tmp_path, monkeypatch):
     (tmp_path / "locked").mkdir()
     (tmp_path / "a.md").write_text("x")
     refuse(monkeypatch, "scandir", tmp_path / "locked")
@@ -87,6 +75,9 @@ def test_a_folder_inside_without_permission_is_reported_and_the_rest_goes_in(tmp
     (skipped,) = read_source(found[1], root=tmp_path)
     assert isinstance(skipped, SkippedSource)
     assert "folder that cannot be listed" in skipped.reason
+    refuse(monkeypatch, "scandir", tmp_path)
+    with pytest.raises(SourceError, match="Permission denied; check that it exists and its permissions"):
+        discover(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html", "a.pdf", "a.jsonl"])
@@ -138,8 +129,9 @@ def test_what_cannot_be_read_is_reported(reason, name, content, said):
     assert said in reason(name, content)
 
 
-def test_a_file_at_the_limit_is_read(read_one):
+def test_a_file_at_the_limit_is_read_and_only_its_line_ends_are_translated(read_one):
     assert read_one("b.txt", "x" * 100, max_bytes=100).kind == "txt"
+    assert read_one("a.txt", "  a\r\nb\rc\u2028d\x0c \n\n").text == "  a\nb\nc\u2028d\x0c \n\n"
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html", "a.jsonl"])
@@ -165,7 +157,7 @@ def test_broken_links_pipes_and_vanished_files_are_reported(tmp_path):
     assert reasons[1] == "is no regular file"
 
 
-def test_ids_and_places(tmp_path):
+def test_ids_and_places_are_the_same_for_a_relative_root(tmp_path, monkeypatch):
     path = tmp_path / "sub" / "my_long-note.txt"
     path.parent.mkdir()
     path.write_text(WORDS)
@@ -174,9 +166,6 @@ def test_ids_and_places(tmp_path):
     assert (below.doc_id, below.source, below.root) == ("sub/my_long-note.txt", str(path), str(tmp_path))
     assert (itself.doc_id, itself.root) == ("my_long-note.txt", str(path))
     assert below.title == "my long note"
-
-
-def test_a_relative_root_gives_the_same_id(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text(WORDS)
     monkeypatch.chdir(tmp_path)
     (doc,) = read_source(Path("a.txt"), root=Path())
@@ -202,17 +191,10 @@ def test_encodings(read_one, data):
     assert read_one("a.txt", data).text == WORDS
 
 
-def test_line_ends_are_translated_and_nothing_else(read_one):
-    assert read_one("a.txt", "  a\r\nb\rc\u2028d\x0c \n\n").text == "  a\nb\nc\u2028d\x0c \n\n"
-
-
-def test_markdown_titles(read_one):
+def test_markdown_titles_and_front_matter_become_metadata(read_one):
     assert read_one("a.md", "---\ntitle: Front\n---\n# Heading\n\ntext").title == "Front"
     assert read_one("a.md", "intro\n\n# The *heading*\n\ntext").title == "The heading"
     assert read_one("a_b.md", "## Lower\n\ntext").title == "a b"
-
-
-def test_front_matter_becomes_metadata_and_stays_in_the_text(read_one):
     doc = read_one("a.md", "---\ntitle: T\nyear: 2020\ntags: [a, b]\ndraft: ~\n---\ntext")
     assert doc.metadata == {"title": "T", "year": 2020, "tags": ["a", "b"]}
     assert doc.text.startswith("---\ntitle")
@@ -282,11 +264,14 @@ def test_values_of_front_matter(line, key, value):
     assert type(found.values[key]) is type(value)
 
 
-def test_the_body_begins_behind_it():
+def test_the_body_begins_behind_it_and_a_value_that_is_no_yaml_costs_no_other():
     text = "---  \na: 1\n...\nbody"
     found = parse_front_matter(text)
     assert found is not None
     assert text[found.end :] == "body"
+    found = parse_front_matter("---\na: b: c\ny: &x [1, 1]\nz: [*x, *x]\nn: 1\n---\nbody")
+    assert found is not None
+    assert dict(found.values) == {"a": "b: c", "y": [1, 1], "z": "[*x, *x]", "n": 1}
 
 
 NO_FRONT_MATTER = [
@@ -298,12 +283,6 @@ NO_FRONT_MATTER = [
 @pytest.mark.parametrize("text", NO_FRONT_MATTER)
 def test_what_is_no_front_matter(text):
     assert parse_front_matter(text) is None
-
-
-def test_a_value_that_is_no_yaml_costs_no_other_one():
-    found = parse_front_matter("---\na: b: c\ny: &x [1, 1]\nz: [*x, *x]\nn: 1\n---\nbody")
-    assert found is not None
-    assert dict(found.values) == {"a": "b: c", "y": [1, 1], "z": "[*x, *x]", "n": 1}
 
 
 @given(st.text(alphabet="ab:-[]\"'\n #|\\1.", max_size=60))
@@ -419,7 +398,7 @@ def encrypted(data, password):
     return out.getvalue()
 
 
-def test_pages_and_their_spans(read_one):
+def test_pages_have_spans_and_nodes_know_page_and_section(read_one):
     doc = read_one("ley_de_luces.pdf", pdf_bytes())
     assert (doc.kind, doc.title, doc.doc_id) == ("pdf", "ley de luces", "ley_de_luces.pdf")
     assert [page.number for page in doc.pages] == [1, 2, 3]
@@ -428,9 +407,6 @@ def test_pages_and_their_spans(read_one):
     assert texts[1] == ""
     assert "Dos o cuatro" in texts[2]
     assert doc.text == "\n\n".join(texts)
-
-
-def test_nodes_know_page_and_section(read_one):
     doc = read_one("a.pdf", pdf_bytes())
     nodes = chunk_document(doc, ChunkSettings())
     assert [(node.metadata["page"], node.metadata["section_number"]) for node in nodes] == [(1, "6.2.1"), (3, "6.2.2")]
@@ -454,10 +430,12 @@ def test_broken_files_are_reported_and_never_escape_as_another_error(read):
             assert isinstance(found, (SkippedSource, SourceDocument))
 
 
-def test_passwords_and_scans(reason, read_one):
+def test_passwords_scans_and_a_missing_reader_are_told(reason, read_one, monkeypatch):
     assert reason("a.pdf", encrypted(pdf_bytes(), "secret")) == "is locked by a password; save a copy without one"
     assert "Obligatoria" in read_one("a.pdf", encrypted(pdf_bytes(), "")).text
     assert "OCR" in reason("a.pdf", pdf_bytes(([], [])))
+    monkeypatch.setitem(sys.modules, "pypdf", None)
+    assert reason("a.pdf", pdf_bytes()) == "needs a PDF reader: pip install 'agentic-retriever[pdf]'"
 
 
 def test_a_broken_page_is_reported_and_the_others_go_in(read, monkeypatch):
@@ -476,22 +454,20 @@ def test_a_broken_page_is_reported_and_the_others_go_in(read, monkeypatch):
     assert "Dos o cuatro" in doc.text
 
 
-def test_without_pypdf_the_extra_is_named(reason, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pypdf", None)
-    assert reason("a.pdf", pdf_bytes()) == "needs a PDF reader: pip install 'agentic-retriever[pdf]'"
-
-
 def line(**fields):
     return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
-def test_a_record_in_beir_form(read_one):
+def test_a_record_in_beir_form_whose_metadata_wins_over_other_fields(read_one):
     metadata = {"year": 1958, "tags": ["x"], "who": {"name": "n"}}
     record = line(_id="7", title="T", text=" a\r\nb ", metadata=metadata, lang="en")
     doc = read_one("corpus.jsonl", record)
     assert (doc.doc_id, doc.title, doc.text, doc.kind) == ("7", "T", " a\r\nb ", "jsonl")
     assert doc.metadata == {"lang": "en", "year": 1958, "tags": ["x"], "who_name": "n"}
     assert doc.source.endswith("corpus.jsonl")
+    doc = read_one("corpus.jsonl", line(_id="1", text="t", year=1, metadata={"year": 2, "title": "M"}))
+    assert doc.metadata == {"year": 2, "title": "M"}
+    assert doc.title == "M"
 
 
 @pytest.mark.parametrize(
@@ -509,12 +485,6 @@ def test_ids_of_records(read_one, fields, doc_id):
 def test_a_record_with_only_a_title_takes_it_as_text(read_one, fields, text):
     doc = read_one("corpus.jsonl", line(_id="1", **fields))
     assert (doc.doc_id, doc.text, bool(chunk_document(doc, ChunkSettings()))) == ("1", text, bool(text))
-
-
-def test_metadata_wins_over_other_fields_and_may_bring_the_title(read_one):
-    doc = read_one("corpus.jsonl", line(_id="1", text="t", year=1, metadata={"year": 2, "title": "M"}))
-    assert doc.metadata == {"year": 2, "title": "M"}
-    assert doc.title == "M"
 
 
 @pytest.mark.parametrize(
@@ -543,14 +513,11 @@ def test_a_bad_line_is_reported_with_its_number_and_the_rest_goes_in(read, bad, 
     assert expected in skipped.reason
 
 
-def test_lines_that_are_not_utf8_or_binary(read):
+def test_lines_that_are_not_utf8_binary_or_overlong_are_one_report_each(read):
     found = read("c.jsonl", b'{"_id": "\xe9", "text": "t"}\n{"_id": "1\0"}\n' + line(_id="b", text="t").encode())
     assert [type(item) for item in found] == [SkippedSource, SkippedSource, SourceDocument]
     assert "not UTF-8" in found[0].reason
     assert "NUL" in found[1].reason
-
-
-def test_an_overlong_line_is_one_report(read):
     content = line(_id="a", text="t") + line(_id="big", text="x" * 1000) + line(_id="b", text="t")
     found = read("c.jsonl", content, max_bytes=100)
     assert [getattr(item, "doc_id", "-") for item in found] == ["a", "-", "b"]
@@ -571,11 +538,14 @@ def test_lone_surrogates_are_replaced_one_for_one(read_one):
     assert doc.text == "a\ufffdb\ufffdc"
 
 
-def test_scalars_and_lists_stay():
+def test_scalars_and_lists_stay_and_cleaning_keeps_the_length():
     given = {"s": "x", "i": 1, "f": 1.5, "b": True, "l": ["a", 1, False]}
     flat = flat_metadata(given, doc_id="d")
     assert flat == given
     assert flat["l"] is not given["l"]
+    text = "a\ud83dß\0ก"
+    assert len(clean_text(text)) == len(text)
+    clean_text(text).encode()
 
 
 @pytest.mark.parametrize(
@@ -606,12 +576,6 @@ def test_other_values(given, expected):
 def test_reserved_and_empty_keys_are_refused(key, said):
     with pytest.raises(SourceError, match=said):
         flat_metadata({key: "other"}, doc_id="d")
-
-
-def test_cleaning_keeps_the_length():
-    text = "a\ud83dß\0ก"
-    assert len(clean_text(text)) == len(text)
-    clean_text(text).encode()
 
 
 def test_documents_keep_id_text_and_metadata():
@@ -645,7 +609,7 @@ def test_unusable_documents_are_reported_in_their_place():
     ] == [True] * 4
 
 
-def test_nodes_are_copied_unchanged():
+def test_nodes_are_copied_as_text_nodes_and_reported_without_text():
     nodes = [
         TextNode(id_="a", text=" text ", metadata={"k": {"deep": [1]}}, embedding=[1.0, 2.0]),
         IndexNode(id_="b", text="more", index_id="i"),
@@ -655,17 +619,11 @@ def test_nodes_are_copied_unchanged():
     assert isinstance(copies[1], IndexNode)
     copies[0].metadata["k"]["deep"].append(2)
     assert nodes[0].metadata == {"k": {"deep": [1]}}
-
-
-def test_a_multimodal_node_becomes_a_text_node():
     (node,) = nodes_as_they_are(
         [Node(id_="n", text_resource=MediaResource(text="words"), metadata={"k": 1})], on_skip=pytest.fail
     )
     assert isinstance(node, TextNode)
     assert (node.node_id, node.text, node.metadata) == ("n", "words", {"k": 1})
-
-
-def test_nodes_without_text_are_reported():
     skipped: list[SkippedSource] = []
     nodes = [TextNode(id_="a", text=" "), TextNode(id_="b", text="x")]
     assert [node.node_id for node in nodes_as_they_are(nodes, on_skip=skipped.append)] == ["b"]

@@ -158,10 +158,13 @@ def test_headings_judged_by_the_document_they_stand_in(text, expected):
     assert outline(text) == expected
 
 
-def test_headings_without_text_join_the_section_below():
+def test_headings_without_text_join_the_section_below_and_a_line_taken_back_its_paragraph():
     sections = split_sections(f"# A\n\n## B\n\n### C\n\n{BODY}\n## D\n\n{BODY}")
     found = [(len(section.path), [block.kind for block in section.blocks]) for section in sections]
     assert found == [(3, ["heading", "heading", "heading", "text"]), (2, ["heading", "text"])]
+    text = "6.2 Luz de cruce\n\nSe añaden los ingredientes.\n3.5 Kilos de harina\nY sal.\n"
+    (section,) = split_sections(text)
+    assert [text[block.start : block.end].count("\n") for block in section.blocks] == [0, 2]
 
 
 def test_text_from_a_pdf_has_no_markdown_and_articles_that_run_on_without_blank_lines():
@@ -174,12 +177,6 @@ def test_text_from_a_pdf_has_no_markdown_and_articles_that_run_on_without_blank_
     )
     assert [article for _, _, article in outline(text, markup=False)] == ["7", "8"]
     assert outline("# 1 of 20\n\nText.\n", markup=False) == [("", "", "")]
-
-
-def test_a_line_taken_back_rejoins_its_paragraph():
-    text = "6.2 Luz de cruce\n\nSe añaden los ingredientes.\n3.5 Kilos de harina\nY sal.\n"
-    (section,) = split_sections(text)
-    assert [text[block.start : block.end].count("\n") for block in section.blocks] == [0, 2]
 
 
 @pytest.mark.parametrize(

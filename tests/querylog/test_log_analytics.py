@@ -217,21 +217,15 @@ def test_entry_holds_what_the_answer_says():
     json.dumps(made.to_dict(), allow_nan=False)
 
 
-def test_a_cached_answer_cost_nothing_and_a_cloud_answer_without_counts_is_no_local_one():
+def test_failed_cached_and_odd_answers_keep_what_is_known():
     made = entry_of(answer(cached=True))
     assert (made.cached, made.tier, made.cloud_calls, any(made.totals().values())) == (True, "cloud", 0, False)
     assert replace(entry_of(answer()), spent=()).cloud_calls == 1
-
-
-def test_a_failed_query_keeps_what_was_known():
     error = DeadlineExceededError("secret words")
     made = entry_of(None, error=error, query="why", query_id="q-1", timings_ms={"total": 5.0})
     assert (made.error, made.query, made.query_id, made.tier) == ("DeadlineExceededError", "why", "q-1", "")
     assert (made.index, made.complexity, dict(made.timings_ms)) == ("", "", {"total": 5.0})
     assert "secret" not in repr(made)
-
-
-def test_numbers_that_are_not_finite_are_left_out():
     odd = answer(timings_ms={"total": float("nan"), "llm": float("inf"), "retrieval": 1.0})
     made = entry_of(odd, cloud_only_usd=float("nan"))
     assert dict(made.timings_ms) == {"retrieval": 1.0}
@@ -304,7 +298,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_tables_of_the_last_days(folder):
+def test_the_command_shows_tables_of_the_last_days_and_all_there_is_and_json(folder):
     done = stats(folder)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -313,15 +307,9 @@ def test_tables_of_the_last_days(folder):
     assert "saved usd against cloud only\t0.5000 of 1.0000" in lines
     assert "hybrid.keyword\t1" in lines
     assert "total\t1\t30.0\t30.0\t30.0\t30.0" in lines
-
-
-def test_all_there_is_without_control_characters(folder):
     done = stats(folder, "--days", "0")
     assert "queries\t2" in done.stdout.splitlines()
     assert "\x1b" not in done.stdout
-
-
-def test_as_json(folder):
     found = json.loads(stats(folder, "--json", "--days", "100").stdout)
     assert (found["queries"], found["saved_usd"]) == (2, 0.5)
     assert found["since"] < found["first_at"]

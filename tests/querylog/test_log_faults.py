@@ -105,16 +105,13 @@ def test_a_lock_that_lasts_costs_the_entries(file, caplog):
         assert_lost(opened(file), caplog)
 
 
-def test_a_file_deleted_while_running_is_made_anew(file):
+def test_a_file_deleted_while_running_is_made_anew_and_a_folder_is_not(file, tmp_path):
     with opened(file) as log:
         write(log, entry(1))
         for path in file.parent.iterdir():
             path.unlink()
         write(log, entry(2))
         assert questions(log) == ["question 2"]
-
-
-def test_a_folder_removed_while_running_is_not_made_again(tmp_path):
     folder = tmp_path / "data"
     with opened(folder / "deep" / "q.sqlite") as log:
         write(log, entry(1))

@@ -60,7 +60,7 @@ def test_a_question_is_nowhere_in_postgresql(postgres_url):
     assert CANARY not in kept
 
 
-def test_hashes_tell_equal_questions_within_one_database_only(tmp_path):
+def test_hashes_are_standard_and_tell_equal_questions_within_one_database_only(tmp_path):
     hashes = []
     for name in ("a", "b"):
         with QueryLog(tmp_path / name, text="hashed") as log:
@@ -71,9 +71,6 @@ def test_hashes_tell_equal_questions_within_one_database_only(tmp_path):
         assert same == new != old
         assert len(new) == 64
     assert not set(hashes[0]) & set(hashes[1])
-
-
-def test_the_hash_is_the_standard_one():
     assert hash_of("Ａb  C", b"key") == hmac.new(b"key", b"ab c", hashlib.sha256).hexdigest()
     assert len(hash_of("\ud800", b"key")) == 64
 
@@ -172,7 +169,7 @@ def test_what_a_driver_says_of_the_password_is_starred_out():
     assert address.redacted("p@ss p%40ss second require") == "******** ******** ******** require"
 
 
-def test_settings_lead_to_a_history(tmp_path):
+def test_settings_lead_to_a_history_and_show_no_url(tmp_path):
     assert open_query_log(RouterConfig(data_dir=tmp_path, query_log="none")) is None
     log = open_query_log(RouterConfig(data_dir=tmp_path))
     assert str(tmp_path / "queries.sqlite") in repr(log)
@@ -182,9 +179,6 @@ def test_settings_lead_to_a_history(tmp_path):
     assert free.flush(WAIT_S)
     assert len(free.recent()) == 1
     free.close()
-
-
-def test_the_default_shows_and_a_url_does_not():
     assert str(RouterConfig().query_log) == "sqlite"
     assert str(RouterConfig(query_log=f"postgresql://u:{CANARY}@h/d").query_log) == "********"
     with pytest.raises(ConfigError) as caught:

@@ -58,7 +58,12 @@ def writer(sink):
     assert made.close(WAIT_S)
 
 
-def test_all_is_written_in_order_and_in_batches(sink):
+def test_all_is_written_in_order_and_in_batches_by_a_thread_of_its_own(sink):
+    before = threading.active_count()
+    writer = BatchWriter(sink, name="test")
+    assert threading.active_count() == before
+    assert writer.flush(0)
+    assert writer.close(0)
     writer = BatchWriter(sink, name="test", capacity=5_000)
     assert all(writer.put(n) for n in range(1_000))
     assert writer.flush(WAIT_S)
@@ -66,14 +71,6 @@ def test_all_is_written_in_order_and_in_batches(sink):
     assert len(sink.batches) <= 10
     assert writer.close(WAIT_S)
     assert writer.stats() == LogStats(written=1_000, dropped=0, pending=0)
-
-
-def test_no_thread_before_the_first_entry(sink):
-    before = threading.active_count()
-    writer = BatchWriter(sink, name="test")
-    assert threading.active_count() == before
-    assert writer.flush(0)
-    assert writer.close(0)
 
 
 def test_a_slow_database_costs_entries_and_no_time(sink, writer, caplog):
@@ -146,15 +143,7 @@ def closed(writer):
     return writer.stats()
 
 
-def test_refused_entries_are_counted():
-    writer = BatchWriter(lambda batch: len(batch) - 1, name="test")
-    writer.put(1)
-    writer.put(2)
-    assert writer.flush(WAIT_S)
-    assert closed(writer) == LogStats(written=1, dropped=1, pending=0)
-
-
-def test_close_writes_what_waits_and_takes_no_more(sink):
+def test_close_writes_what_waits_and_takes_no_more_and_refused_entries_are_counted(sink):
     writer = BatchWriter(sink, name="test")
     for n in range(700):
         writer.put(n)
@@ -163,18 +152,20 @@ def test_close_writes_what_waits_and_takes_no_more(sink):
     assert len(sink.kept) == 700
     assert not writer.put("late")
     assert writer.stats() == LogStats(written=700, dropped=1, pending=0)
+    writer = BatchWriter(lambda batch: len(batch) - 1, name="test")
+    writer.put(1)
+    writer.put(2)
+    assert writer.flush(WAIT_S)
+    assert closed(writer) == LogStats(written=1, dropped=1, pending=0)
 
 
-def test_close_tries_a_last_time_during_an_outage(sink):
+def test_close_tries_a_last_time_but_does_not_wait_for_a_database_that_hangs(sink):
     writer = BatchWriter(sink, name="test")
     sink.failures = [OSError(), None]
     writer.put(1)
     assert not writer.flush(WAIT_S)
     assert writer.close(WAIT_S)
     assert sink.kept == [1]
-
-
-def test_close_does_not_wait_for_a_database_that_hangs(sink):
     writer = BatchWriter(sink, name="test")
     sink.go.clear()
     writer.put(1)
@@ -263,15 +254,12 @@ HANG = """
 """
 
 
-def test_the_end_of_the_interpreter_does_not_wait_for_a_database_that_hangs(tmp_path):
+def test_the_end_of_the_interpreter_with_a_database_that_hangs_or_is_gone(tmp_path):
     done = run("writer.EXIT_TIMEOUT_S = 0.2\n" + textwrap.dedent(HANG), tmp_path / "q")
     assert (done.returncode, done.stdout) == (0, "")
     assert querylog.EXIT_TIMEOUT_S == 2.0
     # What is lost is told, in one line.
     assert re.fullmatch(r"the query history x loses entries: [1-3] were not written .*\n", done.stderr), done.stderr
-
-
-def test_the_end_of_the_interpreter_with_a_database_that_is_gone(tmp_path):
     (tmp_path / "file").write_text("x")
     code = "log = QueryLog(place)\nfor n in range(300): log.record(LogEntry(query=str(n)))"
     done = run(code, tmp_path / "file" / "q")

@@ -15,20 +15,8 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from search_material import QUERY, ask, hit, ids, pairs, raising
 from store_tools import where
 
-from agentic_retriever.errors import (
-    DeadlineExceededError,
-    EmbeddingError,
-    FilterError,
-    InvalidQueryError,
-    StoreError,
-)
-from agentic_retriever.retrievers import (
-    HybridRetriever,
-    RetrieverAdapter,
-    SearchResult,
-    VectorRetriever,
-    source_scores,
-)
+from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, FilterError, InvalidQueryError, StoreError
+from agentic_retriever.retrievers import HybridRetriever, RetrieverAdapter, SearchResult, VectorRetriever, source_scores
 from agentic_retriever.retrievers.base import SCORES_KEY, run_guarded, run_sides, take_nodes
 from agentic_retriever.testing.retriever_contract import check_result, contract_nodes
 from agentic_retriever.threads import Workers
@@ -75,13 +63,10 @@ def test_scores_that_are_no_numbers_go_last_and_come_out_finite(scripted):
     assert "dense" not in source_scores(result.nodes[-1].node)
 
 
-def test_an_id_found_twice_keeps_its_best_score_and_the_best_are_kept(scripted):
+def test_what_comes_twice_keeps_its_best_score_and_what_does_not_satisfy_is_dropped(scripted):
     assert pairs(scripted([hit("x", score) for score in (0.1, math.nan, 0.9, 0.3)])) == [("x", 0.9)]
     found = scripted([hit(f"n{i}", float(i % 7)) for i in range(20)], top_k=4)
     assert pairs(found) == [("n13", 6.0), ("n6", 6.0), ("n12", 5.0), ("n19", 5.0)]
-
-
-def test_nodes_that_a_store_should_not_have_returned_are_dropped(scripted):
     assert pairs(scripted([hit("x", 1.0, lang="th"), hit("y", 1.0)], filters=where("lang", "th"))) == [("x", 1.0)]
 
 
@@ -227,7 +212,7 @@ def test_a_degraded_search_is_logged_without_the_question(index, settings, caplo
     assert QUERY not in caplog.text
 
 
-async def test_async_search_runs_in_the_given_threads(index, settings):
+async def test_async_searches_run_in_the_given_threads_however_few(index, settings, make_index, make_settings):
     names = []
 
     class Where(Scripted):
@@ -237,9 +222,6 @@ async def test_async_search_runs_in_the_given_threads(index, settings):
 
     await Where(index, settings, []).aretrieve(QUERY)
     assert names[0].startswith("test")
-
-
-async def test_more_searches_than_threads_end(make_index, make_settings):
     import asyncio
 
     with Workers(1, "narrow") as pool:
@@ -297,43 +279,10 @@ def run(pool, sides, seconds=5.0):
     return run_sides(pool, sides, timeout_s=lambda: seconds)
 
 
-def test_sides_run_at_the_same_time(workers):
+def test_sides_run_at_the_same_time_and_one_that_hangs_is_given_up_in_time(workers):
     met = threading.Barrier(2, timeout=5)
     results, errors = run(workers, {"a": met.wait, "b": met.wait})
     assert (sorted(results.values()), errors) == ([0, 1], {})
-
-
-@pytest.mark.parametrize("broken", ["a", "b"])
-def test_one_that_fails_leaves_the_other(workers, broken):
-    error, sides = EmbeddingError("down"), {"a": lambda: 1, "b": lambda: 1}
-    results, errors = run(workers, {**sides, broken: raising(error)})
-    assert (list(results.values()), errors) == ([1], {broken: error})
-
-
-def test_foreign_errors_come_out_as_ours_without_their_text(workers):
-    cause = KeyError("api-key-123")
-    for sides in ({"a": raising(cause), "b": lambda: 1}, {"b": lambda: 1, "a": raising(cause)}):
-        _results, errors = run(workers, sides)
-        assert isinstance(errors["a"], StoreError)
-        assert errors["a"].__cause__ is cause
-        assert "KeyError" in str(errors["a"])
-        assert "api-key-123" not in str(errors["a"])
-
-
-def test_what_is_no_error_is_not_swallowed():
-    with pytest.raises(KeyboardInterrupt):
-        run_guarded("a", raising(KeyboardInterrupt()))
-
-
-def test_sides_may_start_in_a_thread_of_the_same_pool_or_where_it_is_closed():
-    sides = {"a": lambda: 1, "b": lambda: 2}
-    with Workers(1, "one") as pool:
-        # Without taking the second side back, the pool's only thread would wait for itself.
-        assert pool.submit(run, pool, sides).result(timeout=5) == ({"a": 1, "b": 2}, {})
-    assert run(pool, sides) == ({"a": 1, "b": 2}, {})
-
-
-def test_a_side_that_hangs_is_given_up_in_time(workers):
     release, started = threading.Event(), threading.Event()
 
     def hang():
@@ -344,3 +293,30 @@ def test_a_side_that_hangs_is_given_up_in_time(workers):
     release.set()
     assert results == {"a": True}
     assert isinstance(errors["b"], DeadlineExceededError)
+
+
+@pytest.mark.parametrize("broken", ["a", "b"])
+def test_one_that_fails_leaves_the_other(workers, broken):
+    error, sides = EmbeddingError("down"), {"a": lambda: 1, "b": lambda: 1}
+    results, errors = run(workers, {**sides, broken: raising(error)})
+    assert (list(results.values()), errors) == ([1], {broken: error})
+
+
+def test_foreign_errors_come_out_as_ours_without_their_text_and_no_others(workers):
+    cause = KeyError("api-key-123")
+    for sides in ({"a": raising(cause), "b": lambda: 1}, {"b": lambda: 1, "a": raising(cause)}):
+        _results, errors = run(workers, sides)
+        assert isinstance(errors["a"], StoreError)
+        assert errors["a"].__cause__ is cause
+        assert "KeyError" in str(errors["a"])
+        assert "api-key-123" not in str(errors["a"])
+    with pytest.raises(KeyboardInterrupt):
+        run_guarded("a", raising(KeyboardInterrupt()))
+
+
+def test_sides_may_start_in_a_thread_of_the_same_pool_or_where_it_is_closed():
+    sides = {"a": lambda: 1, "b": lambda: 2}
+    with Workers(1, "one") as pool:
+        # Without taking the second side back, the pool's only thread would wait for itself.
+        assert pool.submit(run, pool, sides).result(timeout=5) == ({"a": 1, "b": 2}, {})
+    assert run(pool, sides) == ({"a": 1, "b": 2}, {})

@@ -49,12 +49,15 @@ class TestOverAnIndexOfARouter(RetrieverContract):
         return BM25Retriever(index=self.make_index(nodes, embedding), similarity_top_k=top_k, filters=filters)
 
 
-def test_it_is_what_llamaindex_expects():
+def test_it_is_what_llamaindex_expects_and_may_be_asked_for_more_than_there_is():
     retriever = BM25Retriever(contract_nodes())
     assert isinstance(retriever, LlamaBM25Retriever)
     best = retriever.retrieve(QUERY)[0]
     assert source_scores(best.node) == {"bm25": best.score}
     assert retriever.similarity_top_k == 2
+    retriever = BM25Retriever(nodes_of("red apple", "green apple"), similarity_top_k=10)
+    assert len(retriever.retrieve("apple")) == 2
+    assert retriever.similarity_top_k == 10
 
 
 @pytest.mark.parametrize("texts", [(), ("",), ("the of and", "  ")])
@@ -65,12 +68,6 @@ def test_nothing_to_search_gives_nothing(texts):
 @pytest.mark.parametrize("query", ["the of and", "zzzqqq", "?!"])
 def test_no_node_without_a_word_of_the_question(query):
     assert BM25Retriever(nodes_of("red apple", "green pear")).retrieve(query) == []
-
-
-def test_more_than_there_is_may_be_asked_for_without_a_trace():
-    retriever = BM25Retriever(nodes_of("red apple", "green apple"), similarity_top_k=10)
-    assert len(retriever.retrieve("apple")) == 2
-    assert retriever.similarity_top_k == 10
 
 
 @pytest.mark.parametrize(
@@ -143,16 +140,13 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         BM25Retriever.from_persist_dir(str(tmp_path / "theirs"))
 
 
-def test_it_is_made_of_an_index_a_docstore_or_nodes():
+def test_it_is_made_of_an_index_a_docstore_or_nodes_and_nothing_else(make_index):
     nodes, docstore = contract_nodes(), SimpleDocumentStore()
     docstore.add_documents(nodes)
     expected = found(BM25Retriever(nodes), QUERY)
     dense = VectorStoreIndex(contract_nodes(), embed_model=FakeEmbedding())
     for given in ({"docstore": docstore}, {"nodes": nodes}, {"index": SummaryIndex(nodes)}, {"index": dense}):
         assert found(BM25Retriever.from_defaults(**given), QUERY) == expected
-
-
-def test_what_it_cannot_be_made_of_is_refused(make_index):
     index = make_index(contract_nodes())
     for given in (
         {},

@@ -247,13 +247,11 @@ def test_what_stands_out_more_weighs_no_less(model, one, other):
     assert model.weight(low) <= model.weight(high)
 
 
-def test_the_default_is_even_where_nothing_is_known():
+def test_the_default_is_even_and_excess_is_what_chance_does_not_explain():
     assert DEFAULT_FUSION.weight(None) == DEFAULT_FUSION.weight(math.nan) == 0.5
     assert DEFAULT_FUSION.weight(DEFAULT_FUSION.pivot) == 0.5
     assert (DEFAULT_FUSION.weight(-100), DEFAULT_FUSION.weight(100)) == (pytest.approx(0.3), pytest.approx(0.7))
 
-
-def test_excess_is_what_chance_does_not_explain():
     def of(nodes, best=0.9):
         return dense_excess(best, CosineBackground(mean=0.8, std=0.02, nodes=nodes))
 

@@ -133,16 +133,13 @@ def test_a_filter_that_leaves_one_gives_exactly_that_one(top_k, index, settings)
     assert ids(ask(adapter, QUERY, top_k, where("year", 2019))) == ["n02"]
 
 
-def test_a_rare_match_far_down_the_ranking_is_found(make_index, settings, no_model):
+def test_bm25_under_a_filter_is_exact_and_finds_a_rare_match_far_down_the_ranking(make_index, settings, no_model):
     nodes = [TextNode(id_=f"n{i:05d}", text="zebra zebra", embedding=[1.0] * 32) for i in range(1_500)]
     nodes[-1].text = "zebra"
     nodes[-1].metadata = {"last": 1}
     index = make_index(nodes)
     no_model(index)
     assert ids(ask(HybridRetriever(index, settings), "zebra", 5, where("last", 1))) == ["n01499"]
-
-
-def test_bm25_under_a_filter_is_exact(make_index, settings, no_model):
     words = ["zebra zebra", "zebra", "zebra and more words", "zebra with a few more words"]
     nodes = [
         TextNode(id_=f"n{i:03d}", text=words[i % 4], metadata={"k": i % 5, "r": i % 3}, embedding=[1.0] * 32)
@@ -218,17 +215,6 @@ def test_one_side_alone_can_be_installed(stripes, settings, alpha, side):
     assert first(HybridRetriever(stripes, settings), 50) == expected[side]
 
 
-def test_a_damaged_model_is_told_and_the_default_holds(stripes, settings):
-    adapter = HybridRetriever(stripes, settings)
-    expected = first(adapter, 20)
-    (stripes.folder / FUSION_FILE).write_text("{}")
-    result = ask(adapter, "zebra", 20)
-    assert ids(result) == expected
-    [lost] = result.degraded
-    assert (lost.step, lost.fallback) == ("hybrid.fusion", "the default weights")
-    assert FUSION_FILE in lost.reason
-
-
 def test_what_stands_out_by_vector_gets_more_weight(stripes, settings):
     adapter = HybridRetriever(stripes, settings)
     stripes.background = background(0.65, 0.01)  # the best cosine is 0.799
@@ -239,7 +225,7 @@ def test_what_stands_out_by_vector_gets_more_weight(stripes, settings):
     assert first(adapter) == ["n000"]
 
 
-def test_without_a_profile_both_sides_count_alike(stripes, settings):
+def test_a_lost_profile_or_a_damaged_model_is_told_and_the_defaults_hold(stripes, settings):
     stripes.background = StoreError("the profile is gone")
     result = ask(HybridRetriever(stripes, settings), "zebra")
     assert [lost.step for lost in result.degraded] == ["hybrid.background"]
@@ -247,6 +233,14 @@ def test_without_a_profile_both_sides_count_alike(stripes, settings):
     other = ask(HybridRetriever(stripes, settings), "zebra")
     assert [n.to_dict() for n in result.nodes] == [n.to_dict() for n in other.nodes]
     assert other.degraded == ()
+    adapter = HybridRetriever(stripes, settings)
+    expected = first(adapter, 20)
+    (stripes.folder / FUSION_FILE).write_text("{}")
+    result = ask(adapter, "zebra", 20)
+    assert ids(result) == expected
+    [lost] = result.degraded
+    assert (lost.step, lost.fallback) == ("hybrid.fusion", "the default weights")
+    assert FUSION_FILE in lost.reason
 
 
 def test_scores_are_in_the_unit_interval_and_do_not_depend_on_top_k(stripes, settings):

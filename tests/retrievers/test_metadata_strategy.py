@@ -37,49 +37,37 @@ def ids(retrieval):
     return sorted(n.node.ref_doc_id for n in retrieval.nodes)
 
 
-def test_values_and_ranges_of_the_question_become_filters(router):
+def test_values_and_ranges_become_filters_and_an_impossible_one_is_dropped_and_named(router):
     retrieval = router.retrieve("ที่ดินในเชียงใหม่ โฉนด พื้นที่ 5 ถึง 10 ไร่", strategy="metadata")
     assert ids(retrieval) == ["a"]
     assert len(retrieval.understood) == 3
     assert not retrieval.degraded
-
-
-def test_an_impossible_clause_is_dropped_and_named(router):
     retrieval = router.retrieve("ที่ดินในเชียงใหม่ โฉนด พื้นที่ 5 ถึง 10 ไร่ หลังปี 2599", strategy="metadata")
     assert ids(retrieval) == ["a"]
     [lost] = retrieval.degraded
     assert lost.step == "metadata.filter"
     assert "2599" in lost.reason
     assert len(retrieval.understood) == 3
+    answer = router.query("ที่ดินในเชียงใหม่ โฉนด พื้นที่ 5 ถึง 10 ไร่", strategy="metadata")
+    assert len(answer.to_dict()["understood"]) == 3
 
 
-def test_a_callers_filter_is_never_relaxed(router):
+def test_a_callers_filter_is_never_relaxed_and_new_values_are_known_at_once(router):
     mine = MetadataFilters(filters=[MetadataFilter(key="province", value="ลำพูน", operator=FilterOperator.EQ)])
     retrieval = router.retrieve("โฉนดในเชียงใหม่ พื้นที่ 5 ถึง 10 ไร่", strategy="metadata", filters=mine)
     assert ids(retrieval) == ["d"]
     none = MetadataFilters(filters=[MetadataFilter(key="province", value="ไม่มี", operator=FilterOperator.EQ)])
     assert ids(router.retrieve("โฉนดในเชียงใหม่", strategy="metadata", filters=none)) == []
-
-
-def test_without_clauses_it_is_dense_search(router):
     plain = "อะไรดี"
     assert [n.node.node_id for n in router.retrieve(plain, strategy="metadata").nodes] == [
         n.node.node_id for n in router.retrieve(plain, strategy="vector").nodes
     ]
     assert router.retrieve(plain, strategy="metadata").understood == ()
-
-
-def test_new_values_are_known_at_once(router):
     question = "โฉนดในภูเก็ต พื้นที่ 5 ถึง 10 ไร่"
     assert "ภูเก็ต" not in " ".join(router.retrieve(question, strategy="metadata").understood)
     metadata = {"province": "ภูเก็ต", "deed_type": "โฉนด", "area_rai": 6.0, "year": 2560}
     router.add_index("lands", [Document(text="ที่ดินแปลง f", doc_id="f", metadata=metadata)])
     assert ids(router.retrieve(question, strategy="metadata")) == ["f"]
-
-
-def test_the_answer_says_what_was_understood(router):
-    answer = router.query("ที่ดินในเชียงใหม่ โฉนด พื้นที่ 5 ถึง 10 ไร่", strategy="metadata")
-    assert len(answer.to_dict()["understood"]) == 3
 
 
 def with_model(tmp_path, reply):

@@ -25,9 +25,7 @@ ODD = (
     | st.binary(max_size=3)
 )
 VALUES = st.recursive(
-    PLAIN | ODD,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
-    max_leaves=8,
+    PLAIN | ODD, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=8
 )
 METADATA = st.dictionaries(NAMES, VALUES, max_size=5)
 RELATED = st.builds(RelatedNodeInfo, node_id=NAMES, metadata=METADATA, hash=st.none() | NAMES)
@@ -119,7 +117,7 @@ def test_what_a_copy_is_made_from_changes_no_copy(node):
     assert picture(made) == before
 
 
-def test_metadata_that_holds_itself_is_copied():
+def test_circles_are_copied_objects_left_out_and_own_ways_to_copy_kept():
     circle = {"name": ["round"]}
     circle["again"] = circle
     node = TextNode(text="a circle")
@@ -128,17 +126,11 @@ def test_metadata_that_holds_itself_is_copied():
     assert made.metadata["circle"]["again"] is made.metadata["circle"]
     assert made.metadata["circle"] is not circle
     assert made.metadata["circle"]["name"] is not circle["name"]
-
-
-def test_the_object_of_an_index_node_is_left_out_and_never_copied():
     node = IndexNode(text="pointer", index_id="elsewhere", obj=threading.Lock())
     made = copied_node(node)
     assert made.obj is None
     assert node.obj is not None
     assert made.index_id == "elsewhere"
-
-
-def test_a_class_that_copies_itself_is_left_to_do_so():
     node = Own(text="own", metadata={"list": [1], "date": date(2024, 1, 2)}, embedding=[0.5])
     made = copied_node(node)
     assert (made.text, made.metadata, made.embedding) == ("own copied", node.metadata, [0.5])

@@ -110,7 +110,11 @@ def test_parts_that_fail_are_left_out_and_named(index, settings, failing):
     assert all("no luck" in step.reason for step in result.degraded)
 
 
-def test_when_every_part_fails_all_causes_are_told(index, settings):
+def test_filters_hold_for_every_part_and_when_all_fail_all_causes_are_told(index, settings):
+    filters = where("lang", "es")
+    adapter, inner = planner(index, settings)
+    assert set(ids(ask(adapter, QUERY, 5, filters))) == {"n4", "n5"}
+    assert all(request.filters == filters for request in inner.requests)
     adapter, _ = planner(index, settings, failing=[QUERY, *PARTS])
     with pytest.raises(RetrievalError) as caught:
         ask(adapter, QUERY)
@@ -118,14 +122,7 @@ def test_when_every_part_fails_all_causes_are_told(index, settings):
     assert isinstance(caught.value.__cause__, StoreError)
 
 
-def test_filters_hold_for_every_part(index, settings):
-    filters = where("lang", "es")
-    adapter, inner = planner(index, settings)
-    assert set(ids(ask(adapter, QUERY, 5, filters))) == {"n4", "n5"}
-    assert all(request.filters == filters for request in inner.requests)
-
-
-def test_a_part_that_hangs_ends_with_the_time(index, settings):
+def test_a_part_that_hangs_ends_with_the_time_and_one_thread_is_enough(index, settings):
     stuck, hybrid = threading.Event(), HybridRetriever(index, settings)
 
     def retrieve(request):
@@ -137,21 +134,21 @@ def test_a_part_that_hangs_ends_with_the_time(index, settings):
     stuck.set()
     assert result.nodes
     assert [step.step for step in result.degraded] == ["planner.part 2"]
-
-
-def test_it_works_on_a_pool_of_one_thread(index):
     with Workers(1, "test") as workers:
         adapter = PlannerRetriever(index, AdapterSettings(workers=workers))
         expected = ids(ask(adapter, QUERY))
         assert ids(workers.submit(ask, adapter, QUERY).result(timeout=10)) == expected
 
 
-def test_a_model_makes_the_plan_where_there_is_one(index, make_settings):
+def test_a_model_makes_the_plan_where_there_is_one_and_something_to_search(index, make_settings, make_index):
     client, llm = client_of('["oil offers", "gas stars", "desert", "sea", "rocks"]')
     adapter, inner = planner(index, make_settings(model=client))
     ask(adapter, QUERY)
     assert {request.query for request in inner.requests} == {QUERY, "oil offers", "gas stars", "desert", "sea"}
     assert len(llm.prompts) == 1
+    client, llm = client_of("[]")
+    assert ask(PlannerRetriever(make_index([]), make_settings(model=client)), QUERY).nodes == []
+    assert llm.prompts == []
 
 
 @pytest.mark.parametrize(
@@ -170,12 +167,6 @@ def test_without_a_usable_plan_the_words_decide_but_an_empty_one_is_followed(
     assert result.nodes
     assert {request.query for request in inner.requests} == queries
     assert [step.step for step in result.degraded] == degraded
-
-
-def test_an_empty_index_asks_no_model(make_index, make_settings):
-    client, llm = client_of("[]")
-    assert ask(PlannerRetriever(make_index([]), make_settings(model=client)), QUERY).nodes == []
-    assert llm.prompts == []
 
 
 # Merging what was found for the parts.
@@ -201,7 +192,12 @@ def test_the_score_is_similarity_and_overlap():
     assert got["c"] == (0.0, 0.0, 0.0)
 
 
-def test_each_node_names_the_questions_that_found_it():
+def test_every_question_keeps_its_best_node_and_nodes_name_the_questions():
+    many = [hit(f"m{i:02d}", 1 - i / 1000, "match all words") for i in range(20)]
+    found = {"match all words": many, "second": [hit("s", 0.2, "x")], "third": [hit("t", 0.2, "x")]}
+    assert ids(merged(found, "match all words", top_k=4)) == ["m00", "m01", "s", "t"]
+    assert ids(merged(found, "match all words", top_k=1)) == ["m00"]
+    assert ids(merged(found, "match all words", top_k=2)) == ["m00", "s"]
     source = hit("a", 0.9)
     before = source.node.to_json()
     found = {"part": [source, hit("b", 0.1)], "q": [hit("a", 0.3), hit("c", 0.2)]}
@@ -211,14 +207,6 @@ def test_each_node_names_the_questions_that_found_it():
     first = merged(found)[0].node
     assert PARTS_KEY in first.excluded_llm_metadata_keys
     assert PARTS_KEY in first.excluded_embed_metadata_keys
-
-
-def test_every_question_keeps_its_best_node():
-    many = [hit(f"m{i:02d}", 1 - i / 1000, "match all words") for i in range(20)]
-    found = {"match all words": many, "second": [hit("s", 0.2, "x")], "third": [hit("t", 0.2, "x")]}
-    assert ids(merged(found, "match all words", top_k=4)) == ["m00", "m01", "s", "t"]
-    assert ids(merged(found, "match all words", top_k=1)) == ["m00"]
-    assert ids(merged(found, "match all words", top_k=2)) == ["m00", "s"]
 
 
 ANY_SCORES = st.none() | st.floats(allow_nan=True, allow_infinity=True)
@@ -271,12 +259,9 @@ def test_junk_is_a_typed_error_in_no_time(reply):
     assert len(str(caught.value)) < 300
 
 
-def test_an_empty_plan_says_that_there_is_one_question():
+def test_an_empty_plan_says_that_there_is_one_question_and_plans_are_capped():
     client, _ = client_of("[]")
     assert plan_by_model(client, "margins?", timeout_s=5) == ()
-
-
-def test_plans_are_capped_and_rid_of_repetitions():
     reply = json.dumps(["Margins?", "a b", "A  B.", "x" * 500, *(f"part {i}" for i in range(1_000))])
     client, _ = client_of(reply)
     assert plan_by_model(client, "margins?", timeout_s=5) == ("a b", "part 0", "part 1", "part 2")
@@ -355,10 +340,7 @@ SEVERAL = {
         "quiero una bola de remolque de qué clase es la reforma",
         "quiero una bola de remolque de qué clase es la reforma qué anexos me afectan",
     ),
-    "แปลงนี้มีเนื้อที่กี่ตารางวา แล้วถ้าบิดายกให้บุตรต้องจ่ายกี่บาท": (
-        "แปลงนี้มีเนื้อที่กี่ตารางวา",
-        "ถ้าบิดายกให้บุตรต้องจ่ายกี่บาท",
-    ),
+    "แปลงนี้มีเนื้อที่กี่ตารางวา แล้วถ้าบิดายกให้บุตรต้องจ่ายกี่บาท": ("แปลงนี้มีเนื้อที่กี่ตารางวา", "ถ้าบิดายกให้บุตรต้องจ่ายกี่บาท"),
 }
 
 NAMES = {
@@ -444,15 +426,12 @@ def a_table(*, spaced=True, **changes):
     return {"language": "xx", "spaced": spaced, "clauses": {**{name: [] for name in LISTS}, **changes}}
 
 
-def test_shipped_tables_are_whole():
+def test_shipped_tables_are_whole_and_have_the_form_that_texts_are_brought_to():
     assert languages_with("clauses") == ("en", "es", "th")
     for language in languages_with("clauses"):
         table = load_table(language)
         assert table.language == language
         assert table.spaced is (language != "th")
-
-
-def test_shipped_entries_have_the_form_that_texts_are_brought_to():
     for language in languages_with("clauses"):
         data = language_files()[language]["clauses"]
         for name in set(LISTS) - {"asks", "relatives", "joins"}:

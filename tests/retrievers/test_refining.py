@@ -72,7 +72,7 @@ def run(monkeypatch):
     return refined
 
 
-def test_the_defaults_only_cut(run):
+def test_the_defaults_only_cut_and_neighbours_come_last(run):
     before = dump(NODES)
     got, degraded = run()
     assert got == NODES[:3]
@@ -80,22 +80,21 @@ def test_the_defaults_only_cut(run):
     assert degraded == ()
     assert dump(NODES) == before
     assert run(top_k=100)[0] == NODES
+    got, _ = run(expand_neighbours=1, neighbours=lambda node: [hit("beside", None).node])
+    assert ids(got) == ["n0", "n1", "n2", "beside"]
 
 
-def test_boost_comes_before_rerank_and_that_before_the_cut(run, monkeypatch):
-    monkeypatch.setattr(refining, "RERANK_CANDIDATES", 4)
-    reranker = Reversing()
-    got, _ = run(reranker, boost_keywords="5 | text 5 = 1", query="about 5", top_k=2)
-    assert reranker.calls[0][0] == ["n0", "n5", "n1", "n2"]
-    assert ids(got) == ["n2", "n1"]
-
-
-def test_the_reranker_sees_at_least_top_k_and_has_half_of_the_time(run, monkeypatch):
+def test_boost_comes_before_rerank_which_sees_top_k_or_more_and_has_half_of_the_time(run, monkeypatch):
     reranker = Reversing()
     run(reranker, timeout_s=60.0)
     monkeypatch.setattr(refining, "RERANK_CANDIDATES", 1)
     run(reranker, timeout_s=8.0)
     assert [(len(seen), limit) for seen, limit in reranker.calls] == [(6, 20.0), (3, 4.0)]
+    monkeypatch.setattr(refining, "RERANK_CANDIDATES", 4)
+    reranker = Reversing()
+    got, _ = run(reranker, boost_keywords="5 | text 5 = 1", query="about 5", top_k=2)
+    assert reranker.calls[0][0] == ["n0", "n5", "n1", "n2"]
+    assert ids(got) == ["n2", "n1"]
 
 
 def test_the_model_of_a_question_is_asked_in_place_of_the_rerankers_own():
@@ -112,11 +111,6 @@ def test_diverse_nodes_come_in_the_order_of_their_scores(run):
     assert "n5" in ids(got)
     assert scores(got) == sorted(scores(got), reverse=True)
     assert set(ids(got)) == set(ids(mmr(NODES, vectors, top_k=3, trade_off=0.3)))
-
-
-def test_neighbours_come_last(run):
-    got, _ = run(expand_neighbours=1, neighbours=lambda node: [hit("beside", None).node])
-    assert ids(got) == ["n0", "n1", "n2", "beside"]
 
 
 def test_steps_that_fail_are_named_and_left_out(run):
@@ -189,7 +183,7 @@ def test_nodes_behind_a_clear_gap_are_left_out(values, fall, kept):
 BRAKES = [hit("a", 0.9, "tyres and wheels"), hit("b", 0.5, "the approval of brakes"), hit("c", 0.1, "brakes")]
 
 
-def test_a_node_with_the_keyword_is_lifted_by_its_share_of_the_range():
+def test_a_keyword_lifts_a_node_by_its_share_and_weights_add_up_within_the_range():
     before = dump(BRAKES)
     got = boost("approval of a car", BRAKES, [Boost("approval", 0.75)])
     assert ids(got) == ["b", "a", "c"]
@@ -197,6 +191,10 @@ def test_a_node_with_the_keyword_is_lifted_by_its_share_of_the_range():
     assert source_scores(got[0].node)["retrieved"] == 0.5
     assert got[1] is BRAKES[0]
     assert dump(BRAKES) == before
+    got = boost("approval brakes", BRAKES, [Boost("approval", 0.9), Boost("brakes", 0.9)])
+    assert dict(zip(ids(got), scores(got), strict=True)) == pytest.approx({"b": 1.3, "a": 0.9, "c": 0.82})
+    sunk = boost("tyres", BRAKES, [Boost("tyres", -0.75)])
+    assert ids(sunk) == ["b", "a", "c"]
 
 
 @pytest.mark.parametrize(
@@ -221,19 +219,9 @@ def test_a_keyword_counts_where_question_and_node_have_it(query, item, order):
     assert order != "abc" or got == BRAKES
 
 
-def test_thai_keywords_are_found_within_running_text():
+def test_thai_keywords_are_found_in_running_text_and_scores_that_are_no_numbers_stay_last():
     nodes = [hit("a", 0.9, "ราคาประเมิน"), hit("b", 0.5, "ที่ดินแปลงนี้มีภาระจำนองอยู่"), hit("c", 0.1, "บ้าน")]
     assert ids(boost("มีจำนองไหม", nodes, [Boost("จำนอง", 1.0)])) == ["b", "a", "c"]
-
-
-def test_weights_add_up_within_the_range_and_may_be_negative():
-    got = boost("approval brakes", BRAKES, [Boost("approval", 0.9), Boost("brakes", 0.9)])
-    assert dict(zip(ids(got), scores(got), strict=True)) == pytest.approx({"b": 1.3, "a": 0.9, "c": 0.82})
-    sunk = boost("tyres", BRAKES, [Boost("tyres", -0.75)])
-    assert ids(sunk) == ["b", "a", "c"]
-
-
-def test_scores_that_are_no_numbers_stay_last():
     nodes = [hit("a", 0.5), hit("b", None, "approval"), hit("c", math.nan, "approval")]
     assert ids(boost("approval", nodes, [Boost("approval", 1.0)])) == ["a", "b", "c"]
     assert boost("approval", [], [Boost("approval", 1.0)]) == []
@@ -288,22 +276,16 @@ def test_chunks_beside_a_hit_are_added_below_all_hits(index):
     assert EXPANDED_KEY not in stored.metadata
 
 
-def test_another_section_or_document_is_not_touched(index):
+def test_expansion_stays_in_the_section_the_limit_and_the_callers_filters(index):
     around = section_neighbours(index, width=5)
     assert [n.node_id for n in around(hits_of(index, "d#3")[0].node)] == ["d#0", "d#1", "d#2", "d#3"]
     assert [n.node_id for n in around(hits_of(index, "d#4")[0].node)] == ["d#4"]
     assert list(around(hits_of(index, "alone")[0].node)) == []
     assert list(around(chunk("gone", 1))) == []
-
-
-def test_the_limit_holds(index):
     around = section_neighbours(index, width=5)
     assert ids(expand(hits_of(index, "d#1", "e#1"), around, limit=1)) == ["d#1", "e#1", "d#0"]
     assert ids(expand(hits_of(index, "d#1"), around, limit=0)) == ["d#1"]
     assert expand([], around, limit=3) == []
-
-
-def test_the_callers_filters_hold_for_what_is_added(index):
     for filters, expected in ((where("lang", "en"), ["e#1"]), (MetadataFilters(filters=[]), ["e#1", "e#2"])):
         around = section_neighbours(index, width=1, filters=filters)
         assert ids(expand(hits_of(index, "e#1"), around, limit=9)) == expected
@@ -324,14 +306,11 @@ TWO_ALIKE = [hit("a", 0.9), hit("b", 0.8), hit("c", 0.4)]
 VECTORS = {"a": [1, 0], "b": [1, 0], "c": [0, 1]}
 
 
-def test_a_node_like_one_chosen_before_gives_way():
+def test_a_node_like_one_chosen_before_gives_way_unless_relevance_alone_counts():
     before = dump(TWO_ALIKE)
     assert ids(mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=0.5)) == ["a", "c"]
     assert ids(mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=0.9)) == ["a", "b"]
     assert dump(TWO_ALIKE) == before
-
-
-def test_relevance_alone_changes_nothing():
     assert mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=1.0) == TWO_ALIKE[:2]
     assert mmr([], {}, top_k=2, trade_off=0.5) == []
 
@@ -473,7 +452,7 @@ def test_any_reply_gives_distinct_numbers_in_range(reply, count):
     assert all(1 <= number <= count for number in order)
 
 
-def test_the_prompt_is_bounded_and_framed():
+def test_the_prompt_is_bounded_and_framed_and_one_node_needs_none():
     many = [hit(f"n{i:03d}", 1 - i / 1000, "word " * 10_000) for i in range(100)]
     reranker, llm = llm_reranker("20, 1")
     got = reranker.rerank("which?", many, 5.0)
@@ -482,23 +461,17 @@ def test_the_prompt_is_bounded_and_framed():
     assert len(llm.prompts[0]) < 20_000
     assert llm.prompts[0].count("<<k3v9q2xz passage") == MAX_PASSAGES
     assert llm.prompts[0].rindex("which?") < llm.prompts[0].index("Order the passages")
-
-
-def test_one_node_needs_no_model():
     reranker, llm = llm_reranker("1")
     assert reranker.rerank("q", THREE[:1], 5) == THREE[:1]
     assert llm.prompts == []
 
 
-def test_the_cross_encoder_is_loaded_once_and_reads_question_and_node(reranker):
+def test_the_cross_encoder_is_loaded_once_and_cohere_asked_once_without_retries(reranker):
     made, model = reranker("cross_encoder", [0.1, 0.2, 0.3])
     made.rerank("q", THREE, 5.0)
     made.rerank("q", THREE, 5.0)
     assert model.made == ["m"]
     assert model.calls[0][0] == ("q", "text of a")
-
-
-def test_cohere_is_asked_once_without_retries(reranker):
     made, model = reranker("cohere", [(0, 0.1), (1, 0.2), (2, 0.3)])
     made.rerank("q", THREE, 7.5)
     assert model.calls == [
@@ -525,7 +498,7 @@ def test_scores_or_indices_that_do_not_fit_are_refused(name, given, reranker):
         reranker(name, given)[0].rerank("q", THREE, 5.0)
 
 
-def test_failures_are_typed_and_hide_the_key(reranker):
+def test_failures_are_typed_and_hide_the_key_and_a_model_that_hangs_is_left(reranker):
     made, _ = reranker("cohere", RuntimeError(f"401 for key {KEY}"))
     with pytest.raises(LLMError) as caught:
         made.rerank("q", THREE, 5.0)
@@ -533,9 +506,6 @@ def test_failures_are_typed_and_hide_the_key(reranker):
     assert "RuntimeError" in "".join(traceback.format_exception_only(caught.type, caught.value))
     with pytest.raises(LLMError, match="OSError"):
         reranker("cross_encoder", OSError("disk"))[0].rerank("q", THREE, 5.0)
-
-
-def test_a_model_that_hangs_is_left(reranker):
     stuck = threading.Event()
     made, _ = reranker("cross_encoder", SimpleNamespace(predict=lambda pairs, **kwargs: stuck.wait(10)))
     with pytest.raises(DeadlineExceededError):

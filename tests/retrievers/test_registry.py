@@ -12,7 +12,7 @@ from agentic_retriever.schema import Strategy, View
 from agentic_retriever.testing.retriever_contract import RetrieverContract
 
 
-def test_every_entry_is_whole(make_index, settings):
+def test_every_entry_is_whole_and_stands_in_declared_order(make_index, settings):
     index = make_index([])
     for strategy, spec in REGISTRY.items():
         adapter = build_adapter(strategy.value, index, settings)
@@ -23,15 +23,13 @@ def test_every_entry_is_whole(make_index, settings):
         assert spec.needs
         assert spec.cost >= 1
         assert spec.typical_ms > 0
-
-
-def test_strategies_stand_in_declared_order():
     assert list(REGISTRY) == [strategy for strategy in Strategy if strategy in REGISTRY]
     with pytest.raises(TypeError):
         REGISTRY[Strategy.SUMMARY] = None
+    assert set(get_args(RouterConfig.model_fields["fusion"].annotation)) == {fusion.value for fusion in Fusion}
 
 
-def test_cards_are_of_what_the_index_can_serve(make_index):
+def test_cards_are_of_what_the_index_can_serve_with_what_was_measured(make_index):
     index = make_index([])
     offered = cards(index)
     assert [card.strategy for card in offered] == [
@@ -49,9 +47,6 @@ def test_cards_are_of_what_the_index_can_serve(make_index):
         Strategy.RECURSIVE,
         Strategy.CHUNK_DECOUPLING,
     }
-
-
-def test_measured_cards_carry_quality_and_latency(make_index):
     found = MeasuredStrategies(
         strategies={
             Strategy.HYBRID: StrategyMeasure(quality=0.8, p50_ms=7.5),
@@ -74,15 +69,8 @@ def test_measured_cards_carry_quality_and_latency(make_index):
 def test_an_unknown_strategy_is_named_with_those_there_are(name, make_index, settings):
     with pytest.raises(UnknownStrategyError, match=r"known: .*hybrid, .*vector"):
         build_adapter(name, make_index([]), settings)
-
-
-def test_a_near_miss_gets_a_hint():
     with pytest.raises(UnknownStrategyError, match="did you mean 'hybrid'"):
         spec_of("hybird")
-
-
-def test_every_fusion_of_the_configuration_exists():
-    assert set(get_args(RouterConfig.model_fields["fusion"].annotation)) == {fusion.value for fusion in Fusion}
 
 
 # The contract of every strategy.

@@ -96,17 +96,13 @@ def book(*texts):
 
 
 @pytest.mark.parametrize("adapter", CLASSES)
-def test_a_missing_view_degrades_to_dense_search(adapter, make_index, settings):
+def test_a_missing_view_and_a_foreign_index_are_searched_densely(adapter, make_index, settings):
     index = make_index(book("red apple harvest", "blue sea", "green hills"))
     index.view_error = StoreError("the view is gone")
     result = ask(adapter(index, settings), "red apple")
     assert ids(result) == ids(ask(VectorRetriever(index, settings), "red apple"))
     assert [d.step.split(".")[0] for d in result.degraded] == [adapter.strategy.value]
     assert "the view is gone" in result.degraded[0].reason
-
-
-@pytest.mark.parametrize("adapter", CLASSES)
-def test_a_foreign_index_without_views_is_searched_densely(adapter, make_index, settings):
     index = make_index(book("red apple harvest", "blue sea"))
 
     class Foreign(Index):
@@ -170,7 +166,7 @@ def hit(chunk, score, *, siblings=4, leaf=0):
     return LeafHit(leaf_id=f"{chunk}/L{leaf:02d}", chunk_id=chunk, score=score, start=0, end=1, siblings=siblings)
 
 
-def test_leaves_are_merged_from_the_ratio_on():
+def test_leaves_are_merged_from_the_ratio_on_and_score_below_one():
     hits = [hit("a", 0.8), hit("a", 0.7, leaf=1), hit("b", 0.82), hit("c", 0.81, siblings=1), hit("d", 0.5, siblings=9)]
     hits += [hit("d", 0.4, siblings=9, leaf=1)]
     chunks = {chunk.chunk_id: chunk for chunk in merged(hits, 0.5)}
@@ -180,9 +176,6 @@ def test_leaves_are_merged_from_the_ratio_on():
     assert not chunks["c"].is_merged
     assert [c.chunk_id for c in merged(hits, 1.0)] == ["b", "c", "a", "d"]
     assert merged([], 0.5) == []
-
-
-def test_scores_of_merged_chunks_stay_below_one():
     (chunk,) = merged([hit("a", 1.0, leaf=i) for i in range(4)])
     assert chunk.score == 1.0
     (chunk,) = merged([hit("a", -0.5, leaf=i) for i in range(4)])
@@ -210,7 +203,7 @@ def following(depth, index, settings):
     return adapter
 
 
-def test_references_are_followed_to_their_depth(make_index, settings):
+def test_references_are_followed_to_their_depth_and_score_below_their_referrer(make_index, settings):
     index = make_index(LAW)
     query = "drivers of red lorries speeding"
 
@@ -221,9 +214,6 @@ def test_references_are_followed_to_their_depth(make_index, settings):
     assert reached(0) == set()
     assert "law-2" in reached(1)
     assert reached(1) <= reached(2)
-
-
-def test_what_is_referred_to_scores_between_itself_and_its_referrer(make_index, settings):
     nodes = [*LAW, *(article(f"9{i}", f"Matter number {i} of the archive.") for i in range(30))]
     index = make_index(nodes)
     query = "speeding drivers of red lorries are punished"
@@ -257,7 +247,7 @@ def linked(count):
     return nodes
 
 
-def test_circles_self_links_and_missing_targets_end(make_index, settings):
+def test_circles_self_links_missing_targets_and_long_chains_end(make_index, settings):
     nodes = linked(2)
     nodes[0].relationships[NodeRelationship.CHILD] = [RelatedNodeInfo(node_id=i) for i in ("k0000", "no such node")]
     nodes.append(IndexNode(id_="pointer", text="points to itself", index_id="pointer"))
@@ -265,9 +255,6 @@ def test_circles_self_links_and_missing_targets_end(make_index, settings):
     result = ask(following(1_000, make_index(nodes), settings), "link 0 of the chain", top_k=4)
     assert sorted(ids(result)) == ["forward", "k0000", "k0001", "pointer"]
     assert result.degraded == ()
-
-
-def test_a_chain_of_a_thousand_is_followed_without_recursion(make_index, settings):
     limit = sys.getrecursionlimit()
     index = make_index(linked(1_000))
     result = ask(following(1_000, index, settings), "link 5 of the chain", top_k=50)
@@ -276,7 +263,9 @@ def test_a_chain_of_a_thousand_is_followed_without_recursion(make_index, setting
     json.dumps([n.score for n in result.nodes])
 
 
-def test_a_deadline_while_following_gives_what_was_found(make_index, make_settings):
+def test_a_deadline_or_failing_store_while_following_gives_what_was_found(
+    make_index, make_settings, settings, monkeypatch
+):
     now = [0.0]
     index = make_index(LAW)
     adapter, query = RecursiveRetriever(index, make_settings(timer=lambda: now[0], deadline_s=5.0)), index.hierarchy
@@ -289,9 +278,6 @@ def test_a_deadline_while_following_gives_what_was_found(make_index, make_settin
     result = ask(adapter, "speeding drivers of red lorries", top_k=1)
     assert ids(result) == ["law-1"]
     assert [d.step for d in result.degraded] == ["recursive.references"]
-
-
-def test_a_store_that_fails_while_following_gives_what_was_found(make_index, settings, monkeypatch):
     index = make_index(LAW)
     adapter = RecursiveRetriever(index, settings)
     query = type(index.vector_store).query
@@ -373,7 +359,7 @@ def test_chunks_come_from_the_chosen_documents_and_through_filters_from_those_fa
     assert sorted(ids(ask(adapter, "topic7", top_k=3, filters=where("book", 33)))) == ["b33-0", "b33-1", "b33-2"]
 
 
-def test_sparse_summaries_fall_back_to_dense_search(make_index, settings):
+def test_sparse_summaries_are_not_used_and_no_document_chosen_is_not_every_document(make_index, settings):
     index = make_index(library(10))
     view = index.summaries()
     view.summarised = 4
@@ -381,9 +367,6 @@ def test_sparse_summaries_fall_back_to_dense_search(make_index, settings):
     result = ask(SummaryRetriever(index, settings), "topic7")
     assert ids(result) == ids(ask(VectorRetriever(index, settings), "topic7"))
     assert "only 4 of 10 documents" in result.degraded[0].reason
-
-
-def test_no_document_chosen_is_not_every_document(make_index, settings):
     index = make_index(library(3))
     view = index.summaries()
     view.search = lambda vector, top_k: []

@@ -80,7 +80,7 @@ def test_unusable_samples_leave_the_words(boats, bread, sample):
     assert "not usable" in selection.reason
 
 
-def test_equals_are_decided_by_order(classifier, boats):
+def test_equals_blanks_and_empty_indexes_are_decided_by_order(classifier, boats, make):
     twin = replace(boats, name="twin")
     for vector in (embed("ferry"), None):
         for order in ([boats, twin], [twin, boats]):
@@ -88,14 +88,15 @@ def test_equals_are_decided_by_order(classifier, boats):
             assert selection.name == order[0].name
             assert selection.margin == 0.0
             assert selection.names == (order[0].name, order[1].name)
-
-
-def test_without_any_evidence_the_first_wins(classifier, make):
     blank = [make(name, ["..."], description="") for name in "abc"]
     blank = [replace(p, description_vector=np.zeros(0, np.float32)) for p in blank]
     selection = classifier.classify("?!", blank, query_vector=None)
     assert selection.name == "a"
     assert list(selection.scores.values()) == pytest.approx([1 / 3] * 3)
+    selection = classifier.classify("x", [make("a", []), make("b", [])], query_vector=embed("x"))
+    assert selection.name == "a"
+    assert selection.names == ("a",)
+    assert "every index is empty" in selection.reason
 
 
 def test_an_empty_index_never_wins(classifier, make, boats, bread):
@@ -109,19 +110,9 @@ def test_an_empty_index_never_wins(classifier, make, boats, bread):
     assert beside.names == ("boats",)
 
 
-def test_when_all_are_empty_the_first_wins(classifier, make):
-    selection = classifier.classify("x", [make("a", []), make("b", [])], query_vector=embed("x"))
-    assert selection.name == "a"
-    assert selection.names == ("a",)
-    assert "every index is empty" in selection.reason
-
-
-def test_one_index_needs_no_classifier(classifier, boats):
+def test_one_index_needs_no_classifier_and_none_or_equal_names_are_errors(classifier, boats):
     selection = classifier.classify("anything", [boats], query_vector=None)
     assert (selection.name, selection.mode, selection.confidence, selection.margin) == ("boats", "only", 1.0, 1.0)
-
-
-def test_no_index_and_twice_the_same_name_are_errors(classifier, boats):
     with pytest.raises(RoutingError, match="no index"):
         classifier.classify("x", [], query_vector=None)
     with pytest.raises(RoutingError, match="same name: boats"):
@@ -162,14 +153,6 @@ def test_an_index_of_two_nodes_has_no_unfair_background(make, boats, bread):
     assert ProfileClassifier().classify("zzz", [boats, tiny], query_vector=embed("gluon plasma")).name == "tiny"
 
 
-def test_many_indexes_are_compared_by_fewer_samples_each(boats, bread):
-    long = replace(boats, name="long", sample=np.repeat(boats.sample, 300, axis=0))
-    others = [replace(bread, name=f"bread-{at}", sample=np.repeat(bread.sample, 300, axis=0)) for at in range(19)]
-    selection = ProfileClassifier().classify("zzz", [*others, long], query_vector=embed("harbour ferry boat"))
-    assert selection.name == "long"
-    assert len(selection.scores) == 20
-
-
 @given(rows=st.integers(0, 3000), limit=st.integers(1, 1000))
 def test_thinning_keeps_rows_up_to_the_limit(rows, limit):
     sample = np.arange(rows, dtype=np.float32).reshape(-1, 1)
@@ -178,18 +161,20 @@ def test_thinning_keeps_rows_up_to_the_limit(rows, limit):
     assert rows == 0 or kept[0, 0] == 0
 
 
-def test_the_order_of_indexes_does_not_change_the_scores(boats, bread, deeds):
+def test_neither_order_nor_number_of_indexes_changes_what_is_found(boats, bread, deeds):
     query = "โฉนดในเชียงใหม่ at the harbour"
     one = ProfileClassifier().classify(query, [boats, bread, deeds], query_vector=embed(query))
     other = ProfileClassifier().classify(query, [deeds, boats, bread], query_vector=embed(query))
     assert dict(one.scores) == pytest.approx(dict(other.scores))
+    long = replace(boats, name="long", sample=np.repeat(boats.sample, 300, axis=0))
+    others = [replace(bread, name=f"bread-{at}", sample=np.repeat(bread.sample, 300, axis=0)) for at in range(19)]
+    selection = ProfileClassifier().classify("zzz", [*others, long], query_vector=embed("harbour ferry boat"))
+    assert selection.name == "long"
+    assert len(selection.scores) == 20
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    query=st.text(st.characters(exclude_categories=()), max_size=300),
-    seed=st.one_of(st.none(), st.integers(0, 9)),
-)
+@given(query=st.text(st.characters(exclude_categories=()), max_size=300), seed=st.one_of(st.none(), st.integers(0, 9)))
 def test_any_text_gets_a_valid_selection(query, seed, boats, bread, deeds):
     vector = None if seed is None else np.random.default_rng(seed).standard_normal(32).astype(np.float32)
     profiles = [boats, bread, deeds]
@@ -254,7 +239,7 @@ def far_vector(profile):
     return (away / np.linalg.norm(away)).astype(np.float32)
 
 
-def test_near_and_known_is_in_scope_and_far_and_unknown_is_not(workshop):
+def test_near_and_known_is_in_scope_and_far_unknown_or_without_a_code_is_not(workshop):
     near = scope_of("how is the pump checked by the workshop", workshop, query_vector=workshop.sample[0])
     far = scope_of("how long should an egg boil for breakfast", workshop, query_vector=far_vector(workshop))
     assert near.probability > 0.7
@@ -262,9 +247,6 @@ def test_near_and_known_is_in_scope_and_far_and_unknown_is_not(workshop):
     assert near.coverage == pytest.approx(1.0)
     assert far.coverage < 0.3
     assert (near.relevance > 0.8, far.relevance < 0.2, near.absent) == (True, True, ())
-
-
-def test_a_code_that_is_not_there_speaks_against(workshop):
     known = scope_of("spring check of the NS-5 sensor", workshop, query_vector=workshop.sample[3])
     unknown = scope_of("spring check of the NS-500 sensor", workshop, query_vector=workshop.sample[3])
     assert unknown.absent == ("ns500",)
@@ -312,7 +294,7 @@ def test_unusable_vectors_leave_the_words(workshop, changes):
     assert scope.probability == scope_of("pump checked by the workshop", workshop, query_vector=None).probability
 
 
-def test_classifiers_abstain(workshop, classifier):
+def test_classifiers_abstain_and_a_lone_index_is_doubted_too(workshop, classifier):
     other = replace(workshop, name="other")
     query = "how long should an egg boil for breakfast"
     kind = type(classifier)
@@ -323,9 +305,6 @@ def test_classifiers_abstain(workshop, classifier):
     assert selection.evidence["workshop"]["scope"] < 0.15
     never = kind(abstain_below=0).classify(query, [workshop, other], query_vector=far_vector(workshop))
     assert not never.abstained
-
-
-def test_a_lone_index_is_doubted_too(workshop):
     selection = ProfileClassifier().classify("who painted the ceiling", [workshop], query_vector=far_vector(workshop))
     assert (selection.mode, selection.abstained, selection.confidence) == ("only", True, 1.0)
     known = ProfileClassifier().classify("is the pump checked", [workshop], query_vector=workshop.sample[0])
@@ -350,7 +329,7 @@ def test_a_threshold_out_of_range_is_refused(classifier, name, threshold):
         type(classifier)(**{name: threshold})
 
 
-def test_support_needs_the_words_together(workshop):
+def test_support_needs_words_together_and_codes_and_is_not_doubted_without_either(workshop):
     query, vector = "checking the pump of NS-8 in spring", workshop.sample[0]
     together = [nodes_of()[8].text]
     apart = ["The pump hums.", "Model NS-8 is blue.", "Spring is warm."]
@@ -359,9 +338,6 @@ def test_support_needs_the_words_together(workshop):
     assert full.coverage > thin.coverage
     assert full.probability > thin.probability
     assert support_of(query, workshop, [], query_vector=vector).coverage == 0.0
-
-
-def test_support_misses_a_code_that_no_text_has(workshop):
     vector = workshop.sample[0]
     texts = ["The pump of model NS-500 is checked by the workshop every spring."]
     found = support_of("is the pump of NS-500 checked", workshop, texts, query_vector=vector)
@@ -369,9 +345,6 @@ def test_support_misses_a_code_that_no_text_has(workshop):
     assert found.absent == ()
     assert missed.absent == ("ns501",)
     assert missed.probability < found.probability - 0.3
-
-
-def test_support_without_words_or_vector_is_not_doubted(workshop):
     assert (
         support_of("¿Quién pintó la capilla de Roma?", workshop, [""], query_vector=workshop.sample[0]).probability == 1
     )

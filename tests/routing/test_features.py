@@ -74,17 +74,26 @@ def test_signals(signal, query):
     assert strengths(query)[signal] >= 0.7
 
 
-def test_a_plain_question_has_no_signal():
+def test_rare_terms_are_those_of_few_nodes_and_a_plain_question_has_no_signal(make):
     found = {name for name, value in strengths("how long may I keep a borrowed bike").items() if value > 0}
     assert found <= {"length"}
+    index = make("x", ["valve and gasket", *["valve"] * 200])
+    assert strengths("gasket", index)["rare_terms"] == 1.0
+    assert strengths("valve", index)["rare_terms"] == 0.0
+    assert strengths("unknown", index)["rare_terms"] == 0.0
 
 
-def test_metadata_values_grow_with_the_fields_named(deeds):
+def test_metadata_values_grow_with_the_fields_named_and_follow_changes(deeds, make):
     none = strengths("ใครเป็นเจ้าของ", deeds)["metadata_values"]
     one = strengths("ที่ดินในเชียงใหม่", deeds)["metadata_values"]
     two = strengths("ที่ดินเกษตรกรรมในเชียงใหม่", deeds)["metadata_values"]
     three = strengths("ที่ดินเกษตรกรรมในเชียงใหม่ ไม่เกิน 3 ไร่", deeds)["metadata_values"]
     assert none == 0.0 < one < two < three == 1.0
+    texts = ["one text", "two texts", "three texts"]
+    before = make("x", texts, [{"team": "red"}] * 3)
+    after = make("x", texts, [{"team": "blue"}] * 3)
+    assert strengths("the blue team", before)["metadata_values"] == 0.0
+    assert strengths("the blue team", after)["metadata_values"] > 0
 
 
 @pytest.mark.parametrize(
@@ -99,21 +108,6 @@ def test_metadata_values_grow_with_the_fields_named(deeds):
 def test_years_and_ranges_count_where_they_restrict(query, counts, deeds, boats):
     assert (strengths(query, deeds)["metadata_values"] > 0) is counts
     assert strengths("more than 20 boats", boats)["metadata_values"] == 0.0
-
-
-def test_values_of_a_changed_index_are_seen(make):
-    texts = ["one text", "two texts", "three texts"]
-    before = make("x", texts, [{"team": "red"}] * 3)
-    after = make("x", texts, [{"team": "blue"}] * 3)
-    assert strengths("the blue team", before)["metadata_values"] == 0.0
-    assert strengths("the blue team", after)["metadata_values"] > 0
-
-
-def test_rare_terms_are_those_of_few_nodes(make):
-    index = make("x", ["valve and gasket", *["valve"] * 200])
-    assert strengths("gasket", index)["rare_terms"] == 1.0
-    assert strengths("valve", index)["rare_terms"] == 0.0
-    assert strengths("unknown", index)["rare_terms"] == 0.0
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -180,13 +174,10 @@ def test_people_are_found(query, named, articles, boats):
     assert not names_people(query, boats), "an index without people"
 
 
-def test_names_without_capitals_in_their_script(owners):
+def test_names_are_found_without_capitals_and_lead_to_metadata(owners, articles, all_cards):
     assert names_people("ที่ดินแปลงไหนเป็นของนายสมชาย แก้วไพรบ้าง", owners)
     assert names_people("เจ้าของคือนางสาวกานดา", owners)
     assert not names_people("ที่ดินของนายวิชัย", owners)
-
-
-def test_they_lead_to_metadata(articles, all_cards):
     found = query_features("articles by Salton", articles, 0.0)
     assert found["people"] == 1.0
     assert HeuristicSelector().select("x", all_cards, features=found).name == "metadata"
@@ -237,9 +228,25 @@ def found(query: str, language: str = "en", terms: DomainTerms = TERMS) -> list[
     return terms.found(Tokenizer(language=language).query_tokens(query), language)
 
 
-def test_a_setting_is_read():
+def test_domain_terms_are_read_counted_and_lead_to_hybrid(deeds, all_cards):
     assert TERMS.terms == (("homologation", "type approval"), ("ABS",), ("R155", "UN R155"), ("homologación",))
     assert DomainTerms.parse(" \n ; ").terms == ()
+
+    def strength(query: str, profile=None) -> float:
+        return query_features(query, profile, 0.0, domain_terms=TERMS)["domain_terms"]
+
+    for profile in (None, deeds):
+        assert strength("how long may I keep a bike", profile) == 0.0
+        assert strength("the ABS rules", profile) == 0.8
+        assert strength("ABS and R155", profile) == 1.0
+    assert query_features("ABS and R155", None, 0.0)["domain_terms"] == 0.0
+    assert query_features("ABS", None, 0.0, domain_terms=DomainTerms())["domain_terms"] == 0.0
+    query = "how long is a homologation valid"
+    without = HeuristicSelector().select(query, all_cards, features=query_features(query, None, 0.0))
+    with_terms = query_features(query, None, 0.0, domain_terms=TERMS)
+    chosen = HeuristicSelector().select(query, all_cards, features=with_terms)
+    assert (without.name, chosen.name) == ("vector", "hybrid")
+    assert "domain terms" in chosen.reason
 
 
 @pytest.mark.parametrize(
@@ -273,27 +280,6 @@ def test_terms_are_found_in_other_languages(query, language, terms):
 def test_wrong_settings_are_refused(text):
     with pytest.raises(ConfigError, match=r"domain_terms|domain terms"):
         DomainTerms.parse(text)
-
-
-def test_a_feature_says_how_many_there_are(deeds):
-    def strength(query: str, profile=None) -> float:
-        return query_features(query, profile, 0.0, domain_terms=TERMS)["domain_terms"]
-
-    for profile in (None, deeds):
-        assert strength("how long may I keep a bike", profile) == 0.0
-        assert strength("the ABS rules", profile) == 0.8
-        assert strength("ABS and R155", profile) == 1.0
-    assert query_features("ABS and R155", None, 0.0)["domain_terms"] == 0.0
-    assert query_features("ABS", None, 0.0, domain_terms=DomainTerms())["domain_terms"] == 0.0
-
-
-def test_a_domain_term_leads_to_hybrid(all_cards):
-    query = "how long is a homologation valid"
-    without = HeuristicSelector().select(query, all_cards, features=query_features(query, None, 0.0))
-    with_terms = query_features(query, None, 0.0, domain_terms=TERMS)
-    chosen = HeuristicSelector().select(query, all_cards, features=with_terms)
-    assert (without.name, chosen.name) == ("vector", "hybrid")
-    assert "domain terms" in chosen.reason
 
 
 @given(st.lists(st.sampled_from(["valve", "gasket", "pump", "seal"]), max_size=8), st.lists(st.lists(

@@ -163,15 +163,12 @@ def precision_and_recall(flagged, answerable):
     return right / flagged.sum(), right / (~answerable).sum()
 
 
-def test_stage_one_abstains_seldom_in_error(judged):
+def test_stage_one_abstains_seldom_in_error_and_both_checks_find_what_has_no_answer(judged):
     _, answerable, looks_like, abstained, _ = judged.T
     precision, recall = precision_and_recall(abstained, answerable)
     assert precision >= 0.9
     assert recall >= 0.6
     assert abstained[~answerable & ~looks_like].mean() >= 0.9
-
-
-def test_both_checks_together_find_what_has_no_answer(judged):
     even, answerable, looks_like, _, declined = judged.T
     precision, recall = precision_and_recall(declined, answerable)
     assert precision >= 0.8

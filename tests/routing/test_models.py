@@ -139,7 +139,7 @@ def test_abstention_stands_where_the_model_is_doubtful_too(boats, bread, reply, 
     assert selection.abstained is abstained
 
 
-def test_the_prompt_shows_what_the_indexes_hold(boats, deeds):
+def test_the_prompt_shows_what_the_indexes_hold_and_what_tells_them_apart(boats, deeds, make):
     _, (prompt,) = classify("boats", [boats, deeds])
     assert "Name: boats\nDescription: boats and the harbour\nLanguage: en\nPassages: 5\n" in prompt
     assert "Name: deeds\n" in prompt
@@ -151,9 +151,6 @@ def test_the_prompt_shows_what_the_indexes_hold(boats, deeds):
     assert prompt.index(QUERY) > prompt.index("Name: deeds")
     for text in BOATS:
         assert text not in prompt, "the text of the indexes is not shown"
-
-
-def test_terms_tell_an_index_from_the_others(make):
     one = make("one", [f"{text} Common words." for text in BOATS])
     two = make("two", [f"{text} Common words." for text in BREAD])
     assert "common" not in characteristic_terms(one, [two])
@@ -191,14 +188,11 @@ def test_no_text_forges_the_frame(make):
 LABELS = {"Name", "Description", "Language", "Passages", "Typical words", "Field topic"}
 
 
-def test_long_questions_are_cut_in_the_prompt(boats, bread):
+def test_long_questions_are_cut_and_of_many_indexes_the_likeliest_are_shown(boats, bread, make):
     _, (prompt,) = classify("boats", [boats, bread], query="start " + "x" * 100_000 + " end?")
     assert len(prompt) < MAX_QUERY_CHARS + 4_000
     assert "start x" in prompt
     assert "x end?" in prompt
-
-
-def test_of_many_indexes_the_likeliest_are_shown(make, boats):
     many = [make(f"other-{at}", BREAD) for at in range(40)]
     selection, (prompt,) = classify("other-39", [*many, boats])
     assert prompt.count("\nName: ") == MAX_SHOWN
@@ -246,13 +240,17 @@ def test_a_model_that_hangs_is_left_within_the_allowance(boats, bread):
     assert [usage.calls for usage in selection.spent] == [1]
 
 
-def test_a_budget_that_forbids_calls_is_kept_and_told(boats, bread):
+def test_without_a_budget_or_a_boundary_no_call_is_made_and_that_is_told(boats, bread):
     selection, prompts = classify("bread", [boats, bread], max_llm_calls=0)
     assert prompts == []
     assert (selection.name, selection.spent) == ("boats", ())
     assert "budget" in selection.degraded[0].reason
     chosen, prompts = select("summary", max_llm_calls=0)
     assert (prompts, chosen.spent, len(chosen.degraded)) == ([], (), 1)
+    client, llm = client_of("bread")
+    classifier = LLMClassifier(client, EVIDENCE, boundary=lambda: "harbour1")
+    selection = classifier.classify("harbour1?", [boats, bread], query_vector=VECTOR)
+    assert (llm.prompts, selection.spent, len(selection.degraded)) == ([], (), 1)
 
 
 class Failing:
@@ -293,20 +291,19 @@ def test_only_calls_that_were_made_are_accounted_for(error, calls):
     assert len(selection.degraded) == 1
 
 
-def test_no_boundary_that_fits_is_a_fallback_without_a_call(boats, bread):
-    client, llm = client_of("bread")
-    classifier = LLMClassifier(client, EVIDENCE, boundary=lambda: "harbour1")
-    selection = classifier.classify("harbour1?", [boats, bread], query_vector=VECTOR)
-    assert (llm.prompts, selection.spent, len(selection.degraded)) == ([], (), 1)
-
-
-def test_one_option_needs_no_model(make, boats):
+def test_one_option_needs_no_model_and_an_empty_index_is_no_option(make, boats, bread):
     empty = make("empty", [])
     for profiles in ([boats], [boats, empty]):
         selection, prompts = classify("empty", profiles)
         assert (selection.name, prompts, selection.degraded, selection.spent) == ("boats", [], (), ())
     selection, prompts = select("summary", [make_card(Strategy.VECTOR)] * 2)
     assert (selection.name, selection.mode, prompts, selection.degraded) == ("vector", "only", [], ())
+    empty = make("empty", [])
+    selection, (prompt,) = classify('{"choice": "empty"}', [boats, empty, bread])
+    assert "Name: empty" not in prompt
+    assert selection.name == "boats"
+    doubtful, _ = classify("INDEX: bread\nCONFIDENCE: 0.1", [empty, boats, bread])
+    assert "empty" not in doubtful.names
 
 
 @pytest.mark.parametrize(
@@ -322,15 +319,6 @@ def test_one_option_needs_no_model(make, boats):
 def test_the_checks_of_the_fallback_hold(boats, call, error, said):
     with pytest.raises(error, match=said):
         call(boats)
-
-
-def test_an_empty_index_can_neither_be_chosen_nor_come_second(make, boats, bread):
-    empty = make("empty", [])
-    selection, (prompt,) = classify('{"choice": "empty"}', [boats, empty, bread])
-    assert "Name: empty" not in prompt
-    assert selection.name == "boats"
-    doubtful, _ = classify("INDEX: bread\nCONFIDENCE: 0.1", [empty, boats, bread])
-    assert "empty" not in doubtful.names
 
 
 @pytest.mark.parametrize(
@@ -423,14 +411,11 @@ def test_a_small_lead_or_abstention_is_put_to_the_model(boats, bread, evidence, 
     assert [lost.step for lost in selection.degraded] == ["embedding"], "what fell back before is kept"
 
 
-def test_a_model_that_fails_leaves_the_evidence_and_is_told(boats, bread):
+def test_a_model_that_fails_or_may_not_be_asked_or_is_not_there_leaves_the_evidence(boats, bread):
     auto, _ = auto_index(Evidence(0.55), LLMError("down"))
     selection = auto.classify("q", [boats, bread], query_vector=None)
     assert (selection.name, selection.mode, selection.escalated) == ("boats", "profile", True)
     assert [lost.step for lost in selection.degraded] == ["embedding", "routing.index.llm"]
-
-
-def test_a_budget_without_calls_leaves_the_base_decision_as_it_is(boats, bread):
     allowance = Budget(max_llm_calls=0)
     evidence = Evidence(0.55)
     auto, llm = auto_index(evidence, "bread")
@@ -440,9 +425,6 @@ def test_a_budget_without_calls_leaves_the_base_decision_as_it_is(boats, bread):
     strategy, llm = auto_strategy(Evidence(0.2), "hybrid")
     chosen = strategy.select("q", CARDS_AUTO_ROUTING, features={}, allowance=allowance)
     assert (chosen.name, len(chosen.degraded), llm.prompts) == ("vector", 1, [])
-
-
-def test_without_a_model_the_base_decides(boats, bread):
     evidence = Evidence(0.55)
     selection = AutoClassifier(evidence, None).classify("q", [boats, bread], query_vector=None)
     assert (selection.name, selection.escalated, selection.mode) == ("boats", False, "profile")
@@ -450,22 +432,10 @@ def test_without_a_model_the_base_decides(boats, bread):
     assert (chosen.name, chosen.escalated) == ("vector", False)
 
 
-def test_one_candidate_is_no_decision(boats):
+def test_one_candidate_is_no_decision_and_the_real_parts_fit_together(boats, bread, all_cards):
     auto, llm = auto_index(Evidence(0.5), "boats", margin=1.0)
     assert auto.classify("q", [boats], query_vector=None).mode == "only"
     assert llm.prompts == []
-
-
-@pytest.mark.parametrize(("min_confidence", "asks"), [(0.5, False), (0.65, True)])
-def test_an_unsure_selector_asks_and_a_sure_one_does_not(min_confidence, asks):
-    auto, llm = auto_strategy(Evidence(0.6), "STRATEGY: hybrid\nCONFIDENCE: 0.7", min_confidence=min_confidence)
-    selection = auto.select("q", CARDS_AUTO_ROUTING, features={})
-    assert (selection.escalated, len(llm.prompts)) == (asks, asks)
-    assert (selection.name, selection.mode) == (("hybrid", "llm") if asks else ("vector", "profile"))
-    assert selection.confidence == pytest.approx(0.7 + 0.3 * 0.4 if asks else 0.6)
-
-
-def test_the_real_parts_fit_together(boats, bread, all_cards):
     client, _ = client_of("bread", "summary")
     base = ProfileClassifier()
     auto = AutoClassifier(base, LLMClassifier(client, base), margin=1.0)
@@ -477,3 +447,12 @@ def test_the_real_parts_fit_together(boats, bread, all_cards):
     for part, protocol in ((auto, IndexClassifier), (selector, StrategySelector)):
         assert isinstance(part, protocol)
         assert part.mode == "auto"
+
+
+@pytest.mark.parametrize(("min_confidence", "asks"), [(0.5, False), (0.65, True)])
+def test_an_unsure_selector_asks_and_a_sure_one_does_not(min_confidence, asks):
+    auto, llm = auto_strategy(Evidence(0.6), "STRATEGY: hybrid\nCONFIDENCE: 0.7", min_confidence=min_confidence)
+    selection = auto.select("q", CARDS_AUTO_ROUTING, features={})
+    assert (selection.escalated, len(llm.prompts)) == (asks, asks)
+    assert (selection.name, selection.mode) == (("hybrid", "llm") if asks else ("vector", "profile"))
+    assert selection.confidence == pytest.approx(0.7 + 0.3 * 0.4 if asks else 0.6)

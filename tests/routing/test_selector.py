@@ -61,8 +61,10 @@ def test_signals_lead_to_their_strategy(query, strategy, all_cards):
     assert choose(query, all_cards).name == strategy
 
 
-def test_metadata_values_lead_to_metadata(all_cards, deeds):
+def test_values_lead_to_metadata_by_both_tables(all_cards, deeds):
     assert choose("ที่ดินเกษตรกรรมในขอนแก่น มากกว่า 20 ไร่", all_cards, deeds).name == "metadata"
+    assert choose("ที่ดินเกษตรกรรมในขอนแก่น มากกว่า 20 ไร่", all_cards, deeds, selector=FUSED).name == "metadata"
+    assert FUSED.select("x", all_cards, features={"people": 1.0}).name == "metadata"
 
 
 def test_only_offered_strategies_are_chosen():
@@ -71,11 +73,18 @@ def test_only_offered_strategies_are_chosen():
     assert set(selection.scores) == {"vector", "hybrid"}
     assert selection.name == "vector"
     assert choose("error E42", cards).name == "hybrid"
+    cards = [make_card(Strategy.METADATA), make_card(Strategy.VECTOR)]
+    assert choose("how long may I keep a borrowed bike", cards, selector=FUSED).name == "vector"
 
 
-def test_the_reason_names_the_signals(all_cards):
+def test_the_reason_names_the_signals_or_says_that_nothing_spoke(all_cards):
     assert "overview" in choose("overview of the rules", all_cards).reason
     assert "reliability" in choose("borrowed bike", all_cards).reason
+    selection = choose("borrowed bike", all_cards, selector=FUSED)
+    assert selection.reason == "no signal for another strategy; best on average where none speaks"
+    # The same certainty as by the wording alone, so that a model is asked as often.
+    plain = HeuristicSelector().select("x", all_cards, features={})
+    assert choose("", all_cards, selector=FUSED).confidence == pytest.approx(plain.confidence)
 
 
 def test_without_weights_the_declared_order_decides(all_cards):
@@ -148,7 +157,7 @@ def test_odd_features_do_no_harm(features):
     assert math.isclose(sum(selection.scores.values()), 1.0, abs_tol=1e-9)
 
 
-def test_round_robin_offers_each_in_turn(all_cards):
+def test_round_robin_offers_each_in_turn_for_each_offer_and_fairly_over_threads(all_cards):
     selector = RoundRobinSelector()
     names = [selector.select("x", all_cards, features={}).name for _ in range(8)]
     assert names == [*(strategy.value for strategy in Strategy), "vector"]
@@ -156,17 +165,11 @@ def test_round_robin_offers_each_in_turn(all_cards):
     assert selection.mode == "round_robin"
     assert next(iter(selection.scores)) == selection.name == "hybrid"
     assert sum(selection.scores.values()) == pytest.approx(1.0)
-
-
-def test_round_robin_counts_each_offer_apart():
     selector = RoundRobinSelector()
     two = [make_card(Strategy.VECTOR), make_card(Strategy.HYBRID)]
     three = [*two, make_card(Strategy.SUMMARY)]
     names = [selector.select("x", cards, features={}).name for cards in (two, three, two, three, two, three)]
     assert names == ["vector", "vector", "hybrid", "hybrid", "vector", "summary"]
-
-
-def test_round_robin_is_fair_over_threads(all_cards):
     selector = RoundRobinSelector()
 
     def run(_: int) -> Counter:
@@ -178,12 +181,17 @@ def test_round_robin_is_fair_over_threads(all_cards):
     assert max(total.values()) - min(total.values()) <= 1
 
 
-def test_the_packaged_weights_cover_all_strategies_and_signals():
+def test_both_tables_are_packaged_and_cover_strategies_and_signals():
     weights = packaged_weights()
     spoken = {strategy for row in weights.signals.values() for strategy, weight in row.items() if weight > 0}
     assert spoken | {Strategy.VECTOR} == set(Strategy)
     assert set(weights.signals) == set(FEATURES)
     assert packaged_weights() is weights
+    fused, plain = fused_weights(), packaged_weights()
+    assert set(fused.signals) <= set(FEATURES)
+    assert max(plain.base, key=plain.base.__getitem__) is Strategy.VECTOR
+    assert max(fused.base, key=fused.base.__getitem__) is Strategy.HYBRID
+    assert fused_weights() is fused
 
 
 @pytest.mark.parametrize(
@@ -235,24 +243,6 @@ def test_a_signal_that_has_paid_leads_away_from_hybrid(query, strategy, all_card
     assert choose(query, all_cards, selector=FUSED).name == strategy
 
 
-def test_named_values_lead_to_metadata(all_cards, deeds):
-    assert choose("ที่ดินเกษตรกรรมในขอนแก่น มากกว่า 20 ไร่", all_cards, deeds, selector=FUSED).name == "metadata"
-    assert FUSED.select("x", all_cards, features={"people": 1.0}).name == "metadata"
-
-
-def test_the_reason_says_that_nothing_spoke(all_cards):
-    selection = choose("borrowed bike", all_cards, selector=FUSED)
-    assert selection.reason == "no signal for another strategy; best on average where none speaks"
-    # The same certainty as by the wording alone, so that a model is asked as often.
-    plain = HeuristicSelector().select("x", all_cards, features={})
-    assert choose("", all_cards, selector=FUSED).confidence == pytest.approx(plain.confidence)
-
-
-def test_without_a_keyword_view_it_is_vector():
-    cards = [make_card(Strategy.METADATA), make_card(Strategy.VECTOR)]
-    assert choose("how long may I keep a borrowed bike", cards, selector=FUSED).name == "vector"
-
-
 @pytest.mark.parametrize(
     ("quality", "chosen"),
     [
@@ -280,11 +270,3 @@ def test_a_clear_signal_speaks_louder_than_the_measure(all_cards):
     bad = measured(all_cards, **{card.strategy.value: 0.9 for card in all_cards if card.strategy.value != "summary"})
     worst = [replace(card, quality=0.0) if card.strategy is Strategy.SUMMARY else card for card in bad]
     assert FUSED.select("x", worst, features={"overview": 1.0}).name == "summary"
-
-
-def test_both_tables_are_packaged_and_know_their_signals():
-    fused, plain = fused_weights(), packaged_weights()
-    assert set(fused.signals) <= set(FEATURES)
-    assert max(plain.base, key=plain.base.__getitem__) is Strategy.VECTOR
-    assert max(fused.base, key=fused.base.__getitem__) is Strategy.HYBRID
-    assert fused_weights() is fused

@@ -56,12 +56,9 @@ def test_a_query_gets_the_tables_of_its_language(query, languages):
     assert [table.language for table in read_query(query).tables] == languages
 
 
-def test_matching_form_drops_accents_capitals_and_white_space():
+def test_words_are_matched_without_accents_and_capitals_and_stars_take_endings():
     assert matching_form("  ¿QUÉ\t Comparación\n según Ñu? ") == "¿que comparacion segun nu?"
     assert matching_form("ทำ") == matching_form("ท\u0e4d\u0e32")
-
-
-def test_words_stand_alone_and_stars_take_endings():
     table = load_table("en")
     assert table.matches("comparison", "a comparative table, versus others")
     assert table.matches("overview", "please summarised this")
@@ -130,20 +127,14 @@ def test_questions_of_the_language_are_read_by_its_table():
     assert assess_complexity(COMPARE)[0] is Complexity.SIMPLE
 
 
-def test_words_and_patterns_and_what_is_left_out(french):
+def test_a_registered_language_is_read_by_its_table_beside_the_others(french):
     table = load_table("fr")
     assert table.matches("comparison", "les differences")
     assert table.matches("range", "entre 5 et 10 jours")
     assert not table.matches("overview", "resume")
     assert query_features("Les congés entre 5 et 10 jours du personnel", None, 0.0)["range"] == 1.0
-
-
-def test_other_languages_keep_their_tables(french):
     assert [table.language for table in read_query("What is the difference between the two?").tables] == ["en"]
     assert table_languages() == ("en", "es", "fr", "th")
-
-
-def test_registering_again_replaces(french):
     register_language("fr", signals={"overview": ["résumé"]})
     assert not load_table("fr").matches("comparison", "differences")
     assert load_table("fr").matches("overview", "un resume")
@@ -163,13 +154,10 @@ def test_registering_again_replaces(french):
         ("fr", {"signals": {}, "complexity": {"strong": []}}, "unknown list of complexity"),
     ],
 )
-def test_what_cannot_be_registered_is_named(code, table, said):
+def test_what_cannot_be_registered_or_taken_away_is_named(code, table, said):
     with pytest.raises(ConfigError, match=said):
         register_language(code, **table)
     assert "fr" not in table_languages()
-
-
-def test_taking_away_what_was_not_added():
     with pytest.raises(ConfigError, match="no table was added"):
         unregister_language("en")
 
@@ -331,11 +319,6 @@ def test_questions_in_several_steps_are_told_by_their_wording(questions, verdict
     assert sum(assess_complexity(query)[0] is verdict for query in questions) >= least
 
 
-def test_the_cues_behind_the_verdicts():
-    assert 0.0 < sum(cue_weights("who is the owner of the yacht")) < 0.3 <= sum(cue_weights(IN_STEPS))
-    assert "simple_pattern" in complexity_reasons("Are Ada Lovelace and Mary Miller both painters?")
-
-
 HEAVY = (
     "Compare pros and cons, analyse and evaluate and assess and contrast the trade-offs, the implications, the root "
     "cause, versus each other step by step: what is the difference between them? Why? And how do they differ?"
@@ -358,7 +341,7 @@ def test_the_score_adds_up(query, score):
     assert assess_complexity(query)[1] == pytest.approx(score)
 
 
-def test_reasons_name_what_was_found():
+def test_reasons_and_cues_name_what_was_found():
     assert complexity_reasons("") == ()
     assert complexity_reasons("Is it true?") == ("simple_pattern",)
     assert complexity_reasons("evaluate the trend and compare") == (
@@ -372,6 +355,8 @@ def test_reasons_name_what_was_found():
     assert "several_questions: 2" in reasons
     assert "more_than_150_characters" in reasons
     assert any(reason.startswith("complex_pattern: compare pepper") and len(reason) <= 60 for reason in reasons)
+    assert 0.0 < sum(cue_weights("who is the owner of the yacht")) < 0.3 <= sum(cue_weights(IN_STEPS))
+    assert "simple_pattern" in complexity_reasons("Are Ada Lovelace and Mary Miller both painters?")
 
 
 def test_relative_clauses_are_no_questions():
@@ -453,17 +438,14 @@ def test_names_are_counted(query, weight):
     assert cues_of(query).get("several_names") == (None if weight is None else pytest.approx(weight))
 
 
-def test_capitals_tell_nothing_in_a_language_without_table():
-    german = "Welche Versicherung brauche ich für meinen Hund, wenn die Nachbarin mit ihm spazieren geht?"
-    assert len(read_query(german).tables) > 1
-    assert "several_names" not in cues_of(german)
-
-
-def test_weights_are_those_of_the_table_for_each_pattern():
+def test_cue_weights_are_those_of_the_table_and_capitals_tell_nothing_without_one():
     long = next(cue for cue in load_table("en").hops if cue.name == "long")
     words = " ".join(["salt"] * 12)
     assert cues_of(words)["long"] == pytest.approx(long.weight)
     assert cues_of(f"{words} {words}")["long"] == pytest.approx(3 * long.weight)
+    german = "Welche Versicherung brauche ich für meinen Hund, wenn die Nachbarin mit ihm spazieren geht?"
+    assert len(read_query(german).tables) > 1
+    assert "several_names" not in cues_of(german)
 
 
 @settings(max_examples=200, deadline=None)
