@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkable
 
 from typing_extensions import Self
@@ -312,14 +313,12 @@ class Ending:
         self.prompt_tokens = _count(usage, "prompt_tokens") or self.read_tokens or self.prompt_tokens
         completion = _count(usage, "completion_tokens") or _count(raw, "eval_count")
         self.completion_tokens = completion or self.completion_tokens
-        choices = _field(raw, "choices")
+        choices, done = _field(raw, "choices"), _field(raw, "done")
         first = choices[0] if isinstance(choices, (list, tuple)) and choices else None
         reason = _field(first, "finish_reason") or _field(raw, "done_reason")
-        if isinstance(reason, str) and reason:
-            self.reason = reason
-        done = _field(raw, "done")
-        self.announced = self.announced or isinstance(done, bool) or first is not None
-        self.done = self.done or done is True or bool(_field(first, "finish_reason"))
+        self.reason = reason if isinstance(reason, str) and reason else self.reason
+        self.announced |= isinstance(done, bool) or first is not None
+        self.done |= done is True or bool(_field(first, "finish_reason"))
 
     @property
     def cut(self) -> bool:
@@ -473,26 +472,25 @@ class ProviderCall:
 
 
 def _delta(chunk: object, seen: str) -> str:
-    delta = getattr(chunk, "delta", None)
+    delta, text = getattr(chunk, "delta", None), getattr(chunk, "text", None)
     if isinstance(delta, str):
         return delta
     # Some models give the whole text so far and no delta.
-    text = getattr(chunk, "text", None)
     return text[len(seen) :] if isinstance(text, str) and text.startswith(seen) else ""
 
 
 def event_hooks() -> dict[str, list[Callable[..., Any]]]:
     """Return the hooks for an ``httpx.Client`` whose calls are to be seen."""
 
-    def hook(see: Callable[[ProviderCall, Any], None]) -> Callable[[Any], None]:
-        def tell_call(event: object) -> None:
-            call = _CURRENT.get()
-            if call is not None:
-                see(call, event)
+    def tell_call(see: Callable[[ProviderCall, Any], None], event: object) -> None:
+        call = _CURRENT.get()
+        if call is not None:
+            see(call, event)
 
-        return tell_call
-
-    return {"request": [hook(ProviderCall.starts)], "response": [hook(ProviderCall.answered)]}
+    return {
+        "request": [partial(tell_call, ProviderCall.starts)],
+        "response": [partial(tell_call, ProviderCall.answered)],
+    }
 
 
 def _cut(connection: Any) -> None:  # noqa: ANN401 - httpcore.NetworkStream, which has no public type in httpx
@@ -549,7 +547,6 @@ class Canceller:
                 self.cancel()
 
     def cancel(self) -> None:
-        """Close the stream."""
         with self._lock:
             self._event.set()
             if self._call is not None:
@@ -580,11 +577,8 @@ class ReplyStream:
     def __next__(self) -> str:
         try:
             piece = next(self._pieces)
-        except StopIteration as end:
-            if end.value is not None:
-                self.reply = end.value
-            raise StopIteration from None
-        except StreamStopped:
+        except (StopIteration, StreamStopped) as end:
+            self.reply = getattr(end, "value", None) or self.reply
             raise StopIteration from None
         self.text += piece
         return piece
@@ -655,14 +649,11 @@ class AsyncPieces:
 class AsyncReplyStream(AsyncPieces):
     """The twin of :class:`ReplyStream` for ``async for``."""
 
-    def __init__(self, stream: ReplyStream, caller: DeadlineCaller) -> None:
-        super().__init__(stream, caller)
-        self._replies = stream
+    _stream: ReplyStream
 
     @property
     def reply(self) -> LLMReply | None:
-        """The whole reply with its accounts, once the stream has ended by itself."""
-        return self._replies.reply
+        return self._stream.reply
 
 
 def _pump(stream: Pieces, loop: asyncio.AbstractEventLoop, pieces: asyncio.Queue[object]) -> Callable[[], None]:

@@ -125,9 +125,8 @@ class PriceTable(BaseModel):
         """
         if model.endswith(":free"):
             return FREE
-        known = self.prices.get(model)
-        if known is not None or "/" in model:
-            return known
+        if model in self.prices or "/" in model:
+            return self.prices.get(model)
         named = [price for name, price in self.prices.items() if name.rpartition("/")[2] == model]
         return named[0] if len(named) == 1 else None
 
@@ -234,7 +233,7 @@ class Endpoint:
 
 
 class Trial:
-    """One call to one model: its time, its requests, its way past the breaker. For one thread."""
+    """One call to one model: its seconds so far, its requests, its way past the breaker. For one thread."""
 
     def __init__(self, client: LLMClient, limit_s: float, sleep: Callable[[float], object]) -> None:
         self.requests = 0
@@ -248,7 +247,6 @@ class Trial:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the call began."""
         return self._client.clock() - self._started
 
     def enter(self) -> float:
@@ -289,7 +287,6 @@ class Trial:
         self._sleep(wait)
 
     def attempt(self, *, failure: FailureKind | None = None, prompt_tokens: int = 0, answer_tokens: int = 0) -> Attempt:
-        """Return the record of the call."""
         price = self._endpoint.price
         return Attempt(
             tier=self._client.tier,
@@ -391,7 +388,6 @@ class LLMClient(AskedModel):
         return FailureKind.BUDGET if usd is None or usd > needs.budget.max_usd else None
 
     def begin(self, timeout_s: float | None, canceller: Canceller | None) -> Trial:
-        """Start the time of one call."""
         limit = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
         return Trial(self, limit, self.endpoint.sleep if canceller is None else canceller.sleep)
 

@@ -193,15 +193,6 @@ def strategy_word_prompt(query: str, strategies: Options, boundary: str) -> str:
     return _choice_prompt(query, "strategy", strategies, boundary, _STRATEGY_OPENING, _WORD_CLOSING)
 
 
-def occurs(boundary: str, query: str, passages: Passages) -> bool:
-    """Tell whether a boundary occurs in the question, a header or a text of a passage, whatever its case."""
-    return _in_any(boundary, _texts(query, passages))
-
-
-def _texts(query: str, passages: Passages) -> list[str]:
-    return [query, *(text for _, header, body in passages for text in (header, body))]
-
-
 def _choice_prompt(query: str, kind: str, options: Options, boundary: str, opening: str, closing: Sequence[str]) -> str:
     texts = [query, *(text for name, lines in options for text in (name, *lines))]
     _check_boundary(boundary, texts, f"the question or in the description of {kind}")
@@ -222,7 +213,8 @@ def _question(query: str, boundary: str) -> list[str]:
 
 
 def _passages_and_question(query: str, passages: Passages, boundary: str) -> list[str]:
-    _check_boundary(boundary, _texts(query, passages), "the question or in a passage")
+    texts = [query, *(text for _, header, body in passages for text in (header, body))]
+    _check_boundary(boundary, texts, "the question or in a passage")
     lines: list[str] = []
     for number, header, text in passages:
         # The source line is always there, so that a text cannot begin with one of its own.
@@ -240,13 +232,8 @@ def _flat(text: str) -> str:
 
 
 def _check_boundary(boundary: str, texts: Iterable[str], what: str) -> None:
-    """Refuse a boundary that could be guessed or forged."""
+    """Refuse a boundary that could be guessed or forged; letter case makes no difference."""
     if len(boundary) < MIN_BOUNDARY or not (boundary.isascii() and boundary.isalnum()):
         raise SynthesisError(f"the boundary must be {MIN_BOUNDARY} or more ASCII letters and digits; draw another")
-    if _in_any(boundary, texts):
+    if any(boundary.casefold() in text.casefold() for text in texts):
         raise SynthesisError(f"the boundary occurs in {what}; draw another")
-
-
-def _in_any(boundary: str, texts: Iterable[str]) -> bool:
-    mark = boundary.casefold()
-    return any(mark in text.casefold() for text in texts)

@@ -14,7 +14,6 @@ from agentic_retriever.llm.prompts import (
     answer_prompt,
     index_choice_prompt,
     not_found,
-    occurs,
     strategy_choice_prompt,
     strategy_word_prompt,
 )
@@ -66,7 +65,6 @@ def test_no_text_can_forge_the_frame(query, texts):
 def test_a_boundary_that_occurs_is_refused(mark, around, where):
     given_text = {"query": "q", "header": "h", "text": "t"} | {where: around + mark + around}
     passages = [(1, given_text["header"], given_text["text"])]
-    assert occurs(MARK, given_text["query"], passages)
     with pytest.raises(SynthesisError, match="draw another"):
         answer_prompt(given_text["query"], passages, "en", MARK)
 
