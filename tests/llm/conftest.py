@@ -76,19 +76,18 @@ def release():
 class FakeClock:
     """Seconds that pass only when somebody sleeps or ``tick`` says so."""
 
-    def __init__(self) -> None:
-        self.now = 1_000.0
-        self.slept: list[float] = []
+    def __init__(self):
+        self.now, self.slept = 1_000.0, []
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
-    def tick(self, seconds: float) -> None:
+    def tick(self, seconds):
         self.now += seconds
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         self.slept.append(seconds)
-        self.now += seconds
+        self.tick(seconds)
 
 
 @pytest.fixture

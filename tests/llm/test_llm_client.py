@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import in_threads, within
 
-from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError, ModelPausedError
+from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError
 from agentic_retriever.llm import LLMClient, estimate_tokens
 from agentic_retriever.llm.calls import failure_kind, retry_after_s
 from agentic_retriever.llm.client import MIN_REQUEST_S, RETRIED, Endpoint, RetryPolicy
@@ -173,23 +173,6 @@ def test_a_passing_failure_is_waited_out(fake_clock):
     assert fake_clock.slept == [0.1875, 0.375]
     assert reply.attempts[0].requests == 3
     assert reply.attempts[0].seconds == pytest.approx(0.5625)
-
-
-def test_breaker_ends_the_retries_of_one_call_and_refuses_the_next_until_the_cooldown_ends(fake_clock):
-    script = [ConnectionError("x")] * 3
-    llm = FakeLLM(lambda _p: script.pop() if script else "back")
-    breaker = Breaker(failures=3, cooldown_s=30, clock=fake_clock)
-    one = retrying(llm, fake_clock, breaker=breaker)
-    with pytest.raises(Exception, match="cannot be reached"):
-        one.complete("q")
-    for _ in range(100):
-        with pytest.raises(ModelPausedError, match="3 times in a row; tried again in"):
-            one.complete("q")
-    assert len(llm.prompts) == 3
-    fake_clock.tick(30)
-    assert one.complete("q").text == "back"
-    assert one.complete("q").text == "back"
-    assert breaker.failed == 0
 
 
 def test_a_refused_request_says_nothing_about_the_server(fake_clock):

@@ -22,6 +22,7 @@ from agentic_retriever.errors import (
     ConfigError,
     DeadlineExceededError,
     LLMError,
+    ModelPausedError,
 )
 from agentic_retriever.llm import LLMClient, TieredClient, TierNeeds, build_client, spent_on
 from agentic_retriever.llm.calls import failure_kind
@@ -175,6 +176,8 @@ def test_dead_primary_costs_three_requests_in_a_hundred_calls_and_comes_back(fak
     assert len(asked) == 3
     assert replies[0].attempts[0].requests == 3
     assert {(r.attempts[0].failure, r.attempts[0].requests) for r in replies[1:]} == {(FailureKind.PAUSED, 0)}
+    with pytest.raises(ModelPausedError, match="3 times in a row; tried again in"):
+        primary.complete("q")
     fake_clock.tick(30)
     assert tiers.complete("q").text == "cloud"  # the probe fails
     assert len(asked) == 4
@@ -183,7 +186,7 @@ def test_dead_primary_costs_three_requests_in_a_hundred_calls_and_comes_back(fak
     down = False
     fake_clock.tick(30)
     assert [tiers.complete("q").text for _ in range(3)] == ["back"] * 3
-    assert breaker.state.value == "closed"
+    assert (breaker.state.value, breaker.failed) == ("closed", 0)
 
 
 def test_paused_tier_takes_next_to_no_time():
@@ -191,13 +194,9 @@ def test_paused_tier_takes_next_to_no_time():
     dead = model(Tier.PRIMARY, [ConnectionError("x")], breaker=breaker)
     tiers = TieredClient([dead, model(Tier.CLOUD, ["c"])], timeout_s=10)
     tiers.complete("q")
-    spent = []
-    for _ in range(40):
-        started = time.perf_counter()
-        reply = tiers.complete("q")
-        spent.append(time.perf_counter() - started)
-        assert reply.attempts[0].seconds < 0.05
-    assert sorted(spent)[37] < 0.05
+    with within(40 * 0.05):
+        replies = [tiers.complete("q") for _ in range(40)]
+    assert max(reply.attempts[0].seconds for reply in replies) < 0.05
 
 
 def test_twenty_hung_calls_do_not_stop_other_work(release):
@@ -296,9 +295,6 @@ def test_three_tiers_by_their_providers_names_are_built_without_network(no_netwo
     assert client.context_tokens_for(TierNeeds(force_cloud=True)) == 128_000
     assert [c.price.free for c in client.order()] == [True, False, True]
     assert CANARY not in f"{client!r} {[vars(c) for c in client.order()]}"
-
-
-def test_openrouter_as_llm_is_primary_beside_another_cloud_model():
     both = RouterConfig(llm="openrouter:a/b", llm_cloud="openrouter:c/d", openrouter_api_key=CANARY)
     assert tiers(build_client(both)) == {"primary": "a/b", "cloud": "c/d"}
 
@@ -386,17 +382,13 @@ def test_the_first_call_loads_nothing_within_its_own_deadline(llm, roots):
 CLOUD = "openai/gpt-4o-mini"
 
 
-def test_packaged_table_is_dated_and_knows_the_default_cloud_model():
+def test_packaged_table_is_dated_and_knows_the_default_cloud_model_and_what_is_free():
     table = PriceTable.load()
     assert dt.date.fromisoformat(table.as_of).year >= 2026
     assert "openrouter" in table.source
     assert table.price(CLOUD) == Price(in_usd=0.15, out_usd=0.60, context_tokens=128_000)
     assert table.price(CLOUD).cost_usd(1_000_000, 0) == pytest.approx(0.15)
     assert table.price(CLOUD).cost_usd(2_000, 500) == pytest.approx(0.0006)
-
-
-def test_unknown_model_has_no_price_and_a_free_one_costs_nothing():
-    table = PriceTable.load()
     assert table.price("nobody/nothing") is None
     assert table.price("nobody/nothing:free") is FREE
     assert table.price("gpt-4o-mini") == table.price(CLOUD)
@@ -417,32 +409,26 @@ def test_own_file_goes_before_the_package(tmp_path):
     assert table.price("openai/gpt-4o") == PriceTable.load().price("openai/gpt-4o")
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"models": []}', "[" * 100_000, '{"models": {"a/b": 3}}',
-     '{"models": {"a/b": {"in": -1, "out": 0}}}', '{"models": {"a/b": {"in": true, "out": 0}}}',
-     '{"models": {"a/b": {"in": NaN, "out": 0}}}', '{"models": {"a/b": {"in": 1}}}',
-     '{"models": {"a/b": {"in": 1, "out": 1, "context": "big"}}}',
-     '{"models": {"a/b": {"in": 1, "out": 1, "context": true}}}', '{"models": {}, "as_of": 2030}'],
-)  # fmt: skip
-def test_broken_file_is_named(tmp_path, text):
-    path = tmp_path / "mine.json"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=r"prices_file: .*mine\.json"):
-        PriceTable.load(path)
+WRONG = '{"models": {"a/b": {"in": 1, "out": 1, '
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [('{"models": {"a/b": {"in": 1, "out": 1, "contxt": 8000}}}', "unknown key 'contxt'; did you mean 'context'?"),
-     ('{"models": {}, "as-of": "2030-01-01"}', "unknown key 'as-of'; did you mean 'as_of'?")],
+    [
+        ("", ""), ("[]", ""), ("{}", ""), ('{"models": []}', ""), ("[" * 100_000, ""), ('{"models": {"a/b": 3}}', ""),
+        ('{"models": {"a/b": {"in": -1, "out": 0}}}', ""), ('{"models": {"a/b": {"in": true, "out": 0}}}', ""),
+        ('{"models": {"a/b": {"in": NaN, "out": 0}}}', ""), ('{"models": {"a/b": {"in": 1}}}', ""),
+        (WRONG + '"context": "big"}}}', ""), (WRONG + '"context": true}}}', ""), ('{"models": {}, "as_of": 2030}', ""),
+        (WRONG + '"contxt": 8000}}}', ": unknown key 'contxt'; did you mean 'context'?"),
+        ('{"models": {}, "as-of": "2030-01-01"}', ": unknown key 'as-of'; did you mean 'as_of'?"),
+    ],
 )  # fmt: skip
-def test_a_misspelt_key_is_told_with_file_and_what_was_meant(tmp_path, text, told):
+def test_a_broken_file_is_named_and_a_misspelt_key_told_with_what_was_meant(tmp_path, text, told):
     path = tmp_path / "mine.json"
     path.write_text(text)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"prices_file: .*mine\.json") as caught:
         PriceTable.load(path)
-    assert str(caught.value).startswith(f"setting prices_file: {path}: ")
+    assert not told or str(caught.value).startswith(f"setting prices_file: {path}")
     assert told in str(caught.value)
 
 
@@ -452,11 +438,8 @@ def used(tier, model, calls, prompt, completion, usd=0.0):
 
 def test_report_counts_savings_local_share_and_unknown_prices():
     cloud = Price(in_usd=1.0, out_usd=2.0)
-    spent = [
-        used(Tier.PRIMARY, "llama", 3, 3_000_000, 1_000_000),
-        used(Tier.CLOUD, "cloud", 1, 1_000_000, 500_000, usd=2.0),
-        used(Tier.SMALL, "odd", 1, 0, 0),
-    ]
+    local, odd = used(Tier.PRIMARY, "llama", 3, 3_000_000, 1_000_000), used(Tier.SMALL, "odd", 1, 0, 0)
+    spent = [local, used(Tier.CLOUD, "cloud", 1, 1_000_000, 500_000, usd=2.0), odd]
     report = cost_report(spent, {"llama": FREE, "cloud": cloud, "odd": None}, cloud)
     assert report == CostReport(usd=2.0, cloud_only_usd=7.0, saved_usd=5.0, local_share=0.6, calls=5, unpriced_calls=1)
     assert json.loads(json.dumps(report.to_dict()))["saved_usd"] == 5.0
@@ -464,11 +447,10 @@ def test_report_counts_savings_local_share_and_unknown_prices():
     assert cost_report([], {}, cloud).local_share == 0.0
 
 
-@given(
-    st.lists(st.tuples(st.booleans(), st.integers(0, 10**6), st.integers(0, 10**4)), max_size=20),
-    st.floats(0, 100),
-    st.floats(0, 100),
-)
+CALLS = st.lists(st.tuples(st.booleans(), st.integers(0, 10**6), st.integers(0, 10**4)), max_size=20)
+
+
+@given(CALLS, st.floats(0, 100), st.floats(0, 100))
 def test_savings_are_what_the_local_tokens_would_have_cost(calls, in_usd, out_usd):
     cloud = Price(in_usd=in_usd, out_usd=out_usd)
     spent = [
