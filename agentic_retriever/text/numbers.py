@@ -31,19 +31,17 @@ _AROUND: Final = 12
 _NUMBERS: Final = section("numbers")
 _DATES: Final = section("dates")
 
-
-def _longest_first(words: Iterable[str]) -> str:
-    """A pattern for any of some words; those of alphabets end where a word does."""
-    return "|".join(
-        re.escape(word) + ("" if UNSPACED.search(word) else r"\b") for word in sorted(words, key=len, reverse=True)
-    )
-
-
-_SCALES: Final[dict[str, int]] = {
-    word: value for table in _NUMBERS.values() for word, value in table.get("scales", {}).items()
+_POWER: Final[dict[str, int]] = {
+    word: len(str(value)) - 1
+    for table in _NUMBERS.values()
+    for word, value in table.get("scales", {}).items()
+    if value >= 1_000
 }
-_POWER: Final = {word: len(str(value)) - 1 for word, value in _SCALES.items() if value >= 1_000}
-_SCALE: Final = re.compile(f"[ \u00a0\u202f]?({_longest_first(_POWER)})", re.IGNORECASE)
+# The longest first; those of alphabets end where a word does.
+_POWERS: Final = [
+    re.escape(word) + ("" if UNSPACED.search(word) else r"\b") for word in sorted(_POWER, key=len, reverse=True)
+]
+_SCALE: Final = re.compile(f"[ \u00a0\u202f]?({'|'.join(_POWERS)})", re.IGNORECASE)
 _PERCENT: Final = "|".join(listed("numbers", "percent"))
 _PERCENT_BEFORE: Final = "|".join(listed("numbers", "percent_before"))
 _BEHIND_PERCENT: Final = re.compile(f"[ \u00a0\u202f]?(?:{_PERCENT})", re.IGNORECASE)
@@ -78,8 +76,8 @@ _UNSPACED_ONE: Final = "|".join(
     for table in _UNSPACED_TABLES
     for word in (*table["words"], *table["joined"])
 )
-_UNSPACED_TEN: Final = "|".join(table["ten"] for table in _UNSPACED_TABLES)
-_UNSPACED_WORD: Final = re.compile(f"({_UNSPACED_ONE})?({_UNSPACED_TEN})({_UNSPACED_ONE})?|({_UNSPACED_ONE})")
+_TEN: Final = "|".join(table["ten"] for table in _UNSPACED_TABLES)
+_UNSPACED_WORD: Final = re.compile(f"({_UNSPACED_ONE})?({_TEN})({_UNSPACED_ONE})?|({_UNSPACED_ONE})")
 
 # What a source may say instead of a number: accepted, never asked for.
 _LOOSE: Final = [(re.compile(pattern, re.IGNORECASE), values) for pattern, values in listed("numbers", "loose")]
@@ -166,8 +164,8 @@ def _word_value(match: re.Match[str]) -> int:
 
 
 def _unspaced_value(match: re.Match[str]) -> int:
-    tens, ten, ones, alone = match.groups()
-    if not ten:
+    tens, _, ones, alone = match.groups()
+    if alone:
         return _UNSPACED_ONES[alone]
     return 10 * (_UNSPACED_ONES[tens] if tens else 1) + (_UNSPACED_ONES[ones] if ones else 0)
 
@@ -189,6 +187,10 @@ _ORDINALS: Final = "|".join(listed("dates", "ordinals"))
 _ERA: Final = rf"(?:{'|'.join(listed('dates', 'eras'))})?\s?"
 _JOIN: Final = rf"(?:\s?(?:,|\.|{'|'.join(listed('dates', 'joints'))})?\s?)"
 _YEAR: Final = r"(?<!\d)(\d{4})(?!\d)"
+_DAY_FIRST: Final = (
+    rf"(?<![\d.,])(\d{{1,2}})(?:{_ORDINALS}|º|\.)?{_JOIN}({_NAMES})(?![a-zà-ÿ])(?:{_JOIN}{_ERA}{_YEAR})?"
+)
+_MONTH_FIRST: Final = rf"(?<![^\W_])({_NAMES})\.?\s(\d{{1,2}})(?:{_ORDINALS})?(?![\d.,]\d|\d)(?:,?\s{_YEAR})?"
 
 
 def _after(words: Iterable[str], names: Iterable[str]) -> re.Pattern[str]:
@@ -202,19 +204,8 @@ _PATTERNS: Final = (
     ("ymd", re.compile(r"(?<!\d)(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?!\d)")),
     ("ymd", re.compile(r"(\d{4})\s?[年년]\s?(\d{1,2})\s?[月월](?:\s?(\d{1,2})\s?[日일])?")),
     ("dmy", re.compile(r"(?<!\d)(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})(?!\d)")),
-    (
-        "dMy",
-        re.compile(
-            rf"(?<![\d.,])(\d{{1,2}})(?:{_ORDINALS}|º|\.)?{_JOIN}({_NAMES})(?![a-zà-ÿ])(?:{_JOIN}{_ERA}{_YEAR})?",
-            re.IGNORECASE,
-        ),
-    ),
-    (
-        "Mdy",
-        re.compile(
-            rf"(?<![^\W_])({_NAMES})\.?\s(\d{{1,2}})(?:{_ORDINALS})?(?![\d.,]\d|\d)(?:,?\s{_YEAR})?", re.IGNORECASE
-        ),
-    ),
+    ("dMy", re.compile(_DAY_FIRST, re.IGNORECASE)),
+    ("Mdy", re.compile(_MONTH_FIRST, re.IGNORECASE)),
     ("My", re.compile(rf"(?<![a-zà-ÿ])({_NAMES})\.?{_JOIN}{_ERA}{_YEAR}", re.IGNORECASE)),
     ("M", re.compile(rf"(?<![^\W_])({'|'.join(_ALONE)})(?![^\W_])", re.IGNORECASE)),
     # Thai has no spaces around its words, English has a verb "may" and "march".

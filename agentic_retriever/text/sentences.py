@@ -217,22 +217,18 @@ def _is_end(text: str, mark: re.Match[str], first: int, last: int) -> bool:
         return not (mark["closers"] and _KANA_RE.match(following))
     if not following.isspace() and (mark["mark"] == "." or not _NO_SPACE_RE.match(following)):
         return False
-    ahead = _NEXT_RE.match(text, mark.end(), last)
+    found = _NEXT_RE.match(text, mark.end(), last)
+    ahead = found.groupdict("") if found else dict.fromkeys(("opening", "word", "stop", "number"), "")
     if mark["mark"] == ".":
         return _full_stop_ends(text, mark.start(), first, ahead)
-    return not _goes_on(ahead)
+    return not ahead["word"][:1].islower()  # as the rest of a sentence begins
 
 
-def _goes_on(ahead: re.Match[str] | None) -> bool:
-    """Tell whether what follows begins with a small letter, as the rest of a sentence does."""
-    return ahead is not None and bool(ahead["word"]) and ahead["word"][0].islower()
-
-
-def _full_stop_ends(text: str, stop: int, first: int, ahead: re.Match[str] | None) -> bool:
+def _full_stop_ends(text: str, stop: int, first: int, ahead: dict[str, str]) -> bool:
     """Tell whether a full stop with white space behind it ends a sentence."""
     if stop > first and text[stop - 1].isspace():  # text that was cut into words before, all in small letters perhaps
         return True
-    if _goes_on(ahead) or (stop - first <= _MAX_BEFORE and _MARKER_RE.fullmatch(text, first, stop)):
+    if ahead["word"][:1].islower() or (stop - first <= _MAX_BEFORE and _MARKER_RE.fullmatch(text, first, stop)):
         return False
     before = text[max(first, stop - _MAX_BEFORE) : stop]
     if before and _SPACED_RE.match(before[-1]):
@@ -241,32 +237,22 @@ def _full_stop_ends(text: str, stop: int, first: int, ahead: re.Match[str] | Non
     return found is None or _word_ends(found[0], ahead)
 
 
-def _word_ends(before: str, ahead: re.Match[str] | None) -> bool:
+def _word_ends(before: str, ahead: dict[str, str]) -> bool:
     """Tell whether a sentence ends at the full stop behind a word."""
-    word = before.casefold()
-    following = (ahead["word"] or "") if ahead else ""
+    word, following = before.casefold(), ahead["word"]
     if word in _ALWAYS_FOLLOWED:
         return False
-    if word in _BEFORE_NUMBER and ahead and (ahead["number"] or _is_roman(following, after=word)):
+    is_pronoun = following == "I" and word == "no"  # "No. I will not."
+    is_roman = following and not following.strip("IVXLC") and not is_pronoun
+    if word in _BEFORE_NUMBER and (ahead["number"] or is_roman):
         return False
     if word.isdigit() and len(word) <= 2 and following.casefold() in _DOTTED_MONTHS:
         return False
     short = (len(word) == 1 or "." in word) and word[0].isalpha()
-    if short or word in _MAY_END or _PAIR_RE.fullmatch(before):
-        return ahead is not None and _begins(ahead)
+    if short or word in _MAY_END or _PAIR_RE.fullmatch(before):  # then only what must be a new sentence ends it
+        opens = any(mark in ahead["opening"] for mark in "«¿¡")
+        return opens or (following.casefold() in _STARTERS and not ahead["stop"])
     return True
-
-
-def _begins(ahead: re.Match[str]) -> bool:
-    """Tell whether what follows an abbreviation can only be a new sentence."""
-    if any(mark in ahead["opening"] for mark in "«¿¡"):
-        return True
-    return (ahead["word"] or "").casefold() in _STARTERS and not ahead["stop"]
-
-
-def _is_roman(word: str, *, after: str) -> bool:
-    is_pronoun = word == "I" and after == "no"  # "No. I will not."
-    return bool(word) and not word.strip("IVXLC") and not is_pronoun
 
 
 MAX_SENTENCES: Final = 400  # most that are weighed; of a longer text, so many spread evenly over it
