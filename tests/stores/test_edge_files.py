@@ -77,33 +77,25 @@ def test_the_dimension_is_pinned(tmp_path):
             QdrantEdgeVectorStore(tmp_path / "other", dimension=dimension)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", ".", "..", "../evil", "a/b", "a\\b", "a\x00b", "a" * 101, "ก" * 100, ".hidden", "a.", " a", "CON", "nul.txt",
-     "a:b", "a\n", "*"],
-)  # fmt: skip
-def test_names_that_are_no_plain_folder_names(tmp_path, name):
-    with pytest.raises(ConfigError, match="collection name"):
-        QdrantEdgeVectorStore(tmp_path / "data", name)
-    assert not (tmp_path / "data").exists()
-
-
-def test_a_folder_that_belongs_to_another_name(tmp_path):
+def test_names_that_are_no_plain_folder_names(tmp_path):
+    for name in ("", ".", "..", "../evil", "a/b", "a\\b", "a\x00b", "a" * 101, "ก" * 100, ".hidden", "a.", " a", "CON",
+                 "nul.txt", "a:b", "a\n", "*"):  # fmt: skip
+        with pytest.raises(ConfigError, match="collection name"):
+            QdrantEdgeVectorStore(tmp_path / "data", name)
+        assert not (tmp_path / "data").exists(), name
     QdrantEdgeVectorStore(tmp_path, "a", dimension=3).close()
     (tmp_path / "a").rename(tmp_path / "b")
     with pytest.raises(ConfigError, match="'a', not 'b'"):
         QdrantEdgeVectorStore(tmp_path, "b")
 
 
-def test_folders_that_cannot_be_used(tmp_path, monkeypatch):
+def test_folders_that_cannot_be_used(tmp_path):
     (tmp_path / "file").write_text("x")
-    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+    (tmp_path / "default").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below", tmp_path):
         with pytest.raises(StoreError, match="a file is in the way") as caught:
             QdrantEdgeVectorStore(path)
         assert str(path) in str(caught.value)
-    (tmp_path / "default").write_text("x")
-    with pytest.raises(StoreError, match="a file is in the way"):
-        QdrantEdgeVectorStore(tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
@@ -136,12 +128,9 @@ def test_what_the_engine_and_the_system_raise_becomes_ours(tmp_path, error, kind
     assert str(tmp_path) in str(caught.value)
     assert caught.value.__cause__ is error
     assert len(str(caught.value)) < 1_000
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_interrupts_stay_interrupts(tmp_path, error):
-    with pytest.raises(error), edge_errors("do it", tmp_path):
-        raise error
+    for interrupt in (KeyboardInterrupt, SystemExit):
+        with pytest.raises(interrupt), edge_errors("do it", tmp_path):
+            raise interrupt
 
 
 @can_fork
@@ -270,46 +259,40 @@ def path(whole, tmp_path):
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
-def _remove(found):
-    shutil.rmtree(found) if found.is_dir() else found.unlink()
-
-
-def _empty(found):
-    for inside in found.iterdir():
-        _remove(inside)
-
-
-def _change(old, new):
-    def change(found):
+def _harm(found, harm):
+    """Remove it, empty the folder, overwrite the file, change a word of it, or cut it."""
+    if harm == "remove":
+        shutil.rmtree(found) if found.is_dir() else found.unlink()
+    elif harm == "empty":
+        for inside in found.iterdir():
+            _harm(inside, "remove")
+    elif isinstance(harm, tuple):
         text = found.read_text()
-        assert old in text
-        found.write_text(text.replace(old, new))
+        assert harm[0] in text
+        found.write_text(text.replace(*harm))
+    else:
+        found.write_bytes(found.read_bytes()[:harm] if isinstance(harm, int) else harm)
 
-    return change
 
-
-def _overwrite(found):
-    found.write_bytes(b"\xff\x00garbage" * 40)
+VECTORS = f"{SEGMENT}/vector_storage/vectors"
+GARBAGE = b"\xff\x00garbage" * 40
 
 
 @pytest.mark.parametrize(
     ("which", "harm"),
-    [("collection.json", _remove), ("collection.json", _overwrite), ("collection.json", lambda f: f.write_text("")),
-     ("collection.json", lambda f: f.write_text("{}")),
-     ("collection.json", _change('"dimension": 8', '"dimension": "x"')),
-     ("collection.json", _change('_version": 1', '_version": 99')), ("shard", _remove), ("shard", _empty),
-     ("shard/segments", _remove), ("shard/segments", _empty), ("shard/wal", _remove), ("shard/wal", _empty),
-     ("shard/edge_config.json", _remove), ("shard/edge_config.json", _overwrite), (SEGMENT, _empty),
-     (f"{SEGMENT}/segment.json", _remove), (f"{SEGMENT}/segment.json", _overwrite),
-     (f"{SEGMENT}/vector_storage", _remove), (f"{SEGMENT}/vector_storage/vectors/chunk_0.mmap", _remove),
-     (f"{SEGMENT}/vector_storage/vectors/status.dat", _remove), (f"{SEGMENT}/payload_storage", _remove),
-     (f"{SEGMENT}/*id_tracker.mappings", _overwrite),
-     # on which the engine panics
-     (f"{SEGMENT}/vector_storage/vectors/status.dat", lambda f: f.write_bytes(f.read_bytes()[:2]))],
+    [("collection.json", "remove"), ("collection.json", GARBAGE), ("collection.json", b""), ("collection.json", b"{}"),
+     ("collection.json", ('"dimension": 8', '"dimension": "x"')), ("collection.json", ('_version": 1', '_version": 9')),
+     ("shard", "remove"), ("shard", "empty"), ("shard/segments", "remove"), ("shard/segments", "empty"),
+     ("shard/wal", "remove"), ("shard/wal", "empty"), ("shard/edge_config.json", "remove"),
+     ("shard/edge_config.json", GARBAGE), (SEGMENT, "empty"), (f"{SEGMENT}/segment.json", "remove"),
+     (f"{SEGMENT}/segment.json", GARBAGE), (f"{SEGMENT}/vector_storage", "remove"),
+     (f"{VECTORS}/chunk_0.mmap", "remove"), (f"{VECTORS}/status.dat", "remove"),
+     (f"{SEGMENT}/payload_storage", "remove"), (f"{SEGMENT}/*id_tracker.mappings", GARBAGE),
+     (f"{VECTORS}/status.dat", 2)],  # on the last the engine panics
 )  # fmt: skip
 def test_damage_is_found_on_opening(path, which, harm):
     collection = path / "default"
-    harm(next(collection.glob(which)))
+    _harm(next(collection.glob(which)), harm)
     for _ in range(2):  # and stays found: opening must not repair it into an empty index
         with pytest.raises(StoreDamagedError, match="damaged or incomplete") as caught:
             QdrantEdgeVectorStore(path)
@@ -319,10 +302,7 @@ def test_damage_is_found_on_opening(path, which, harm):
 def test_fewer_nodes_than_were_stored(path):
     with QdrantEdgeVectorStore(path) as store:
         assert store.count() == NODES
-    description = path / "default" / "collection.json"
-    described = json.loads(description.read_text())
-    assert described["points"] == NODES
-    description.write_text(json.dumps({**described, "points": NODES + 1}))
+    _harm(path / "default" / "collection.json", (f'"points": {NODES}', f'"points": {NODES + 1}'))
     with pytest.raises(StoreDamagedError, match="401 nodes were stored, 400 are left"):
         QdrantEdgeVectorStore(path)
 

@@ -61,32 +61,19 @@ def test_values_are_stored_as_what_they_stand_for(value, stored):
     json.dumps(found, allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [b"x", object(), math.inf, -math.inf, 2**63, -(2**63) - 1, "\ud800", {1: "x"}, [b"x"], {"a": object()}, dt.time(1)],
-)
-def test_values_that_cannot_be_stored_are_named(value):
-    with pytest.raises(IndexingError, match=r"'k' of node 'n1'"):
-        plain_metadata({"ok": 1, "k": value}, "n1")
-
-
-def test_endless_nesting_is_refused():
+def test_values_and_names_that_cannot_be_stored_are_named():
     loop: list[object] = []
     loop.append(loop)
-    with pytest.raises(IndexingError, match="nested"):
-        plain_metadata({"k": loop}, "n1")
-
-
-@pytest.mark.parametrize("field", ["_node_content", "_node_type", "document_id", "doc_id", "ref_doc_id"])
-def test_reserved_names_are_refused(field):
-    with pytest.raises(IndexingError, match=field):
-        node_payload(TextNode(id_="n1", text="t", metadata={field: "x"}))
-
-
-@pytest.mark.parametrize("field", ["", "k" * 257, 3, None, "\ud800"])
-def test_names_that_cannot_be_stored(field):
-    with pytest.raises(IndexingError):
-        plain_metadata({field: 1}, "n1")
+    for value in (b"x", object(), math.inf, -math.inf, 2**63, -(2**63) - 1, "\ud800", {1: "x"}, [b"x"],
+                  {"a": object()}, dt.time(1), loop):  # fmt: skip
+        with pytest.raises(IndexingError, match="nested" if value is loop else r"'k' of node 'n1'"):
+            plain_metadata({"ok": 1, "k": value}, "n1")
+    for field in ("_node_content", "_node_type", "document_id", "doc_id", "ref_doc_id"):
+        with pytest.raises(IndexingError, match=field):
+            node_payload(TextNode(id_="n1", text="t", metadata={field: "x"}))
+    for field in ("", "k" * 257, 3, None, "\ud800"):
+        with pytest.raises(IndexingError):
+            plain_metadata({field: 1}, "n1")
 
 
 def test_nodes_that_cannot_be_stored():
@@ -140,9 +127,7 @@ def test_uuids_stay_and_other_ids_never_share_a_point():
 )  # fmt: skip
 def test_kinds(values, kind):
     assert infer_kinds([{"k": value} for value in values], set()) == {"k": kind}
-
-
-def test_fields_without_a_value_or_with_an_unwritable_name_wait():
+    # Fields without a value or with an unwritable name wait.
     assert infer_kinds([{"k": None}, {"k": []}, {'q"': "x"}, {"known": 1}], {"known"}) == {}
 
 
@@ -158,20 +143,12 @@ def messy(request, tmp_path_factory):
     made.close()
 
 
-def on_server(rows):
-    made = QdrantServerVectorStore(memory_link(), "c", 4)
-    return made, fill(made, rows, 4)
-
-
-@pytest.fixture(scope="module")
-def messy_on_server():
-    return on_server(messy_rows()[:ON_SERVER])
-
-
-@pytest.fixture(scope="module")
-def typed_on_server():
+@pytest.fixture(scope="module", params=["messy", "typed"])
+def on_server(request):
     chosen = random.Random(5)
-    return on_server([random_row(chosen) for _ in range(ON_SERVER)])
+    rows = messy_rows()[:ON_SERVER] if request.param == "messy" else [random_row(chosen) for _ in range(ON_SERVER)]
+    made = QdrantServerVectorStore(memory_link(), "c", 4)
+    return made, fill(made, rows, 4), request.param
 
 
 @settings(
@@ -183,16 +160,14 @@ def test_every_way_in_agrees_with_the_evaluator(messy, filters, top_k):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(filters=filter_trees)
-def test_messy_metadata_on_a_server_agrees_with_the_evaluator(messy_on_server, filters):
-    assert_finds_what_is_accepted(*messy_on_server, filters, matches, 5)
-
-
-@settings(max_examples=60, deadline=None)
-@given(chosen=seeds)
-def test_typed_metadata_on_a_server_agrees_with_the_oracle(typed_on_server, chosen):
-    top_k = chosen.choice([1, 5, ON_SERVER])
-    assert_finds_what_is_accepted(*typed_on_server, random_filters(chosen), oracle, top_k)
+@given(filters=filter_trees, chosen=seeds)
+def test_a_server_agrees_with_the_evaluator_and_on_typed_metadata_with_the_oracle(on_server, filters, chosen):
+    made, fields, kind = on_server
+    if kind == "messy":
+        assert_finds_what_is_accepted(made, fields, filters, matches, 5)
+    else:
+        top_k = chosen.choice([1, 5, ON_SERVER])
+        assert_finds_what_is_accepted(made, fields, random_filters(chosen), oracle, top_k)
 
 
 @pytest.mark.parametrize("field", FIELDS[:3])
@@ -234,14 +209,11 @@ def test_what_the_engine_is_trusted_with(key, operator, value, exact, exact_on_s
     assert (client_filter(wanted.filter) is not None) == (key != 'k"')
 
 
-def test_nothing_is_nothing():
+def test_nothing_is_nothing_and_numbers_are_not_looked_up_in_an_index_of_dates():
     assert client_filter(None) is None
     wanted = wanted_points(where("doc_id", "None"), {})
     assert wanted.exact
     assert client_filter(wanted.filter).must[0].has_id == []
-
-
-def test_numbers_are_not_looked_up_in_an_index_of_dates():
     number = where("k", 1)
     assert push_down(number, {}).exact
     assert not push_down(number, {"k": "datetime"}).exact

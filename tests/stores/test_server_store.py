@@ -79,7 +79,10 @@ def store():
         yield made
 
 
-def test_llama_index_reads_the_collection(store):
+def test_llama_index_reads_the_collection_since_it_is_its_own_store_that_calls_nobody_when_it_is_made(store):
+    assert isinstance(store, QdrantVectorStore)
+    down = QdrantServerVectorStore(QdrantLink("http://127.0.0.1:9", timeout_s=1), "c", 8)
+    assert json.loads(down.to_json())["api_key"] is None
     store.add(contract_nodes())
     theirs = QdrantVectorStore("c", client=store.client)
     query = VectorStoreQuery(query_embedding=contract_nodes()[3].embedding, similarity_top_k=5)
@@ -87,6 +90,11 @@ def test_llama_index_reads_the_collection(store):
     assert found.ids == mine.ids
     assert found.similarities == pytest.approx(mine.similarities)
     assert [node.to_dict() for node in found.nodes] == [node.to_dict() for node in mine.nodes]
+    with pytest.raises(InvalidQueryError, match="qdrant_filters"):
+        store.query(ask(), qdrant_filters=models.Filter())
+    assert copy.copy(store).count() == copy.deepcopy(store).count() == 24
+    with pytest.raises(TypeError, match="key"):
+        pickle.dumps(store)
 
 
 def test_a_collection_of_the_version_before_is_read_and_added_to():
@@ -104,25 +112,6 @@ def test_a_collection_of_the_version_before_is_read_and_added_to():
         assert len(found.ids) == 24
 
 
-def test_it_is_llama_indexs_own_store_that_calls_nobody_when_it_is_made(store):
-    assert isinstance(store, QdrantVectorStore)
-    down = QdrantServerVectorStore(QdrantLink("http://127.0.0.1:9", timeout_s=1), "c", 8)
-    assert json.loads(down.to_json())["api_key"] is None
-    with pytest.raises(InvalidQueryError, match="qdrant_filters"):
-        store.query(ask(), qdrant_filters=models.Filter())
-
-
-def test_lists_are_not_cut(store, monkeypatch):
-    monkeypatch.setattr(node_store, "PAGE", 7)
-    store.add([make_node(n) for n in range(30)])
-    assert len(store.get_nodes()) == len(store.get_nodes(store.node_ids())) == 30
-    assert len(store.get_nodes(limit=12)) == 12
-    found, vectors = store.vectors([*store.node_ids(), "absent"])
-    assert found == store.node_ids()
-    assert vectors.shape == (30, 8)
-    assert len(list(store.iter_nodes(4))) == 30
-
-
 def test_a_foreign_point_is_skipped(store, caplog):
     store.add([make_node(n) for n in range(9)])
     store.client.upsert("c", [models.PointStruct(id=5, vector={"text-dense": [1.0] * 8}, payload={"x": 1})])
@@ -131,19 +120,16 @@ def test_a_foreign_point_is_skipped(store, caplog):
     assert len(store.get_nodes()) == 9
 
 
-def test_another_programs_collection_is_left_alone():
-    link = memory_link()
-    link.call("x", lambda c: c.create_collection("c", models.VectorParams(size=8, distance=models.Distance.DOT)))
-    with pytest.raises(StoreError, match="another program"):
-        QdrantServerVectorStore(link, "c").add([make_node(0)])
-
-
-def test_a_collection_that_is_gone_is_damage_and_one_never_made_is_empty(store):
-    assert store.count() == 0
+def test_another_programs_collection_is_left_alone_and_one_that_is_gone_is_damage(store):
+    assert store.count() == 0  # never made
     store.add([make_node(0)])
     store.client.delete_collection("c")
     with pytest.raises(StoreDamagedError, match="gone"):
         store.count()
+    link = memory_link()
+    link.call("x", lambda c: c.create_collection("c", models.VectorParams(size=8, distance=models.Distance.DOT)))
+    with pytest.raises(StoreError, match="another program"):
+        QdrantServerVectorStore(link, "c").add([make_node(0)])
 
 
 def test_a_filter_that_the_server_cannot_check_is_exact_or_refused(store, monkeypatch):
@@ -155,13 +141,6 @@ def test_a_filter_that_the_server_cannot_check_is_exact_or_refused(store, monkey
     monkeypatch.setattr(node_store, "PAGE", 10)
     with pytest.raises(FilterError, match="text_field"):
         store.query(ask(top_k=3, filters=wanted))
-
-
-def test_copies_share_the_server_and_pickles_are_refused(store):
-    store.add([make_node(0)])
-    assert copy.copy(store).count() == copy.deepcopy(store).count() == 1
-    with pytest.raises(TypeError, match="key"):
-        pickle.dumps(store)
 
 
 def test_threads_share_a_store(store):
@@ -214,35 +193,27 @@ def shown(err):
     return " ".join(told)
 
 
-@pytest.mark.parametrize(("fault", "headers"), [(500, {}), (429, {"retry-after": "0"})])
-def test_a_fault_that_passes_is_not_seen(faulty, fault, headers):
+def test_a_fault_that_passes_is_not_seen_and_too_long_a_wait_ends_the_call(faulty):
     server, store = faulty
-    server.faults, server.headers = [fault], headers
-    assert store.count() == 3
-
-
-def test_a_server_that_asks_for_more_patience_than_there_is_ends_the_call(faulty):
-    server, store = faulty
+    for server.faults, server.headers in (([500], {}), ([429], {"retry-after": "0"})):
+        assert store.count() == 3
+    server.requests.clear()
     server.always, server.headers = 429, {"retry-after": "60"}
     with pytest.raises(StoreUnreachableError, match="asked too much"):
         store.count()
     assert len(server.requests) == 1
 
 
-def test_a_server_that_hangs_ends_with_the_time(faulty):
+def test_a_server_that_hangs_or_is_down(faulty):
     server, store = faulty
     store._collection.link.timeout_s = 0.3
     server.always = "hang"
     with pytest.raises(StoreUnreachableError, match=r"within 0\.3 s"):
         store.query(ask())
     server.released.set()
-
-
-def test_a_server_that_is_down(served):
-    server = QdrantServer()
-    server.close()
-    link = QdrantLink(server.url, timeout_s=5, pause=lambda _s: None)
-    store = QdrantServerVectorStore(link, "c")  # making it calls nobody
+    down = QdrantServer()
+    down.close()
+    store = QdrantServerVectorStore(QdrantLink(down.url, timeout_s=5, pause=lambda _s: None), "c")
     with pytest.raises(StoreUnreachableError, match="no connection") as caught:
         store.count()
     assert caught.value.__cause__ is not None
@@ -310,8 +281,7 @@ THAI = ["โฉนดที่ดินจังหวัดเชียงใ�
 
 def corpus():
     chosen = random.Random(3)
-    texts = [" ".join(chosen.choices(WORDS, k=chosen.randint(4, 60))) for _ in range(120)]
-    return texts + THAI
+    return [" ".join(chosen.choices(WORDS, k=chosen.randint(4, 60))) for _ in range(120)] + THAI
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +309,7 @@ def ndcg(ideal, found):
     return sum(gains.get(node_id, 0.0) / math.log2(i + 2) for i, (node_id, _) in enumerate(found)) / best
 
 
-def test_scores_are_those_of_the_keyword_index(both):
+def test_scores_are_those_of_the_keyword_index_and_thai_words_are_found_first(both):
     store, index = both
     chosen = random.Random(4)
     for _ in range(40):
@@ -348,14 +318,10 @@ def test_scores_are_those_of_the_keyword_index(both):
         # The average length was fitted on all of them here, so that only rounding is left.
         assert dict(theirs).keys() == dict(ours).keys()
         assert dict(theirs) == pytest.approx(dict(ours), rel=1e-4)
-
-
-@pytest.mark.parametrize("text", THAI)
-def test_thai_words_are_found_first(both, text):
-    store, index = both
-    part = text[4:14]
-    assert store.words.search_words(part, 3)[0].node.node_id == index.search(part, 1)[0][0]
-    assert store.words.search_words(part, 3)[0].node.text == text
+    for text in THAI:
+        found = store.words.search_words(text[4:14], 3)[0].node
+        assert found.node_id == index.search(text[4:14], 1)[0][0]
+        assert found.text == text
 
 
 def test_an_average_that_is_off_hardly_changes_the_order(both):
@@ -392,11 +358,8 @@ def test_the_view_answers_as_the_keyword_index(both):
         view.search("river", 0)
 
 
-def test_terms_have_the_same_number_everywhere():
+def test_settings_are_kept_beside_the_index_and_terms_have_the_same_number_everywhere(tmp_path):
     assert (term_number("river"), term_number("ที่ดิน")) == (0x62F4AE7E, 0xF4752683)
-
-
-def test_settings_are_kept_beside_the_index(tmp_path):
     assert SparseBM25.load(tmp_path) is None
     fitted = SparseBM25.fitted(corpus()[:120])
     assert fitted.is_current
