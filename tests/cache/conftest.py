@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import json
 import uuid
+from types import SimpleNamespace
 
 import pytest
-from cache_material import Json
 from redis_servers import OwnServer
 
 from agentic_retriever.cache import SingleFlightCache
@@ -91,7 +92,8 @@ def on_redis():
 
     def make(link, *, max_entries=1_000, **namespace):
         store = RedisStore(link, kind="answers", **namespace)
-        made.append(SingleFlightCache(max_entries=max_entries, ttl_s=60, store=store, codec=Json()))
+        codec = SimpleNamespace(encode=lambda value: json.dumps(value).encode(), decode=json.loads)
+        made.append(SingleFlightCache(max_entries=max_entries, ttl_s=60, store=store, codec=codec))
         return made[-1]
 
     yield make

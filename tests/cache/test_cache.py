@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
-from cache_material import Json
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_indexes import GOOD, QUESTION
+from waiting import wait_until
 
-from agentic_retriever.cache import CacheStats, SingleFlightCache, cache_key
-from agentic_retriever.errors import AgenticRetrieverError, ConfigError, DeadlineExceededError
+from agentic_retriever.cache import CacheStats, SingleFlightCache, WarmOutcome, cache_key, read_questions, warm
+from agentic_retriever.errors import (
+    AgenticRetrieverError,
+    ConfigError,
+    DeadlineExceededError,
+    LLMError,
+    SourceError,
+    StoreError,
+)
 from agentic_retriever.testing import FakeLLM
 from agentic_retriever.threads import Workers
 
@@ -42,9 +50,7 @@ class FakeStore:
     """Keeps bytes in a mapping, with time that stands still until it is told to move."""
 
     def __init__(self, clock):
-        self.clock = clock
-        self.kept = {}
-        self.calls = []
+        self.clock, self.kept, self.calls = clock, {}, []
 
     def get(self, key):
         self.calls.append("get")
@@ -84,14 +90,16 @@ class Gate:
         return self.result
 
 
+# A codec of plain JSON.
+JSON = SimpleNamespace(encode=lambda value: json.dumps(value).encode(), decode=json.loads)
+
+
 def never():
     pytest.fail("must not be computed")
 
 
 def until_shared(cache, count):
-    ends = time.monotonic() + 20
-    while cache.stats().shared < count and time.monotonic() < ends:
-        time.sleep(0.001)
+    wait_until(lambda: cache.stats().shared >= count, 20)
 
 
 async def waiting(cache, count):
@@ -118,18 +126,15 @@ def store(clock):
 def make(clock, store):
     def _make(**settings):
         return SingleFlightCache(
-            **{"max_entries": 10, "ttl_s": 60, "timer": clock, "store": store, "codec": Json(), **settings}
+            **{"max_entries": 10, "ttl_s": 60, "timer": clock, "store": store, "codec": JSON, **settings}
         )
 
     return _make
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), JSON_VALUES, max_size=4))
-def test_order_of_names_does_not_matter_in_keys(parts):
+def test_order_of_names_does_not_matter_in_keys_and_types_and_values_do(parts):
     assert cache_key(**parts) == cache_key(**dict(reversed(parts.items())))
-
-
-def test_types_and_values_make_different_keys():
     keys = [cache_key(v=v) for v in (1, True, "1", None, [1], {"1": 1}, 0, False, "")] + [cache_key(w=1), cache_key()]
     assert len(set(keys)) == len(keys)
 
@@ -174,7 +179,7 @@ class OneAnswerStore(FakeStore):
 
     def get(self, key):
         found = super().get(key)
-        self.delete(key)
+        self.kept.pop(key, None)
         return found
 
     def set(self, key, data, ttl_s):
@@ -185,7 +190,7 @@ class OneAnswerStore(FakeStore):
 def test_memory_behaves_like_its_model(most, ttl_s, steps):
     model = Model(most)
     store = OneAnswerStore(lambda: model.now)
-    cache = SingleFlightCache(max_entries=most, ttl_s=ttl_s, timer=store.clock, store=store, codec=Json())
+    cache = SingleFlightCache(max_entries=most, ttl_s=ttl_s, timer=store.clock, store=store, codec=JSON)
     for name, *arguments in steps:
         if name == "wait":
             model.now += arguments[0]
@@ -212,28 +217,26 @@ def test_memory_behaves_like_its_model(most, ttl_s, steps):
     [({"max_entries": -1, "ttl_s": 1}, "max_entries"), ({"max_entries": 1, "ttl_s": -1}, "ttl_s"),
      ({"max_entries": 1, "ttl_s": float("nan")}, "ttl_s"), ({"max_entries": 1, "ttl_s": float("inf")}, "ttl_s"),
      ({"max_entries": 1, "ttl_s": 1, "store": FakeStore(time.monotonic)}, "codec"),
-     ({"max_entries": 1, "ttl_s": 1, "codec": Json()}, "codec")],
+     ({"max_entries": 1, "ttl_s": 1, "codec": JSON}, "codec")],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(numbers, wrong):
     with pytest.raises(ConfigError, match=wrong):
         SingleFlightCache(**numbers)
 
 
-def test_second_call_is_a_hit(cache):
+def test_second_call_is_a_hit_unless_the_cache_is_off(cache, make, store):
+    assert cache.stats().hit_rate == 0
     assert cache.get_or_compute("k", lambda: 1) == (1, False)
     assert cache.get_or_compute("k", never) == (1, True)
     assert cache.stats() == CacheStats(hits=1, misses=1, shared=0, entries=1)
-
-
-@pytest.mark.parametrize("off", [{"max_entries": 0}, {"ttl_s": 0}])
-def test_off_means_both_levels(make, store, off):
-    cache = make(**off)
-    assert cache.get_or_compute("k", lambda: 1) == (1, False)
-    assert cache.get_or_compute("k", lambda: 2) == (2, False)
+    for off in ({"max_entries": 0}, {"ttl_s": 0}):
+        cache = make(**off)
+        assert cache.get_or_compute("k", lambda: 1) == (1, False)
+        assert cache.get_or_compute("k", lambda: 2) == (2, False)
     assert store.calls == []
 
 
-def test_values_not_worth_keeping_and_failures_are_not_kept(make, store):
+def test_values_not_worth_keeping_and_failures_are_not_kept_and_counted(make, store):
     cache = make()
     assert cache.get_or_compute("k", lambda: "bad", keep=lambda v: v != "bad") == ("bad", False)
     with pytest.raises(KeyError):
@@ -242,18 +245,10 @@ def test_values_not_worth_keeping_and_failures_are_not_kept(make, store):
         cache.get_or_compute("k", lambda: 1, keep=lambda value: 1 / 0)
     assert store.kept == {}
     assert cache.get_or_compute("k", lambda: "good") == ("good", False)
-
-
-def test_statistics(cache):
-    assert cache.stats().hit_rate == 0
-    cache.get_or_compute("a", lambda: 1)
-    cache.get_or_compute("a", never)
-    cache.get_or_compute("b", lambda: 1, keep=lambda _value: False)
-    with pytest.raises(KeyError):
-        cache.get_or_compute("c", lambda: {}["x"])
+    assert cache.get_or_compute("k", never) == ("good", True)
     assert cache.stats().to_dict() == {
-        "hits": 1, "misses": 3, "shared": 0, "entries": 1, "store_hits": 0, "failures": 1, "unkept": 1,
-        "store_errors": 0, "store": None, "hit_rate": 0.25,
+        "hits": 1, "misses": 4, "shared": 0, "entries": 1, "store_hits": 0, "failures": 2, "unkept": 1,
+        "store_errors": 0, "store": {"up": True}, "hit_rate": 0.2,
     }  # fmt: skip
 
 
@@ -435,7 +430,7 @@ class TestTasks:
         assert (await cache.aget_or_compute("k", gate, submit=workers.submit, timeout_s=5))[0] == "value"
         assert gate.calls == 1
 
-    async def test_a_timeout_of_the_computation_itself_is_its_own_failure(self, cache, workers):
+    async def test_a_timeout_of_the_computation_and_a_pool_that_takes_no_more_lock_no_key(self, cache, workers):
         def compute():
             raise TimeoutError("the model")
 
@@ -443,12 +438,9 @@ class TestTasks:
             await cache.aget_or_compute("k", compute, submit=workers.submit, timeout_s=5)
         with pytest.raises(TimeoutError, match="the model"):
             cache.get_or_compute("k", compute, timeout_s=5)
-
-    async def test_a_pool_that_takes_no_more_locks_no_key(self, cache):
-        closed = Workers(1, "closed")
-        closed.close()
+        workers.close()
         with pytest.raises(AgenticRetrieverError, match="closed"):
-            await cache.aget_or_compute("k", never, submit=closed.submit)
+            await cache.aget_or_compute("k", never, submit=workers.submit)
         assert cache.get_or_compute("k", lambda: 1) == (1, False)
 
     def test_one_cache_on_several_event_loops(self, cache, workers):
@@ -493,7 +485,7 @@ class TestSecondLevel:
         results = await asyncio.gather(*(third.aget_or_compute("k", never, submit=workers.submit) for _ in range(5)))
         assert results == [({"a": 1}, True)] * 5
 
-    def test_a_value_grows_no_older_than_its_time(self, make, clock):
+    def test_a_value_grows_no_older_than_its_time_and_a_shorter_time_of_the_cache_holds(self, make, clock):
         make().get_or_compute("k", lambda: "old")
         clock.now += 50
         other = make()
@@ -502,26 +494,21 @@ class TestSecondLevel:
         assert other.get_or_compute("k", never) == ("old", True)
         clock.now += 1
         assert other.get_or_compute("k", lambda: "new") == ("new", False)
-
-    def test_a_shorter_time_of_this_cache_holds(self, make, clock):
-        make(ttl_s=600).get_or_compute("k", lambda: "old")
+        make(ttl_s=600).get_or_compute("l", lambda: "old")
         other = make(ttl_s=10)
-        other.get_or_compute("k", never)
+        other.get_or_compute("l", never)
         clock.now += 10
         assert other.stats().entries == 0
 
-    def test_what_cannot_be_read_is_computed_and_replaced(self, make, store):
+    def test_what_cannot_be_read_is_replaced_and_what_has_no_json_form_stays_in_memory(self, make, store):
         store.set("k", b"{damaged", 60)
         cache = make()
         assert cache.get_or_compute("k", lambda: 1) == (1, False)
         assert store.kept["k"][0] == b"1"
         assert cache.stats().store_errors == 1
-
-    def test_what_has_no_json_form_stays_in_memory(self, make, store):
-        cache = make()
-        assert cache.get_or_compute("k", lambda: {1, 2}) == ({1, 2}, False)
-        assert cache.get_or_compute("k", never) == ({1, 2}, True)
-        assert store.kept == {}
+        assert cache.get_or_compute("set", lambda: {1, 2}) == ({1, 2}, False)
+        assert cache.get_or_compute("set", never) == ({1, 2}, True)
+        assert list(store.kept) == ["k"]
 
     def test_a_store_that_raises_costs_nothing_but_its_use(self, make, caplog):
         class BrokenStore:
@@ -615,59 +602,33 @@ class TestOnRedis:
         assert not link.is_up
 
 
-class World:
-    """Documents with a version that grows with every change, and answers made from them."""
+def consistent(caches, *, operations, seed):
+    """After a change has returned, nobody gets what was true before it, while two threads for each cache ask on."""
+    chosen, versions, done = random.Random(seed), [{}], threading.Event()
 
-    def __init__(self):
-        self.version = 0
-        self.documents = {}
-
-    def change(self, random_):
-        document = random_.randrange(5)
-        if random_.random() < 0.3:
-            self.documents.pop(document, None)
-        else:
-            self.documents[document] = random_.randrange(1_000)
-        self.version += 1
-
-    def answer(self, question):
-        return self.documents.get(question, -1)
-
-    def ask(self, cache, question):
-        key = cache_key(question=question, version=self.version)
-        return cache.get_or_compute(key, lambda: self.answer(question))[0]
-
-
-@contextmanager
-def readers(caches, world, seed):
-    """Two threads for each cache that ask all the time."""
-    done = threading.Event()
+    def ask(cache, question):
+        key = cache_key(question=question, version=len(versions))
+        return cache.get_or_compute(key, lambda: versions[-1].get(question, -1))[0]
 
     def read(cache, random_):
         while not done.is_set():
-            world.ask(cache, random_.randrange(5))
+            ask(cache, random_.randrange(5))
 
     with ThreadPoolExecutor(len(caches) * 2) as pool:
         jobs = [pool.submit(read, cache, random.Random(seed + i)) for i, cache in enumerate(caches * 2)]
         try:
-            yield
+            for number in range(operations):
+                if chosen.random() < 0.3:
+                    changed = {chosen.randrange(5): chosen.choice([-1, chosen.randrange(1_000)])}
+                    versions.append(versions[-1] | changed)
+                if number % 100 == 99:
+                    chosen.choice(caches).clear()
+                question = chosen.randrange(5)
+                assert ask(chosen.choice(caches), question) == versions[-1].get(question, -1), number
         finally:
             done.set()
         for job in jobs:
             job.result()
-
-
-def consistent(caches, *, operations, seed):
-    """After a change has returned, nobody gets what was true before it."""
-    random_, world = random.Random(seed), World()
-    with readers(caches, world, seed):
-        for number in range(operations):
-            if random_.random() < 0.3:
-                world.change(random_)
-            if number % 100 == 99:
-                random_.choice(caches).clear()
-            question = random_.randrange(5)
-            assert world.ask(random_.choice(caches), question) == world.answer(question), number
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -694,3 +655,78 @@ def test_the_settings_reach_the_cache_of_a_router(make_router, most, seconds, ke
         router.query(QUESTION, top_k=top_k)
     assert router.cache.stats().entries == kept
     assert all(0 < ends - time.monotonic() <= 77 for _, ends in router.cache._memory.values())
+
+
+def written(folder, content, name="questions.txt"):
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_questions_to_warm_with_one_a_line_in_utf8(tmp_path):
+    path = written(tmp_path, "\ufeffWhat is leave?\r\n\n   \nที่ดินคืออะไร\nWhat is leave?\n  ¿Qué es?  ")
+    assert read_questions(path) == (("What is leave?", "ที่ดินคืออะไร", "¿Qué es?"), ())
+    questions, problems = read_questions(written(tmp_path, b"One?\n\xff\xfe\nTwo?"))
+    assert questions == ("One?", "Two?")
+    assert problems == ("line 2: not UTF-8",)
+
+
+@pytest.mark.parametrize("name", ["q.jsonl", "q.ndjson", "Q.JSONL"])
+def test_questions_in_json_lines(tmp_path, name):
+    rows = ['{"query": "One?", "id": 1}', '{"query": " Two? "}', "not json", '["Three?"]', '{"query": 4}',
+            '{"query": " "}', "[" * 100_000]  # fmt: skip
+    questions, problems = read_questions(written(tmp_path, "\n".join(rows), name))
+    assert questions == ("One?", "Two?")
+    assert [problem.split(":")[0] for problem in problems] == ["line 3", "line 4", "line 5", "line 6", "line 7"]
+    assert "'query'" in problems[1]
+
+
+def test_a_file_of_questions_that_is_not_there_or_without_bounds(tmp_path, monkeypatch):
+    with pytest.raises(SourceError, match=r"gone\.txt"):
+        read_questions(tmp_path / "gone.txt")
+    with pytest.raises(SourceError):
+        read_questions(tmp_path)
+    monkeypatch.setattr("agentic_retriever.cache.MAX_FILE_BYTES", 1_000_000)
+    with pytest.raises(SourceError, match="larger than 1 MB"):
+        read_questions(written(tmp_path, "What is new?\n" * 80_000))
+    assert read_questions(written(tmp_path, "What is new?\n" * 70_000)) == (("What is new?",), ())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(min_size=1).map(str.strip).filter(lambda q: q and q.isprintable())))
+def test_any_questions_in_json_lines_come_back_once_and_in_order(tmp_path, questions):
+    path = written(tmp_path, "\n".join(json.dumps({"query": q}) for q in questions), "q.jsonl")
+    assert read_questions(path) == (tuple(dict.fromkeys(questions)), ())
+
+
+def test_warming_counts_what_became_of_each_and_tells_progress():
+    outcomes = {"a": WarmOutcome.STORED, "b": WarmOutcome.CACHED, "c": WarmOutcome.NOT_KEPT, "d": LLMError("down")}
+
+    def ask(question):
+        if isinstance(outcomes[question], Exception):
+            raise outcomes[question]
+        return outcomes[question]
+
+    heard = []
+    report = warm(ask, list("abcda"), progress=lambda done, of: heard.append((done, of)))
+    assert heard == [(i, 5) for i in range(1, 6)]
+    assert json.loads(json.dumps(report.to_dict())) == {
+        "asked": 5, "cached": 1, "stored": 2, "not_kept": 1, "failed": [{"question": "d", "reason": "down"}],
+        "stopped": "",
+    }  # fmt: skip
+    assert warm(ask, []).asked == 0
+
+
+def test_warming_stops_where_the_rest_would_fail_alike_and_swallows_no_mistakes_of_the_program():
+    asked = []
+
+    def ask(question):
+        asked.append(question)
+        raise StoreError("the disk is full")
+
+    report = warm(ask, ["a", "b"], stop_on=(StoreError,))
+    assert asked == ["a"]
+    assert (report.asked, report.stopped, len(report.failed)) == (1, "the disk is full", 1)
+    assert warm(ask, ["a", "b"]).asked == 2
+    with pytest.raises(ZeroDivisionError):
+        warm(lambda _question: 1 / 0, ["a"])
