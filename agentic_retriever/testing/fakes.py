@@ -63,11 +63,7 @@ class FakeLLM(CustomLLM):
     prompts: list[str] = Field(default_factory=list)
     _reply: Callable[[str], _Reply] = PrivateAttr()
 
-    def __init__(
-        self,
-        replies: Sequence[_Reply] | Callable[[str], _Reply],
-        **kwargs: Any,  # noqa: ANN401 - pydantic's own signature
-    ) -> None:
+    def __init__(self, replies: Sequence[_Reply] | Callable[[str], _Reply], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if callable(replies):
             self._reply = replies
@@ -79,12 +75,7 @@ class FakeLLM(CustomLLM):
     def metadata(self) -> LLMMetadata:
         return LLMMetadata(model_name=self.model_name, context_window=8192, num_output=512)
 
-    def complete(
-        self,
-        prompt: str,
-        formatted: bool = False,  # noqa: ARG002 - LlamaIndex's signature
-        **kwargs: Any,  # noqa: ANN401, ARG002 - LlamaIndex's signature
-    ) -> CompletionResponse:
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         self.prompts.append(prompt)
         reply = self._reply(prompt)
         if isinstance(reply, Exception):
@@ -92,14 +83,10 @@ class FakeLLM(CustomLLM):
         return CompletionResponse(text=reply)
 
     def stream_complete(
-        self,
-        prompt: str,
-        formatted: bool = False,  # noqa: ARG002 - LlamaIndex's signature
-        **kwargs: Any,  # noqa: ANN401, ARG002 - LlamaIndex's signature
+        self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> Generator[CompletionResponse, None, None]:
         """Yield the next reply word by word."""
-        text = self.complete(prompt).text
         so_far = ""
-        for word in re.findall(r"\S+\s*", text):
+        for word in re.findall(r"\S+\s*", self.complete(prompt).text):
             so_far += word
             yield CompletionResponse(text=so_far, delta=word)

@@ -15,7 +15,7 @@ import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -69,21 +69,9 @@ class RetrieverContract(ABC):
         top_k: int = 10,
         filters: MetadataFilters | None = None,
     ) -> BaseRetriever:
-        """Return the retriever over a new index of these nodes.
+        """Return the retriever over a new index of these nodes, which come without vectors and stay as they are."""
 
-        Args:
-            nodes: What to index, without vectors; the index must not keep changes to them to itself.
-            embedding: The model to embed nodes and questions with.
-            top_k: How many nodes it returns at most.
-            filters: What the nodes must satisfy.
-        """
-
-    def make_failing_adapter(
-        self,
-        nodes: Sequence[TextNode],  # noqa: ARG002 - for those that override it
-        *,
-        embedding: FakeEmbedding,  # noqa: ARG002 - for those that override it
-    ) -> BaseRetriever | None:
+    def make_failing_adapter(self, nodes: Sequence[TextNode], *, embedding: FakeEmbedding) -> BaseRetriever | None:
         """Return a retriever one of whose several parts fails, or ``None`` if it has one part only."""
         return None
 
@@ -93,24 +81,19 @@ class RetrieverContract(ABC):
             found = self._adapter(top_k=top_k).retrieve(QUERY)
             check_result(found, top_k)
             assert found, "nothing was found for words that stand in the nodes"
-        assert self._adapter().retrieve(QUERY)[0].node_id == "n07", (
-            "the node with all words of the question comes first"
-        )
+        first = self._adapter().retrieve(QUERY)[0].node_id
+        assert first == "n07", f"the node with all words of the question must come first, got {first}"
 
-    def test_ties_are_ordered_by_id(self) -> None:
-        """Same text, same score: the smaller id first, whatever order they were added in."""
+    def test_same_text_is_kept_twice_and_ordered_by_id(self) -> None:
+        """Nodes are told apart by id, and ties broken by it, whatever order they were added in."""
         for nodes in (contract_nodes(), contract_nodes()[::-1]):
-            ids = [n.node_id for n in self._adapter(nodes).retrieve("twice the same words")][:2]
-            assert ids == ["n01", "n09"], f"ties must be ordered by id, got {ids}"
-
-    def test_same_text_under_two_ids_is_kept_twice(self) -> None:
-        """Nodes are told apart by id, never by text."""
+            ties = [n.node_id for n in self._adapter(nodes).retrieve("twice the same words")][:2]
+            assert ties == ["n01", "n09"], f"ties must be ordered by id, got {ties}"
         twins = [TextNode(id_=f"twin{i}", text="the very same text") for i in range(4)]
         ids = {n.node_id for n in self._adapter(twins).retrieve("the very same text")}
         assert ids == {"twin0", "twin1", "twin2", "twin3"}, f"nodes with the same text were dropped: {ids}"
 
     def test_empty_index_gives_nothing(self) -> None:
-        """No nodes, no result, no model call."""
         embedding = FakeEmbedding()
         assert self.make_adapter([], embedding=embedding).retrieve(QUERY) == []
         assert embedding.calls == [], "an empty index must not embed the question"
@@ -122,15 +105,18 @@ class RetrieverContract(ABC):
 
     def test_filters_are_honoured(self) -> None:
         """Only nodes that satisfy them, and all of those that fit into top_k."""
-        cases: list[tuple[list[MetadataFilter], set[str]]] = [
-            ([MetadataFilter(key="lang", value="th")], {"n05", "n08"}),
-            ([MetadataFilter(key="lang", value="th"), _where("year", FilterOperator.GT, 2023)], {"n08"}),
-            ([_where("lang", FilterOperator.IN, ["th", "es"])], {"n02", "n04", "n05", "n06", "n08"}),
+        thai = MetadataFilter(key="lang", value="th")
+        recent = MetadataFilter(key="year", operator=FilterOperator.GT, value=2023)
+        two_languages = MetadataFilter(key="lang", operator=FilterOperator.IN, value=["th", "es"])
+        cases: list[tuple[list[MetadataFilter | MetadataFilters], set[str]]] = [
+            ([thai], {"n05", "n08"}),
+            ([thai, recent], {"n08"}),
+            ([two_languages], {"n02", "n04", "n05", "n06", "n08"}),
             ([MetadataFilter(key="lang", value="fr")], set()),
             ([MetadataFilter(key="no such field", value="x")], set()),
         ]
         for clauses, allowed in cases:
-            found = self._adapter(filters=MetadataFilters(filters=list(clauses))).retrieve(QUERY)
+            found = self._adapter(filters=MetadataFilters(filters=clauses)).retrieve(QUERY)
             check_result(found, 10)
             ids = {n.node_id for n in found}
             assert ids <= allowed, f"{ids - allowed} do not satisfy the filter"
@@ -146,24 +132,24 @@ class RetrieverContract(ABC):
         first = adapter.retrieve(bundle)
         assert [node.to_json() for node in nodes] in (indexed, before)
         assert bundle == QueryBundle(QUERY)
-        expected = [(n.node_id, n.score, n.text, dict(n.metadata)) for n in first]
+        expected = _contents(first)
         for found in first:
             found.score = -1.0
             found.node.metadata.clear()
             found.node.set_content("overwritten")
-        again = [(n.node_id, n.score, n.text, dict(n.metadata)) for n in adapter.retrieve(bundle)]
-        assert again == expected, "a caller's changes to a result show in the next one"
-
-    def test_same_question_gives_same_result(self) -> None:
-        adapter = self._adapter()
-        assert _summary(adapter.retrieve(QUERY)) == _summary(adapter.retrieve(QUERY))
+        assert _contents(adapter.retrieve(bundle)) == expected, "a caller's changes to a result show in the next one"
 
     def test_aretrieve_equals_retrieve(self) -> None:
-        """The async twin returns the same, in several event loops, one after another."""
+        """Both twins return the same each time, in several event loops, one after another, and inside a running one."""
         adapter = self._adapter()
         expected = _summary(adapter.retrieve(QUERY))
-        for _ in range(3):
-            assert _summary(_run(adapter.aretrieve(QUERY))) == expected
+        assert _summary(adapter.retrieve(QUERY)) == expected
+
+        async def call() -> list[NodeWithScore]:
+            return adapter.retrieve(QUERY)
+
+        for twin in (adapter.aretrieve(QUERY), adapter.aretrieve(QUERY), adapter.aretrieve(QUERY), call()):
+            assert _summary(asyncio.run(twin)) == expected
 
     def test_aretrieve_does_not_block_the_loop(self) -> None:
         """While a slow model works, the event loop goes on."""
@@ -180,31 +166,20 @@ class RetrieverContract(ABC):
             return gap
 
         # The best of three, since a busy machine makes gaps of its own; new questions, since models may have a cache.
-        gap = min(_run(largest_gap(f"{QUERY} {i}")) for i in range(3))
+        gap = min(asyncio.run(largest_gap(f"{QUERY} {i}")) for i in range(3))
         assert gap < LARGEST_GAP_S, f"the event loop stood still for {gap:.3f} s"
 
-    def test_retrieve_works_inside_a_running_loop(self) -> None:
-        adapter = self._adapter()
-
-        async def call() -> list[NodeWithScore]:
-            return adapter.retrieve(QUERY)
-
-        assert _summary(_run(call())) == _summary(adapter.retrieve(QUERY))
-
     def test_bad_questions_are_refused(self) -> None:
-        """With a typed error, before any model call."""
         embedding = FakeEmbedding()
         adapter = self.make_adapter(contract_nodes(), embedding=embedding)
         embedding.calls.clear()
-        bad: tuple[Any, ...] = (None, 7, b"bytes", ["red"], "", "  \n", "x" * 1_000_000, QueryBundle(""))
-        for query in bad:
+        for query in (None, 7, b"bytes", ["red"], "", "  \n", "x" * 1_000_000, QueryBundle("")):
             _refused(adapter.retrieve, query)
-            _refused(lambda asked: _run(adapter.aretrieve(asked)), query)
+            _refused(lambda asked: asyncio.run(adapter.aretrieve(asked)), query)
         assert embedding.calls == [], "a bad question reached the model"
 
     def test_bad_top_k_is_refused(self) -> None:
-        bad: tuple[Any, ...] = (0, -1, 10**9, "5", True, None, 2.0)
-        for top_k in bad:
+        for top_k in (0, -1, 10**9, "5", True, None, 2.0):
             _refused(lambda asked: self._adapter(top_k=asked).retrieve(QUERY), top_k)
 
     def test_index_nodes_come_back_as_plain_results(self) -> None:
@@ -217,7 +192,7 @@ class RetrieverContract(ABC):
     def test_one_failing_part_does_not_fail_the_whole(self) -> None:
         adapter = self.make_failing_adapter(contract_nodes(), embedding=FakeEmbedding())
         if adapter is not None:
-            for found in (adapter.retrieve(QUERY), _run(adapter.aretrieve(QUERY))):
+            for found in (adapter.retrieve(QUERY), asyncio.run(adapter.aretrieve(QUERY))):
                 check_result(found, 10)
                 assert found, "the part that works found nothing"
 
@@ -242,16 +217,12 @@ def _score(node: NodeWithScore) -> float:
     return node.score
 
 
+def _contents(found: Sequence[NodeWithScore]) -> list[tuple[str, float | None, str, dict[str, Any]]]:
+    return [(n.node_id, n.score, n.text, dict(n.metadata)) for n in found]
+
+
 def _summary(found: Sequence[NodeWithScore]) -> list[tuple[str, float | None]]:
     return [(n.node_id, n.score) for n in found]
-
-
-def _where(key: str, operator: FilterOperator, value: int | list[str]) -> MetadataFilter:
-    return MetadataFilter(key=key, operator=operator, value=value)
-
-
-def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever the coroutine returns
-    return asyncio.run(coroutine)
 
 
 def _refused(call: Callable[[Any], object], value: object) -> None:

@@ -30,6 +30,7 @@ from llama_index.core.vector_stores.types import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from llama_index.core.schema import BaseNode
@@ -51,32 +52,25 @@ def contract_nodes() -> list[TextNode]:
     They have the fields ``lang`` (text), ``year`` (number), ``score`` (fraction) and, on every second one, ``note``.
     """
     vectors = np.random.default_rng(11).standard_normal((NODES, DIMENSION))
-    nodes = []
-    for number in range(NODES):
-        metadata: dict[str, Any] = {
-            "lang": ("en", "th", "es")[number % 3],
-            "year": 2000 + number,
-            "score": number / 4,
-        }
-        if number % 2:
-            metadata["note"] = "odd"
-        source = RelatedNodeInfo(node_id=f"source-{number // 4}", metadata={"of": "a source"})
-        nodes.append(
-            TextNode(
-                id_=contract_id(number),
-                text=f"text of node {number}",
-                metadata=metadata,
-                embedding=vectors[number].tolist(),
-                relationships={NodeRelationship.SOURCE: source},
-                start_char_idx=10 * number,
-                end_char_idx=10 * number + 9,
-                excluded_embed_metadata_keys=["score"],
-            )
-        )
-    return nodes
+    return [_contract_node(number, vector.tolist()) for number, vector in enumerate(vectors)]
 
 
-def where(key: str, operator: FilterOperator, value: Any) -> MetadataFilter:  # noqa: ANN401 - of every type
+def _contract_node(number: int, embedding: list[float]) -> TextNode:
+    metadata = {"lang": ("en", "th", "es")[number % 3], "year": 2000 + number, "score": number / 4}
+    source = RelatedNodeInfo(node_id=f"source-{number // 4}", metadata={"of": "a source"})
+    return TextNode(
+        id_=contract_id(number),
+        text=f"text of node {number}",
+        metadata={**metadata, "note": "odd"} if number % 2 else metadata,
+        embedding=embedding,
+        relationships={NodeRelationship.SOURCE: source},
+        start_char_idx=10 * number,
+        end_char_idx=10 * number + 9,
+        excluded_embed_metadata_keys=["score"],
+    )
+
+
+def where(key: str, operator: FilterOperator, value: Any) -> MetadataFilter:
     return MetadataFilter(key=key, operator=operator, value=value)
 
 
@@ -91,38 +85,30 @@ class VectorStoreContract(ABC):
 
     @abstractmethod
     def make_store(self, tmp_path: Path, dimension: int) -> BasePydanticVectorStore:
-        """Make an empty store.
-
-        Args:
-            tmp_path: A folder of its own.
-            dimension: Length of the vectors that it will hold.
-
-        Returns:
-            The store.
-        """
+        """Make an empty store of vectors of this length; ``tmp_path`` is a folder of its own."""
 
     def filled(self, tmp_path: Path) -> BasePydanticVectorStore:
         store = self.make_store(tmp_path, DIMENSION)
         store.add(contract_nodes())
         return store
 
-    def find(
-        self,
-        store: BasePydanticVectorStore,
-        top_k: int = NODES,
-        **restrictions: Any,  # noqa: ANN401 - as of the query
-    ) -> list[int]:
+    def find(self, store: BasePydanticVectorStore, top_k: int = NODES, **restrictions: Any) -> list[int]:
         """Search for the first node's embedding, and return the numbers of the nodes found, best first."""
         query = VectorStoreQuery(query_embedding=contract_nodes()[0].embedding, similarity_top_k=top_k, **restrictions)
         return _numbers(store.query(query).ids or [])
 
-    def accepted(self, store: BasePydanticVectorStore, filters: MetadataFilters) -> list[int]:
-        """Return the numbers of all nodes that a search with the filters finds, in order."""
-        return sorted(self.find(store, filters=filters))
+    def accepts(self, store: BasePydanticVectorStore, filters: MetadataFilters, expected: Iterable[int]) -> None:
+        """Assert which nodes, in order of their numbers, a search with the filters finds."""
+        found = sorted(self.find(store, filters=filters))
+        assert found == list(expected), f"{filters} found {found}"
 
-    def test_add_returns_the_ids(self, tmp_path: Path) -> None:
-        nodes = contract_nodes()
-        assert self.make_store(tmp_path, DIMENSION).add(nodes) == [node.node_id for node in nodes]
+    def test_what_is_added_is_found(self, tmp_path: Path) -> None:
+        """All of it with a ``top_k`` beyond it, and nothing before; ids come back, and the caller's nodes stay."""
+        store, nodes = self.make_store(tmp_path, DIMENSION), contract_nodes()
+        assert self.find(store) == []
+        assert store.add(nodes) == [node.node_id for node in nodes]
+        assert [node.to_dict() for node in nodes] == [node.to_dict() for node in contract_nodes()]
+        assert sorted(self.find(store, 10 * NODES)) == list(range(NODES))
 
     def test_best_first_with_cosines(self, tmp_path: Path) -> None:
         """Results come by falling cosine, with finite scores, ids and nodes side by side."""
@@ -137,79 +123,57 @@ class VectorStoreContract(ABC):
         assert all(math.isfinite(score) for score in scores)
         assert np.allclose(scores, sorted(cosines, reverse=True)[:5], atol=1e-5)
 
-    def test_top_k_beyond_the_corpus_gives_everything(self, tmp_path: Path) -> None:
-        assert sorted(self.find(self.filled(tmp_path), 10 * NODES)) == list(range(NODES))
-
-    def test_an_empty_store_finds_nothing(self, tmp_path: Path) -> None:
-        assert self.find(self.make_store(tmp_path, DIMENSION)) == []
-
-    def test_equality(self, tmp_path: Path) -> None:
+    def test_clauses(self, tmp_path: Path) -> None:
+        """Equality, lists, missing fields, and ranges of whole numbers and fractions."""
         store = self.filled(tmp_path)
-        thai = list(range(1, NODES, 3))
-        assert self.accepted(store, group(where("lang", FilterOperator.EQ, "th"))) == thai
-        assert self.accepted(store, group(where("year", FilterOperator.EQ, 2005))) == [5]
-        assert self.accepted(store, group(where("lang", FilterOperator.EQ, "xx"))) == []
-        rest = [number for number in range(NODES) if number not in thai]
-        assert self.accepted(store, group(where("lang", FilterOperator.NE, "th"))) == rest
-
-    def test_in_and_not_in(self, tmp_path: Path) -> None:
-        store = self.filled(tmp_path)
-        expected = [number for number in range(NODES) if number % 3 in {0, 2}]
-        assert self.accepted(store, group(where("lang", FilterOperator.IN, ["en", "es", "xx"]))) == expected
-        assert self.accepted(store, group(where("lang", FilterOperator.NIN, ["th"]))) == expected
-
-    def test_ranges(self, tmp_path: Path) -> None:
-        """``>``, ``>=``, ``<`` and ``<=`` on whole numbers and fractions."""
-        store = self.filled(tmp_path)
-        assert self.accepted(store, group(where("year", FilterOperator.GT, 2020))) == [21, 22, 23]
-        assert self.accepted(store, group(where("year", FilterOperator.GTE, 2020))) == [20, 21, 22, 23]
-        assert self.accepted(store, group(where("score", FilterOperator.LT, 0.5))) == [0, 1]
-        assert self.accepted(store, group(where("score", FilterOperator.LTE, 0.5))) == [0, 1, 2]
-
-    def test_missing_fields(self, tmp_path: Path) -> None:
-        store = self.filled(tmp_path)
-        assert self.accepted(store, group(where("note", FilterOperator.IS_EMPTY, None))) == list(range(0, NODES, 2))
+        not_thai = [number for number in range(NODES) if number % 3 != 1]
+        cases: list[tuple[str, FilterOperator, Any, Iterable[int]]] = [
+            ("lang", FilterOperator.EQ, "th", range(1, NODES, 3)),
+            ("year", FilterOperator.EQ, 2005, [5]),
+            ("lang", FilterOperator.EQ, "xx", []),
+            ("lang", FilterOperator.NE, "th", not_thai),
+            ("lang", FilterOperator.IN, ["en", "es", "xx"], not_thai),
+            ("lang", FilterOperator.NIN, ["th"], not_thai),
+            ("year", FilterOperator.GT, 2020, [21, 22, 23]),
+            ("year", FilterOperator.GTE, 2020, [20, 21, 22, 23]),
+            ("score", FilterOperator.LT, 0.5, [0, 1]),
+            ("score", FilterOperator.LTE, 0.5, [0, 1, 2]),
+            ("note", FilterOperator.IS_EMPTY, None, range(0, NODES, 2)),
+        ]
+        for key, operator, value, expected in cases:
+            self.accepts(store, group(where(key, operator, value)), expected)
 
     def test_groups(self, tmp_path: Path) -> None:
         store = self.filled(tmp_path)
-        early = where("year", FilterOperator.LT, 2004)
-        late = where("year", FilterOperator.GTE, 2022)
+        early, late = where("year", FilterOperator.LT, 2004), where("year", FilterOperator.GTE, 2022)
         either = group(early, late, condition=FilterCondition.OR)
-        assert self.accepted(store, group(early, late)) == []
-        assert self.accepted(store, either) == [0, 1, 2, 3, 22, 23]
         english = where("lang", FilterOperator.EQ, "en")
-        assert self.accepted(store, group(english, either)) == [0, 3]
+        self.accepts(store, group(early, late), [])
+        self.accepts(store, either, [0, 1, 2, 3, 22, 23])
+        self.accepts(store, group(english, either), [0, 3])
         or_nothing = group(english, group(early, late), condition=FilterCondition.OR)
-        assert self.accepted(store, or_nothing) == list(range(0, NODES, 3))
+        self.accepts(store, or_nothing, range(0, NODES, 3))
 
-    def test_a_filter_does_not_shorten_the_list(self, tmp_path: Path) -> None:
-        """As many as asked for come back, if as many satisfy the filter."""
+    def test_restrictions_do_not_shorten_the_list(self, tmp_path: Path) -> None:
+        """As many as asked for come back, if as many satisfy the filter, and of given ids all."""
         store = self.filled(tmp_path)
         odd = group(where("note", FilterOperator.EQ, "odd"))
         assert self.find(store, 6, filters=odd) == [number for number in self.find(store) if number % 2][:6]
-
-    def test_node_ids_restrict(self, tmp_path: Path) -> None:
-        """Only the given nodes are searched."""
-        store = self.filled(tmp_path)
         assert sorted(self.find(store, node_ids=[contract_id(3), contract_id(8)])) == [3, 8]
 
-    def test_delete_by_source(self, tmp_path: Path) -> None:
-        store = self.filled(tmp_path)
+    def test_delete(self, tmp_path: Path) -> None:
+        """By source, by ids, and by a filter."""
+        store, left = self.filled(tmp_path), set(range(NODES))
         store.delete("source-1")
-        assert sorted(self.find(store)) == [number for number in range(NODES) if number // 4 != 1]
-
-    def test_delete_nodes(self, tmp_path: Path) -> None:
-        """Deleting by ids, and by a filter."""
-        store = self.filled(tmp_path)
-        store.delete_nodes([contract_id(0), contract_id(5)])
-        assert sorted(self.find(store)) == [number for number in range(NODES) if number not in {0, 5}]
+        left -= {4, 5, 6, 7}
+        assert sorted(self.find(store)) == sorted(left)
+        store.delete_nodes([contract_id(0), contract_id(9)])
+        left -= {0, 9}
+        assert sorted(self.find(store)) == sorted(left)
         store.delete_nodes(filters=group(where("lang", FilterOperator.EQ, "th")))
-        assert sorted(self.find(store)) == [
-            number for number in range(NODES) if number % 3 != 1 and number not in {0, 5}
-        ]
+        assert sorted(self.find(store)) == sorted(left - set(range(1, NODES, 3)))
 
     def test_get_nodes(self, tmp_path: Path) -> None:
-        """Reading by ids, by a filter, and everything."""
         store = self.filled(tmp_path)
         assert _sorted_numbers(store.get_nodes([contract_id(4), contract_id(2)])) == [2, 4]
         late = group(where("year", FilterOperator.GTE, 2021))
@@ -224,7 +188,7 @@ class VectorStoreContract(ABC):
         store.add([newer])
         assert sorted(self.find(store)) == list(range(NODES))
         assert [node.get_content() for node in store.get_nodes([contract_id(3)])] == ["newer text"]
-        assert self.accepted(store, group(where("lang", FilterOperator.EQ, "fr"))) == [3]
+        self.accepts(store, group(where("lang", FilterOperator.EQ, "fr")), [3])
 
     def test_nodes_come_back_whole(self, tmp_path: Path) -> None:
         """Text, metadata, relations, offsets and templates survive."""
@@ -237,11 +201,6 @@ class VectorStoreContract(ABC):
             assert found.to_dict() == expected.to_dict()
             assert found.ref_doc_id == "source-1"
 
-    def test_the_callers_nodes_stay_as_they_are(self, tmp_path: Path) -> None:
-        nodes = contract_nodes()
-        self.make_store(tmp_path, DIMENSION).add(nodes)
-        assert [node.to_dict() for node in nodes] == [node.to_dict() for node in contract_nodes()]
-
     def test_async_twins(self, tmp_path: Path) -> None:
         store = self.make_store(tmp_path, DIMENSION)
         late = group(where("year", FilterOperator.GTE, 2010))
@@ -253,9 +212,8 @@ class VectorStoreContract(ABC):
             await store.adelete_nodes([contract_id(20)])
             found = await store.aquery(query)
             assert found.similarities == store.query(query).similarities
-            assert _sorted_numbers(await store.aget_nodes(filters=late)) == _sorted_numbers(
-                store.get_nodes(filters=late)
-            )
+            read = await store.aget_nodes(filters=late)
+            assert _sorted_numbers(read) == _sorted_numbers(store.get_nodes(filters=late))
             return added, found.ids or []
 
         added, found = asyncio.run(run())
