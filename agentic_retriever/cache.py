@@ -18,14 +18,13 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 from cachetools import TLRUCache
 
-from agentic_retriever.errors import AgenticRetrieverError, ConfigError, DeadlineExceededError, SourceError
+from agentic_retriever.errors import AgenticRetrieverError, ConfigError, DeadlineExceededError, SourceError, StoreError
 from agentic_retriever.schema import Record
 
 V = TypeVar("V")
@@ -90,7 +89,8 @@ class SingleFlightCache(Generic[V]):
     """Values in memory and on a second level, for any number of threads, and of tasks on any number of event loops.
 
     ``max_entries`` or ``ttl_s`` of 0 turns both levels off (single flight still works); numbers below raise
-    ``ConfigError``. ``copy`` makes what is handed out from what is kept, so that callers cannot change it.
+    ``ConfigError``. ``second`` is the second level, and how its bytes are written and read. ``copy`` makes what is
+    handed out from what is kept, so that callers cannot change it.
     """
 
     def __init__(
@@ -99,21 +99,18 @@ class SingleFlightCache(Generic[V]):
         max_entries: int,
         ttl_s: float,
         timer: Callable[[], float] = time.monotonic,
-        store: _Store | None = None,
-        codec: _Codec[V] | None = None,
+        second: tuple[_Store, _Codec[V]] | None = None,
         copy: Callable[[V], V] = lambda value: value,
     ) -> None:
         if max_entries < 0:
             raise ConfigError(f"max_entries must be 0 or more, got {max_entries}")
         if not 0 <= ttl_s < math.inf:
             raise ConfigError(f"ttl_s must be a finite number of seconds, 0 or more, got {ttl_s}")
-        if (store is None) != (codec is None):
-            raise ConfigError("a cache with a store needs a codec, and a codec needs a store; pass both or neither")
         self._keeps = bool(max_entries and ttl_s)
         self._ttl_s = float(ttl_s)
         self._timer = timer
         self._copy = copy
-        self._second = (store, codec) if self._keeps and store is not None and codec is not None else None
+        self._second = second if self._keeps else None
         self._store_errors = 0
         self._lock = threading.Lock()  # guards all below
         # A value is kept with the time at which it ends, since those from a second level have less than the full time.
@@ -377,13 +374,6 @@ class _AbandonedError(Exception):
     """The caller that computed was interrupted; whoever waits computes for itself."""
 
 
-def _running() -> Future[tuple[V, bool]]:
-    """A future that counts as running from the start, so that no task that waits for it can cancel it."""
-    future: Future[tuple[V, bool]] = Future()
-    future.set_running_or_notify_cancel()
-    return future
-
-
 @dataclass(eq=False, slots=True)
 class _Flight(Generic[V]):
     """A computation under way, or about to be; all but its future is guarded by the lock of the cache."""
@@ -393,15 +383,13 @@ class _Flight(Generic[V]):
     leader: object | None  # who computes: the flight itself for a worker of the task that made it, else a thread
     waiting: int = 1
     unwanted: Callable[[], None] = lambda: None
-    future: Future[tuple[V, bool]] = field(default_factory=_running)  # the value, and whether it was computed
+    future: Future[tuple[V, bool]] = field(default_factory=Future)  # the value, and whether it was computed
+
+    def __post_init__(self) -> None:
+        self.future.set_running_or_notify_cancel()  # so that no task that waits for it can cancel it
 
 
-class WarmOutcome(str, Enum):
-    """What became of one question that was asked beforehand."""
-
-    CACHED = "cached"
-    STORED = "stored"
-    NOT_KEPT = "not_kept"
+WarmOutcome: TypeAlias = Literal["cached", "stored", "not_kept"]  # what became of a question asked beforehand
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,10 +444,9 @@ def warm(
     questions: Sequence[str],
     *,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
-    stop_on: tuple[type[AgenticRetrieverError], ...] = (),
 ) -> WarmReport:
-    """Ask questions one after another, to the end unless one raises an error of ``stop_on``, which all would meet."""
-    counts = dict.fromkeys(WarmOutcome, 0)
+    """Ask questions one after another, to the end unless one raises a ``StoreError``, which all would meet."""
+    counts: dict[WarmOutcome, int] = dict.fromkeys(get_args(WarmOutcome), 0)
     failed: list[WarmFailure] = []
     stopped = ""
     for done, question in enumerate(questions, start=1):
@@ -467,12 +454,11 @@ def warm(
             counts[ask(question)] += 1
         except AgenticRetrieverError as err:
             failed.append(WarmFailure(question, str(err)))
-            stopped = str(err) if isinstance(err, stop_on) else ""
+            stopped = str(err) if isinstance(err, StoreError) else ""
         progress(done, len(questions))
         if stopped:
             break
-    kept = {outcome.value: count for outcome, count in counts.items()}
-    return WarmReport(asked=sum(counts.values()) + len(failed), failed=tuple(failed), stopped=stopped, **kept)
+    return WarmReport(asked=sum(counts.values()) + len(failed), failed=tuple(failed), stopped=stopped, **counts)
 
 
 def _json_question(line: str) -> str:

@@ -131,8 +131,7 @@ class RouterConfig(BaseSettings):
     )
 
     embedding_model: str = _setting(
-        "auto",
-        "auto, local, or ollama:MODEL; auto keeps what the indexes have, else a reachable Ollama, else local",
+        "auto", "auto, local, or ollama:MODEL; auto keeps what the indexes have, else a reachable Ollama, else local"
     )
     ollama_base_url: str = _setting("http://localhost:11434", "where Ollama listens")
 
@@ -165,12 +164,10 @@ class RouterConfig(BaseSettings):
     )
 
     classifier: Literal["auto", "profile", "embedding", "llm"] = _setting(
-        "auto",
-        "how the index is chosen; auto: by its content, and by a model where that is not clear and there is one",
+        "auto", "how the index is chosen; auto: by its content, and by a model where that is not clear and there is one"
     )
     selector: Literal["auto", "heuristic", "llm", "llm_word", "round_robin"] = _setting(
-        "auto",
-        "how the strategy is chosen; auto: by signals, and by a model where they are not clear and there is one",
+        "auto", "how the strategy is chosen; auto: by signals, and by a model where they are not clear and there is one"
     )
     domain_terms: str = _setting(
         "", "terms of the field with aliases, which speak for hybrid, such as: homologation | type approval; ABS"
@@ -184,8 +181,7 @@ class RouterConfig(BaseSettings):
     default_index: str = _setting("", "index that takes questions about nothing in the indexes; on_abstain = default")
 
     fusion: Literal["calibrated", "weighted", "rrf", "borda"] = _setting(
-        "calibrated",
-        "how hybrid merges dense and BM25; calibrated weighs them by question, or as trained on the index",
+        "calibrated", "how hybrid merges dense and BM25; calibrated weighs them by question, or as trained on the index"
     )
     hybrid_alpha: float = _setting(
         0.7, "weight of the dense side, which calibrated finds by itself; the BM25 side has the rest", ge=0, le=1

@@ -9,10 +9,10 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import LLM
@@ -53,7 +53,6 @@ from agentic_retriever.retrievers import (
     StrategySpec,
     add_spec,
     build_adapter,
-    remove_spec,
 )
 from agentic_retriever.routing import (
     FEATURES,
@@ -76,26 +75,23 @@ from agentic_retriever.threads import Workers
 
 EMBEDDING_CACHE_FILE: Final = "embeddings.sqlite"
 
-Stamp: TypeAlias = tuple[tuple[int, int], ...]
-Measured: TypeAlias = tuple[MeasuredStrategies | None, tuple[Degradation, ...]]
-
 
 # What training left beside each index, read again when it has changed.
 
 
-def training_stamp(index: Index) -> Stamp:
+def training_stamp(index: Index) -> tuple[tuple[int, int], ...]:
     """Return what changes whenever training changes how an index is searched; of one without a folder, nothing."""
     return () if index.folder is None else tuple(_last_change(path) for path in _paths(str(index.folder)))
 
 
-def measured(index: Index) -> Measured:
+def measured(index: Index) -> tuple[MeasuredStrategies | None, tuple[Degradation, ...]]:
     """Return what a benchmark measured on an index; a file that cannot be read counts as missing and is told."""
     stamp = training_stamp(index)
     return _measured(index.folder, stamp) if index.folder is not None and any(map(any, stamp)) else (None, ())
 
 
 @lru_cache(256)
-def _measured(folder: Path, _stamp: Stamp) -> Measured:
+def _measured(folder: Path, _stamp: object) -> tuple[MeasuredStrategies | None, tuple[Degradation, ...]]:
     try:
         return MeasuredStrategies.load(folder), ()
     except StoreDamagedError as err:
@@ -119,10 +115,6 @@ def _last_change(path: str) -> tuple[int, int]:
 
 class AttachedIndexes(dict[str, Index]):
     """The LlamaIndex indexes, query engines and retrievers of one router, by name; safe to use from many threads."""
-
-    def add(self, index: Index) -> None:
-        if self.setdefault(index.name, index) is not index:
-            raise _taken(index.name)
 
     def catch_up(self, name: str | None, timeout_s: float) -> tuple[Degradation, ...]:
         """Take notice of changes of one index or of all, within a time."""
@@ -157,13 +149,13 @@ class Resources:
         *,
         embedding: BaseEmbedding | None = None,
         packed: Sequence[VectorSource] = (),
-        model: ModelClient | None = None,
+        llm: LLM | None = None,
     ) -> None:
         self.config = config
+        self.model = make_client(config, llm)
         self.config_key = cache_key(**config.to_dict())  # all settings in short, secrets as stars
         self.storage = IndexStorage.from_config(config)
         self.attached = AttachedIndexes()
-        self.model = model
         self.redis = open_link(config)
         self._given = embedding
         self._packed = tuple(packed)
@@ -244,7 +236,8 @@ class Resources:
             wrap=lambda base: EmbeddingModel(base, name=embedding_name(base)),  # what it makes is kept in memory only
             progress=progress,
         )
-        self.attached.add(made)
+        if self.attached.setdefault(name, made) is not made:
+            raise _taken(name)
         return IngestReport(added=len(made.doc_ids()), nodes=made.count() if made.doc_ids() else 0)
 
     def compares(self, index: Index) -> bool:
@@ -282,6 +275,8 @@ class Resources:
             if self._workers is not None:
                 self._workers.close(wait=False)
                 self._workers = None
+            if self.model is not None:
+                self.model.close()
             self.storage.close()
             if self._embedding is not None:
                 self._embedding.close()
@@ -330,8 +325,7 @@ def make_selector(config: RouterConfig, client: ModelClient | None) -> StrategyS
     if kind == "heuristic":
         return heuristic
     if kind == "auto":
-        model = None if client is None else LLMSelector(client, heuristic)
-        return AutoSelector(heuristic, model)
+        return AutoSelector(heuristic, None if client is None else LLMSelector(client, heuristic))
     if client is None:
         raise ConfigError(_NEEDS_MODEL.format(setting="selector", value=kind))
     return LLMSelector(client, heuristic, form="word" if kind == "llm_word" else "structured")
@@ -357,9 +351,7 @@ def make_client(config: RouterConfig, llm: LLM | None) -> TieredClient | None:
     return build_client(config, models=None if llm is None else {Tier.PRIMARY: llm})
 
 
-def make_synthesizer(
-    resources: Resources, client: ModelClient | None, given: Synthesizer | BaseSynthesizer | None = None
-) -> Synthesizer:
+def make_synthesizer(resources: Resources, given: Synthesizer | BaseSynthesizer | None = None) -> Synthesizer:
     """Return what writes answers: the given one, else the model where there is one, else extraction."""
     config = resources.config
     model: LLMSynthesizer | ForeignSynthesizer | None = None
@@ -370,8 +362,8 @@ def make_synthesizer(
             return given
         got = type(given).__name__
         raise ConfigError(f"synthesizer must be a Synthesizer or a LlamaIndex response synthesizer, got {got}")
-    elif client is not None:
-        model = LLMSynthesizer(client, unsupported=config.unsupported_sentences)
+    elif resources.model is not None:
+        model = LLMSynthesizer(resources.model, unsupported=config.unsupported_sentences)
     # The embedding model is looked for with the first answer.
     embed = (lambda sentences: resources.embedding().embed_sentences(sentences)) if config.answer_rescoring else None
     extractive = ExtractiveSynthesizer(embed=embed)
@@ -439,8 +431,12 @@ def register_strategy(
     """
     signals = signals or {}
     _check(name, description, (cost, typical_ms))
-    _check_known("signal", signals, FEATURES)
-    _check_known("view", needs, [view.value for view in View])
+    for signal in signals:
+        if signal not in FEATURES:
+            raise ConfigError(unknown_name("signal", signal, FEATURES))
+    for view in needs:
+        if view not in tuple(View):
+            raise ConfigError(unknown_name("view", view, [known.value for known in View]))
     weights = {signal: _weight(signal, weight) for signal, weight in signals.items()}
 
     def decorate(adapter: A) -> A:
@@ -464,11 +460,6 @@ def register_strategy(
     return decorate
 
 
-def unregister_strategy(name: str | Strategy) -> None:
-    """Take away a strategy that was added."""
-    remove_spec(name)
-
-
 def _check(name: str, description: str, positive: tuple[float, float]) -> None:
     if not _STRATEGY_NAME.fullmatch(name):
         raise ConfigError(
@@ -480,12 +471,6 @@ def _check(name: str, description: str, positive: tuple[float, float]) -> None:
         raise ConfigError(f"the description of strategy {name!r} must be one line that ends with a full stop")
     if not all(math.isfinite(value) and value > 0 for value in positive):
         raise ConfigError(f"cost and typical_ms of strategy {name!r} must be numbers above 0, got {positive}")
-
-
-def _check_known(kind: str, names: Iterable[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise ConfigError(unknown_name(kind, name, known))
 
 
 def _weight(name: str, weight: object) -> float:

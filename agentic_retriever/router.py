@@ -33,7 +33,6 @@ from agentic_retriever.errors import (
     ConfigError,
     DeadlineExceededError,
     IndexingError,
-    StoreError,
 )
 from agentic_retriever.indices import Index, Indexer, IngestReport, Progress, StoredIndex
 from agentic_retriever.indices.copying import CopyProgress, CopyReport, copy_index
@@ -53,7 +52,6 @@ from agentic_retriever.redis import RedisStore
 from agentic_retriever.resources import (
     Resources,
     make_classifier,
-    make_client,
     make_selector,
     make_synthesizer,
     measured,
@@ -111,14 +109,13 @@ class AgenticRouter:
         new_id: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
         self.config = config = config or RouterConfig.load()
-        self._client = client = make_client(config, llm)
-        self.resources = resources = Resources(config, embedding=embedding, packed=packed, model=client)
+        self.resources = resources = Resources(config, embedding=embedding, packed=packed, llm=llm)
+        client = resources.model
         #: The answer cache: ``cache.clear()`` and ``cache.stats()``.
         self.cache: SingleFlightCache[Answer] = SingleFlightCache(
             max_entries=config.cache_max_entries,
             ttl_s=config.cache_ttl_s,
-            store=None if resources.redis is None else RedisStore(resources.redis, kind="answers"),
-            codec=None if resources.redis is None else AnswerCodec(),
+            second=None if resources.redis is None else (RedisStore(resources.redis, kind="answers"), AnswerCodec()),
             copy=copied_answer,
         )
         self._log = open_query_log(config)
@@ -126,8 +123,7 @@ class AgenticRouter:
             resources=resources,
             classifier=classifier or make_classifier(config, client),
             selector=selector or make_selector(config, client),
-            synthesizer=make_synthesizer(resources, client, synthesizer),
-            client=client,
+            synthesizer=make_synthesizer(resources, synthesizer),
             postprocessors=NodePostprocessors(postprocessors),
             cache=self.cache,
             log=self._log,
@@ -136,8 +132,7 @@ class AgenticRouter:
             new_id=new_id,
         )
         self._workers = Workers(config.workers, "agentic-router")
-        # Threads of their own, so that retrieval goes on while answers wait for models that hang.
-        self._finders = Workers(config.workers, "agentic-finder")
+        self._finders = Workers(config.workers, "agentic-finder")  # goes on while answers wait for models that hang
         self._streams = DeadlineCaller("streamed answers", max_calls=_MAX_STREAMS, max_waiting=0)
 
     @classmethod
@@ -580,9 +575,7 @@ class AgenticRouter:
             questions: The questions, such as those that ``cache.read_questions(path)`` finds in a file.
             progress: Hears how many are done, and of how many.
         """
-        return warm(
-            lambda one: warm_outcome(self.query(one)), tuple(questions), progress=progress, stop_on=(StoreError,)
-        )
+        return warm(lambda one: warm_outcome(self.query(one)), tuple(questions), progress=progress)
 
     def close(self) -> None:
         """Close every index; a second call does nothing."""
@@ -591,8 +584,6 @@ class AgenticRouter:
         self.cache.close()
         if self._log is not None:
             self._log.close()
-        if self._client is not None:
-            self._client.close()
         self.resources.close()
 
     def __enter__(self) -> Self:

@@ -10,12 +10,11 @@ import contextvars
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from contextlib import contextmanager
 from enum import Enum
-from types import TracebackType
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from typing_extensions import Self
@@ -56,7 +55,12 @@ class Workers:
             return context.run(fn, *args, **kwargs)
 
         with self._lock:
-            return self._pool().submit(call)
+            if self._closed:
+                raise AgenticRetrieverError(f"the worker pool {self.name!r} is closed; make a new one")
+            if self._executor is None or self._pid != os.getpid():
+                self._pid = os.getpid()
+                self._executor = ThreadPoolExecutor(self.max_workers, thread_name_prefix=self.name)
+            return self._executor.submit(call)
 
     async def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Await ``fn(*args, **kwargs)``, run in a worker thread; the event loop stays free.
@@ -73,14 +77,6 @@ class Workers:
             executor, self._executor = self._executor, None
         if executor is not None and self._pid == os.getpid():
             executor.shutdown(wait=wait)
-
-    def _pool(self) -> ThreadPoolExecutor:
-        if self._closed:
-            raise AgenticRetrieverError(f"the worker pool {self.name!r} is closed; make a new one")
-        if self._executor is None or self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._executor = ThreadPoolExecutor(self.max_workers, thread_name_prefix=self.name)
-        return self._executor
 
     def __enter__(self) -> Self:
         return self
@@ -135,12 +131,11 @@ class DeadlineCaller:
     def _take_place(self, timeout_s: float) -> None:
         if self._free.acquire(blocking=False):
             return
+        busy = f"{self.what} is overloaded: {self.max_calls} calls under way"
+        advice = "check the server or ask less at once"
         with self._lock:
             if self.max_waiting is not None and self._waiting >= self.max_waiting:
-                raise OverloadedError(
-                    f"{self.what} is overloaded: {self.max_calls} calls under way and {self._waiting} waiting; "
-                    "check the server or ask less at once"
-                )
+                raise OverloadedError(f"{busy} and {self._waiting} waiting; {advice}")
             self._waiting += 1
         try:
             free = self._free.acquire(timeout=max(0.0, timeout_s))
@@ -148,10 +143,7 @@ class DeadlineCaller:
             with self._lock:
                 self._waiting -= 1
         if not free:
-            raise OverloadedError(
-                f"{self.what} is overloaded: {self.max_calls} calls under way, none ended within {timeout_s:.1f} s; "
-                "check the server or ask less at once"
-            )
+            raise OverloadedError(f"{busy}, none ended within {timeout_s:.1f} s; {advice}")
 
     def _run(self, function: Callable[[], T], future: Future[T]) -> None:
         try:
@@ -277,31 +269,23 @@ class Breaker:
             self.failed = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
+def guarded(
+    what: str, call: Callable[[], T], *, error: type[AgenticRetrieverError] = StoreError, advice: str = "see the cause"
+) -> T:
+    """Call foreign code within a :func:`guard`."""
+    with guard(what, error, advice):
+        return call()
+
+
+@contextmanager
+def guard(what: str, error: type[AgenticRetrieverError] = StoreError, advice: str = "see the cause") -> Iterator[None]:
     """Around foreign code: whatever it raises comes out as an error of this package, of the kind ``error``.
 
     Only the type of what was raised is named, since the text of foreign errors may hold keys or documents.
     """
-
-    what: str
-    error: type[AgenticRetrieverError] = StoreError
-    advice: str = "see the cause"
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # The seam to foreign code: every library has errors of its own. What ends the program passes.
-        if isinstance(err, Exception) and not isinstance(err, AgenticRetrieverError):
-            raise self.error(f"{self.what} failed with {type(err).__name__}; {self.advice}") from err
-
-
-def guarded(
-    what: str, call: Callable[[], T], *, error: type[AgenticRetrieverError] = StoreError, advice: str = "see the cause"
-) -> T:
-    """Call foreign code within a :class:`Guard`."""
-    with Guard(what, error, advice):
-        return call()
+    try:
+        yield
+    except AgenticRetrieverError:
+        raise
+    except Exception as err:  # every library has errors of its own; what ends the program passes
+        raise error(f"{what} failed with {type(err).__name__}; {advice}") from err

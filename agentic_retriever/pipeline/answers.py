@@ -42,8 +42,8 @@ def worth_keeping(answer: Answer) -> bool:
 def warm_outcome(answer: Answer) -> WarmOutcome:
     """Tell what became of an answer that was asked for beforehand."""
     if answer.cached:
-        return WarmOutcome.CACHED
-    return WarmOutcome.STORED if worth_keeping(answer) else WarmOutcome.NOT_KEPT
+        return "cached"
+    return "stored" if worth_keeping(answer) else "not_kept"
 
 
 def copied_answer(answer: Answer) -> Answer:

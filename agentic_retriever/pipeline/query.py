@@ -49,7 +49,6 @@ from agentic_retriever.errors import (
 from agentic_retriever.filters import check_filters, normalise
 from agentic_retriever.indices import Index, IndexProfile
 from agentic_retriever.indices.profile import MAX_TERMS, MeasuredStrategies
-from agentic_retriever.llm import TieredClient
 from agentic_retriever.llm.prompts import VERSION
 from agentic_retriever.pipeline.answers import as_response, copied_answer, worth_keeping
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
@@ -209,7 +208,6 @@ class Pipeline:
     classifier: IndexClassifier
     selector: StrategySelector
     synthesizer: Synthesizer
-    client: TieredClient | None
     postprocessors: NodePostprocessors
     cache: SingleFlightCache[Answer]
     log: QueryLog | None
@@ -220,7 +218,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         self._config = config = self.resources.config
         self._domain_terms = DomainTerms.parse(config.domain_terms)
-        self._refining = Refining(config, self.client)
+        self._refining = Refining(config, self.resources.model)
         self._caller = DeadlineCaller("retrieval", max_calls=4 * config.workers)
 
     # -- Answered, or only routed, or only retrieved
@@ -319,7 +317,7 @@ class Pipeline:
         done = replace(answer, cached=cached, timings_ms=timings, query_id=self.new_id())
         if self.log is not None:
             # A cached answer cost nothing, whoever might have written it.
-            asked = None if cached else self.client
+            asked = None if cached else self.resources.model
             usd = None if asked is None else asked.costs(done.usage.tiers).cloud_only_usd
             self.log.record_answer(done, cloud_only_usd=usd)
         if traced is not None:
@@ -569,7 +567,7 @@ class Pipeline:
             return result
 
     def _metered(self, run: _Run) -> MeteredModel | None:
-        return None if self.client is None else MeteredModel(self.client, run.spending)
+        return None if self.resources.model is None else MeteredModel(self.resources.model, run.spending)
 
     def _worth_another(self, finds: list[_Find], spending: Spending) -> bool:
         """Tell whether the next strategy should be tried: little found so far, and time enough."""

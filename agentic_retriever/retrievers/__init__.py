@@ -35,7 +35,7 @@ __all__ = [
     "DEFAULT_FUSION", "FUSION_FILE", "REGISTRY", "AdapterSettings", "ChunkDecouplingRetriever", "Fusion", "FusionModel",
     "HybridRetriever", "MetadataRetriever", "PlannerRetriever", "RecursiveRetriever", "RetrievalRequest",
     "RetrieverAdapter", "SearchResult", "StrategySpec", "SummaryRetriever", "VectorRetriever", "add_spec",
-    "build_adapter", "cards", "check_served", "remove_spec", "source_scores", "spec_of",
+    "build_adapter", "cards", "check_served", "source_scores", "spec_of", "unregister_strategy",
 ]  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def add_spec(spec: StrategySpec) -> None:
     _registered[spec.strategy] = spec
 
 
-def remove_spec(strategy: Strategy | str) -> None:
+def unregister_strategy(strategy: Strategy | str) -> None:
     """Take away a strategy that was added."""
     spec = spec_of(strategy)
     if spec.strategy in tuple(Strategy):

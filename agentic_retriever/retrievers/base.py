@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
@@ -28,7 +28,7 @@ from agentic_retriever.indices import Index
 from agentic_retriever.indices.prefilter.index import PlanKind
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.schema import Degradation, Strategy, check_query, check_top_k
-from agentic_retriever.threads import Guard, Workers
+from agentic_retriever.threads import Workers, guard
 from agentic_retriever.tracing import no_callbacks, spanned_by_base
 
 logger = logging.getLogger(__name__)
@@ -319,9 +319,9 @@ def with_hidden_metadata(node: BaseNode, **metadata: object) -> BaseNode:
 # Calls into stores and views, and running several sides of one search next to each other.
 
 
-def store_guard(what: str) -> Guard:
+def store_guard(what: str) -> AbstractContextManager[None]:
     """Guard calls into a store or view; as a block on the way of every query, where each frame counts."""
-    return Guard(what, advice="see the cause, and check that the store is up and intact")
+    return guard(what, advice="see the cause, and check that the store is up and intact")
 
 
 def run_guarded(what: str, call: Callable[[], T]) -> T:

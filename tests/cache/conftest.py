@@ -93,7 +93,7 @@ def on_redis():
     def make(link, *, max_entries=1_000, **namespace):
         store = RedisStore(link, kind="answers", **namespace)
         codec = SimpleNamespace(encode=lambda value: json.dumps(value).encode(), decode=json.loads)
-        made.append(SingleFlightCache(max_entries=max_entries, ttl_s=60, store=store, codec=codec))
+        made.append(SingleFlightCache(max_entries=max_entries, ttl_s=60, second=(store, codec)))
         return made[-1]
 
     yield make

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from agentic_retriever import AgenticRouter, Strategy
 from agentic_retriever.cli.app import app
-from agentic_retriever.resources import unregister_strategy
-from agentic_retriever.retrievers import REGISTRY
+from agentic_retriever.retrievers import REGISTRY, unregister_strategy
 from agentic_retriever.routing import unregister_language
 from agentic_retriever.routing.signals import packaged_languages, table_languages
 

@@ -21,7 +21,6 @@ from llama_index.core.schema import Document, IndexNode, NodeRelationship, NodeW
 from made_up_values import COUNTS, NAMES, NUMBERS, TEXTS, answers
 from small_indexes import GOOD, QUESTION
 
-from agentic_retriever.cache import WarmOutcome
 from agentic_retriever.pipeline.answers import (
     MAX_CHARS,
     AnswerCodec,
@@ -175,9 +174,9 @@ def test_what_is_worth_keeping_and_what_warming_counts(answer):
     huge = NodeWithScore(node=TextNode(text="x" * (MAX_CHARS + 1)), score=1.0)
     for changes in ({"degraded": (lost,)}, {"tier": Tier.NONE}, {"nodes": (huge,)}):
         assert not worth_keeping(dataclasses.replace(answer, **changes))
-        assert warm_outcome(dataclasses.replace(answer, **changes)) is WarmOutcome.NOT_KEPT
-    assert warm_outcome(answer) is WarmOutcome.STORED
-    assert warm_outcome(dataclasses.replace(answer, cached=True)) is WarmOutcome.CACHED
+        assert warm_outcome(dataclasses.replace(answer, **changes)) == "not_kept"
+    assert warm_outcome(answer) == "stored"
+    assert warm_outcome(dataclasses.replace(answer, cached=True)) == "cached"
 
 
 HOURS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

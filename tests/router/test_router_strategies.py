@@ -16,7 +16,7 @@ from agentic_retriever.errors import ConfigError, UnknownStrategyError
 from agentic_retriever.evaluation.results import BenchOptions
 from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies, StrategyMeasure
 from agentic_retriever.pipeline.query import Question
-from agentic_retriever.resources import register_strategy, training_stamp, unregister_strategy
+from agentic_retriever.resources import register_strategy, training_stamp
 from agentic_retriever.retrievers import (
     FUSION_FILE,
     REGISTRY,
@@ -25,6 +25,7 @@ from agentic_retriever.retrievers import (
     SearchResult,
     build_adapter,
     cards,
+    unregister_strategy,
 )
 from agentic_retriever.schema import RouteDecision, View, strategy_named
 

@@ -61,7 +61,7 @@ from agentic_retriever.indices.profile import (
 from agentic_retriever.schema import Strategy, View
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.text import Tokenizer
-from agentic_retriever.threads import DeadlineCaller, Guard, guarded
+from agentic_retriever.threads import DeadlineCaller, guarded
 
 logger = logging.getLogger(__name__)
 
@@ -229,10 +229,13 @@ class AttachedIndex(_Attached):
 
     def source_text(self, doc_id: str) -> str | None:
         """Return the text of a source document if the docstore has it, or of a node that stands for itself."""
-        with Guard(f"reading index {self.name}"):
+
+        def read() -> str | None:
             kept = self.source.source_text(doc_id)
             found = self.source.get([doc_id]) if kept is None else []
-        return next((node.get_content() for node in found if node.ref_doc_id is None), kept)
+            return next((node.get_content() for node in found if node.ref_doc_id is None), kept)
+
+        return guarded(f"reading index {self.name}", read)
 
     def keyword(self) -> KeywordIndex:
         return self._current().keyword
