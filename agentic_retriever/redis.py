@@ -50,7 +50,7 @@ _FLOAT = np.dtype("<f4")
 
 
 def open_link(config: RouterConfig) -> RedisLink | None:
-    """Make the link that the settings name; the answer cache and the vector cache share it, and so one breaker.
+    """Make the link that the settings name, one for all caches and so with one breaker.
 
     There is none without a URL or, with a warning, without the package: ``REDIS_URL`` may be meant for another program.
     """
@@ -111,12 +111,11 @@ class RedisLink:
             self._fail(ticket, f"no answer within {limit * 1000:.0f} ms")
         except self._refusal as err:
             self._counts.add(refusals=1)
-            if not self._complained:
-                # The code word that a Redis error begins with, such as OOM; never its text, which quotes commands.
-                word = str(err).split(" ", 1)[0]
-                kind = word if word.isalpha() and word.isupper() else type(err).__name__
-                told = "Redis at %s refuses a call (%s); going on without what it refuses"
-                logger.warning(told, self.address, kind)
+            # The code word that a Redis error begins with, such as OOM; never its text, which quotes commands.
+            word = str(err).split(" ", 1)[0]
+            kind = word if word.isalpha() and word.isupper() else type(err).__name__
+            log = logger.debug if self._complained else logger.warning
+            log("Redis at %s refuses a call (%s); going on without what it refuses", self.address, kind)
             self._complained = True
         except Exception as err:  # noqa: BLE001 - the seam to the client, whose parser raises anything on nonsense
             self._fail(ticket, type(err).__name__)
@@ -146,16 +145,16 @@ class RedisLink:
         """Connect in the background, and then see whether an answer comes in the time that callers grant."""
 
         def probe() -> None:
-            answers = False
             try:
                 self._caller.call(self._client.ping, self.connect_timeout_s)
                 self._caller.call(self._client.ping, self.timeout_s)
             except Exception:  # noqa: BLE001 - whatever it is, the server does not work yet, and that has been told
                 self.close()
+                self._breaker.leave(ticket, ok=False)
             else:
-                answers = self._met = True
+                self._met = True
                 logger.info("Redis at %s answers again", self.address)
-            self._breaker.leave(ticket, ok=answers)
+                self._breaker.leave(ticket, ok=True)
 
         try:
             threading.Thread(target=probe, name=f"Redis probe {self.address}", daemon=True).start()
@@ -208,8 +207,8 @@ class RedisStore:
         elif keys:
             names = [self._name(key) for key in keys]
             replies = self._link.call(lambda client: client.mget(names), default=())
-        values = {key: self._readable(key, raw) for key, raw in zip(keys, replies, strict=False)}
-        found = {key: value for key, value in values.items() if value is not None}
+        values = ((key, self._readable(key, raw)) for key, raw in zip(keys, replies, strict=False))
+        found = {key: value for key, value in values if value is not None}
         self._counts.add(hits=len(found), misses=len(keys) - len(found))
         return found
 
@@ -299,8 +298,7 @@ class RedisStore:
                 raise replies[0]
             return replies
 
-        replies: Sequence[Any] = self._link.call(write, default=(), timeout_s=self._slow_s)
-        written = sum(reply is True for reply in replies)
+        written = sum(reply is True for reply in self._link.call(write, default=(), timeout_s=self._slow_s))
         self._counts.add(written=written, dropped=len(values) - written)
 
     def _pay_clear(self) -> None:
@@ -322,7 +320,7 @@ class RedisStore:
 
 
 class RedisVectorCache:
-    """Vectors by model and text hash on a Redis server, with a time to live; absent when the server is."""
+    """Vectors by model and text hash on a Redis server, with a time to live."""
 
     def __init__(self, link: RedisLink, *, ttl_s: float = 86_400.0, namespace: str = NAMESPACE) -> None:
         self.store = RedisStore(link, kind="vectors", namespace=namespace)

@@ -162,7 +162,7 @@ class Resources:
         self._lock = threading.RLock()
         self._embedding: EmbeddingModel | None = None
         self._adapters: dict[tuple[str, Strategy], RetrieverAdapter] = {}
-        self._workers: Workers | None = None
+        self.workers = Workers(config.workers, "agentic-retrieval")  # for searches side by side
 
     def embedding(self) -> EmbeddingModel:
         """Return the embedding model, choosing it now if the settings leave that open."""
@@ -254,14 +254,7 @@ class Resources:
             return adapter
 
     def adapter_settings(self) -> AdapterSettings:
-        return AdapterSettings(config=self.config, top_k=self.config.top_k, workers=self.workers(), model=self.model)
-
-    def workers(self) -> Workers:
-        """Return the threads for searches side by side."""
-        with self._lock:
-            if self._workers is None:
-                self._workers = Workers(self.config.workers, "agentic-retrieval")
-            return self._workers
+        return AdapterSettings(config=self.config, top_k=self.config.top_k, workers=self.workers, model=self.model)
 
     def forget(self, name: str) -> None:
         """Drop the adapters of an index that goes away."""
@@ -272,9 +265,8 @@ class Resources:
         """Close every index and cache file; a later use opens them again."""
         with self._lock:
             self._adapters.clear()
-            if self._workers is not None:
-                self._workers.close(wait=False)
-                self._workers = None
+            self.workers.close(wait=False)
+            self.workers = Workers(self.workers.max_workers, self.workers.name)
             if self.model is not None:
                 self.model.close()
             self.storage.close()

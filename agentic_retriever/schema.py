@@ -27,9 +27,7 @@ else:
 
 V = TypeVar("V")
 
-FORMAT = 1
-"""Of decision records; changes when those of before can no longer be read."""
-
+FORMAT = 1  # of decision records; changes when those of before can no longer be read
 _TOLERANCE = 1e-6
 _READERS: dict[type, TypeAdapter[Any]] = {}
 _ATOMS = frozenset({str, float, int, bool, type(None)})
@@ -62,9 +60,8 @@ class Record:
 
 
 def _read(kind: type[V], data: Mapping[str, Any]) -> V:
-    reader = _READERS.get(kind) or _READERS.setdefault(kind, TypeAdapter(kind))
-    value: V = reader.validate_python(data)
-    return value
+    reader: TypeAdapter[V] = _READERS.get(kind) or _READERS.setdefault(kind, TypeAdapter(kind))
+    return reader.validate_python(data)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any field
@@ -229,12 +226,7 @@ class Budget:
         return None if self.max_ms is None else self.max_ms / 1000
 
     def left(self, spent: Usage, left_ms: float) -> "Budget":
-        """Return what remains after some use.
-
-        Args:
-            spent: What was used.
-            left_ms: Milliseconds that are left.
-        """
+        """Return what remains after some use, and of the time these milliseconds."""
         calls, usd = self.max_llm_calls, self.max_usd
         return Budget(
             max_ms=left_ms,
@@ -252,7 +244,6 @@ class Budget:
 
 
 NO_LIMITS = Budget()
-"""Nothing is limited."""
 
 
 class FailureKind(str, Enum):
@@ -533,14 +524,7 @@ class RouteDecision(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read a record that :meth:`to_dict` wrote.
-
-        Args:
-            data: The record, as decoded JSON.
-
-        Raises:
-            RoutingError: If it is no such record.
-        """
+        """Read a record that :meth:`to_dict` wrote; ``RoutingError`` if it is no such record."""
         try:
             if data["format"] != FORMAT:
                 raise RoutingError(f"the decision record has format {data['format']!r}, this version reads {FORMAT}")
@@ -548,17 +532,12 @@ class RouteDecision(Record):
             return _read(cls, {**data, **stages})
         except ValidationError as err:
             first = err.errors(include_url=False)[0]
-            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            raise _no_record(problem) from err
+            raise _no_record(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from err
         except (KeyError, TypeError, AttributeError) as err:
             raise _no_record(f"{type(err).__name__}: {err}") from err
 
     def diff(self, other: "RouteDecision") -> RouteDiff:
-        """Tell in what another decision differs from this one; times and money are left out.
-
-        Args:
-            other: The later decision.
-        """
+        """Tell in what another, later decision differs from this one; times and money are left out."""
         return RouteDiff(tuple(_differences(_comparable(self), _comparable(other), "")))
 
     def _repr_html_(self) -> str:

@@ -1,16 +1,6 @@
 """A question's way, step by step: answered, from the cache or computed; routed, retrieved, refined, written.
 
-Each step is a LlamaIndex span, with LlamaIndex's events where they fit::
-
-    AgenticRouter.query                  QueryStartEvent, QueryEndEvent
-    ├── AgenticRouter.route              RouteDecisionEvent
-    ├── AgenticRouter.search             RetrievalStartEvent, RetrievalEndEvent
-    │   ├── VectorRetriever.search ...     one for each strategy that was run, on each index
-    │   └── AgenticRouter.refine         ReRankStartEvent, ReRankEndEvent where there is a reranker
-    └── AgenticRouter.synthesize         SynthesizeStartEvent, SynthesizeEndEvent
-
-``AgenticRouter.retrieve`` stands above route and search where only nodes are asked for. An answer from the cache has
-the first one alone.
+Each step is a LlamaIndex span, with LlamaIndex's events where they fit; docs/llamaindex.md lists them.
 """
 
 from __future__ import annotations
@@ -137,8 +127,7 @@ class Question:
 
     def shown(self) -> dict[str, object]:
         """Return what handlers of spans see of it."""
-        strategy = None if self.strategy is None else self.strategy.value
-        pins = {"index": self.index, "strategy": strategy, "top_k": self.top_k}
+        pins = {"index": self.index, "strategy": self.strategy and self.strategy.value, "top_k": self.top_k}
         return {"query": self.query, **{name: value for name, value in pins.items() if value is not None}}
 
 
@@ -172,9 +161,7 @@ class _Run:
     vector: Vector | None = None
     decision: RouteDecision = field(init=False)
     order: tuple[Strategy, ...] = ()  # the strategies to try
-    origin: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the index of each node by its id, once retrieval has ended
+    origin: Mapping[str, str] = field(default_factory=dict)  # index of each node by its id, after retrieval
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,16 +382,14 @@ class Pipeline:
     def _only_index(self, question: Question) -> str | None:
         """Return the index that needs no choice: the caller's, or the only one there is."""
         names = self.resources.names()
-        if question.index is not None:
-            if question.index not in names:
-                raise UnknownIndexError(unknown_name("index", question.index, names))
-            return question.index
+        if question.index is not None and question.index not in names:
+            raise UnknownIndexError(unknown_name("index", question.index, names))
         if not names:
             raise RoutingError(
                 f"there is no index in {self._config.data_dir}; add one with add_index() "
                 "or: agentic-retriever index add NAME PATH"
             )
-        return names[0] if len(names) == 1 else None
+        return names[0] if len(names) == 1 else question.index
 
     def _embed(self, run: _Run) -> Vector | None:
         """Embed the question once for routing and retrieval; without a vector both go on lexically."""
@@ -468,7 +453,9 @@ class Pipeline:
             check_served(pinned, index)
             return _sure(pinned.value, "pinned", "the caller named it"), {}
         figures, lost = measured(index)
-        offered, withheld = offer(index, figures, left_ms=spending.budget_ms())
+        # A caller's budget alone withholds strategies, never the deadline of the settings.
+        left_ms = None if spending.budget.max_ms is None else 1000 * spending.left_s("choosing the strategy")
+        offered, withheld = offer(index, figures, left_ms=left_ms)
         if not offered:
             raise NoEligibleStrategyError(f"index {index.name!r} serves no registered strategy")
         then = run.recorded.strategy if run.recorded else None
@@ -524,21 +511,20 @@ class Pipeline:
                 results = {chosen.name: searches[chosen.name]()}
             else:
                 left = partial(spending.left_s, "searching")
-                results, errors = run_sides(self.resources.workers(), searches, timeout_s=left)
+                results, errors = run_sides(self.resources.workers, searches, timeout_s=left)
             if not results:
                 raise errors[chosen.name]
             nodes, origin = merge_indexes(self.resources, results, chosen.scores, query_vector=run.vector, top_k=top_k)
-        lost = [
+        lost = (
             Degradation(step=f"index.{name}", reason=_reason(err), fallback="the other indexes")
             for name, err in errors.items()
-        ]
+        )
         result = SearchResult(
             nodes,
             degraded=(*lost, *(step for result in results.values() for step in result.degraded)),
             understood=tuple(dict.fromkeys(line for result in results.values() for line in result.understood)),
         )
-        index = self.resources.index(chosen.name)
-        fits = relevance(nodes, index.search_profile() or index.profile())
+        fits = relevance(nodes, self.resources.index(chosen.name).search_profile())
         ms = (before - spending.remaining_s()) * 1000
         return _Find(Tried(strategy=strategy, confidence=fits, nodes=len(nodes), ms=ms), result, origin)
 
@@ -603,12 +589,25 @@ class Pipeline:
 
     def _refine(self, run: _Run, find: _Find) -> tuple[Sequence[NodeWithScore], tuple[Degradation, ...]]:
         """Boost, rerank, diversify, cut and expand, as the settings ask; ``find.origin`` learns of added nodes."""
-        query, name, top_k = run.question.query, self._config.reranker, self._kept(run)
+        question, spending, name, top_k = run.question, run.spending, self._config.reranker, self._kept(run)
         given = list(find.result.nodes)
-        begins = partial(ReRankStartEvent, query=query, nodes=given, top_n=top_k, model_name=name)
-        with span("AgenticRouter.refine", run.question.shown, None if name == "none" else begins) as traced:
-            with run.spending.step("rerank"):
-                nodes, lost = self._postprocess(run, given, top_k)
+        begins = partial(ReRankStartEvent, query=question.query, nodes=given, top_n=top_k, model_name=name)
+        with span("AgenticRouter.refine", question.shown, None if name == "none" else begins) as traced:
+            with spending.step("rerank"):
+                nodes, lost = self._refining.run(
+                    question.query,
+                    given,
+                    top_k=top_k,
+                    timeout_s=spending.left_s("refining what was found"),
+                    vectors=partial(self._vectors, run),
+                    neighbours=self._neighbours(run),
+                    model=self._metered(run),
+                )
+                if self.postprocessors:
+                    # Half of the time at most, so that an answer can still follow.
+                    limit = spending.left_s("postprocessing what was found") / 2
+                    done = self.postprocessors.run(question.query, nodes, filters=question.filters, timeout_s=limit)
+                    nodes, lost = done[0], (*lost, *done[1])
             for entry in nodes:
                 hit = entry.node.metadata.get(EXPANDED_KEY)
                 if hit in find.origin:
@@ -616,26 +615,6 @@ class Pipeline:
             if traced is not None:
                 traced.finish(nodes, None if name == "none" else ReRankEndEvent(nodes=nodes))
             return nodes, lost
-
-    def _postprocess(
-        self, run: _Run, given: list[NodeWithScore], top_k: int
-    ) -> tuple[list[NodeWithScore], tuple[Degradation, ...]]:
-        question, spending = run.question, run.spending
-        nodes, lost = self._refining.run(
-            question.query,
-            given,
-            top_k=top_k,
-            timeout_s=spending.left_s("refining what was found"),
-            vectors=partial(self._vectors, run),
-            neighbours=self._neighbours(run),
-            model=self._metered(run),
-        )
-        if not self.postprocessors:
-            return nodes, lost
-        # Half of the time at most, so that an answer can still follow.
-        limit = spending.left_s("postprocessing what was found") / 2
-        nodes, failed = self.postprocessors.run(question.query, nodes, filters=question.filters, timeout_s=limit)
-        return nodes, (*lost, *failed)
 
     def _kept(self, run: _Run) -> int:
         """Return how many nodes the answer gets; a number that the caller gave is never changed."""
@@ -666,15 +645,15 @@ class Pipeline:
         self, run: _Run, retrieval: Retrieval, control: StreamControl | None = None
     ) -> Generator[str, None, Answer]:
         """Answer, piece by piece where there is a ``control``; never raises for want of a model."""
-        query = run.question.query
-
-        def inputs() -> dict[str, object]:
-            return {"query": query, "nodes": [scored.node.node_id for scored in retrieval.nodes]}
-
-        with span("AgenticRouter.synthesize", inputs, partial(SynthesizeStartEvent, query=query)) as traced:
+        query, nodes = run.question.query, [scored.node.node_id for scored in retrieval.nodes]
+        begins = partial(SynthesizeStartEvent, query=query)
+        with span("AgenticRouter.synthesize", lambda: {"query": query, "nodes": nodes}, begins) as traced:
             with run.spending.step("synthesis"):
                 index = self.resources.index(retrieval.indexes[0])
-                doubt = self._why_not_read(run, retrieval, index.profile())
+                doubt = ""  # why the passages are not read
+                if retrieval.nodes:
+                    texts = [embedded_text(found.node) for found in retrieval.nodes[:MAX_JUDGED]]
+                    doubt = why_not_read(support_of(query, index.profile(), texts, query_vector=run.vector).probability)
                 write = self.synthesizer.synthesize if control is None else self.synthesizer.stream
                 done = write(
                     query,
@@ -693,18 +672,11 @@ class Pipeline:
                 traced.finish(response, SynthesizeEndEvent(query=query, response=response))
             return answer
 
-    def _why_not_read(self, run: _Run, retrieval: Retrieval, profile: IndexProfile) -> str:
-        """Return why the passages are not read, or ``""``."""
-        if not retrieval.nodes:
-            return ""
-        texts = [embedded_text(found.node) for found in retrieval.nodes[:MAX_JUDGED]]
-        return why_not_read(support_of(run.question.query, profile, texts, query_vector=run.vector).probability)
-
     def _evidence(self, run: _Run, retrieval: Retrieval, index: Index) -> Evidence:
         profile, unknown = index.profile(), None
         if profile.whole and len(profile.document_frequency) < MAX_TERMS:
             unknown = unknown_share(run.question.query, profile.document_frequency, language=profile.language)
-        fits = relevance(retrieval.nodes, index.search_profile() or profile)
+        fits = relevance(retrieval.nodes, index.search_profile())
         return Evidence(relevance=fits, query_vector=run.vector, unknown_share=unknown)
 
     def _limits(self, run: _Run, control: StreamControl | None) -> Limits:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from agentic_retriever.errors import AllModelsFailedError, BudgetExceededError, DeadlineExceededError
 from agentic_retriever.llm import LLMReply, ModelClient, TierNeeds, spent_on
-from agentic_retriever.schema import NO_LIMITS, Budget, Tier, TierUsage, Usage
+from agentic_retriever.schema import NO_LIMITS, Budget, TierUsage, Usage
 
 
 class Spending:
@@ -49,10 +49,6 @@ class Spending:
         """Return what is left, money and calls included."""
         return self.budget.left(self.usage, 1000 * self.left_s(doing))
 
-    def budget_ms(self) -> float | None:
-        """Return the milliseconds that are left, or ``None`` if the caller's budget names none."""
-        return None if self.budget.max_ms is None else 1000 * self.left_s("choosing the strategy")
-
     def timings_ms(self) -> dict[str, float]:
         """Return milliseconds by step, with ``total``."""
         return {**self._steps, "total": (self._timer() - self._start) * 1000}
@@ -75,18 +71,9 @@ class MeteredModel:
 
     def __init__(self, client: ModelClient, spending: Spending) -> None:
         self._client, self._spending = client, spending
-
-    @property
-    def tier(self) -> Tier:
-        return self._client.tier
-
-    @property
-    def model(self) -> str:
-        return self._client.model
-
-    @property
-    def context_tokens(self) -> int:
-        return self._client.context_tokens
+        self.tier = client.tier
+        self.model = client.model
+        self.context_tokens = client.context_tokens
 
     def complete(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> LLMReply:
         """Answer a prompt within a total time."""

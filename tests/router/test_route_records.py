@@ -197,7 +197,8 @@ def test_a_tight_budget_withholds_slow_strategies(make):
     decision = router.route(question, budget=tight)
     assert "planner" not in decision.strategy.scores
     assert "the budget leaves" in decision.withheld["planner"]
-    assert "planner" in router.route(question).strategy.scores
+    for other in (None, Budget(max_llm_calls=1)):
+        assert "planner" in router.route(question, budget=other).strategy.scores
     assert "planner" in str(router.explain("Compare cats and dogs.", budget=tight))
 
 
@@ -272,7 +273,6 @@ def usage(calls=1, usd=0.0):
 def test_what_is_left():
     time = Time()
     spending = Spending(Budget(max_ms=2_000, max_usd=0.02, max_llm_calls=3), 2.0, time)
-    assert spending.budget_ms() == 2_000
     spending.add([usage(2, 0.015)])
     time.now = 0.5
     left = spending.left("writing")
@@ -288,8 +288,6 @@ def test_what_is_left():
 def test_no_budget_limits_only_the_time():
     left = Spending(None, 9.0, Time()).left("x")
     assert (left.timeout_s, left.max_llm_calls, left.max_usd) == (9.0, None, None)
-    assert Spending(None, 9.0, Time()).budget_ms() is None
-    assert Spending(Budget(max_llm_calls=1), 9.0, Time()).budget_ms() is None
 
 
 def test_a_metered_model_counts_and_refuses():
