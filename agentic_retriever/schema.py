@@ -226,7 +226,12 @@ class Budget:
         return None if self.max_ms is None else self.max_ms / 1000
 
     def left(self, spent: Usage, left_ms: float) -> "Budget":
-        """Return what remains after some use, and of the time these milliseconds."""
+        """Return what remains after some use.
+
+        Args:
+            spent: What was used.
+            left_ms: Milliseconds that are left.
+        """
         calls, usd = self.max_llm_calls, self.max_usd
         return Budget(
             max_ms=left_ms,
