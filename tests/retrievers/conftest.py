@@ -13,16 +13,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import StoreError
 from agentic_retriever.filters import node_fields, predicate
-from agentic_retriever.indices import Index
-from agentic_retriever.indices.derived import (
-    HierarchyView,
-    Outline,
-    SummaryView,
-    central_summary,
-    leaf_nodes,
-    outline_of,
-    summary_node,
-)
+from agentic_retriever.indices import Index, derived
 from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings
@@ -55,8 +46,7 @@ class MemoryVectorStore(BasePydanticVectorStore):
     def get_nodes(self, node_ids=None, filters=None):
         self.reads.append((node_ids, filters))
         allowed = predicate(filters)
-        # As with other stores, no ids means all.
-        chosen = [self.kept[i] for i in node_ids if i in self.kept] if node_ids else list(self.kept.values())
+        chosen = [self.kept[i] for i in node_ids or self.kept if i in self.kept]  # as elsewhere, no ids means all
         return [n for n in chosen if allowed(node_fields(n))]
 
     def query(self, query, **kwargs):
@@ -67,6 +57,11 @@ class MemoryVectorStore(BasePydanticVectorStore):
         scored.sort(key=lambda pair: -pair[0] if pair[0] is not None and pair[0] == pair[0] else 9.0)
         top = scored[: query.similarity_top_k]
         return VectorStoreQueryResult([n for _, n in top], [s for s, _ in top], [n.node_id for _, n in top])
+
+
+def embedded(node, model):
+    node.embedding = node.embedding or model.get_text_embedding(node.get_content(MetadataMode.NONE))
+    return node
 
 
 @dataclass
@@ -89,8 +84,6 @@ class MemoryIndex(Index):
     description: str = "for tests"
     version: int = 1
     views: tuple = ()
-    keyword_error: Exception | None = None
-    view_error: Exception | None = None
     chunk_settings: ChunkSettings = field(default_factory=ChunkSettings)
 
     def profile(self):
@@ -100,25 +93,19 @@ class MemoryIndex(Index):
         return None
 
     def keyword(self):
-        if self.keyword_error:
-            raise self.keyword_error
         items = ((n.node_id, n.get_content(MetadataMode.NONE)) for n in self._nodes())
         return KeywordIndex.build(items, tokenizer=Tokenizer("en"), version=self.version)
 
     def hierarchy(self, *, timeout_s=None):
-        if self.view_error:
-            raise self.view_error
-        leaves = [leaf for node in self._nodes() for leaf in leaf_nodes(node, self.chunk_settings)]
-        outlines = {i: Outline(**outline_of(nodes)) for i, nodes in self._documents().items()}
-        return HierarchyView(self._embedded(leaves), outlines)
+        leaves = [leaf for node in self._nodes() for leaf in derived.leaf_nodes(node, self.chunk_settings)]
+        outlines = {i: derived.Outline(**derived.outline_of(nodes)) for i, nodes in self._documents().items()}
+        return derived.HierarchyView(self._embedded(leaves), outlines)
 
     def summaries(self, *, timeout_s=None):
-        if self.view_error:
-            raise self.view_error
         documents = self._documents()
-        nodes = [summary_node(i, found, central_summary(found)) for i, found in documents.items()]
+        nodes = [derived.summary_node(i, found, derived.central_summary(found)) for i, found in documents.items()]
         chunks = {i: [n.node_id for n in found] for i, found in documents.items()}
-        return SummaryView(self._embedded(nodes), chunks, len(nodes))
+        return derived.SummaryView(self._embedded(nodes), chunks, len(nodes))
 
     def count(self):
         return len(self._nodes())
@@ -130,22 +117,17 @@ class MemoryIndex(Index):
         return documents
 
     def _embedded(self, nodes):
-        store = MemoryVectorStore()
-        for node in nodes:
-            node.embedding = self.embedding.base.get_text_embedding(node.get_content(MetadataMode.NONE))
-        store.add(nodes)
-        return store
+        return MemoryVectorStore(kept={node.node_id: embedded(node, self.embedding.base) for node in nodes})
 
     def _nodes(self):
-        if isinstance(self.vector_store, MemoryVectorStore):
-            return list(self.vector_store.kept.values())
-        return list(self.vector_store.iter_nodes())
+        kept = getattr(self.vector_store, "kept", None)
+        return list(self.vector_store.iter_nodes() if kept is None else kept.values())
 
 
 @pytest.fixture(scope="module")
-def edge_stores(tmp_path_factory):
+def edge_stores():
     """Real stores by what is in them; opening one takes longer than a search, so tests that only read share it."""
-    stores: dict[tuple[str, ...], QdrantEdgeVectorStore] = {}
+    stores = {}
     yield stores
     for store in stores.values():
         store.close()
@@ -172,13 +154,10 @@ def make_index():
 
     def make(nodes, embedding=None, store=None):
         model = embedding or FakeEmbedding()
-        for node in nodes:
-            if node.embedding is None:
-                node.embedding = model.get_text_embedding(node.get_content(MetadataMode.NONE))
-        model.calls.clear()
         store = MemoryVectorStore() if store is None else store
         if nodes:
-            store.add(nodes)
+            store.add([embedded(node, model) for node in nodes])
+        model.calls.clear()
         return MemoryIndex(store, QueryModel(model))
 
     return make
@@ -193,9 +172,9 @@ def workers():
 @pytest.fixture
 def make_settings(workers):
     """Make settings of retrievers; what is not their own is of the configuration."""
-    own = {one.name for one in fields(AdapterSettings)}
 
     def make(**given):
+        own = {one.name for one in fields(AdapterSettings)}
         config = RouterConfig(**{name: given.pop(name) for name in given.keys() - own})
         return AdapterSettings(**{"workers": workers, "config": config, **given})
 

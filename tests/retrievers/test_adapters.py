@@ -1,38 +1,51 @@
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import math
 import threading
+from datetime import date
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from llama_index.core import Settings
+from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.callbacks import CallbackManager, LlamaDebugHandler
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
-from llama_index.core.schema import IndexNode, MetadataMode, NodeRelationship, QueryBundle, RelatedNodeInfo, TextNode
+from llama_index.core.schema import (
+    ImageNode,
+    IndexNode,
+    MetadataMode,
+    Node,
+    NodeRelationship,
+    QueryBundle,
+    RelatedNodeInfo,
+    TextNode,
+)
 from llama_index.core.vector_stores.types import MetadataFilters
 from search_material import QUERY, ask, hit, ids, pairs, raising
 from store_tools import where
 
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, FilterError, InvalidQueryError, StoreError
-from agentic_retriever.retrievers import HybridRetriever, RetrieverAdapter, SearchResult, VectorRetriever, source_scores
-from agentic_retriever.retrievers.base import SCORES_KEY, run_guarded, run_sides, take_nodes
+from agentic_retriever.retrievers import (
+    REGISTRY,
+    HybridRetriever,
+    RetrievalRequest,
+    RetrieverAdapter,
+    SearchResult,
+    VectorRetriever,
+    build_adapter,
+    source_scores,
+)
+from agentic_retriever.retrievers.base import SCORES_KEY, copied_node, copied_nodes, run_guarded, run_sides, take_nodes
+from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.testing.retriever_contract import check_result, contract_nodes
 from agentic_retriever.threads import Workers
 
 STRATEGIES = pytest.mark.parametrize("kind", [VectorRetriever, HybridRetriever])
-
-
-class Scripted(RetrieverAdapter):
-    """Finds what it is told to."""
-
-    def __init__(self, index, settings, hits, sources=None):
-        super().__init__(index, settings)
-        self.found = SearchResult(list(hits), sources=sources or {})
-
-    def _search(self, request, deadline):
-        return self.found
 
 
 @pytest.fixture
@@ -44,13 +57,16 @@ def index(make_index):
 def scripted(index, settings):
     """Search by an adapter that finds these hits."""
 
+    class Scripted(RetrieverAdapter):
+        def _search(self, request, deadline):
+            return self.found
+
     def search(hits, sources=None, **request):
-        return ask(Scripted(index, settings, hits, sources), **request)
+        adapter = Scripted(index, settings)
+        adapter.found = SearchResult(list(hits), sources=sources or {})
+        return ask(adapter, **request)
 
     return search
-
-
-# --- promises about every result
 
 
 def test_scores_that_are_no_numbers_go_last_and_come_out_finite(scripted):
@@ -113,9 +129,6 @@ def test_the_store_s_own_nodes_stay_as_they_are(kind, make_index, settings):
     assert [n.to_json() for n in nodes] == before
 
 
-# --- checks before a search
-
-
 @STRATEGIES
 @pytest.mark.parametrize(
     ("request_", "error"),
@@ -173,9 +186,6 @@ def test_empty_filters_reach_no_store(index, settings):
     assert all(node_ids or filters for node_ids, filters in index.vector_store.reads if node_ids is not None)
 
 
-# --- life inside LlamaIndex
-
-
 @STRATEGIES
 async def test_one_span_for_one_search(kind, index, settings):
     spans = SimpleSpanHandler()
@@ -204,7 +214,7 @@ def test_callbacks_of_the_process_are_not_taken_over(index, settings, monkeypatc
 
 
 def test_a_degraded_search_is_logged_without_the_question(index, settings, caplog):
-    index.keyword_error = RuntimeError("secret-key")
+    index.keyword = raising(RuntimeError("secret-key"))
     with caplog.at_level(logging.WARNING):
         assert HybridRetriever(index, settings).retrieve(QUERY)
     assert "hybrid.keyword fell back to dense search alone" in caplog.text
@@ -215,12 +225,12 @@ def test_a_degraded_search_is_logged_without_the_question(index, settings, caplo
 async def test_async_searches_run_in_the_given_threads_however_few(index, settings, make_index, make_settings):
     names = []
 
-    class Where(Scripted):
+    class Where(VectorRetriever):
         def _search(self, request, deadline):
             names.append(threading.current_thread().name)
             return super()._search(request, deadline)
 
-    await Where(index, settings, []).aretrieve(QUERY)
+    await Where(index, settings).aretrieve(QUERY)
     assert names[0].startswith("test")
     import asyncio
 
@@ -229,9 +239,6 @@ async def test_async_searches_run_in_the_given_threads_however_few(index, settin
         expected = pairs(adapter.retrieve(QUERY))
         found = await asyncio.wait_for(asyncio.gather(*(adapter.aretrieve(QUERY) for _ in range(20))), 10)
     assert all(pairs(nodes) == expected for nodes in found)
-
-
-# --- vector
 
 
 @STRATEGIES
@@ -272,9 +279,6 @@ def test_of_a_ranking_no_more_nodes_are_read_than_are_taken(index):
     assert take_nodes(index, [], {}, 5) == []
 
 
-# Sides of one search next to each other.
-
-
 def run(pool, sides, seconds=5.0):
     return run_sides(pool, sides, timeout_s=lambda: seconds)
 
@@ -295,11 +299,10 @@ def test_sides_run_at_the_same_time_and_one_that_hangs_is_given_up_in_time(worke
     assert isinstance(errors["b"], DeadlineExceededError)
 
 
-@pytest.mark.parametrize("broken", ["a", "b"])
-def test_one_that_fails_leaves_the_other(workers, broken):
+def test_one_that_fails_leaves_the_other(workers):
     error, sides = EmbeddingError("down"), {"a": lambda: 1, "b": lambda: 1}
-    results, errors = run(workers, {**sides, broken: raising(error)})
-    assert (list(results.values()), errors) == ([1], {broken: error})
+    for broken, other in ("ab", "ba"):
+        assert run(workers, {**sides, broken: raising(error)}) == ({other: 1}, {broken: error})
 
 
 def test_foreign_errors_come_out_as_ours_without_their_text_and_no_others(workers):
@@ -320,3 +323,157 @@ def test_sides_may_start_in_a_thread_of_the_same_pool_or_where_it_is_closed():
         # Without taking the second side back, the pool's only thread would wait for itself.
         assert pool.submit(run, pool, sides).result(timeout=5) == ({"a": 1, "b": 2}, {})
     assert run(pool, sides) == ({"a": 1, "b": 2}, {})
+
+
+NAMES = st.text(max_size=6)
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
+ODD = (
+    st.dates()
+    | st.tuples(st.lists(PLAIN, max_size=2), PLAIN)
+    | st.sets(st.integers(), max_size=2)
+    | st.binary(max_size=3)
+)
+VALUES = st.recursive(
+    PLAIN | ODD, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=8
+)
+METADATA = st.dictionaries(NAMES, VALUES, max_size=5)
+RELATED = st.builds(RelatedNodeInfo, node_id=NAMES, metadata=METADATA, hash=st.none() | NAMES)
+RELATIONSHIPS = st.dictionaries(
+    st.sampled_from(NodeRelationship), RELATED | st.lists(RELATED, max_size=2), max_size=3
+)  # fmt: skip
+PARTS = {
+    "id_": NAMES,
+    "metadata": METADATA,
+    "relationships": RELATIONSHIPS,
+    "excluded_embed_metadata_keys": st.lists(NAMES, max_size=3),
+    "excluded_llm_metadata_keys": st.lists(NAMES, max_size=3),
+    "embedding": st.none() | st.lists(st.floats(-1, 1), max_size=3),
+}
+NODES = st.one_of(
+    st.builds(TextNode, text=NAMES, start_char_idx=st.none() | st.integers(0, 9), **PARTS),
+    st.builds(IndexNode, text=NAMES, index_id=NAMES, **PARTS),
+    st.builds(ImageNode, text=NAMES, text_embedding=st.lists(st.floats(-1, 1), max_size=2), **PARTS),
+    st.builds(Node, **PARTS),
+)
+
+
+class Own(TextNode):
+    """A class with a copy of its own, as a library may have."""
+
+    def __deepcopy__(self, memo=None):
+        made = super().__deepcopy__(memo)
+        made.text += " copied"
+        return made
+
+
+def changeable(value):
+    """Yield all that hangs on a value and can be changed."""
+    if isinstance(value, BaseModel):
+        yield value
+        yield value.__dict__
+        yield value.__pydantic_fields_set__
+        yield from changeable(value.__dict__)
+    elif isinstance(value, dict):
+        yield value
+        for item in value.values():
+            yield from changeable(item)
+    elif isinstance(value, (list, tuple, set)):
+        if not isinstance(value, tuple):
+            yield value
+        for item in value:
+            yield from changeable(item)
+
+
+def deface(value):
+    """Change everything that can be changed, from the bottom up."""
+    for part in list(changeable(value))[::-1]:
+        if isinstance(part, BaseModel):
+            continue
+        if isinstance(part, dict) and "id_" not in part and "node_id" not in part:
+            part["defaced"] = ["defaced"]
+        elif isinstance(part, dict):
+            part.update({name: "defaced" for name, item in part.items() if isinstance(item, str)})
+        elif isinstance(part, list):
+            part.append("defaced")
+        else:
+            part.add("defaced")
+
+
+def picture(node):
+    """Return all of a node as a text."""
+    return repr((type(node), node.__dict__, sorted(node.__pydantic_fields_set__)))
+
+
+@given(NODES)
+def test_a_copy_is_equal_and_shares_nothing_that_can_be_changed(node):
+    before = picture(node)
+    made = copied_node(node)
+    deep = node.model_copy(deep=True)
+    assert made == deep
+    assert made.__pydantic_fields_set__ >= deep.__pydantic_fields_set__
+    assert made.to_dict() == deep.to_dict()
+    assert not {id(part) for part in changeable(made)} & {id(part) for part in changeable(node)}
+    deface(made)
+    assert picture(node) == before
+    assert copied_node(node) == deep
+
+
+@given(NODES)
+def test_what_a_copy_is_made_from_changes_no_copy(node):
+    made = copied_node(node)
+    before = picture(made)
+    deface(node)
+    assert picture(made) == before
+
+
+def test_circles_are_copied_objects_left_out_and_own_ways_to_copy_kept():
+    circle = {"name": ["round"]}
+    circle["again"] = circle
+    node = TextNode(text="a circle")
+    node.metadata["circle"] = circle
+    made = copied_node(node)
+    assert made.metadata["circle"]["again"] is made.metadata["circle"]
+    assert made.metadata["circle"] is not circle
+    assert made.metadata["circle"]["name"] is not circle["name"]
+    node = IndexNode(text="pointer", index_id="elsewhere", obj=threading.Lock())
+    made = copied_node(node)
+    assert made.obj is None
+    assert node.obj is not None
+    assert made.index_id == "elsewhere"
+    node = Own(text="own", metadata={"list": [1], "date": date(2024, 1, 2)}, embedding=[0.5])
+    made = copied_node(node)
+    assert (made.text, made.metadata, made.embedding) == ("own copied", node.metadata, [0.5])
+    assert made.metadata["list"] is not node.metadata["list"]
+
+
+@pytest.mark.parametrize("strategy", REGISTRY)
+@pytest.mark.parametrize("place", ["memory", "edge"])
+def test_whatever_is_done_to_a_result_no_store_cache_or_second_result_shows_it(
+    strategy, place, make_index, make_edge_index, settings
+):
+    def related(name):
+        return RelatedNodeInfo(node_id=name, metadata={"deep": [{"er": [name]}]})
+
+    nodes = [
+        TextNode(
+            id_=f"n{i}",
+            text=f"red apple harvest number {i}",
+            metadata={"nested": {"list": [i, {"deep": [i]}]}, "tags": ["a", "b"]},
+            excluded_llm_metadata_keys=["tags"],
+            relationships={NodeRelationship.SOURCE: related(f"doc{i}"), NodeRelationship.CHILD: [related("n9")]},
+        )
+        for i in range(4)
+    ]
+    index = (make_index if place == "memory" else make_edge_index)(nodes, FakeEmbedding())
+    adapter = build_adapter(strategy, index, settings)
+    request = RetrievalRequest("compare the red apple and the harvest", 10)
+    stored = [picture(node) for node in index.vector_store.get_nodes()]
+    found = adapter.search(request).nodes
+    cached = copy.deepcopy(found)
+    answered = [picture(n.node) for n in copied_nodes(cached)]
+    assert found
+    for n in (*found, *copied_nodes(cached)):
+        deface(n)
+    assert [picture(node) for node in index.vector_store.get_nodes()] == stored
+    assert [picture(n.node) for n in copied_nodes(cached)] == answered
+    assert [picture(n.node) for n in adapter.search(request).nodes] == answered

@@ -9,8 +9,9 @@ import pytest
 from llama_index.core import SummaryIndex, VectorStoreIndex
 from llama_index.core.schema import TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 from llama_index.retrievers.bm25 import BM25Retriever as LlamaBM25Retriever
+from search_material import ids, pairs
+from store_tools import where
 
 from agentic_retriever import BM25Retriever
 from agentic_retriever.errors import ConfigError, FilterError, IndexingError, StoreDamagedError, StoreError
@@ -19,34 +20,23 @@ from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.testing.retriever_contract import QUERY, RetrieverContract, contract_nodes
 
 
-def where(key, value, operator=FilterOperator.EQ):
-    return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
-
-
 def nodes_of(*texts, **metadata):
     return [TextNode(id_=f"n{i}", text=text, metadata=metadata) for i, text in enumerate(texts)]
 
 
-def ids(found):
-    return [one.node_id for one in found]
-
-
 def found(retriever, *queries):
-    return [[(one.node_id, one.score) for one in retriever.retrieve(query)] for query in queries]
+    return [pairs(retriever.retrieve(query)) for query in queries]
 
 
-class TestOverNodes(RetrieverContract):
-    def make_adapter(self, nodes, *, embedding, top_k=10, filters=None):
-        return BM25Retriever(nodes, similarity_top_k=top_k, filters=filters)
-
-
-class TestOverAnIndexOfARouter(RetrieverContract):
+@pytest.mark.parametrize("place", ["nodes", "index"])
+class TestContract(RetrieverContract):
     @pytest.fixture(autouse=True)
-    def _given(self, make_index):
-        self.make_index = make_index
+    def _given(self, place, make_index):
+        self.make_index = make_index if place == "index" else None
 
     def make_adapter(self, nodes, *, embedding, top_k=10, filters=None):
-        return BM25Retriever(index=self.make_index(nodes, embedding), similarity_top_k=top_k, filters=filters)
+        given = {"index": self.make_index(nodes, embedding)} if self.make_index else {"nodes": nodes}
+        return BM25Retriever(**given, similarity_top_k=top_k, filters=filters)
 
 
 def test_it_is_what_llamaindex_expects_and_may_be_asked_for_more_than_there_is():
@@ -60,14 +50,10 @@ def test_it_is_what_llamaindex_expects_and_may_be_asked_for_more_than_there_is()
     assert retriever.similarity_top_k == 10
 
 
-@pytest.mark.parametrize("texts", [(), ("",), ("the of and", "  ")])
-def test_nothing_to_search_gives_nothing(texts):
-    assert BM25Retriever.from_defaults(nodes=nodes_of(*texts)).retrieve("the apple") == []
-
-
-@pytest.mark.parametrize("query", ["the of and", "zzzqqq", "?!"])
-def test_no_node_without_a_word_of_the_question(query):
-    assert BM25Retriever(nodes_of("red apple", "green pear")).retrieve(query) == []
+@pytest.mark.parametrize("texts", [(), ("",), ("the of and", "  "), ("red pear", "green pear")])
+@pytest.mark.parametrize("query", ["the apple", "the of and", "zzzqqq", "?!"])
+def test_no_node_without_a_word_of_the_question(texts, query):
+    assert BM25Retriever.from_defaults(nodes=nodes_of(*texts)).retrieve(query) == []
 
 
 @pytest.mark.parametrize(
@@ -92,9 +78,9 @@ def test_words_of_every_script_and_codes_are_found(text, query):
 @pytest.mark.parametrize("top_k", [1, 3])
 def test_filters_never_leak(top_k):
     nodes = [*nodes_of(*["apple apple"] * 9), TextNode(id_="only", text="an apple", metadata={"year": 2024})]
-    retriever = BM25Retriever(nodes, similarity_top_k=top_k, filters=where("year", 2020, FilterOperator.GT))
+    retriever = BM25Retriever(nodes, similarity_top_k=top_k, filters=where("year", 2020, ">"))
     assert ids(retriever.retrieve("apple")) == ["only"]
-    assert BM25Retriever(nodes, filters=where("year", "x", FilterOperator.GT)).retrieve("apple") == []
+    assert BM25Retriever(nodes, filters=where("year", "x", ">")).retrieve("apple") == []
     with pytest.raises(FilterError):
         BM25Retriever(nodes, filters=where("", 1))
 
@@ -148,12 +134,8 @@ def test_it_is_made_of_an_index_a_docstore_or_nodes_and_nothing_else(make_index)
     for given in ({"docstore": docstore}, {"nodes": nodes}, {"index": SummaryIndex(nodes)}, {"index": dense}):
         assert found(BM25Retriever.from_defaults(**given), QUERY) == expected
     index = make_index(contract_nodes())
-    for given in (
-        {},
-        {"nodes": [], "index": index},
-        {"nodes": [], "stemmer": None},
-        {"nodes": [], "token_pattern": "."},
-    ):
+    none = {"nodes": []}
+    for given in ({}, none | {"index": index}, none | {"stemmer": None}, none | {"token_pattern": "."}):
         with pytest.raises(ConfigError):
             BM25Retriever(**given)
     with pytest.raises(ConfigError, match="exactly one"):

@@ -129,17 +129,12 @@ def test_how_many_to_retrieve_and_to_keep():
         assert (chooses.candidates(8), chooses.candidates(50)) == (20, 50)
 
 
-@pytest.mark.parametrize("kind", ["memory", "edge"])
-def test_vectors_are_read_from_the_store(kind, make_index, make_edge_index):
-    nodes = [TextNode(id_="a", text="red apple"), TextNode(id_="b", text="sea")]
-    index = (make_index if kind == "memory" else make_edge_index)(nodes)
+@pytest.mark.parametrize("kind", ["make_index", "make_edge_index"])
+def test_vectors_are_read_from_the_store(kind, request):
+    index = request.getfixturevalue(kind)([TextNode(id_="a", text="red apple"), TextNode(id_="b", text="sea")])
     found = store_vectors(index, ["b", "gone"])
     assert list(found) == ["b"]
-    expected = index.embedding.base.get_text_embedding("sea")
-    assert list(found["b"]) == pytest.approx(expected, abs=1e-6)
-
-
-# How many nodes.
+    assert list(found["b"]) == pytest.approx(index.embedding.base.get_text_embedding("sea"), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +173,6 @@ def test_nodes_behind_a_clear_gap_are_left_out(values, fall, kept):
 
 
 # Keyword boosting.
-
-
 BRAKES = [hit("a", 0.9, "tyres and wheels"), hit("b", 0.5, "the approval of brakes"), hit("c", 0.1, "brakes")]
 
 
@@ -240,20 +233,17 @@ def test_a_bad_setting_is_refused(text):
         Refining(RouterConfig(boost_keywords=text), None)
 
 
-# Parent expansion.
-
-
 def chunk(doc, at, section="one", lang="en"):
     made = of_document(f"{doc}#{at}", f"{doc} {at}", doc, section=section, lang=lang)
     made.start_char_idx = at * 100
     return made
 
 
-@pytest.fixture(params=["memory", "edge"])
-def index(request, make_index, make_edge_index):
+@pytest.fixture(params=["make_index", "make_edge_index"])
+def index(request):
     nodes = [chunk("d", at) for at in (3, 1, 0, 2)]
     nodes += [chunk("d", 4, "two"), chunk("e", 1), chunk("e", 2, lang="es"), TextNode(id_="alone", text="no source")]
-    return (make_index if request.param == "memory" else make_edge_index)(nodes)
+    return request.getfixturevalue(request.param)(nodes)
 
 
 def hits_of(index, *wanted):
@@ -300,8 +290,6 @@ def test_a_store_that_fails_is_a_typed_error(make_index, monkeypatch):
 
 
 # Maximal marginal relevance.
-
-
 TWO_ALIKE = [hit("a", 0.9), hit("b", 0.8), hit("c", 0.4)]
 VECTORS = {"a": [1, 0], "b": [1, 0], "c": [0, 1]}
 
@@ -348,18 +336,17 @@ def test_it_equals_the_definition(rows, top_k, percent):
     got = [int(i) for i in ids(mmr(nodes, vectors, top_k=top_k, trade_off=percent / 100))]
     assert len(got) == len(set(got)) == len(expected)
 
+    def gain(order, at):
+        near = max((cosines[order[at]][j] for j in order[:at]), default=0)
+        return round(percent / 100 * relevance[order[at]] - (1 - percent / 100) * near, 6)
+
     def gains(order):
-        near = [max((cosines[i][j] for j in order[:at]), default=0) for at, i in enumerate(order)]
-        return [
-            round(percent / 100 * relevance[i] - (1 - percent / 100) * n, 6) for i, n in zip(order, near, strict=True)
-        ]
+        return [gain(order, at) for at in range(len(order))]
 
     assert got == expected or gains(got) == gains(expected)
 
 
 # Rerankers.
-
-
 THREE = [hit("a", 0.9), hit("b", 0.8), hit("c", 0.7)]
 KEY = "canary-7f3a"
 
@@ -421,17 +408,11 @@ def test_nodes_come_in_the_new_order_as_copies(name, given, reranker):
 @pytest.mark.parametrize(
     ("reply", "order"),
     [
-        ("3, 1, 2", [3, 1, 2]),
-        ("[3] > [1] > [2]", [3, 1, 2]),
-        ("[3, 1]", [3, 1]),
-        ("```json\n[3, 1]\n```", [3, 1]),
-        ("Of the 3 passages these help:\n2, 3\nDone in 1 step.", [2, 3]),
-        ("3\n1\n2", [3, 1, 2]),
-        ("Best is 2, then passage 3.", [2, 3]),
-        ("0, 99, -1, 2, 2, 3", [1, 2, 3]),
-        ("2.5 stars for 3", [3]),
+        ("3, 1, 2", [3, 1, 2]), ("[3] > [1] > [2]", [3, 1, 2]), ("[3, 1]", [3, 1]), ("```json\n[3, 1]\n```", [3, 1]),
+        ("Of the 3 passages these help:\n2, 3\nDone in 1 step.", [2, 3]), ("3\n1\n2", [3, 1, 2]),
+        ("Best is 2, then passage 3.", [2, 3]), ("0, 99, -1, 2, 2, 3", [1, 2, 3]), ("2.5 stars for 3", [3]),
     ],
-)
+)  # fmt: skip
 def test_orders_are_read_in_any_usual_form(reply, order):
     assert parse_order(reply, 3) == order
 
@@ -474,15 +455,9 @@ def test_the_cross_encoder_is_loaded_once_and_cohere_asked_once_without_retries(
     assert model.calls[0][0] == ("q", "text of a")
     made, model = reranker("cohere", [(0, 0.1), (1, 0.2), (2, 0.3)])
     made.rerank("q", THREE, 7.5)
-    assert model.calls == [
-        {
-            "model": "rerank-v3.5",
-            "query": "q",
-            "documents": ["text of a", "text of b", "text of c"],
-            "top_n": 3,
-            "request_options": {"timeout_in_seconds": 8, "max_retries": 0},
-        }
-    ]
+    options = {"timeout_in_seconds": 8, "max_retries": 0}
+    told = {"model": "rerank-v3.5", "query": "q", "documents": ["text of a", "text of b", "text of c"]}
+    assert model.calls == [told | {"top_n": 3, "request_options": options}]
 
 
 @pytest.mark.parametrize(

@@ -1,49 +1,188 @@
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+from typing import get_args
 
 import pytest
-from llama_index.core.schema import IndexNode, NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import Document, IndexNode, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import MetadataFilters
 from search_material import ask, ids, of_document, raising
 from store_tools import where
 
+from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.errors import EmbeddingError, StoreError
+from agentic_retriever.errors import EmbeddingError, StoreError, UnknownStrategyError
 from agentic_retriever.filters import matches, node_fields
 from agentic_retriever.indices import Index, Indexer, IndexStorage
 from agentic_retriever.indices.derived import LeafHit
+from agentic_retriever.indices.profile import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import (
+    REGISTRY,
     ChunkDecouplingRetriever,
+    Fusion,
     RecursiveRetriever,
+    RetrieverAdapter,
     SummaryRetriever,
     VectorRetriever,
     build_adapter,
+    cards,
     source_scores,
+    spec_of,
 )
 from agentic_retriever.retrievers.chunk_decoupling import SPAN_KEY
 from agentic_retriever.retrievers.recursive import REFERRED, merged
-from agentic_retriever.schema import Strategy
-from agentic_retriever.testing import FakeEmbedding
+from agentic_retriever.schema import Strategy, View
+from agentic_retriever.testing import FakeEmbedding, FakeLLM
 from agentic_retriever.testing.retriever_contract import RetrieverContract
+
+
+def test_every_entry_is_whole_and_stands_in_declared_order(make_index, settings):
+    index = make_index([])
+    for strategy, spec in REGISTRY.items():
+        adapter = build_adapter(strategy.value, index, settings)
+        assert isinstance(adapter, RetrieverAdapter)
+        assert adapter.strategy is spec.strategy is strategy
+        assert spec.description.endswith(".")
+        assert "\n" not in spec.description
+        assert spec.needs
+        assert spec.cost >= 1
+        assert spec.typical_ms > 0
+    assert list(REGISTRY) == [strategy for strategy in Strategy if strategy in REGISTRY]
+    with pytest.raises(TypeError):
+        REGISTRY[Strategy.SUMMARY] = None
+    assert set(get_args(RouterConfig.model_fields["fusion"].annotation)) == {fusion.value for fusion in Fusion}
+
+
+def test_cards_are_of_what_the_index_can_serve_with_what_was_measured(make_index):
+    index = make_index([])
+    offered = cards(index)
+    always = [card.strategy for card in offered]
+    assert always == [Strategy.VECTOR, Strategy.HYBRID, Strategy.PLANNER, Strategy.METADATA]
+    assert not any(card.measured or card.quality is not None for card in offered)
+    assert offered[1].needs == (View.CHUNKS, View.KEYWORD)
+    index.views = (View.SUMMARY,)
+    assert {card.strategy for card in cards(index)} - {*always} == {Strategy.SUMMARY}
+    index.views = (View.HIERARCHY,)
+    assert {card.strategy for card in cards(index)} - {*always} == {Strategy.RECURSIVE, Strategy.CHUNK_DECOUPLING}
+    measures = {
+        Strategy.HYBRID: StrategyMeasure(quality=0.8, p50_ms=7.5),
+        Strategy.SUMMARY: StrategyMeasure(quality=0.9, p50_ms=1.0),
+    }
+    origin = {"dataset": "d", "index": "i", "index_version": 1, "queries": 10, "measured_on": "2026-01-01"}
+    found = cards(make_index([]), measured=MeasuredStrategies(strategies=measures, **origin))
+    measured = {card.strategy: card for card in found}
+    assert Strategy.SUMMARY not in measured  # measured once, but the index cannot serve it now
+    hybrid, vector = measured[Strategy.HYBRID], measured[Strategy.VECTOR]
+    assert (hybrid.quality, hybrid.typical_ms, hybrid.measured) == (0.8, 7.5, True)
+    assert (vector.quality, vector.typical_ms, vector.measured) == (None, REGISTRY[Strategy.VECTOR].typical_ms, False)
+
+
+@pytest.mark.parametrize("name", ["hybird", "", "planner_", "VECTOR"])
+def test_an_unknown_strategy_is_named_with_those_there_are(name, make_index, settings):
+    with pytest.raises(UnknownStrategyError, match=r"known: .*hybrid, .*vector"):
+        build_adapter(name, make_index([]), settings)
+    with pytest.raises(UnknownStrategyError, match="did you mean 'hybrid'"):
+        spec_of("hybird")
+
+
+LANDS = {
+    "a": {"province": "เชียงใหม่", "deed_type": "โฉนด", "area_rai": 7.25, "year": 2561},
+    "b": {"province": "เชียงใหม่", "deed_type": "โฉนด", "area_rai": 12.0, "year": 2540},
+    "c": {"province": "เชียงใหม่", "deed_type": "น.ส.3", "area_rai": 6.0, "year": 2560},
+    "d": {"province": "ลำพูน", "deed_type": "โฉนด", "area_rai": 8.0, "year": 2555},
+    "e": {"province": "ชลบุรี", "deed_type": "โฉนด", "area_rai": 5.0, "year": 2566},
+}
+
+
+@pytest.fixture
+def make_lands(tmp_path):
+    """Make a router over an index of lands; closing it is the test's."""
+
+    def make(llm=None):
+        router = AgenticRouter(RouterConfig(data_dir=tmp_path), embedding=FakeEmbedding(dimension=32), llm=llm)
+        texts = {name: f"ที่ดินแปลง {name} เนื้อที่ {land['area_rai']} ไร่" for name, land in LANDS.items()}
+        documents = [Document(text=text, doc_id=name, metadata=LANDS[name]) for name, text in texts.items()]
+        router.add_index("lands", documents, description="ที่ดิน")
+        return router
+
+    return make
+
+
+@pytest.fixture
+def router(make_lands):
+    with make_lands() as made:
+        yield made
+
+
+def doc_ids(retrieval):
+    return sorted(n.node.ref_doc_id for n in retrieval.nodes)
+
+
+def test_values_and_ranges_become_filters_and_an_impossible_one_is_dropped_and_named(router):
+    retrieval = router.retrieve("ที่ดินในเชียงใหม่ โฉนด พื้นที่ 5 ถึง 10 ไร่", strategy="metadata")
+    assert doc_ids(retrieval) == ["a"]
+    assert len(retrieval.understood) == 3
+    assert not retrieval.degraded
+    retrieval = router.retrieve("ที่ดินในเชียงใหม่ โฉนด พื้นที่ 5 ถึง 10 ไร่ หลังปี 2599", strategy="metadata")
+    assert doc_ids(retrieval) == ["a"]
+    [lost] = retrieval.degraded
+    assert lost.step == "metadata.filter"
+    assert "2599" in lost.reason
+    assert len(retrieval.understood) == 3
+    answer = router.query("ที่ดินในเชียงใหม่ โฉนด พื้นที่ 5 ถึง 10 ไร่", strategy="metadata")
+    assert len(answer.to_dict()["understood"]) == 3
+
+
+def test_a_callers_filter_is_never_relaxed_and_new_values_are_known_at_once(router):
+    mine = where("province", "ลำพูน")
+    retrieval = router.retrieve("โฉนดในเชียงใหม่ พื้นที่ 5 ถึง 10 ไร่", strategy="metadata", filters=mine)
+    assert doc_ids(retrieval) == ["d"]
+    none = where("province", "ไม่มี")
+    assert doc_ids(router.retrieve("โฉนดในเชียงใหม่", strategy="metadata", filters=none)) == []
+    plain, dense = (router.retrieve("อะไรดี", strategy=strategy) for strategy in ("metadata", "vector"))
+    assert (ids(plain), plain.understood) == (ids(dense), ())  # without clauses it is dense search
+    question = "โฉนดในภูเก็ต พื้นที่ 5 ถึง 10 ไร่"
+    assert "ภูเก็ต" not in " ".join(router.retrieve(question, strategy="metadata").understood)
+    metadata = {"province": "ภูเก็ต", "deed_type": "โฉนด", "area_rai": 6.0, "year": 2560}
+    router.add_index("lands", [Document(text="ที่ดินแปลง f", doc_id="f", metadata=metadata)])
+    assert doc_ids(router.retrieve(question, strategy="metadata")) == ["f"]
+
+
+def test_a_failing_model_leaves_the_filters_that_words_give(make_lands):
+    with make_lands(FakeLLM([ConnectionError("down")])) as router:
+        retrieval = router.retrieve("ที่ดินในลำพูน หลังปี 2550", strategy="metadata")
+        assert doc_ids(retrieval) == ["d"]
+        assert "filters.llm" in {d.step for d in retrieval.degraded}
+
+
+def test_the_model_is_asked_and_cannot_filter_on_what_is_not_there(make_lands):
+    wrong = {"field": "secret", "operator": "==", "value": "x"}
+    reply = json.dumps([wrong, {"field": "province", "operator": "==", "value": "ลำพูน"}])
+    with make_lands(FakeLLM([reply])) as router:
+        retrieval = router.retrieve("where is d", strategy="metadata")
+        assert "secret" not in " ".join(retrieval.understood)
+        assert "filters.llm" in {d.step for d in retrieval.degraded}
+
+
+def test_summaries_are_written_by_the_model_where_there_is_one(make_lands):
+    model = FakeLLM(["<think>Hm.</think>A summary that the model wrote."])
+    with make_lands(model) as router:
+        router.build_views("lands")
+        assert "summary" in {view.value for view in router.index("lands").views}
+        assert any("ที่ดินแปลง" in prompt for prompt in model.prompts)
+
 
 STRATEGIES = (Strategy.RECURSIVE, Strategy.CHUNK_DECOUPLING, Strategy.SUMMARY)
 CLASSES = (RecursiveRetriever, ChunkDecouplingRetriever, SummaryRetriever)
 
 
 @pytest.fixture(scope="module")
-def storage(tmp_path_factory):
-    opened = IndexStorage(tmp_path_factory.mktemp("views"))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="module")
-def make_whole_index(storage):
+def make_whole_index(tmp_path_factory):
     """Make an index with everything, on disk; those of equal nodes are shared, as tests only read them."""
-    known = {}
+    storage, known = IndexStorage(tmp_path_factory.mktemp("views")), {}
 
     def make(nodes, embedding=None, **sizes):
         model = embedding or FakeEmbedding()
@@ -51,44 +190,46 @@ def make_whole_index(storage):
         if key in known and embedding is None:
             return known[key]
         chunks = ChunkSettings(**{"chunk_size": 256, "chunk_overlap": 0, "leaf_size": 12, **sizes})
-        index = storage.create(
-            f"index{len(storage.names())}", EmbeddingModel(model, name="fake"), description="", chunks=chunks
-        )
+        name = f"index{len(storage.names())}"
+        index = storage.create(name, EmbeddingModel(model, name="fake"), description="", chunks=chunks)
         # The contract speaks of texts; with their metadata, these vectors would mean something else.
         plain = [n.model_copy(update={"excluded_embed_metadata_keys": list(n.metadata)}) for n in nodes]
         if plain:
             Indexer(index).add_nodes(plain)
         model.calls.clear()
-        return known.setdefault(key, index)
+        if embedding is None:
+            known[key] = index
+        return index
 
-    return make
+    yield make
+    storage.close()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-class TestOverAWholeIndex(RetrieverContract):
+@pytest.mark.parametrize(
+    ("make", "strategy", "fusion"),
+    [
+        *(("make_index", strategy, Fusion.CALIBRATED) for strategy in REGISTRY),
+        *(("make_index", Strategy.HYBRID, fusion) for fusion in (Fusion.WEIGHTED, Fusion.RRF, Fusion.BORDA)),
+        *(("make_edge_index", strategy, Fusion.CALIBRATED) for strategy in REGISTRY),
+        *(("make_whole_index", strategy, Fusion.CALIBRATED) for strategy in STRATEGIES),
+    ],
+)
+class TestContract(RetrieverContract):
     @pytest.fixture(autouse=True)
-    def _given(self, strategy, make_whole_index, make_settings):
-        self.strategy, self.make_index, self.make_settings = strategy, make_whole_index, make_settings
+    def _given(self, request, make, strategy, fusion, make_settings):
+        self.make_index, self.make_settings = request.getfixturevalue(make), make_settings
+        self.strategy, self.fusion = strategy, fusion
 
     def make_adapter(self, nodes, *, embedding, top_k=10, filters=None):
-        index = self.make_index(nodes, embedding)
-        return build_adapter(self.strategy, index, self.make_settings(top_k=top_k, filters=filters))
+        settings = self.make_settings(top_k=top_k, filters=filters, fusion=self.fusion)
+        return build_adapter(self.strategy, self.make_index(nodes, embedding), settings)
 
     def make_failing_adapter(self, nodes, *, embedding):
+        if self.strategy not in {Strategy.HYBRID, *STRATEGIES}:
+            return None
         index = self.make_index(nodes, embedding)
-        return build_adapter(self.strategy, _WithoutViews(index), self.make_settings(top_k=10))
-
-
-class _WithoutViews:
-    """An index whose views are gone."""
-
-    hierarchy = summaries = raising(StoreError("the views are gone"))
-
-    def __init__(self, index):
-        self._index = index
-
-    def __getattr__(self, name):
-        return getattr(self._index, name)
+        index.keyword = index.hierarchy = index.summaries = raising(StoreError("the view is gone"))
+        return build_adapter(self.strategy, index, self.make_settings())
 
 
 def book(*texts):
@@ -98,7 +239,7 @@ def book(*texts):
 @pytest.mark.parametrize("adapter", CLASSES)
 def test_a_missing_view_and_a_foreign_index_are_searched_densely(adapter, make_index, settings):
     index = make_index(book("red apple harvest", "blue sea", "green hills"))
-    index.view_error = StoreError("the view is gone")
+    index.hierarchy = index.summaries = raising(StoreError("the view is gone"))
     result = ask(adapter(index, settings), "red apple")
     assert ids(result) == ids(ask(VectorRetriever(index, settings), "red apple"))
     assert [d.step.split(".")[0] for d in result.degraded] == [adapter.strategy.value]
@@ -118,7 +259,6 @@ def test_a_missing_view_and_a_foreign_index_are_searched_densely(adapter, make_i
 @pytest.mark.parametrize("adapter", CLASSES)
 def test_a_question_that_cannot_be_embedded_is_an_error(adapter, make_index, settings):
     index = make_index(book("red apple harvest"))
-
     index.embedding.embed_query = raising(EmbeddingError("the model is down"))
     with pytest.raises(EmbeddingError, match="down"):
         ask(adapter(index, settings), "red apple")
@@ -159,15 +299,18 @@ def test_as_many_nodes_as_asked_for(strategy, make_whole_index, settings):
     assert len(ask(adapter, "apple tree in the garden", top_k=20).nodes) == 20
 
 
-# recursive
-
-
 def hit(chunk, score, *, siblings=4, leaf=0):
     return LeafHit(leaf_id=f"{chunk}/L{leaf:02d}", chunk_id=chunk, score=score, start=0, end=1, siblings=siblings)
 
 
 def test_leaves_are_merged_from_the_ratio_on_and_score_below_one():
-    hits = [hit("a", 0.8), hit("a", 0.7, leaf=1), hit("b", 0.82), hit("c", 0.81, siblings=1), hit("d", 0.5, siblings=9)]
+    hits = [
+        hit("a", 0.8),
+        hit("a", 0.7, leaf=1),
+        hit("b", 0.82),
+        hit("c", 0.81, siblings=1),
+        hit("d", 0.5, siblings=9),
+    ]
     hits += [hit("d", 0.4, siblings=9, leaf=1)]
     chunks = {chunk.chunk_id: chunk for chunk in merged(hits, 0.5)}
     assert chunks["a"].score > 0.8
@@ -294,9 +437,6 @@ def test_a_deadline_or_failing_store_while_following_gives_what_was_found(
     assert "disk gone" not in result.degraded[0].reason
 
 
-# chunk_decoupling
-
-
 def test_every_fine_hit_carries_its_window_and_its_place(make_whole_index, settings):
     filler = " ".join(f"Filler line {i} says nothing new." for i in range(6))
     nodes = book(f"{filler} The violet lantern hangs above door nine. {filler}", f"{filler} Nothing here.")
@@ -342,13 +482,9 @@ def test_leaves_of_chunks_that_are_gone_are_left_out(make_index, settings):
         assert sorted(ids(ask(adapter(index, settings), "red apple"))) == ["c0", "c2"]
 
 
-# summary
-
-
 def library(count):
-    parts = [(book, part) for book in range(count) for part in range(3)]
-    texts = {(book, part): f"topic{book} chapter {part} of the tale" for book, part in parts}
-    return [of_document(f"b{b:02d}-{p}", text, f"b{b:02d}", book=b) for (b, p), text in texts.items()]
+    places = itertools.product(range(count), range(3))
+    return [of_document(f"b{b:02d}-{p}", f"topic{b} chapter {p} of the tale", f"b{b:02d}", book=b) for b, p in places]
 
 
 def test_chunks_come_from_the_chosen_documents_and_through_filters_from_those_far_down(make_index, settings):
