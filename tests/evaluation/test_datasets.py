@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, bench, embed, write_beir, write_lines, write_vectors
 
-from agentic_retriever import AgenticRouter
-from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation import benchmark
 from agentic_retriever.evaluation.answers import average_precision
@@ -51,40 +49,22 @@ def test_beir_folder(boats):
 
 
 def test_everything_wrong_in_a_folder_is_counted_and_listed(tmp_path):
-    folder = write_beir(
-        tmp_path / "bad",
-        BOATS,
-        BOAT_QUERIES,
-        extra_queries=[
-            {"_id": "q1", "text": "again"},  # duplicate id
-            {"_id": "q3", "text": "nobody judged this"},
-            {"_id": "q4"},  # no text
-            {"text": "no id"},
-            "{broken",
-            '["a list"]',
-            {"_id": "q5", "text": "judged to have nothing relevant"},
-        ],
-        extra_judgments=[
-            "q1\tb99\t1",  # unknown document
-            "q9\tb1\t1",  # unknown query
-            "q2\tb1\tmuch",  # no number
-            "q2 b1 1",  # no tabs
-            "q2\tb3\t1",  # judged already
-            "q5\tb1\t0",
-        ],
-    )
+    queries = [
+        {"_id": "q1", "text": "again"},  # duplicate id
+        {"_id": "q3", "text": "nobody judged this"},
+        *({"_id": "q4"}, {"text": "no id"}, "{broken", '["a list"]'),
+        {"_id": "q5", "text": "judged to have nothing relevant"},
+    ]
+    # Of an unknown document, of an unknown query, no number, no tabs, judged already, nothing relevant.
+    judgments = ["q1\tb99\t1", "q9\tb1\t1", "q2\tb1\tmuch", "q2 b1 1", "q2\tb3\t1", "q5\tb1\t0"]
+    folder = write_beir(tmp_path / "bad", BOATS, BOAT_QUERIES, extra_queries=queries, extra_judgments=judgments)
     with (folder / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"_id": "b1", "text": "twice"}\n{"_id": "b6", "text": \n')
     dataset = load_dataset(folder)
     assert dict(dataset.problems.counts) == {
-        "bad_judgment": 2,
-        "broken_line": 3,
-        "duplicate_id": 3,
-        "missing_field": 2,
-        "unjudged_query": 2,
-        "unknown_document": 1,
-        "unknown_query": 1,
-    }
+        "bad_judgment": 2, "broken_line": 3, "duplicate_id": 3, "missing_field": 2, "unjudged_query": 2,
+        "unknown_document": 1, "unknown_query": 1,
+    }  # fmt: skip
     assert [q.query_id for q in dataset.queries] == ["q1", "q2"]
     assert dataset.queries[0].text == BOAT_QUERIES["q1"][0]
     assert len(dataset.documents) == len(BOATS)
@@ -96,44 +76,38 @@ def test_everything_wrong_in_a_folder_is_counted_and_listed(tmp_path):
     json.dumps(dataset.problems.to_dict())
 
 
-@pytest.mark.parametrize("missing", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
-def test_missing_file_is_named(boats, missing):
-    (boats / missing).unlink()
-    with pytest.raises(EvaluationError, match=missing.split("/")[0]):
-        load_dataset(boats)
-
-
-@pytest.mark.parametrize(
-    ("emptied", "content"),
-    [("corpus.jsonl", ""), ("corpus.jsonl", "{oops\n"), ("queries.jsonl", "\n\n"), ("qrels/test.tsv", "a\tb\tscore\n")],
-)
-def test_empty_dataset_is_an_error_that_names_the_file(boats, emptied, content):
-    (boats / emptied).write_text(content)
-    with pytest.raises(EvaluationError, match=emptied.split("/")[0]) as caught:
-        load_dataset(boats)
-    assert str(boats) in str(caught.value)
-
-
-def test_without_corpus_judgments_of_any_document_count(boats):
+def test_a_missing_or_empty_file_is_named(boats):
+    for name, content in (
+        ("corpus.jsonl", ""),
+        ("corpus.jsonl", "{oops\n"),
+        ("queries.jsonl", "\n\n"),
+        ("qrels/test.tsv", "a\tb\tscore\n"),
+    ):
+        good = (boats / name).read_text()
+        (boats / name).write_text(content)
+        with pytest.raises(EvaluationError, match=name.split("/")[0]) as caught:
+            load_dataset(boats)
+        assert str(boats) in str(caught.value)
+        (boats / name).unlink()
+        with pytest.raises(EvaluationError, match=name.split("/")[0]):
+            load_dataset(boats)
+        (boats / name).write_text(good)
     (boats / "corpus.jsonl").unlink()
-    dataset = load_dataset(boats, with_corpus=False)
+    dataset = load_dataset(boats, with_corpus=False)  # judgments of any document count
     assert dataset.documents == ()
     assert len(dataset.queries) == 2
 
 
-def test_splits(boats):
+def test_splits_and_a_broken_description(boats):
     write_lines(boats / "qrels" / "dev.tsv", ["q1\tb2\t1"])
     assert dict(load_dataset(boats).queries[0].relevance) == {"b1": 1, "b2": 1}
     assert dict(load_dataset(boats, split="dev").queries[0].relevance) == {"b2": 1}
     with pytest.raises(EvaluationError, match=r"train\.tsv"):
         load_dataset(boats, split="train")
-
-
-@pytest.mark.parametrize("content", ["[1]", "{", '{"description": 3}'])
-def test_broken_dataset_json(boats, content):
-    (boats / "dataset.json").write_text(content)
-    with pytest.raises(EvaluationError, match=r"dataset\.json"):
-        load_dataset(boats)
+    for content in ("[1]", "{", '{"description": 3}'):
+        (boats / "dataset.json").write_text(content)
+        with pytest.raises(EvaluationError, match=r"dataset\.json"):
+            load_dataset(boats)
 
 
 def test_questions_file(tmp_path):
@@ -159,18 +133,29 @@ def test_questions_file(tmp_path):
     assert (unknown.index, unknown.answerable) == (None, True)
     assert (odd.index, odd.strategy, odd.complexity, dict(odd.relevance)) == (None, None, None, {})
     assert dict(dataset.problems.counts) == {
-        "bad_field": 4,
-        "broken_line": 1,
-        "duplicate_id": 1,
-        "missing_field": 1,
-        "unlabelled_query": 2,
-    }
+        "bad_field": 4, "broken_line": 1, "duplicate_id": 1, "missing_field": 1, "unlabelled_query": 2,
+    }  # fmt: skip
 
 
-def test_empty_questions_file(tmp_path):
+def test_what_is_no_data_set(boats, tmp_path):
     path = write_lines(tmp_path / "none.jsonl", ["{"])
-    with pytest.raises(EvaluationError, match=r"none\.jsonl holds no question.*broken line"):
-        load_dataset(path)
+    (tmp_path / "a.csv").write_text("x")
+    for given, told in ((path, r"none\.jsonl holds no question.*broken line"), (tmp_path / "nowhere", "does not exist"),
+                        (tmp_path / "a.csv", "neither a folder")):  # fmt: skip
+        with pytest.raises(EvaluationError, match=told):
+            load_dataset(given)
+    for content in ("[]", "{", '{"queries": {}, "corpus": {}}', '{"queries":{},"corpus":{},"relevant_docs":{}}'):
+        (tmp_path / "x.json").write_text(content, encoding="utf-8")
+        with pytest.raises(EvaluationError, match=r"x\.json"):
+            load_dataset(tmp_path / "x.json")
+    with pytest.raises(EvaluationError, match="EmbeddingQAFinetuneDataset"):
+        resolve_source(42)
+    other = write_beir(tmp_path / "else" / "boats", BOATS, BOAT_QUERIES)
+    with pytest.raises(EvaluationError, match="called 'boats'"):
+        check_names([load_dataset(boats), load_dataset(other)])
+    write_lines(tmp_path / "bare" / "corpus.jsonl", [{"_id": "a", "text": "Nothing."}])
+    with pytest.raises(EvaluationError, match="has no questions"):
+        resolve_source(tmp_path / "bare")
 
 
 def test_sample_by_name(tmp_path, monkeypatch):
@@ -179,13 +164,6 @@ def test_sample_by_name(tmp_path, monkeypatch):
     assert dataset.problems.total == 0
     assert {q.index for q in dataset.queries} == {"handbook", "homologacion", "land_deeds", None}
     assert all(q.answerable == (q.index is not None) for q in dataset.queries)
-
-
-def test_nothing_there(tmp_path):
-    (tmp_path / "a.csv").write_text("x")
-    for path, told in ((tmp_path / "nowhere", "does not exist"), (tmp_path / "a.csv", "neither a folder")):
-        with pytest.raises(EvaluationError, match=told):
-            load_dataset(path)
 
 
 def test_limit_draws_by_seed_and_keeps_the_order(tmp_path):
@@ -197,12 +175,6 @@ def test_limit_draws_by_seed_and_keeps_the_order(tmp_path):
     assert chosen != [q.query_id for q in dataset.limited(10, seed=2).queries]
     assert dataset.limited(None, seed=1) is dataset
     assert len(dataset.limited(99, seed=1).queries) == 50
-
-
-def test_two_of_one_name(boats, tmp_path):
-    other = write_beir(tmp_path / "else" / "boats", BOATS, BOAT_QUERIES)
-    with pytest.raises(EvaluationError, match="called 'boats'"):
-        check_names([load_dataset(boats), load_dataset(other)])
 
 
 def test_problems_beyond_the_limit_are_counted_still():
@@ -238,21 +210,6 @@ def test_finetune_object_and_file(tmp_path):
         }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "content", ["[]", "{", '{"queries": {}, "corpus": {}}', '{"queries":{},"corpus":{},"relevant_docs":{}}']
-)
-def test_what_is_no_finetune_dataset(tmp_path, content):
-    path = tmp_path / "x.json"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(EvaluationError, match=r"x\.json"):
-        load_dataset(path)
-
-
-def test_what_is_no_data_set():
-    with pytest.raises(EvaluationError, match="EmbeddingQAFinetuneDataset"):
-        resolve_source(42)
-
-
 STORY = "Wheat grows on wide fields. The harvest of wheat begins in late summer. Mills grind the harvest into flour."
 
 
@@ -284,33 +241,6 @@ def test_pseudo_queries_are_left_out_of_their_own_document(tmp_path):
     assert [q.text for q in again.queries] == [q.text for q in found.queries]
 
 
-def test_pseudo_queries_need_something_to_be_made_of(tmp_path):
-    write_lines(tmp_path / "bare" / "corpus.jsonl", [{"_id": "a", "text": "Nothing."}])
-    with pytest.raises(EvaluationError, match="has no questions"):
-        resolve_source(tmp_path / "bare")
-
-
-def test_a_folder_without_judgments_says_how_to_go_on(tmp_path):
-    folder = corpus_only(tmp_path / "unjudged")
-    write_lines(folder / "queries.jsonl", [{"_id": "q1", "text": "Where does wheat grow?"}])
-    with pytest.raises(EvaluationError) as wrong:
-        resolve_source(folder)
-    assert str(wrong.value).startswith(f"{folder / 'qrels'} holds no *.tsv; ")
-    assert "without queries.jsonl, or an index of them: pseudo-queries" in str(wrong.value)
-    (folder / "queries.jsonl").unlink()
-    assert resolve_source(folder).pseudo
-
-
-def test_questions_without_judgments_say_how_to_go_on(tmp_path):
-    config = RouterConfig(data_dir=tmp_path / "d", query_log="none")
-    write_lines(tmp_path / "asked.jsonl", [{"query": "Where does wheat grow?", "index": "fields"}])
-    with AgenticRouter(config, embedding=FakeEmbedding(dimension=DIMENSION)) as router:
-        router.add_index("fields", corpus_only(tmp_path / "alone") / "corpus.jsonl")
-        with pytest.raises(EvaluationError, match="without judgments, bench fields asks pseudo-queries"):
-            benchmark(router, tmp_path / "asked.jsonl", strategies=["vector"])
-        assert benchmark(router, "fields", strategies=["vector"], views=False).results["fields"].pseudo
-
-
 def test_pseudo_queries_are_marked_everywhere(tmp_path):
     result = bench(tmp_path, corpus_only(tmp_path / "alone"), strategies=["vector"])
     told = result.to_dict()["datasets"]["alone"]
@@ -321,9 +251,21 @@ def test_pseudo_queries_are_marked_everywhere(tmp_path):
     assert "pseudo-queries" in result.to_html()
 
 
-def test_documents_of_an_index_give_pseudo_queries(tmp_path, router):
-    router.add_index("mine", corpus_only(tmp_path / "alone") / "corpus.jsonl")
-    assert resolve_source("mine", router).name == "mine"
+def test_a_folder_and_an_index_without_judgments_say_how_to_go_on(tmp_path, router):
+    folder = corpus_only(tmp_path / "unjudged")
+    write_lines(folder / "queries.jsonl", [{"_id": "q1", "text": "Where does wheat grow?"}])
+    with pytest.raises(EvaluationError) as wrong:
+        resolve_source(folder)
+    assert str(wrong.value).startswith(f"{folder / 'qrels'} holds no *.tsv; ")
+    assert "without queries.jsonl, or an index of them: pseudo-queries" in str(wrong.value)
+    (folder / "queries.jsonl").unlink()
+    assert resolve_source(folder).pseudo
+    write_lines(tmp_path / "asked.jsonl", [{"query": "Where does wheat grow?", "index": "fields"}])
+    router.add_index("fields", folder / "corpus.jsonl")
+    assert resolve_source("fields", router).name == "fields"
+    with pytest.raises(EvaluationError, match="without judgments, bench fields asks pseudo-queries"):
+        benchmark(router, tmp_path / "asked.jsonl", strategies=["vector"])
+    assert benchmark(router, "fields", strategies=["vector"], views=False).results["fields"].pseudo
 
 
 def test_vectors_that_miss_ids_are_counted_and_computed(tmp_path):
@@ -361,23 +303,17 @@ def test_vectors_of_another_model_end_the_run(tmp_path, boats, size):
         bench(tmp_path, boats, strategies=["vector", "hybrid"], vectors=path)
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold", "f1"),
-    [("The ferry leaves at nine. [1]", "ferry leaves at nine", 1.0), ("nine", "the ferry leaves at nine", 0.4),
-     ("", "", 1.0), ("", "nine", 0.0), ("ten", "nine", 0.0), ("ห้าไร่", "ห้าไร่", 1.0)],
-)  # fmt: skip
-def test_answers_are_compared_word_by_word(answer, gold, f1):
-    assert answer_f1(answer, gold) == pytest.approx(f1)
-    assert exact_match(answer, gold) == (f1 == 1.0)
-
-
-def test_scripts_without_spaces_are_compared_by_characters():
-    assert answer_tokens("ab ไร่") == ["ab", "ไ", "ร", "่"]
-
-
-@pytest.mark.parametrize(("verdicts", "value"), [([], 0), ([False], 0), ([True, False, True], (1 + 2 / 3) / 2)])
-def test_average_precision(verdicts, value):
-    assert average_precision(verdicts) == pytest.approx(value)
+def test_answers_are_compared_word_by_word():
+    for answer, gold, f1 in (
+        ("The ferry leaves at nine. [1]", "ferry leaves at nine", 1.0),
+        ("nine", "the ferry leaves at nine", 0.4),
+        *(("", "", 1.0), ("", "nine", 0.0), ("ten", "nine", 0.0), ("ห้าไร่", "ห้าไร่", 1.0)),
+    ):
+        assert answer_f1(answer, gold) == pytest.approx(f1)
+        assert exact_match(answer, gold) == (f1 == 1.0)
+    assert answer_tokens("ab ไร่") == ["ab", "ไ", "ร", "่"]  # scripts without spaces by characters
+    for verdicts, value in (([], 0), ([False], 0), ([True, False, True], (1 + 2 / 3) / 2)):
+        assert average_precision(verdicts) == pytest.approx(value)
 
 
 # Vectors, profiles and descriptions.
@@ -418,34 +354,26 @@ def test_missing_duplicate_and_unusable_vectors_are_counted(boats, tmp_path):
     known = load_vectors(path, load_dataset(boats))
     assert set(known.documents) == {"b1", "b4"}
     assert dict(known.problems.counts) == {
-        "duplicate_vector": 1,
-        "missing_document_vector": 3,
-        "missing_query_vector": 1,
-        "unusable_vector": 2,
-    }
+        "duplicate_vector": 1, "missing_document_vector": 3, "missing_query_vector": 1, "unusable_vector": 2,
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [({"query_ids": None}, "lacks the arrays query_ids"),
-     ({"doc_ids": np.array(["b1"])}, "doc_ids and doc_vectors must be"),
-     ({"query_vectors": np.zeros((2, 7))}, "documents have 32 dimensions, questions 7"),
-     ({"doc_vectors": np.array([["a"] * 3] * 5)}, "must hold numbers"),
-     ({"doc_ids": np.array([object()] * 5)}, "without pickled objects")],
-)  # fmt: skip
-def test_unusable_files_are_named(boats, tmp_path, changes, told):
-    path = write_vectors(tmp_path / "v.npz", BOATS, BOAT_QUERIES, **changes)
-    with pytest.raises(EvaluationError, match=told) as caught:
-        load_vectors(path, load_dataset(boats))
-    assert "v.npz" in str(caught.value)
-
-
-def test_no_file_and_no_npz(boats, tmp_path):
-    with pytest.raises(EvaluationError, match="is missing"):
-        load_vectors(tmp_path / "gone.npz", load_dataset(boats))
+def test_unusable_files_are_named(boats, tmp_path):
+    dataset = load_dataset(boats)
+    for changes, told in (
+        ({"query_ids": None}, "lacks the arrays query_ids"),
+        ({"doc_ids": np.array(["b1"])}, "doc_ids and doc_vectors must be"),
+        ({"query_vectors": np.zeros((2, 7))}, "documents have 32 dimensions, questions 7"),
+        ({"doc_vectors": np.array([["a"] * 3] * 5)}, "must hold numbers"),
+        ({"doc_ids": np.array([object()] * 5)}, "without pickled objects"),
+    ):
+        path = write_vectors(tmp_path / "v.npz", BOATS, BOAT_QUERIES, **changes)
+        with pytest.raises(EvaluationError, match=rf"v\.npz.*{told}|{told}.*v\.npz"):
+            load_vectors(path, dataset)
     (tmp_path / "text.npz").write_text("no zip")
-    with pytest.raises(EvaluationError, match="cannot be read"):
-        load_vectors(tmp_path / "text.npz", load_dataset(boats))
+    for path, told in ((tmp_path / "gone.npz", "is missing"), (tmp_path / "text.npz", "cannot be read")):
+        with pytest.raises(EvaluationError, match=told):
+            load_vectors(path, dataset)
     with pytest.raises(EvaluationError, match="does not exist"):
         vectors_file(tmp_path / "nowhere", "boats")
     assert vectors_file(tmp_path / "text.npz", "boats") == tmp_path / "text.npz"
@@ -460,16 +388,13 @@ def test_computed_vectors_are_of_a_bounded_sample(boats):
     assert list(again.documents) == list(known.documents)
 
 
-def test_profile_of_a_folder(boats, vectors):
+def test_profile_of_a_folder_and_of_a_sample_index_that_needs_no_model(boats, vectors):
     dataset = load_dataset(boats)
     profile = dataset_profile(dataset, load_vectors(vectors / "boats.npz", dataset), "boats", sample_size=4)
     assert (profile.name, profile.nodes, profile.language) == ("boats", 5, "en")
     assert profile.sample.shape == (4, DIMENSION)
     assert profile.document_frequency["harbour"] == 2
     assert dataset_profile(dataset, KnownVectors(documents={}, queries={}, origin="")).sample.shape == (0, 0)
-
-
-def test_profile_of_a_sample_index_needs_no_model():
     for index in SAMPLE_INDEXES:
         profile = sample_profile(index.name, description_vector=np.zeros(384, np.float32))
         assert profile.nodes == len(profile.sample) > 100
@@ -477,8 +402,7 @@ def test_profile_of_a_sample_index_needs_no_model():
 
 
 def test_descriptions_in_order_of_trust(boats, bread, tmp_path):
-    datasets = [load_dataset(boats), load_dataset(bread)]
-    found = describe(datasets, {"boats": "given"})
+    found = describe([load_dataset(boats), load_dataset(bread)], {"boats": "given"})
     assert (found["boats"].text, found["boats"].origin) == ("given", "file")
     assert (found["bread"].text, found["bread"].origin) == ("bread, dough and the oven", "dataset.json")
     (boats / "dataset.json").unlink()
@@ -486,35 +410,28 @@ def test_descriptions_in_order_of_trust(boats, bread, tmp_path):
     assert found["boats"].origin == "terms"
     assert "harbour" in found["boats"].text.split(", ")[:3]
     assert "needs" not in found["boats"].text.split(", ")[:3]
-
-
-def test_titles_where_words_cannot_be_told_apart(tmp_path):
-    folder = write_beir(tmp_path / "deeds", BOATS, BOAT_QUERIES)
+    # Titles where words cannot be told apart.
     titles = [f"โฉนดที่ดินแปลงที่ {at}" for at in range(3)]
     text = "ที่ดินในจังหวัดเชียงใหม่"
     records = [{"_id": f"b{at + 1}", "title": title, "text": text} for at, title in enumerate(titles)]
-    write_lines(folder / "corpus.jsonl", records)
-    [found] = describe([load_dataset(folder)], {}).values()
+    write_lines(boats / "corpus.jsonl", records)
+    [found] = describe([load_dataset(boats)], {}).values()
     assert (found.origin, found.text) == ("titles", ", ".join(titles))
 
 
-def test_file_of_descriptions(tmp_path):
-    (tmp_path / "d.json").write_text('{"boats": " about boats "}')
-    assert read_descriptions(tmp_path / "d.json") == {"boats": "about boats"}
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [("{", "as JSON: JSONDecodeError; check the path and the file"),
-     ('["boats"]', "must be an object from the names of data sets to descriptions, got \"['boats']\""),
-     ('{"bread": "loaves", "boats": 3}', "the description of 'boats' must be a text, got '3'; write one"),
-     ('{"boats": null}', "the description of 'boats' must be a text, got 'None'; write one"),
-     ('{"boats": {"en": "x"}}', "the description of 'boats' must be a text, got ")],
-)  # fmt: skip
-def test_what_is_wrong_in_a_file_of_descriptions_is_named(tmp_path, content, told):
+def test_a_file_of_descriptions_and_what_is_wrong_in_it_is_named(tmp_path):
     path = tmp_path / "d.json"
-    path.write_text(content)
-    with pytest.raises(EvaluationError) as wrong:
-        read_descriptions(path)
-    assert str(wrong.value).removeprefix("cannot read ").startswith(str(path))
-    assert told in str(wrong.value)
+    path.write_text('{"boats": " about boats "}')
+    assert read_descriptions(path) == {"boats": "about boats"}
+    for content, told in (
+        ("{", "as JSON: JSONDecodeError; check the path and the file"),
+        ('["boats"]', "must be an object from the names of data sets to descriptions, got \"['boats']\""),
+        ('{"bread": "loaves", "boats": 3}', "the description of 'boats' must be a text, got '3'; write one"),
+        ('{"boats": null}', "the description of 'boats' must be a text, got 'None'; write one"),
+        ('{"boats": {"en": "x"}}', "the description of 'boats' must be a text, got "),
+    ):
+        path.write_text(content)
+        with pytest.raises(EvaluationError) as wrong:
+            read_descriptions(path)
+        assert str(wrong.value).removeprefix("cannot read ").startswith(str(path))
+        assert told in str(wrong.value)

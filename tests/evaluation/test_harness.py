@@ -124,11 +124,15 @@ def test_a_failing_question_is_counted_and_tried_again(tmp_path, harbour, monkey
         return original(self, request, deadline)
 
     monkeypatch.setattr(VectorRetriever, "_search", fail)
-    row = bench(tmp_path, harbour, strategies=["vector"]).results["harbour"].rows["vector"]
+    result = bench(tmp_path, harbour, strategies=["vector"])
+    row = result.results["harbour"].rows["vector"]
     assert [failure.query_id for failure in row.failures] == ["q2"]
     assert "no such secret" not in row.failures[0].error
     assert row.quality["q2"] == dict.fromkeys(MEASURES, 0.0)
     assert row.mean() == pytest.approx(0.75)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="pandas"):
+        result.to_frame()
 
 
 def test_round_robin_asks_every_question_once(tmp_path, harbour):
@@ -156,14 +160,12 @@ def test_without_views_what_needs_them_is_listed(tmp_path, harbour):
 
 def test_questions_are_asked_of_existing_indexes(tmp_path, harbour, router):
     router.add_index("mine", harbour / "corpus.jsonl")
-    path = write_lines(
-        tmp_path / "asked.jsonl",
-        [
-            {"id": "a", "query": "when does the ferry leave", "index": "mine", "doc_ids": ["b1"], "answer": "at nine"},
-            {"id": "b", "query": "what is lost", "index": "mine", "doc_ids": ["b99"]},
-            {"id": "c", "query": "colour of the moon", "answerable": False},
-        ],
-    )
+    records = [
+        {"id": "a", "query": "when does the ferry leave", "index": "mine", "doc_ids": ["b1"], "answer": "at nine"},
+        {"id": "b", "query": "what is lost", "index": "mine", "doc_ids": ["b99"]},
+        {"id": "c", "query": "colour of the moon", "answerable": False},
+    ]
+    path = write_lines(tmp_path / "asked.jsonl", records)
     result = benchmark(router, path, answers=True, strategies=["vector", "auto"])
     found = result.results["asked"]
     assert found.problems.counts == {"unjudged_query": 1, "unknown_document": 1}
@@ -191,6 +193,8 @@ def test_unknown_index_and_wrong_options(tmp_path, harbour):
     path = write_lines(tmp_path / "asked.jsonl", [{"query": "x", "index": "nowhere", "doc_ids": ["a"]}])
     with pytest.raises(UnknownIndexError, match="nowhere"):
         bench(tmp_path, path)
+    with pytest.raises(EvaluationError, match="name a data set"):
+        bench(tmp_path)
     for wrong, told in (
         ({"mode": "some"}, "mode must be"),
         ({"strategies": ["vectro"]}, "did you mean 'vector'"),
@@ -198,22 +202,11 @@ def test_unknown_index_and_wrong_options(tmp_path, harbour):
         ({"depth": 0}, "from 1"),
         ({"mode": "round_robin", "peers": True}, "mode all"),
         ({"modes": 1}, "modes"),
+        ({"strategies": ["vector", "hybrid"], "baseline": "summary"}, "baseline"),
+        ({"options": BenchOptions(), "seed": 1}, "not both"),
     ):
         with pytest.raises(EvaluationError, match=told):
             bench(tmp_path, harbour, **wrong)
-    with pytest.raises(EvaluationError, match="baseline"):
-        bench(tmp_path, harbour, strategies=["vector", "hybrid"], baseline="summary")
-    with pytest.raises(EvaluationError, match="not both"):
-        bench(tmp_path, harbour, options=BenchOptions(), seed=1)
-    with pytest.raises(EvaluationError, match="name a data set"):
-        bench(tmp_path)
-
-
-def test_frame_needs_pandas(tmp_path, harbour, monkeypatch):
-    result = bench(tmp_path, harbour, strategies=["vector"])
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ConfigError, match="pandas"):
-        result.to_frame()
 
 
 def test_the_page_holds_everything_and_runs_nothing(tmp_path, harbour):
@@ -279,12 +272,9 @@ def test_the_choice_over_several_data_sets_is_held_against_one_strategy_for_all(
     assert mean_choice({"auto": 0.5, "oracle": 0.5}) is None
 
 
-def test_cheapest_within_takes_the_cheap_one_only_if_it_is_good():
+def test_cheapest_within_takes_the_cheap_one_only_if_it_is_good_and_against_leaves_the_oracle_out():
     assert cheapest_within({"vector": 0.39, "planner": 0.40}) == "vector"
     assert cheapest_within({"vector": 0.37, "planner": 0.40}) == "planner"
-
-
-def test_against_leaves_the_oracle_out():
     rows = {name: row(name, [0.1, 0.2]) for name in ("hybrid", "oracle", "planner")}
     found = against_baseline(rows, None, seed=0)
     assert found.baseline == "hybrid"
@@ -300,28 +290,22 @@ def test_pareto_front_is_what_nothing_beats(points):
         assert beaten or name in front or any(points[one] == points[name] for one in front)
 
 
-def test_a_journal_of_another_measurement_counts_as_none(tmp_path):
+def test_a_journal_of_another_measurement_or_damaged_counts_as_none(tmp_path):
     for key, before in (("one", []), ("one", [{"a": 1}]), ("two", [])):
         with Journal(tmp_path / "x.jsonl", key) as journal:
             assert journal.records == before
             journal.append({"a": 1})
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"format": 1, "key": "k", "parts": 3}\n', b"\xff\xfe\n"])
-def test_a_damaged_journal_counts_as_none(tmp_path, content):
-    (tmp_path / "j").write_bytes(content)
-    with Journal(tmp_path / "j", "k") as journal:
-        assert journal.records == []
+    for content in (b"", b"[]", b"{", b'{"format": 1, "key": "k", "parts": 3}\n', b"\xff\xfe\n"):
+        (tmp_path / "j").write_bytes(content)
+        with Journal(tmp_path / "j", "k") as journal:
+            assert journal.records == []
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 
 
-def documented():
-    """Every word in code style in the table of the JSON."""
-    section = PAGE.read_text(encoding="utf-8").partition("## The JSON")[2].partition("\n## ")[0]
-    marked = " ".join(re.findall(r"`([^`]+)`", section))
-    return set(re.findall(r"[\w@]+", marked))
+def json_section():
+    return PAGE.read_text(encoding="utf-8").partition("## The JSON")[2].partition("\n## ")[0]
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +329,8 @@ def told(tmp_path_factory):
 
 def test_every_key_is_documented(told):
     data, _ = told
-    known = documented()
+    # Every word in code style in the table of the JSON.
+    known = set(re.findall(r"[\w@]+", " ".join(re.findall(r"`([^`]+)`", json_section()))))
     assert set(data) <= known
     for one in data["datasets"].values():
         assert set(one) <= known
@@ -353,29 +338,17 @@ def test_every_key_is_documented(told):
             assert set(row) - set(MEASURES) <= known
         for part in ("against", "routing"):
             assert set(one[part]) - {"rows"} <= known, part
-        assert {"counts", "intervals", "judged_by", "abstention", "reliability", "tiers", "per_query"} <= set(
-            one["answers"]
-        )
-    ways = data["stage_one"]["stage_one"]
-    documented_of_ways = {
-        "accuracy",
-        "macro_accuracy",
-        "macro_f1",
-        "reached",
-        "ece",
-        "by_index",
-        "confusion",
-        "latency_ms",
-    }
-    assert documented_of_ways <= known
-    assert all(documented_of_ways <= set(way) for way in ways.values())
+        parts = {"counts", "intervals", "judged_by", "abstention", "reliability", "tiers", "per_query"}
+        assert parts <= set(one["answers"])
+    of_ways = {"accuracy", "macro_accuracy", "macro_f1", "reached", "ece", "by_index", "confusion", "latency_ms"}
+    assert of_ways <= known
+    assert all(of_ways <= set(way) for way in data["stage_one"]["stage_one"].values())
 
 
 def test_what_is_documented_is_there(told):
     data, _ = told
     one = data["datasets"]["asked/boats"]
-    section = PAGE.read_text(encoding="utf-8").partition("## The JSON")[2].partition("\n## ")[0]
-    rows = dict(re.findall(r"^\| `….(\w+)(?:\.ROW)?`[^|]*\| (.*) \|$", section, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `….(\w+)(?:\.ROW)?`[^|]*\| (.*) \|$", json_section(), re.MULTILINE))
     for part in ("against", "routing"):
         named = set(re.findall(r"`(\w+)`", rows[part])) - {"difference", "interval", "p", "p_holm"}
         assert named

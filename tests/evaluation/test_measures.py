@@ -54,12 +54,8 @@ def test_classification_equals_brute_force(pairs):
 
 def test_nothing_to_compare():
     outcomes = compare([], [])
-    assert (outcomes.accuracy, outcomes.macro_accuracy, outcomes.macro_f1, outcomes.confusion()) == (
-        None,
-        None,
-        None,
-        {},
-    )
+    assert outcomes.accuracy is outcomes.macro_accuracy is outcomes.macro_f1 is None
+    assert outcomes.confusion() == {}
     with pytest.raises(ValueError, match="as many"):
         compare(["a"], [])
 
@@ -122,33 +118,22 @@ def node(node_id, doc_id, score):
 
 
 def test_a_document_counts_by_its_best_node():
-    nodes = [
-        node("n1", "a", 0.5),
-        node("n2", "b", 0.4),
-        node("n3", "b", 0.9),
-        node("n4", None, 0.45),
-        node("n5", "c", 0.5),
-    ]
-    assert fold_to_documents(nodes) == ["b", "a", "c", "n4"]
+    rows = [("n1", "a", 0.5), ("n2", "b", 0.4), ("n3", "b", 0.9), ("n4", None, 0.45), ("n5", "c", 0.5)]
+    assert fold_to_documents([node(*row) for row in rows]) == ["b", "a", "c", "n4"]
     assert fold_to_documents([]) == []
 
 
-def without(monkeypatch, missing):
+def test_missing_libraries_name_the_extra(monkeypatch, tmp_path):
     real = importlib.import_module
 
     def load(name, *args):
-        if name.split(".")[0] == missing:
+        if name.split(".")[0] in {"ir_measures", "matplotlib"}:
             raise ImportError(name)
         return real(name, *args)
 
     monkeypatch.setattr(importlib, "import_module", load)
-
-
-def test_missing_libraries_name_the_extra(monkeypatch, tmp_path):
-    without(monkeypatch, "ir_measures")
     with pytest.raises(ConfigError, match="extra 'bench'"):
         ndcg_by_query({"q": {"d": 1}}, {})
-    without(monkeypatch, "matplotlib")
     with pytest.raises(ConfigError, match="extra 'bench'"):
         check_plot(tmp_path / "a.svg")
 
@@ -156,19 +141,15 @@ def test_missing_libraries_name_the_extra(monkeypatch, tmp_path):
 @pytest.mark.parametrize(("name", "start"), [("a.svg", b"<?xml"), ("b.PNG", b"\x89PNG")])
 def test_diagrams(tmp_path, name, start):
     pytest.importorskip("matplotlib")
-    measured = {
-        way: measure_reliability([0.1, 0.6, 0.9, 0.95], [False, True, True, False]) for way in ("one", "two", "x", "y")
-    }
+    with pytest.raises(EvaluationError, match=r"\.svg or \.png"):
+        draw_reliability({}, tmp_path / "a.gif")
+    one = measure_reliability([0.1, 0.6, 0.9, 0.95], [False, True, True, False])
+    measured = dict.fromkeys(("one", "two", "x", "y"), one)
     draw_reliability(measured, tmp_path / name)
     first = (tmp_path / name).read_bytes()
     assert first.startswith(start)
     draw_reliability(measured, tmp_path / name)
     assert (tmp_path / name).read_bytes() == first
-
-
-def test_diagram_of_unknown_format(tmp_path):
-    with pytest.raises(EvaluationError, match=r"\.svg or \.png"):
-        draw_reliability({}, tmp_path / "a.gif")
 
 
 values = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=8)
@@ -198,12 +179,12 @@ def test_random_sign_changes_come_near_to_all_of_them():
 def test_equal_ways_do_not_differ_and_clear_ones_do():
     assert randomisation_test([0.5] * 30, [0.5] * 30, seed=0) == 1.0
     assert randomisation_test([0.9] * 30, [0.1] * 30, seed=0) < 0.001
-
-
-@pytest.mark.parametrize(("first", "second"), [([], []), ([1.0], [1.0, 2.0])])
-def test_randomisation_needs_pairs(first, second):
-    with pytest.raises(EvaluationError, match="as many values"):
-        randomisation_test(first, second, seed=0)
+    for first, second in (([], []), ([1.0], [1.0, 2.0])):
+        with pytest.raises(EvaluationError, match="as many values"):
+            randomisation_test(first, second, seed=0)
+    for numbers, resamples in (([0.5], 0), ([], 10)):
+        with pytest.raises(EvaluationError, match="bootstrap"):
+            bootstrap_interval(numbers, seed=0, resamples=resamples)
 
 
 @given(values, st.integers(0, 5))
@@ -220,18 +201,8 @@ def test_bootstrap_is_that_of_plain_resampling(numbers, seed):
 
 def test_bootstrap_covers_the_mean_about_as_often_as_it_says():
     rng = np.random.default_rng(0)
-    inside = 0
-    for _ in range(200):
-        low, high = bootstrap_interval(rng.random(60).tolist(), seed=1, resamples=400)
-        inside += low <= 0.5 <= high
-    assert 180 <= inside <= 199
-
-
-def test_bootstrap_refuses_what_it_cannot_do():
-    with pytest.raises(EvaluationError, match="bootstrap"):
-        bootstrap_interval([0.5], seed=0, resamples=0)
-    with pytest.raises(EvaluationError, match="bootstrap"):
-        bootstrap_interval([], seed=0)
+    drawn = [bootstrap_interval(rng.random(60).tolist(), seed=1, resamples=400) for _ in range(200)]
+    assert 180 <= sum(low <= 0.5 <= high for low, high in drawn) <= 199
 
 
 @given(st.dictionaries(st.text("abcdef", min_size=1), st.floats(0, 1), max_size=7), st.floats(0.001, 0.5))

@@ -79,20 +79,12 @@ def query(text, index, at=[0], **more):  # noqa: B006 - counts on
 
 def test_measures_of_stage_one():
     ticks = count()
-    queries = [
-        query("boats 0.9", "boats"),
-        query("boats 0.9 escalate", "boats"),
-        query("bread 0.6 both", "boats"),
-        query("bread 0.8 abstain", "bread"),
-        query("broken", "bread"),
-        query("boats 0.5 abstain", None),
-        query("boats 0.5", None),
-        query("typed", None),
-    ]
-    done = Counting()
-    found = stage_one(
-        queries, PROFILES, Contender(classifier=Scripted()), timer=lambda: next(ticks) / 1000, watcher=done
-    )
+    asked = [("boats 0.9", "boats"), ("boats 0.9 escalate", "boats"), ("bread 0.6 both", "boats"),
+             ("bread 0.8 abstain", "bread"), ("broken", "bread"), ("boats 0.5 abstain", None), ("boats 0.5", None),
+             ("typed", None)]  # fmt: skip
+    queries, done = [query(text, index) for text, index in asked], Counting()
+    scripted = Contender(classifier=Scripted())
+    found = stage_one(queries, PROFILES, scripted, timer=lambda: next(ticks) / 1000, watcher=done)
     told = found.to_dict()
     assert told["queries"] == 5
     assert told["accuracy"] == pytest.approx(3 / 5)
@@ -116,19 +108,14 @@ def test_measures_of_stage_one():
     json.dumps(told, allow_nan=False)
 
 
-def test_scores_that_are_no_probabilities_have_no_calibration():
-    found = stage_one(
-        [query("boats 0.9", "boats")], PROFILES, Contender(classifier=Scripted(), probabilities=False, peer=True)
-    )
+def test_scores_that_are_no_probabilities_and_questions_that_cannot_be_right():
+    scores = Contender(classifier=Scripted(), probabilities=False, peer=True)
+    found = stage_one([query("boats 0.9", "boats")], PROFILES, scores)
     assert (found.ece, found.macro_ece, found.reliability, found.peer) == (None, None, None, True)
     assert found.abstention.recall is None
-
-
-def test_questions_that_cannot_be_right():
-    with pytest.raises(EvaluationError, match="no question"):
-        stage_one([], PROFILES, Contender(classifier=Scripted()))
-    with pytest.raises(EvaluationError, match=r"'cars'.*boats, bread"):
-        stage_one([query("boats 1", "cars")], PROFILES, Contender(classifier=Scripted()))
+    for asked, told in (([], "no question"), ([query("boats 1", "cars")], r"'cars'.*boats, bread")):
+        with pytest.raises(EvaluationError, match=told):
+            stage_one(asked, PROFILES, Contender(classifier=Scripted()))
 
 
 def test_an_interrupted_run_goes_on(tmp_path):
@@ -170,9 +157,7 @@ def test_nearest_utterances_vote(aggregation):
     peer = NearestUtteranceRouter(PROFILES, aggregation)
     for text in ("ferry harbour", "dough oven", "water in the boat", "wind"):
         vector = embed(text)
-        cosines = sorted(
-            ((float(row @ vector), p.name) for p in PROFILES for row in p.sample), key=lambda pair: -pair[0]
-        )[:5]
+        cosines = sorted(((float(row @ vector), p.name) for p in PROFILES for row in p.sample), reverse=True)[:5]
         votes = {}
         for cosine, name in cosines:
             votes.setdefault(name, []).append(cosine)
@@ -182,12 +167,9 @@ def test_nearest_utterances_vote(aggregation):
         assert dict(found.scores) == pytest.approx(totals)
     with pytest.raises(EvaluationError, match="no vector"):
         peer.classify("x", PROFILES, query_vector=None)
-
-
-def test_nearest_utterances_refuse_nonsense():
     for bad in ({"aggregation": "max"}, {"top_k": 0}):
         with pytest.raises(EvaluationError, match="must be mean or sum"):
-            NearestUtteranceRouter(PROFILES, **{"aggregation": "mean", **bad})
+            NearestUtteranceRouter(PROFILES, **{"aggregation": aggregation, **bad})
 
 
 class LastCard:
@@ -202,13 +184,9 @@ class LastCard:
 
 def test_stage_two():
     cards = {"boats": [StrategyCard(strategy=s, description="", needs=(), cost=1, typical_ms=1) for s in Strategy][:2]}
-    queries = [
-        query("a", "boats", strategy=Strategy.HYBRID),
-        query("b", "boats", strategy=Strategy.VECTOR),
-        query("fail", "boats", strategy=Strategy.VECTOR),
-        query("no label", "boats"),
-        query("no index", None, strategy=Strategy.VECTOR),
-    ]
+    asked = [("a", "boats", Strategy.HYBRID), ("b", "boats", Strategy.VECTOR), ("fail", "boats", Strategy.VECTOR),
+             ("no label", "boats", None), ("no index", None, Strategy.VECTOR)]  # fmt: skip
+    queries = [query(text, index, strategy=label) for text, index, label in asked]
     profiles = {"boats": PROFILES[0]}
     material = RoutingMaterial(profiles=profiles, cards=cards, queries=tuple(queries), descriptions={}, passages={})
     found = evaluate_stage_two(material, LastCard(), Run(), way="last")
@@ -246,9 +224,8 @@ def test_two_folders_with_vectors(router, boats, bread, vectors):
     result, page = measured.to_dict(), measured._repr_html_()
     assert all(way in page for way in measured.stage_one)
     assert "<b>1.0000</b>" in page
-    assert {"profile", "embedding", "llamaindex_embedding_selector", "nearest_utterance_mean"} <= set(
-        result["stage_one"]
-    )
+    ways = {"profile", "embedding", "llamaindex_embedding_selector", "nearest_utterance_mean"}
+    assert ways <= set(result["stage_one"])
     for measures in result["stage_one"].values():
         assert {"accuracy", "macro_accuracy", "macro_f1", "ece", "confusion", "abstention", "latency_ms",
                 "escalation_rate"} <= set(measures)  # fmt: skip
@@ -262,13 +239,8 @@ def test_two_folders_with_vectors(router, boats, bread, vectors):
     json.dumps(result, allow_nan=False)
     again = run(router, datasets, vectors=vectors).to_dict()
     assert without_times(again) == without_times(result)
-
-
-def test_without_vectors_the_router_embeds_and_finds_the_same(router, boats, bread, vectors):
-    datasets = [load_dataset(boats), load_dataset(bread)]
-    given = without_times(run(router, datasets, vectors=vectors).to_dict())
-    made = without_times(run(router, datasets).to_dict())
-    assert made["stage_one"]["profile"]["confusion"] == given["stage_one"]["profile"]["confusion"]
+    made = run(router, datasets).to_dict()  # the router embeds, and finds the same
+    assert made["stage_one"]["profile"]["confusion"] == result["stage_one"]["profile"]["confusion"]
     assert made["datasets"][0]["vectors"] == "computed, 5 of 5 documents"
 
 
@@ -290,26 +262,13 @@ def test_questions_without_a_vector_are_counted_and_not_asked(router, boats, bre
     assert result.stage_one["profile"].outcomes.total == 3
 
 
-def test_vectors_of_other_dimensions_are_refused(router, boats, bread, vectors):
-    write_vectors(
-        vectors / "boats.npz", BOATS, BOAT_QUERIES, doc_vectors=np.ones((5, 8)), query_vectors=np.ones((2, 8))
-    )
-    with pytest.raises(EvaluationError, match="boats 8, index bread 32"):
-        prepare([load_dataset(boats), load_dataset(bread)], router, RoutingOptions(vectors=vectors))
-
-
 def test_questions_file_is_asked_of_existing_indexes(router, boats, bread, tmp_path):
     for folder in (boats, bread):
         router.add_index(folder.name, folder / "corpus.jsonl", description=f"all about {folder.name}")
-    path = write_lines(
-        tmp_path / "mine.jsonl",
-        [
-            {"query": "when does the ferry leave", "index": "boats", "strategy": "vector", "complexity": "simple"},
-            {"query": "how long to knead dough", "index": "bread"},
-            {"query": "who won the election", "answerable": False},
-            {"query": "not labelled"},
-        ],
-    )
+    labelled = {"query": "when does the ferry leave", "index": "boats", "strategy": "vector", "complexity": "simple"}
+    others = [{"query": "how long to knead dough", "index": "bread"},
+              {"query": "who won the election", "answerable": False}, {"query": "not labelled"}]  # fmt: skip
+    path = write_lines(tmp_path / "mine.jsonl", [labelled, *others])
     measured = run(router, [load_dataset(path)])
     result = measured.to_dict()
     assert "strategy, heuristic" in measured._repr_html_()
@@ -323,21 +282,19 @@ def test_questions_file_is_asked_of_existing_indexes(router, boats, bread, tmp_p
     assert given["complexity"]["count"] == 4
 
 
-def test_unknown_index_of_a_question(router, tmp_path):
+def test_what_cannot_be_asked(router, tmp_path, boats, bread, vectors):
     path = write_lines(tmp_path / "mine.jsonl", [{"query": "x", "index": "cars"}])
     with pytest.raises(UnknownIndexError, match="'cars'"):
-        prepare([load_dataset(path)], router, RoutingOptions())
-
-
-def test_sample_needs_the_model_of_its_vectors(router):
+        run(router, [load_dataset(path)])
     with pytest.raises(EvaluationError, match="EMBEDDING_MODEL=local"):
-        prepare([load_dataset("sample")], router, RoutingOptions())
-
-
-def test_nothing_that_can_be_asked(router, tmp_path):
-    path = write_lines(tmp_path / "mine.jsonl", [{"query": "x"}])
+        run(router, [load_dataset("sample")])
+    write_lines(path, [{"query": "x"}])
     with pytest.raises(EvaluationError, match="none has both a label and a vector"):
-        prepare([load_dataset(path)], router, RoutingOptions())
+        run(router, [load_dataset(path)])
+    short = {"doc_vectors": np.ones((5, 8)), "query_vectors": np.ones((2, 8))}
+    write_vectors(vectors / "boats.npz", BOATS, BOAT_QUERIES, **short)
+    with pytest.raises(EvaluationError, match="boats 8, index bread 32"):
+        run(router, [load_dataset(boats), load_dataset(bread)], vectors=vectors)
 
 
 def test_finished_ways_are_not_run_again(router, boats, bread, vectors, tmp_path, monkeypatch):
@@ -354,9 +311,8 @@ def test_finished_ways_are_not_run_again(router, boats, bread, vectors, tmp_path
 
 def test_with_a_model_its_ways_are_measured_too(boats, bread, vectors, tmp_path):
     # A model that answers with nothing usable: the ways that ask it must go on by evidence.
-    with AgenticRouter(
-        RouterConfig(data_dir=tmp_path / "data"), embedding=FakeEmbedding(dimension=32), llm=FakeLLM(["no idea"])
-    ) as router:
+    config, embedding = RouterConfig(data_dir=tmp_path / "data"), FakeEmbedding(dimension=32)
+    with AgenticRouter(config, embedding=embedding, llm=FakeLLM(["no idea"])) as router:
         result = run(router, [load_dataset(boats), load_dataset(bread)], vectors=vectors).to_dict()
     assert {"auto", "llm", "profile"} <= set(result["stage_one"])
     for mode in ("auto", "llm"):

@@ -82,22 +82,19 @@ def test_every_strategy_is_measured_and_kept(indexed, folder):
     assert not (indexed.index("mine").folder / JOURNAL_FILE).exists()
 
 
-def test_same_seed_same_figures(indexed, folder):
-    datasets = [load_dataset(folder)]
-    first, second = (train(indexed, datasets, seed=3, dry_run=True).to_dict() for _ in range(2))
-    assert second == first
-
-
-def test_a_dry_run_keeps_nothing(indexed, folder):
-    result = train(indexed, [load_dataset(folder)], dry_run=True)
-    assert result.verdict == "figures of 7 strategies not kept (dry run)"
+def test_a_dry_run_keeps_nothing_and_the_same_seed_gives_the_same_figures(indexed, folder):
+    results = [train(indexed, [load_dataset(folder)], seed=3, dry_run=True) for _ in range(2)]
+    assert results[0].to_dict() == results[1].to_dict()
+    assert results[0].verdict == "figures of 7 strategies not kept (dry run)"
     assert MeasuredStrategies.load(indexed.index("mine").folder) is None
 
 
-def test_few_questions_are_measured(indexed, folder):
+def test_few_questions_are_measured_and_fit_nothing(indexed, folder):
     result = train(indexed, [load_dataset(folder)], limit=7)
     assert (result.queries, result.verdict) == (7, "figures of 7 strategies kept")
     assert MeasuredStrategies.load(indexed.index("mine").folder).queries == 7
+    assert (result.fusion.validation, result.fusion.model, result.fusion.installed) == (None, None, False)
+    assert "7 judged questions are too few" in result.fusion.verdict
 
 
 def test_judgments_of_unknown_documents_are_counted(indexed, tmp_path):
@@ -119,11 +116,9 @@ def test_nothing_matches_the_index(indexed, tmp_path):
 
 def test_questions_file(indexed, tmp_path):
     records = [{"id": i, "query": text, "index": "mine", "doc_ids": [doc_id]} for i, (text, doc_id) in QUERIES.items()]
-    others = [
-        {"id": "elsewhere", "query": "x", "index": "other", "doc_ids": ["d1"]},
-        {"id": "out", "query": "x", "answerable": False},
-        {"id": "bare", "query": "x", "index": "mine"},
-    ]
+    others = [{"id": "elsewhere", "query": "x", "index": "other", "doc_ids": ["d1"]},
+              {"id": "out", "query": "x", "answerable": False},
+              {"id": "bare", "query": "x", "index": "mine"}]  # fmt: skip
     path = write_lines(tmp_path / "asked.jsonl", [*records, *others])
     asked, problems = judged_queries([load_dataset(path)], indexed, indexed.index("mine"))
     assert [q.query_id for q in asked.queries] == [f"asked/{i}" for i in QUERIES]
@@ -159,9 +154,8 @@ def test_a_failing_question_counts_as_found_nothing(indexed, folder, tmp_path, m
     monkeypatch.setattr(type(adapter), "search", lambda self, request: failing(request))
     runs = {run.name: run for run in run_all(indexed, "mine", asked, tmp_path / "j", timer=ticking())}
     hybrid = runs["hybrid"]
-    assert [f.to_dict() for f in hybrid.failures] == [
-        {"query_id": "things/q3", "error": "RetrievalError: both sides failed"}
-    ]
+    [failure] = hybrid.failures
+    assert failure.to_dict() == {"query_id": "things/q3", "error": "RetrievalError: both sides failed"}
     assert hybrid.quality["things/q3"]["nDCG@10"] == 0.0
     assert len(hybrid.quality) == len(asked.queries)
 
@@ -195,11 +189,10 @@ TOPICS = 120
 SIZE = 48
 
 
-def table(*reached, rows=60, noise=0.0, seed=0):
+def table(quality_of, *, rows=60, noise=0.0):
     """A table in which each candidate reaches what its dense weight asks for, with some noise."""
-    [quality_of] = reached
     means = np.array([quality_of(model) for model in CANDIDATES])
-    drawn = np.random.default_rng(seed).normal(0, noise, (rows, 1)) + np.zeros(len(CANDIDATES))
+    drawn = np.random.default_rng(0).normal(0, noise, (rows, 1)) + np.zeros(len(CANDIDATES))
     return FusionTable(quality=np.clip(means + drawn, 0, 1))
 
 
@@ -207,17 +200,14 @@ def given_table(monkeypatch, made):
     monkeypatch.setattr(training, "fusion_table", lambda *_, **__: made)
 
 
-def test_the_default_is_tried_first_and_both_sides_are_tried():
+def test_the_default_is_tried_first_and_stays_where_nothing_is_better():
     assert CANDIDATES[0] == DEFAULT_FUSION
     assert len(set(CANDIDATES)) == len(CANDIDATES)
-    words, dense = (CANDIDATES[at] for at in table(lambda model: 0.5).sides)
+    same = table(lambda model: 0.5)
+    words, dense = (CANDIDATES[at] for at in same.sides)
     assert (words.weight(9.0), dense.weight(-9.0)) == (0.0, 1.0)
     distances = [abs(model.alpha - 0.5) for model in CANDIDATES]
     assert distances == sorted(distances)
-
-
-def test_where_nothing_is_better_the_default_stays():
-    same = table(lambda model: 0.5)
     assert fit_fusion(same, trained_on=TRAINED).alpha == 0.5
     found = validate_fusion(same)
     assert found.gain == (0.0, 0.0, 0.0)
@@ -238,14 +228,13 @@ def test_the_weight_that_questions_ask_for_is_found(best):
     assert found.gain[1] <= found.gain[0] <= found.gain[2]
 
 
-def test_chance_does_not_move_the_default():
+def test_chance_does_not_move_the_default_and_the_same_seed_gives_the_same_validation():
     generator = np.random.default_rng(5)
-    helped = 0
-    for _ in range(10):
-        quality = np.clip(0.5 + generator.normal(0, 0.2, (60, len(CANDIDATES))), 0, 1)
-        found = validate_fusion(FusionTable(quality=quality))
-        helped += found.helps
-    assert helped <= 2
+    drawn = [0.5 + generator.normal(0, 0.2, (60, len(CANDIDATES))) for _ in range(10)]
+    assert sum(validate_fusion(FusionTable(quality=np.clip(quality, 0, 1))).helps for quality in drawn) <= 2
+    noisy = FusionTable(quality=np.random.default_rng(1).uniform(0, 1, (40, len(CANDIDATES))))
+    assert validate_fusion(noisy, seed=3) == validate_fusion(noisy, seed=3)
+    json.dumps(validate_fusion(noisy).to_dict(), allow_nan=False)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -253,28 +242,19 @@ def test_what_is_fitted_is_never_below_either_side_on_its_own_questions(seed):
     generator = np.random.default_rng(seed)
     quality = np.clip(generator.uniform(0, 1, len(CANDIDATES)) + generator.normal(0, 0.3, (25, len(CANDIDATES))), 0, 1)
     found = FusionTable(quality=quality)
-    model = fit_fusion(found, trained_on=TRAINED)
     means = dict(zip([(m.alpha, m.slope, m.reach) for m in CANDIDATES], quality.mean(axis=0), strict=True))
-    reached = means[model.alpha, model.slope, model.reach]
-    assert reached >= max(quality[:, at].mean() for at in found.sides) - 1e-9
-    side = better_side(found, trained_on=TRAINED)
-    assert means[side.alpha, side.slope, side.reach] >= max(quality[:, at].mean() for at in found.sides) - 1e-9
+    for fitted in (fit_fusion(found, trained_on=TRAINED), better_side(found, trained_on=TRAINED)):
+        reached = means[fitted.alpha, fitted.slope, fitted.reach]
+        assert reached >= max(quality[:, at].mean() for at in found.sides) - 1e-9
 
 
 def test_tables_that_cannot_be_fitted_are_refused():
-    with pytest.raises(EvaluationError, match="too few"):
-        fit_fusion(table(lambda model: 0.5, rows=19), trained_on=TRAINED)
-    with pytest.raises(EvaluationError, match="too few"):
-        validate_fusion(table(lambda model: 0.5, rows=19))
+    for use in (lambda few: fit_fusion(few, trained_on=TRAINED), validate_fusion):
+        with pytest.raises(EvaluationError, match="too few"):
+            use(table(lambda model: 0.5, rows=19))
     for wrong in (np.zeros((30, 2)), np.full((30, len(CANDIDATES)), 1.5), np.full((30, len(CANDIDATES)), np.nan)):
         with pytest.raises(EvaluationError, match="numbers from 0 to 1"):
             FusionTable(quality=wrong)
-
-
-def test_same_seed_same_validation():
-    noisy = FusionTable(quality=np.random.default_rng(1).uniform(0, 1, (40, len(CANDIDATES))))
-    assert validate_fusion(noisy, seed=3) == validate_fusion(noisy, seed=3)
-    json.dumps(validate_fusion(noisy).to_dict(), allow_nan=False)
 
 
 class Given(ByText):
@@ -330,9 +310,8 @@ def test_words_are_trusted_where_vectors_know_nothing(tmp_path):
 def test_vectors_are_trusted_where_words_mislead(tmp_path):
     # Each question speaks in the words of another document, as one that leads over a bridge to a second one does.
     documents = {f"d{i}": f"The lamp of harbour{i} and of gate{i} is lit." for i in range(TOPICS)}
-    queries = {
-        f"q{i}": (f"lamp at harbour{(i + 7) % TOPICS} and gate{(i + 7) % TOPICS}", f"d{i}") for i in range(TOPICS)
-    }
+    others = [(i, (i + 7) % TOPICS) for i in range(TOPICS)]
+    queries = {f"q{i}": (f"lamp at harbour{other} and gate{other}", f"d{i}") for i, other in others}
     seen, installed = trained(tmp_path, documents, queries, truth=0.5)
     assert seen.dense > seen.bm25 + 0.3
     assert seen.default < seen.dense
@@ -343,8 +322,7 @@ def test_vectors_are_trusted_where_words_mislead(tmp_path):
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_training_fits_the_weights_and_a_running_router_uses_them(indexed, folder, monkeypatch, dry_run):
     adapter = indexed.resources.adapter(indexed.index("mine"), Strategy.HYBRID)
-    wanted = table(lambda model: 0.9 - abs(model.alpha - 0.1), rows=24, noise=0.05)
-    given_table(monkeypatch, wanted)
+    given_table(monkeypatch, table(lambda model: 0.9 - abs(model.alpha - 0.1), rows=24, noise=0.05))
     result = train(indexed, [load_dataset(folder)], dry_run=dry_run)
     assert result.fusion.validation.helps
     assert result.fusion.installed is not dry_run
@@ -358,13 +336,16 @@ def test_training_fits_the_weights_and_a_running_router_uses_them(indexed, folde
     json.dumps(told, allow_nan=False)
 
 
-def test_what_does_not_help_is_not_installed(indexed, folder, monkeypatch):
-    wanted = table(lambda model: 0.9 - abs(model.alpha - 0.5), rows=24)
-    given_table(monkeypatch, wanted)
+def test_what_does_not_help_is_not_installed_and_weights_that_were_there_stay(indexed, folder, monkeypatch):
+    given_table(monkeypatch, table(lambda model: 0.9 - abs(model.alpha - 0.5), rows=24))
     fusion = train(indexed, [load_dataset(folder)]).fusion
     assert (fusion.installed, fusion.model) == (False, None)
     assert "not installed, since they do not help: +0.000" in fusion.verdict
-    assert not (indexed.index("mine").folder / FUSION_FILE).exists()
+    path = indexed.index("mine").folder / FUSION_FILE
+    assert not path.exists()
+    FusionModel(alpha=0.3, trained_on=TRAINED).save(path)
+    assert train(indexed, [load_dataset(folder)]).fusion.verdict.endswith("the weights that were there stay")
+    assert FusionModel.load(path).alpha == 0.3
 
 
 def test_the_better_side_is_installed_where_no_mixture_reaches_it(indexed, folder, monkeypatch):
@@ -373,19 +354,12 @@ def test_the_better_side_is_installed_where_no_mixture_reaches_it(indexed, folde
     words, _ = FusionTable(quality=quality).sides
     quality[:, words] = 0.9
     quality[:, 7] = np.where(np.arange(24) % 2, 1.0, 0.78)  # lures folds into something that is worse on the whole
-    wanted = FusionTable(quality=quality)
-    given_table(monkeypatch, wanted)
+    given_table(monkeypatch, FusionTable(quality=quality))
     fusion = train(indexed, [load_dataset(folder)]).fusion
     assert fusion.installed
     assert fusion.model.weight(5.0) == 0.0
     if not fusion.validation.helps:
         assert fusion.verdict.startswith("BM25 alone as hybrid installed")
-
-
-def test_too_few_questions_fit_nothing(indexed, folder):
-    fusion = train(indexed, [load_dataset(folder)], limit=7).fusion
-    assert (fusion.validation, fusion.model, fusion.installed) == (None, None, False)
-    assert "7 judged questions are too few" in fusion.verdict
 
 
 def test_questions_made_of_the_corpus_fit_nothing(indexed, folder, monkeypatch):
@@ -409,8 +383,7 @@ def test_strategies_are_measured_with_the_weights_that_will_be_in_force(indexed,
     index = indexed.index("mine")
     asked, _ = judged_queries([load_dataset(folder)], indexed, index)
     real = fusion_table(index, indexed.resources.adapter(index, Strategy.HYBRID), asked).quality
-    wanted = table(lambda model: 0.9 - 0.8 * abs(model.alpha - 1.0), rows=24)
-    given_table(monkeypatch, wanted)
+    given_table(monkeypatch, table(lambda model: 0.9 - 0.8 * abs(model.alpha - 1.0), rows=24))
     result = train(indexed, [load_dataset(folder)], dry_run=dry_run)
     column = CANDIDATES.index(replace(result.fusion.model, trained_on=None))
     assert real[:, column].mean() < real[:, 0].mean() - 0.1  # what was fitted does worse here, so it can be told apart
@@ -419,12 +392,3 @@ def test_strategies_are_measured_with_the_weights_that_will_be_in_force(indexed,
     assert (index.folder / FUSION_FILE).exists() is not dry_run
     # Parts of questions are searched for by hybrid search, too.
     assert measured["planner"] == pytest.approx(real[:, column], abs=1e-6)
-
-
-def test_weights_that_were_there_stay_and_are_told(indexed, folder, monkeypatch):
-    path = indexed.index("mine").folder / FUSION_FILE
-    FusionModel(alpha=0.3, trained_on=TRAINED).save(path)
-    same = table(lambda model: 0.9 - abs(model.alpha - 0.5), rows=24)
-    given_table(monkeypatch, same)
-    assert train(indexed, [load_dataset(folder)]).fusion.verdict.endswith("the weights that were there stay")
-    assert FusionModel.load(path).alpha == 0.3
