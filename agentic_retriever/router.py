@@ -35,7 +35,7 @@ from agentic_retriever.errors import (
     IndexingError,
 )
 from agentic_retriever.indices import Index, Indexer, IngestReport, Progress, StoredIndex
-from agentic_retriever.indices.copying import CopyProgress, CopyReport, copy_index
+from agentic_retriever.indices.index import CopyProgress, CopyReport, copy_index
 from agentic_retriever.ingestion import ChunkSettings, discover
 from agentic_retriever.ingestion.chunking import LEAF_SIZE
 from agentic_retriever.pipeline.answers import (

@@ -1,19 +1,37 @@
-"""What an index is to all who search it or route to it, wherever its nodes are; and one of a data directory."""
+"""What an index is to all who search it or route to it; those of a data directory, and the directory itself."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import sqlite3
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from llama_index.core.schema import BaseNode, NodeWithScore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
 
+from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.errors import StoreError
+from agentic_retriever.errors import (
+    ConfigError,
+    IndexExistsError,
+    IndexingError,
+    SourceError,
+    StoreDamagedError,
+    StoreError,
+    UnknownIndexError,
+    unknown_name,
+)
 from agentic_retriever.indices.derived import (
     HierarchyView,
     Progress,
@@ -23,7 +41,7 @@ from agentic_retriever.indices.derived import (
     summary_collection,
     summary_derivation,
 )
-from agentic_retriever.indices.keyword import KeywordSearch, keyword_view, revise_words, server_words
+from agentic_retriever.indices.keyword import KeywordSearch, fitted_words, keyword_view, revise_words, server_words
 from agentic_retriever.indices.prefilter.index import (
     CandidateSet,
     MetadataIndex,
@@ -31,10 +49,28 @@ from agentic_retriever.indices.prefilter.index import (
     VectorRows,
     VectorRowsView,
 )
-from agentic_retriever.indices.profile import IndexProfile, profile_view
-from agentic_retriever.indices.stored_nodes import StoredNodes, StoreServer
+from agentic_retriever.indices.profile import PROFILE_FILE, IndexProfile, profile_view
+from agentic_retriever.indices.stored_nodes import (
+    CATALOG_FILE,
+    CHUNKS,
+    COLLECTIONS,
+    EMBEDDED,
+    MANIFEST_FILE,
+    SERVER,
+    EmbeddedStores,
+    IndexStores,
+    Manifest,
+    ServerStores,
+    StoredNodes,
+    StoreServer,
+    check_index_name,
+    stores_of,
+)
+from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.json_files import model_bytes, write_atomically
 from agentic_retriever.schema import Strategy, View
 from agentic_retriever.stores.node_store import NodeStore
+from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25
 
 if TYPE_CHECKING:
     from agentic_retriever.stores.server import ServerWords  # its package takes a second to load
@@ -198,8 +234,8 @@ class StoredIndex(StoredNodes, Index):
     def metadata(self) -> MetadataIndex:
         return self._metadata.current()
 
-    def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
-        return self._metadata.candidates(filters, known_only=known_only)
+    def candidates(self, filters: MetadataFilters | None) -> CandidateSet:
+        return self._metadata.candidates(filters)
 
     def vector_rows(self) -> VectorRows | None:
         return None if self.is_remote else self._vector_rows.current(self.count())
@@ -228,3 +264,327 @@ class StoredIndex(StoredNodes, Index):
         self._summaries.close()
         self._metadata.save()
         super().close()
+
+
+# The data directory: which indexes there are, opened once and shared.
+
+INDEXES = "indexes"
+_SETTLED_NS = 2_000_000_000
+
+
+class IndexStorage:
+    """The indexes below one data directory; each is opened with its first use and shared by all threads."""
+
+    def __init__(self, data_dir: str | Path, *, server: StoreServer | None = None) -> None:
+        self.data_dir = Path(data_dir)
+        self.server = server
+        self._indexes = str(self.data_dir / INDEXES)  # as text: joining paths costs more than asking the file system
+        self._lock = threading.RLock()
+        self._open: dict[str, StoredIndex] = {}
+        self._listed: tuple[int, list[str]] = (-1, [])
+
+    @classmethod
+    def from_config(cls, config: RouterConfig) -> IndexStorage:
+        """Take data directory and server from the settings; calls nobody."""
+        return cls(config.data_dir, server=StoreServer.from_config(config))
+
+    def names(self) -> list[str]:
+        """Return the names of all indexes, in order; reads folder names only, and only when they have changed."""
+        try:
+            changed, names = os.stat(self._indexes).st_mtime_ns, self._listed[1]  # noqa: PTH116 - see above
+            if changed != self._listed[0]:
+                folders = Path(self._indexes).iterdir()
+                names = sorted(c.name for c in folders if c.is_dir() and not c.name.startswith("."))
+                # A folder that changed a moment ago may change again within the clock's resolution.
+                self._listed = (changed if time.time_ns() - changed > _SETTLED_NS else -1, names)
+            return list(names)
+        except FileNotFoundError:
+            return []
+        except OSError as err:
+            what = f"cannot list the data directory {self._indexes}: {err.strerror}; check the path"
+            raise SourceError(what) from err
+
+    def manifest(self, name: str) -> Manifest:
+        return Manifest.read(self._folder(name))
+
+    def embeddings(self) -> list[str]:
+        """Return the identities of the embedding models that the readable indexes were built with, without repeats."""
+        found: dict[str, None] = {}
+        for name in self.names():
+            with suppress(StoreDamagedError):  # opening that index will say so
+                found[self.manifest(name).embedding] = None
+        return list(found)
+
+    def open(self, name: str, embedding: EmbeddingModel) -> StoredIndex:
+        with self._lock:
+            if name not in self._open:
+                self._open[name] = StoredIndex(self._folder(name), embedding, server=self.server)
+            return self._open[name]
+
+    def opened(self, name: str) -> StoredIndex | None:
+        return self._open.get(name)
+
+    def create(self, name: str, embedding: EmbeddingModel, *, description: str, chunks: ChunkSettings) -> StoredIndex:
+        name = check_index_name(name)
+        folder = self.data_dir / INDEXES / name
+        with self._lock:
+            if (folder / MANIFEST_FILE).exists() or (folder / CHUNKS).exists():
+                what = f"index {name!r} exists already in {self.data_dir}; add to it, or remove it first"
+                raise IndexExistsError(what)
+            manifest = Manifest(
+                name=name,
+                description=description.strip(),
+                embedding=embedding.name,
+                dimension=embedding.dimension,
+                created=datetime.now(timezone.utc).isoformat(timespec="microseconds"),
+                **asdict(chunks),
+            )
+            if self.server is not None:
+                stores = ServerStores.choose(folder, name, self.server)
+                manifest = replace(manifest, store=SERVER, collection=stores.base)
+            manifest.write(folder)
+            return self.open(name, embedding)
+
+    def remove(self, name: str) -> None:
+        with self._lock:
+            folder = self._folder(name)
+            self.shut(name)
+            with suppress(StoreDamagedError):  # what it had on a server, if anything, cannot be told then
+                manifest = Manifest.read(folder)
+                for collection in COLLECTIONS if manifest.store == SERVER else ():
+                    stores_of(folder, manifest, self.server).discard(collection)
+            try:
+                shutil.rmtree(folder)
+            except OSError as err:
+                raise StoreError(f"cannot remove {folder}: {err.strerror or err}; check the permissions") from err
+
+    def shut(self, name: str) -> None:
+        with self._lock:
+            index = self._open.pop(name, None)
+            if index is not None:
+                index.close()
+
+    def close(self) -> None:
+        with self._lock:
+            for name in list(self._open):
+                self.shut(name)
+            if self.server is not None:
+                self.server.link.close()
+
+    def _folder(self, name: str) -> Path:
+        names = self.names()
+        if name not in names:
+            raise UnknownIndexError(unknown_name("index", str(name), names))
+        return self.data_dir / INDEXES / name
+
+
+# Moving an index between the data directory and a Qdrant server, or copying it there under another name. Vectors are
+# read and written as they are, so nothing is embedded again. What was done is noted after each page, so that a copy
+# that was cut off goes on where it was. The source stays until the copy has been counted.
+
+COPY_FILE: Final = "copy.json"
+PAGE: Final = 256
+_PASSES: Final = 3
+_NOT_COPIED: Final = frozenset({MANIFEST_FILE, PROFILE_FILE, COPY_FILE, SPARSE_FILE, *COLLECTIONS})
+
+
+class CopyProgress(Protocol):
+    """Hears how far a copy is."""
+
+    def begin(self, what: str, total: int) -> None:
+        """A collection of so many nodes is begun, or gone on with."""
+
+    def advance(self, done: int) -> None:
+        """So many more of its nodes are copied."""
+
+
+class _Silent:
+    def begin(self, what: str, total: int) -> None: ...
+    def advance(self, done: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyReport:
+    name: str
+    to: str
+    moved: bool
+    nodes: dict[str, int]
+    resumed: int = 0
+
+
+@dataclass(slots=True)
+class _State:
+    """How far a copy is, in a file beside it."""
+
+    to: str
+    collection: str
+    version: int
+    marks: dict[str, str | None] = field(default_factory=dict)
+    done: dict[str, int] = field(default_factory=dict)
+    finished: list[str] = field(default_factory=list)
+
+    def save(self, folder: Path) -> None:
+        write_atomically(folder / COPY_FILE, model_bytes(asdict(self)))
+
+    @classmethod
+    def load(cls, folder: Path) -> _State | None:
+        try:
+            return cls(**json.loads((folder / COPY_FILE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def copy_index(
+    storage: IndexStorage,
+    name: str,
+    embedding: EmbeddingModel,
+    *,
+    to: str,
+    new_name: str | None = None,
+    progress: CopyProgress | None = None,
+) -> CopyReport:
+    """Move an index to where it is not, or copy it under another name. Add nothing to it meanwhile."""
+    if to not in {EMBEDDED, SERVER}:
+        raise IndexingError(unknown_name("place", to, (EMBEDDED, SERVER)))
+    source = storage.open(name, embedding)
+    if new_name is None and source.manifest.store == to:
+        raise IndexingError(f"index {name!r} is {to} already; name a copy with --as, or choose the other place")
+    target = check_index_name(new_name) if new_name is not None else name
+    if new_name is not None and target in storage.names():
+        what = f"index {target!r} exists already in {storage.data_dir}; remove it, or take another name"
+        raise IndexExistsError(what)
+    folder = source.folder if new_name is None else source.folder.parent / f".copy-{target}"
+    copying = _Copy(storage, source, folder, target, to, progress or _Silent())
+    copying.run()
+    if new_name is None:
+        copying.finish()
+    else:
+        copying.publish(source.folder.parent / target)
+    nodes = dict(copying.state.done)
+    return CopyReport(name=target, to=to, moved=new_name is None, nodes=nodes, resumed=copying.resumed)
+
+
+@dataclass(slots=True)
+class _Copy:
+    storage: IndexStorage
+    source: StoredIndex
+    folder: Path
+    name: str
+    to: str
+    progress: CopyProgress
+    resumed: int = 0
+    state: _State = field(init=False)
+    stores: IndexStores = field(init=False)
+
+    def __post_init__(self) -> None:
+        known = _State.load(self.folder)
+        self.state = known if known is not None and known.to == self.to else _State(self.to, "", self.source.version)
+        self.stores = self._target_stores()
+
+    def run(self) -> None:
+        for _ in range(_PASSES):
+            if self.state.version != self.source.version:
+                self.state = _State(self.state.to, self.state.collection, self.source.version)
+            self.resumed = sum(self.state.done.values())
+            for name in COLLECTIONS:
+                if self.source.stores.exists(name):
+                    self._collection(name)
+            if self.state.version == self.source.version:
+                return
+        raise IndexingError(f"index {self.source.name!r} kept changing while it was copied; add nothing meanwhile")
+
+    def finish(self) -> None:
+        """Let the index live where its copy is, and drop what it had."""
+        old, manifest = self.source.stores, self.source.manifest
+        with self.source.exclusive("documents"):
+            self.storage.shut(self.name)
+            replace(manifest, store=self.state.to, collection=self.state.collection).write(self.folder)
+        for name in COLLECTIONS:
+            old.discard(name)
+        (self.folder / COPY_FILE).unlink(missing_ok=True)
+        if self.state.to == EMBEDDED:
+            (self.folder / SPARSE_FILE).unlink(missing_ok=True)
+
+    def publish(self, folder: Path) -> None:
+        """Bring the copy's folder to its place, whole."""
+        for item in self.source.folder.iterdir():
+            if item.name in _NOT_COPIED or item.name.startswith((CATALOG_FILE, ".")) or item.suffix == ".lock":
+                continue
+            if item.is_dir():
+                shutil.copytree(item, self.folder / item.name, dirs_exist_ok=True)
+            else:
+                shutil.copy2(item, self.folder / item.name)
+        with (
+            closing(sqlite3.connect(self.source.folder / CATALOG_FILE)) as there,
+            closing(sqlite3.connect(self.folder / CATALOG_FILE)) as here,
+        ):
+            there.backup(here)
+        pins = replace(self.source.manifest, name=self.name, store=self.state.to, collection=self.state.collection)
+        pins.write(self.folder)
+        (self.folder / COPY_FILE).unlink(missing_ok=True)
+        try:
+            self.folder.rename(folder)
+        except OSError as err:
+            raise StoreError(f"cannot rename {self.folder} to {folder}: {err.strerror or err}") from err
+
+    def _target_stores(self) -> IndexStores:
+        """Say where the copy goes; what a given-up copy left there is taken over or removed."""
+        if self.state.to == EMBEDDED:
+            stores = EmbeddedStores(self.folder)
+            if not (self.folder / COPY_FILE).exists():
+                for name in COLLECTIONS:
+                    stores.discard(name)
+                self.state.save(self.folder)
+            return stores
+        server = self.storage.server
+        if server is None:
+            what = "no Qdrant server is configured; set QDRANT_URL (setting qdrant_url), such as http://localhost:6333"
+            raise ConfigError(what)
+        if not self.state.collection:
+            self.state.collection = ServerStores.choose(self.folder, self.name, server).base
+            self.state.save(self.folder)
+        return ServerStores(server, self.state.collection, self.folder)
+
+    def _collection(self, name: str) -> None:
+        dimension = self.source.manifest.dimension
+        with ExitStack() as stack:
+            if name == CHUNKS:
+                there: NodeStore = self.source.vector_store
+                if self.to == SERVER and SparseBM25.load(self.folder) is None:
+                    fitted_words(self.source).save(self.folder)
+            else:
+                there = stack.enter_context(self.source.stores.open(name, dimension))
+            here = stack.enter_context(self.stores.open(name, dimension))
+            self.progress.begin(name, there.count() - self.state.done.get(name, 0))
+            while name not in self.state.finished:
+                nodes, following = there.export(self.state.marks.get(name), PAGE)
+                here.add(nodes)
+                self.state.marks[name] = following
+                self.state.done[name] = self.state.done.get(name, 0) + len(nodes)
+                if following is None:
+                    self.state.finished.append(name)
+                self.state.save(self.folder)
+                self.progress.advance(len(nodes))
+            _complete(there, here, f"the {name} of index {self.source.name!r}")
+            here.flush()
+            self.state.done[name] = here.count()
+
+
+def _complete(there: NodeStore, here: NodeStore, what: str) -> None:
+    """Compare a copy with its source and mend it; raises if the two still differ."""
+    if here.count() == there.count():
+        return
+    wanted, found = set(there.node_ids()), set(here.node_ids())
+    extra, missing = sorted(found - wanted), sorted(wanted - found)
+    if extra:
+        here.delete_nodes(node_ids=extra)
+    for start in range(0, len(missing), PAGE):
+        ids, rows = there.vectors(missing[start : start + PAGE])
+        vectors = dict(zip(ids, rows.tolist(), strict=True))
+        nodes = there.get_nodes(node_ids=ids)
+        here.add([node.model_copy(update={"embedding": vectors[node.node_id]}) for node in nodes])
+    if here.count() != len(wanted):
+        raise StoreError(
+            f"the copy of {what} is not whole: {here.count():,} nodes of {len(wanted):,}; the source is as before; "
+            "run the copy again"
+        )

@@ -115,11 +115,7 @@ class IndexProfile:
     _repr_pretty_ = short_text
 
     def save(self, folder: Path) -> None:
-        """Write the profile in one file, without pickle.
-
-        Raises:
-            StoreError: If the folder cannot be written.
-        """
+        """Write the profile in one file, without pickle."""
         facts = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_FACTS}
         for name in _SETS:
             facts[name] = {key: sorted(values) for key, values in facts[name].items()}
@@ -131,15 +127,7 @@ class IndexProfile:
 
     @classmethod
     def load(cls, folder: Path, *, version: int, description: str) -> IndexProfile | None:
-        """Read a saved profile; ``None`` when there is none, it cannot be read, or it is not of this version.
-
-        A profile is derived, so one that cannot be read is no damage: it is made again.
-
-        Args:
-            folder: Where :meth:`save` wrote it.
-            version: The version of the index that it has to be of.
-            description: The description of the index that it has to be of.
-        """
+        """Read a saved profile; ``None`` for none of this version and description that can be read."""
         try:
             content = (folder / PROFILE_FILE).read_bytes()
             with np.load(io.BytesIO(content), allow_pickle=False) as data:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import uuid
 
 from llama_index.core import Settings, StorageContext, SummaryIndex, VectorStoreIndex
@@ -132,3 +134,10 @@ def scored(node_id, score, text="some text about rent", **metadata):
 def settings_state():
     """What the process-wide settings hold, as far as it is set."""
     return dict(vars(Settings))
+
+
+def until(is_so):
+    end = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < end
+        threading.Event().wait(0.01)

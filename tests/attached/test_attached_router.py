@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from attached_material import ScriptedRetriever, contracts, query_engine, scored, settings_state, vector_index, where
+from attached_material import (
+    ScriptedRetriever,
+    contracts,
+    index_on,
+    query_engine,
+    scored,
+    settings_state,
+    until,
+    vector_index,
+    where,
+)
 from llama_index.core.schema import Document, TextNode
+from llama_index.vector_stores.qdrant import QdrantVectorStore
+from qdrant_client import QdrantClient
 
-from agentic_retriever import AgenticRouter, RouterConfig
+from agentic_retriever import AgenticRouter, Budget, RouterConfig
 from agentic_retriever.errors import (
     AgenticRetrieverError,
     DeadlineExceededError,
@@ -45,6 +56,17 @@ def router(tmp_path):
     config = RouterConfig(data_dir=tmp_path / "data", query_log="none", on_abstain="answer")
     with AgenticRouter(config, embedding=FakeEmbedding(dimension=64)) as made:
         yield made
+
+
+def slow(source, method, gate):
+    """Let a method of a source wait for the gate."""
+    fast = getattr(source, method)
+
+    def waiting():
+        assert gate.wait(60)
+        return fast()
+
+    setattr(source, method, waiting)
 
 
 @pytest.fixture
@@ -89,7 +111,7 @@ def test_strategies_search_by_the_model_of_the_index(filled, strategy):
     assert not found.degraded
 
 
-def test_questions_go_where_their_answer_is(filled):
+def test_questions_go_where_their_answer_is_or_where_a_description_attracts_them(filled):
     for question, index in (
         (LEAVE, "contracts"),
         ("Which planet has two moons named Phobos and Deimos?", "planets"),
@@ -99,22 +121,23 @@ def test_questions_go_where_their_answer_is(filled):
         assert decision.index.name == index
         assert set(decision.index.scores) == {"contracts", "pets", "planets"}
     assert "not offered: summary: the index cannot serve it" in str(filled.explain(LEAVE))
-
-
-def test_a_description_alone_attracts_its_questions(filled):
+    with pytest.raises(NoEligibleStrategyError, match="it serves: vector, hybrid, planner, metadata"):
+        filled.route(LEAVE, index="contracts", strategy="summary")
     retriever = ScriptedRetriever([scored("tide", 0.4, "The tide turns twice a day.")])
     filled.add_index("sea", index=retriever, description="The sea, its tides and waves")
     assert filled.route("When do the tides of the sea turn?").index.name == "sea"
     assert filled.route(LEAVE).index.name == "contracts"
 
 
-def test_answers_cite_what_stands_in_the_nodes(filled):
+def test_answers_cite_what_stands_in_the_nodes_and_decisions_are_replayed(filled):
     answer = filled.query(LEAVE)
     citation = answer.citations[0]
     assert (citation.index, citation.node_id) == ("contracts", "staff")
     source = filled.index("contracts").source_text(citation.doc_id)
     assert citation.quote == source[citation.start : citation.end]
     assert "thirty days" in answer.text
+    decision = filled.route(LEAVE)
+    assert not decision.diff(filled.replay(json.loads(json.dumps(decision.to_dict()))))
 
 
 def test_answers_come_from_a_query_engine_without_its_model(router):
@@ -212,38 +235,29 @@ def test_a_retriever_is_asked_again_after_a_refresh(router):
     assert retriever.asked == [LEAVE, LEAVE]
 
 
-def test_either_a_source_or_an_index(router, tmp_path):
+def test_either_a_source_or_an_index_under_a_name_of_its_own(router, tmp_path):
     for arguments in ({}, {"source": tmp_path, "index": vector_index(contracts())}):
         with pytest.raises(IndexingError, match="needs either a source or index="):
             router.add_index("contracts", **arguments)
     with pytest.raises(IndexingError, match="cannot be used"):
         router.add_index("../contracts", index=vector_index(contracts()))
     assert router.index_names() == []
-
-
-def test_a_router_is_not_attached_to_itself(filled):
-    for given in (filled.as_retriever(), filled.as_query_engine(), query_engine(filled.as_retriever())):
-        with pytest.raises(IndexingError, match="would ask itself without end"):
-            filled.add_index("me", index=given, description="All")
-
-
-def test_a_name_is_taken_once(filled):
-    for name in ("contracts", "pets"):
-        with pytest.raises(IndexExistsError, match=f"index {name!r} exists already"):
-            filled.add_index(name, index=vector_index(contracts()))
-    with pytest.raises(IndexingError, match="change it through LlamaIndex"):
-        filled.add_index("contracts", [Document(text="more")])
-    assert filled.index_names() == ["contracts", "pets", "planets"]
-
-
-def test_two_threads_cannot_take_one_name(router):
     with ThreadPoolExecutor(6) as pool:
         tries = [pool.submit(router.add_index, "contracts", index=vector_index(contracts())) for _ in range(6)]
     assert [type(one.exception()) for one in tries].count(IndexExistsError) == 5
     assert router.index_names() == ["contracts"]
 
 
-def test_what_needs_files_of_its_own_is_refused(filled):
+def test_what_cannot_be_done_with_an_attached_index_is_refused(filled):
+    for given in (filled.as_retriever(), filled.as_query_engine(), query_engine(filled.as_retriever())):
+        with pytest.raises(IndexingError, match="would ask itself without end"):
+            filled.add_index("me", index=given, description="All")
+    for name in ("contracts", "pets"):
+        with pytest.raises(IndexExistsError, match=f"index {name!r} exists already"):
+            filled.add_index(name, index=vector_index(contracts()))
+    with pytest.raises(IndexingError, match="change it through LlamaIndex"):
+        filled.add_index("contracts", [Document(text="more")])
+    assert filled.index_names() == ["contracts", "pets", "planets"]
     for call in (
         lambda: filled.build_views("contracts"),
         lambda: filled.remove_documents("contracts", ["staff"]),
@@ -255,11 +269,6 @@ def test_what_needs_files_of_its_own_is_refused(filled):
     filled.refresh_index("pets")
 
 
-def test_a_strategy_that_cannot_be_served_is_named(filled):
-    with pytest.raises(NoEligibleStrategyError, match="it serves: vector, hybrid, planner, metadata"):
-        filled.route(LEAVE, index="contracts", strategy="summary")
-
-
 def test_a_retriever_that_fails_ends_in_a_typed_error(router):
     router.add_index("asked", index=ScriptedRetriever(KeyError("secret")), description="Paid leave")
     with pytest.raises(AgenticRetrieverError, match="failed with KeyError") as caught:
@@ -267,12 +276,11 @@ def test_a_retriever_that_fails_ends_in_a_typed_error(router):
     assert "secret" not in str(caught.value)
 
 
-def test_a_retriever_that_hangs_keeps_nobody(tmp_path):
+def test_a_retriever_that_hangs_keeps_nobody(tmp_path, gate):
     """Row 24: ``aquery`` ends with its time and the loop stays free; other indexes go on."""
-    free = threading.Event()
     config = RouterConfig(data_dir=tmp_path, query_log="none", deadline_s=0.5)
     with AgenticRouter(config, embedding=FakeEmbedding(dimension=64)) as router:
-        router.add_index("asked", index=ScriptedRetriever(lambda _q: free.wait(60) or []), description="Paid leave")
+        router.add_index("asked", index=ScriptedRetriever(lambda _q: gate.wait(60) or []), description="Paid leave")
         router.add_index("contracts", index=vector_index(contracts()), description="Contracts")
 
         async def ask():
@@ -286,19 +294,12 @@ def test_a_retriever_that_hangs_keeps_nobody(tmp_path):
                 await search
             return gap
 
-        try:
-            start = time.perf_counter()
-            gap = asyncio.run(ask())
-            assert time.perf_counter() - start < 3
-            assert gap < 0.5
-            assert router.retrieve(LEAVE, index="contracts").nodes[0].node_id == "staff"
-        finally:
-            free.set()
-
-
-def test_decisions_of_attached_indexes_are_replayed(filled):
-    decision = filled.route(LEAVE)
-    assert not decision.diff(filled.replay(json.loads(json.dumps(decision.to_dict()))))
+        start = time.perf_counter()
+        gap = asyncio.run(ask())
+        assert time.perf_counter() - start < 3
+        assert gap < 0.5
+        assert router.retrieve(LEAVE, index="contracts").nodes[0].node_id == "staff"
+        gate.set()
 
 
 def test_strategies_are_measured_on_an_attached_index(filled):
@@ -322,3 +323,42 @@ def test_a_benchmark_runs_over_an_attached_index(filled, tmp_path):
     assert {"vector", "hybrid", "planner", "metadata", "auto"} <= set(result.rows)
     assert result.not_served["summary"] == "the attached index cannot serve it"
     assert result.rows["vector"].quality
+
+
+def test_questions_go_on_while_a_change_is_read(router, gate):
+    """The answer of the earlier state says so and is not kept; then the change is there."""
+    index = vector_index(contracts())
+    router.add_index("contracts", index=index, description="Contracts")
+    slow(router.index("contracts").source, "nodes", gate)
+    before = router.query(LEAVE, budget=Budget(max_ms=20_000))
+    index.insert_nodes([TextNode(id_="new", text="The parking permit of the director ends in May.")])
+    start = time.monotonic()
+    answer = router.query("When does the parking permit end?", budget=Budget(max_ms=600))
+    assert time.monotonic() - start < 5
+    assert [(step.step, step.fallback) for step in answer.degraded if step.step == "index.contracts"] == [
+        ("index.contracts", "its nodes as they were read last")
+    ]
+    assert answer.route.versions == before.route.versions
+    assert router.query(LEAVE, budget=Budget(max_ms=600)).cached, "the key is that of the state that is served"
+    gate.set()
+    until(lambda: router.index("contracts").count() == 5)
+    answer = router.query("When does the parking permit end?")
+    assert not answer.cached
+    assert not answer.degraded
+    assert answer.citations[0].node_id == "new"
+
+
+def test_a_server_that_hangs_on_its_count_keeps_nobody(router, gate):
+    """Row 24, for callers without an event loop, too."""
+    held = QdrantVectorStore("contracts", client=QdrantClient(":memory:"))
+    router.add_index("contracts", index=index_on(held, contracts(uuids=True)), description="Contracts")
+    made = router.index("contracts")
+    made._watched._next_look = 0.0
+    slow(made.source, "count", gate)
+    start = time.monotonic()
+    found = router.retrieve(LEAVE, strategy="hybrid", budget=Budget(max_ms=600))
+    assert time.monotonic() - start < 5
+    assert "thirty days of paid leave" in found.nodes[0].node.get_content()
+    assert found.degraded[0].step == "index.contracts"
+    router.refresh_index("contracts")
+    assert made.version == 1

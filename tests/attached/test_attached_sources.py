@@ -1,36 +1,297 @@
+"""Attached indexes: what can be handed over, how it is read and watched, and the contract of every retriever."""
+
 from __future__ import annotations
 
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
-from attached_material import TEXTS, attached, contracts, ids, index_on, summary_index, vector_index, where
+from attached_material import (
+    TEXTS,
+    AnswersOnly,
+    ScriptedRetriever,
+    attached,
+    contracts,
+    ids,
+    index_on,
+    query_engine,
+    scored,
+    search,
+    summary_index,
+    until,
+    vector_index,
+    where,
+)
 from hypothesis import given
 from hypothesis import strategies as st
-from llama_index.core import SimpleKeywordTableIndex, StorageContext, TreeIndex
+from llama_index.core import PropertyGraphIndex, SimpleKeywordTableIndex, StorageContext, TreeIndex, VectorStoreIndex
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
-from llama_index.core.schema import Document, MetadataMode, TextNode
+from llama_index.core.schema import Document, MetadataMode, NodeWithScore, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from llama_index.core.vector_stores.types import VectorStoreQuery
-from llama_index.vector_stores.qdrant import QdrantVectorStore
-from qdrant_client import QdrantClient
+from llama_index.core.vector_stores import SimpleVectorStore
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
 
-from agentic_retriever import AgenticRouter, Budget, RouterConfig
-from agentic_retriever.errors import StoreError
+from agentic_retriever.errors import (
+    DeadlineExceededError,
+    EmbeddingError,
+    EmbeddingMismatchError,
+    IndexingError,
+    NoEligibleStrategyError,
+    StoreError,
+)
 from agentic_retriever.filters import matches, node_fields
 from agentic_retriever.indices import QdrantEdgeVectorStore
 from agentic_retriever.indices.attached import index as attached_index
-from agentic_retriever.indices.attached import index as catching_up
-from agentic_retriever.indices.attached import index as sampling
 from agentic_retriever.indices.attached import sources as store_sources
 from agentic_retriever.indices.attached.index import CatchingUp, WatchedVersion
 from agentic_retriever.indices.attached.sources import DocstoreSource, QdrantSource, listed_ids
 from agentic_retriever.indices.derived import SilentProgress
+from agentic_retriever.retrievers import AdapterSettings, build_adapter, cards
+from agentic_retriever.schema import Strategy
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
+from agentic_retriever.testing.retriever_contract import QUERY, RetrieverContract, check_result, contract_nodes
+from agentic_retriever.threads import Workers
+
+
+def ask(reply, top_k=3, filters=None, *, timeout_s=None):
+    """Ask an attached retriever that gives this reply."""
+    made = attached(ScriptedRetriever(reply), description="Rents")
+    return search(made, "vector", "rent", top_k, filters, timeout_s=timeout_s).nodes
+
+
+def served(made):
+    return [card.strategy.value for card in cards(made)]
+
+
+def with_model(index, model):
+    index._embed_model = model
+    return index
+
+
+class NodeStore(BasePydanticVectorStore):
+    """Lists its nodes, perhaps not all of them, and finds all of them."""
+
+    stores_text: bool = True
+    kept: list = []
+    cut: int = 10_000
+
+    @property
+    def client(self):
+        return None
+
+    def add(self, nodes, **kwargs):
+        self.kept = [*self.kept, *nodes]
+        return [node.node_id for node in nodes]
+
+    def delete(self, ref_doc_id, **kwargs):
+        raise NotImplementedError
+
+    def get_nodes(self, node_ids, filters=None):  # without a default, as Chroma's
+        return [node for node in self.kept if node_ids is None or node.node_id in node_ids][: self.cut]
+
+    def query(self, query, **kwargs):
+        scores = [sum(a * b for a, b in zip(query.query_embedding, n.embedding, strict=True)) for n in self.kept]
+        best = sorted(zip(scores, self.kept, strict=True), key=lambda pair: -pair[0])[: query.similarity_top_k]
+        return VectorStoreQueryResult([n for _, n in best], [s for s, _ in best], [n.node_id for _, n in best])
+
+
+class Unlisted(NodeStore):
+    def get_nodes(self, node_ids=None, filters=None):
+        raise NotImplementedError
+
+
+class DeadEmbedding(FakeEmbedding):
+    def _get_query_embedding(self, query):
+        raise ConnectionError("secret-key")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (7, "got int"),
+        (None.__class__, "got type"),
+        ("storage/contracts", "got str; a path is a source"),
+        (Path("storage/contracts"), "a path is a source"),
+        ([TextNode(text="x")], "got list"),
+        (SimpleVectorStore(), "got SimpleVectorStore"),
+    ],
+)
+def test_what_is_no_index_is_refused(given, said):
+    with pytest.raises(IndexingError, match="must be a LlamaIndex index, query engine or retriever") as caught:
+        attached(given)
+    assert said in str(caught.value)
+
+
+def orphan():
+    """The in-memory store keeps vectors only, so without the docstore there is nothing to return."""
+    kept = vector_index(contracts())
+    context = StorageContext.from_defaults(vector_store=kept.vector_store)
+    return VectorStoreIndex(
+        nodes=None,
+        index_struct=kept.index_struct,
+        embed_model=FakeEmbedding(dimension=64),
+        storage_context=context,
+        callback_manager=CallbackManager([]),
+    )
+
+
+def graph():
+    made = PropertyGraphIndex.__new__(PropertyGraphIndex)
+    made._index_struct, made._docstore = PropertyGraphIndex.index_struct_cls(), summary_index([]).docstore
+    return made
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (orphan, IndexingError, "lists 4 nodes and its docstore has none of them"),
+        (graph, IndexingError, "the nodes of a PropertyGraphIndex cannot be listed"),
+        (AnswersOnly, IndexingError, "a AnswersOnly cannot retrieve without answering"),
+        (
+            lambda: with_model(index_on(Unlisted(), contracts()), None),
+            IndexingError,
+            "has no embedding model and its nodes cannot be listed",
+        ),
+        (
+            lambda: with_model(vector_index(contracts()), FakeEmbedding(dimension=16, model_name="another")),
+            EmbeddingMismatchError,
+            r"dimension 64, its embedding model .*another gives 16",
+        ),
+        (
+            lambda: with_model(vector_index(contracts()), DeadEmbedding(dimension=64, model_name="dead")),
+            EmbeddingError,
+            "DeadEmbedding:dead failed: ConnectionError",
+        ),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_without_foreign_words(make, error, said):
+    with pytest.raises(error, match=said) as caught:
+        attached(make())
+    assert "secret" not in str(caught.value)
+
+
+def test_an_empty_index_finds_nothing_and_odd_metadata_does_no_harm():
+    """Nested, mixed, missing and unhashable values: read, and filtered by the one meaning."""
+    for empty in (vector_index([]), summary_index([]), index_on(NodeStore(), [])):
+        made = attached(empty)
+        assert made.count() == made.profile().nodes == 0
+        assert search(made, "hybrid", "rent").nodes == []
+    odd = [
+        TextNode(id_="nested", text="rent of the flat", metadata={"owner": {"name": "Ana"}, "tags": ["a", ["b"]]}),
+        TextNode(id_="none", text="rent of the garage", metadata={"owner": None, "tags": [], "year": math.inf}),
+        TextNode(id_="mixed", text="rent of the boat", metadata={"owner": 5, "tags": "a", "year": "2024-05-01"}),
+        TextNode(id_="plain", text="rent of the hall"),
+    ]
+    made = attached(vector_index(odd))
+    for strategy in ("vector", "hybrid", "metadata", "planner"):
+        assert set(ids(search(made, strategy, "rent", 9, where("tags", "a")).nodes)) == {"nested", "mixed"}
+        assert len(search(made, strategy, "rent", 9).nodes) == 4
+
+
+def test_a_store_that_cuts_its_list_is_asked_as_a_retriever_and_needs_a_description():
+    """Ten of twelve nodes are listed: words would be searched in ten of them only."""
+    texts = {f"n{i}": (f"rent number {i}", "contract", 2020) for i in range(12)}
+    whole = attached(index_on(NodeStore(), contracts(texts=texts)), name="whole")
+    assert served(whole) == ["vector", "hybrid", "planner", "metadata"]
+    assert whole.count() == 12
+    for store in (NodeStore(cut=10), Unlisted()):
+        made = attached(index_on(store, contracts(texts=texts)))
+        assert served(made) == ["vector"]
+        assert len(search(made, "vector", "rent number 11", 12).nodes) == 12
+    for unlisted in (ScriptedRetriever([]), index_on(Unlisted(), contracts())):
+        with pytest.raises(IndexingError, match="needs a description"):
+            attached(unlisted, description=" ")
+
+
+def test_an_index_without_an_embedding_model_is_searched_by_words(caplog):
+    made = attached(with_model(vector_index(contracts()), None))
+    assert "no embedding model" in caplog.text
+    assert served(made) == ["hybrid", "planner"]
+    found = search(made, "hybrid", "paid leave", 2)
+    assert found.nodes[0].node_id == "staff"
+    assert not found.degraded
+    with pytest.raises(NoEligibleStrategyError, match="it serves: hybrid, planner"):
+        search(made, "vector", "paid leave")
+
+
+def test_a_query_engine_is_asked_for_nodes_and_never_for_an_answer():
+    engine = query_engine(vector_index(contracts()).as_retriever(similarity_top_k=1))
+    found = ids(search(attached(engine), "vector", "paid leave").nodes)
+    assert len(found) == 3
+    assert found[0] == "staff"
+    assert engine.retriever.similarity_top_k == 1, "the engine itself was changed"
+
+
+def test_a_retriever_that_raises_is_named_and_one_that_blocks_given_up_on(gate):
+    """Row 24: the search ends with its time, whatever the retriever does."""
+    with pytest.raises(StoreError, match="the ScriptedRetriever of index contracts failed with KeyError") as caught:
+        ask(KeyError("secret-key"))
+    assert "secret" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, KeyError)
+    start = time.perf_counter()
+    with pytest.raises(DeadlineExceededError, match="index contracts did not answer within"):
+        ask(lambda _query: gate.wait(30) or [], timeout_s=0.1)
+    assert time.perf_counter() - start < 5
+
+
+def test_duplicates_come_once_with_their_best_score_and_scores_that_are_no_numbers_rank_last():
+    """Row 22."""
+    found = ask([scored("a", 0.2), scored("b", 0.5), scored("a", 0.9), scored("b", None)])
+    assert [(n.node_id, n.score) for n in found] == [("a", 0.9), ("b", 0.5)]
+    found = ask([scored("none", None), scored("nan", math.nan), scored("good", -3.0), scored("inf", math.inf)], top_k=9)
+    check_result(found, 9)
+    assert found[0].node_id == "good"
+    assert {n.node_id for n in found[1:]} == {"none", "nan", "inf"}
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        # A summary or keyword table retriever gives no scores, but an order.
+        ([scored("z", None), scored("a", None), scored("m", None)], ["z", "a", "m"]),
+        ([None, scored("a", 0.5), None], ["a"]),
+        ([None], []),
+        (None, []),
+        ([TextNode(id_="a", text="rent"), TextNode(id_="b", text="rent")], ["a", "b"]),
+        ([scored(f"n{i}", i / 10) for i in range(9)], ["n8", "n7", "n6"]),
+    ],
+)
+def test_what_a_retriever_gives_is_put_in_order(reply, expected):
+    found = ask(reply)
+    assert ids(found) == expected
+    check_result(found, 3)
+
+
+@pytest.mark.parametrize("reply", ["text", 7, {"a": 1}, ["text"], iter([])])
+def test_what_is_no_list_of_nodes_is_named(reply):
+    with pytest.raises(StoreError, match="a list of NodeWithScore is needed"):
+        ask(reply)
+
+
+def test_filters_hold_for_whatever_a_retriever_gives_and_it_is_asked_for_more_while_too_few_satisfy_them():
+    """Two of 200 nodes satisfy the filter, and are the farthest from the question."""
+    given = [scored(f"n{i}", i / 10, year=2020 + i % 3) for i in range(9)]
+    assert ids(ask(given, 9, where("year", 2021, ">"))) == ["n8", "n5", "n2"]
+    nodes = [TextNode(id_=f"n{i:03}", text="rent " * (1 + i % 7), metadata={"i": i}) for i in range(198)]
+    nodes += [TextNode(id_=f"x{i}", text="other words altogether", metadata={"i": 1_000 + i}) for i in range(2)]
+    retriever = vector_index(nodes).as_retriever(similarity_top_k=2)
+    made = attached(retriever, description="Rents")
+    assert set(ids(search(made, "vector", "rent", 2, where("i", 1_000, ">=")).nodes)) == {"x0", "x1"}
+    assert retriever.similarity_top_k == 2
+
+
+def test_results_are_copies_of_what_a_retriever_gave():
+    """Row 20: what a caller does to a result changes nothing that the retriever keeps."""
+    kept: list[NodeWithScore] = [scored("a", 0.5, year=2024)]
+    ask(kept)[0].node.metadata["year"] = 1
+    assert kept[0].node.metadata == {"year": 2024}
+    assert kept[0].score == 0.5
 
 
 def caught_up(made):
@@ -63,9 +324,8 @@ def listed(made):
     return set(ids(made.nodes()))
 
 
-def test_every_kind_of_index_lists_its_nodes():
-    nodes = contracts()
-    expected = {node.node_id for node in nodes}
+def test_every_kind_of_index_lists_its_nodes_and_no_others():
+    expected = {node.node_id for node in contracts()}
     quiet = {"callback_manager": CallbackManager([]), "transformations": []}
     for index in (
         vector_index(contracts()),
@@ -76,26 +336,21 @@ def test_every_kind_of_index_lists_its_nodes():
         found = listed_ids(index.index_struct)
         assert sorted(found) == sorted(expected), type(index).__name__
         assert listed(attached(index)) == expected
-
-
-def test_a_shared_docstore_does_not_mix_indexes_up():
-    context = StorageContext.from_defaults()
-    context.docstore.add_documents(contracts())
-    made = attached(vector_index(contracts()[:2], storage_context=context))
+    shared = StorageContext.from_defaults()
+    shared.docstore.add_documents(contracts())
+    made = attached(vector_index(contracts()[:2], storage_context=shared))
     assert listed(made) == {"lease", "supply"}
     assert made.count() == 2
-
-
-def test_a_node_deleted_from_the_vectors_alone_is_gone():
     index = vector_index(contracts())
     made = attached(index)
-    index.delete_nodes(["lease"])
+    index.delete_nodes(["lease"])  # from the vectors alone
     assert "lease" not in listed(caught_up(made))
     assert [i for i, _ in made.keyword().search("warehouse rent", 5)] == []
 
 
 def test_a_qdrant_collection_is_read_page_by_page(qdrant, monkeypatch):
     """Its own ``get_nodes`` stops at 9,999 without a word."""
+    assert attached(index_on(qdrant, [])).count() == 0  # there is no collection yet
     monkeypatch.setattr(store_sources, "_PAGE", 2)
     monkeypatch.setattr(type(qdrant), "get_nodes", lambda *_args, **_kwargs: pytest.fail("cut at 9,999"))
     texts = {f"n{i}": (f"rent number {i}", "contract", 2000 + i) for i in range(7)}
@@ -109,10 +364,6 @@ def test_a_qdrant_collection_is_read_page_by_page(qdrant, monkeypatch):
     got, rows = made.vector_store.vectors([nodes[0].node_id, "00000000-0000-0000-0000-000000000000"])
     assert got == [nodes[0].node_id]
     assert np.allclose(np.linalg.norm(rows, axis=1), 1)
-
-
-def test_a_collection_that_is_not_there_is_empty(qdrant):
-    assert attached(index_on(qdrant, [])).count() == 0
 
 
 def test_the_embedded_store_is_read_where_it_is(tmp_path):
@@ -145,28 +396,19 @@ def test_changes_are_seen_at_once():
     assert made.keyword().search("forty", 5)
 
 
-def test_a_new_text_under_a_known_id_is_seen_within_a_second():
-    now = [0.0]
-    index = vector_index(contracts())
-    watched = WatchedVersion("contracts", DocstoreSource(index, index.vector_store), timer=lambda: now[0])
-    first = watched.current()
-    index.docstore.add_documents([TextNode(id_="lease", text="the lease ends in 2030")])
-    assert watched.current() == first
+def test_what_takes_long_to_see_is_looked_at_once_a_second(qdrant):
+    """New texts under known ids, and the number of points on a server."""
+    now, local, remote = [0.0], vector_index(contracts()), index_on(qdrant, contracts(uuids=True))
+    sources = DocstoreSource(local, local.vector_store), QdrantSource(qdrant)
+    watched = [WatchedVersion("contracts", source, timer=lambda: now[0]) for source in sources]
+    first = [one.current() for one in watched]
+    local.docstore.add_documents([TextNode(id_="lease", text="the lease ends in 2030")])
+    remote.insert_nodes(contracts(uuids=True, texts={"new": ("parking", "letter", 2025)}))
+    assert [one.current() for one in watched] == first
     now[0] = 1.0
-    assert watched.current() == first + 1
-    assert watched.current() == first + 1
-
-
-def test_a_qdrant_count_is_looked_at_once_a_second(qdrant):
-    now = [0.0]
-    index = index_on(qdrant, contracts(uuids=True))
-    watched = WatchedVersion("contracts", QdrantSource(qdrant), timer=lambda: now[0])
-    first = watched.current()
-    index.insert_nodes(contracts(uuids=True, texts={"new": ("parking", "letter", 2025)}))
-    assert watched.current() == first
-    now[0] = 1.0
-    assert watched.current() == first + 1
-    assert watched.grow() == first + 2
+    for _ in range(2):
+        assert [one.current() for one in watched] == [version + 1 for version in first]
+    assert watched[1].grow() == first[1] + 2
 
 
 def test_a_source_that_cannot_be_looked_at_keeps_its_version():
@@ -190,18 +432,14 @@ def test_refresh_reads_everything_anew(qdrant):
     assert [i for i, _ in caught_up(made).keyword().search("parking", 5)] == [replaced[0].node_id]
 
 
-def test_vectors_of_the_same_model_are_read_and_not_embedded_again():
+def test_vectors_of_the_same_model_are_read_and_two_models_of_one_name_told_apart():
     embedding = FakeEmbedding(dimension=64)
     index = vector_index(contracts(), embedding=embedding)
     embedding.calls.clear()
     made = attached(index, router=embedding, description="")
     assert made.profile().sample.shape == (4, 64)
-    assert embedding.calls == ["dimension"]
+    assert embedding.calls == ["dimension"], "nothing is embedded again"
     assert made.search_profile() is made.profile()
-
-
-def test_two_models_of_one_name_are_told_apart():
-    index = vector_index(contracts(), embedding=FakeEmbedding(dimension=64))
     made = attached(index, router=FakeEmbedding(dimension=32))
     assert made.embedding.dimension == 64
     assert made.profile().sample.shape == (4, 32)
@@ -214,16 +452,16 @@ def test_the_sample_for_another_model_is_bounded_and_reported():
     router = FakeEmbedding(dimension=16, model_name="small")
     index, told = vector_index(contracts(texts=texts)), Told()
     made = attached(index, router=router, description="")
-    assert made.profile().sample.shape == (sampling.MAX_EMBEDDED, 16)
-    assert len(router.calls) == sampling.MAX_EMBEDDED
-    assert max(map(len, router.calls)) <= sampling.MAX_PASSAGE_CHARS
+    assert made.profile().sample.shape == (attached_index.MAX_EMBEDDED, 16)
+    assert len(router.calls) == attached_index.MAX_EMBEDDED
+    assert max(map(len, router.calls)) <= attached_index.MAX_PASSAGE_CHARS
     assert (made.search_profile().background_mean, made.search_profile().background_std) != (
         made.profile().background_mean,
         made.profile().background_std,
     )
     made.refresh()
     made.load(told)
-    assert told.found == told.done == sampling.MAX_EMBEDDED
+    assert told.found == told.done == attached_index.MAX_EMBEDDED
 
 
 def test_a_sample_that_cannot_be_embedded_later_stays_as_it_was(caplog):
@@ -256,14 +494,10 @@ def test_citations_point_into_the_document_that_a_pipeline_kept():
     assert made.doc_ids() == ["lease"]
 
 
-def test_a_node_of_its_own_is_its_source():
+def test_a_node_of_its_own_is_its_source_and_the_store_is_read_only():
     made = attached(vector_index(contracts()))
     assert made.source_text("staff") == "Employees have thirty days of paid leave every year."
     assert made.source_text("nobody") is None
-
-
-def test_an_attached_store_is_read_only():
-    made = attached(vector_index(contracts()))
     for change, what in ((made.vector_store.add, contracts()), (made.vector_store.delete, "staff")):
         with pytest.raises(StoreError, match="changed through LlamaIndex only"):
             change(what)
@@ -306,90 +540,15 @@ def test_few_of_many_are_found_by_asking_for_more(monkeypatch):
     assert len(made.vector_store.query(query).ids) == 4
 
 
-LEAVE = "How many days of paid leave do employees have?"
-
-
-@pytest.fixture
-def gate():
-    """Opens at the end of a test, so that no thread is left waiting."""
-    made = threading.Event()
-    yield made
-    made.set()
-
-
-@pytest.fixture
-def router(tmp_path):
-    config = RouterConfig(data_dir=tmp_path, query_log="none", on_abstain="answer")
-    with AgenticRouter(config, embedding=FakeEmbedding(dimension=64)) as made:
-        yield made
-
-
-def slow(source, method, gate):
-    """Let a method of a source wait for the gate."""
-    fast = getattr(source, method)
-
-    def waiting():
-        assert gate.wait(60)
-        return fast()
-
-    setattr(source, method, waiting)
-
-
-def until(is_so):
-    end = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < end
-        threading.Event().wait(0.01)
-
-
-def test_questions_go_on_while_a_change_is_read(router, gate):
-    """The answer of the earlier state says so and is not kept; then the change is there."""
-    index = vector_index(contracts())
-    router.add_index("contracts", index=index, description="Contracts")
-    slow(router.index("contracts").source, "nodes", gate)
-    before = router.query(LEAVE, budget=Budget(max_ms=20_000))
-    index.insert_nodes([TextNode(id_="new", text="The parking permit of the director ends in May.")])
-    start = time.monotonic()
-    answer = router.query("When does the parking permit end?", budget=Budget(max_ms=600))
-    assert time.monotonic() - start < 5
-    assert [(step.step, step.fallback) for step in answer.degraded if step.step == "index.contracts"] == [
-        ("index.contracts", "its nodes as they were read last")
-    ]
-    assert answer.route.versions == before.route.versions
-    assert router.query(LEAVE, budget=Budget(max_ms=600)).cached, "the key is that of the state that is served"
-    gate.set()
-    until(lambda: router.index("contracts").count() == 5)
-    answer = router.query("When does the parking permit end?")
-    assert not answer.cached
-    assert not answer.degraded
-    assert answer.citations[0].node_id == "new"
-
-
-def test_a_server_that_hangs_on_its_count_keeps_nobody(router, gate):
-    """Row 24, for callers without an event loop, too."""
-    held = QdrantVectorStore("contracts", client=QdrantClient(":memory:"))
-    router.add_index("contracts", index=index_on(held, contracts(uuids=True)), description="Contracts")
-    made = router.index("contracts")
-    made._watched._next_look = 0.0
-    slow(made.source, "count", gate)
-    start = time.monotonic()
-    found = router.retrieve(LEAVE, strategy="hybrid", budget=Budget(max_ms=600))
-    assert time.monotonic() - start < 5
-    assert "thirty days of paid leave" in found.nodes[0].node.get_content()
-    assert found.degraded[0].step == "index.contracts"
-    router.refresh_index("contracts")
-    assert made.version == 1
-
-
-def test_all_callers_wait_for_one_reading():
+def test_all_callers_wait_for_one_reading_and_what_hangs_is_waited_for_once(gate, monkeypatch):
+    """Patience counts from the beginning of the work, whoever asks and how often."""
     running, most, lock = [0], [0], threading.Lock()
-    begun = threading.Event()
 
     def work():
         with lock:
             running[0] += 1
             most[0] = max(most[0], running[0])
-        begun.wait(0.1)
+        gate.wait(0.1)
         with lock:
             running[0] -= 1
 
@@ -397,11 +556,7 @@ def test_all_callers_wait_for_one_reading():
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: both.run(30), range(8))) == [None] * 8
     assert most == [1]
-
-
-def test_what_hangs_is_waited_for_once(gate, monkeypatch):
-    """Patience counts from the beginning of the work, whoever asks and how often."""
-    monkeypatch.setattr(catching_up, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(attached_index, "PATIENCE_S", 0.05)
     hanging = CatchingUp("reading", lambda: gate.wait(60))
     assert "reading is under way since" in hanging.run(30)
     start = time.monotonic()
@@ -451,3 +606,108 @@ def test_reading_by_id_is_given_up_on(gate, monkeypatch):
     for read in (made.vector_store.vectors, made.vector_store.get_nodes):
         with pytest.raises(StoreError, match="the store of index contracts did not answer within"):
             read(["lease"])
+
+
+@pytest.fixture(scope="session")
+def attached_workers():
+    with Workers(4, "attached-tests") as workers:
+        yield workers
+
+
+class Contract(RetrieverContract):
+    @pytest.fixture(autouse=True)
+    def _given(self, request, attached_workers, tmp_path_factory):
+        self.strategy = request.param if hasattr(request, "param") else Strategy.VECTOR
+        self.workers, self.folders = attached_workers, tmp_path_factory
+
+    def attach(self, nodes, embedding):
+        return attached(vector_index(nodes, embedding=embedding), router=embedding, description="")
+
+    def make_adapter(self, nodes, *, embedding, top_k=10, filters=None):
+        # LlamaIndex embeds metadata with the text, while the contract is about texts that are the same.
+        nodes = [node.model_copy(update={"excluded_embed_metadata_keys": ["lang", "year"]}) for node in nodes]
+        settings = AdapterSettings(workers=self.workers, top_k=top_k, filters=filters)
+        return build_adapter(self.strategy, self.attach(nodes, embedding), settings)
+
+
+DENSE = (Strategy.VECTOR, Strategy.HYBRID, Strategy.METADATA, Strategy.PLANNER)
+
+
+@pytest.mark.parametrize("_given", DENSE, indirect=True)
+class TestInMemoryStore(Contract):
+    """SimpleVectorStore and docstore, with the router's own model."""
+
+
+@pytest.mark.parametrize("_given", [Strategy.VECTOR, Strategy.HYBRID], indirect=True)
+class TestOtherModel(Contract):
+    """Vectors of another model and dimension than the router's."""
+
+    def attach(self, nodes, embedding):
+        return attached(
+            vector_index(nodes, embedding=embedding), router=FakeEmbedding(dimension=8, model_name="another")
+        )
+
+
+@pytest.mark.parametrize("_given", [Strategy.VECTOR, Strategy.HYBRID], indirect=True)
+class TestEmbeddedStore(Contract):
+    """The nodes are in the vector store alone."""
+
+    def attach(self, nodes, embedding):
+        store = QdrantEdgeVectorStore(self.folders.mktemp("edge"), dimension=embedding.dimension)
+        return attached(index_on(store, nodes, embedding=embedding), router=embedding, description="")
+
+
+@pytest.mark.parametrize("_given", [Strategy.HYBRID, Strategy.PLANNER], indirect=True)
+class TestWordsAlone(Contract):
+    """An index without vectors."""
+
+    def attach(self, nodes, embedding):
+        return attached(summary_index(nodes), router=FakeEmbedding(), description="")
+
+
+class TestAskedVectorIndexRetriever(Contract):
+    """A retriever of theirs, asked itself."""
+
+    def attach(self, nodes, embedding):
+        retriever = vector_index(nodes, embedding=embedding).as_retriever(similarity_top_k=2)
+        return attached(retriever, router=FakeEmbedding(), description="Harvest")
+
+    def test_empty_index_gives_nothing(self):
+        """Whether there are nodes is the retriever's to know, so it is asked."""
+        assert self.make_adapter([], embedding=FakeEmbedding()).retrieve(QUERY) == []
+
+
+class TestAskedScriptedRetriever(Contract):
+    """A retriever that knows no ``similarity_top_k``, gives every node, and hands out its own objects."""
+
+    def attach(self, nodes, embedding):
+        kept = [NodeWithScore(node=node) for node in nodes]
+        vectors = {one.node.node_id: embedding.get_text_embedding(one.node.text) for one in kept}
+
+        def reply(query):
+            if not kept:
+                return []
+            asked = embedding.get_query_embedding(query)
+            for one in kept:
+                one.score = sum(a * b for a, b in zip(asked, vectors[one.node.node_id], strict=True))
+            return kept
+
+        return attached(ScriptedRetriever(reply), router=FakeEmbedding(), description="Harvest")
+
+    def make_failing_adapter(self, nodes, *, embedding):
+        return None
+
+
+def test_a_failing_side_leaves_the_other(attached_workers):
+    """Rows 19: hybrid over an attached index whose store fails goes on by words, and says so."""
+    embedding = FakeEmbedding()
+    index = vector_index(contract_nodes(), embedding=embedding)
+    made = attached(index, router=embedding)
+    index.vector_store.data.metadata_dict = None
+    index.vector_store.__class__ = type("Broken", (type(index.vector_store),), {"query": _broken})
+    found = build_adapter("hybrid", made, AdapterSettings(workers=attached_workers))
+    assert found.retrieve(QUERY)[0].node_id == "n07"
+
+
+def _broken(self, query, **kwargs):
+    raise RuntimeError("down")

@@ -77,7 +77,7 @@ def expected_leaves(index):
     return {leaf.node_id: leaf.text for chunk in index.nodes() for leaf in leaf_nodes(chunk, CHUNKS)}
 
 
-def test_leaves_are_pieces_of_their_chunks(index):
+def test_leaves_are_pieces_of_their_chunks_and_a_hit_says_where_it_stands(index):
     index.build_views()
     chunks = {node.node_id: node for node in index.nodes()}
     leaves = check_leaves(index)
@@ -89,12 +89,8 @@ def test_leaves_are_pieces_of_their_chunks(index):
         assert index.source_text(leaf.ref_doc_id)[leaf.start_char_idx : leaf.end_char_idx] == leaf.text
         assert leaf.metadata == chunk.metadata
         assert leaf.ref_doc_id == chunk.ref_doc_id
-
-
-def test_a_hit_says_where_it_stands(index):
     vector = index.embedding.embed_query("bicycle part 3 wheels bell")
     hits = index.hierarchy().search(vector.tolist(), 5)
-    chunks = {node.node_id: node for node in index.nodes()}
     assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
     siblings = [h.chunk_id for h in hits]
     assert all(h.siblings >= siblings.count(h.chunk_id) for h in hits)
@@ -119,7 +115,7 @@ def test_only_what_has_changed_is_embedded_again(index, base):
     assert base.calls == []
 
 
-def test_changed_metadata_reaches_the_leaves(index):
+def test_changed_metadata_reaches_the_leaves_and_those_of_a_longer_text_are_deleted(index):
     index.build_views()
     changed = document("a", "bicycle")
     changed.metadata["kind"] = "vehicle"
@@ -127,10 +123,6 @@ def test_changed_metadata_reaches_the_leaves(index):
     index.hierarchy()
     kinds = {node.ref_doc_id: node.metadata["kind"] for node in stored(index).values()}
     assert kinds == {"a": "vehicle", "b": "tricycle"}
-
-
-def test_leaves_that_a_shorter_text_no_longer_has_are_deleted(index):
-    index.build_views()
     Indexer(index).add_documents([document("a", "bicycle", sentences=2)])
     index.hierarchy()
     check_leaves(index)
@@ -277,19 +269,17 @@ def test_searches_go_on_while_documents_come_and_go(index):
 
 def test_a_closed_index_refuses(index):
     index.close()
-    with pytest.raises(StoreClosedError):
-        index.hierarchy()
+    for read in (index.hierarchy, index.metadata):
+        with pytest.raises(StoreClosedError):
+            read()
 
 
-def test_an_empty_index_has_empty_views(storage, base):
+def test_an_empty_index_has_empty_views_and_nodes_without_place_or_source_have_leaves(storage, base):
     index = storage.create("empty", EmbeddingModel(base, name="fake"), description="", chunks=CHUNKS)
     base.calls.clear()
     assert index.hierarchy().outlines == {}
     assert index.summaries().coverage == 0.0
     assert base.calls == []
-
-
-def test_nodes_without_place_or_source_have_leaves_too(storage, base):
     index = storage.create("nodes", EmbeddingModel(base, name="fake"), description="", chunks=CHUNKS)
     text = "The red kite flies high. " * 12
     Indexer(index).add_nodes([TextNode(id_="n1", text=text), TextNode(id_="n2", text="short")])
@@ -320,7 +310,7 @@ def texts(guides):
         return {node.ref_doc_id: node.text for node in store.iter_nodes()}
 
 
-def test_there_is_one_summary_a_document(guides):
+def test_there_is_one_summary_a_document_and_a_model_writes_them_when_there_is_one(guides):
     view = guides.summaries()
     assert set(texts(guides)) == {"apples", "pears", "plums", "figs", "dates"}
     assert view.coverage == 1.0
@@ -328,9 +318,6 @@ def test_there_is_one_summary_a_document(guides):
     best = view.search(guides.embedding.embed_query("All about pears").tolist(), 2)
     assert best[0].doc_id == "pears"
     assert len(best) == 2
-
-
-def test_a_model_writes_them_when_there_is_one(guides):
     guides.build_views()
     prompts = []
 
@@ -350,7 +337,9 @@ def test_a_model_writes_them_when_there_is_one(guides):
     assert texts(guides)["pears"].startswith("Written number")
 
 
-def test_a_failing_model_leaves_central_sentences_and_is_soon_left_alone(guides):
+def test_a_blank_reply_is_no_summary_and_a_failing_model_is_soon_left_alone(guides):
+    guides.build_views(write_summary=lambda _: " \n ")
+    assert all("All about" in text for text in texts(guides).values())
     calls = []
 
     def write(prompt):
@@ -362,11 +351,6 @@ def test_a_failing_model_leaves_central_sentences_and_is_soon_left_alone(guides)
     assert all("All about" in text for text in texts(guides).values())
     guides.build_views(write_summary=lambda _: "Up again.")
     assert set(texts(guides).values()) == {"Up again."}
-
-
-def test_a_blank_reply_is_no_summary(guides):
-    guides.build_views(write_summary=lambda _: " \n ")
-    assert all("All about" in text for text in texts(guides).values())
 
 
 def test_a_document_cannot_forge_the_frame_of_the_prompt():
@@ -383,31 +367,25 @@ def test_a_document_cannot_forge_the_frame_of_the_prompt():
     assert mark not in chunk.text
 
 
-def test_a_long_document_is_cut_for_the_model():
-    sizes = []
-    chunks = [TextNode(text=f"Sentence {i} speaks of matter {i * 7} and of thing {i * 13}. " * 3) for i in range(600)]
-    summary_derivation(lambda prompt: sizes.append(count_tokens(prompt)) or "Fine.").derive("d", chunks)
-    assert sizes[0] < PROMPT_TOKENS + 400
-
-
-def test_a_short_document_is_its_own_summary_and_a_long_one_is_cut():
+def test_a_short_document_is_its_own_summary_and_a_long_one_is_cut_for_the_model_too():
     short = TextNode(text="Deed 17. Three rai in Chiang Mai.")
     assert central_summary([short]) == short.text
     long = [TextNode(text=f"Rule {i} says that every bicycle number {i} has a bell.") for i in range(200)]
     summary = central_summary(long)
     assert 0 < count_tokens(summary) <= SUMMARY_TOKENS + 10
     assert all(any(line in chunk.text for chunk in long) for line in summary.splitlines())
+    sizes = []
+    chunks = [TextNode(text=f"Sentence {i} speaks of matter {i * 7} and of thing {i * 13}. " * 3) for i in range(600)]
+    summary_derivation(lambda prompt: sizes.append(count_tokens(prompt)) or "Fine.").derive("d", chunks)
+    assert sizes[0] < PROMPT_TOKENS + 400
 
 
-def test_metadata_of_a_summary_is_what_all_chunks_share():
+def test_metadata_of_a_summary_is_what_all_chunks_share_and_its_prompt_ends_with_the_instruction():
     chunks = [TextNode(text="x", metadata={"title": "T", "year": 2020, "page": page}) for page in (1, 2)]
     node = summary_node("doc", chunks, "the text")
     assert node.metadata == {"title": "T", "year": 2020}
     assert (node.node_id, node.ref_doc_id) == ("doc/S", "doc")
     assert node.get_content("embed") == "T\nthe text"
-
-
-def test_the_prompt_holds_the_document_before_the_instruction():
     prompt = summary_prompt("A title", "The text.", "k3v9q2xz7w1p")
     assert prompt.index("The text.") < prompt.rindex("Reply with the summary")
     assert "{" not in prompt

@@ -55,7 +55,7 @@ def doc_ids_in_store(index):
     return sorted(node.ref_doc_id for node in index.nodes())
 
 
-def test_first_run_adds_second_run_costs_nothing(index, folder, base):
+def test_a_run_costs_what_has_changed_and_a_removed_file_leaves_nothing(index, folder, base, tmp_path):
     first = Indexer(index).add_path(folder)
     assert (first.added, first.unchanged, first.nodes, first.embedded) == (3, 0, 3, 3)
     base.calls.clear()
@@ -64,24 +64,18 @@ def test_first_run_adds_second_run_costs_nothing(index, folder, base):
     assert (second.added, second.updated, second.unchanged, second.nodes) == (0, 0, 3, 0)
     assert base.calls == []
     assert index.version == version
-
-
-def test_a_changed_file_replaces_its_nodes(index, folder):
-    Indexer(index).add_path(folder)
     (folder / "beta.md").write_text("# beta\n\nEverything is different now.\n", encoding="utf-8")
     report = Indexer(index).add_path(folder)
     assert (report.updated, report.unchanged) == (1, 2)
     texts = [node.get_content() for node in index.nodes() if node.ref_doc_id == "beta.md"]
     assert len(texts) == 1
     assert "different" in texts[0]
-
-
-def test_a_removed_file_leaves_nothing(index, folder):
-    Indexer(index).add_path(folder)
     (folder / "beta.md").unlink()
     assert Indexer(index).add_path(folder).removed == 1
     assert doc_ids_in_store(index) == ["alpha.md", "gamma.md"]
     assert index.catalog.get("beta.md") is None
+    with pytest.raises(SourceError):
+        Indexer(index).add_path(tmp_path / "nowhere")
 
 
 def test_removal_looks_below_its_own_root_only(index, folder, tmp_path):
@@ -121,17 +115,16 @@ def test_a_broken_file_is_reported_the_rest_goes_in_and_its_old_nodes_stay(index
     assert "beta.md" in doc_ids_in_store(index)
 
 
-def test_missing_path_is_an_error(index, tmp_path):
-    with pytest.raises(SourceError):
-        Indexer(index).add_path(tmp_path / "nowhere")
-
-
-def test_every_node_points_at_its_source_text(index, folder):
+def test_every_node_points_at_its_source_text_until_its_document_is_removed(index, folder):
     (folder / "long.md").write_text("# Long\n\n" + "A sentence about things. " * 200, encoding="utf-8")
     Indexer(index).add_path(folder)
     for node in index.nodes():
         source = index.source_text(node.ref_doc_id)
         assert source[node.start_char_idx : node.end_char_idx] == node.text
+    with pytest.raises(IndexingError, match="no document 'nope'"):
+        Indexer(index).remove_documents(["alpha.md", "nope"])
+    assert Indexer(index).remove_documents(["alpha.md"]).removed == 1
+    assert sorted(set(doc_ids_in_store(index))) == ["beta.md", "gamma.md", "long.md"]
 
 
 def test_documents_and_nodes_of_llama_index(index):
@@ -144,14 +137,6 @@ def test_documents_and_nodes_of_llama_index(index):
     assert Indexer(index).add_nodes(nodes).added == 2
     assert {node.node_id for node in index.nodes()} >= {"n1", "n2"}
     assert Indexer(index).add_nodes(nodes).unchanged == 2
-
-
-def test_remove_documents(index, folder):
-    Indexer(index).add_path(folder)
-    with pytest.raises(IndexingError, match="no document 'nope'"):
-        Indexer(index).remove_documents(["alpha.md", "nope"])
-    assert Indexer(index).remove_documents(["alpha.md"]).removed == 1
-    assert doc_ids_in_store(index) == ["beta.md", "gamma.md"]
 
 
 def test_embedder_that_dies_half_way_then_a_second_run(storage, tmp_path, folder):
@@ -182,7 +167,7 @@ def test_embedder_that_dies_half_way_then_a_second_run(storage, tmp_path, folder
     model.close()
 
 
-def test_views_follow_the_version_and_are_read_back(storage, index, embedding, folder):
+def test_views_follow_the_version_are_read_back_and_built_again_when_damaged(storage, index, embedding, folder):
     Indexer(index).add_path(folder)
     assert index.keyword().search("gamma", 5)[0][0].startswith("gamma.md")
     assert index.profile().nodes == 3
@@ -196,29 +181,20 @@ def test_views_follow_the_version_and_are_read_back(storage, index, embedding, f
     assert again.profile().document_frequency == before.document_frequency
     assert (again.profile().sample == before.sample).all()
     assert again.keyword().search("alpha", 5)
-
-
-def test_damaged_views_are_built_again(storage, index, embedding, folder):
-    Indexer(index).add_path(folder)
-    index.keyword()
-    index.profile()
     for path in [*(index.folder / "keyword").iterdir(), index.folder / "profile.npz"]:
         path.write_bytes(path.read_bytes()[: max(1, path.stat().st_size // 2)])
     storage.close()
     again = storage.open("docs", embedding)
     assert again.keyword().search("alpha", 5)
-    assert again.profile().nodes == 3
+    assert again.profile().nodes == 2
 
 
-def test_another_embedding_model_is_refused(storage, index, folder):
+def test_another_embedding_model_is_refused_names_are_unique_and_unknown_ones_listed(storage, index, folder, embedding):
     Indexer(index).add_path(folder)
     storage.close()
     other = EmbeddingModel(FakeEmbedding(dimension=8), name="other")
     with pytest.raises(EmbeddingMismatchError, match="built with the embedding model 'fake', the router uses 'other'"):
         storage.open("docs", other)
-
-
-def test_names_are_unique_and_unknown_ones_listed(storage, index, embedding):
     with pytest.raises(IndexExistsError):
         storage.create("docs", embedding, description="", chunks=ChunkSettings())
     with pytest.raises(UnknownIndexError, match=r"did you mean 'docs'\? \(known: docs\)"):

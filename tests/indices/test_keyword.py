@@ -106,15 +106,12 @@ def test_a_filter_is_exact_over_many_batches(few):
     assert len(asked) < 6_000 or few
 
 
-def test_a_filter_function_cannot_bring_in_other_ids():
+def test_a_filter_function_cannot_bring_in_other_ids_and_is_asked_no_more_than_needed():
     index = build({"x": "a", "y": "ab"})
     assert [i for i, _ in index.search("a", 5, allowed=lambda ids: ["ghost", "x", *ids])] == ["x", "y"]
     assert index.search("a", 5, allowed=lambda ids: ["ghost"]) == []
     assert index.search("a", 5, allowed=[]) == []
     assert index.search("a", 5, allowed={"ghost"}) == []
-
-
-def test_a_filter_function_is_asked_no_more_than_needed():
     index = build({f"n{i:04d}": "a" for i in range(2_000)})
     sizes = []
     index.search("a", 5, allowed=lambda ids: sizes.append(len(ids)) or ids)
@@ -122,14 +119,11 @@ def test_a_filter_function_is_asked_no_more_than_needed():
     assert sizes[0] < 200
 
 
-@pytest.mark.parametrize("texts", [{}, {"n": ""}, {"n": "", "m": "  ", "o": "123"}])
-def test_a_corpus_without_tokens_finds_nothing(texts):
-    index = build(texts)
-    assert len(index) == len(texts)
-    assert index.search("abc", 3) == index.search("abc", 3, allowed={"n"}) == []
-
-
-def test_a_query_without_known_tokens_finds_nothing():
+def test_a_corpus_or_a_query_without_known_tokens_finds_nothing():
+    for texts in ({}, {"n": ""}, {"n": "", "m": "  ", "o": "123"}):
+        index = build(texts)
+        assert len(index) == len(texts)
+        assert index.search("abc", 3) == index.search("abc", 3, allowed={"n"}) == []
     index = build({"n": "ab", "m": "c"})
     assert [query for query in ("", "   ", "?!", "zzz", "\x00") if index.search(query, 3)] == []
     index = build({"n": "the cat sat on the mat", "m": "of the and to"}, Tokenizer(language="en"))
@@ -161,15 +155,15 @@ def test_a_word_in_one_node_finds_it_in_every_script(query, text):
     assert found[0][1] > 0
 
 
-def test_a_word_asked_for_twice_counts_twice():
+def test_a_word_asked_for_twice_counts_twice_and_a_node_id_that_comes_twice_is_refused():
     index = build({"n": "abc", "m": "bcd"})
     once, twice = dict(index.search("a", 5)), dict(index.search("aa", 5))
     assert twice["n"] == pytest.approx(2 * once["n"])
-
-
-def test_a_node_id_that_comes_twice_is_refused():
     with pytest.raises(IndexingError, match="'n' comes twice"):
         build([("n", "a"), ("m", "b"), ("n", "c")])
+    texts = {"b": "ab", "a": "ab", "c": "x"}
+    assert build(pair for pair in texts.items()).search("a", 5) == build(texts).search("a", 5)
+    assert [i for i, _ in build(texts).search("ab", 5)] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -184,12 +178,6 @@ def test_bad_parameters_are_refused(k1, b):
 def test_bad_top_k_is_refused(top_k):
     with pytest.raises(InvalidQueryError, match="top_k"):
         build({"n": "a"}).search("a", top_k)
-
-
-def test_items_may_come_from_a_generator_and_stay_unread_afterwards():
-    texts = {"b": "ab", "a": "ab", "c": "x"}
-    assert build(pair for pair in texts.items()).search("a", 5) == build(texts).search("a", 5)
-    assert [i for i, _ in build(texts).search("ab", 5)] == ["a", "b"]
 
 
 def test_many_threads_read_at_once():
@@ -230,12 +218,18 @@ def load(folder, version=7, tokenizer=ENGLISH):
     return KeywordIndex.load(folder, tokenizer=tokenizer, version=version)
 
 
-def test_a_loaded_view_answers_as_the_saved_one(saved):
+def test_a_saved_view_answers_as_before_but_not_for_another_version_or_tokenizer(saved, tmp_path):
     folder, index = saved
     loaded = load(folder)
     assert (len(loaded), loaded.version, loaded.k1, loaded.b) == (4, 7, 1.2, 0.5)
     assert [loaded.search(q, 3) for q in QUERIES] == [index.search(q, 3) for q in QUERIES]
     assert loaded.search("run", 3, allowed={"n2"}) == index.search("run", 3, allowed={"n2"}) != []
+    assert load(tmp_path / "absent") is None
+    assert load(folder, version=8) is None
+    assert load(folder, tokenizer=Tokenizer(language="es")) is None
+    assert load(folder) is not None
+    KeywordIndex.build([], tokenizer=ENGLISH, version=1).save(tmp_path / "k")
+    assert load(tmp_path / "k", 1).search("cat", 3) == []
 
 
 @settings(max_examples=25, deadline=None)
@@ -247,19 +241,6 @@ def test_any_ids_and_texts_survive(tmp_path_factory, texts):
     loaded = KeywordIndex.load(folder, tokenizer=Tokenizer(), version=1)
     asked = [*texts.values(), "sign"]
     assert [loaded.search(t, 9) for t in asked] == [index.search(t, 9) for t in asked]
-
-
-def test_an_empty_view_survives(tmp_path):
-    KeywordIndex.build([], tokenizer=ENGLISH, version=1).save(tmp_path / "k")
-    assert load(tmp_path / "k", 1).search("cat", 3) == []
-
-
-def test_nothing_there_or_another_version_or_tokenizer_is_none(saved, tmp_path):
-    folder, _index = saved
-    assert load(tmp_path / "absent") is None
-    assert load(folder, version=8) is None
-    assert load(folder, tokenizer=Tokenizer(language="es")) is None
-    assert load(folder) is not None
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -328,7 +309,7 @@ def test_a_sealed_folder_with_files_that_disagree_or_hold_pickles_is_damage(save
     assert not (tmp_path / "ran").exists()
 
 
-def test_saving_again_replaces_and_leaves_nothing_beside(saved):
+def test_saving_again_replaces_and_leaves_nothing_beside_and_a_file_in_the_way_is_an_error(saved, tmp_path):
     folder, _index = saved
     (folder / "leftover").write_text("of an older format")
     (folder.parent / ".keyword.tmp").mkdir()
@@ -337,6 +318,9 @@ def test_saving_again_replaces_and_leaves_nothing_beside(saved):
     assert load(folder, 8).search("zebra", 3)[0][0] == "z"
     assert [p.name for p in folder.parent.iterdir()] == ["keyword"]
     assert not (folder / "leftover").exists()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError):
+        KeywordIndex.build([], tokenizer=ENGLISH, version=1).save(tmp_path / "file" / "keyword")
 
 
 def test_a_full_disk_keeps_the_old_view(saved, monkeypatch):
@@ -350,12 +334,6 @@ def test_a_full_disk_keeps_the_old_view(saved, monkeypatch):
         KeywordIndex.build([("z", "zebra")], tokenizer=ENGLISH, version=8).save(folder)
     assert load(folder).search("run", 3) == index.search("run", 3)
     assert [p.name for p in folder.parent.iterdir()] == ["keyword"]
-
-
-def test_a_file_in_the_way_is_a_store_error(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreError):
-        KeywordIndex.build([], tokenizer=ENGLISH, version=1).save(tmp_path / "file" / "keyword")
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="permissions bind no administrator")

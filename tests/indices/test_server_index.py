@@ -25,9 +25,10 @@ from agentic_retriever.errors import (
     StoreError,
     StoreUnreachableError,
 )
-from agentic_retriever.indices import Indexer, IndexStorage, KeywordIndex, QdrantEdgeVectorStore, copying
+from agentic_retriever.indices import Indexer, IndexStorage, KeywordIndex, QdrantEdgeVectorStore
+from agentic_retriever.indices import index as copying
 from agentic_retriever.indices import stored_nodes as index_module
-from agentic_retriever.indices.copying import COPY_FILE, copy_index
+from agentic_retriever.indices.index import COPY_FILE, copy_index
 from agentic_retriever.indices.keyword import SparseKeywordView
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, build_adapter
@@ -173,7 +174,7 @@ def test_a_collection_of_that_name_is_not_taken_over(storage, embedding, index, 
     other.close()
 
 
-def test_another_process_sees_what_one_has_written(storage, embedding, index):
+def test_another_process_sees_what_is_written_and_writers_wait_for_each_other(storage, embedding, index, monkeypatch):
     reader = IndexStorage(storage.data_dir, server=storage.server).open("docs", embedding)
     before = reader.version
     assert reader.summaries() is reader.summaries()
@@ -184,9 +185,6 @@ def test_another_process_sees_what_one_has_written(storage, embedding, index):
     index.build_views()
     assert reader.views >= index.views
     reader.close()
-
-
-def test_writers_wait_for_each_other(storage, embedding, index, monkeypatch):
     other = IndexStorage(storage.data_dir, server=storage.server).open("docs", embedding)
     monkeypatch.setattr(index_module, "_LOCK_PATIENCE_S", 0.05)
     with index.exclusive("documents"):

@@ -34,25 +34,17 @@ def catalog(tmp_path):
     opened.close()
 
 
-def test_a_document_comes_back_as_it_went_in(catalog):
+def test_a_document_is_unfinished_until_confirmed_and_then_loses_stale_nodes(catalog):
+    catalog.begin([(entry("a"), ["n1"])])
+    assert catalog.counts() == CatalogCounts(documents=1, nodes=1, unfinished=1, finished_nodes=0)
+    assert catalog.get("a").content_hash == ""
+    assert catalog.version() == 0
     document = entry("a", text="ข้อความ \U0001f600 \n")
     catalog.begin([(document, ["n1", "n2"])])
     catalog.confirm([(document, ["n1", "n2"])])
     assert catalog.get("a") == document
     assert catalog.node_ids("a") == ["n1", "n2"]
     assert catalog.get("b") is None
-
-
-def test_begun_but_not_confirmed_is_unfinished_and_keeps_the_version(catalog):
-    catalog.begin([(entry("a"), ["n1"])])
-    assert catalog.counts() == CatalogCounts(documents=1, nodes=1, unfinished=1, finished_nodes=0)
-    assert catalog.get("a").content_hash == ""
-    assert catalog.version() == 0
-
-
-def test_confirming_drops_stale_nodes_and_raises_the_version(catalog):
-    catalog.begin([(entry("a"), ["n1", "n2"])])
-    catalog.confirm([(entry("a"), ["n1", "n2"])])
     changed = entry("a", content_hash="h2")
     catalog.begin([(changed, ["n2", "n3"])])
     assert catalog.node_ids("a") == ["n1", "n2", "n3"]
@@ -61,7 +53,7 @@ def test_confirming_drops_stale_nodes_and_raises_the_version(catalog):
     assert catalog.version() == 2
 
 
-def test_removal_in_two_steps(catalog):
+def test_removal_in_two_steps_and_documents_of_one_root(catalog):
     for doc_id in ("a", "b"):
         catalog.begin([(entry(doc_id), [f"{doc_id}1"])])
         catalog.confirm([(entry(doc_id), [f"{doc_id}1"])])
@@ -70,16 +62,13 @@ def test_removal_in_two_steps(catalog):
     catalog.confirm_removal(["a"])
     assert catalog.doc_ids() == ["b"]
     assert catalog.counts() == CatalogCounts(documents=1, nodes=1, unfinished=0, finished_nodes=1)
-
-
-def test_documents_of_one_root(catalog):
     for doc_id, root in (("a", "/x"), ("b", "/y"), ("c", "/x")):
         catalog.confirm([(entry(doc_id, root=root), [])])
     assert catalog.doc_ids(root="/x") == ["a", "c"]
     assert [e.doc_id for e in catalog.documents()] == ["a", "b", "c"]
 
 
-def test_state_survives_reopening(tmp_path):
+def test_state_survives_reopening_and_garbage_is_damage(tmp_path):
     first = Catalog(tmp_path, "test")
     first.confirm([(entry("a"), ["n1"])])
     first.close()
@@ -89,22 +78,17 @@ def test_state_survives_reopening(tmp_path):
     again = Catalog(tmp_path, "test")
     assert (again.version(), again.doc_ids()) == (1, ["a"])
     again.close()
-
-
-def test_a_failed_write_changes_nothing(catalog):
-    with pytest.raises(AttributeError):
-        catalog.confirm([(entry("a"), ["n1"]), (None, ["n2"])])
-    assert catalog.doc_ids() == []
-    assert catalog.version() == 0
-
-
-def test_garbage_is_damage(tmp_path):
     (tmp_path / CATALOG_FILE).write_bytes(b"this is no database " * 100)
     with pytest.raises(StoreDamagedError, match="'test' is damaged"):
         Catalog(tmp_path, "test")
 
 
-def test_threads_share_one_catalog(catalog):
+def test_a_failed_write_changes_nothing_and_threads_share_one_catalog(catalog):
+    with pytest.raises(AttributeError):
+        catalog.confirm([(entry("a"), ["n1"]), (None, ["n2"])])
+    assert catalog.doc_ids() == []
+    assert catalog.version() == 0
+
     def work(i):
         for j in range(10):
             catalog.confirm([(entry(f"d{i}-{j}"), [f"n{i}-{j}"])])
@@ -123,10 +107,15 @@ def manifest(**changes):
     return Manifest(**{**pins, **changes})
 
 
-def test_round_trip(tmp_path):
+def test_a_manifest_comes_back_and_one_of_a_later_version_says_so(tmp_path):
     manifest(description="โฉนด").write(tmp_path)
     assert Manifest.read(tmp_path) == manifest(description="โฉนด")
     assert [p.name for p in tmp_path.iterdir()] == [MANIFEST_FILE]
+    manifest().write(tmp_path)
+    path = tmp_path / MANIFEST_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    with pytest.raises(StoreDamagedError, match="format 99, this version reads 1"):
+        Manifest.read(tmp_path)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"format": 1}', b"null"])
@@ -134,14 +123,6 @@ def test_missing_or_unreadable_manifest_is_damage_with_a_remedy(tmp_path, conten
     if content is not None:
         (tmp_path / MANIFEST_FILE).write_bytes(content)
     with pytest.raises(StoreDamagedError, match=r"is missing or not a manifest; remove it .*index remove"):
-        Manifest.read(tmp_path)
-
-
-def test_manifest_of_a_later_version_says_so(tmp_path):
-    manifest().write(tmp_path)
-    path = tmp_path / MANIFEST_FILE
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
-    with pytest.raises(StoreDamagedError, match="format 99, this version reads 1"):
         Manifest.read(tmp_path)
 
 
@@ -159,7 +140,7 @@ def test_names_that_are_no_safe_folder_are_refused(name):
         check_index_name(name)
 
 
-def test_full_disk_leaves_the_old_file(tmp_path):
+def test_a_full_disk_leaves_the_old_file_and_a_file_in_the_way_is_a_typed_error(tmp_path):
     path = tmp_path / "f"
     write_atomically(path, b"old")
     code = (
@@ -175,9 +156,6 @@ def test_full_disk_leaves_the_old_file(tmp_path):
     assert done.stdout.strip() == "typed True"
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
-
-
-def test_folder_that_is_a_file_is_a_typed_error(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="cannot write"):
         write_atomically(tmp_path / "file" / "f", b"x")

@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
@@ -149,12 +149,17 @@ class _Attached(Index):
     is_attached = True
     dimension: int | None = None  # length of the stored vectors, or None where they cannot be read
 
-    def __init__(self, name: str, description: str, created: str, recognised: Recognised) -> None:
+    def __init__(
+        self, name: str, description: str, created: str, recognised: Recognised, embedding: EmbeddingModel
+    ) -> None:
         self.name = name
         self.description = description
         self.created = created
+        self.embedding = embedding
         self.source = recognised.source or NodeSource()
         self.vector_store = AttachedVectorStore(self, recognised.vector_store)
+        self._recognised = recognised
+        self._lock = threading.RLock()
 
 
 class AttachedIndex(_Attached):
@@ -178,13 +183,11 @@ class AttachedIndex(_Attached):
         router: EmbeddingModel,
         own: EmbeddingModel | None,
     ) -> None:
-        super().__init__(name, description, created, recognised)
-        self.embedding = own or router
+        super().__init__(name, description, created, recognised, own or router)
         self._is_dense = recognised.vector_store is not None
         self._router = router
         self._own = own
         self._watched = WatchedVersion(name, self.source)
-        self._lock = threading.RLock()
         self._snapshot: Snapshot | None = None
         self._catching_up = CatchingUp(f"reading index {name} again", self.load)
 
@@ -254,8 +257,8 @@ class AttachedIndex(_Attached):
     def metadata(self) -> MetadataIndex:
         return self._current().metadata
 
-    def candidates(self, filters: MetadataFilters | None, *, known_only: bool = False) -> CandidateSet:
-        found = self.metadata().candidates(filters, known_only=known_only)
+    def candidates(self, filters: MetadataFilters | None) -> CandidateSet:
+        found = self.metadata().candidates(filters)
         if found.exact or not found:
             return found
         satisfies = predicate(filters)
@@ -270,9 +273,10 @@ class AttachedIndex(_Attached):
 
     def _read(self, version: int, before: Snapshot | None, progress: Progress) -> Snapshot:
         nodes, sources = guarded(f"reading the nodes of index {self.name}", self._nodes)
+        texts = {node.node_id: node.text for node in nodes}
         try:
-            sampled, rows = self._sample(nodes, progress)
-            cosines = self._background(nodes, progress)
+            sampled, rows = self._sample(texts, progress)
+            cosines = self._background(texts, progress)
         except (EmbeddingError, DeadlineExceededError) as err:
             if before is None:
                 raise
@@ -286,12 +290,11 @@ class AttachedIndex(_Attached):
             description_vector=embed_description(self._router, self.name, self.description),
             version=version,
         )
-        texts = ((node.node_id, node.text) for node in nodes)
         found = ((node.node_id, {**node.metadata, "doc_id": sources[node.node_id]}) for node in nodes)
         first = stored_vectors(self.source, [node.node_id for node in nodes[:1]])[1]
         return Snapshot(
             doc_ids=tuple(sorted({doc_id or node_id for node_id, doc_id in sources.items()})),
-            keyword=KeywordIndex.build(texts, tokenizer=Tokenizer(language=profile.language), version=version),
+            keyword=KeywordIndex.build(texts.items(), tokenizer=Tokenizer(language=profile.language), version=version),
             metadata=MetadataIndex.build(found, version, aliases=SOURCE_ALIASES),
             profile=profile,
             background=cosines,
@@ -309,9 +312,8 @@ class AttachedIndex(_Attached):
                 nodes.append(ProfiledNode(node.node_id, embedded_text(node), dict(node.metadata)))
         return nodes, sources
 
-    def _sample(self, nodes: Sequence[ProfiledNode], progress: Progress) -> tuple[Sequence[str], Matrix]:
+    def _sample(self, texts: Mapping[str, str], progress: Progress) -> tuple[Sequence[str], Matrix]:
         """Choose nodes and return their vectors by the router's model: stored ones where they are its."""
-        texts = {node.node_id: node.text for node in nodes}
         if self._own is self._router:
             found, rows = stored_vectors(self.source, sample_ids(list(texts)))
             if found:
@@ -319,10 +321,9 @@ class AttachedIndex(_Attached):
         chosen = sample_ids(list(texts), MAX_EMBEDDED)
         return chosen, self._embedded(self._router, [texts[i] for i in chosen], progress)
 
-    def _background(self, nodes: Sequence[ProfiledNode], progress: Progress) -> tuple[float, float] | None:
+    def _background(self, texts: Mapping[str, str], progress: Progress) -> tuple[float, float] | None:
         if self._own is None or self._own is self._router:
             return None
-        texts = {node.node_id: node.text for node in nodes}
         rows = stored_vectors(self.source, sample_ids(list(texts), _READ_FOR_BACKGROUND))[1]
         if not len(rows):
             chosen = set(sample_ids(list(texts), MAX_MEASURED))
@@ -350,21 +351,12 @@ class AttachedRetriever(_Attached):
     only_asked = True
     views: frozenset[View] = frozenset()  # it has no nodes to read
     version = 1
-
-    def __init__(
-        self, name: str, description: str, created: str, recognised: Recognised, embedding: EmbeddingModel
-    ) -> None:
-        super().__init__(name, description, created, recognised)
-        self.kind = recognised.kind
-        self.embedding = embedding
-        self._retriever = recognised.retriever
-        self._lock = threading.Lock()
-        self._profile: IndexProfile | None = None
+    _profile: IndexProfile | None = None
 
     def keyword(self) -> KeywordIndex:
         raise StoreError(
-            f"index {self.name!r} is a {self.kind}, whose nodes cannot be listed; register its index instead, "
-            "or use the strategy vector"
+            f"index {self.name!r} is a {self._recognised.kind}, whose nodes cannot be listed; register its index "
+            "instead, or use the strategy vector"
         )
 
     def serves(self, strategy: Strategy, needs: Collection[View]) -> bool:  # noqa: ARG002 - as other indexes
@@ -396,8 +388,8 @@ class AttachedRetriever(_Attached):
         return known
 
     def ask(self, query: str, depth: int) -> list[NodeWithScore]:
-        retriever = deepened(self._retriever, depth)
-        what = f"the {self.kind} of index {self.name}"
+        retriever = deepened(self._recognised.retriever, depth)
+        what = f"the {self._recognised.kind} of index {self.name}"
         found = guarded(what, lambda: None if retriever is None else retriever.retrieve(QueryBundle(query))) or []
         nodes = [one if isinstance(one, NodeWithScore) else NodeWithScore(node=one) for one in _checked(found, what)]
         if all(node.score is None for node in nodes):

@@ -180,16 +180,13 @@ def test_keys_of_any_kind_that_compare():
     assert list(above(tree, 10**400, True)) == [5]
 
 
-def test_rows_with_several_keys_are_on_both_sides():
+def test_rows_with_several_keys_are_on_both_sides_and_an_empty_tree_has_none():
     tree = BPlusTree().insert(*arrays([(1.0, 7), (10.0, 7), (1.0, 7), (5.0, 8)]))
     assert list(tree.repeats) == [7]
     assert list(below(tree, 3.0, True)) == [7]
     assert list(above(tree, 3.0, True)) == [7, 8]
     assert list(tree.find(Side(3.0, True, True), BitMap([7]))) == [7]
     assert list(tree.delete(BitMap([7])).repeats) == []
-
-
-def test_nothing():
     tree = BPlusTree().insert(*arrays([]))
     assert not tree
     check(tree, [])
@@ -235,15 +232,12 @@ def test_build_insert_and_delete_equal_plain_sets(first, second, gone, more):
     assert left.cost == sum(VALUE_BYTES + len(v) for _, v in lists(left) if isinstance(v, str))
 
 
-def test_text_true_and_the_boolean_are_two_values():
+def test_text_true_and_the_boolean_are_two_values_and_without_texts_booleans_stay():
     index = InvertedIndex().insert(factorised([("True", 1), (True, 2)]))
     assert set(index.postings["True"]) == {1}
     assert set(index.postings[True]) == {2}
     assert False not in index.postings
     assert [text for text, _ in index.texts()] == ["True"]
-
-
-def test_without_texts_keeps_booleans():
     values = factorised([("x", 1), (True, 2), ("y", 2), ("x", 3)])
     texts, booleans = values.split_texts()
     assert texts.tolist() == [1, 2, 3]
@@ -252,17 +246,11 @@ def test_without_texts_keeps_booleans():
         assert index.cost == 0
 
 
-def test_renumbering():
+def test_renumbering_deleting_what_is_not_there_and_many_different_values():
     index = InvertedIndex().insert(factorised([("x", 1), ("x", 3), ("y", 0)]))
     assert lists(index.renumber(np.array([5, 4, 9, 2], dtype=np.uint32))) == {(str, "x"): {4, 2}, (str, "y"): {5}}
-
-
-def test_deleting_what_is_not_there_shares_everything():
     index = InvertedIndex().insert(factorised([("x", 1)]))
     assert index.delete(BitMap([7])) is index
-
-
-def test_many_different_values():
     entries = [(str(number), number) for number in range(70_000)]  # more than 16 bits number
     index = InvertedIndex().insert(factorised(entries))
     assert len(index.postings) == 70_000

@@ -12,7 +12,6 @@ from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter,
 from store_tools import where
 
 from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.errors import FilterError, StoreClosedError
 from agentic_retriever.indices import Indexer, IndexStorage
 from agentic_retriever.indices.prefilter import snapshot
 from agentic_retriever.indices.prefilter.index import MIN_NODES, MetadataIndex, VectorRows
@@ -65,26 +64,14 @@ def builds(monkeypatch):
     return made
 
 
-def test_built_once_for_a_version(index, builds):
+def test_built_once_for_a_version_and_follows_what_is_added_replaced_and_removed(index, builds):
     assert index.candidates(where("province", "Bangkok")) == {"n1", "n3"}
     assert index.candidates(where("year", 2020, ">")) == {"n2", "n3"}
     assert index.candidates(None) == {"n1", "n2", "n3"}
-    assert builds == [index.version]
-
-
-@pytest.mark.parametrize("key", ["doc_id", "document_id", "ref_doc_id"])
-def test_sources_by_any_of_their_names(index, key):
-    assert index.candidates(where(key, "d1"), known_only=True) == {"n1", "n2"}
-
-
-def test_unknown_fields(index):
     assert index.candidates(where("provinc", "x")) == set()
-    with pytest.raises(FilterError, match="did you mean 'province'"):
-        index.candidates(where("provinc", "x"), known_only=True)
-
-
-def test_follows_what_is_added_replaced_and_removed(index):
-    index.metadata()
+    assert builds == [index.version]
+    for key in ("doc_id", "document_id", "ref_doc_id"):
+        assert index.candidates(where(key, "d1")) == {"n1", "n2"}
     Indexer(index).add_nodes([make_node(4, "d2", province="Bangkok", year=2030)])
     assert index.candidates(where("province", "Bangkok")) == {"n1", "n4"}  # n3 was of d2 as it was before
     Indexer(index).remove_documents(["d1"])
@@ -92,7 +79,14 @@ def test_follows_what_is_added_replaced_and_removed(index):
     assert index.metadata().version == index.version
 
 
-def test_a_change_that_is_told_is_not_a_reason_to_build_again(index, builds):
+def test_a_change_that_fails_changes_nothing_and_one_that_is_told_is_no_reason_to_build_again(index, builds):
+    index.metadata()
+    with pytest.raises(KeyError), index.changing(removed=["n1"]):
+        raise KeyError
+    with index.changing(removed=["n1"]):
+        pass  # the version is as it was, so there was no change
+    assert index.candidates(where("year", 2020)) == {"n1"}
+    assert len(builds) == 1
     before = index.candidates(where("province", "Bangkok"))
     node = make_node(9, "d9", province="Bangkok")
     with index.changing(written=[node], removed=["n1"]):
@@ -103,30 +97,16 @@ def test_a_change_that_is_told_is_not_a_reason_to_build_again(index, builds):
     assert len(builds) == 1
 
 
-def test_a_change_that_fails_changes_nothing(index, builds):
-    index.metadata()
-    with pytest.raises(KeyError), index.changing(removed=["n1"]):
-        raise KeyError
-    with index.changing(removed=["n1"]):
-        pass  # the version is as it was, so there was no change
-    assert index.candidates(where("year", 2020)) == {"n1"}
-    assert len(builds) == 1
-
-
-def test_read_from_its_saved_form(index, open_storage, embedding, builds):
+def test_read_from_its_saved_form_with_the_changes_saved_when_it_was_closed(index, open_storage, embedding, builds):
     index.metadata()
     index.close()
     again = open_storage().open("docs", embedding)
     assert again.candidates(where("province", "Bangkok")) == {"n1", "n3"}
     assert len(builds) == 1
-
-
-def test_changes_are_saved_when_it_is_closed(index, open_storage, embedding, builds):
-    index.metadata()
-    with index.changing(removed=["n1"]):
-        index.catalog.confirm_removal([])
-    index.close()
-    index.close()
+    with again.changing(removed=["n1"]):
+        again.catalog.confirm_removal([])
+    again.close()
+    again.close()
     again = open_storage().open("docs", embedding)
     assert again.candidates(where("province", "Bangkok")) == {"n3"}
     assert len(builds) == 1
@@ -185,12 +165,6 @@ def test_filters_stay_true_while_documents_are_written(index):
         stop.set()
         reader.join()
     assert len(index.candidates(where("batch", 0, ">="))) == 18
-
-
-def test_after_closing(index):
-    index.close()
-    with pytest.raises(StoreClosedError):
-        index.metadata()
 
 
 DIMENSION = 8
