@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
@@ -30,7 +31,7 @@ class PageSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceDocument:
-    r"""One document as it was read, before it is cut into nodes."""
+    """One document as it was read, before it is cut into nodes."""
 
     doc_id: str
     text: str
@@ -45,10 +46,7 @@ class SourceDocument:
     def content_hash(self) -> str:
         """SHA-256 over text, metadata, title and kind, in hexadecimal: equal hashes give equal nodes."""
         facts = json.dumps([self.kind, self.title, dict(self.metadata)], sort_keys=True, default=str)
-        digest = hashlib.sha256(facts.encode())
-        digest.update(b"\0")
-        digest.update(self.text.encode("utf-8", "surrogatepass"))
-        return digest.hexdigest()
+        return hashlib.sha256(f"{facts}\0{self.text}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,8 @@ def find_files(path: Path, suffixes: Collection[str]) -> list[Path]:
             continue
         visited.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found.extend(here / name for name in names if _is_wanted(name, suffixes))
+        files = (here / name for name in names if not name.startswith("."))
+        found.extend(file for file in files if file.suffix.lower() in suffixes)
     found.extend(Path(error.filename) for error in refused)
     return sorted(found)
 
@@ -283,10 +282,8 @@ def decode_bytes(data: bytes) -> str:
 def _decode_unmarked(data: bytes) -> str:
     if b"\0" in data:
         raise SourceError("is binary, not text (it holds NUL bytes)")
-    try:
+    with suppress(UnicodeDecodeError):
         return data.decode()
-    except UnicodeDecodeError:
-        pass
     try:
         text = data.decode("cp1252")
     except UnicodeDecodeError as err:
@@ -295,10 +292,6 @@ def _decode_unmarked(data: bytes) -> str:
     if _CONTROL.search(text) or sum(char > "\x7f" for char in text) > _MAX_NON_ASCII * len(text):
         raise SourceError(f"is not UTF-8, and does not look like Windows-1252 text; {_ADVICE}")
     return text
-
-
-def _is_wanted(name: str, suffixes: Collection[str]) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes  # noqa: PTH122 - a name, no path
 
 
 # YAML front matter of Markdown files, by PyYAML.
@@ -361,10 +354,9 @@ for _tag, _pattern, _first in (
 
 def _key_and_value(entry: str) -> tuple[str, object]:
     key, _, written = entry.partition(":")
-    try:
+    loaded = None
+    with suppress(*_UNREADABLE):
         loaded = yaml.load(entry, _Loader)  # noqa: S506 - a SafeLoader that reads less
-    except _UNREADABLE:
-        loaded = None
     if not isinstance(loaded, dict) or len(loaded) != 1:
         return key.strip(), "\n".join(line.strip() for line in written.split("\n") if line.strip())
     [(loaded_key, value)] = loaded.items()

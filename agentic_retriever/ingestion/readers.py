@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn
 
 from bs4 import BeautifulSoup, Tag
 from bs4.element import NavigableString, PreformattedString
@@ -96,12 +96,6 @@ def _title(soup: BeautifulSoup) -> str:
     return clean_text(next((title for title in titles if title), ""))
 
 
-class _End(NamedTuple):
-    """The end of a block element, on the stack below its children."""
-
-    name: str
-
-
 class _Writer:
     """Collects text and block breaks while walking over the elements, without recursion."""
 
@@ -116,11 +110,10 @@ class _Writer:
         depth = 0
         while stack:
             item = stack.pop()
-            if isinstance(item, _End):
-                depth -= item.name == "li"
-                self._end_block(tight=item.name == "li")
-                continue
-            if isinstance(item, Tag):
+            if type(item) is str:  # the name of a block element, where it ends
+                depth -= item == "li"
+                self._end_block(tight=item == "li")
+            elif isinstance(item, Tag):
                 depth += self._open(item, depth)
                 stack.extend(self._children(item))
             elif isinstance(item, NavigableString) and not isinstance(item, PreformattedString):
@@ -129,11 +122,11 @@ class _Writer:
         return "".join(self._blocks).strip("\n")
 
     def _children(self, tag: Tag) -> list[object]:
-        """Return what remains to be walked below a tag, last first, with the mark of its end at the bottom."""
+        """Return what remains to be walked below a tag, last first, with the name of a block element at the bottom."""
         if tag.name == "pre" or (tag.name == "table" and _is_data(tag)):
             return []
         children: list[object] = list(reversed(tag.contents))
-        return [_End(tag.name), *children] if tag.name in {*_BLOCKS, *_HEADINGS, "li"} else children
+        return [tag.name, *children] if tag.name in {*_BLOCKS, *_HEADINGS, "li"} else children
 
     def _open(self, tag: Tag, depth: int) -> int:
         """Write what a tag begins with, and all of it for ``pre`` and data tables; return 1 for a list item."""
@@ -211,10 +204,6 @@ def _read_markdown(file: SourceFile) -> Iterator[SourceDocument]:
     yield file.document(text, kind="md", title=title, metadata=metadata)
 
 
-def _read_plain(file: SourceFile) -> Iterator[SourceDocument]:
-    yield file.document(_decoded(file), kind="txt")
-
-
 def _decoded(file: SourceFile) -> str:
     text = decode_text(file.read())
     if not text.strip():
@@ -265,23 +254,15 @@ def _read_pdf(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
         raise SourceError(f"is no readable PDF ({type(err).__name__}); export it again") from err
     texts: list[str] = []
     for number in range(1, page_count + 1):
-        page_text = _page_text(reader, number)
-        if page_text is None:
+        try:
+            texts.append(clean_text(reader.pages[number - 1].extract_text()))
+        except (PyPdfError, *_BREAKAGE):  # noqa: PERF203 - a broken page costs no other one
+            texts.append("")
             yield SkippedSource(f"{file.source}#page={number}", "the page is broken; its text is left out")
-        texts.append(page_text or "")
     text, pages = _joined_pages(texts)
     if not text.strip():
         raise SourceError("holds no text, perhaps only scanned images; run text recognition (OCR) on it first")
     yield file.document(text, kind="pdf", title=title, pages=pages)
-
-
-def _page_text(reader: PdfReader, number: int) -> str | None:
-    from pypdf.errors import PyPdfError  # noqa: PLC0415 - an optional extra
-
-    try:
-        return clean_text(reader.pages[number - 1].extract_text())
-    except (PyPdfError, *_BREAKAGE):
-        return None
 
 
 def _pdf_title(reader: PdfReader) -> str:
@@ -400,20 +381,17 @@ def _doc_id(record: Mapping[str, object]) -> str:
 
 def _string(record: Mapping[str, object], field: str) -> str:
     value = record.get(field)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
+    if not isinstance(value, str | None):
         raise SourceError(f"the field {field!r} is a {type(value).__name__}, not a string")
-    return clean_text(value)
+    return clean_text(value or "")
 
 
 # Which reader reads what
 
-_Reader: TypeAlias = "Callable[[SourceFile], Iterator[SourceDocument | SkippedSource]]"
-_READERS: dict[str, _Reader] = {
+_READERS: dict[str, Callable[[SourceFile], Iterator[SourceDocument | SkippedSource]]] = {
     ".md": _read_markdown,
     ".markdown": _read_markdown,
-    ".txt": _read_plain,
+    ".txt": lambda file: iter([file.document(_decoded(file), kind="txt")]),
     ".html": _read_html,
     ".htm": _read_html,
     ".pdf": _read_pdf,
@@ -431,13 +409,13 @@ def read_source(
 ) -> Iterator[SourceDocument | SkippedSource]:
     file = locate(Path(path), root=Path(root), max_bytes=max_bytes)
     reader = _READERS.get(file.path.suffix.lower())
-    try:
-        if not file.path.is_dir() and reader is not None:
-            yield from reader(file)
-            return
+    problem = "" if reader else f"is of no kind that can be read; allowed are {', '.join(SUPPORTED_SUFFIXES)}"
+    if file.path.is_dir():
         problem = "is a folder that cannot be listed; check its permissions"
-        if not file.path.is_dir():
-            problem = f"is of no kind that can be read; allowed are {', '.join(SUPPORTED_SUFFIXES)}"
-    except SourceError as err:
-        problem = str(err)
-    yield SkippedSource(file.source, problem)
+    elif reader is not None:
+        try:
+            yield from reader(file)
+        except SourceError as err:
+            problem = str(err)
+    if problem:
+        yield SkippedSource(file.source, problem)

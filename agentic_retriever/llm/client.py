@@ -366,10 +366,6 @@ class LLMClient(AskedModel):
         return model_window(self._llm())
 
     @property
-    def price(self) -> Price | None:
-        return self.endpoint.price
-
-    @property
     def available(self) -> bool:
         """Whether the breaker lets calls through."""
         return self.endpoint.breaker.retry_in_s == 0
@@ -384,7 +380,8 @@ class LLMClient(AskedModel):
             return FailureKind.TOO_LONG
         if needs.budget.max_usd is None:
             return None
-        usd = None if self.price is None else self.price.cost_usd(prompt_tokens, self.endpoint.max_answer_tokens)
+        price = self.endpoint.price
+        usd = None if price is None else price.cost_usd(prompt_tokens, self.endpoint.max_answer_tokens)
         return FailureKind.BUDGET if usd is None or usd > needs.budget.max_usd else None
 
     def begin(self, timeout_s: float | None, canceller: Canceller | None) -> Trial:
@@ -464,6 +461,7 @@ class LLMClient(AskedModel):
         if not isinstance(text, str) or not text.strip():
             raise LLMOutputError(f"{self.who}: the reply is blank; try again, or take another model")
         tokens = (ending.prompt_tokens or estimate_tokens(prompt), ending.completion_tokens or estimate_tokens(text))
+        price = self.endpoint.price
         return LLMReply(
             text=text,
             model=self.model,
@@ -472,7 +470,7 @@ class LLMClient(AskedModel):
             completion_tokens=tokens[1],
             truncated=ending.cut,
             seconds=trial.seconds,
-            usd=0.0 if self.price is None else self.price.cost_usd(*tokens),
-            priced=self.price is not None,
+            usd=0.0 if price is None else price.cost_usd(*tokens),
+            priced=price is not None,
             prompt_cut=ending.read_tokens > 0 and ending.read_tokens >= self.context_tokens - 1,
         )

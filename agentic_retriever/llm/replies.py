@@ -326,16 +326,12 @@ def _answers(container: dict[str, object] | list[object]) -> list[_Answer]:
     """Return what the keys of an object choose, the most telling key first."""
     if isinstance(container, list):
         return []
-    keyed = {_key(key): value for key, value in reversed(container.items())}
+    keyed = {" ".join(re.split(r"[\s_-]+", key.casefold())).strip(): v for key, v in reversed(container.items())}
     found: list[_Answer] = []
     for value in (keyed[key] for key in _CHOICE_KEYS if key in keyed):
         items = value if isinstance(value, list) else [value]
         found += [(item, keyed) for item in items if not isinstance(item, (dict, list))]  # looked at by themselves
     return found
-
-
-def _key(key: str) -> str:
-    return " ".join(key.casefold().replace("_", " ").replace("-", " ").split())
 
 
 def _choice(value: object, context: dict[str, object] | str, options: _OptionNames) -> Choice | None:

@@ -105,7 +105,7 @@ class TieredClient(AskedModel):
         self.timeout_s = timeout_s
         self.long_context_chars = long_context_chars
         cloud = self._clients.get(Tier.CLOUD)
-        self._cloud_price = cloud_price if cloud is None else cloud.price
+        self._cloud_price = cloud_price if cloud is None else cloud.endpoint.price
         self._clock = clock
         self._streams = DeadlineCaller("streamed answers", max_calls=_MAX_STREAMS, max_waiting=0)
 
@@ -114,13 +114,11 @@ class TieredClient(AskedModel):
         return f"TieredClient({tiers}, timeout_s={self.timeout_s:g})"
 
     @property
-    def tier(self) -> Tier:
-        """The tier that a simple question goes to first."""
+    def tier(self) -> Tier:  # that a simple question goes to first
         return self.order()[0].tier
 
     @property
     def model(self) -> str:
-        """Name of the model that a simple question goes to first."""
         return self.order()[0].model
 
     @property
@@ -147,7 +145,7 @@ class TieredClient(AskedModel):
 
     def costs(self, spent: Sequence[TierUsage]) -> CostReport:
         """Compare what was spent with what the cloud model alone would have cost for the same tokens."""
-        prices = {client.model: client.price for client in self._clients.values()}
+        prices = {client.model: client.endpoint.price for client in self._clients.values()}
         return cost_report(spent, prices, self._cloud_price)
 
     def health(self, timeout_s: float = 1.0) -> tuple[TierHealth, ...]:
@@ -335,7 +333,8 @@ def _ollama(config: RouterConfig, tier: Tier, model: str) -> LLMClient:
         additional_kwargs={"num_predict": MAX_ANSWER_TOKENS},
         client=client,
     )
-    return _client(config, tier, llm, price=FREE, probe=_ollama_probe(url, model), on_close=client.close)
+    probe = functools.partial(_ollama_probe, url, model)
+    return _client(config, tier, llm, price=FREE, probe=probe, on_close=client.close)
 
 
 def _openrouter(config: RouterConfig, tier: Tier, model: str, price: Price | None) -> LLMClient:
@@ -362,7 +361,7 @@ def _openrouter(config: RouterConfig, tier: Tier, model: str, price: Price | Non
         additional_kwargs={"stream_options": {"include_usage": True}},
         http_client=http,
     )
-    probe = _openrouter_probe(config.openrouter_base_url, model)
+    probe = functools.partial(_openrouter_probe, config.openrouter_base_url, model)
     return _client(config, tier, llm, price=price, secrets=(key,), probe=probe, on_close=http.close)
 
 
@@ -382,37 +381,29 @@ def _client(config: RouterConfig, tier: Tier, llm: LLM, **settings: Any) -> LLMC
     return LLMClient(llm, tier=tier, timeout_s=config.llm_timeout_s, max_calls=config.workers, endpoint=endpoint)
 
 
-def _ollama_probe(base_url: str, model: str) -> Callable[[float], str]:
-    """Return what looks whether an Ollama server runs and has a model (``GET /api/tags``)."""
-
-    def probe(timeout_s: float) -> str:
-        try:
-            names = _listed(base_url, "/api/tags", "models", "name", timeout_s)
-        except OSError:
-            return f"no answer at {base_url}; start it with: ollama serve"
-        except (ValueError, TypeError, LookupError):
-            return f"{base_url} does not answer as Ollama does; check ollama_base_url"
-        there = model in names or f"{model}:latest" in names
-        return "" if there else f"{base_url} does not have it; get it with: ollama pull {model}"
-
-    return probe
+def _ollama_probe(base_url: str, model: str, timeout_s: float) -> str:
+    """Say what is wrong with an Ollama server or whether it lacks a model (``GET /api/tags``); ``""`` if nothing is."""
+    try:
+        names = _listed(base_url, "/api/tags", "models", "name", timeout_s)
+    except OSError:
+        return f"no answer at {base_url}; start it with: ollama serve"
+    except (ValueError, TypeError, LookupError):
+        return f"{base_url} does not answer as Ollama does; check ollama_base_url"
+    there = model in names or f"{model}:latest" in names
+    return "" if there else f"{base_url} does not have it; get it with: ollama pull {model}"
 
 
-def _openrouter_probe(base_url: str, model: str) -> Callable[[float], str]:
-    """Return what looks whether OpenRouter answers and lists a model (``GET /models``, which takes no key)."""
-
-    def probe(timeout_s: float) -> str:
-        try:
-            names = _listed(base_url, "/models", "data", "id", timeout_s)
-        except urllib.error.HTTPError as err:
-            return f"{base_url} answers with HTTP {err.code}; check openrouter_base_url, or wait"
-        except OSError:
-            return f"no answer at {base_url}; check the network"
-        except (ValueError, TypeError, LookupError):
-            return f"{base_url} does not answer as OpenRouter does; check openrouter_base_url"
-        return "" if model in names else f"{base_url} does not list it; check the model's name"
-
-    return probe
+def _openrouter_probe(base_url: str, model: str, timeout_s: float) -> str:
+    """Say the same of OpenRouter (``GET /models``, which takes no key)."""
+    try:
+        names = _listed(base_url, "/models", "data", "id", timeout_s)
+    except urllib.error.HTTPError as err:
+        return f"{base_url} answers with HTTP {err.code}; check openrouter_base_url, or wait"
+    except OSError:
+        return f"no answer at {base_url}; check the network"
+    except (ValueError, TypeError, LookupError):
+        return f"{base_url} does not answer as OpenRouter does; check openrouter_base_url"
+    return "" if model in names else f"{base_url} does not list it; check the model's name"
 
 
 def _listed(base_url: str, path: str, key: str, name: str, timeout_s: float) -> set[str]:

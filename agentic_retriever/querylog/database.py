@@ -49,15 +49,12 @@ class UtcTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        utc = value.astimezone(timezone.utc)
-        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+        utc = value and value.astimezone(timezone.utc)
+        return utc and utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None or dialect.name != "sqlite":
-            return value and value.astimezone(timezone.utc)
-        return value.replace(tzinfo=timezone.utc)
+        zoned = value and value.replace(tzinfo=timezone.utc) if dialect.name == "sqlite" else value
+        return zoned and zoned.astimezone(timezone.utc)
 
 
 class JsonText(TypeDecorator[Any]):
@@ -457,14 +454,13 @@ def _measure(connection: sa.Connection, *, since: datetime | None, until: dateti
     if not totals["queries"]:
         return Analytics(since=since, until=until)
     routes = _counted(connection, where, _C["index"], _C.strategy)
+    ordered = sorted(routes, key=lambda row: (-row[2], row[0], row[1]))
     fallbacks: Counter[str] = Counter()
     for steps, count in _counted(connection, [*where, _C.degraded_steps.is_not(None)], _C.degraded_steps):
         fallbacks.update(dict.fromkeys(steps, count))
-    named = {"tiers": _C.tier, "confidence_levels": _C.confidence_level, "errors": _C.error}
-    by_name: dict[str, Any] = {
-        name: _most_frequent_first(_counted(connection, [*where, column != ""], column))
-        for name, column in named.items()
-    }
+    by_name: dict[str, Any] = {"fallbacks": _most_frequent_first(fallbacks.items())}
+    for name, column in {"tiers": _C.tier, "confidence_levels": _C.confidence_level, "errors": _C.error}.items():
+        by_name[name] = _most_frequent_first(_counted(connection, [*where, column != ""], column))
     timed, latency = _latency(connection, where)
     return Analytics(
         since=since,
@@ -472,11 +468,7 @@ def _measure(connection: sa.Connection, *, since: datetime | None, until: dateti
         **totals,
         timed=timed,
         latency_ms=latency,
-        routes=tuple(
-            RouteCount(index=index, strategy=strategy, queries=count)
-            for index, strategy, count in sorted(routes, key=lambda row: (-row[2], row[0], row[1]))
-        ),
-        fallbacks=_most_frequent_first(fallbacks.items()),
+        routes=tuple(RouteCount(index=index, strategy=strategy, queries=n) for index, strategy, n in ordered),
         **by_name,
     )
 

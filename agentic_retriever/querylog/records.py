@@ -255,12 +255,12 @@ class Analytics(Record):
     @property
     def cache_hit_rate(self) -> float | None:
         """Share of the queries without error that came from the cache, in [0, 1]; ``None`` without any."""
-        return _share(self.cached, self.queries - self.failed)
+        return self.cached / (self.queries - self.failed) if self.queries > self.failed else None
 
     @property
     def local_share(self) -> float | None:
         """Share of the answered queries for which no cloud model was asked, in [0, 1]; ``None`` without any."""
-        return _share(self.local, self.answered)
+        return self.local / self.answered if self.answered else None
 
     @property
     def saved_usd(self) -> float | None:
@@ -270,14 +270,9 @@ class Analytics(Record):
         return self.cloud_only_usd - self.compared_usd
 
     def to_dict(self) -> dict[str, Any]:
-        fields = self.fields_to_dict()
-        return {
-            **{name: value.isoformat() if isinstance(value, datetime) else value for name, value in fields.items()},
-            "failed": self.failed,
-            "cache_hit_rate": self.cache_hit_rate,
-            "local_share": self.local_share,
-            "saved_usd": self.saved_usd,
-        }
+        derived = ("failed", "cache_hit_rate", "local_share", "saved_usd")
+        fields = self.fields_to_dict() | {name: getattr(self, name) for name in derived}
+        return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in fields.items()}
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """Return what there is to show: title, headers and rows of each table that is not empty."""
@@ -302,8 +297,7 @@ class Analytics(Record):
             ["period", f"{_day(self.since or self.first_at)} to {_day(self.until or self.last_at)}"],
             *([name, f"{getattr(self, name):,}"] for name in ("queries", "answered", "simple", "complex")),
             ["cache hit rate", _percent(self.cache_hit_rate)],
-            ["degraded", f"{self.degraded:,}"],
-            ["failed", f"{self.failed:,}"],
+            *([name, f"{getattr(self, name):,}"] for name in ("degraded", "failed")),
             ["mean confidence", "none" if self.mean_confidence is None else f"{self.mean_confidence:.2f}"],
             ["model calls", f"{self.llm_calls:,}"],
             ["tokens in, out", f"{self.prompt_tokens:,}, {self.completion_tokens:,}"],
@@ -328,10 +322,6 @@ class Analytics(Record):
         shares = [int(row[-1].replace(",", "")) / most for row in rows]
         barred = [[*row, Cell(f"{share:.0%}", share=share)] for row, share in zip(rows, shares, strict=True)]
         return Table([*headers, ""], barred, title, names)
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
 
 
 def _percent(share: float | None) -> str:

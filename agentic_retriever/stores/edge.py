@@ -331,6 +331,15 @@ class SharedShard:
         finally:
             self._lock.release()
 
+    def release(self) -> None:
+        """Give a hold back; the last one of the process closes the files. In a forked child this does nothing."""
+        if not self.is_inherited:
+            with _registry.lock:
+                self.users -= 1
+                if self.users == 0:
+                    _registry.shards.pop(self.folder, None)
+                    self.shut()
+
     def _describe(self, description: CollectionFile, points: int | None) -> None:
         self.description = description.model_copy(update={"ready": True, "points": points})
         self.description.write(self.folder)
@@ -353,15 +362,11 @@ def _check_whole(edge: EdgeShard, description: CollectionFile, folder: Path) -> 
     found = edge.count(CountRequest(exact=True))
     if description.points is not None and found != description.points:
         raise _damaged(folder, f"{description.points:,} nodes were stored, {found:,} are left")
-    if not found:
-        return
     # The engine opens without a word when the files of the vectors or of the payloads are gone.
     probe = Query.Nearest([1.0] * description.dimension)
-    sample = edge.query(QueryRequest(limit=8, query=probe, with_payload=True))
-    if not sample:
-        raise _damaged(folder, f"the vectors of {found:,} nodes are gone")
-    if not any(point.payload for point in sample):
-        raise _damaged(folder, f"the texts and metadata of {found:,} nodes are gone")
+    sample = edge.query(QueryRequest(limit=8, query=probe, with_payload=True)) if found else []
+    if found and not any(point.payload for point in sample):
+        raise _damaged(folder, f"the {'texts and metadata' if sample else 'vectors'} of {found:,} nodes are gone")
 
 
 def open_shard(folder: Path, *, collection: str, dimension: int | None = None) -> SharedShard:
@@ -383,17 +388,6 @@ def open_shard(folder: Path, *, collection: str, dimension: int | None = None) -
             raise
         shard.users += 1
     return shard
-
-
-def release_shard(shard: SharedShard) -> None:
-    """Give a hold back; the last one closes the files. In a forked child this does nothing."""
-    if shard.is_inherited:
-        return
-    with _registry.lock:
-        shard.users -= 1
-        if shard.users == 0:
-            _registry.shards.pop(shard.folder, None)
-            shard.shut()
 
 
 class _Registry:
@@ -478,11 +472,6 @@ class QdrantEdgeVectorStore(NodeStore):
         self._shard = shard
         self._workers = Workers(_WORKERS, f"vector-store-{name}")
 
-    @classmethod
-    def class_name(cls) -> str:
-        """Name of the class in LlamaIndex's serialised form."""
-        return "QdrantEdgeVectorStore"
-
     @property
     def client(self) -> EdgeShard | None:
         """The engine itself; ``None`` while nothing was ever stored."""
@@ -493,7 +482,7 @@ class QdrantEdgeVectorStore(NodeStore):
         super().close()
         if not self._closed:
             self._closed = True
-            release_shard(self._shard)  # the last store of the process to do so closes the files
+            self._shard.release()
 
     def clear(self) -> None:
         with self._writing("clear the index"):
@@ -620,13 +609,11 @@ class QdrantEdgeVectorStore(NodeStore):
         query = Query.Nearest(cast("list[float]", vector))
         ask = partial(QueryRequest, limit=limit, query=query, filter=condition, with_payload=payload)
         with self._reading("search") as edge:
-            if edge is None:
-                return [[]]
-            if self._shard.approximate:
+            if edge is not None and self._shard.approximate:
                 found = edge.query(ask(params=SearchParams(hnsw_ef=max(_GRAPH_EFFORT, 2 * limit))))
                 if len(found) == limit:
                     return [found]
-            return [edge.query(ask(params=SearchParams(exact=True)))]
+            return [[] if edge is None else edge.query(ask(params=SearchParams(exact=True)))]
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[str, str, int | None]]:
         # Copies, deep copies and pickles open the same collection again; a handle cannot be copied.

@@ -52,10 +52,7 @@ def write_sealed(folder: Path, header: Mapping[str, Any], files: Mapping[str, by
 
 def read_header(folder: Path) -> dict[str, Any] | None:
     """Return what the folder holds, or ``None`` when there is no such folder."""
-    if not folder.exists():
-        return None
-    header: dict[str, Any] = _manifest(folder)["header"]
-    return header
+    return _manifest(folder)["header"] if folder.exists() else None
 
 
 def read_files(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
@@ -73,7 +70,7 @@ def read_files(folder: Path, names: Iterable[str]) -> dict[str, bytes]:
     return files
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def _manifest(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder / MANIFEST
     try:
         manifest = json.loads(_read(path))

@@ -7,11 +7,11 @@ does not understand, and of points with the lowest score it may have left out so
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar, Final, ParamSpec, TypeAlias, TypeVar
+from functools import partial, wraps
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +61,6 @@ TIE_MARGIN: Final = 8
 _MAX_TIES: Final = 4_096
 _GROWTH: Final = 4
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Ids: TypeAlias = Sequence[str] | None
 Vectors: TypeAlias = npt.NDArray[np.float32]
@@ -70,6 +69,18 @@ Offset: TypeAlias = Any  # where points begin: a number, a text or a UUID; None 
 Page: TypeAlias = tuple[Sequence[Point], Offset]  # points, and where the next ones begin
 # Reads the best of points that are the whole list or not, and counts those that are not ours.
 Reader: TypeAlias = Callable[[Sequence[EnginePoint], bool], tuple[list[T], int]]
+
+
+def _off_loop(method: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
+    """Return the twin of a store's method that does the same in a worker thread."""
+
+    @wraps(method, updated=())  # a twin of an abstract method is not abstract
+    async def twin(self: NodeStore, *args: Any, **kwargs: Any) -> T:  # noqa: ANN401 - those of the method
+        self._check_open()
+        result: T = await self._workers.run(getattr(self, method.__name__), *args, **kwargs)
+        return result
+
+    return twin
 
 
 class NodeStore(BasePydanticVectorStore, ABC):
@@ -91,6 +102,11 @@ class NodeStore(BasePydanticVectorStore, ABC):
 
     _workers: Workers = PrivateAttr()
     _unindexed: set[str] = PrivateAttr(default_factory=set)  # fields that suit no kind of index
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name of the class in LlamaIndex's serialised form."""
+        return cls.__name__
 
     def add(self, nodes: Sequence[BaseNode], **add_kwargs: object) -> list[str]:  # noqa: ARG002 - LlamaIndex's
         """Store nodes with their embeddings; a node whose id is stored already is replaced.
@@ -260,15 +276,7 @@ class NodeStore(BasePydanticVectorStore, ABC):
         return self._count(wanted.filter) if wanted.exact else sum(len(records) for records in self._pages(wanted))
 
     def export(self, after: str | None, size: int) -> tuple[list[BaseNode], str | None]:
-        """Read a page of nodes with their vectors.
-
-        Args:
-            after: Mark of the page; ``None`` for the first.
-            size: Most nodes of a page.
-
-        Returns:
-            The nodes, and the mark of the next page; ``None`` after the last.
-        """
+        """Read a page of nodes with their vectors, from a mark on, and the mark of the next one, if there is one."""
         offset = int(after) if after is not None and after.isdigit() else after
         records, following = self._scroll(None, offset, size, True)
         nodes = {str(record.id): node for record in records if (node := stored_node(record.payload)) is not None}
@@ -306,43 +314,18 @@ class NodeStore(BasePydanticVectorStore, ABC):
         """Give the collection back. Twice does nothing."""
         self._workers.close(wait=False)
 
-    async def async_add(self, nodes: Sequence[BaseNode], **kwargs: object) -> list[str]:
-        """Do what ``add`` does, off the event loop."""
-        return await self._off_loop(self.add, nodes, **kwargs)
-
-    async def adelete(self, ref_doc_id: str, **delete_kwargs: object) -> None:
-        """Do what ``delete`` does, off the event loop."""
-        await self._off_loop(self.delete, ref_doc_id, **delete_kwargs)
-
-    async def adelete_nodes(
-        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: object
-    ) -> None:
-        """Do what ``delete_nodes`` does, off the event loop."""
-        await self._off_loop(self.delete_nodes, node_ids, filters, **delete_kwargs)
-
-    async def aclear(self) -> None:
-        """Do what ``clear`` does, off the event loop."""
-        await self._off_loop(self.clear)
-
-    async def aget_nodes(
-        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, limit: int | None = None
-    ) -> list[BaseNode]:
-        """Do what ``get_nodes`` does, off the event loop."""
-        return await self._off_loop(self.get_nodes, node_ids, filters, limit)
-
-    async def aquery(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:
-        """Do what ``query`` does, off the event loop."""
-        return await self._off_loop(self.query, query, **kwargs)
-
-    async def _off_loop(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        self._check_open()
-        return await self._workers.run(fn, *args, **kwargs)
-
     # What engines differ in.
 
     @abstractmethod
     def clear(self) -> None:
         """Delete every node; the dimension stays."""
+
+    async_add = _off_loop(add)
+    adelete = _off_loop(delete)
+    adelete_nodes = _off_loop(delete_nodes)
+    aclear = _off_loop(clear)
+    aget_nodes = _off_loop(get_nodes)
+    aquery = _off_loop(query)
 
     @abstractmethod
     def flush(self) -> None:

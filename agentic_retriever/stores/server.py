@@ -190,8 +190,7 @@ class QdrantLink:
 def _status_problem(status: int) -> tuple[type[StoreError], str, bool]:
     """Return the kind of error, what to say, and whether it may pass."""
     if status in {401, 403}:
-        told = f"refuses the key ({status}); set QDRANT_API_KEY to a key that may write"
-        return StoreUnreachableError, told, False
+        return StoreUnreachableError, f"refuses the key ({status}); set QDRANT_API_KEY to a key that may write", False
     if status == 404:
         return CollectionMissingError, "has no such collection (404); check QDRANT_URL", False
     if status == 429 or status >= 500:
@@ -355,11 +354,6 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         self._options = {"keywords": keywords, "on_fitted": on_fitted}
         self._workers = Workers(_WORKERS, f"vector-store-{collection_name}")
 
-    @classmethod
-    def class_name(cls) -> str:
-        """Name of the class in LlamaIndex's serialised form."""
-        return "QdrantServerVectorStore"
-
     @property
     def client(self) -> QdrantClient:
         """The client itself, for what this class does not offer."""
@@ -397,13 +391,10 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         with self._lock:
             if self.dimension is not None and self.dimension != dimension:
                 raise self._mismatch(dimension, self.dimension)
+            dense = models.VectorParams(size=dimension, distance=models.Distance.COSINE)
+            sparse = models.SparseVectorParams(modifier=models.Modifier.IDF)
             self._collection.ensure_made(
-                vectors_config={
-                    self.dense_vector_name: models.VectorParams(size=dimension, distance=models.Distance.COSINE)
-                },
-                sparse_vectors_config={
-                    self.sparse_vector_name: models.SparseVectorParams(modifier=models.Modifier.IDF)
-                },
+                vectors_config={self.dense_vector_name: dense}, sparse_vectors_config={self.sparse_vector_name: sparse}
             )
             if self._indexed_read == float("-inf"):
                 self._read_info(dimension)
@@ -467,20 +458,17 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         )
 
     def _scroll(self, condition: edge.Filter | None, offset: Offset, size: int, payload: Payload) -> Page:
+        options = {"limit": size, "offset": offset, "with_payload": payload, "scroll_filter": client_filter(condition)}
         with suppress(CollectionMissingError):
-            options = {"limit": size, "offset": offset, "with_payload": payload}
-            page: Page = self._collection.scroll(
-                self.collection_name, scroll_filter=client_filter(condition), **options
-            )
+            page: Page = self._collection.scroll(self.collection_name, **options)
             return page
         return [], None
 
     def _vectors(self, point_ids: list[str]) -> Mapping[str, npt.ArrayLike]:
         name = self.dense_vector_name
+        options = {"with_payload": False, "with_vectors": [name]}
         with suppress(CollectionMissingError):
-            records = self._collection.retrieve(
-                self.collection_name, point_ids, with_payload=False, with_vectors=[name]
-            )
+            records = self._collection.retrieve(self.collection_name, point_ids, **options)
             return {str(record.id): record.vector[name] for record in records}
         return {}
 
@@ -491,17 +479,11 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         return 0
 
     def _ask(
-        self, sides: Sequence[Side], limit: int, condition: edge.Filter | None, payload: bool  # noqa: ARG002 - always read
-    ) -> Sequence[Sequence[EnginePoint]]:  # fmt: skip
+        self, sides: Sequence[Side], limit: int, condition: edge.Filter | None, payload: bool
+    ) -> Sequence[Sequence[EnginePoint]]:
         self._kinds()  # a collection of other vectors is an error of ours, and none of the server's
-        request = partial(
-            models.QueryRequest,
-            filter=client_filter(condition),
-            limit=limit,
-            params=self._params(limit),
-            with_payload=True,
-        )
-        requests = [request(**self._near(side)) for side in sides]
+        common: dict[str, Any] = {"filter": client_filter(condition), "limit": limit, "params": self._params(limit)}
+        requests = [models.QueryRequest(**common, **self._near(side), with_payload=payload) for side in sides]
         with suppress(CollectionMissingError):
             answers = self._collection.query_batch_points(collection_name=self.collection_name, requests=requests)
             return [answer.points for answer in answers]
@@ -591,14 +573,12 @@ class ServerWords:
         """Make all sparse vectors again, page by page; the dense ones stay."""
         store = self._store
         for records in store._pages(store._select(None), size=_STEP, whole=True):
-            nodes = [(record.id, stored_node(record.payload)) for record in records]
-            points = [
-                models.PointVectors(
-                    id=key, vector={store.sparse_vector_name: _sparse_vector(sparse.document(embedded_text(node)))}
-                )
-                for key, node in nodes
-                if node is not None
-            ]
+            points = []
+            for record in records:
+                node = stored_node(record.payload)
+                if node is not None:
+                    words = _sparse_vector(sparse.document(embedded_text(node)))
+                    points.append(models.PointVectors(id=record.id, vector={store.sparse_vector_name: words}))
             if points:
                 store._collection.update_vectors(store.collection_name, points, wait=True)
             on_done(len(records))
@@ -624,15 +604,9 @@ def client_filter(condition: edge.Filter | None) -> models.Filter | None:
     """Write a condition of the engine in this process, which is the same engine, in the client's types."""
     if condition is None:
         return None
-    return models.Filter(
-        must=_conditions(condition.must),
-        should=_conditions(condition.should),
-        must_not=_conditions(condition.must_not),
-    )
-
-
-def _conditions(conditions: Any) -> list[Any] | None:  # noqa: ANN401 - as below
-    return [_condition(one) for one in conditions] if conditions else None
+    parts = {name: getattr(condition, name) for name in ("must", "should", "must_not")}
+    given: dict[str, Any] = {name: list(map(_condition, part)) for name, part in parts.items() if part}
+    return models.Filter(**given)
 
 
 def _condition(condition: Any) -> Any:  # noqa: ANN401 - one of four types there, and of four others here
@@ -646,9 +620,9 @@ def _condition(condition: Any) -> Any:  # noqa: ANN401 - one of four types there
     match = condition.match
     if match is None:
         return models.FieldCondition(key=condition.key, range=_range(condition.range))
-    if isinstance(match, edge.MatchAny):
-        return models.FieldCondition(key=condition.key, match=models.MatchAny(any=[str(one) for one in match.value]))
-    return models.FieldCondition(key=condition.key, match=models.MatchValue(value=match.value))
+    is_any = isinstance(match, edge.MatchAny)
+    wanted = models.MatchAny(any=list(map(str, match.value))) if is_any else models.MatchValue(value=match.value)
+    return models.FieldCondition(key=condition.key, match=wanted)
 
 
 def _range(bounds: edge.RangeFloat | edge.RangeDateTime) -> models.Range | models.DatetimeRange:

@@ -15,12 +15,12 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from agentic_retriever.json_files import load_model, model_bytes, write_atomically
+from agentic_retriever.json_files import load_model, model_bytes, table_of, write_atomically
 from agentic_retriever.text import Tokenizer, detect_language
 
 SparseRow: TypeAlias = tuple[list[int], list[float]]  # term numbers, ascending, and their weights
@@ -82,14 +82,8 @@ class SparseBM25:
     def load(cls, folder: Path) -> SparseBM25 | None:
         """Read the settings; ``None`` where there are none."""
         advice = f"remove it and run: agentic-retriever index build {folder.name}"
-        return load_model(folder / SPARSE_FILE, cls._read, advice=advice)
-
-    @classmethod
-    def _read(cls, data: Any) -> SparseBM25:  # noqa: ANN401 - whatever the file holds
-        try:
-            return cls(**data)
-        except TypeError as err:
-            raise ValueError(str(err)) from err
+        names = [one.name for one in fields(cls)]
+        return load_model(folder / SPARSE_FILE, lambda data: cls(**table_of(data, "it", names)), advice=advice)
 
 
 @lru_cache(65_536)

@@ -293,7 +293,7 @@ def test_three_tiers_by_their_providers_names_are_built_without_network(no_netwo
     assert tiers(client) == {"primary": "llama3:8b", "cloud": "openai/gpt-4o-mini", "small": "qwen2.5:3b"}
     assert client.context_tokens == 8_192
     assert client.context_tokens_for(TierNeeds(force_cloud=True)) == 128_000
-    assert [c.price.free for c in client.order()] == [True, False, True]
+    assert [c.endpoint.price.free for c in client.order()] == [True, False, True]
     assert CANARY not in f"{client!r} {[vars(c) for c in client.order()]}"
     both = RouterConfig(llm="openrouter:a/b", llm_cloud="openrouter:c/d", openrouter_api_key=CANARY)
     assert tiers(build_client(both)) == {"primary": "a/b", "cloud": "c/d"}
@@ -330,7 +330,7 @@ def test_own_prices_are_used(tmp_path):
     path.write_text('{"models": {"a/b": {"in": 1, "out": 2, "context": 50000}}}')
     config = RouterConfig(llm="openrouter:a/b", prices_file=str(path), openrouter_api_key=CANARY)
     (only,) = build_client(config).order()
-    assert (only.price.in_usd, only.context_tokens) == (1.0, 50_000)
+    assert (only.endpoint.price.in_usd, only.context_tokens) == (1.0, 50_000)
     assert only.refusal(10**5, TierNeeds(budget=Budget(max_usd=0.1 + 2 * 1024 / 1e6))) is None
     assert only.refusal(10**5, TierNeeds(budget=Budget(max_usd=0.1 + 2 * 1023 / 1e6))) is FailureKind.BUDGET
 

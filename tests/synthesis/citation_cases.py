@@ -1,9 +1,13 @@
+"""Cases for the check of citations; run it to print the measured table of docs/answers.md."""
+
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -320,3 +324,66 @@ def _prose(text: str) -> list[Sentence]:
         if plain and 35 <= len(bare) <= 240:
             found.append(s)
     return found
+
+
+@dataclass
+class Rates:
+    """How often the check was right, by language and kind."""
+
+    right: Counter[tuple[str, str]] = field(default_factory=Counter)
+    all: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def counts(self, languages: tuple[str, ...]) -> tuple[int, int, int, int]:
+        """True sentences accepted and rejected, false sentences rejected and accepted."""
+        keep = [key for key in self.all if key[0] in languages]
+        true = [key for key in keep if key[1] in TRUE_KINDS]
+        false = [key for key in keep if key[1] in FALSE_KINDS]
+        accepted, rejected = sum(self.right[key] for key in true), sum(self.right[key] for key in false)
+        return accepted, sum(self.all[k] for k in true) - accepted, rejected, sum(self.all[k] for k in false) - rejected
+
+    def of(self, languages: tuple[str, ...] = LANGUAGES) -> dict[str, float]:
+        """Precision and recall, with accepting the true and with finding the false as the aim."""
+        accepted, lost, rejected, missed = self.counts(languages)
+        return {
+            "supported precision": accepted / (accepted + missed),
+            "supported recall": accepted / (accepted + lost),
+            "unsupported precision": rejected / (rejected + lost),
+            "unsupported recall": rejected / (rejected + missed),
+        }
+
+
+def measured(half: str) -> Rates:
+    """Check all cases of one half, ``dev`` or ``held``."""
+    rates = Rates()
+    for case in cases():
+        if case.half == half:
+            checks = case.checked().checks
+            supported = bool(checks) and all(check.supported for check in checks)
+            rates.all[case.language, case.kind] += 1
+            rates.right[case.language, case.kind] += supported == case.supported
+    return rates
+
+
+def table() -> str:
+    """Both halves as Markdown."""
+    dev, held = measured("dev"), measured("held")
+    lines = ["| kind | should be | en | es | th | all held-out | dev |", "|---|---|---|---|---|---|---|"]
+    for kind in (*TRUE_KINDS, *FALSE_KINDS):
+        aim = "supported" if kind in TRUE_KINDS else "unsupported"
+        cells = [f"{held.right[lang, kind]}/{held.all[lang, kind]}" for lang in LANGUAGES]
+        cells += [
+            f"{sum(r.right[lang, kind] for lang in LANGUAGES)}/{sum(r.all[lang, kind] for lang in LANGUAGES)}"
+            for r in (held, dev)
+        ]
+        lines.append(f"| {kind} | {aim} | {' | '.join(cells)} |")
+    lines += ["", "| held-out half | cases | " + " | ".join(held.of()) + " |", "|---|---|" + "---|" * 4]
+    for name, languages in (*((lang, (lang,)) for lang in LANGUAGES), ("all", LANGUAGES)):
+        shown = " | ".join(f"{value:.3f}" for value in held.of(languages).values())
+        lines.append(f"| {name} | {sum(held.counts(languages))} | {shown} |")
+    shown = " | ".join(f"{value:.3f}" for value in dev.of().values())
+    lines.append(f"| (dev, all) | {sum(dev.counts(LANGUAGES))} | {shown} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{table()}\n")

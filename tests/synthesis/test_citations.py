@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 from answer_nodes import chunked, make_node
-from citation_cases import FALSE_KINDS, FREE, INVENTED, LANGUAGES, PARAPHRASES, TRUE_KINDS, cases
-from citation_table import measured
+from citation_cases import FALSE_KINDS, FREE, INVENTED, LANGUAGES, PARAPHRASES, TRUE_KINDS, cases, measured
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,9 +54,7 @@ def test_nothing_that_is_left_reads_as_a_marker(text, known):
 
 @pytest.mark.parametrize("text", ["[" * 20_000, "[1," * 7_000, "[ " * 10_000, "[1" + " " * 20_000, "[" + "1" * 20_000])
 def test_hostile_brackets_take_no_time(text):
-    clean, marks = read_markers(text, 3)
-    assert marks == ()
-    assert clean == text
+    assert read_markers(text, 3) == (text, ())
 
 
 TEXT = (
@@ -88,12 +85,9 @@ def test_verbatim_sentences_are_found_whole_with_score_one(sentence, expected):
     assert support.score == 1.0
 
 
-def test_part_of_a_word_is_not_verbatim():
+def test_part_of_a_word_is_not_verbatim_and_a_paraphrase_is_found_below_one_and_above_noise():
     support = matcher("Carpets are blue. Nothing else is.").locate("car")
     assert support is None or support.score < 1.0
-
-
-def test_paraphrase_is_found_below_one_and_above_noise():
     m = matcher(TEXT)
     support = m.locate("Revenue went up 11.8 percent, to 68.4 million")
     assert support.quote == "Revenue rose by 11.8 percent to 68.4 million."
@@ -101,22 +95,14 @@ def test_paraphrase_is_found_below_one_and_above_noise():
     assert noise is None or noise.score < 0.5 < support.score < 1.0
 
 
-def test_a_wrong_number_caps_the_score():
-    right = matcher(TEXT).locate("Revenue rose by 11.8 percent to 68.4 million euro")
-    wrong = matcher(TEXT).locate("Revenue rose by 12.8 percent to 68.4 million euro")
-    assert right.score > 0.7
-    assert wrong.score == NUMBER_MISMATCH_CAP
-
-
-def test_neighbours_are_taken_in_to_find_a_number():
+def test_a_wrong_number_caps_the_score_and_those_of_neighbours_and_header_count():
     m = matcher(TEXT)
+    assert m.locate("Revenue rose by 11.8 percent to 68.4 million euro").score > 0.7
+    assert m.locate("Revenue rose by 12.8 percent to 68.4 million euro").score == NUMBER_MISMATCH_CAP
     support = m.locate("The probe, launched in February 2024, sold 9,800 of them")
     assert support.quote.startswith("The **NS-5** probe")
     assert support.quote.endswith("in eight months.")
     assert support.score > NUMBER_MISMATCH_CAP
-
-
-def test_numbers_of_the_header_count():
     sentence = "In 2024 the margins were very stable"
     assert matcher(TEXT.replace("2024", "this year")).locate(sentence).score <= NUMBER_MISMATCH_CAP
     assert matcher(TEXT.replace("2024", "this year"), title="Results 2024").locate(sentence).score > NUMBER_MISMATCH_CAP
@@ -137,9 +123,8 @@ def test_a_sentence_that_says_nothing_has_no_support(sentence):
 
 
 def test_citation_counts_from_the_source():
-    (passage,) = assemble(
-        [make_node("Aaa. Bbb.", start=100, node_id="n", title="T", section="S", page=2)], max_chars=99
-    )
+    node = make_node("Aaa. Bbb.", start=100, node_id="n", title="T", section="S", page=2)
+    (passage,) = assemble([node], max_chars=99)
     citation = passage.cite(5, 9, 0.8, number=3, index="idx")
     assert (citation.number, citation.start, citation.end, citation.quote) == (3, 105, 109, "Bbb.")
     assert (citation.doc_id, citation.node_id, citation.index) == ("doc", "n", "idx")
@@ -335,9 +320,8 @@ def test_any_texts_give_a_verdict(sentence, texts, language):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 99_999), st.integers(2, 99_999))
 def test_a_number_is_supported_just_when_it_is_the_one(one, other):
-    found = verdict(
-        f"The depot keeps a total of {other} spare probes.", f"The depot keeps {one} spare probes in total."
-    )
+    source = f"The depot keeps {one} spare probes in total."
+    found = verdict(f"The depot keeps a total of {other} spare probes.", source)
     assert found.supported is (one == other)
 
 
@@ -365,47 +349,38 @@ def test_each_sentence_gets_a_check_with_its_place_its_citations_and_its_problem
     assert cited.support == pytest.approx((1.0 + wrong.score) / 3)
 
 
-def test_unsupported_sentences_can_be_marked_in_the_text(handbook):
+def test_unsupported_sentences_can_be_marked_in_the_text_by_us_alone(handbook):
+    for text in (f"{FACT} [?] [1]", f"{FACT} [[?]?] [1]", f"[[[[?]?]?]?]{FACT} [1]"):
+        assert UNSUPPORTED_MARK not in check(text, handbook, unsupported="mark").text
     cited = check(f"{FACT} [1] {FALSE} [1] {NOISE}", handbook, unsupported="mark")
     assert cited.text == f"{FACT} [1] {FALSE} [1][?] {NOISE} [?]"
     assert [cited.text[c.start : c.end] for c in cited.checks] == [FACT, FALSE, NOISE]
 
 
 def test_unsupported_sentences_can_be_left_out_with_their_citations(handbook):
-    cited = check(
-        f"{FALSE} [1]\n\n{FACT} [1] {NOISE} [2] Only the CFO can approve more. [1]", handbook, unsupported="drop"
-    )
-    assert cited.text == f"{FACT} [1] Only the CFO can approve more. [2]"
+    other = "Only the CFO can approve more."
+    cited = check(f"{FALSE} [1]\n\n{FACT} [1] {NOISE} [2] {other} [1]", handbook, unsupported="drop")
+    assert cited.text == f"{FACT} [1] {other} [2]"
     assert [c.number for c in cited.citations] == [1, 2]
     assert [c.supported for c in cited.checks] == [False, True, False, True]
-    assert [c.text for c in cited.checks] == [FALSE, FACT, NOISE, "Only the CFO can approve more."]
+    assert [c.text for c in cited.checks] == [FALSE, FACT, NOISE, other]
     assert [c.start == c.end for c in cited.checks] == [True, False, True, False]
-    assert [cited.text[c.start : c.end] for c in cited.checks if c.supported] == [
-        FACT,
-        "Only the CFO can approve more.",
-    ]
-
-
-def test_when_everything_is_left_out_nothing_is_said(handbook):
+    assert [cited.text[c.start : c.end] for c in cited.checks if c.supported] == [FACT, other]
+    # When everything is left out, nothing is said.
     cited = check(f"As the passages say:\n\n- {NOISE} [1]\n- {FALSE} [2]", handbook, unsupported="drop")
     assert (cited.text, cited.citations) == ("", ())
     assert len(cited.checks) == 2
 
 
-def test_a_mark_that_the_model_wrote_is_no_mark_of_ours(handbook):
-    for text in (f"{FACT} [?] [1]", f"{FACT} [[?]?] [1]", f"[[[[?]?]?]?]{FACT} [1]"):
-        assert UNSUPPORTED_MARK not in check(text, handbook, unsupported="mark").text
-
-
-def test_a_wrong_number_is_put_right_when_another_passage_has_the_sentence(handbook):
+def test_a_wrong_or_missing_number_is_put_right_where_a_passage_has_the_sentence_which_is_told(handbook):
     cited = check(f"{FACT} [2]", handbook)
     assert cited.text == f"{FACT} [1]"
     assert cited.citations[0].doc_id == "travel"
     assert cited.checks[0].supported
     assert cited.checks[0].problems == ("cited passage 2, found elsewhere",)
-
-
-def test_an_added_marker_is_told(handbook):
+    cited = check(f"{FACT} Elephants never forget.", handbook)
+    assert cited.text == f"{FACT} [1] Elephants never forget."
+    assert cited.support == 0.5
     assert check(FACT, handbook).checks[0].problems == ("no passage was cited, one was found",)
 
 
@@ -416,10 +391,11 @@ def test_two_markers_can_support_a_sentence_together(handbook):
     assert {c.doc_id for c in cited.citations} == {"travel", "budget"}
 
 
-def test_headings_of_lists_are_not_judged(handbook):
+def test_headings_of_lists_are_not_judged_and_the_layout_stays(handbook):
     cited = check("Two facts:\n\n- Receipts are not needed [1]\n- Only the CFO can approve more [1]\n", handbook)
     assert [c.text for c in cited.checks] == ["- Receipts are not needed", "- Only the CFO can approve more"]
     assert cited.support == 1.0
+    assert cited.text == "Two facts:\n\n- Receipts are not needed [1]\n- Only the CFO can approve more [2]"
 
 
 def test_a_marker_at_the_end_of_a_thai_line_stands_for_its_clauses():
@@ -527,12 +503,8 @@ def test_an_ordinary_answer_takes_no_time(handbook):
 
 
 def test_citations_are_renumbered_by_first_use_and_point_into_the_source(handbook):
-    cited = check(
-        "The budget year begins on 1 October [2]. The daily allowance for meals is EUR 48 in Germany [1].", handbook
-    )
-    assert cited.text == (
-        "The budget year begins on 1 October. [1] The daily allowance for meals is EUR 48 in Germany. [2]"
-    )
+    cited = check(f"The budget year begins on 1 October [2]. {FACT[:-1]} [1].", handbook)
+    assert cited.text == f"The budget year begins on 1 October. [1] {FACT} [2]"
     first, second = cited.citations
     assert (first.number, first.doc_id, first.quote) == (1, "budget", "The budget year begins on 1 October.")
     assert handbook[1].node.text[first.start - 100 : first.end - 100] == first.quote
@@ -541,10 +513,8 @@ def test_citations_are_renumbered_by_first_use_and_point_into_the_source(handboo
 
 
 def test_one_stretch_keeps_one_number_and_two_stretches_have_two(handbook):
-    cited = check(
-        "Receipts are not needed [1]. As said, receipts are not needed [1]. Only the CFO can approve more [1].",
-        handbook,
-    )
+    said = "Receipts are not needed [1]. As said, receipts are not needed [1]. Only the CFO can approve more [1]."
+    cited = check(said, handbook)
     assert numbers(cited.text) == [1, 1, 2]
     assert [c.quote for c in cited.citations] == ["Receipts are not needed.", "Only the CFO can approve more."]
     assert cited.citations[0].score == 1.0
@@ -552,35 +522,19 @@ def test_one_stretch_keeps_one_number_and_two_stretches_have_two(handbook):
 
 def test_invented_numbers_disappear(handbook):
     cited = check("Elephants are grey [7]. They eat grass [0][99].", handbook)
-    assert cited.text == "Elephants are grey. They eat grass."
-    assert cited.citations == ()
-    assert cited.support == 0.0
+    assert (cited.text, cited.citations, cited.support) == ("Elephants are grey. They eat grass.", (), 0.0)
 
 
-def test_a_missing_marker_is_attached_where_a_passage_supports_the_sentence(handbook):
-    cited = check("The daily allowance for meals is EUR 48 in Germany. Elephants never forget.", handbook)
-    assert cited.text == "The daily allowance for meals is EUR 48 in Germany. [1] Elephants never forget."
-    assert cited.support == 0.5
-
-
-def test_an_unsupported_sentence_keeps_its_marker_with_a_low_score(handbook):
+def test_an_unsupported_or_translated_sentence_keeps_its_marker_with_a_low_score(handbook):
     cited = check("The daily allowance for meals is EUR 84 in Germany [1].", handbook)
     assert numbers(cited.text) == [1]
     assert cited.citations[0].score <= 0.3
     assert cited.support <= 0.3
-
-
-def test_a_translated_sentence_keeps_its_citation_with_a_low_score(handbook):
     cited = check("อนุมัติโดยผู้บริหาร [1]", handbook, "th")
     assert numbers(cited.text) == [1]
     (citation,) = cited.citations
-    assert citation.quote == "The daily allowance for meals is EUR 48 in Germany."
+    assert citation.quote == FACT
     assert citation.score < 0.5
-
-
-def test_layout_of_the_answer_stays(handbook):
-    cited = check("Two facts:\n\n- Receipts are not needed [1]\n- Only the CFO can approve more [1]\n", handbook)
-    assert cited.text == "Two facts:\n\n- Receipts are not needed [1]\n- Only the CFO can approve more [2]"
 
 
 def test_thai_answer_with_thai_digits():
@@ -604,9 +558,7 @@ def test_there_are_enough_cases_of_every_kind_and_they_are_the_same_again():
     counts = Counter((case.language, case.kind) for case in every)
     assert set(counts) == {(language, kind) for language in LANGUAGES for kind in (*TRUE_KINDS, *FALSE_KINDS)}
     assert min(counts.values()) >= 10
-    assert len(PARAPHRASES["en"]) >= 20
-    assert len(PARAPHRASES["es"]) >= 20
-    assert len(PARAPHRASES["th"]) >= 15
+    assert all(len(PARAPHRASES[language]) >= least for language, least in {"en": 20, "es": 20, "th": 15}.items())
 
 
 def test_no_sentence_of_the_corpus_is_in_both_halves():
@@ -619,15 +571,10 @@ def test_no_sentence_of_the_corpus_is_in_both_halves():
     assert not [origin for origin in whole if any(words.casefold() in origin.casefold() for words in named)]
 
 
-def test_precision_and_recall_on_the_held_out_half(held):
-    rates = held.of()
-    assert min(rates.values()) >= 0.95, rates
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_precision_and_recall_by_language(held, language):
-    rates = held.of((language,))
-    assert min(rates.values()) >= 0.9, rates
+@pytest.mark.parametrize(("languages", "least"), [(LANGUAGES, 0.95), *(((one,), 0.9) for one in LANGUAGES)])
+def test_precision_and_recall_on_the_held_out_half_in_all_and_by_language(held, languages, least):
+    rates = held.of(languages)
+    assert min(rates.values()) >= least, rates
 
 
 def test_forgotten_markers_are_attached_to_the_passage_that_the_sentence_came_from():

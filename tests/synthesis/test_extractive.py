@@ -158,19 +158,17 @@ def test_who_is_asked_for_by_another_word_is_found_by_its_title():
     [
         ("How long is the warranty?", "The warranty lasts 24 months.", "The warranty covers all parts of the pump."),
         (
-            "When was the pump warranty changed?",
-            "The pump warranty was changed in March 2021.",
+            "When was the pump warranty changed?", "The pump warranty was changed in March 2021.",
             "The warranty for the pump was much changed.",
         ),
         ("¿Cuánto cuesta la garantía?", "La garantía cuesta 120 coronas.", "La garantía cubre todas las piezas."),
         ("¿Quién firma la garantía?", "La garantía la firma Ana Torres.", "La garantía cubre las piezas del equipo."),
         (
-            "Why did the warranty end?",
-            "The warranty ended because it was old.",
+            "Why did the warranty end?", "The warranty ended because it was old.",
             "The warranty end was announced early.",
         ),
     ],
-)
+)  # fmt: skip
 def test_the_kind_of_answer_counts(query, answer, noise):
     found = extract(query, [make_node(f"{noise} {answer}", start=0)], max_sentences=1)
     assert answer in found.text
@@ -185,13 +183,11 @@ def test_the_kind_of_answer_counts(query, answer, noise):
         ("ar", "ما هي مدة ضمان المضخة؟", "المضخة مصنوعة من الفولاذ. مدة ضمان المضخة 24 شهرا. الطقس جميل.", "24 شهرا"),
         ("hi", "पंप की वारंटी कितने महीने की है?", "पंप स्टील का बना है। पंप की वारंटी 24 महीने की है। मौसम अच्छा है।", "24 महीने"),
         (
-            "ru",
-            "Какова гарантия на насос?",
-            "Насос сделан из стали. Гарантия на насос 24 месяца. Погода хорошая.",
+            "ru", "Какова гарантия на насос?", "Насос сделан из стали. Гарантия на насос 24 месяца. Погода хорошая.",
             "24 месяца",
         ),
     ],
-)
+)  # fmt: skip
 def test_every_script_is_quoted_exactly(language, query, source, answer):
     found = extract(query, [make_node(source, start=0)], language)
     assert answer in found.text
@@ -212,17 +208,11 @@ def test_each_part_of_a_question_gets_its_sentence():
 
 
 def test_a_list_of_documents_has_one_sentence_of_each_that_says_which_it_is():
-    nodes = [
-        make_node(
-            f"Plot {n} lies by a road. Deed number {n} is in Chonburi. A well was dug.",
-            start=0,
-            doc_id=str(n),
-            title=f"Deed number {n}",
-        )
-        for n in (13564, 92473, 31220, 23871, 23681)
-    ]
+    numbers = ["13564", "92473", "31220", "23871", "23681"]
+    text = "Plot {0} lies by a road. Deed number {0} is in Chonburi. A well was dug."
+    nodes = [make_node(text.format(n), start=0, doc_id=n, title=f"Deed number {n}") for n in numbers]
     found = extract("Find plots in Chonburi", nodes)
-    assert [c.doc_id for c in found.citations] == ["13564", "92473", "31220", "23871", "23681"]
+    assert [c.doc_id for c in found.citations] == numbers
     assert all(c.doc_id in c.quote for c in found.citations)
 
 
@@ -264,12 +254,9 @@ def test_reading_order_is_documents_by_rank_then_place():
     assert starts == sorted(starts)
 
 
-def test_the_same_sentence_in_two_nodes_is_said_once():
+def test_the_same_sentence_in_two_nodes_is_said_once_and_no_more_than_the_most_sentences():
     nodes = [make_node(f"Pumps need oil. Extra {i}.", start=0, doc_id=str(i)) for i in range(3)]
     assert extract("What do pumps need?", nodes).text.count("Pumps need oil.") == 1
-
-
-def test_most_sentences_is_kept(handbook):
     text = " ".join(f"The pump number {i} needs oil of kind {i * 7}." for i in range(20))
     found = extract("pump oil kind", [make_node(text, start=0)], max_sentences=2, complexity=Complexity.COMPLEX)
     assert len(parts(found)) == 2
@@ -288,11 +275,8 @@ def test_any_query_gives_an_extraction(handbook, query):
     assert extract(query, handbook).text
 
 
-def test_only_headings_are_better_than_nothing():
+def test_only_headings_are_better_than_nothing_and_no_passage_gives_nothing():
     assert extract("meals", [make_node("# Meals", start=0)]).text == "# Meals [1]"
-
-
-def test_no_passage_gives_nothing():
     found = extract("q", [])
     assert (found.text, found.citations, found.features.coverage, found.features.reachable) == ("", (), 0.0, 0.0)
 
@@ -310,9 +294,8 @@ def test_the_number_of_embedded_sentences_is_bounded():
         asked.append(len(texts))
         return np.ones((len(texts), 2))
 
-    nodes = [
-        make_node(" ".join(f"Pump {i} of {j} needs oil." for i in range(30)), start=0, doc_id=str(j)) for j in range(8)
-    ]
+    texts = [" ".join(f"Pump {i} of {j} needs oil." for i in range(30)) for j in range(8)]
+    nodes = [make_node(text, start=0, doc_id=str(j)) for j, text in enumerate(texts)]
     extract("Which pump needs oil?", nodes, embed=embed, query_vector=[1.0, 0.0])
     assert asked == [12]
 
@@ -362,20 +345,14 @@ TEXTS = st.one_of(
 )  # fmt: skip
 
 
+QUERIES = ["what does the pump need?", "list pumps and oil, then filters", "overview", "[1]", ""]
+QUERIES += ["ปั๊มใช้น้ำมันกี่ลิตร", "泵需要什么"]
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(TEXTS, st.lists(st.integers(0, 400), max_size=3)), min_size=1, max_size=3),
-    st.sampled_from(
-        [
-            "what does the pump need?",
-            "list pumps and oil, then filters",
-            "overview",
-            "ปั๊มใช้น้ำมันกี่ลิตร",
-            "泵需要什么",
-            "[1]",
-            "",
-        ]
-    ),
+    st.sampled_from(QUERIES),
     st.sampled_from(list(Complexity)),
 )
 def test_quotes_are_exact_and_every_sentence_stands_in_its_quote(sources, query, complexity):
@@ -389,8 +366,7 @@ def test_quotes_are_exact_and_every_sentence_stands_in_its_quote(sources, query,
     assert {int(n) for n in re.findall(r"\[(\d+)\]", found.text)} == set(quotes)
     for sentence, number in parts(found):
         assert collapsed(sentence) in quotes[number]
-    assert 0.0 <= found.features.coverage <= 1.0
-    assert found.features.coverage <= 1.0 >= found.features.reachable >= 0.0
+    assert 0.0 <= found.features.coverage <= 1.0 >= found.features.reachable >= 0.0
     assert 0.0 <= found.features.absent <= 1.0
     said = [sentence for sentence, _ in parts(found)]
     assert len(said) == len(set(said))
@@ -398,9 +374,8 @@ def test_quotes_are_exact_and_every_sentence_stands_in_its_quote(sources, query,
 
 def test_eight_nodes_of_512_tokens_are_fast():
     sentence = "The pump number {} needs oil of kind {} and a filter every {} months of service. "
-    nodes = [
-        make_node("".join(sentence.format(i, i * j, j) for i in range(30)), start=0, doc_id=str(j)) for j in range(8)
-    ]
+    texts = ["".join(sentence.format(i, i * j, j) for i in range(30)) for j in range(8)]
+    nodes = [make_node(text, start=0, doc_id=str(j)) for j, text in enumerate(texts)]
     passages = assemble(nodes, max_chars=10**6)
     synthesizer = ExtractiveSynthesizer()
     synthesizer.extract("pump oil", passages, language="en")
@@ -416,30 +391,21 @@ def test_eight_nodes_of_512_tokens_are_fast():
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fit_confidence.py"
 UNIT = st.floats(0, 1)
 MAYBE = st.none() | UNIT
-FEATURES = st.builds(
-    AnswerFeatures,
-    coverage=UNIT,
-    relevance=MAYBE,
-    reachable=MAYBE,
-    absent=MAYBE,
-    missing_code=MAYBE,
-    unknown_share=MAYBE,
-    foreign=st.booleans(),
-)
+_OPTIONAL = dict.fromkeys(("relevance", "reachable", "absent", "missing_code", "unknown_share"), MAYBE)
+FEATURES = st.builds(AnswerFeatures, coverage=UNIT, foreign=st.booleans(), **_OPTIONAL)
 
 
-def test_good_evidence_is_high_and_none_is_not_found():
+def test_good_evidence_is_high_none_is_not_found_and_support_scales_the_score():
     good = AnswerFeatures(coverage=1, relevance=0.98, reachable=1, absent=0, missing_code=0, unknown_share=0)
     assert confidence_score(good, support=1) >= 0.75
     none = AnswerFeatures(coverage=0, relevance=0.02, reachable=0, absent=1, missing_code=1, unknown_share=1)
     assert confidence_score(none, support=1) < 0.1
     assert confidence_score(AnswerFeatures(coverage=1), support=1) > 0.75
     assert confidence_score(AnswerFeatures(coverage=0), support=1) < 0.5
-
-
-def test_support_scales_the_score():
     features = AnswerFeatures(coverage=1, relevance=0.9)
     assert confidence_score(features, support=0) == pytest.approx(0.4 * confidence_score(features, support=1))
+    lenient = ConfidenceModel(intercept=5.0, weights={}, neutral={})  # another model may judge
+    assert confidence_score(AnswerFeatures(coverage=0, relevance=0), support=1, model=lenient) > 0.99
 
 
 @given(st.floats(), st.none() | st.floats(), st.floats(), FEATURES)
@@ -478,9 +444,8 @@ def _rows(script, count=400):
     for _ in range(count):
         coverage, relevance = rng.random(), rng.random()
         right = rng.random() < 1 / (1 + 2.718 ** -(5 * coverage + 3 * relevance - 4))
-        features = AnswerFeatures(
-            coverage=coverage, relevance=relevance, unknown_share=rng.random(), absent=rng.choice([None, 0.0, 1.0])
-        )
+        noise = {"unknown_share": rng.random(), "absent": rng.choice([None, 0.0, 1.0])}
+        features = AnswerFeatures(coverage=coverage, relevance=relevance, **noise)
         rows.append(script.JudgedAnswer(features=features, right=right))
     return rows
 
@@ -505,16 +470,8 @@ def test_a_fit_is_the_same_every_time_and_needs_both_kinds(script):
 
 
 def test_wrong_evidence_gets_no_weight_rather_than_a_wrong_sign(script):
-    rows = [
-        script.JudgedAnswer(features=replace(row.features, coverage=1 - row.features.coverage), right=row.right)
-        for row in _rows(script)
-    ]
+    rows = [replace(row, features=replace(row.features, coverage=1 - row.features.coverage)) for row in _rows(script)]
     assert script.fit_confidence(rows).weights["reachable"] == 0.0
-
-
-def test_a_model_turns_into_json_and_back():
-    model = default_model()
-    assert ConfidenceModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
 
 
 @pytest.mark.parametrize(
@@ -526,15 +483,11 @@ def test_a_model_that_cannot_be_read_is_refused(given):
         ConfidenceModel.from_dict(given)
 
 
-def test_the_shipped_weights_have_the_signs_that_are_fixed():
+def test_the_shipped_weights_have_the_signs_that_are_fixed_and_turn_into_json_and_back():
     model = default_model()
+    assert ConfidenceModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
     assert model.weights.keys() == SIGNS.keys()
     assert all(weight * SIGNS[name] >= 0 for name, weight in model.weights.items() if SIGNS[name])
-
-
-def test_another_model_may_judge():
-    lenient = ConfidenceModel(intercept=5.0, weights={}, neutral={})
-    assert confidence_score(AnswerFeatures(coverage=0, relevance=0), support=1, model=lenient) > 0.99
 
 
 def test_the_share_of_unknown_terms():
@@ -585,12 +538,9 @@ def test_figures_of_the_sample_are_quoted_and_what_is_not_there_is_declined(tmp_
             router.add_index(sample.name, sample.folder, description=sample.description)
         for question in asked:
             retrieval = router.retrieve(question["query"])
-            found = ExtractiveSynthesizer().extract(
-                question["query"],
-                assemble(retrieval.nodes, max_chars=200_000),
-                language=question["language"],
-                complexity=retrieval.route.complexity,
-            )
+            passages = assemble(retrieval.nodes, max_chars=200_000)
+            asking = {"language": question["language"], "complexity": retrieval.route.complexity}
+            found = ExtractiveSynthesizer().extract(question["query"], passages, **asking)
             cited += bool({c.doc_id for c in found.citations} & set(question["doc_ids"]))
             if figures := numbers_in(question["answer"]):
                 shares.append(len(figures & numbers_in(found.text)) / len(figures))

@@ -34,13 +34,13 @@ def test_passages_are_numbered_with_header_and_place():
     first, second = assemble(nodes, max_chars=1_000)
     assert (first.number, first.header, first.text, first.offset, first.page) == (1, "A B · 1 > 2 · p. 4", "One.", 7, 4)
     assert (second.number, second.header, second.offset, second.doc_id) == (2, "", 0, "doc")
-
-
-def test_a_place_that_does_not_fit_the_text_is_not_trusted():
-    node = TextNode(text="stripped", start_char_idx=10, end_char_idx=99)
+    node = TextNode(text="stripped", start_char_idx=10, end_char_idx=99)  # a place that does not fit the text
     (passage,) = assemble([NodeWithScore(node=node)], max_chars=100)
-    assert passage.offset == 0
-    assert passage.doc_id == node.node_id
+    assert (passage.offset, passage.doc_id) == (0, node.node_id)
+    (passage,) = assemble([make_node("word " * 1_000)], max_chars=1)  # the first node is never left out
+    assert 0 < len(passage.text) <= 200
+    nodes = [NodeWithScore(node=IndexNode(text="t", index_id="i")), NodeWithScore(node=TextNode(text="u"), score=None)]
+    assert [p.text for p in assemble(nodes, max_chars=100)] == ["t", "u"]
 
 
 @pytest.mark.parametrize(
@@ -54,27 +54,14 @@ def test_page(metadata, page):
     assert assemble([make_node("x", **metadata)], max_chars=100)[0].page == page
 
 
-def test_blank_and_repeated_nodes_are_dropped():
-    nodes = [
-        make_node(" \n"),
-        make_node("Same text here.", doc_id="a"),
-        make_node("Same text here.\n", doc_id="b"),
-        make_node("Other.", doc_id="c"),
-    ]
-    assert [p.doc_id for p in assemble(nodes, max_chars=1_000)] == ["a", "c"]
-
-
 def test_a_node_inside_another_of_its_document_gives_way_at_the_better_rank():
     fine = make_node("B b.", start=5, doc_id="a", node_id="fine")
     middle = make_node("Middle.", doc_id="m", node_id="middle")
     window = make_node("A a. B b. C c.", start=0, doc_id="a", node_id="window")
     twin = make_node("C c.", start=10, doc_id="a", node_id="late")
     elsewhere = make_node("B b.", doc_id="z", node_id="elsewhere")
-    assert [p.node_id for p in assemble([fine, middle, window, twin, elsewhere], max_chars=1_000)] == [
-        "window",
-        "middle",
-        "elsewhere",
-    ]
+    found = assemble([fine, middle, window, twin, elsewhere], max_chars=1_000)
+    assert [p.node_id for p in found] == ["window", "middle", "elsewhere"]
 
 
 def test_what_does_not_fit_is_cut_at_a_sentence_and_the_rest_left_out():
@@ -84,11 +71,6 @@ def test_what_does_not_fit_is_cut_at_a_sentence_and_the_rest_left_out():
     assert [p.number for p in passages] == [1, 2]
     assert passages[0].text == sentence * 6 + "0"
     assert passages[1].text == (sentence * 5).strip()
-
-
-def test_the_first_node_is_never_left_out():
-    (passage,) = assemble([make_node("word " * 1_000)], max_chars=1)
-    assert 0 < len(passage.text) <= 200
 
 
 @given(st.lists(st.tuples(st.text(max_size=60), st.sampled_from("ab")), max_size=6), st.integers(0, 300))
@@ -101,20 +83,13 @@ def test_any_nodes_give_prefixes_of_their_texts_in_rank_order(given_nodes, max_c
     assert bool(passages) == any(text.strip() for text, _ in given_nodes)
 
 
-def test_index_nodes_and_nodes_without_score_are_taken():
-    nodes = [NodeWithScore(node=IndexNode(text="t", index_id="i")), NodeWithScore(node=TextNode(text="u"), score=None)]
-    assert [p.text for p in assemble(nodes, max_chars=100)] == ["t", "u"]
-
-
-def test_a_near_duplicate_is_left_out_unless_its_numbers_differ():
+def test_blank_repeated_and_nearly_repeated_nodes_are_left_out_unless_their_numbers_differ():
+    texts = {"blank": " \n", "a": "Same text here.", "b": "Same text here.\n", "c": "Other."}
     text = "The daily allowance for meals is EUR 48 in Germany, and receipts are not needed for any of them."
-    nodes = [
-        make_node(text, doc_id="a"),
-        make_node(text.replace("any of them", "any of those"), doc_id="b"),
-        make_node(text.replace("48", "52"), doc_id="c"),
-        make_node("Hotels are booked by the travel desk for EUR 48.", doc_id="d"),
-    ]
-    assert [p.doc_id for p in assemble(nodes, max_chars=10_000)] == ["a", "c", "d"]
+    texts |= {"d": text, "e": text.replace("any of them", "any of those"), "f": text.replace("48", "52")}
+    texts["g"] = "Hotels are booked by the travel desk for EUR 48."
+    nodes = [make_node(text, doc_id=doc_id) for doc_id, text in texts.items()]
+    assert [p.doc_id for p in assemble(nodes, max_chars=10_000)] == ["a", "c", "d", "f", "g"]
 
 
 @pytest.mark.parametrize(("most", "expected"), [(None, 6), (4, 4), (1, 1), (0, 1)])
@@ -127,10 +102,14 @@ QUERY = "How much is the daily allowance for meals in Germany?"
 FACT = "The daily allowance for meals is EUR 48 in Germany."
 
 
-def with_model(replies, **kwargs) -> tuple[Synthesizer, FakeLLM]:
+def model_writer(replies, **kwargs) -> tuple[LLMSynthesizer, FakeLLM]:
     llm = FakeLLM(replies)
-    client = LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5)
-    return Synthesizer(ExtractiveSynthesizer(), LLMSynthesizer(client), **kwargs), llm
+    return LLMSynthesizer(LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5), **kwargs), llm
+
+
+def with_model(replies, **kwargs) -> tuple[Synthesizer, FakeLLM]:
+    writer, llm = model_writer(replies)
+    return Synthesizer(ExtractiveSynthesizer(), writer, **kwargs), llm
 
 
 def test_without_a_model_the_extract_answers(handbook):
@@ -143,18 +122,18 @@ def test_without_a_model_the_extract_answers(handbook):
 
 
 def test_the_model_answers_with_its_usage(handbook):
+    before = [node.model_dump_json() for node in handbook]
     synthesizer, llm = with_model([f"{FACT} [1]"])
     got = synthesizer.synthesize(QUERY, handbook, index_of=lambda node_id: f"of {node_id}")
-    assert got.text == f"{FACT} [1]"
-    assert got.tier is Tier.PRIMARY
+    assert (got.text, got.tier, got.degraded) == (f"{FACT} [1]", Tier.PRIMARY, ())
     (usage,) = got.usage.tiers
     assert (usage.tier, usage.model, usage.calls) == (Tier.PRIMARY, "fake-llm", 1)
     assert usage.prompt_tokens > 100
     assert usage.completion_tokens > 5
     assert got.citations[0].index == "of t1"
     assert got.confidence.level is ConfidenceLevel.HIGH
-    assert got.degraded == ()
     assert len(llm.prompts) == 1
+    assert [node.model_dump_json() for node in handbook] == before
 
 
 def test_unsupported_sentences_lower_the_confidence(handbook):
@@ -189,6 +168,11 @@ def test_nodes_that_do_not_answer_cost_no_call(handbook):
     assert (got.tier, got.citations) == (Tier.NONE, ())
     assert got.confidence.score < 0.5
     assert llm.prompts == []
+    # The threshold is a parameter.
+    eager = Synthesizer(ExtractiveSynthesizer(), answer_threshold=0.0)
+    assert eager.synthesize("Which elephant species live in Botswana?", handbook).tier is Tier.EXTRACTIVE
+    shy = Synthesizer(ExtractiveSynthesizer(), answer_threshold=1.1)
+    assert shy.synthesize(QUERY, handbook).tier is Tier.NONE
 
 
 def test_relevance_carries_a_question_in_another_language(handbook):
@@ -200,28 +184,19 @@ def test_relevance_carries_a_question_in_another_language(handbook):
     assert "Write in Spanish." in llm.prompts[0]
 
 
-def test_the_threshold_is_a_parameter(handbook):
-    query = "Which elephant species live in Botswana?"
-    eager = Synthesizer(ExtractiveSynthesizer(), answer_threshold=0.0)
-    assert eager.synthesize(query, handbook).tier is Tier.EXTRACTIVE
-    shy = Synthesizer(ExtractiveSynthesizer(), answer_threshold=1.1)
-    assert shy.synthesize(QUERY, handbook).tier is Tier.NONE
-
-
 @pytest.mark.parametrize(
     "fault", [LLMError("primary model x: down"), ConnectionError("SECRET"), "", "   ", TypeError("SECRET")]
 )
 def test_any_failure_of_the_model_gives_the_extract(handbook, fault):
     synthesizer, _ = with_model([fault])
     got = synthesizer.synthesize(QUERY, handbook)
-    assert got.text == f"{FACT} [1]"
-    assert got.tier is Tier.EXTRACTIVE
+    assert (got.text, got.tier) == (f"{FACT} [1]", Tier.EXTRACTIVE)
     (degraded,) = got.degraded
     assert (degraded.step, degraded.fallback) == ("synthesis.llm", "extractive")
     assert degraded.reason.startswith("primary model")
     assert "SECRET" not in degraded.reason
-    assert got.usage.to_dict()["llm_calls"] == 1
-    assert got.usage.to_dict()["prompt_tokens"] == 0
+    usage = got.usage.to_dict()
+    assert (usage["llm_calls"], usage["prompt_tokens"]) == (1, 0)
 
 
 def test_a_hanging_model_gives_the_extract_in_time(handbook):
@@ -245,14 +220,6 @@ def test_no_calls_or_no_time_mean_the_extract(handbook, limits, said):
     assert all(why in degraded.reason for why, degraded in zip(said, got.degraded, strict=True))
 
 
-def test_the_model_may_say_that_the_passages_do_not_answer(handbook):
-    synthesizer, _ = with_model(["NO_ANSWER"])
-    got = synthesizer.synthesize(QUERY, handbook)
-    assert (got.text, got.tier, got.citations) == (NOT_FOUND["en"], Tier.NONE, ())
-    assert got.usage.to_dict()["llm_calls"] == 1
-    assert got.confidence.level is ConfidenceLevel.NOT_FOUND
-
-
 def test_a_cut_answer_is_degraded_and_the_reply_names_who_wrote_it(handbook):
     spent = {"prompt_tokens": 5, "completion_tokens": 2, "seconds": 0.1}
     reply = LLMReply(text=f"{FACT} [1] And", model="m2", tier=Tier.SMALL, truncated=True, **spent)
@@ -271,13 +238,16 @@ def test_every_answer_comes_with_its_checks(handbook):
     assert Synthesizer(ExtractiveSynthesizer()).synthesize(QUERY, []).checks == ()
 
 
-def test_an_answer_of_unsupported_sentences_is_not_found_when_they_are_left_out(handbook):
-    client = LLMClient(FakeLLM(["Elephants never forget. [1]"] * 2), tier=Tier.PRIMARY, timeout_s=5)
-    writer = LLMSynthesizer(client, unsupported="drop")
+@pytest.mark.parametrize(
+    ("reply", "policy", "checked"),
+    [("NO_ANSWER", "flag", None), ("Elephants never forget. [1]", "drop", ["Elephants never forget."])],
+)
+def test_no_answer_and_nothing_but_unsupported_sentences_left_out_are_not_found(handbook, reply, policy, checked):
+    writer, _ = model_writer([reply] * 2, unsupported=policy)
     got = Synthesizer(ExtractiveSynthesizer(), writer).synthesize(QUERY, handbook)
     assert (got.text, got.tier, got.citations) == (NOT_FOUND["en"], Tier.NONE, ())
     assert got.confidence.level is ConfidenceLevel.NOT_FOUND
-    assert [c.text for c in got.checks] == ["Elephants never forget."]
+    assert checked is None or [c.text for c in got.checks] == checked
     assert got.usage.to_dict()["llm_calls"] == 1
 
 
@@ -294,22 +264,13 @@ def test_a_complex_question_lets_the_model_read_more(complexity, limit, read):
 
 
 def test_fifty_long_nodes_make_one_bounded_call():
-    nodes = [
-        make_node(f"The daily allowance for meals in Germany is EUR {i}. " * 200, start=0, doc_id=str(i))
-        for i in range(50)
-    ]
+    fact = "The daily allowance for meals in Germany is EUR {}. "
+    nodes = [make_node(fact.format(i) * 200, start=0, doc_id=str(i)) for i in range(50)]
     synthesizer, llm = with_model(["The daily allowance is EUR 0 [1]."])
     got = synthesizer.synthesize(QUERY, nodes, limits=Limits(max_chars=8_000))
     assert len(llm.prompts) == 1
     assert len(llm.prompts[0]) < 10_000
     assert got.nodes_left_out > 0
-
-
-def test_inputs_are_not_changed(handbook):
-    before = [node.model_dump_json() for node in handbook]
-    synthesizer, _ = with_model([f"{FACT} [1]"])
-    synthesizer.synthesize(QUERY, handbook)
-    assert [node.model_dump_json() for node in handbook] == before
 
 
 @pytest.mark.parametrize(
@@ -342,22 +303,16 @@ def test_nothing_makes_it_raise(query, texts, reply, language):
         assert texts[i][citation.start - i : citation.end - i] == citation.quote
 
 
-def passages(nodes):
-    return assemble(nodes, max_chars=10**6)
-
-
-def synthesizer(replies, **kwargs) -> tuple[LLMSynthesizer, FakeLLM]:
-    llm = FakeLLM(replies)
-    return LLMSynthesizer(LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5), **kwargs), llm
+passages = partial(assemble, max_chars=10**6)
 
 
 def write(replies, nodes, query="q", language="und"):
-    writer, _ = synthesizer(replies)
+    writer, _ = model_writer(replies)
     return drained(writer.write(query, passages(nodes), language=language))
 
 
 def test_one_call_with_framed_passages(handbook):
-    writer, llm = synthesizer(["Receipts are not needed [1]."], boundary=lambda: "m4rkm4rkm4rk")
+    writer, llm = model_writer(["Receipts are not needed [1]."], boundary=lambda: "m4rkm4rkm4rk")
     answer = drained(writer.write("Are receipts needed?", passages(handbook), language="en"))
     assert answer.cited.text == "Receipts are not needed. [1]"
     assert answer.reply.text == "Receipts are not needed [1]."
@@ -369,7 +324,7 @@ def test_one_call_with_framed_passages(handbook):
 
 def test_a_comparison_is_asked_for_in_lines_which_stay_and_are_checked_one_by_one(handbook):
     said = "Meals: EUR 48 a day in Germany [1]\nHotels: up to EUR 500 a night [1]\nMeals need no receipts [1]."
-    writer, llm = synthesizer([said])
+    writer, llm = model_writer([said])
     answer = drained(writer.write("Compare meals and hotels.", passages(handbook), language="en")).cited
     assert "give each a line that begins with its name" in llm.prompts[0].partition("Compare meals and hotels.")[2]
     assert [line.split(" ")[0] for line in answer.text.split("\n")] == ["Meals:", "Hotels:", "Meals"]
@@ -377,18 +332,18 @@ def test_a_comparison_is_asked_for_in_lines_which_stay_and_are_checked_one_by_on
 
 
 def test_the_boundary_is_new_each_time_and_redrawn_when_it_occurs(handbook):
-    writer, llm = synthesizer(["x"])
+    writer, llm = model_writer(["x"])
     for _ in range(2):
         drained(writer.write("q", passages(handbook)))
     marks = [re.search(r"<<(\w+) passage 1>>", prompt)[1] for prompt in llm.prompts]
     assert marks[0] != marks[1]
 
     draws = iter(["aaaaaaaa", "AAAAAAAA", "b3b3b3b3"])
-    writer, llm = synthesizer(["x"], boundary=lambda: next(draws))
+    writer, llm = model_writer(["x"], boundary=lambda: next(draws))
     drained(writer.write("what is Aaaaaaaaa?", passages(handbook)))
     assert "<<b3b3b3b3 question>>" in llm.prompts[0]
 
-    writer, llm = synthesizer(["x"], boundary=lambda: "aaaaaaaa")
+    writer, llm = model_writer(["x"], boundary=lambda: "aaaaaaaa")
     with pytest.raises(SynthesisError):
         drained(writer.write("aaaaaaaa", passages(handbook)))
     assert llm.prompts == []
@@ -409,10 +364,10 @@ def test_thoughts_are_no_answer(handbook):
             write([thoughts], handbook)
 
 
-@pytest.mark.parametrize("raised", [LLMError, DeadlineExceededError])
-def test_failures_pass_through(handbook, raised):
-    with pytest.raises(raised):
-        write([raised("down")], handbook)
+def test_failures_pass_through(handbook):
+    for raised in (LLMError, DeadlineExceededError):
+        with pytest.raises(raised):
+            write([raised("down")], handbook)
 
 
 PASSAGES = assemble(

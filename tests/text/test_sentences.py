@@ -69,13 +69,10 @@ def test_thai_and_lao_are_cut_at_clauses_and_lines() -> None:
     assert len(texts("ຂ້ອຍໄປຕະຫຼາດມື້ນີ້ກັບໝູ່ຂອງຂ້ອຍ ແຕ່ວ່າຝົນຕົກໜັກຫຼາຍຈົນບໍ່ສາມາດໄປໄດ້")) == 2
 
 
-def test_thai_pieces_have_a_readable_size() -> None:
+def test_thai_pieces_have_a_readable_size_and_numbers_stay_with_their_units() -> None:
     pieces = texts("เขาไปตลาด ซื้อปลา ซื้อผัก แต่ไม่ซื้อเนื้อ " * 40)
     assert all(20 <= len(piece) <= 200 for piece in pieces)
     assert len(pieces) > 10
-
-
-def test_numbers_stay_with_their_units() -> None:
     source = "เนื้อที่ทั้งหมดของโฉนดฉบับนี้ตามที่รังวัด " + "12 ไร่ 3 งาน 45 ตารางวา " * 20
     for piece in texts(source):
         assert not piece[0].isdigit()
@@ -112,17 +109,11 @@ def test_plain_text_headings_and_sections() -> None:
     ]  # fmt: skip
 
 
-def test_blank_line_always_ends_a_sentence() -> None:
+def test_a_blank_line_always_ends_a_sentence_wrapped_prose_runs_on_and_nothing_has_none() -> None:
     assert texts("one line that has no stop,\n \t\nand another") == ["one line that has no stop,", "and another"]
     assert texts("one,\r\n\r\nand two") == ["one,", "and two"]
-
-
-def test_wrapped_prose_runs_on() -> None:
     source = "The committee, which had met on every Tuesday since March,\ndecided to Postpone the vote. It\nmet again."
     assert len(texts(source)) == 2
-
-
-def test_nothing() -> None:
     assert split_sentences("") == split_sentences(" \n\t ") == split_sentences("\u2028") == []
 
 
@@ -184,26 +175,20 @@ def test_headings_and_tables_count_only_where_there_is_nothing_else():
     assert central_sentences(["# Only a heading"], tokenizer=TOKENS, room=100) == ["# Only a heading"]
 
 
-def test_what_pieces_repeat_counts_once():
+def test_what_pieces_repeat_counts_once_and_one_sentence_is_chosen_even_if_it_is_too_long_but_none_of_nothing():
     piece = "The bridge is open on weekdays."
     texts = [piece, piece, f"{piece} It is closed at night."]
     assert central_sentences(texts, tokenizer=TOKENS, room=999).count(piece) == 1
-
-
-def test_nothing_comes_from_nothing_and_one_sentence_is_chosen_even_if_it_is_too_long():
-    assert central_sentences([], tokenizer=TOKENS, room=10) == []
-    assert central_sentences(["  \n "], tokenizer=TOKENS, room=10) == []
+    for nothing in ([], ["  \n "]):
+        assert central_sentences(nothing, tokenizer=TOKENS, room=10) == []
     assert len(central_sentences(["A sentence that is far longer than its room."], tokenizer=TOKENS, room=3)) == 1
 
 
-def test_a_very_long_text_is_thinned_evenly():
+def test_a_very_long_text_is_thinned_evenly_and_thai_has_central_sentences_too():
     sentences = [f"Clause {i} of the contract names party {i % 97} and sum {i * 31}." for i in range(3 * MAX_SENTENCES)]
     chosen = central_sentences([" ".join(sentences)], tokenizer=TOKENS, room=1_000)
     assert chosen
     assert set(chosen) <= set(sentences)
-
-
-def test_thai_has_central_sentences_too():
     text = "ที่ดินแปลงนี้อยู่ในเชียงใหม่\nที่ดินแปลงนี้มีเนื้อที่ห้าไร่ในเชียงใหม่\nฝนตกหนักเมื่อวาน"
     chosen = central_sentences([text], tokenizer=Tokenizer("th"), room=1)
     assert len(chosen) == 1
