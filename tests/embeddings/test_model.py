@@ -110,7 +110,7 @@ def test_a_change_of_dimension_is_refused_with_both_numbers():
         embedding.embed_query("fives")
 
 
-def test_failure_of_the_model_is_typed_and_keeps_its_cause_but_not_its_text():
+def test_failure_of_the_model_is_typed_and_keeps_its_cause_but_not_its_text_and_a_hanging_one_is_given_up():
     def fails(_text):
         raise ConnectionError("key sk-canary-77 refused")
 
@@ -118,9 +118,6 @@ def test_failure_of_the_model_is_typed_and_keeps_its_cause_but_not_its_text():
         model(Scripted(reply=fails)).embed_query("q")
     assert isinstance(caught.value.__cause__, ConnectionError)
     assert "canary" not in str(caught.value)
-
-
-def test_hanging_model_is_given_up_in_time():
     release = threading.Event()
     embedding = model(Scripted(reply=lambda _text: release.wait() and [1.0, 0.0]), timeout_s=0.05)
     with pytest.raises(DeadlineExceededError, match="test:model"):
@@ -154,12 +151,17 @@ def test_batches_done_before_a_failure_stay_cached(tmp_path):
     assert computed == 1
 
 
-def test_disk_cache_keeps_models_apart(tmp_path):
-    disk = DiskVectorCache(tmp_path / "v.sqlite")
-    disk.put_many("one", {text_hash("a"): np.array([1, 0], dtype=np.float32)})
-    assert disk.get_many("two", [text_hash("a")]) == {}
-    assert disk.get_many("one", [text_hash("a")])[text_hash("a")].tolist() == [1, 0]
-    disk.close()
+def test_disk_cache_keeps_models_apart_and_a_damaged_entry_counts_as_absent(tmp_path):
+    disk, key = DiskVectorCache(tmp_path / "v.sqlite"), text_hash("a")
+    disk.put_many("one", {key: np.array([1, 0], dtype=np.float32)})
+    assert disk.get_many("two", [key]) == {}
+    assert disk.get_many("one", [key])[key].tolist() == [1, 0]
+    disk.put_many("test:model", {key: np.full(32, np.nan, dtype=np.float32)})
+    embedding = model(FakeEmbedding(), disk=disk)
+    vectors, computed = embedding.embed_passages(["a"])
+    assert computed == 1
+    assert np.isfinite(vectors).all()
+    embedding.close()
 
 
 @pytest.mark.parametrize("content", [b"not a database at all, whatever its name says" * 40, b""])
@@ -168,16 +170,6 @@ def test_unusable_cache_file_costs_speed_not_answers(tmp_path, content):
     path.write_bytes(content)
     embedding = model(FakeEmbedding(), disk=DiskVectorCache(path))
     assert embedding.embed_passages(["a"])[1] == 1
-    embedding.close()
-
-
-def test_damaged_cache_entry_counts_as_absent(tmp_path):
-    disk = DiskVectorCache(tmp_path / "v.sqlite")
-    disk.put_many("test:model", {text_hash("a"): np.full(32, np.nan, dtype=np.float32)})
-    embedding = model(FakeEmbedding(), disk=disk)
-    vectors, computed = embedding.embed_passages(["a"])
-    assert computed == 1
-    assert np.isfinite(vectors).all()
     embedding.close()
 
 

@@ -41,26 +41,17 @@ def test_a_model_by_name_makes_no_call(setting, name):
     assert embedding_name(embedding) == name
 
 
-def test_auto_takes_a_reachable_ollama_else_local(ollama):
-    assert embedding_name(resolve_embedding(RouterConfig(ollama_base_url=ollama))) == "ollama:nomic-embed-text"
-    assert embedding_name(resolve_embedding(RouterConfig(ollama_base_url=NOWHERE))).startswith("local:")
-
-
-def test_auto_keeps_what_the_indexes_have(ollama):
+def test_auto_takes_a_reachable_ollama_else_local_and_keeps_what_the_indexes_have(ollama):
     config = RouterConfig(ollama_base_url=ollama)
+    assert embedding_name(resolve_embedding(config)) == "ollama:nomic-embed-text"
+    assert embedding_name(resolve_embedding(RouterConfig(ollama_base_url=NOWHERE))).startswith("local:")
     assert isinstance(resolve_embedding(config, remembered="local:multilingual-e5-small-q4"), LocalE5Embedding)
     with pytest.raises(ConfigError, match="pass that embedding object"):
         resolve_embedding(config, remembered="FakeEmbedding:fake-embedding")
-
-
-@pytest.mark.parametrize("name", ["locale", "ollama:", "openai:x"])
-def test_unknown_names_are_refused_with_the_known_ones(name):
-    with pytest.raises(ConfigError, match="auto, local or ollama:MODEL"):
-        resolve_embedding(RouterConfig(embedding_model=name))
-
-
-def test_models_of_a_server(ollama):
-    assert ollama_models(RouterConfig(ollama_base_url=ollama)) == ["nomic-embed-text:latest"]
+    for name in ("locale", "ollama:", "openai:x"):
+        with pytest.raises(ConfigError, match="auto, local or ollama:MODEL"):
+            resolve_embedding(RouterConfig(embedding_model=name))
+    assert ollama_models(config) == ["nomic-embed-text:latest"]
     assert ollama_models(RouterConfig(ollama_base_url=NOWHERE)) is None
     with pytest.raises(ConfigError, match="http"):
         ollama_models(RouterConfig(ollama_base_url="file:///etc/passwd"))
