@@ -76,16 +76,13 @@ def entry(number=0, **changes):
 
 
 _names = st.sampled_from(["", "a", "b", "index é"])
+_steps = st.sampled_from(["total", "routing", "retrieval", "llm", "waiting", "naïve"])
 _milliseconds = st.floats(0, 1e6)
+_tokens = st.integers(0, 10_000)
 _spent = st.builds(
-    TierUsage,
-    tier=st.sampled_from([Tier.CLOUD, Tier.PRIMARY]),
-    model=st.just("m"),
-    calls=st.integers(0, 3),
-    prompt_tokens=st.integers(0, 10_000),
-    completion_tokens=st.integers(0, 10_000),
-    usd=st.floats(0, 10),
-)
+    TierUsage, tier=st.sampled_from([Tier.CLOUD, Tier.PRIMARY]), model=st.just("m"), calls=st.integers(0, 3),
+    prompt_tokens=_tokens, completion_tokens=_tokens, usd=st.floats(0, 10),
+)  # fmt: skip
 _degraded = st.builds(
     Degradation, step=st.sampled_from(["llm", "keyword", 'od"d']), reason=st.text(max_size=5), fallback=st.just("x")
 )
@@ -102,9 +99,7 @@ entries = st.lists(
         strategy=_names,
         tier=st.sampled_from(["", *(tier.value for tier in Tier)]),
         cached=st.booleans(),
-        timings_ms=st.dictionaries(
-            st.sampled_from(["total", "routing", "retrieval", "llm", "waiting", "naïve"]), _milliseconds
-        ),
+        timings_ms=st.dictionaries(_steps, _milliseconds),
         spent=st.lists(_spent, max_size=2).map(tuple),
         cloud_only_usd=st.none() | st.floats(0, 10),
         confidence=st.none() | st.floats(0, 1),

@@ -13,7 +13,6 @@ import pytest
 from waiting import in_threads, within
 
 from agentic_retriever import querylog
-from agentic_retriever import querylog as module
 from agentic_retriever.errors import QueryLogError
 from agentic_retriever.querylog import BatchWriter, LogEntry, LogStats, QueryLog
 
@@ -24,11 +23,8 @@ class Sink:
     """Keeps what it is given; can be held up, and can fail for a while."""
 
     def __init__(self):
-        self.kept = []
-        self.batches = []
-        self.failures = []
-        self.entered = threading.Event()
-        self.go = threading.Event()
+        self.kept, self.batches, self.failures = [], [], []
+        self.entered, self.go = threading.Event(), threading.Event()
         self.go.set()
 
     def __call__(self, batch):
@@ -93,15 +89,12 @@ def test_a_slow_database_costs_entries_and_no_time(sink, writer, caplog):
     ("failures", "lost"),
     [
         ([QueryLogError("gone"), OSError("x"), None], 0),
-        ([ValueError("v"), None], 0),
-        ([RuntimeError("r"), None], 0),
-        ([MemoryError(), None], 0),
-        ([RecursionError(), None], 0),
+        *(([error, None], 0) for error in (ValueError("v"), RuntimeError("r"), MemoryError(), RecursionError())),
         ([OSError()] * 6 + [None], 1),
     ],
 )
 def test_a_short_outage_costs_nothing_and_a_long_one_ends(sink, writer, caplog, monkeypatch, failures, lost):
-    monkeypatch.setattr(module, "_RETRY_DELAYS_S", (0.0,) * 5)
+    monkeypatch.setattr(querylog, "_RETRY_DELAYS_S", (0.0,) * 5)
     said = str(failures[0]) if isinstance(failures[0], QueryLogError) else type(failures[0]).__name__
     sink.failures = failures
     writer.put("first")
@@ -111,9 +104,8 @@ def test_a_short_outage_costs_nothing_and_a_long_one_ends(sink, writer, caplog, 
     assert writer.flush(WAIT_S)
     assert writer.stats().dropped == lost
     assert sink.kept == ["first", "second"][lost:]
-    assert [r.getMessage() for r in caplog.records] == [
-        f"the query history test loses entries: {said}; queries are answered all the same"
-    ]
+    told = f"the query history test loses entries: {said}; queries are answered all the same"
+    assert [r.getMessage() for r in caplog.records] == [told]
 
 
 def test_flush_tells_at_once_that_the_database_is_gone(sink, writer):
@@ -138,11 +130,6 @@ def test_one_warning_an_hour(sink, caplog):
     assert "secret" not in caplog.text
 
 
-def closed(writer):
-    assert writer.close(WAIT_S)
-    return writer.stats()
-
-
 def test_close_writes_what_waits_and_takes_no_more_and_refused_entries_are_counted(sink):
     writer = BatchWriter(sink, name="test")
     for n in range(700):
@@ -156,7 +143,8 @@ def test_close_writes_what_waits_and_takes_no_more_and_refused_entries_are_count
     writer.put(1)
     writer.put(2)
     assert writer.flush(WAIT_S)
-    assert closed(writer) == LogStats(written=1, dropped=1, pending=0)
+    assert writer.close(WAIT_S)
+    assert writer.stats() == LogStats(written=1, dropped=1, pending=0)
 
 
 def test_close_tries_a_last_time_but_does_not_wait_for_a_database_that_hangs(sink):
@@ -217,7 +205,6 @@ def test_a_forgotten_history_ends_its_thread(tmp_path):
         assert [found.query for found in again.recent()] == ["x"]
 
 
-OPTIONS = {"capture_output": True, "text": True, "timeout": 120}
 PRELUDE = """
 import os, sys, threading
 from agentic_retriever import querylog as writer
@@ -229,7 +216,8 @@ writer.EXIT_TIMEOUT_S = 60
 
 
 def run(code, *args):
-    return subprocess.run([sys.executable, "-c", PRELUDE + textwrap.dedent(code), *map(str, args)], **OPTIONS)
+    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code), *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 def questions(place):

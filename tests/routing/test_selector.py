@@ -27,6 +27,7 @@ from agentic_retriever.routing.selector import MAX_QUALITY_SHIFT, parse_weights,
 from agentic_retriever.schema import Strategy
 
 SELECTOR = HeuristicSelector()
+FUSED = HeuristicSelector(fused_weights())
 
 
 def choose(query, cards, profile=None, selector=SELECTOR):
@@ -96,21 +97,27 @@ def test_without_weights_the_declared_order_decides(all_cards):
     assert even.select("x", all_cards[:2:-1], features={}).name == "chunk_decoupling"
 
 
-def test_measured_quality_shifts_the_odds_soberly(all_cards):
-    def measured(**quality: float | None) -> list:
-        return [replace(card, quality=quality.get(card.strategy.value)) for card in all_cards]
+def measured(cards, **quality):
+    return [replace(card, quality=quality.get(card.strategy.value)) for card in cards]
 
+
+def test_measured_quality_shifts_the_odds_soberly(all_cards):
     plain = SELECTOR.select("x", all_cards, features={})
-    even = SELECTOR.select("x", measured(**{card.strategy.value: 0.4 for card in all_cards}), features={})
-    assert even.scores == pytest.approx(plain.scores)
-    better = SELECTOR.select("x", measured(vector=0.36, hybrid=0.44), features={})
+    better = SELECTOR.select("x", measured(all_cards, vector=0.36, hybrid=0.44), features={})
     assert (plain.name, better.name) == ("vector", "hybrid")
     assert "measured quality" in better.reason
-    close = SELECTOR.select("x", measured(vector=0.40, hybrid=0.41), features={})
+    close = SELECTOR.select("x", measured(all_cards, vector=0.40, hybrid=0.41), features={})
     assert close.name == "vector"
-    # However bad a strategy was on the average, a clear signal leads to it.
-    bad = measured(vector=0.9, hybrid=0.9, summary=0.0)
-    assert SELECTOR.select("x", bad, features={"overview": 1.0}).name == "summary"
+
+
+@pytest.mark.parametrize("selector", [SELECTOR, FUSED])
+def test_equal_measures_change_nothing_and_a_clear_signal_speaks_louder_than_a_bad_one(selector, all_cards):
+    plain = selector.select("x", all_cards, features={})
+    even = selector.select("x", measured(all_cards, **dict.fromkeys(plain.scores, 0.4)), features={})
+    assert even.scores == pytest.approx(plain.scores)
+    for best in ({"vector": 0.9, "hybrid": 0.9}, dict.fromkeys(plain.scores, 0.9)):
+        worst = measured(all_cards, **best | {"summary": 0.0})
+        assert selector.select("x", worst, features={"overview": 1.0}).name == "summary"
 
 
 @given(st.dictionaries(st.sampled_from(Strategy), st.none() | st.floats()))
@@ -151,10 +158,9 @@ def test_any_text_gets_an_offered_strategy(query, offered, deeds):
 
 @given(st.dictionaries(st.sampled_from(FEATURES) | st.text(max_size=5), st.floats(), max_size=10))
 def test_odd_features_do_no_harm(features):
-    cards = [make_card(strategy) for strategy in Strategy]
-    selection = SELECTOR.select("x", cards, features=features)
-    assert all(map(math.isfinite, selection.scores.values()))
-    assert math.isclose(sum(selection.scores.values()), 1.0, abs_tol=1e-9)
+    shares = SELECTOR.select("x", [make_card(strategy) for strategy in Strategy], features=features).scores.values()
+    assert all(map(math.isfinite, shares))
+    assert math.isclose(sum(shares), 1.0, abs_tol=1e-9)
 
 
 def test_round_robin_offers_each_in_turn_for_each_offer_and_fairly_over_threads(all_cards):
@@ -215,13 +221,6 @@ def test_damaged_weights_name_the_key(table, named):
     assert named in str(caught.value)
 
 
-FUSED = HeuristicSelector(fused_weights())
-
-
-def measured(cards, **quality):
-    return [replace(card, quality=quality.get(card.strategy.value)) for card in cards]
-
-
 @pytest.mark.parametrize(
     ("query", "strategy"),
     [
@@ -258,15 +257,3 @@ def test_a_clear_measured_lead_outranks_the_base(quality, chosen, all_cards):
     selection = FUSED.select("x", measured(all_cards, **quality), features={})
     assert selection.name == chosen
     assert ("measured quality" in selection.reason) == (quality[chosen] > min(quality.values()))
-
-
-def test_equal_measures_change_nothing(all_cards):
-    plain = FUSED.select("x", all_cards, features={})
-    even = FUSED.select("x", measured(all_cards, **{card.strategy.value: 0.4 for card in all_cards}), features={})
-    assert even.scores == pytest.approx(plain.scores)
-
-
-def test_a_clear_signal_speaks_louder_than_the_measure(all_cards):
-    bad = measured(all_cards, **{card.strategy.value: 0.9 for card in all_cards if card.strategy.value != "summary"})
-    worst = [replace(card, quality=0.0) if card.strategy is Strategy.SUMMARY else card for card in bad]
-    assert FUSED.select("x", worst, features={"overview": 1.0}).name == "summary"
