@@ -214,45 +214,28 @@ def test_the_content_hash_follows_everything_that_nodes_are_made_of(make_doc):
     assert len({base.content_hash, *(doc.content_hash for doc in others)}) == 6
 
 
+VALUES = [
+    (" text", "text"), (" 12", 12), (" -3", -3), (" 007", "007"), (" 1.5", 1.5), (" 1e5", "1e5"), (" true", True),
+    (" null", None), ("", None), (' "12"', "12"), (" 'it''s'", "it's"), (' "x \\"y\\" # z"', 'x "y" # z'),
+    (" text # comment", "text"), (" [1, two, 'three, four']", [1, "two", "three, four"]), (" []", []),
+    ("\n  - one\n  - 2", ["one", 2]), ("\n- one\n- two: x", ["one", {"two": "x"}]), (" {b: 1}", {"b": 1}),
+    (" |\n  first\n  second", "first\nsecond"), ("\n  b: 1\n  c: 2", {"b": 1, "c": 2}),
+    (" >\n  folded\n  text", "folded text"),
+]  # fmt: skip
+# What is no YAML, or more than plain data, stays as it was written.
+AS_WRITTEN = [
+    "2024-05-01", "http://x.y/z", "yes", "12:30", "Part 1: lights", "[draft] Lights", "*emphasis*", "@someone",
+    "&x [*x]", "!!python/object/apply:os.system [ls]", "!!int none", "[" * 50_000,
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("line", "key", "value"),
     [
-        ("a: text", "a", "text"),
-        ("a: 12", "a", 12),
-        ("a: -3", "a", -3),
-        ("a: 007", "a", "007"),
-        ("a: 1.5", "a", 1.5),
-        ("a: 1e5", "a", "1e5"),
-        ("a: true", "a", True),
-        ("a: null", "a", None),
-        ("a:", "a", None),
-        ('a: "12"', "a", "12"),
-        ("a: 'it''s'", "a", "it's"),
-        ('a: "x \\"y\\" # z"', "a", 'x "y" # z'),
-        ("a: 2024-05-01", "a", "2024-05-01"),
-        ("a: http://x.y/z", "a", "http://x.y/z"),
-        ("a: text # comment", "a", "text"),
-        ("a: [1, two, 'three, four']", "a", [1, "two", "three, four"]),
-        ("a: []", "a", []),
-        ("a:\n  - one\n  - 2", "a", ["one", 2]),
-        ("a:\n- one\n- two: x", "a", ["one", {"two": "x"}]),
-        ("a: |\n  first\n  second", "a", "first\nsecond"),
-        ("a:\n  b: 1\n  c: 2", "a", {"b": 1, "c": 2}),
+        *((f"a:{text}", "a", value) for text, value in VALUES),
+        *((f"a: {text}", "a", text) for text in AS_WRITTEN),
         ("año de emisión: 2020", "año de emisión", 2020),
-        ("a: {b: 1}", "a", {"b": 1}),
-        ("a: >\n  folded\n  text", "a", "folded text"),
         ("2020: 1", "2020", 1),
-        ("a: yes", "a", "yes"),
-        ("a: 12:30", "a", "12:30"),
-        # What is no YAML, or more than plain data, stays as it was written.
-        ("a: Part 1: lights", "a", "Part 1: lights"),
-        ("a: [draft] Lights", "a", "[draft] Lights"),
-        ("a: *emphasis*", "a", "*emphasis*"),
-        ("a: @someone", "a", "@someone"),
-        ("a: &x [*x]", "a", "&x [*x]"),
-        ("a: !!python/object/apply:os.system [ls]", "a", "!!python/object/apply:os.system [ls]"),
-        ("a: !!int none", "a", "!!int none"),
-        ("a: " + "[" * 50_000, "a", "[" * 50_000),
         ('"quoted": 1', "quoted", 1),
         ("# comment\n\na: 1", "a", 1),
     ],

@@ -19,36 +19,24 @@ def outline(text, *, markup=True):
 @pytest.mark.parametrize(
     ("line", "path", "number", "article"),
     [
-        ("# Title", "Title", "", ""),
-        ("### Deep ###", "Deep", "", ""),
-        ("  # Indented", "Indented", "", ""),
+        ("# Title", "Title", "", ""), ("### Deep ###", "Deep", "", ""), ("  # Indented", "Indented", "", ""),
         ("## **Bold** and [link](http://x.y)", "Bold and link", "", ""),
-        ("## 6.2.1. Presencia", "6.2.1. Presencia", "6.2.1", ""),
-        ("## 3. Scope", "3. Scope", "3", ""),
-        ("## 3 ways to save", "3 ways to save", "", ""),
-        ("## Artículo 42. Objeto", "Artículo 42. Objeto", "", "42"),
-        ("Title\n=====", "Title", "", ""),
-        ("Part two\n---", "Part two", "", ""),
-        ("6.2.1. Presencia", "6.2.1. Presencia", "6.2.1", ""),
-        ("1.2 Scope", "1.2 Scope", "1.2", ""),
-        ("A.1 Measurements", "A.1 Measurements", "A.1", ""),
-        ("CAPÍTULO III", "CAPÍTULO III", "", ""),
+        ("## 6.2.1. Presencia", "6.2.1. Presencia", "6.2.1", ""), ("## 3. Scope", "3. Scope", "3", ""),
+        ("## 3 ways to save", "3 ways to save", "", ""), ("## Artículo 42. Objeto", "Artículo 42. Objeto", "", "42"),
+        ("Title\n=====", "Title", "", ""), ("Part two\n---", "Part two", "", ""),
+        ("6.2.1. Presencia", "6.2.1. Presencia", "6.2.1", ""), ("1.2 Scope", "1.2 Scope", "1.2", ""),
+        ("A.1 Measurements", "A.1 Measurements", "A.1", ""), ("CAPÍTULO III", "CAPÍTULO III", "", ""),
         ("Capítulo III. Disposiciones generales", "Capítulo III. Disposiciones generales", "", ""),
         ("CAPÍTULO III\nDisposiciones generales\n", "CAPÍTULO III. Disposiciones generales", "", ""),
-        ("Article 7\nSubject matter\n", "Article 7. Subject matter", "", "7"),
-        ("Article 7", "Article 7", "", "7"),
+        ("Article 7\nSubject matter\n", "Article 7. Subject matter", "", "7"), ("Article 7", "Article 7", "", "7"),
         ("Article 7 Scope of application", "Article 7 Scope of application", "", "7"),
-        ("Article IV.", "Article IV", "", "IV"),
-        ("Artículo 42. Objeto", "Artículo 42. Objeto", "", "42"),
-        ("ARTÍCULO 4 bis.- Plazos", "ARTÍCULO 4 bis.- Plazos", "", "4 bis"),
-        ("Art. 5", "Art. 5", "", "5"),
-        ("Art. 5º Prazo", "Art. 5º Prazo", "", "5"),
-        ("มาตรา 12", "มาตรา 12", "", "12"),
-        ("มาตรา ๑๒", "มาตรา ๑๒", "", "12"),
-        ("หมวด ๒ บททั่วไป", "หมวด ๒ บททั่วไป", "", ""),
+        ("Article IV.", "Article IV", "", "IV"), ("Artículo 42. Objeto", "Artículo 42. Objeto", "", "42"),
+        ("ARTÍCULO 4 bis.- Plazos", "ARTÍCULO 4 bis.- Plazos", "", "4 bis"), ("Art. 5", "Art. 5", "", "5"),
+        ("Art. 5º Prazo", "Art. 5º Prazo", "", "5"), ("มาตรา 12", "มาตรา 12", "", "12"),
+        ("มาตรา ๑๒", "มาตรา ๑๒", "", "12"), ("หมวด ๒ บททั่วไป", "หมวด ๒ บททั่วไป", "", ""),
         ("Annex II", "Annex II", "", ""),
     ],
-)
+)  # fmt: skip
 def test_a_heading_on_its_own_line(line, path, number, article):
     assert outline(f"{line}\n\n{BODY}") == [(path, number, article)]
 
@@ -190,21 +178,14 @@ def test_hostile_lines_take_linear_time(line):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", []),
-        (" \n\t\n", []),
-        ("one\ntwo\n\nthree", ["text", "text"]),
-        ("| a | b |\n|---|---|\n| 1 | 2 |\n", ["table"]),
-        ("a | b\n--- | ---\n1 | 2\n\nend", ["table", "text"]),
-        ("Intro:\n| a | b |\n| 1 | 2 |\nAfter", ["text", "table", "text"]),
-        ("this | that\nis prose", ["text"]),
-        ("```python\nx = 1\n\ny = 2\n```\nafter", ["code", "text"]),
-        ("~~~\n```\n~~~", ["code"]),
-        ("````\n```\n````", ["code"]),
-        ("Quedan excluidos:\n- a\n- b\n", ["text", "list"]),
-        ("1. one\n2. two\n   still two\n", ["list"]),
-        ("# A\ntext\n## B\n", ["heading", "text", "heading"]),
+        ("", []), (" \n\t\n", []), ("one\ntwo\n\nthree", ["text", "text"]),
+        ("| a | b |\n|---|---|\n| 1 | 2 |\n", ["table"]), ("a | b\n--- | ---\n1 | 2\n\nend", ["table", "text"]),
+        ("Intro:\n| a | b |\n| 1 | 2 |\nAfter", ["text", "table", "text"]), ("this | that\nis prose", ["text"]),
+        ("```python\nx = 1\n\ny = 2\n```\nafter", ["code", "text"]), ("~~~\n```\n~~~", ["code"]),
+        ("````\n```\n````", ["code"]), ("Quedan excluidos:\n- a\n- b\n", ["text", "list"]),
+        ("1. one\n2. two\n   still two\n", ["list"]), ("# A\ntext\n## B\n", ["heading", "text", "heading"]),
     ],
-)
+)  # fmt: skip
 def test_kinds(text, expected):
     assert [block.kind for block in scan_blocks(text)] == expected
 

@@ -99,19 +99,11 @@ def test_no_question_in_the_log_output(tmp_path, caplog):
 
 
 UNREADABLE = [
-    f"postgresql://u:{CANARY}/x@h/db",
-    f"postgresql://u:1{CANARY}@x@h/db",
-    f"postgresql://u:5/{CANARY}@h/db",
-    f"postgresql://u:5?{CANARY}@h/db",
-    f"postgresql://u:x#{CANARY}@h/db",
-    f"postgresql://u:[{CANARY}@h/db",
-    f"postgresql://h:{CANARY}/db",
-    f"mysql://u:{CANARY}@h/db",
-    f"sqlite:///x?key={CANARY}",
-    f"u:{CANARY}@h/db",
-    f"postgresql:u:{CANARY}@h/db",
-    f"{CANARY}://u@h/db",
-]
+    f"postgresql://u:{CANARY}/x@h/db", f"postgresql://u:1{CANARY}@x@h/db", f"postgresql://u:5/{CANARY}@h/db",
+    f"postgresql://u:5?{CANARY}@h/db", f"postgresql://u:x#{CANARY}@h/db", f"postgresql://u:[{CANARY}@h/db",
+    f"postgresql://h:{CANARY}/db", f"mysql://u:{CANARY}@h/db", f"sqlite:///x?key={CANARY}", f"u:{CANARY}@h/db",
+    f"postgresql:u:{CANARY}@h/db", f"{CANARY}://u@h/db",
+]  # fmt: skip
 NO_PLACES = ["", "  ", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://x", "oracle://h/x"]
 
 

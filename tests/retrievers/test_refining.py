@@ -155,20 +155,14 @@ def test_it_grows_with_complexity_within_the_limits(top_k, one, other):
 @pytest.mark.parametrize(
     ("values", "fall", "kept"),
     [
-        ((1.0, 0.9, 0.8, 0.2, 0.1), 0.5, 3),
-        ((1.0, 0.9, 0.8, 0.2, 0.1), 0.7, 5),
-        ((1.0, 0.2, 0.1, 0.05, 0.0), 0.5, 5),  # the gap lies among the first three, which always stay
-        ((0.5, 0.5, 0.5, 0.5, 0.5), 0.1, 5),
-        ((1.0, 0.9, 0.8, 0.2, 0.1), 0.0, 5),
-        ((1.0, 0.9, 0.8, 0.2, None), 0.1, 5),
-        ((math.inf, 0.9, 0.8, 0.2), 0.1, 4),
-        ((), 0.5, 0),
-        ((1.0,), 0.5, 1),
+        ((1.0, 0.9, 0.8, 0.2, 0.1), 0.5, 3), ((1.0, 0.9, 0.8, 0.2, 0.1), 0.7, 5), ((1.0, 0.2, 0.1, 0.05, 0.0), 0.5, 5),
+        ((0.5, 0.5, 0.5, 0.5, 0.5), 0.1, 5), ((1.0, 0.9, 0.8, 0.2, 0.1), 0.0, 5), ((1.0, 0.9, 0.8, 0.2, None), 0.1, 5),
+        ((math.inf, 0.9, 0.8, 0.2), 0.1, 4), ((), 0.5, 0), ((1.0,), 0.5, 1),
     ],
-)
+)  # fmt: skip
 def test_nodes_behind_a_clear_gap_are_left_out(values, fall, kept):
     nodes = [hit(f"n{i}", value) for i, value in enumerate(values)]
-    assert stop_at_fall(nodes, fall) == nodes[:kept]
+    assert stop_at_fall(nodes, fall) == nodes[:kept]  # the first three always stay
     assert len(nodes) == len(values)
 
 

@@ -149,22 +149,15 @@ def owners(make):
     ("query", "named"),
     [
         ("I am interested in articles written either by Prieve or Udo Pooch", True),
-        ("what papers are there by G. Salton and others", True),
-        ("anything by Knuth, Salton or Hoare", True),
-        ("articles by salton", True),
-        ("written by nunez", True),
+        ("what papers are there by G. Salton and others", True), ("anything by Knuth, Salton or Hoare", True),
+        ("articles by salton", True), ("written by nunez", True),
         ("What has Salton published about clustering?", True),
-        ("artículos escritos por Nuñez sobre coches de segunda mano", True),
-        ("sorting by hand", False),
-        ("the work by hand is slow", False),
-        ("by which methods are citations clustered", False),
-        ("articles by Knuth or Hoare", False),
-        ("Salton street", False),
-        ("clustering by similarity as in Salton", False),
-        ("read by machine, Salton", False),
-        ("", False),
+        ("artículos escritos por Nuñez sobre coches de segunda mano", True), ("sorting by hand", False),
+        ("the work by hand is slow", False), ("by which methods are citations clustered", False),
+        ("articles by Knuth or Hoare", False), ("Salton street", False),
+        ("clustering by similarity as in Salton", False), ("read by machine, Salton", False), ("", False),
     ],
-)
+)  # fmt: skip
 def test_people_are_found(query, named, articles, boats):
     assert names_people(query, articles) is named
     assert not names_people(query, boats), "an index without people"
