@@ -3,7 +3,6 @@ from __future__ import annotations
 import getpass
 import itertools
 import os
-import re
 from functools import partial
 from pathlib import Path
 
@@ -127,17 +126,9 @@ def postgres_url(postgres_database):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say how many blocks of the documentation and how many notebooks ran.
-
-    Tests tell by ``record_property``: ``documentation run``, ``documentation checked`` and ``documentation not_run``
-    with the place of a block, ``notebook`` with the name of one; a test in ``tests/notebooks`` with the parameter
-    ``01_name`` counts as well.
-    """
+    """Say how many blocks of the documentation and how many notebooks ran, as their tests tell by their properties."""
     told: dict[str, set[str]] = {}
     for report in terminalreporter.stats.get("passed", ()):
-        of_notebook = re.match(r"tests/notebooks/.*\[(\d\d_\w+)", report.nodeid)
-        if of_notebook:
-            told.setdefault("notebook", set()).add(of_notebook[1])
         for name, value in getattr(report, "user_properties", ()):
             told.setdefault(name, set()).add(str(value))
     kinds = {"run": "blocks run", "checked": "only parsed", "not_run": "not run"}

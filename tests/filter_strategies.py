@@ -20,32 +20,33 @@ values = st.one_of(scalars, st.lists(scalars, max_size=3), st.just({"x": 1}), st
 metadata = st.dictionaries(st.sampled_from(FIELDS), values, max_size=4)
 
 filter_numbers = numbers | st.just(10**30)
+ANY = [*FIELDS, "absent"]
 _ranges = [FilterOperator.GT, FilterOperator.GTE, FilterOperator.LT, FilterOperator.LTE]
 _singles = [FilterOperator.EQ, FilterOperator.NE, FilterOperator.CONTAINS]
 _lists = [FilterOperator.IN, FilterOperator.NIN, FilterOperator.ANY, FilterOperator.ALL]
 _texts = [FilterOperator.TEXT_MATCH, FilterOperator.TEXT_MATCH_INSENSITIVE]
 
 
-def _clause(operators, value):
+def clause(fields, operators, value):
     # Built without validation: it allows lists of mixed types and booleans, which reach us from model_construct.
     return st.builds(
         lambda key, operator, v: MetadataFilter.model_construct(key=key, operator=operator, value=v),
-        st.sampled_from([*FIELDS, "absent"]),
+        st.sampled_from(fields),
         st.sampled_from(operators),
         value,
     )
 
 
 clauses = st.one_of(
-    _clause(_singles, texts | filter_numbers | st.booleans()),
-    _clause(_ranges, texts | filter_numbers),
-    _clause(_lists, st.lists(texts | filter_numbers, max_size=4)),
-    _clause(_texts, texts.filter(bool)),
-    _clause([FilterOperator.IS_EMPTY], st.none()),
+    clause(ANY, _singles, texts | filter_numbers | st.booleans()),
+    clause(ANY, _ranges, texts | filter_numbers),
+    clause(ANY, _lists, st.lists(texts | filter_numbers, max_size=4)),
+    clause(ANY, _texts, texts.filter(bool)),
+    clause(ANY, [FilterOperator.IS_EMPTY], st.none()),
 )
 
 
-def _group(children):
+def group(children):
     return st.builds(
         lambda filters, condition: MetadataFilters.model_construct(filters=filters, condition=condition),
         st.lists(children, max_size=3),
@@ -53,4 +54,4 @@ def _group(children):
     )
 
 
-filter_trees = _group(st.recursive(clauses, _group, max_leaves=6))
+filter_trees = group(st.recursive(clauses, group, max_leaves=6))

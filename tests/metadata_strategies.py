@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import random
 
+from filter_strategies import clause, group
 from filter_strategies import filter_trees as messy_filters
 from filter_strategies import metadata as messy_metadata
 from hypothesis import given, settings
@@ -39,35 +40,21 @@ _texts = st.sampled_from(PROVINCES + TAGS + DAYS + TIMES + ["true", "False"])
 _numbers = st.one_of(st.integers(-1, 6), st.integers(2017, 2023), st.sampled_from([2**53, 2**53 + 1, 0.5, 10**400]))
 
 
-def _of(field, operators, value):
-    return st.builds(
-        lambda operator, v: MetadataFilter.model_construct(key=field, operator=operator, value=v),
-        st.sampled_from(operators),
-        value,
-    )
-
-
 def _clauses(field):
     scalar = _texts | _numbers
     return st.one_of(
-        _of(field, [_O.EQ, _O.NE, _O.CONTAINS], scalar),
-        _of(field, [_O.IN, _O.NIN, _O.ANY, _O.ALL], st.lists(scalar, max_size=4)),
-        _of(field, _RANGES, scalar),
-        _of(field, [_O.TEXT_MATCH, _O.TEXT_MATCH_INSENSITIVE], st.sampled_from(["a", "BANGKOK", "ใหม่", "2020", ","])),
-        _of(field, [_O.IS_EMPTY], st.none()),
-    )
-
-
-def _group(children):
-    return st.builds(
-        lambda filters, condition: MetadataFilters.model_construct(filters=filters, condition=condition),
-        st.lists(children, max_size=3),
-        st.sampled_from([*FilterCondition, None]),
+        clause([field], [_O.EQ, _O.NE, _O.CONTAINS], scalar),
+        clause([field], [_O.IN, _O.NIN, _O.ANY, _O.ALL], st.lists(scalar, max_size=4)),
+        clause([field], _RANGES, scalar),
+        clause(
+            [field], [_O.TEXT_MATCH, _O.TEXT_MATCH_INSENSITIVE], st.sampled_from(["a", "BANGKOK", "ใหม่", "2020", ","])
+        ),
+        clause([field], [_O.IS_EMPTY], st.none()),
     )
 
 
 clauses = st.sampled_from([*typed_fields, "absent"]).flatmap(_clauses)
-typed_filters = _group(st.recursive(clauses, _group, max_leaves=8))
+typed_filters = group(st.recursive(clauses, group, max_leaves=8))
 
 #: Rows and filters over them that have fields, and so matches, in common.
 cases = st.one_of(
@@ -180,12 +167,7 @@ def _in_range(item, operator, bound):
             return False
         by_day = len(bound) == 10 or len(item) == 10
         item, bound = (found.date(), limit.date()) if by_day else (found, limit)
-    return {
-        _O.GT: item > bound,
-        _O.GTE: item >= bound,
-        _O.LT: item < bound,
-        _O.LTE: item <= bound,
-    }[operator]
+    return {_O.GT: item > bound, _O.GTE: item >= bound, _O.LT: item < bound, _O.LTE: item <= bound}[operator]
 
 
 def _moment(text):

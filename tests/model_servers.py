@@ -18,28 +18,21 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256  # with the default of 5, connections at the same moment wait a second or are refused
 
 
-class ModelServer:
-    """Speaks Ollama's ``/api/chat`` and the chat completions of OpenRouter; ``mode`` says how.
+class LoopbackServer:
+    """An HTTP server on the loopback interface; ``serve(handler, body)`` answers, with the JSON of the request."""
 
-    A model in ``healthy`` is answered with its text there, streamed if asked for, whatever the mode.
-    """
+    protocol_version = "HTTP/1.0"
 
     def __init__(self) -> None:
-        self.mode = "good"
-        self.status = 200
-        self.body = b""
-        self.rest = b""
         self.headers: dict[str, str] = {}
-        self.first: list[tuple[int, bytes]] = []
-        self.healthy: dict[str, str] = {}
-        self.listing = b"{}"
-        self.requests: list[tuple[str, dict]] = []
         self.released = threading.Event()
         self.open_connections = 0
         self._lock = threading.Lock()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = server.protocol_version
+
             def setup(self) -> None:
                 super().setup()
                 with server._lock:
@@ -51,19 +44,13 @@ class ModelServer:
                 with server._lock:
                     server.open_connections -= 1
 
-            def do_POST(self) -> None:
+            def do_any(self) -> None:
                 length = int(self.headers.get("content-length", 0))
-                body = json.loads(self.rfile.read(length) or b"{}")
-                server.requests.append((self.path, body))
+                body = json.loads(self.rfile.read(length) or b"null")
                 with contextlib.suppress(OSError):  # the client went away
-                    server._answer(self, body)
+                    server.serve(self, body)
 
-            def do_GET(self) -> None:
-                with contextlib.suppress(OSError):
-                    if server.mode == "hang":
-                        server.released.wait(20)
-                        return
-                    server._send(self, server.status, server.listing)
+            do_GET = do_POST = do_PUT = do_DELETE = do_any  # noqa: N815 - names of the base class
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -73,16 +60,49 @@ class ModelServer:
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
 
-    def _head(self, handler: BaseHTTPRequestHandler, status: int, body: bytes, length: int) -> None:
+    def serve(self, handler: BaseHTTPRequestHandler, body) -> None:
+        raise NotImplementedError
+
+    def head(self, handler: BaseHTTPRequestHandler, status: int, kind: str, length: int) -> None:
         handler.send_response(status)
-        handler.send_header("content-type", "text/event-stream" if body.startswith(b"data:") else "application/json")
-        for name, value in self.headers.items():
+        for name, value in (*self.headers.items(), ("content-type", kind), ("content-length", str(length))):
             handler.send_header(name, value)
-        handler.send_header("content-length", str(length))
         handler.end_headers()
 
+    def close(self) -> None:
+        """Let go of every connection and end."""
+        self.released.set()
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+class ModelServer(LoopbackServer):
+    """Speaks Ollama's ``/api/chat`` and the chat completions of OpenRouter; ``mode`` says how.
+
+    A model in ``healthy`` is answered with its text there, streamed if asked for, whatever the mode.
+    """
+
+    def __init__(self) -> None:
+        self.mode, self.status = "good", 200
+        self.body = self.rest = b""
+        self.first: list[tuple[int, bytes]] = []
+        self.healthy: dict[str, str] = {}
+        self.listing = b"{}"
+        self.requests: list[tuple[str, dict]] = []
+        super().__init__()
+
+    def serve(self, handler: BaseHTTPRequestHandler, body) -> None:
+        if handler.command == "POST":
+            self.requests.append((handler.path, body or {}))
+            self._answer(handler, body or {})
+        elif self.mode == "hang":
+            self.released.wait(20)
+        else:
+            self._send(handler, self.status, self.listing)
+
     def _send(self, handler: BaseHTTPRequestHandler, status: int, body: bytes, length: int | None = None) -> None:
-        self._head(handler, status, body, len(body) if length is None else length)
+        self.head(handler, status, _kind(body), len(body) if length is None else length)
         for part in map(bytes, zip(body, strict=False)) if self.mode == "drip" else [body]:
             handler.wfile.write(part)
             handler.wfile.flush()
@@ -95,7 +115,7 @@ class ModelServer:
             text = self.healthy[asked["model"]]
             pieces = [word + " " for word in text.split(" ")]
             body = stream_body(provider, pieces) if asked.get("stream") else json.dumps(chat(provider, text)).encode()
-            self._head(handler, 200, body, len(body))
+            self.head(handler, 200, _kind(body), len(body))
             handler.wfile.write(body)
         elif self.first:
             self._send(handler, *self.first.pop(0))
@@ -103,11 +123,10 @@ class ModelServer:
             self.released.wait(20)
         elif self.mode == "close":
             handler.connection.close()
-        elif self.mode == "cut":  # the connection ends in the middle of the body
+        elif self.mode in {"cut", "stall"}:  # the body ends in the middle; with "stall" the connection stays
             self._send(handler, self.status, self.body, len(self.body) + 1_000)
-        elif self.mode == "stall":  # the connection stays, and nothing more comes
-            self._send(handler, self.status, self.body, len(self.body) + 1_000)
-            self.released.wait(20)
+            if self.mode == "stall":
+                self.released.wait(20)
         elif self.mode == "hold":  # the rest comes when it is released
             self._send(handler, self.status, self.body, len(self.body) + len(self.rest))
             self.released.wait(20)
@@ -120,12 +139,9 @@ class ModelServer:
         self.mode, self.status = "good", status
         self.body = value if isinstance(value, bytes) else json.dumps(value).encode()
 
-    def close(self) -> None:
-        """Let go of every connection and end."""
-        self.released.set()
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+
+def _kind(body: bytes) -> str:
+    return "text/event-stream" if body.startswith(b"data:") else "application/json"
 
 
 def chat(provider: str, content: str | None, *, finish: str = "stop", tokens: tuple[int, int] = (11, 3)) -> dict:

@@ -2,70 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from model_servers import LoopbackServer
 from pydantic import TypeAdapter
 from qdrant_client import QdrantClient, models
 
 VERSION = "1.18.2"
-
-
 DONE = {"operation_id": 1, "status": "completed"}
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
-
-class QdrantServer:
+class QdrantServer(LoopbackServer):
     """Speaks as much of Qdrant's REST interface as the package uses.
 
     ``faults`` are served first, one a request: a status, ``"hang"`` or ``"html"``. ``always`` is served every time.
     """
+
+    protocol_version = "HTTP/1.1"
 
     def __init__(self, *, key: str = "") -> None:
         self.client = QdrantClient(":memory:")
         self.key = key
         self.faults: list[int | str] = []
         self.always: int | str | None = None
-        self.headers: dict[str, str] = {}
         self.requests: list[str] = []
         self.indexes: dict[str, dict[str, str]] = {}
-        self.released = threading.Event()
-        self._lock = threading.Lock()
-        server = self
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_any(self) -> None:
-                length = int(self.headers.get("content-length", 0))
-                body = json.loads(self.rfile.read(length) or b"null")
-                with contextlib.suppress(OSError):
-                    server._serve(self, body)
-
-            do_GET = do_POST = do_PUT = do_DELETE = do_any  # noqa: N815 - names of the base class
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self._http = _Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-
-    def close(self) -> None:
-        self.released.set()
-        self._http.shutdown()
-        self._http.server_close()
-
-    def _serve(self, handler: BaseHTTPRequestHandler, body: object) -> None:
+    def serve(self, handler: BaseHTTPRequestHandler, body: object) -> None:
         parts = urlsplit(handler.path)
         with self._lock:
             self.requests.append(f"{handler.command} {unquote(parts.path)}")
@@ -90,10 +57,7 @@ class QdrantServer:
 
     def _send(self, handler: BaseHTTPRequestHandler, status: int, answer, kind: str = "application/json") -> None:
         body = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
-        handler.send_response(status)
-        for name, value in (*self.headers.items(), ("content-type", kind), ("content-length", str(len(body)))):
-            handler.send_header(name, value)
-        handler.end_headers()
+        self.head(handler, status, kind, len(body))
         handler.wfile.write(body)
 
     def _answer(self, method: str, path: str, query: dict, body) -> object:

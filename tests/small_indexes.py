@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from llama_index.core.schema import Document
 
+from agentic_retriever.schema import NO_LIMITS, Selection
+
 ANIMALS = {
     "cats": "The cat sleeps sixteen hours a day. A cat purrs when it is content.",
     "dogs": "The dog barks at the postman. A dog walks twice a day.",
@@ -39,3 +41,20 @@ async def asked(router, way, question=QUESTION, shown=None):
             shown.append(piece)
     assert "".join(shown) == stream.answer.text
     return stream.answer
+
+
+class Chooser:
+    """A stage one that says what the test wants."""
+
+    mode = "profile"
+
+    def __init__(self, name="animals", names=(), abstained=False):
+        self.name, self.names, self.abstained = name, names, abstained
+
+    def classify(self, query, profiles, *, query_vector, allowance=NO_LIMITS):
+        rest = [p.name for p in profiles if p.name != self.name]
+        scores = {self.name: 0.5, **dict.fromkeys(rest, 0.5 / len(rest))}
+        return Selection(
+            name=self.name, names=self.names, confidence=0.5, scores=scores, margin=0.1, reason="told", mode=self.mode,
+            abstained=self.abstained,
+        )  # fmt: skip

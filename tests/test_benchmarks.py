@@ -27,46 +27,36 @@ def drawn(rows):
 
 
 class TestMeasure:
-    def test_gives_median_and_95th_percentile_in_milliseconds(self):
+    def test_gives_median_and_95th_percentile_of_calls_in_milliseconds_and_seconds_of_one(self):
         timing = harness.measure(lambda _: None, range(5), timer=ticking(0.001, 0.002, 0.003, 0.004, 0.010))
         assert timing == Timing(p50_ms=pytest.approx(3.0), p95_ms=pytest.approx(8.8), runs=5)
-
-    def test_one_call_is_its_own_quantiles(self):
         assert Timing.of([7.0]) == Timing(7.0, 7.0, 1)
+        assert harness.seconds(lambda: None, timer=ticking(2.5)) == 2.5
 
-    def test_warms_up_without_timing_it(self):
+    def test_warms_up_without_timing_it_beyond_or_without_inputs(self):
         seen = []
         timing = harness.measure(seen.append, ["a", "b", "c"], warm_up=2, timer=ticking(1, 1, 1))
         assert seen == ["b", "c", "a", "b", "c"]
         assert timing.runs == 3
+        for warm_up, calls in [(0, 2), (50, 4)]:
+            seen = []
+            harness.measure(seen.append, [1, 2], warm_up=warm_up)
+            assert len(seen) == calls
 
-    @pytest.mark.parametrize(("warm_up", "calls"), [(0, 2), (50, 4)])
-    def test_warm_up_beyond_or_without_inputs(self, warm_up, calls):
-        seen = []
-        harness.measure(seen.append, [1, 2], warm_up=warm_up)
-        assert len(seen) == calls
-
-    def test_no_collection_falls_into_a_timed_call(self):
+    def test_collection_is_off_during_timed_calls_and_after_them_as_it_was(self):
         states = []
         harness.measure(lambda _: states.append(gc.isenabled()), [1, 2])
         assert states == [False, False]
         assert gc.isenabled()
-
-    def test_collection_is_on_again_after_a_failure(self):
         with pytest.raises(ZeroDivisionError):
             harness.measure(lambda x: 1 / x, [0])
         assert gc.isenabled()
-
-    def test_collection_stays_off_where_it_was_off(self):
         gc.disable()
         try:
             harness.measure(lambda _: None, [1])
             assert not gc.isenabled()
         finally:
             gc.enable()
-
-    def test_seconds_of_one_call(self):
-        assert harness.seconds(lambda: None, timer=ticking(2.5)) == 2.5
 
 
 class TestRow:
@@ -78,29 +68,22 @@ class TestRow:
             "name": "a", "ours_p50_ms": 2.0, "ours_p95_ms": 3.0, "peer": "other", "peer_p50_ms": 50.0, "ratio": 25.0,
             "target_ms": 3.0, "met": True, "note": "200 runs, peer 8; small",
         }  # fmt: skip
-
-    def test_other_units_have_keys_of_their_own(self):
         row = Row(name="a", unit=Unit.NODES_PER_S, ours=4000.0, peer="other", peer_value=200.0, target=5000.0)
         assert row.to_dict() == {
             "name": "a", "ours_nodes_per_s": 4000.0, "peer": "other", "peer_nodes_per_s": 200.0, "ratio": 20.0,
             "target_nodes_per_s": 5000.0, "met": False, "note": "",
         }  # fmt: skip
 
-    def test_ratio_is_above_one_when_ours_is_better(self):
+    def test_a_ratio_is_above_one_when_ours_is_better_and_none_where_there_is_none(self):
         assert Row(name="a", ours=1.0, peer_value=4.0).ratio == 4.0
         assert Row(name="a", ours=4.0, peer_value=1.0).ratio == 0.25
         assert Row(name="a", unit=Unit.NDCG10, ours=0.9, peer_value=0.6).ratio == pytest.approx(1.5)
-
-    @pytest.mark.parametrize(
-        "row",
-        [
+        for row in [
             Row(name="no peer", ours=1.0),
             Row(name="no time at all", ours=0.0, peer_value=1.0),
             Row(name="peer finds nothing", unit=Unit.NDCG10, ours=0.5, peer_value=0.0),
-        ],
-    )
-    def test_no_ratio_where_there_is_none(self, row):
-        assert row.ratio is None
+        ]:
+            assert row.ratio is None
 
     @pytest.mark.parametrize(
         ("row", "met"),
@@ -118,12 +101,10 @@ class TestRow:
 
 
 class TestTable:
-    def test_says_what_the_ratio_is(self):
+    def test_says_what_the_ratio_is_and_shows_figures_and_missed_targets(self):
         text = drawn([Row(name="a", ours=1.0)])
         assert "peer / ours" in text
         assert "times faster" in text
-
-    def test_shows_figures_and_missed_targets(self):
         text = drawn([
             Row(name="quick", ours=0.1234, ours_p95=0.5, peer="slow one", peer_value=1234.5, target=1.0),
             Row(name="late", ours=7.0, ours_p95=9.0, target=1.0),
@@ -147,21 +128,17 @@ class TestResults:
         assert [row["name"] for row in content["results"]] == ["a"]
         assert content["skipped"] == {"b": "no data"}
         assert list(path.parent.iterdir()) == [path]
-
-    def test_absent_package_has_no_version(self):
         assert machine.versions(["a-package-that-is-not-there"]) == {"a-package-that-is-not-there": None}
 
 
 class TestOptions:
-    def test_shrinks_collections_and_never_grows_them(self):
+    def test_shrinks_collections_and_never_grows_them_nor_takes_too_few(self):
         assert Options().sized(50_000) == 50_000
         assert Options(nodes=2_000).sized(50_000) == 2_000
         assert Options(nodes=2_000).sized(1_000) == 1_000
-
-    @pytest.mark.parametrize("nodes", [-1, 0, 199])
-    def test_refuses_too_few(self, nodes):
-        with pytest.raises(ValueError, match="at least 200"):
-            Options(nodes=nodes)
+        for nodes in [-1, 0, 199]:
+            with pytest.raises(ValueError, match="at least 200"):
+                Options(nodes=nodes)
 
 
 class TestMain:
@@ -179,7 +156,7 @@ class TestMain:
     def names(self, results):
         return [row["name"] for row in json.loads(results.read_text(encoding="utf-8"))["results"]]
 
-    def test_unknown_name_lists_the_known_ones(self, run, results, capsys):
+    def test_unknown_names_and_too_few_nodes_are_refused(self, run, results, capsys):
         with pytest.raises(SystemExit) as exited:
             run("speling", spelling=lambda _: [], writing=lambda _: [])
         assert exited.value.code == 2
@@ -187,22 +164,18 @@ class TestMain:
         assert "'speling'" in error
         assert "spelling, writing" in error
         assert not results.exists()
-
-    def test_too_few_nodes_are_refused(self, run, capsys):
         with pytest.raises(SystemExit) as exited:
             run("--nodes", "5", a=lambda _: [])
         assert exited.value.code == 2
         assert "at least 200, got 5" in capsys.readouterr().err
 
-    def test_runs_all_in_order_and_prints_one_table(self, run, results, capsys):
+    def test_runs_one_by_name_or_all_in_order_and_prints_one_table(self, run, results, capsys):
         rows = {name: [Row(name=f"row of {name}", ours=1.0, note=f"note of {name}")] for name in ("b", "a")}
         assert run(b=lambda _: rows["b"], a=lambda _: rows["a"]) == 0
         assert self.names(results) == ["row of b", "row of a"]
         out = capsys.readouterr().out
         assert out.count("times faster") == 1
         assert "note of a" in out
-
-    def test_runs_one_by_name_with_its_options(self, run, results):
         given = []
 
         def wanted(options):
@@ -237,33 +210,25 @@ class TestMain:
             run(first=lambda _: [Row(name="first", ours=1.0)], second=broken)
         assert self.names(results) == ["first"]
 
-    def test_known_benchmarks(self):
+    def test_the_known_benchmarks_and_quality_skipped_without_collections(self, tmp_path, monkeypatch):
         assert set(BENCHMARKS) >= {"vector_search", "ingest", "bm25", "bm25_quality", "startup", "router_overhead"}
-
-    def test_quality_is_skipped_without_collections(self, tmp_path, monkeypatch):
         monkeypatch.setenv("RETRIEVAL_TEST_DATA", str(tmp_path))
         with pytest.raises(BenchmarkSkippedError, match="RETRIEVAL_TEST_DATA"):
             BENCHMARKS["bm25_quality"](Options())
 
 
 class TestData:
-    def test_the_same_seed_gives_the_same(self):
+    def test_texts_and_vectors_are_seeded_and_shaped(self):
         assert data.texts(20, seed=1, words=30) == data.texts(20, seed=1, words=30)
         assert data.texts(20, seed=1, words=30) != data.texts(20, seed=2, words=30)
         assert (data.unit_vectors(3, seed=1) == data.unit_vectors(3, seed=1)).all()
-
-    def test_vectors_have_unit_length(self):
         vectors = data.unit_vectors(5, seed=1)
         assert vectors.shape == (5, data.DIMENSION)
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, rtol=1e-5)
-
-    def test_few_words_are_frequent_and_most_are_rare(self):
         words = " ".join(data.texts(300, seed=1, words=120)).split()
         counts = sorted(Counter(words).values(), reverse=True)
         assert 0.9 < len(words) / (300 * 120) < 1.1
         assert counts[0] > 30 * np.median(counts)
-
-    def test_questions_come_from_the_texts(self):
         texts = data.texts(10, seed=1, words=30)
         for question in data.questions(texts, 5, seed=1, words=4):
             assert any(set(question.split()) <= set(text.split()) for text in texts)

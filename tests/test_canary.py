@@ -166,16 +166,13 @@ def raise_again(err):
     raise err
 
 
-def test_history_that_cannot_be_read_shows_no_secret(make, records):
+def test_history_and_files_hold_and_show_no_secret(make, records, tmp_path):
     router = make()
     router.query(QUESTION)
     without_canary(raised(router.analytics))
     asyncio.run(router.aquery(QUESTION))
     router.close()
     without_canary(logged(records))
-
-
-def test_files_hold_no_secret(make, tmp_path):
     router = make(query_log="sqlite")
     router.query(QUESTION)
     assert router.analytics().queries == 1
@@ -187,7 +184,7 @@ def test_files_hold_no_secret(make, tmp_path):
         assert CANARY.encode() not in path.read_bytes(), path.name
 
 
-def test_own_loggers_show_neither_question_nor_text(make, cloud, records):
+def test_own_loggers_and_the_example_of_settings_show_neither_question_nor_secret(make, cloud, records, monkeypatch):
     cloud.reply({"error": "x"}, 500)
     router = make(classifier="llm", selector="llm")
     router.query(QUESTION)
@@ -198,9 +195,6 @@ def test_own_loggers_show_neither_question_nor_text(make, cloud, records):
     assert own  # the servers that are down are told
     for text in own:
         assert QUESTION_WORD not in text
-
-
-def test_example_of_settings_holds_no_secret(monkeypatch):
     monkeypatch.setenv("OPENROUTER_API_KEY", CANARY)
     monkeypatch.setenv("REDIS_URL", f"redis://:{CANARY}@host")
     assert CANARY not in env_example() + configuration_markdown()

@@ -13,12 +13,21 @@ from agentic_retriever.errors import ConfigError
 CANARY = "sk-canary-51c0"
 
 
-def test_which_variables_count():
+def test_which_variables_count_and_arguments_alone_make_a_configuration(monkeypatch):
     env = {"EMBEDDING_MODEL": "ollama:shared", f"{PREFIX}EMBEDDING_MODEL": "local"}
     assert RouterConfig.from_env(env).embedding_model == "local"
     assert RouterConfig.from_env({"EMBEDDING_MODEL": "ollama:shared"}).embedding_model == "ollama:shared"
     assert RouterConfig.from_env({f"{PREFIX}TOP_K": "  "}).top_k == RouterConfig().top_k
     assert RouterConfig.from_env({"TOP_K": "x", "PATH": "/bin"}) == RouterConfig()
+    monkeypatch.setenv(f"{PREFIX}TOP_K", "3")
+    assert RouterConfig().top_k == 8
+    assert RouterConfig.from_env().top_k == 3
+    names = ["EMBEDDING_MODEL", "OLLAMA_BASE_URL", "OPENROUTER_API_KEY", "COHERE_API_KEY", "REDIS_URL", "QDRANT_URL",
+             "QDRANT_API_KEY"]  # fmt: skip
+    assert {name.casefold() for name in names} == set(SHARED)
+    for name in set(names) - {"REDIS_URL", "QDRANT_URL"}:
+        value = getattr(RouterConfig.from_env({name: "http://x"}), name.casefold())
+        assert getattr(value, "reveal", lambda value=value: value)() == "http://x"
 
 
 @pytest.mark.parametrize(
@@ -45,25 +54,19 @@ def test_wrong_setting_is_named_with_what_is_allowed(variable, value, told):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [True, None, [], 3.0, "x"])
-def test_wrong_type_in_python_is_refused(value):
-    with pytest.raises(ConfigError, match="top_k"):
-        RouterConfig(top_k=value)
-
-
-def test_with_changes_checks_names_and_values():
+def test_wrong_types_and_unknown_settings_are_answered_with_the_nearest():
+    for value in [True, None, [], 3.0, "x"]:
+        with pytest.raises(ConfigError, match="top_k"):
+            RouterConfig(top_k=value)
+    with pytest.raises(ConfigError) as caught:
+        RouterConfig(chunk_sise=9)
+    assert "did you mean 'chunk_size'? (nearest: chunk_size, " in str(caught.value)
+    assert sum(name in str(caught.value) for name in RouterConfig.model_fields) <= 4  # top_k is in adaptive_top_k
     assert RouterConfig().with_changes(top_k=7).top_k == 7
     with pytest.raises(ConfigError, match="did you mean 'top_k'"):
         RouterConfig().with_changes(topk=7)
     with pytest.raises(ConfigError, match="top_k"):
         RouterConfig().with_changes(top_k=-1)
-
-
-def test_an_unknown_setting_is_answered_with_the_three_nearest():
-    with pytest.raises(ConfigError) as caught:
-        RouterConfig(chunk_sise=9)
-    assert "did you mean 'chunk_size'? (nearest: chunk_size, " in str(caught.value)
-    assert sum(name in str(caught.value) for name in RouterConfig.model_fields) <= 4  # top_k is in adaptive_top_k
 
 
 @pytest.mark.parametrize("name", REMOVED)
@@ -87,12 +90,6 @@ def test_config_is_frozen_and_a_value():
     assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
 
 
-def test_arguments_alone_make_a_configuration(monkeypatch):
-    monkeypatch.setenv(f"{PREFIX}TOP_K", "3")
-    assert RouterConfig().top_k == 8
-    assert RouterConfig.from_env().top_k == 3
-
-
 def test_dotenv_file_is_read_if_it_can_be_and_the_environment_wins(tmp_path):
     dotenv = tmp_path / ".env"
     dotenv.write_text(f"{PREFIX}TOP_K=7\n{PREFIX}WORKERS=2\nOTHER=1\n", encoding="utf-8")
@@ -104,7 +101,7 @@ def test_dotenv_file_is_read_if_it_can_be_and_the_environment_wins(tmp_path):
         RouterConfig.load(dotenv, env={})
 
 
-def test_secret_never_shows():
+def test_secrets_never_show_and_are_values():
     config = RouterConfig.from_env({"OPENROUTER_API_KEY": CANARY})
     assert config.openrouter_api_key.reveal() == CANARY
     shown = [repr(config), str(config), f"{config.openrouter_api_key}", json.dumps(config.to_dict())]
@@ -115,19 +112,7 @@ def test_secret_never_shows():
         RouterConfig(openrouter_api_key=12345)
     shown.append(str(caught.value))
     assert not [text for text in shown if CANARY in text or "12345" in text]
-
-
-def test_secrets_compare_and_copy():
     assert Secret("a") == Secret("a") != Secret("b")
     assert copy.deepcopy(Secret("a")) == Secret("a")
     assert len({Secret("a"), Secret("a")}) == 1
     assert not Secret("")
-
-
-def test_names_that_other_tools_use_are_read_too():
-    names = ["EMBEDDING_MODEL", "OLLAMA_BASE_URL", "OPENROUTER_API_KEY", "COHERE_API_KEY", "REDIS_URL", "QDRANT_URL",
-             "QDRANT_API_KEY"]  # fmt: skip
-    assert {name.casefold() for name in names} == set(SHARED)
-    for name in set(names) - {"REDIS_URL", "QDRANT_URL"}:
-        value = getattr(RouterConfig.from_env({name: "http://x"}), name.casefold())
-        assert getattr(value, "reveal", lambda value=value: value)() == "http://x"

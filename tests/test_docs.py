@@ -43,11 +43,8 @@ def test_tables_of_the_readme_name_what_there_is():
     assert {*first_cells("Install"), "test", "dev"} == set(filled)
 
 
-def test_every_page_is_linked_from_the_readme():
+def test_every_page_is_linked_from_the_readme_and_links_lead_somewhere():
     assert not [path.name for path in DOCS[1:] if f"](docs/{path.name})" not in README]
-
-
-def test_links_between_documents_lead_somewhere():
     for path in [*DOCS, ROOT / "CHANGELOG.md"]:
         for target, _, heading in re.findall(r"\]\((?!http)([^)#]*)(#([^)]+))?\)", path.read_text(encoding="utf-8")):
             page = path.parent / target if target else path
@@ -65,14 +62,11 @@ def test_modules_named_in_the_documentation_exist(path):
         assert hasattr(importlib.import_module(module), attribute) or importlib.import_module(dotted)
 
 
-def test_public_names_are_what_they_say():
+def test_public_names_are_what_they_say_and_the_version_is_one():
     for name in agentic_retriever.__all__:
         assert getattr(agentic_retriever, name) is not None
     with pytest.raises(AttributeError):
         agentic_retriever.nothing  # noqa: B018
-
-
-def test_version_is_one():
     assert f'version = "{agentic_retriever.__version__}"' in PROJECT
     assert f"## {agentic_retriever.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 

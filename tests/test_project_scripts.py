@@ -182,12 +182,9 @@ def test_two_recordings_are_compared(tmp_path, monkeypatch, capsys, new, allow, 
     assert (said or "nothing is worse") in out
 
 
-def test_nothing_recorded_is_no_success(tmp_path, monkeypatch, capsys):
+def test_measurements_are_taken_in_without_times_and_nothing_recorded_is_no_success(tmp_path, monkeypatch, capsys):
     assert ran(recording, monkeypatch, "compare", tmp_path, tmp_path) == 1
     assert "no recording" in capsys.readouterr().out
-
-
-def test_measurements_are_taken_in_without_their_times(tmp_path, monkeypatch):
     source = written(tmp_path, {"bench.json": bench(vector=0.5)}) / "bench.json"
     assert ran(recording, monkeypatch, "take", tmp_path / "kept", source) == 0
     kept = json.loads((tmp_path / "kept" / "bench.json").read_text(encoding="utf-8"))

@@ -148,7 +148,11 @@ def test_the_text_of_an_answer_is_whole_whatever_the_checks_say(number, spans):
     assert is_cut or linked == 1 + (number in {1, 2})
 
 
-def test_markers_lead_to_their_source_and_show_the_quote():
+def test_an_answer_says_how_sure_it_is_how_it_came_about_and_where_its_markers_lead():
+    page = "".join(Seen(answer("x")._repr_html_()).words)
+    for said in ("high 0.90", "x › x", "primary", "0.00100 USD", "1.2 s", "Fell back: x to x: x", "10 tokens"):
+        assert said in page
+    assert "from the cache" in "".join(Seen(replace(answer("x"), cached=True)._repr_html_()).words)
     page = answer("Gate B", words="It closes at nine. [2]")._repr_html_()
     [(_, link)] = [one for one in Seen(page).elements if one[0] == "a"]
     assert link["title"] == "Gate B › Gate B: Gate B"
@@ -157,14 +161,7 @@ def test_markers_lead_to_their_source_and_show_the_quote():
     assert len(set(items)) == 2
 
 
-def test_an_answer_says_how_sure_it_is_and_how_it_came_about():
-    page = "".join(Seen(answer("x")._repr_html_()).words)
-    for said in ("high 0.90", "x › x", "primary", "0.00100 USD", "1.2 s", "Fell back: x to x: x", "10 tokens"):
-        assert said in page
-    assert "from the cache" in "".join(Seen(replace(answer("x"), cached=True)._repr_html_()).words)
-
-
-def test_unsupported_sentences_are_marked_and_explained():
+def test_unsupported_sentences_are_marked_and_drawings_fit_into_a_notebook_file():
     text_ = "Right. Wrong [1]."
     check = SentenceCheck(start=7, end=12, text="Wrong", supported=False, score=0.1, problems=("no passage says so",))
     gone = SentenceCheck(start=17, end=17, text="Invented.", supported=False, score=0.0, problems=("not found",))
@@ -173,10 +170,8 @@ def test_unsupported_sentences_are_marked_and_explained():
     assert marked["title"] == "Not supported: no passage says so"
     words = "".join(Seen(page).words)
     assert "Left out: “Invented.” (not found)" in words
-
-
-def test_equal_decisions_have_nothing_to_show():
-    assert "no difference" in decision("x").diff(decision("x"))._repr_html_()
+    output = {"text/html": answer("\ud800\x00 [1]")._repr_html_()}
+    assert json.loads(json.dumps(output, ensure_ascii=False).encode("utf-8")) == output
 
 
 def test_colours_are_those_of_the_theme():
@@ -189,18 +184,10 @@ def test_colours_are_those_of_the_theme():
     assert not re.search(r"https?:|<script|<style|@import|src=", page)
 
 
-@pytest.mark.parametrize(("share", "width"), [(-1.0, 0), (0.5, 40), (2.0, 80), (float("nan"), 0), (float("inf"), 0)])
-def test_bars_keep_to_their_ground(share, width):
-    assert f'<rect width="{width}"' in render("tables.html", tables=[Table(["a"], [[Cell("x", share=share)]])])
-
-
-def test_texts_are_cut_and_times_are_written_for_people():
+def test_texts_lists_and_bars_keep_to_their_ground_and_times_are_written_for_people():
     assert shortened(" a \n b ", 5) == "a b"
     assert shortened("abcdef", 4) == "abc…"
     assert [duration(ms) for ms in (0.04, 9.94, 12.3, 1234.0)] == ["0.0 ms", "9.9 ms", "12 ms", "1.2 s"]
-
-
-def test_long_lists_are_cut_and_said_to_be():
     many = IngestReport(skipped=tuple(SkippedSource(f"s{at}", "why") for at in range(40)))
     assert "and 28 more left out" in many._repr_html_()
     scores = {f"index{at}": 1 / 40 for at in range(40)}
@@ -209,11 +196,9 @@ def test_long_lists_are_cut_and_said_to_be():
     nodes = tuple(found(str(at)) for at in range(30))
     retrieval = replace(values("x")["retrieval"], nodes=nodes)
     assert "and 10 more" in retrieval._repr_html_()
-
-
-def test_drawings_fit_into_a_notebook_file():
-    output = {"text/html": answer("\ud800\x00 [1]")._repr_html_()}
-    assert json.loads(json.dumps(output, ensure_ascii=False).encode("utf-8")) == output
+    assert "no difference" in decision("x").diff(decision("x"))._repr_html_()
+    for share, width in [(-1.0, 0), (0.5, 40), (2.0, 80), (float("nan"), 0), (float("inf"), 0)]:
+        assert f'<rect width="{width}"' in render("tables.html", tables=[Table(["a"], [[Cell("x", share=share)]])])
 
 
 @pytest.mark.parametrize("name", list(values("x")))

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 from waiting import in_threads, within
 
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    DeadlineExceededError,
-    EmbeddingError,
-    RetrievalError,
-    StoreError,
-)
+from agentic_retriever import errors
 from agentic_retriever.threads import Breaker, BreakerState, DeadlineCaller, Workers, guarded
 
 
@@ -30,7 +24,7 @@ def failing(error):
     return call
 
 
-def test_no_thread_before_the_first_call_and_none_after_close():
+def test_never_more_threads_than_asked_for_none_before_the_first_call_and_none_after_close():
     before = threading.active_count()
     workers = Workers(2, "pool")
     assert threading.active_count() == before
@@ -38,9 +32,6 @@ def test_no_thread_before_the_first_call_and_none_after_close():
     workers.close()
     workers.close()
     assert threading.active_count() == before
-
-
-def test_never_more_threads_than_asked_for():
     with Workers(3, "pool") as workers:
         running, most, lock, barrier = 0, 0, threading.Lock(), threading.Barrier(3)
 
@@ -104,7 +95,7 @@ def test_closing_finishes_what_was_handed_in_and_refuses_more():
     workers, go, done = Workers(1, "pool"), threading.Event(), []
     futures = [workers.submit(go.wait, 5), workers.submit(done.append, 1)]
     workers.close(wait=False)
-    with pytest.raises(AgenticRetrieverError, match="pool"):
+    with pytest.raises(errors.AgenticRetrieverError, match="pool"):
         workers.submit(print)
     go.set()
     for future in futures:
@@ -137,43 +128,35 @@ def test_a_call_in_time_returns_its_result_or_raises_its_error(error):
     assert raised.value is error
 
 
-def test_hanging_call_is_abandoned_in_time_and_names_what_hung():
+def test_an_abandoned_call_names_what_hung_and_its_place_comes_back():
     release = threading.Event()
-    with within(0.5), pytest.raises(DeadlineExceededError, match=r"slow thing did not answer within 0\.1 s"):
+    with within(0.5), pytest.raises(errors.DeadlineExceededError, match=r"slow thing did not answer within 0\.1 s"):
         DeadlineCaller("slow thing").call(release.wait, 0.05)
-    release.set()
-
-
-def test_abandoned_calls_are_bounded_and_their_places_come_back():
-    release = threading.Event()
     caller = DeadlineCaller("dead server", max_calls=2)
     for _ in range(2):
-        with pytest.raises(DeadlineExceededError, match="did not answer"):
+        with pytest.raises(errors.DeadlineExceededError, match="did not answer"):
             caller.call(release.wait, 0.01)
-    with pytest.raises(DeadlineExceededError, match="overloaded: 2 calls"):
+    with pytest.raises(errors.DeadlineExceededError, match="overloaded: 2 calls"):
         caller.call(lambda: 1, 0.01)
     release.set()
     assert caller.call(lambda: 1, 5.0) == 1
 
 
-def test_foreign_errors_are_told_by_their_type_alone_with_the_kind_and_advice_of_the_caller():
+def test_foreign_errors_are_told_by_their_type_and_our_own_pass_as_they_are():
     assert guarded("the store", lambda: 42) == 42
     cause = KeyError("api-key-123")
-    with pytest.raises(StoreError) as failed:
+    with pytest.raises(errors.StoreError) as failed:
         guarded("the store", failing(cause))
     assert str(failed.value) == "the store failed with KeyError; see the cause"
     assert failed.value.__cause__ is cause
-    with pytest.raises(RetrievalError) as failed:
-        guarded("it", failing(OSError("x")), error=RetrievalError, advice="ask again")
+    with pytest.raises(errors.RetrievalError) as failed:
+        guarded("it", failing(OSError("x")), error=errors.RetrievalError, advice="ask again")
     assert str(failed.value) == "it failed with OSError; ask again"
     assert failed.value.causes == {}
-
-
-@pytest.mark.parametrize("error", [EmbeddingError("down"), KeyboardInterrupt()])
-def test_our_own_errors_and_what_is_no_error_pass_as_they_are(error):
-    with pytest.raises(type(error)) as passed:
-        guarded("it", failing(error))
-    assert passed.value is error
+    for error in [errors.EmbeddingError("down"), KeyboardInterrupt()]:
+        with pytest.raises(type(error)) as passed:
+            guarded("it", failing(error))
+        assert passed.value is error
 
 
 FAILURES, COOLDOWN = 3, 30.0
@@ -256,7 +239,7 @@ TestBreaker = BreakerMachine.TestCase
 TestBreaker.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-def test_many_threads_get_one_probe():
+def test_one_call_opens_it_many_threads_get_one_probe():
     clock = Clock()
     breaker = Breaker(failures=1, cooldown_s=1, clock=clock)
     breaker.leave(breaker.enter(), ok=False)
@@ -264,9 +247,14 @@ def test_many_threads_get_one_probe():
     got = []
     in_threads(32, lambda _i: got.append(breaker.enter()))
     assert sum(ticket is not None for ticket in got) == 1
+    breaker = Breaker(failures=1, cooldown_s=1, clock=Clock())
+    first, second = breaker.enter(), breaker.enter()
+    assert breaker.leave(first, ok=False)
+    assert not breaker.leave(second, ok=False)
+    assert breaker.openings == 1
 
 
-def test_it_tells_its_state_and_when_it_is_tried_again_and_refuses_wrong_numbers():
+def test_it_tells_its_state_and_failed_probes_wait_twice_as_long_each_up_to_a_limit():
     clock = Clock()
     breaker = Breaker(failures=1, cooldown_s=30, clock=clock)
     breaker.leave(breaker.enter(), ok=False)
@@ -276,10 +264,6 @@ def test_it_tells_its_state_and_when_it_is_tried_again_and_refuses_wrong_numbers
     for wrong in ({"failures": 0}, {"cooldown_s": 0}, {"cooldown_s": float("nan")}):
         with pytest.raises(ValueError, match="at least 1"):
             Breaker(**wrong)
-
-
-def test_failed_probes_wait_twice_as_long_each_up_to_a_limit():
-    clock = Clock()
     breaker = Breaker(failures=1, cooldown_s=1, max_cooldown_s=8, clock=clock)
     assert breaker.leave(breaker.enter(), ok=False)
     clock.now += 1
@@ -294,11 +278,3 @@ def test_failed_probes_wait_twice_as_long_each_up_to_a_limit():
     assert not call.is_probe
     assert breaker.leave(call, ok=False)
     assert (breaker.retry_in_s, breaker.openings) == (1, 2)
-
-
-def test_only_the_call_that_opens_it_is_told_so():
-    breaker = Breaker(failures=1, cooldown_s=1, clock=Clock())
-    first, second = breaker.enter(), breaker.enter()
-    assert breaker.leave(first, ok=False)
-    assert not breaker.leave(second, ok=False)
-    assert breaker.openings == 1

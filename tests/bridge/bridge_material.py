@@ -13,8 +13,6 @@ from llama_index.core.response_synthesizers import CompactAndRefine
 from pydantic import Field, PrivateAttr
 from small_indexes import QUESTION
 
-from agentic_retriever.schema import Selection
-
 CAT, MARS = QUESTION, "How many moons does Mars have?"
 
 
@@ -27,19 +25,6 @@ def synthesizer(llm, kind=CompactAndRefine, **options):
         chat_prompt_helper=ChatPromptHelper.from_llm_metadata(llm.metadata),
         **options,
     )
-
-
-class Declining:
-    """A stage one that finds every question out of scope."""
-
-    mode = "profile"
-
-    def classify(self, query, profiles, *, query_vector, allowance=None):
-        scores = {profile.name: 0.5 for profile in profiles}
-        name = next(iter(scores))
-        return Selection(
-            name=name, confidence=0.1, scores=scores, margin=0.0, reason="told", mode=self.mode, abstained=True
-        )
 
 
 class Spans(BaseSpanHandler[SimpleSpan]):

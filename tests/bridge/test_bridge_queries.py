@@ -6,37 +6,40 @@ import asyncio
 import gc
 import json
 import logging
+import math
+import subprocess
+import sys
+import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
-from bridge_material import CAT, MARS, Declining, Spans, synthesizer
+from bridge_material import CAT, MARS, Spans, synthesizer
+from llama_index.core import Document, StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent, ToolCallResult
 from llama_index.core.base.base_query_engine import BaseQueryEngine
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.base.response.schema import AsyncStreamingResponse, Response, StreamingResponse
 from llama_index.core.callbacks import CallbackManager, LlamaDebugHandler
+from llama_index.core.evaluation import RetrieverEvaluator
 from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
 from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.query_engine import RetrieverQueryEngine, SubQuestionQueryEngine, TransformQueryEngine
 from llama_index.core.question_gen.types import BaseQuestionGenerator, SubQuestion
-from llama_index.core.schema import MetadataMode, QueryBundle
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
+from llama_index.core.retrievers import BaseRetriever, VectorIndexRetriever
+from llama_index.core.schema import MetadataMode, QueryBundle, TextNode
 from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
-from small_indexes import GOOD
+from small_indexes import ANIMALS, GOOD, Chooser, documents
+from store_tools import where
 from waiting import wait_until, within
 
+from agentic_retriever import AgenticRouter, QdrantEdgeVectorStore, RouterConfig, errors
 from agentic_retriever.bridge import MAX_DESCRIPTION, ROUTE_KEY, RoutedQueryEngine, tool_description
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    FilterError,
-    InvalidQueryError,
-    OutOfScopeError,
-    UnknownIndexError,
-    UnknownStrategyError,
-)
+from agentic_retriever.embeddings import PackedVectors
+from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import Budget, Strategy
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
@@ -45,7 +48,7 @@ def ids(nodes):
     return [scored.node.node_id for scored in nodes]
 
 
-def test_finds_what_the_router_finds(router):
+def test_a_retriever_finds_what_the_router_finds_within_its_pins(router):
     retriever = router.as_retriever()
     assert isinstance(retriever, BaseRetriever)
     for question, doc_id in ((CAT, "cats"), (MARS, "mars")):
@@ -54,10 +57,7 @@ def test_finds_what_the_router_finds(router):
             assert ids(nodes) == ids(plain.nodes)
             assert [n.score for n in nodes] == [n.score for n in plain.nodes]
             assert nodes[0].node.ref_doc_id == doc_id
-
-
-def test_pins_hold_for_every_question(router):
-    kind = MetadataFilters(filters=[MetadataFilter(key="kind", value="d")])
+    kind = where("kind", "d")
     pins = {"index": "animals", "strategy": "hybrid", "filters": kind, "top_k": 2, "budget": Budget(max_ms=9_000)}
     found = router.as_retriever(**pins).retrieve(MARS)
     assert {n.node.ref_doc_id for n in found} == {"dogs"}
@@ -67,7 +67,7 @@ def test_pins_hold_for_every_question(router):
     assert {n.node.metadata[ROUTE_KEY]["index"] for n in pinned} == {"planets"}
 
 
-def test_each_node_tells_its_route_to_programs_and_not_to_models(router):
+def test_nodes_are_copies_that_tell_their_route_to_programs_and_not_to_models(router):
     node = router.as_retriever().retrieve(CAT)[0].node
     route = node.metadata[ROUTE_KEY]
     assert (route["index"], route["strategy"], route["degraded"]) == ("animals", "vector", [])
@@ -77,9 +77,6 @@ def test_each_node_tells_its_route_to_programs_and_not_to_models(router):
         assert "confidence" not in node.get_content(mode)
     shown = node.get_content(MetadataMode.LLM)
     assert shown == "cats\nc\nen\nThe cat sleeps sixteen hours a day. A cat purrs when it is content."
-
-
-def test_nodes_are_copies_of_their_own(router):
     retriever = router.as_retriever(index="animals")
     first = retriever.retrieve(CAT)
     first[0].node.metadata[ROUTE_KEY]["index"] = "changed"
@@ -132,41 +129,35 @@ def test_sync_and_async_in_a_running_loop_and_in_threads(router):
     assert set(found) == {("cats", "cats")}
 
 
-@pytest.mark.parametrize("query", [5, None, b"x", "", "  ", QueryBundle("  "), ["x"]])
-async def test_unusable_questions_are_named(router, query):
-    retriever, engine = router.as_retriever(), router.as_query_engine()
-    for ask in (retriever.retrieve, engine.query):
-        with pytest.raises(InvalidQueryError):
-            ask(query)
-    for ask in (retriever.aretrieve, engine.aquery):
-        with pytest.raises(InvalidQueryError):
-            await ask(query)
+async def test_unusable_questions_and_pins_are_named(router):
+    for query in [5, None, b"x", "", "  ", QueryBundle("  "), ["x"]]:
+        retriever, engine = router.as_retriever(), router.as_query_engine()
+        for ask in (retriever.retrieve, engine.query):
+            with pytest.raises(errors.InvalidQueryError):
+                ask(query)
+        for ask in (retriever.aretrieve, engine.aquery):
+            with pytest.raises(errors.InvalidQueryError):
+                await ask(query)
+    for make in ["as_retriever", "as_query_engine", "as_tool"]:
+        made = getattr(router, make)
+        with pytest.raises(errors.UnknownStrategyError, match="hybrid"):
+            made(strategy="hybird")
+        for pin, error in (({"top_k": 0}, errors.InvalidQueryError), ({"filters": "kind == d"}, errors.FilterError)):
+            with pytest.raises(error):
+                made(**pin)
 
 
-@pytest.mark.parametrize("make", ["as_retriever", "as_query_engine", "as_tool"])
-def test_unusable_pins_are_named_at_once(router, make):
-    made = getattr(router, make)
-    with pytest.raises(UnknownStrategyError, match="hybrid"):
-        made(strategy="hybird")
-    for pin, error in (({"top_k": 0}, InvalidQueryError), ({"filters": "kind == d"}, FilterError)):
-        with pytest.raises(error):
-            made(**pin)
-
-
-def test_errors_of_a_query_are_those_of_the_router(router):
-    with pytest.raises(UnknownIndexError, match="animals"):
+def test_errors_of_a_query_and_declined_questions_are_those_of_the_router(router, make_router):
+    with pytest.raises(errors.UnknownIndexError, match="animals"):
         router.as_retriever(index="animal").retrieve(CAT)
-    with pytest.raises(AgenticRetrieverError):
+    with pytest.raises(errors.AgenticRetrieverError):
         router.as_retriever(budget=Budget(max_ms=0.001)).retrieve(CAT)
+    assert make_router(classifier=Chooser(abstained=True)).as_retriever().retrieve(CAT) == []
+    with pytest.raises(errors.OutOfScopeError):
+        make_router(classifier=Chooser(abstained=True), on_abstain="raise").as_retriever().retrieve(CAT)
 
 
-def test_declined_questions_have_no_nodes(make_router):
-    assert make_router(classifier=Declining()).as_retriever().retrieve(CAT) == []
-    with pytest.raises(OutOfScopeError):
-        make_router(classifier=Declining(), on_abstain="raise").as_retriever().retrieve(CAT)
-
-
-async def test_under_a_retriever_query_engine(router):
+async def test_under_query_engines_of_llama_index(router):
     llm = FakeLLM([GOOD])
     engine = RetrieverQueryEngine(router.as_retriever(), synthesizer(llm), callback_manager=CallbackManager([]))
     response = engine.query(CAT)
@@ -176,6 +167,8 @@ async def test_under_a_retriever_query_engine(router):
     assert "confidence" not in llm.prompts[0]
     assert str(await engine.aquery(CAT)) == GOOD
     assert [n.node.ref_doc_id for n in engine.retrieve(QueryBundle(MARS))][:1] == ["mars"]
+    engine = TransformQueryEngine(router.as_query_engine(), Turning(), callback_manager=CallbackManager([]))
+    assert engine.query(CAT).source_nodes[0].node.ref_doc_id == "mars"
 
 
 class NoPrompts:
@@ -195,20 +188,13 @@ class Turning(NoPrompts, BaseQueryTransform):
         return QueryBundle(MARS)
 
 
-def test_under_a_transforming_query_engine(router):
-    engine = TransformQueryEngine(router.as_query_engine(), Turning(), callback_manager=CallbackManager([]))
-    assert engine.query(CAT).source_nodes[0].node.ref_doc_id == "mars"
-
-
-def test_callbacks_hear_of_it(router):
+def test_callbacks_hear_of_it_and_broken_ones_change_nothing(router, caplog):
     heard = LlamaDebugHandler(print_trace_on_end=False)
     manager = CallbackManager([heard])
     router.as_retriever(callback_manager=manager).retrieve(CAT)
     router.as_query_engine(callback_manager=manager).query(CAT)
     assert [pair[0].event_type.value for pair in heard.get_event_pairs()] == ["retrieve"]
 
-
-def test_broken_callbacks_change_nothing(router, caplog):
     class Broken(LlamaDebugHandler):
         def on_event_start(self, *args, **kwargs):
             raise RuntimeError("broken")
@@ -230,7 +216,7 @@ async def test_a_cancelled_task_gives_up_at_once(router, monkeypatch):
     await asyncio.sleep(0.01)
     task.cancel()
     try:
-        with within(5), pytest.raises(asyncio.CancelledError):
+        with within(2), pytest.raises(asyncio.CancelledError):
             await task
     finally:
         go_on.set()
@@ -262,7 +248,7 @@ def test_a_response_holds_the_whole_answer(make_router):
     assert told["cached"]
 
 
-async def test_bundles_pins_and_async(make_router):
+async def test_bundles_pins_async_streams_and_what_fails_before_a_stream_begins(make_router, router):
     router = make_router(model=FakeLLM([GOOD]))
     engine = router.as_query_engine(index="planets", strategy="hybrid", top_k=1, budget=Budget(max_llm_calls=0))
     for response in (engine.query(QueryBundle(MARS)), await engine.aquery(MARS)):
@@ -272,9 +258,22 @@ async def test_bundles_pins_and_async(make_router):
         assert len(response.source_nodes) == 1
     for nodes in (engine.retrieve(QueryBundle(MARS)), await engine.aretrieve(QueryBundle(MARS))):
         assert [n.node.ref_doc_id for n in nodes] == ["mars"]
+    engine = router.as_query_engine(index="nowhere", streaming=True)
+    with pytest.raises(LookupError):
+        engine.query(CAT)
+    with pytest.raises(LookupError):
+        await engine.aquery(CAT)
+    engine = make_router(model=FakeLLM([GOOD])).as_query_engine(streaming=True)
+    response = await engine.aquery(CAT)
+    assert isinstance(response, AsyncStreamingResponse)
+    assert response.source_nodes[0].node.ref_doc_id == "cats"
+    pieces = [piece async for piece in response.async_response_gen()]
+    assert "".join(pieces) == str(await (await engine.aquery(CAT)).get_response()) == GOOD
+    assert len(pieces) > 3
+    assert response.metadata["tier"] == "primary"
 
 
-@pytest.mark.parametrize(("classifier", "support_below"), [(Declining(), 0.3), (None, 1.0), (None, 0.3)])
+@pytest.mark.parametrize(("classifier", "support_below"), [(Chooser(abstained=True), 0.3), (None, 1.0), (None, 0.3)])
 def test_nothing_found_has_its_text_and_no_source_nodes(make_router, classifier, support_below, monkeypatch):
     monkeypatch.setattr("agentic_retriever.synthesis.confidence.SUPPORT_BELOW", support_below)
     router = make_router(classifier=classifier)
@@ -309,17 +308,6 @@ def test_a_stream_has_its_nodes_with_the_first_words_and_all_else_in_the_end(mak
     assert str(engine.query(CAT)) == str(engine.query(CAT).get_response()) == GOOD
 
 
-async def test_an_async_stream(make_router):
-    engine = make_router(model=FakeLLM([GOOD])).as_query_engine(streaming=True)
-    response = await engine.aquery(CAT)
-    assert isinstance(response, AsyncStreamingResponse)
-    assert response.source_nodes[0].node.ref_doc_id == "cats"
-    pieces = [piece async for piece in response.async_response_gen()]
-    assert "".join(pieces) == str(await (await engine.aquery(CAT)).get_response()) == GOOD
-    assert len(pieces) > 3
-    assert response.metadata["tier"] == "primary"
-
-
 def test_streams_that_nobody_reads_end_their_query(make_router, attach):
     spans = Spans()
     attach(spans)
@@ -341,15 +329,7 @@ def test_streams_that_nobody_reads_end_their_query(make_router, attach):
     wait_until(lambda: not spans.open())
 
 
-async def test_what_fails_is_raised_before_a_stream_begins(router):
-    engine = router.as_query_engine(index="nowhere", streaming=True)
-    with pytest.raises(LookupError):
-        engine.query(CAT)
-    with pytest.raises(LookupError):
-        await engine.aquery(CAT)
-
-
-async def test_a_tool_describes_the_indexes(router):
+async def test_a_tool_describes_however_many_indexes_and_an_engine_tells_its_pins(router):
     tool = router.as_tool()
     assert tool.metadata.name == "search_documents"
     lines = "\n- animals: Animals and how they live\n- planets: Planets and their moons"
@@ -362,15 +342,16 @@ async def test_a_tool_describes_the_indexes(router):
     assert output.content == GOOD
     assert output.raw_output.metadata["route"]["index"] == "animals"
     assert (await tool.acall(input=MARS)).content == MOONS
-
-
-@pytest.mark.parametrize("number", [0, 1, 12, 40, 400])
-def test_descriptions_fit_whatever_the_indexes(number):
-    indexes = {f"index{n}": "words and\nmore words " * 20 for n in range(number)}
-    text = tool_description(indexes)
-    assert len(text) <= MAX_DESCRIPTION
-    assert all(f"- index{n}" in text for n in range(min(number, 20)))
-    assert "\n\n" not in text
+    inner = router.as_query_engine(index="animals")
+    assert isinstance(inner, RoutedQueryEngine)
+    assert inner.get_prompts() == {}
+    assert inner.pins == {"index": "animals"}
+    for number in [0, 1, 12, 40, 400]:
+        indexes = {f"index{n}": "words and\nmore words " * 20 for n in range(number)}
+        text = tool_description(indexes)
+        assert len(text) <= MAX_DESCRIPTION
+        assert all(f"- index{n}" in text for n in range(min(number, 20)))
+        assert "\n\n" not in text
 
 
 def scripted_agent_llm(calls, final):
@@ -395,7 +376,7 @@ def memory(llm):
     return ChatMemoryBuffer.from_defaults(token_limit=3_000, tokenizer_fn=str.split)
 
 
-async def test_in_the_hands_of_a_function_agent(router):
+async def test_in_the_hands_of_function_and_react_agents(router):
     llm = scripted_agent_llm([("zoo", CAT), ("sky", MARS)], "{0} {1}")
     agent = FunctionAgent(tools=zoo_and_sky(router), llm=llm, streaming=False)
     handler = agent.run(user_msg="Cats and moons?", memory=memory(llm))
@@ -404,9 +385,6 @@ async def test_in_the_hands_of_a_function_agent(router):
     assert [event.tool_output.is_error for event in seen] == [False, False]
     routes = [event.tool_output.raw_output.metadata["route"]["index"] for event in seen]
     assert routes == ["animals", "planets"]
-
-
-async def test_in_the_hands_of_a_react_agent(router):
     thought = f'Thought: I need a tool.\nAction: search_documents\nAction Input: {{"input": "{CAT}"}}\n'
     llm = FakeLLM([thought, "Thought: I can answer.\nAnswer: Sixteen hours."])
     agent = ReActAgent(tools=[router.as_tool()], llm=llm, streaming=False)
@@ -459,8 +437,225 @@ def test_under_a_sub_question_engine(router, use_async):
         assert part in llm.prompts[0]
 
 
-def test_an_engine_has_no_prompts_and_tells_its_pins(router):
-    inner = router.as_query_engine(index="animals")
-    assert isinstance(inner, RoutedQueryEngine)
-    assert inner.get_prompts() == {}
-    assert inner.pins == {"index": "animals"}
+# Our vector store under a plain VectorStoreIndex, the router under a RetrieverEvaluator; what importing does
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = QdrantEdgeVectorStore(path=str(tmp_path / "store"), dimension=64)
+    yield made
+    made.close()
+
+
+def reopened(store):
+    store.close()
+    return closing(QdrantEdgeVectorStore(path=store.path, dimension=64))
+
+
+def options():
+    """Everything that LlamaIndex would take from ``Settings`` else."""
+    return {
+        "embed_model": FakeEmbedding(dimension=64, callback_manager=CallbackManager([])),
+        "callback_manager": CallbackManager([]),
+        "transformations": [SentenceSplitter(chunk_size=64, chunk_overlap=0, callback_manager=CallbackManager([]))],
+    }
+
+
+def retriever(index, **more):
+    return VectorIndexRetriever(
+        index,
+        **{"similarity_top_k": 10, "embed_model": index._embed_model, "callback_manager": CallbackManager([])} | more,
+    )
+
+
+def found(index, query=CAT, **more):
+    return [n.node.ref_doc_id for n in retriever(index, **more).retrieve(query)]
+
+
+@pytest.fixture
+def index(store):
+    context = StorageContext.from_defaults(vector_store=store)
+    return VectorStoreIndex.from_documents(documents(ANIMALS), storage_context=context, **options())
+
+
+def test_insert_query_and_delete(index, store):
+    assert found(index)[0] == "cats"
+    assert sorted(found(index)) == ["cats", "dogs", "owls"]
+    scores = [n.score for n in retriever(index).retrieve(CAT)]
+    assert scores == sorted(scores, reverse=True)
+    assert all(map(math.isfinite, scores))
+    index.insert(Document(text="The ant sleeps never.", doc_id="ants", metadata={"kind": "a", "legs": 6}))
+    index.insert_nodes([TextNode(text="The bee hums.", id_="bee", metadata={"kind": "b", "legs": 6})])
+    assert store.count() == 5
+    index.delete_ref_doc("dogs")
+    assert "dogs" not in found(index)
+    index.delete_nodes(["bee"])
+    assert store.count() == 3
+    index.update_ref_doc(Document(text="The ant sleeps at times.", doc_id="ants", metadata={"kind": "a"}))
+    [ant] = retriever(index, filters=where("kind", "a")).retrieve("ant")
+    assert ant.node.get_content() == "The ant sleeps at times."
+
+
+async def test_filters_and_a_query_engine_over_it(index):
+    index.insert(Document(text="The ant sleeps never.", doc_id="ants", metadata={"kind": "a", "legs": 6}))
+    assert found(index, filters=where("kind", "d")) == ["dogs"]
+    assert sorted(found(index, filters=where("kind", ["d", "o"], "in"))) == ["dogs", "owls"]
+    assert found(index, filters=where("legs", 5, ">")) == ["ants"]
+    assert found(index, filters=where("legs", 7, ">")) == []
+    assert (await retriever(index, filters=where("kind", "c")).aretrieve(CAT))[0].node.ref_doc_id == "cats"
+    assert found(index, similarity_top_k=1, doc_ids=["owls"]) == ["owls"]
+    llm = FakeLLM([GOOD])
+    engine = RetrieverQueryEngine(retriever(index), synthesizer(llm), callback_manager=CallbackManager([]))
+    assert str(engine.query(CAT)) == str(await engine.aquery(CAT)) == GOOD
+    assert "sixteen hours" in llm.prompts[0]
+
+
+def test_reopening_from_the_store_alone(index, store):
+    again = VectorStoreIndex.from_vector_store(store, **options())
+    assert found(again) == found(index)
+    again.insert(Document(text="The cow moos.", doc_id="cows"))
+    again.delete_ref_doc("owls")
+    assert sorted(found(index)) == ["cats", "cows", "dogs"]
+    with reopened(store) as other:
+        assert sorted(found(VectorStoreIndex.from_vector_store(other, **options()))) == ["cats", "cows", "dogs"]
+
+
+def test_storage_context_kept_beside_it(index, store, tmp_path):
+    kept = str(tmp_path / "context")
+    index.set_index_id("animals")
+    index.storage_context.persist(persist_dir=kept)
+    with reopened(store) as other:
+        context = StorageContext.from_defaults(vector_store=other, persist_dir=kept)
+        again = load_index_from_storage(context, index_id="animals", **options())
+        assert sorted(found(again)) == ["cats", "dogs", "owls"]
+        again.delete_ref_doc("cats", delete_from_docstore=True)
+        assert sorted(found(again)) == ["dogs", "owls"]
+
+
+async def test_async_indexing(store):
+    context = StorageContext.from_defaults(vector_store=store)
+    index = VectorStoreIndex(nodes=[], storage_context=context, **options())
+    await index.ainsert(Document(text=ANIMALS["cats"], doc_id="cats"))
+    assert [n.node.ref_doc_id for n in await retriever(index).aretrieve(CAT)] == ["cats"]
+    await index.adelete_ref_doc("cats")
+    assert await retriever(index).aretrieve(CAT) == []
+
+
+# LlamaIndex's own RetrieverEvaluator over the router and over every strategy, on the sample
+
+
+METRICS = ["hit_rate", "mrr", "precision", "recall", "ap", "ndcg"]
+QUESTIONS = [q for q in load_questions() if q["index"]][::6]
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory, local_embedding):
+    """The sample with all its views, from the vectors that ship with it."""
+    config = RouterConfig(data_dir=tmp_path_factory.mktemp("evaluated"), query_log="none")
+    with AgenticRouter(config, embedding=local_embedding, packed=[PackedVectors(VECTORS)]) as made:
+        for s in SAMPLE_INDEXES:
+            made.add_index(s.name, s.folder, description=s.description)
+            made.build_views(s.name)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def expected(sample):
+    """The nodes of the gold documents, by question."""
+    nodes = {s.name: list(sample.index(s.name).nodes()) for s in SAMPLE_INDEXES}
+    return {q["id"]: [n.node_id for n in nodes[q["index"]] if n.ref_doc_id in q["doc_ids"]] for q in QUESTIONS}
+
+
+async def evaluated(retriever_of, expected):
+    """The mean of each metric."""
+    values = []
+    for q in QUESTIONS:
+        evaluator = RetrieverEvaluator.from_metric_names(METRICS, retriever=retriever_of(q))
+        result = await evaluator.aevaluate(q["query"], expected_ids=expected[q["id"]])
+        values.append(result.metric_vals_dict)
+    assert all(set(one) == set(METRICS) for one in values)
+    assert all(math.isfinite(value) and 0 <= value <= 1 for one in values for value in one.values())
+    return {name: sum(one[name] for one in values) / len(values) for name in METRICS}
+
+
+async def test_the_router_as_a_retriever_and_pinned_as_the_adapter(sample, expected):
+    retriever = sample.as_retriever()
+    means = await evaluated(lambda _q: retriever, expected)
+    assert means["hit_rate"] >= 0.9
+    assert means["mrr"] >= 0.6
+    for q in QUESTIONS[:4]:
+        adapter = sample.resources.adapter(sample.index(q["index"]), Strategy.VECTOR)
+        routed = sample.as_retriever(index=q["index"], strategy="vector", top_k=sample.config.top_k)
+        found = [n.node.node_id for n in routed.retrieve(q["query"])]
+        if routed.retrieve(q["query"])[0].node.metadata["route"]["strategy"] == "vector":
+            assert found == [n.node.node_id for n in adapter.retrieve(q["query"])]
+
+
+@pytest.mark.parametrize("strategy", list(Strategy))
+async def test_every_strategy(sample, expected, strategy):
+    adapters = {s.name: sample.resources.adapter(sample.index(s.name), strategy) for s in SAMPLE_INDEXES}
+    means = await evaluated(lambda q: adapters[q["index"]], expected)
+    assert means["hit_rate"] >= 0.6
+    assert means["mrr"] >= 0.3
+
+
+# Importing costs nothing and touches nothing
+
+
+def run(code):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_import_makes_no_call_and_loads_no_llama_index_until_a_class_is_used():
+    assert run(
+        """
+        import socket, sys, threading
+
+        def refuse(event, args):
+            # Libraries below may look whether the system has IPv6, for which they make a socket and connect it nowhere.
+            if event.startswith("socket.") and (event != "socket.__new__" or "llama_index" not in sys.modules):
+                if not (event == "socket.bind" and args[1][0] == "::1"):
+                    raise SystemExit(f"{event} {args}")
+
+        sys.addaudithook(refuse)
+        import agentic_retriever
+
+        heavy = {"llama_index", "llama_index_instrumentation", "numpy", "qdrant_edge", "pydantic", "asyncio"}
+        print(sorted(heavy & {name.partition(".")[0] for name in sys.modules}) or "light")
+        print(sorted(agentic_retriever.__all__) == sorted(set(dir(agentic_retriever))), threading.active_count())
+        agentic_retriever.Strategy
+        print("llama_index.core" in sys.modules)
+        agentic_retriever.AgenticRouter
+        print("llama_index.core" in sys.modules)
+        """
+    ) == ["light", "True", "1", "False", "True"]
+
+
+def test_using_every_class_and_making_a_router_leaves_settings_and_network_alone(tmp_path):
+    assert run(
+        f"""
+        import asyncio, sys
+
+        def refuse(event, args):
+            if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
+                raise SystemExit(f"{{event}} {{args}}")
+
+        sys.addaudithook(refuse)
+        import agentic_retriever
+        from llama_index.core.settings import Settings
+
+        before = dict(vars(Settings))
+        for name in agentic_retriever.__all__:
+            getattr(agentic_retriever, name)
+        config = agentic_retriever.RouterConfig(data_dir={str(tmp_path)!r}, llm="ollama:x", llm_cloud="openrouter:y",
+                                                openrouter_api_key="k")
+        with agentic_retriever.AgenticRouter(config) as router:
+            router.as_retriever(), router.as_query_engine(streaming=True), router.as_tool()
+        print(all(value is None for value in before.values()), dict(vars(Settings)) == before)
+        print(asyncio.run.__module__, "nest_asyncio" in sys.modules and hasattr(asyncio, "_nest_patched"))
+        """
+    ) == ["True", "True", "asyncio.runners", "False"]

@@ -71,7 +71,7 @@ def tiers(url):
 ROLES = ("primary model", "cloud model", "small model")
 
 
-def test_everything_up(doctor, up):
+def test_what_is_up_is_ok_and_what_is_missing_is_named_with_what_to_do(doctor, up):
     code, found = doctor(**tiers(up.url))
     assert code == 0
     for role in ROLES:
@@ -80,15 +80,15 @@ def test_everything_up(doctor, up):
     assert found["answer cache"][0] == "ok"
     assert found["redis"] == ("note", "not configured; caches are in memory only")
     assert found["query history"][0] == "ok"
-
-
-def test_models_that_are_missing_are_named_with_what_to_do(doctor, up):
     up.listing = json.dumps({"models": [], "data": []}).encode()
     code, found = doctor(**tiers(up.url))
     assert code == 1
     assert "get it with: ollama pull llama3:8b" in found["primary model"][1]
     assert "check the model's name" in found["cloud model"][1]
     assert "get it with: ollama pull small" in found["small model"][1]
+    code, found = doctor(**(tiers(up.url) | {"OPENROUTER_API_KEY": "", "AGENTIC_RETRIEVER_LLM": "openrouter:x"}))
+    assert code == 1
+    assert "OPENROUTER_API_KEY" in found["answering model"][1]
 
 
 @pytest.fixture
@@ -158,12 +158,6 @@ def test_everything_refused(doctor):
         AGENTIC_RETRIEVER_QUERY_LOG=f"postgresql://me:secret@{where}/none",
     )
     assert_down(code, found)
-
-
-def test_key_that_is_missing_is_named(doctor, up):
-    code, found = doctor(**(tiers(up.url) | {"OPENROUTER_API_KEY": "", "AGENTIC_RETRIEVER_LLM": "openrouter:x"}))
-    assert code == 1
-    assert "OPENROUTER_API_KEY" in found["answering model"][1]
 
 
 @pytest.mark.parametrize(

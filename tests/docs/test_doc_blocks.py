@@ -56,28 +56,22 @@ def take(page_folder, prepared_data):
     return taken
 
 
-def test_blocks_and_their_markers_are_read(tmp_path):
+def test_blocks_and_their_markers_are_read_or_told_as_wrong(tmp_path):
     text = "# A\n\n```python\nx = 1\n```\n\n<!-- output -->\n\n```text\n1\n```\n- item\n\n  ```sh\n  make test\n  ```\n"
     assert blocks_of(tmp_path, text) == [
         Block("page.md", 4, "python", "x = 1\n"),
         Block("page.md", 10, "text", "1\n", "output"),
         Block("page.md", 15, "sh", "make test\n"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+    for text, said in [
         ("```\nx\n```\n", "which language"),
         ("```perl\nx\n```\n", "one of " + ", ".join(LANGUAGES)),
         ("```python\nx\n", "not closed"),
         ("<!-- not run -->\n```python\nx\n```\n", "reason"),
         ("<!-- checked only -->\n```sh\nx\n```\n", "reason"),
-    ],
-)
-def test_blocks_that_cannot_be_read(tmp_path, text, said):
-    with pytest.raises(BlockError, match=said):
-        blocks_of(tmp_path, text)
+    ]:
+        with pytest.raises(BlockError, match=said):
+            blocks_of(tmp_path, text)
 
 
 COMMANDS = """
@@ -112,7 +106,7 @@ def test_commands_that_exist_and_those_that_do_not(line):
         check_command(shlex.split(command), "here")
 
 
-def test_outputs_are_compared(take):
+def test_outputs_are_compared_and_what_is_run_checked_and_left_is_told_apart(take):
     block = "```python\nfor i in range(5):\n    print(i)\n```\n\n<!-- output -->\n```text\n{}\n```\n"
     take(block.format("0\n…\n4"))
     take(block.format("…\n2\n…"))
@@ -120,9 +114,6 @@ def test_outputs_are_compared(take):
     for wrong in ("0\n1", "0\n…\n3", "1\n…\n4"):
         with pytest.raises(BlockError, match="printed"):
             take(block.format(wrong))
-
-
-def test_what_is_run_checked_and_left_is_told_apart(take):
     run = take(
         "```python\nx = 1\n```\n\n<!-- checked only: why -->\n```python\nno_such_name\n```\n\n"
         "<!-- not run: needs a server -->\n```python\nno_such_name\n```\n\n"

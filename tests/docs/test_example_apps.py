@@ -69,7 +69,9 @@ def test_the_plain_application_answers(page_folder, capsys):
     assert "leave.md" in capsys.readouterr().out
 
 
-def test_the_routed_application_answers_with_citations_and_touches_no_settings(page_folder, capsys, routers):
+def test_the_routed_application_answers_with_citations_and_without_its_model_and_touches_no_settings(
+    page_folder, capsys, routers
+):
     before = (Settings._llm, Settings._embed_model)
     model = FakeLLM(["Every employee gets 28 days of annual leave. [1]"])
     app, response = ask("routed_app", model)
@@ -81,9 +83,6 @@ def test_the_routed_application_answers_with_citations_and_touches_no_settings(p
     assert "leave.md" in capsys.readouterr().out
     assert len(routers) == 1
     assert (Settings._llm, Settings._embed_model) == before
-
-
-def test_the_routed_application_answers_without_its_model(page_folder, routers):
     broken = FakeLLM([ConnectionError("no route to the model")])
     assert "28 days" in str(ask("routed_app", broken)[1])
     with pytest.raises(ConnectionError):

@@ -140,27 +140,24 @@ def llamaindex_app(notebook):
 CHECKS = dict(zip(NAMES, (quickstart, strategies, benchmarks, llamaindex_app), strict=True))
 
 
-def test_every_notebook_is_here():
+def test_notebooks_are_stored_here_small_and_without_outputs():
     assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
     listed = re.findall(r"\]\((\w+)\.ipynb\)", (FOLDER / "README.md").read_text(encoding="utf-8"))
     assert listed == NAMES
-
-
-@pytest.mark.parametrize("name", NAMES, ids=lambda name: f"file_{name}")
-def test_notebooks_are_stored_small_and_without_outputs(name):
-    text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
-    notebook = stored(name)
-    nbformat.validate(notebook)
-    assert len(text.encode()) <= MAX_BYTES
-    assert len(notebook.cells) <= MAX_CELLS
-    for cell in notebook.cells:
-        assert not cell.metadata
-        if cell.cell_type == "code":
-            assert cell.outputs == []
-            assert cell.execution_count is None
-    assert set(notebook.metadata) == {"kernelspec", "language_info"}
-    assert not re.search(r"[\"'\s](?:/(?:home|root|tmp|work|Users|mnt)/|[A-Z]:\\\\)", text)
-    assert not re.search(r"https?://|localhost", text)
+    for name in NAMES:
+        text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
+        notebook = stored(name)
+        nbformat.validate(notebook)
+        assert len(text.encode()) <= MAX_BYTES
+        assert len(notebook.cells) <= MAX_CELLS
+        for cell in notebook.cells:
+            assert not cell.metadata
+            if cell.cell_type == "code":
+                assert cell.outputs == []
+                assert cell.execution_count is None
+        assert set(notebook.metadata) == {"kernelspec", "language_info"}
+        assert not re.search(r"[\"'\s](?:/(?:home|root|tmp|work|Users|mnt)/|[A-Z]:\\\\)", text)
+        assert not re.search(r"https?://|localhost", text)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,8 +13,7 @@ COMPLEX = (
 
 PLAIN = {"classifier": "profile", "selector": "heuristic"}  # routers that decide without a model
 
-LATE_S = 3.0
-"""How much later than its deadline a query may come back on a busy machine, in seconds; what hangs takes far longer."""
+LATE_S = 1.0  # how much later than its deadline a query may come back
 
 
 def all_down(ollama, cloud, fault):
@@ -39,40 +38,31 @@ def mode(name, value=b"", of="ollama"):
     return set_up
 
 
-#: Faults of the first tier, each with the name of the failure that the answer lists.
+STATUSES = {401: "authentication", 402: "payment", 429: "rate_limited", 500: "server"}
+HTML = b"<html>Bad gateway</html>"
+
+
+def faults(provider, cut, statuses, bodies):
+    """Faults of a provider's tier, each with the name of the failure that the answer lists."""
+    kinds = {"hang": mode("hang"), "drip": mode("drip", chat(provider, GOOD * 50))}
+    told = {"html": HTML, "cut json": cut, "null content": chat(provider, None), **bodies}
+    return {
+        **{name: (fault, "timeout") for name, fault in kinds.items()},
+        **{str(code): (status(code), kind) for code, kind in (STATUSES | statuses).items()},
+        **{name: (body(value), "output") for name, value in told.items()},
+    }
+
+
 OLLAMA_FAULTS = {
-    "hang": (mode("hang"), "timeout"),
-    "drip": (mode("drip", chat("ollama", GOOD * 50)), "timeout"),
     "stall": (mode("stall", b'{"message": {"ro'), "timeout"),
     "closed": (mode("close"), "unreachable"),
     "cut connection": (mode("cut", b'{"message": {"ro'), "unreachable"),
-    "400": (status(400), "bad_request"),
-    "401": (status(401), "authentication"),
-    "402": (status(402), "payment"),
-    "404": (status(404), "not_found"),
-    "429": (status(429), "rate_limited"),
-    "500": (status(500), "server"),
-    "503": (status(503), "server"),
-    "html": (body(b"<html>Bad gateway</html>"), "output"),
-    "empty body": (body(b""), "output"),
-    "cut json": (body(b'{"message": {"role": "assi'), "output"),
-    "not utf-8": (body(b"\xff\xfe{}"), "output"),
-    "200 with error": (body({"error": "overloaded"}), "output"),
-    "null content": (body(chat("ollama", None)), "output"),
-    "blank content": (body(chat("ollama", " \n")), "output"),
-}
-OPENROUTER_FAULTS = {
-    "hang": (mode("hang"), "timeout"),
-    "drip": (mode("drip", chat("openrouter", GOOD * 50)), "timeout"),
-    "401": (status(401), "authentication"),
-    "402": (status(402), "payment"),
-    "429": (status(429), "rate_limited"),
-    "500": (status(500), "server"),
-    "html": (body(b"<html>Bad gateway</html>"), "output"),
-    "cut json": (body(b'{"choices": [{"ind'), "output"),
-    "200 with error": (body({"error": {"message": "overloaded", "code": 502}}), "output"),
-    "no choices": (body(chat("openrouter", "x") | {"choices": []}), "output"),
-    "null choices": (body(chat("openrouter", "x") | {"choices": None}), "output"),
-    "null content": (body(chat("openrouter", None)), "output"),
-    "blank content": (body(chat("openrouter", "")), "output"),
-}
+    **faults("ollama", b'{"message": {"role": "assi', {400: "bad_request", 404: "not_found", 503: "server"}, {
+        "empty body": b"", "not utf-8": b"\xff\xfe{}", "200 with error": {"error": "overloaded"},
+        "blank content": chat("ollama", " \n"),
+    }),
+}  # fmt: skip
+OPENROUTER_FAULTS = faults("openrouter", b'{"choices": [{"ind', {}, {
+    "200 with error": {"error": {"message": "overloaded", "code": 502}}, "blank content": chat("openrouter", ""),
+    "no choices": chat("openrouter", "") | {"choices": []}, "null choices": chat("openrouter", "") | {"choices": None},
+})  # fmt: skip

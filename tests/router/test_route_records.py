@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import dataclasses
 import json
+import math
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
+import made_up_values
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from llama_index.core.schema import Document, NodeWithScore, TextNode
-from small_indexes import documents
+from llama_index.core.schema import Document, IndexNode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+from made_up_values import COUNTS, NAMES, NUMBERS, TEXTS, answers
+from small_indexes import GOOD, QUESTION, Chooser, documents
 
-from agentic_retriever import Budget, Strategy
-from agentic_retriever.errors import (
-    BudgetExceededError,
-    ConfigError,
-    DeadlineExceededError,
-    OutOfScopeError,
-    RoutingError,
-    UnknownIndexError,
-)
+from agentic_retriever import Budget, Strategy, errors
 from agentic_retriever.llm import LLMClient
 from agentic_retriever.pipeline import query
+from agentic_retriever.pipeline.answers import (
+    MAX_CHARS,
+    AnswerCodec,
+    AnswerStream,
+    copied_answer,
+    warm_outcome,
+    worth_keeping,
+)
 from agentic_retriever.pipeline.query import merge_by_cosine, merge_indexes
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.retrievers import SearchResult
-from agentic_retriever.schema import NO_LIMITS, Selection, Tier, TierUsage
+from agentic_retriever.schema import Answer, Degradation, Tier, TierUsage
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
-TEXTS = {
+_TEXTS = {
     "animals": {"cats": "The cat sleeps sixteen hours a day.", "dogs": "The dog barks at the postman."},
     "planets": {"venus": "Venus spins backwards.", "mars": "Mars has two moons named Phobos and Deimos."},
     "tools": {"saw": "A saw cuts wood along a line.", "plane": "A plane makes a board flat."},
@@ -35,39 +46,18 @@ TEXTS = {
 MOONS, EGG = "Which moons does Mars have?", "How do I boil an egg?"
 
 
-class Chooser:
-    """A stage one that says what the test wants."""
-
-    mode = "profile"
-
-    def __init__(self, name="animals", names=(), abstained=False):
-        self.name, self.names, self.abstained = name, names, abstained
-
-    def classify(self, query, profiles, *, query_vector, allowance=NO_LIMITS):
-        rest = [p.name for p in profiles if p.name != self.name]
-        scores = {self.name: 0.5, **dict.fromkeys(rest, 0.5 / len(rest))}
-        return Selection(
-            name=self.name, names=self.names, confidence=0.5, scores=scores, margin=0.1, reason="told", mode=self.mode,
-            abstained=self.abstained,
-        )  # fmt: skip
-
-
-@pytest.fixture
-def make(make):
-    """Makes routers over the three indexes, unless others are given."""
-    three = {name: documents(texts) for name, texts in TEXTS.items()}
-    return lambda indexes=three, **parts: make(indexes, **parts)
+THREE = {name: documents(texts) for name, texts in _TEXTS.items()}
 
 
 @pytest.fixture
 def router(make):
-    return make()
+    return make(THREE)
 
 
-def test_an_explanation_names_every_candidate_and_why(router):
+def test_an_explanation_names_every_candidate_and_why_and_outlives_its_index(router):
     explained = router.explain("Which moons does Mars have, and which {braces} <b>?")
     text = str(explained)
-    for name in (*TEXTS, *explained.decision.strategy.scores):
+    for name in (*THREE, *explained.decision.strategy.scores):
         assert name in text
     assert explained.decision.index.reason in text
     assert "Complexity: simple" in text
@@ -76,45 +66,34 @@ def test_an_explanation_names_every_candidate_and_why(router):
     data = json.loads(json.dumps(explained.to_dict()))
     assert data["decision"]["index"] == "planets"
     assert {card["strategy"] for card in data["cards"]} >= {"vector", "hybrid"}
-
-
-def test_an_explanation_outlives_its_index(router):
     decision = router.route(MOONS)
     router.remove_index("planets")
     assert "planets" in str(router.explanation(decision))
 
 
-@pytest.mark.parametrize(
-    "pins", [{}, {"index": "tools"}, {"strategy": "hybrid"}, {"index": "tools", "strategy": "planner"}]
-)
-def test_a_replay_gives_the_same_decision(router, pins):
-    decision = router.route(MOONS, **pins)
-    again = router.replay(json.loads(json.dumps(decision.to_dict())))
-    assert not decision.diff(again), str(decision.diff(again))
+def test_a_replay_gives_the_same_decision_or_shows_what_changed_and_of_something_else_is_refused(router):
+    for pins in [{}, {"index": "tools"}, {"strategy": "hybrid"}, {"index": "tools", "strategy": "planner"}]:
+        decision = router.route(MOONS, **pins)
+        again = router.replay(json.loads(json.dumps(decision.to_dict())))
+        assert not decision.diff(again), str(decision.diff(again))
+    decision = router.route(MOONS)
+    router.add_index("planets", [Document(text="Saturn has rings.", doc_id="saturn")])
+    diff = decision.diff(router.replay(decision))
+    assert "versions.planets" in {one.path for one in diff.differences}
+    with pytest.raises(errors.RoutingError, match="decision record"):
+        router.replay({"query": "x"})
 
 
 def test_a_replay_takes_over_what_chance_decided(make):
-    router = make(config={"selector": "round_robin"})
+    router = make(THREE, config={"selector": "round_robin"})
     decisions = [router.route(MOONS) for _ in range(3)]
     assert len({d.strategy.name for d in decisions}) == 3
     assert [router.replay(d).strategy.name for d in decisions] == [d.strategy.name for d in decisions]
 
 
-def test_a_replay_on_a_changed_index_shows_what_changed(router):
-    decision = router.route(MOONS)
-    router.add_index("planets", [Document(text="Saturn has rings.", doc_id="saturn")])
-    diff = decision.diff(router.replay(decision))
-    assert "versions.planets" in {one.path for one in diff.differences}
-
-
-def test_a_replay_of_something_else_is_refused(router):
-    with pytest.raises(RoutingError, match="decision record"):
-        router.replay({"query": "x"})
-
-
-def test_out_of_scope_is_declined_without_a_search(make):
+def test_out_of_scope_is_declined_searched_or_an_error_as_the_setting_says(make):
     model = FakeLLM(["never"])
-    router = make(classifier=Chooser(abstained=True), llm=model)
+    router = make(THREE, classifier=Chooser(abstained=True), llm=model)
     answer = router.query(EGG)
     assert (answer.tier, answer.nodes, answer.citations) == (Tier.NONE, (), ())
     assert answer.route.index.abstained
@@ -123,41 +102,32 @@ def test_out_of_scope_is_declined_without_a_search(make):
     assert router.retrieve(EGG).nodes == ()
     # A caller who names the index is believed.
     assert router.retrieve(EGG, index="animals").nodes
-
-
-@pytest.mark.parametrize(
-    ("policy", "searched"),
-    [("answer", ("animals",)), ("all", ("animals", "planets", "tools")), ("default", ("tools",))],
-)
-def test_out_of_scope_goes_where_the_setting_says(make, policy, searched):
-    config = {"on_abstain": policy, "default_index": "tools" if policy == "default" else ""}
-    router = make(classifier=Chooser(abstained=True), config=config)
-    retrieval = router.retrieve(EGG)
-    assert set(retrieval.indexes) == set(searched)
-    assert retrieval.route.index.abstained
-    assert retrieval.nodes
-
-
-def test_out_of_scope_may_be_an_error_and_the_default_index_must_be_there(make):
-    with pytest.raises(OutOfScopeError, match="none of the 3 indexes"):
-        make(classifier=Chooser(abstained=True), config={"on_abstain": "raise"}).route(EGG)
-    with pytest.raises(ConfigError, match="default_index"):
-        make(config={"on_abstain": "default"})
-    router = make(classifier=Chooser(abstained=True), config={"on_abstain": "default", "default_index": "tolos"})
-    with pytest.raises(UnknownIndexError, match="did you mean 'tools'"):
+    for policy, searched in [
+        ("answer", ("animals",)),
+        ("all", ("animals", "planets", "tools")),
+        ("default", ("tools",)),
+    ]:
+        config = {"on_abstain": policy, "default_index": "tools" if policy == "default" else ""}
+        router = make(THREE, classifier=Chooser(abstained=True), config=config)
+        retrieval = router.retrieve(EGG)
+        assert set(retrieval.indexes) == set(searched)
+        assert retrieval.route.index.abstained
+        assert retrieval.nodes
+    with pytest.raises(errors.OutOfScopeError, match="none of the 3 indexes"):
+        make(THREE, classifier=Chooser(abstained=True), config={"on_abstain": "raise"}).route(EGG)
+    with pytest.raises(errors.ConfigError, match="default_index"):
+        make(THREE, config={"on_abstain": "default"})
+    router = make(THREE, classifier=Chooser(abstained=True), config={"on_abstain": "default", "default_index": "tolos"})
+    with pytest.raises(errors.UnknownIndexError, match="did you mean 'tools'"):
         router.route(EGG)
 
 
-def test_several_indexes_are_merged(make):
-    router = make(classifier=Chooser(names=("animals", "planets")))
+def test_several_indexes_are_merged_and_one_that_fails_is_left_out(make, monkeypatch):
+    router = make(THREE, classifier=Chooser(names=("animals", "planets")))
     retrieval = router.retrieve(MOONS, strategy="vector")
     assert retrieval.indexes == ("animals", "planets")
     assert {node.node.ref_doc_id for node in retrieval.nodes} == {"cats", "dogs", "venus", "mars"}
     assert retrieval.nodes[0].node.ref_doc_id == "mars"
-
-
-def test_one_failing_index_of_several_is_left_out(make, monkeypatch):
-    router = make(classifier=Chooser(names=("animals", "planets")))
     adapter = type(router.resources.adapter(router.index("animals"), Strategy.VECTOR))
     search = adapter._search
 
@@ -172,27 +142,24 @@ def test_one_failing_index_of_several_is_left_out(make, monkeypatch):
     assert [lost.step for lost in retrieval.degraded] == ["index.animals"]
 
 
-def test_little_found_makes_a_second_and_third_try(make, monkeypatch):
+def test_little_found_makes_more_tries_and_neither_a_pin_nor_a_good_find_does(make, monkeypatch):
     monkeypatch.setattr(query, "RETRY_BELOW", 1.0)
     # No text is near this question, so every search has little to show.
-    router = make(classifier=Chooser())
+    router = make(THREE, classifier=Chooser())
     retrieval = router.retrieve(MOONS)
     assert len(retrieval.tried) == 3
     assert len({one.strategy for one in retrieval.tried}) == 3
     best = max(one.confidence or 0.0 for one in retrieval.tried)
     assert [one.confidence for one in retrieval.tried if one.strategy is retrieval.strategy] == [best]
     assert router.query(MOONS).to_dict()["tried"][0]["strategy"] == retrieval.tried[0].strategy.value
+    for fixed in [{"strategy": "vector"}, {"budget": Budget(max_ms=2_000)}]:
+        monkeypatch.setattr(query, "RETRY_BELOW", 1.0 if "strategy" in fixed else 0.2)
+        router = make(THREE)
+        assert len(router.retrieve("The cat sleeps sixteen hours a day.", **fixed).tried) == 1
 
 
-@pytest.mark.parametrize("fixed", [{"strategy": "vector"}, {"budget": Budget(max_ms=2_000)}])
-def test_a_pin_is_never_overridden_and_a_good_find_needs_no_second_try(make, fixed, monkeypatch):
-    monkeypatch.setattr(query, "RETRY_BELOW", 1.0 if "strategy" in fixed else 0.2)
-    router = make()
-    assert len(router.retrieve("The cat sleeps sixteen hours a day.", **fixed).tried) == 1
-
-
-def test_a_tight_budget_withholds_slow_strategies(make):
-    router = make(timer=lambda: 0.0)  # a busy machine must not use the budget up
+def test_a_tight_budget_withholds_slow_strategies_and_a_used_one_ends_in_time(make):
+    router = make(THREE, timer=lambda: 0.0)  # a busy machine must not use the budget up
     question, tight = "Compare cats and dogs and say which sleeps longer.", Budget(max_ms=70)
     decision = router.route(question, budget=tight)
     assert "planner" not in decision.strategy.scores
@@ -200,17 +167,14 @@ def test_a_tight_budget_withholds_slow_strategies(make):
     for other in (None, Budget(max_llm_calls=1)):
         assert "planner" in router.route(question, budget=other).strategy.scores
     assert "planner" in str(router.explain("Compare cats and dogs.", budget=tight))
-
-
-def test_a_budget_that_is_used_up_ends_in_time(make):
-    with pytest.raises(DeadlineExceededError):
-        make().query(MOONS, budget=Budget(max_ms=0.001))
+    with pytest.raises(errors.DeadlineExceededError):
+        make(THREE).query(MOONS, budget=Budget(max_ms=0.001))
 
 
 def test_model_calls_of_retrieval_are_counted_and_limited(make):
     plan = '["Which moons does Mars have?", "How long does the cat sleep?"]'
     model = FakeLLM(lambda prompt: plan if "Split a question" in prompt else "Two moons: Phobos and Deimos [1].")
-    router = make(llm=model)
+    router = make(THREE, llm=model)
     question = "Which moons does Mars have and how long does the cat sleep?"
     for budget, calls in ((None, 2), (Budget(max_llm_calls=1), 1), (Budget(max_llm_calls=0), 0)):
         none = router.query(question, strategy="planner", index="planets", budget=budget)
@@ -235,25 +199,22 @@ def papers(make, monkeypatch):
     return make({"papers": sources}, embedding=FakeEmbedding(dimension=32))
 
 
-def test_what_satisfies_a_stated_condition_is_not_given_up_for_nearer_texts(papers):
+def test_a_stated_condition_decides_and_without_one_the_next_strategy_does(papers):
     found = papers.retrieve("I am interested in articles written either by Prieve or Udo Pooch")
     assert found.route.strategy.name == "metadata"
     assert found.strategy is Strategy.METADATA
     assert found.understood
     assert {node.node.ref_doc_id for node in found.nodes} == {"Prieve", "Pooch"}
     assert len(found.tried) == 1
-
-
-SALTON = "Articles by Gerard Salton or others about clusters of documents"
-
-
-def test_without_a_condition_after_all_the_next_strategy_decides(papers):
     found = papers.retrieve(SALTON)
     assert found.route.strategy.name == "metadata"
     assert not found.understood
     assert found.tried[0].strategy is Strategy.METADATA
     assert found.strategy is not Strategy.METADATA
     assert papers.retrieve(SALTON, strategy="metadata").strategy is Strategy.METADATA  # a pinned one stays
+
+
+SALTON = "Articles by Gerard Salton or others about clusters of documents"
 
 
 # The accounts of one query, and the order of nodes of several indexes
@@ -270,7 +231,7 @@ def usage(calls=1, usd=0.0):
     return TierUsage(tier=Tier.CLOUD, model="m", calls=calls, prompt_tokens=5, completion_tokens=1, usd=usd)
 
 
-def test_what_is_left():
+def test_what_is_left_and_what_a_metered_model_counts_and_refuses():
     time = Time()
     spending = Spending(Budget(max_ms=2_000, max_usd=0.02, max_llm_calls=3), 2.0, time)
     spending.add([usage(2, 0.015)])
@@ -281,23 +242,17 @@ def test_what_is_left():
     spending.add([usage(4, 1.0)])
     assert (spending.left("writing").max_llm_calls, spending.left("writing").max_usd) == (0, 0.0)
     time.now = 2.0
-    with pytest.raises(DeadlineExceededError):
+    with pytest.raises(errors.DeadlineExceededError):
         spending.left("writing")
-
-
-def test_no_budget_limits_only_the_time():
     left = Spending(None, 9.0, Time()).left("x")
     assert (left.timeout_s, left.max_llm_calls, left.max_usd) == (9.0, None, None)
-
-
-def test_a_metered_model_counts_and_refuses():
     client = LLMClient(FakeLLM(["one", "two", "three"]), tier=Tier.PRIMARY, timeout_s=5.0)
     spending = Spending(Budget(max_llm_calls=2), 9.0, Time())
     model = MeteredModel(client, spending)
     assert (model.tier, model.model) == (client.tier, client.model)
     assert [model.complete("p").text, model.complete("p", timeout_s=1.0).text] == ["one", "two"]
     assert spending.usage.llm_calls == 2
-    with pytest.raises(BudgetExceededError, match="max_llm_calls=2"):
+    with pytest.raises(errors.BudgetExceededError, match="max_llm_calls=2"):
         model.complete("p")
     assert spending.usage.llm_calls == 2
 
@@ -311,28 +266,19 @@ def ids(nodes):
     return [node.node.node_id for node in nodes]
 
 
-def test_one_index_passes_through():
+def test_one_index_passes_through_and_several_are_merged_by_cosine_share_and_own_best():
     nodes, origin = merge_indexes(None, {"a": result("a", [0.5, 0.2])}, {"a": 1.0}, query_vector=None, top_k=5)
     assert [(n.node.node_id, n.score) for n in nodes] == [("a0", 0.5), ("a1", 0.2)]
     assert origin == {"a0": "a", "a1": "a"}
-
-
-def test_scores_of_other_scales_do_not_win_by_their_scale():
     # BM25 scores of one index against cosines of the other: the cosines with the question tell.
     results = {"far": result("f", [31.0, 29.0]), "near": result("n", [0.9, 0.8])}
     cosines = {"f0": 0.71, "f1": 0.70, "n0": 0.93, "n1": 0.90}
     nodes, origin = merge_by_cosine(results, {"far": 0.5, "near": 0.5}, cosines=cosines, top_k=4)
     assert ids(nodes) == ["n0", "n1", "f0", "f1"]
     assert origin["n0"] == "near"
-
-
-def test_a_likelier_index_goes_before_at_equal_nearness():
     results = {"a": result("a", [0.9, 0.1]), "b": result("b", [0.9, 0.1])}
     cosines = {"a0": 0.8, "a1": 0.5, "b0": 0.8, "b1": 0.5}
     assert ids(merge_by_cosine(results, {"a": 0.3, "b": 0.7}, cosines=cosines, top_k=1)[0]) == ["b0"]
-
-
-def test_without_vectors_each_list_counts_by_its_own_best():
     results = {"a": result("a", [30.0, 3.0]), "b": result("b", [2.0, 1.9])}
     nodes, _ = merge_by_cosine(results, {"a": 0.5, "b": 0.5}, cosines={"a0": 0.9}, top_k=4)
     assert ids(nodes) == ["a0", "b0", "b1", "a1"]
@@ -357,3 +303,232 @@ def test_the_order_of_each_strategy_stays(scores, data):
         kept = [placed[n.node.node_id] for n in row.nodes]
         assert kept == sorted(kept, reverse=True)
         assert all(0 <= score <= 1 for score in kept)
+
+
+# Answers in the cache: written and read whole, copied for each caller, never older than their index
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=5,
+)
+RELATED = st.builds(RelatedNodeInfo, node_id=NAMES, metadata=st.dictionaries(NAMES, PLAIN, max_size=2))
+
+
+@st.composite
+def nodes(draw):
+    values = {
+        "id_": draw(NAMES),
+        "text": draw(st.text(alphabet=st.characters(), max_size=30)),
+        "metadata": draw(st.dictionaries(NAMES, PLAIN, max_size=3)),
+        "relationships": draw(
+            st.fixed_dictionaries(
+                {}, optional={NodeRelationship.SOURCE: RELATED, NodeRelationship.CHILD: st.lists(RELATED, max_size=2)}
+            )
+        ),
+        "excluded_llm_metadata_keys": draw(st.lists(NAMES, max_size=2)),
+        "start_char_idx": draw(st.none() | COUNTS),
+        "embedding": draw(st.none() | st.lists(NUMBERS, max_size=3)),
+    }
+    node = IndexNode(index_id="i", **values) if draw(st.booleans()) else TextNode(**values)
+    return NodeWithScore(node=node, score=draw(st.none() | NUMBERS))
+
+
+ANSWERS = answers(nodes())
+
+
+def same(one, other):
+    assert dataclasses.replace(one, nodes=()) == dataclasses.replace(other, nodes=())
+    assert one.to_dict() == other.to_dict()
+    assert [type(n.node) for n in one.nodes] == [type(n.node) for n in other.nodes]
+    assert [n.to_dict() for n in one.nodes] == [n.to_dict() for n in other.nodes]
+
+
+@pytest.fixture
+def answer():
+    node = TextNode(
+        text="The cat sleeps.", metadata={"tags": ["x"], "retrieval": {"dense": 0.5}},
+        relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id="doc", metadata={"a": [1]})},
+    )  # fmt: skip
+    made = made_up_values.answer("It sleeps [1].")
+    return dataclasses.replace(made, nodes=(NodeWithScore(node=node, score=0.5),), degraded=())
+
+
+@settings(max_examples=150, deadline=None)
+@given(ANSWERS)
+def test_answers_come_back_whole_and_copies_are_equal(answer):
+    data = AnswerCodec().encode(answer)
+    assert set(json.loads(data)) - {"format"} == {field.name for field in dataclasses.fields(Answer)}
+    same(AnswerCodec().decode(data), answer)
+    same(copied_answer(answer), answer)
+
+
+def test_answers_of_the_router_come_back_whole(make):
+    texts = {"cats": "The cat sleeps sixteen hours a day.", "dogs": "The dog barks at the postman."}
+    sources = [Document(text=text, doc_id=name, metadata={"year": 2020}) for name, text in texts.items()]
+    router = make({"animals": sources}, config={"cache_max_entries": 0})
+    question = "How many hours does the cat sleep, and whom does the dog bark at?"
+    for strategy in ("vector", "hybrid", "metadata", "planner", None):
+        answer = router.query(question, strategy=strategy)
+        assert answer.nodes
+        same(AnswerCodec().decode(AnswerCodec().encode(answer)), answer)
+
+
+def test_what_json_cannot_hold_foreign_classes_and_other_bytes_are_refused(answer):
+    for value in [math.nan, math.inf, b"bytes", object(), (1, 2), {1: 2}, {1, 2}, np.float32(1)]:
+        answer.nodes[0].node.metadata["odd"] = value
+        with pytest.raises(ValueError, match=r"JSON|text"):
+            AnswerCodec().encode(answer)
+
+    class Mine(TextNode):
+        pass
+
+    for node in (IndexNode(text="x", index_id="i", obj=TextNode(text="y")), Mine(text="x"), Document(text="x")):
+        odd = dataclasses.replace(answer, nodes=(NodeWithScore(node=node, score=1.0),))
+        with pytest.raises(ValueError, match="JSON"):
+            AnswerCodec().encode(odd)
+    for data in [b"", b"null", b"[]", b"{}", b'{"format":1}', b'{"format":2}', b"\xff", b"[" * 100_000]:
+        with pytest.raises(ValueError):
+            AnswerCodec().decode(data)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_damaged_answer_is_refused_or_an_answer(data):
+    """Nothing but ValueError, whatever is missing or has another type."""
+    answer = made_up_values.answer("t")
+    place = row = json.loads(AnswerCodec().encode(answer))
+    while True:
+        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        inner = place[key]
+        if not (isinstance(inner, (dict, list)) and inner and data.draw(st.booleans())):
+            break
+        place = inner
+    if data.draw(st.booleans()):
+        del place[key]
+    else:
+        place[key] = data.draw(PLAIN)
+    with contextlib.suppress(ValueError):
+        assert isinstance(AnswerCodec().decode(json.dumps(row).encode()), Answer)
+
+
+def test_callers_cannot_change_what_is_kept_and_what_is_worth_keeping(answer):
+    before = [node.to_dict() for node in answer.nodes]
+    node = copied_answer(answer).nodes[0]
+    node.score = 9.0
+    node.node.text = "spoiled"
+    node.node.metadata["tags"].append("spoiled")
+    node.node.metadata["retrieval"]["dense"] = 9
+    node.node.relationships[NodeRelationship.SOURCE].metadata["a"].append("spoiled")
+    node.node.relationships.clear()
+    node.node.excluded_llm_metadata_keys.append("spoiled")
+    assert [node.to_dict() for node in answer.nodes] == before
+    assert worth_keeping(answer)
+    lost = Degradation(step="a", reason="b", fallback="c")
+    huge = NodeWithScore(node=TextNode(text="x" * (MAX_CHARS + 1)), score=1.0)
+    for changes in ({"degraded": (lost,)}, {"tier": Tier.NONE}, {"nodes": (huge,)}):
+        assert not worth_keeping(dataclasses.replace(answer, **changes))
+        assert warm_outcome(dataclasses.replace(answer, **changes)) == "not_kept"
+    assert warm_outcome(answer) == "stored"
+    assert warm_outcome(dataclasses.replace(answer, cached=True)) == "cached"
+
+
+HOURS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def cat(hours):
+    return Document(text=f"The cat sleeps {hours} hours a day.", doc_id="cat")
+
+
+def test_an_index_that_was_removed_and_made_again(make):
+    router = make()
+    for hours in HOURS[:3]:
+        router.add_index("animals", [cat(hours)], description="Cats")
+        assert f"{hours} hours" in router.query(QUESTION).text
+        router.remove_index("animals")
+
+
+@contextmanager
+def readers(router):
+    """Two threads that ask all the time; what they raise is raised in the end."""
+    stop = threading.Event()
+
+    def read():
+        while not stop.is_set():
+            router.query(QUESTION, index="animals", strategy="vector")
+
+    with ThreadPoolExecutor(2) as pool:
+        reading = [pool.submit(read) for _ in range(2)]
+        try:
+            yield
+        finally:
+            stop.set()
+    for one in reading:
+        one.result()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_changes_with_readers(make, seed):
+    router, random_ = make(), random.Random(seed)
+    now = random_.choice(HOURS)
+    router.add_index("animals", [cat(now), Document(text="The dog barks.", doc_id="dog")], description="Animals")
+    with readers(router):
+        for _ in range(25):
+            kind = random_.choice(("update", "delete", "nothing"))
+            if kind == "update":
+                now = random_.choice(HOURS)
+                router.add_index("animals", [cat(now)])
+            elif kind == "delete" and now:
+                router.remove_documents("animals", ["cat"])
+                now = ""
+            answer = router.query(QUESTION, index="animals", strategy="vector")
+            texts = " ".join(node.node.text for node in answer.nodes)
+            assert [hours for hours in HOURS if f"{hours} hours" in texts] == [now] * bool(now)
+    router.add_index("animals", [cat("two")])
+    assert [router.query(QUESTION, index="animals", strategy="vector").cached for _ in range(2)] == [False, True]
+
+
+def spoil(nodes):
+    """Change all that a caller can change of nodes."""
+    for scored in nodes:
+        scored.score = -1.0
+        scored.node.text = "spoilt"
+        scored.node.metadata.clear()
+        scored.node.relationships.clear()
+
+
+def told(answer):
+    nodes = [(scored.score, scored.node.text, scored.node.metadata) for scored in answer.nodes]
+    return copy.deepcopy((answer.text, answer.citations, answer.checks, answer.confidence, nodes))
+
+
+async def streamed(router, stream):
+    """Spoil what is shown as soon as it is; return the answer as it came."""
+    stream = getattr(router, stream)(QUESTION)
+    if isinstance(stream, AnswerStream):
+        for _ in stream:
+            spoil(stream.nodes)
+    else:
+        async for _ in stream:
+            spoil(stream.nodes)
+    return stream.answer
+
+
+@pytest.mark.parametrize("way", ["stream", "astream"])
+async def test_what_a_stream_shows_is_the_callers_own(make_router, way):
+    options = {"classifier": "profile", "selector": "heuristic", "answer_rescoring": False}
+    expected = told(make_router(model=FakeLLM([GOOD]), **options).query(QUESTION))
+    router = make_router(model=FakeLLM([GOOD]), **options)
+    first = await streamed(router, way)
+    assert not first.cached
+    assert told(first) == expected
+    spoil(first.nodes)
+    for _ in range(2):
+        again = router.query(QUESTION)
+        assert again.cached
+        assert told(again) == expected
+        spoil(again.nodes)
+    # A cached answer is one piece, whose nodes are shown with it.
+    assert (await streamed(router, way)).cached
+    assert told(router.query(QUESTION)) == expected

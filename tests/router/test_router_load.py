@@ -13,6 +13,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,7 @@ def thousand(tmp_path_factory):
 @pytest.fixture
 def sites(thousand, make_router):
     """Makes routers over the 1,000 nodes."""
-
-    def make(**changes):
-        return make_router(**({"data_dir": thousand} | changes))
-
-    return make
+    return partial(make_router, data_dir=thousand)
 
 
 def scripted(prompt):
@@ -157,15 +154,13 @@ def test_hundred_tasks_do_not_hold_up_the_loop(sites):
     async def work():
         return await asyncio.gather(*(router.aquery(ask_site(n)) for n in range(100)))
 
-    gaps = []
-    for _ in range(4):  # another process may hold up the machine, not four times in a row
+    def gap(_attempt):
         router.cache.clear()
-        gap, answers = asyncio.run(largest_gap(work))
+        longest, answers = asyncio.run(largest_gap(work))
         assert [answer.tier for answer in answers] == [Tier.PRIMARY] * 100
-        gaps.append(gap)
-        if gap <= 0.1:
-            break
-    assert min(gaps) <= 0.1, gaps
+        return longest
+
+    best_of(4, 0.1, gap)
 
 
 def test_stampede_on_a_cold_key_asks_the_model_once(sites):
@@ -217,15 +212,17 @@ def test_deadline_holds_for_twenty_at_once(make_tiers, ollama, cloud, fault):
 
 async def test_hung_models_stop_neither_retrieval_nor_routing(make_tiers, ollama, cloud):
     all_down(ollama, cloud, mode("hang"))
-    router = make_tiers(deadline_s=3.0)
+    router = make_tiers(deadline_s=2.0)
     router.retrieve(QUESTION)
-    hung = [asyncio.create_task(router.aquery(f"{QUESTION} {n}")) for n in range(20)]
+    tasks = [asyncio.create_task(router.aquery(f"{QUESTION} {n}")) for n in range(20)]
     await asyncio.to_thread(wait_until, lambda: len(ollama.requests) >= 8)
-    found = await asyncio.gather(*(router.aretrieve(QUESTION) for _ in range(5)), router.aroute(QUESTION))
-    router.retrieve(QUESTION)
-    assert not all(task.done() for task in hung)  # while these hung, all the others were served
+    with within(1.0):
+        found = await asyncio.gather(*(router.aretrieve(QUESTION) for _ in range(5)), router.aroute(QUESTION))
+    with within(1.0):
+        router.retrieve(QUESTION)
+    assert not all(task.done() for task in tasks)  # while these hung, all the others were served
     assert all(one.nodes for one in found[:5])
-    for outcome in await asyncio.gather(*hung, return_exceptions=True):
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(outcome, DeadlineExceededError | OverloadedError) or outcome.tier is Tier.EXTRACTIVE
 
 
@@ -237,34 +234,35 @@ def test_dead_primary_costs_little_once_it_is_left_alone(make_tiers, ollama, clo
     alone.query(QUESTION)
     dead.query(QUESTION)
     assert len(ollama.requests) == 3
-    assert compared(dead, alone) <= 0.05
+    assert_hardly_slower(dead, alone)
     assert len(ollama.requests) == 3
 
 
 def best_of(tries, enough, measure):
-    """Return the least of so many measurements; another process may hold up the machine in some, not in all."""
+    """See that one of so many measurements is small; another process may hold up the machine in some, not in all."""
     measured = []
-    for attempt in range(tries):
-        measured.append(measure(attempt))
-        if measured[-1] <= enough:
-            break
-    return min(measured)
+    while len(measured) < tries and not (measured and measured[-1] <= enough):
+        measured.append(measure(len(measured)))
+    assert min(measured) <= enough, measured
 
 
-def compared(one, other, rounds=40):
-    """Return by how much a query of one router is slower than one of another, in seconds: 95th percentiles."""
+def p95(times):
+    return statistics.quantiles(times, n=20)[-1]
+
+
+def assert_hardly_slower(one, other):
+    """A query of one router is hardly slower than one of another: 50 ms between their 95th percentiles."""
 
     def added(attempt):
         times = {one: [], other: []}
-        for number in range(rounds):
+        for number in range(40):
             for router in (one, other):
                 started = time.perf_counter()
                 router.query(f"{QUESTION} {attempt} {number}")
                 times[router].append(time.perf_counter() - started)
-        first, second = (statistics.quantiles(times[router], n=20)[-1] for router in (one, other))
-        return first - second
+        return p95(times[one]) - p95(times[other])
 
-    return best_of(8, 0.05, added)
+    best_of(6, 0.05, added)
 
 
 @pytest.mark.parametrize("server", ["dead", "hangs"])
@@ -279,8 +277,8 @@ def test_redis_that_is_down_costs_little(make_router, server):
             """By how much the first call of a new router is slower."""
             return timed(make_router(redis_url=url), MARS) - timed(make_router(), MARS)
 
-        assert best_of(8, 0.3, first_call) <= 0.3
-        assert compared(router, without) <= 0.05
+        best_of(6, 0.3, first_call)
+        assert_hardly_slower(router, without)
         assert router.query(f"{QUESTION} 0 3").cached
         assert not router.cache.stats().to_dict()["store"]["up"] or server == "hangs"
 
@@ -304,22 +302,20 @@ def test_warm_cache_and_overhead_are_small(sites):
             started = time.perf_counter()
             assert router.query(question).cached
             times.append(time.perf_counter() - started)
-        return statistics.quantiles(times, n=20)[-1]
+        return p95(times)
 
     def overhead(_attempt):
         nodes = [router.retrieve(ask_site(n), index="sites", strategy="vector").timings_ms for n in range(50)]
-        own = [timing["total"] - timing["retrieval"] - timing.get("embedding", 0.0) for timing in nodes]
-        return statistics.quantiles(own, n=20)[-1]
+        return p95([timing["total"] - timing["retrieval"] - timing.get("embedding", 0.0) for timing in nodes])
 
-    assert best_of(8, 0.005, hits) <= 0.005
-    assert best_of(8, 10, overhead) <= 10
+    best_of(8, 0.005, hits)
+    best_of(8, 10, overhead)
 
 
 @linux_only
 def test_some_hundred_queries_leave_nothing_behind(make_tiers, ollama):
     ollama.reply(chat("ollama", GOOD))
     router = make_tiers(cache_max_entries=50)
-
     for number in range(300):
         if number == 100:
             held = Held()
@@ -330,9 +326,7 @@ def test_some_hundred_queries_leave_nothing_behind(make_tiers, ollama):
 
 
 class Counting(BaseSpanHandler[SimpleSpan]):
-    """Counts spans; those that have not ended are in ``open_spans``."""
-
-    seen: int = 0
+    seen: int = 0  # those that have not ended are in ``open_spans``
 
     def new_span(self, id_, **_told):
         self.seen += 1
@@ -463,15 +457,19 @@ def test_one_router_in_successive_loops_threads_and_a_running_loop(make_tiers, o
     assert asyncio.run.__module__ == before == "asyncio.runners"
 
 
-def test_close_while_queries_run(make_tiers, ollama, cloud):
-    ollama.healthy.clear()
-    mode("hang")(ollama)
+@pytest.fixture
+def hung(make_tiers, ollama, cloud):
+    """A router whose models hang."""
+    all_down(ollama, cloud, mode("hang"))
     router = make_tiers(deadline_s=1.5)
     router.retrieve(QUESTION)
+    return router
 
+
+def test_close_while_queries_run(hung, ollama):
     def call(number):
         try:
-            return router.query(f"{QUESTION} {number}").tier
+            return hung.query(f"{QUESTION} {number}").tier
         except AgenticRetrieverError as err:
             return type(err).__name__
 
@@ -479,19 +477,16 @@ def test_close_while_queries_run(make_tiers, ollama, cloud):
         callers = [pool.submit(call, number) for number in range(6)]
         wait_until(lambda: len(ollama.requests) == 6)
         with within(1.5 + LATE_S):  # what runs is let finish, within its deadline
-            router.close()
-            router.close()
+            hung.close()
+            hung.close()
         assert all(caller.result(5) for caller in callers)
 
 
-async def test_close_while_tasks_wait_for_a_model(make_tiers, ollama, cloud):
-    all_down(ollama, cloud, mode("hang"))
-    router = make_tiers(deadline_s=1.5)
-    router.retrieve(QUESTION)
-    task = asyncio.create_task(router.aquery(QUESTION))
+async def test_close_while_tasks_wait_for_a_model(hung, ollama):
+    task = asyncio.create_task(hung.aquery(QUESTION))
     await asyncio.to_thread(wait_until, lambda: ollama.requests)
     with within(1.5 + LATE_S):
-        await asyncio.to_thread(router.close)
+        await asyncio.to_thread(hung.close)
     outcome = (await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 20))[0]
     assert isinstance(outcome, AgenticRetrieverError) or outcome.tier is Tier.EXTRACTIVE
 
@@ -519,5 +514,5 @@ def test_interpreter_ends_without_a_traceback(tmp_path, make_server):
         print("end")
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
