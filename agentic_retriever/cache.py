@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
@@ -34,7 +33,6 @@ Job: TypeAlias = Callable[[], None]
 logger = logging.getLogger(__name__)
 
 MAX_FILE_BYTES: Final = 64_000_000  # of questions; larger files are refused
-_JSON_SUFFIXES = (".jsonl", ".ndjson")
 _ENCODE = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -173,7 +171,7 @@ class SingleFlightCache(Generic[V]):
                 return self._copy(flight[0]), True
             if leads:
                 flight.unwanted = unwanted
-                self._start(flight, partial(self._lead_in_worker, flight, compute, keep), submit)
+                self._start(flight, compute, keep, submit)
             try:
                 value, computed = await asyncio.wait_for(asyncio.wrap_future(flight.future), self._left(ends))
             except _AbandonedError:
@@ -239,9 +237,18 @@ class SingleFlightCache(Generic[V]):
             self._counts["shared"] += 1
             return flight, False
 
-    def _start(self, flight: _Flight[V], job: Job, submit: Callable[[Job], object]) -> None:
+    def _start(
+        self, flight: _Flight[V], compute: Callable[[], V], keep: Callable[[V], bool], submit: Callable[[Job], object]
+    ) -> None:
+        """Have a worker lead a flight, unless somebody begins it before."""
+
+        def lead() -> None:
+            if self._take(flight):
+                with suppress(Exception):  # the flight hands it to all who wait; nobody looks at the future of this job
+                    self._lead(flight, compute, keep)
+
         try:
-            submit(job)
+            submit(lead)
         except BaseException as err:
             if self._take(flight):
                 self._fail(flight, err)
@@ -254,11 +261,6 @@ class SingleFlightCache(Generic[V]):
             if free:
                 flight.leader = flight
             return free
-
-    def _lead_in_worker(self, flight: _Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]) -> None:
-        if self._take(flight):
-            with suppress(Exception):  # the flight hands it to all who wait; nobody looks at the future of this job
-                self._lead(flight, compute, keep)
 
     def _lead(self, flight: _Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]) -> tuple[V, bool]:
         """Find the value in the second level or compute it; return it, and whether it was computed."""
@@ -426,7 +428,7 @@ def read_questions(path: str | Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
         raise SourceError(f"cannot read {file}: {err.strerror or err}; pass a text file, one question a line") from err
     if len(content) > MAX_FILE_BYTES:
         raise SourceError(f"{file} is larger than {MAX_FILE_BYTES // 1_000_000} MB; split it into several files")
-    read = _json_question if file.suffix.lower() in _JSON_SUFFIXES else str.strip
+    read = _json_question if file.suffix.lower() in {".jsonl", ".ndjson"} else str.strip
     questions: dict[str, None] = {}
     problems: list[str] = []
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):

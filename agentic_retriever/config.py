@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "AGENTIC_RETRIEVER_"
 
-SHARED: Final = (
+SHARED: Final = (  # settings that are also read from their name in capitals alone; the prefixed variable wins
     "embedding_model", "ollama_base_url", "openrouter_api_key", "cohere_api_key", "redis_url", "qdrant_url",
     "qdrant_api_key",
 )  # fmt: skip
-"""Settings that are also read from their name in capitals alone; the prefixed variable wins."""
 
 _OFFERED: Final = "give the router a classifier of your own to choose another"
-REMOVED: Final = {
+REMOVED: Final = {  # settings that are gone, and what holds instead
     "embedding_batch_size": "16 texts go to the embedding model in one call",
     "embedding_timeout_s": "one call to the embedding model may take 120 s",
     "embedding_cache_size": "2,048 vectors are kept in memory",
@@ -67,13 +66,9 @@ REMOVED: Final = {
     "qdrant_replicas": "the server decides (storage.collection in its configuration)",
     "query_log_max_rows": "the history keeps the newest 1,000,000 queries",
 }
-"""Settings that are gone, and what holds instead."""
-
 
 _ACCEPTED: Final[dict[object, tuple[type, ...]]] = {int: (int, str), float: (int, float, str), bool: (bool, str)}
-_KINDS: Final[dict[object, str]] = {
-    int: "a whole number", float: "a number", bool: "true or false", Path: "a path",
-}  # fmt: skip
+_KINDS: Final[dict[object, str]] = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
 
 
 class Secret(AnySecret[str]):
@@ -285,13 +280,9 @@ class RouterConfig(BaseSettings):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> RouterConfig:
-        """Read the settings from environment variables; an empty variable counts as not set.
+        """Read the settings from environment variables, the process's by default; an empty one counts as not set.
 
-        Args:
-            env: The variables; the process's by default.
-
-        Returns:
-            The settings, defaults where nothing was set. A variable of a setting that is gone brings a warning.
+        A variable of a setting that is gone brings a warning.
 
         Raises:
             ConfigError: If a variable with our prefix is unknown, or a value is ill-typed or out of range.

@@ -43,6 +43,7 @@ from agentic_retriever.indices.attached.index import attach_index
 from agentic_retriever.indices.attached.sources import recognise
 from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.indices.stored_nodes import check_index_name
+from agentic_retriever.json_files import is_finite
 from agentic_retriever.llm import ModelClient, TieredClient, build_client
 from agentic_retriever.redis import RedisVectorCache, open_link
 from agentic_retriever.retrievers import (
@@ -423,13 +424,14 @@ def register_strategy(
     """
     signals = signals or {}
     _check(name, description, (cost, typical_ms))
-    for signal in signals:
+    for signal, weight in signals.items():
         if signal not in FEATURES:
             raise ConfigError(unknown_name("signal", signal, FEATURES))
+        if not is_finite(weight):
+            raise ConfigError(f"the weight of signal {signal!r} must be a finite number, got {str(weight)[:40]!r}")
     for view in needs:
         if view not in tuple(View):
             raise ConfigError(unknown_name("view", view, [known.value for known in View]))
-    weights = {signal: _weight(signal, weight) for signal, weight in signals.items()}
 
     def decorate(adapter: A) -> A:
         given: object = adapter
@@ -444,7 +446,7 @@ def register_strategy(
                 cost=cost,
                 typical_ms=typical_ms,
                 build=adapter,
-                signals=weights,
+                signals={signal: float(weight) for signal, weight in signals.items()},
             )
         )
         return adapter
@@ -463,9 +465,3 @@ def _check(name: str, description: str, positive: tuple[float, float]) -> None:
         raise ConfigError(f"the description of strategy {name!r} must be one line that ends with a full stop")
     if not all(math.isfinite(value) and value > 0 for value in positive):
         raise ConfigError(f"cost and typical_ms of strategy {name!r} must be numbers above 0, got {positive}")
-
-
-def _weight(name: str, weight: object) -> float:
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
-        raise ConfigError(f"the weight of signal {name!r} must be a finite number, got {str(weight)[:40]!r}")
-    return float(weight)

@@ -76,7 +76,6 @@ class RetrieverContract(ABC):
         return None
 
     def test_results_are_ordered_unique_finite_and_at_most_top_k(self) -> None:
-        """By falling score, ties by id; no id twice; no NaN; no more than asked for."""
         for top_k in (1, 3, 50):
             found = self._adapter(top_k=top_k).retrieve(QUERY)
             check_result(found, top_k)
@@ -152,7 +151,6 @@ class RetrieverContract(ABC):
             assert _summary(asyncio.run(twin)) == expected
 
     def test_aretrieve_does_not_block_the_loop(self) -> None:
-        """While a slow model works, the event loop goes on."""
         adapter = self.make_adapter(contract_nodes(), embedding=SlowEmbedding())
 
         async def largest_gap(query: str) -> float:
