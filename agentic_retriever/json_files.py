@@ -20,11 +20,7 @@ M = TypeVar("M")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in one step that survives a crash: temporary file, fsync, rename.
-
-    Raises:
-        StoreError: If the folder cannot be written or the disk is full; the old file is then untouched.
-    """
+    """Replace a file in one step that survives a crash; a ``StoreError`` leaves the old file untouched."""
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,15 +39,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def load_model(path: Path, read: Callable[[object], M], *, advice: str) -> M | None:
-    """Read the file of a model; ``None`` when there is no such file.
+    """Read the file of a model, ``None`` when there is none; ``read`` may raise ``ValueError`` for what was decoded.
 
-    Args:
-        path: The file.
-        read: Makes the model of what was decoded; may raise ``ValueError``.
-        advice: What to do about a file that cannot be used, the end of the message.
-
-    Raises:
-        StoreDamagedError: If the file cannot be used; file and key are named.
+    A file that cannot be used is a ``StoreDamagedError``, which names file and key and ends with the advice.
     """
     try:
         return read(json.loads(path.read_bytes().decode("utf-8", "surrogatepass")))

@@ -82,7 +82,9 @@ EMBEDDING_CACHE_FILE: Final = "embeddings.sqlite"
 
 def training_stamp(index: Index) -> tuple[tuple[int, int], ...]:
     """Return what changes whenever training changes how an index is searched; of one without a folder, nothing."""
-    return () if index.folder is None else tuple(_last_change(path) for path in _paths(str(index.folder)))
+    folder = index.folder
+    # As texts, since every query asks for them, and joining paths costs more than asking the file system.
+    return () if folder is None else tuple(_last_change(f"{folder}/{name}") for name in (MEASURED_FILE, FUSION_FILE))
 
 
 def measured(index: Index) -> tuple[MeasuredStrategies | None, tuple[Degradation, ...]]:
@@ -99,16 +101,10 @@ def _measured(folder: Path, _stamp: object) -> tuple[MeasuredStrategies | None, 
         return None, (Degradation(step="stage_two.measured", reason=str(err), fallback="the signals alone"),)
 
 
-@lru_cache(1_024)
-def _paths(folder: str) -> tuple[str, str]:
-    # As texts, made once: every query asks for them, and joining paths costs more than asking the file system.
-    return str(Path(folder) / MEASURED_FILE), str(Path(folder) / FUSION_FILE)
-
-
 def _last_change(path: str) -> tuple[int, int]:
     """When a file was last changed, in nanoseconds, and its size in bytes; zeros when it is not there."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - see _paths
+        found = os.stat(path)  # noqa: PTH116 - see above
     except OSError:
         return 0, 0
     return found.st_mtime_ns, found.st_size
@@ -287,7 +283,7 @@ class Resources:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From the names in the settings to the parts of a router.
+# From the names in the settings to the parts of a router
 
 _NEEDS_MODEL = "{setting} is {value}, which needs a model; set llm to ollama:MODEL or openrouter:MODEL, or take auto"
 

@@ -131,16 +131,6 @@ class TierUsage(Record):
     completion_tokens: int
     usd: float = 0.0
 
-    def plus(self, other: "TierUsage") -> "TierUsage":
-        """Add the counts of another usage of the same tier and model."""
-        return replace(
-            self,
-            calls=self.calls + other.calls,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            usd=self.usd + other.usd,
-        )
-
 
 def _usage_rows(tiers: object) -> object:
     """Take the rows of what :meth:`Usage.to_dict` wrote, by tier."""
@@ -159,7 +149,9 @@ class Usage(Record):
         sums: dict[tuple[Tier, str], TierUsage] = {}
         for one in spent:
             known = sums.get((one.tier, one.model))
-            sums[one.tier, one.model] = one if known is None else known.plus(one)
+            counts = () if known is None else ("calls", "prompt_tokens", "completion_tokens", "usd")
+            added = {name: getattr(known, name) + getattr(one, name) for name in counts}
+            sums[one.tier, one.model] = replace(one, **added)
         return cls(tuple(sums.values()))
 
     @property

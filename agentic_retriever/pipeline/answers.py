@@ -233,7 +233,6 @@ class Explanation:
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """Return the text line by line."""
         query = " ".join(self.decision.query.split())
         shown = query if len(query) <= _MAX_QUERY_CHARS else f"{query[: _MAX_QUERY_CHARS - 1]}…"
         return [f"Question: {shown}", *self._index(), *self._strategy(), *self._nature(), *self._costs()]

@@ -28,8 +28,6 @@ from agentic_retriever.errors import LLMOutputError
 __all__ = ["HEAVY_REPLIES", "MALFORMED_REPLIES", "ChoiceReaderContract", "ReplyCase", "ReplyReaderContract"]
 
 MAX_CPU_S = 0.1
-MAX_BYTES = 50_000_000
-MAX_MESSAGE_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +109,14 @@ class ReplyReaderContract(ABC):
                 peak = tracemalloc.get_traced_memory()[1]
             finally:
                 tracemalloc.stop()
-            assert peak <= MAX_BYTES, f"{name} took {peak:,} bytes"
+            assert peak <= 50_000_000, f"{name} took {peak:,} bytes"
 
     def _survive(self, name: str, reply: str) -> None:
         try:
             found = self.read(reply)
         except LLMOutputError as err:
             message = str(err)
-            assert len(message) <= MAX_MESSAGE_CHARS, f"{name}: the message has {len(message)} characters"
+            assert len(message) <= 200, f"{name}: the message has {len(message)} characters"
             return
         except Exception as err:  # a reader may raise anything, and only one kind is right
             raise AssertionError(f"{name}: {type(err).__name__} instead of an LLMOutputError") from err
