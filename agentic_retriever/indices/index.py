@@ -121,8 +121,8 @@ class Index(ABC):
     def language(self) -> str:
         return self.profile().language
 
-    def search_profile(self) -> IndexProfile:
-        """Return the profile with what cosines of searches are worth."""
+    def search_profile(self) -> IndexProfile | None:
+        """Return the profile with what cosines of searches are worth, or ``None`` where nobody knows."""
         return self.profile()
 
     def doc_ids(self) -> list[str]:

@@ -524,7 +524,8 @@ class Pipeline:
             degraded=(*lost, *(step for result in results.values() for step in result.degraded)),
             understood=tuple(dict.fromkeys(line for result in results.values() for line in result.understood)),
         )
-        fits = relevance(nodes, self.resources.index(chosen.name).search_profile())
+        index = self.resources.index(chosen.name)
+        fits = relevance(nodes, index.search_profile() or index.profile())
         ms = (before - spending.remaining_s()) * 1000
         return _Find(Tried(strategy=strategy, confidence=fits, nodes=len(nodes), ms=ms), result, origin)
 
@@ -676,7 +677,7 @@ class Pipeline:
         profile, unknown = index.profile(), None
         if profile.whole and len(profile.document_frequency) < MAX_TERMS:
             unknown = unknown_share(run.question.query, profile.document_frequency, language=profile.language)
-        fits = relevance(retrieval.nodes, index.search_profile())
+        fits = relevance(retrieval.nodes, index.search_profile() or profile)
         return Evidence(relevance=fits, query_vector=run.vector, unknown_share=unknown)
 
     def _limits(self, run: _Run, control: StreamControl | None) -> Limits:

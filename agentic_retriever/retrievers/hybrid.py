@@ -423,6 +423,8 @@ class HybridRetriever(RetrieverAdapter):
         except AgenticRetrieverError as err:
             lost = Degradation(step="hybrid.background", reason=str(err), fallback="weights that suit any question")
             return replace(side, degraded=(lost,))
+        if profile is None:
+            return side
         found = CosineBackground(mean=profile.background_mean, std=profile.background_std, nodes=profile.nodes)
         return replace(side, background=found)
 
