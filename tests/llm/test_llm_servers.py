@@ -35,16 +35,13 @@ def test_good_reply(server, provider, make):
     assert make().complete("q").truncated
 
 
-def test_missing_usage_is_estimated(server, provider, make):
+def test_missing_usage_is_estimated_and_a_prompt_that_the_server_cut_to_its_window_reported(server, provider, make):
     body = chat(provider, "four")
     for field in ("usage", "prompt_eval_count", "eval_count"):
         body.pop(field, None)
     server.reply(body)
     reply = make().complete("q" * 40)
     assert (reply.prompt_tokens, reply.completion_tokens) == (10, 1)
-
-
-def test_prompt_that_the_server_cut_to_its_window_is_reported(server, provider, make):
     server.reply(chat(provider, "ok", tokens=(8_192, 3)))
     assert make().complete("q").prompt_cut is (provider == "ollama")
     server.reply(chat(provider, "ok", tokens=(8_000, 3)))
@@ -81,11 +78,17 @@ def test_retry_after_is_honoured_within_the_deadline(server, make, asked, reques
     assert len(server.requests) == requests
 
 
-def test_failure_that_passes_is_retried(server, provider, make):
+def test_failure_that_passes_is_retried_and_one_client_serves_three_event_loops(server, provider, make):
     server.reply(chat(provider, "ok"))
     server.first = [(503, b"{}"), (500, b"{}")]
-    reply = make(retries=2).complete("q")
+    one = make(retries=2)
+    reply = one.complete("q")
     assert (reply.text, reply.attempts[0].requests, len(server.requests)) == ("ok", 3, 3)
+
+    async def ask():
+        return one.complete("q").text
+
+    assert [asyncio.run(ask()) for _ in range(3)] == ["ok"] * 3
 
 
 def test_abandoned_call_frees_its_thread_and_its_connection(server, provider, make):
@@ -98,16 +101,6 @@ def test_abandoned_call_frees_its_thread_and_its_connection(server, provider, ma
             one.complete("q", timeout_s=0.2)
     wait_until(lambda: server.open_connections == 0)
     wait_until(lambda: threading.active_count() <= before)
-
-
-def test_same_client_in_three_event_loops(server, provider, make):
-    server.reply(chat(provider, "ok"))
-    one = make()
-
-    async def ask():
-        return one.complete("q").text
-
-    assert [asyncio.run(ask()) for _ in range(3)] == ["ok"] * 3
 
 
 BODY = "provider-body-canary"

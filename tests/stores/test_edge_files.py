@@ -53,7 +53,7 @@ def test_the_same_folder_twice_is_one_store(tmp_path):
         assert again.count() == 2
 
 
-def test_collections_are_apart(tmp_path):
+def test_collections_are_apart_and_their_dimension_is_pinned(tmp_path):
     thai = QdrantEdgeVectorStore(tmp_path, "โฉนด ที่ดิน-1.b", dimension=3)
     with QdrantEdgeVectorStore(tmp_path, "a") as a, thai as b:
         a.add([make_node(1)])
@@ -61,17 +61,13 @@ def test_collections_are_apart(tmp_path):
         assert (a.dimension, b.dimension) == (8, 3)
         with pytest.raises(EmbeddingMismatchError, match=r"holds vectors of 3 dimensions, got 8"):
             b.add([make_node(1)])
-
-
-def test_the_dimension_is_pinned(tmp_path):
-    QdrantEdgeVectorStore(tmp_path, dimension=8).close()
     with pytest.raises(EmbeddingMismatchError, match=r"8 dimensions, got 9"):
-        QdrantEdgeVectorStore(tmp_path, dimension=9)
-    with QdrantEdgeVectorStore(tmp_path) as store:  # the refusal left nothing locked
+        QdrantEdgeVectorStore(tmp_path, "a", dimension=9)
+    with QdrantEdgeVectorStore(tmp_path, "a") as store:  # the refusal left nothing locked
         assert store.dimension == 8
         with pytest.raises(EmbeddingMismatchError):
-            QdrantEdgeVectorStore(tmp_path, dimension=9)
-        assert store.count() == 0
+            QdrantEdgeVectorStore(tmp_path, "a", dimension=9)
+        assert store.count() == 1
     for dimension in (0, -1, 10**9):
         with pytest.raises(ConfigError, match="dimension"):
             QdrantEdgeVectorStore(tmp_path / "other", dimension=dimension)
