@@ -276,7 +276,15 @@ class NodeStore(BasePydanticVectorStore, ABC):
         return self._count(wanted.filter) if wanted.exact else sum(len(records) for records in self._pages(wanted))
 
     def export(self, after: str | None, size: int) -> tuple[list[BaseNode], str | None]:
-        """Read a page of nodes with their vectors, from a mark on, and the mark of the next one, if there is one."""
+        """Read a page of nodes with their vectors.
+
+        Args:
+            after: Mark of the page; ``None`` for the first.
+            size: Most nodes of a page.
+
+        Returns:
+            The nodes, and the mark of the next page; ``None`` after the last.
+        """
         offset = int(after) if after is not None and after.isdigit() else after
         records, following = self._scroll(None, offset, size, True)
         nodes = {str(record.id): node for record in records if (node := stored_node(record.payload)) is not None}
