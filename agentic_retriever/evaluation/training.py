@@ -13,18 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from agentic_retriever.errors import EvaluationError, StoreDamagedError
+from agentic_retriever.evaluation import measures
 from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, ProblemReport, check_names
 from agentic_retriever.evaluation.material import Asked, Vector, given_vectors, with_vectors
-from agentic_retriever.evaluation.measures import (
-    MEASURES,
-    Row,
-    Section,
-    best_marked,
-    bootstrap_interval,
-    failure_lines,
-    measure_rankings,
-    ndcg_by_query,
-)
+from agentic_retriever.evaluation.measures import MEASURES, Row, Section
 from agentic_retriever.evaluation.peers import (
     SILENT,
     Contestant,
@@ -58,6 +50,7 @@ from agentic_retriever.show import figure_text, render, short_text
 
 DEPTH: Final = 30  # nodes fetched for a question, so that ten documents are found where several nodes belong to one
 JOURNAL_FILE: Final = "strategy_runs.jsonl"  # beside the index while a training runs
+_LEFT_OUT: Final = "weights of hybrid not fitted: "
 _PSEUDO_WHY: Final = "questions made of the documents' own words ask for BM25 alone on any index"
 
 
@@ -96,10 +89,10 @@ class TrainingResult(Record):
 
     @property
     def warnings(self) -> list[str]:
-        return [*self.problems.summary(), *failure_lines({run.name: run.failures for run in self.runs})]
+        return [*self.problems.summary(), *measures.failure_lines({run.name: run.failures for run in self.runs})]
 
     def tables(self) -> list[Section]:
-        means = best_marked([[run.mean()] for run in self.runs], [True for _ in self.runs])
+        means = measures.best_marked([[run.mean()] for run in self.runs], [True for _ in self.runs])
         rows = []
         for run, figures in zip(self.runs, means, strict=True):
             fell = ", ".join(f"{step} {count}" for step, count in run.degraded.items()) or "-"
@@ -166,7 +159,7 @@ def train_strategies(
     asked, problems = judged_queries(chosen, router, index, place=options.vectors, watcher=watcher)
     label, install = " + ".join(dataset.name for dataset in chosen), not options.dry_run
     if any(dataset.pseudo for dataset in chosen):
-        fusion = FusionTraining.left_out(_PSEUDO_WHY)
+        fusion = FusionTraining(verdict=_LEFT_OUT + _PSEUDO_WHY)
     else:
         about = FusionTrainedOn(dataset=label, index=name, index_version=index.version, rows=0, date=today())
         fusion = train_fusion(
@@ -249,7 +242,7 @@ def run_strategies(
 ) -> tuple[Row, ...]:
     """Search with every strategy that an index serves; one after the other, warm."""
     index = router.index(name)
-    measure_rankings({}, {})  # a missing extra shows now, not when the work is done
+    measures.measure_rankings({}, {})  # a missing extra shows now, not when the work is done
     strategies = [card.strategy for card in cards(index)]
     build_views(index, strategies, run.watcher)
     contestants = [_contestant(router, index, strategy, asked.vectors, weights) for strategy in strategies]
@@ -302,23 +295,7 @@ def _candidates() -> tuple[FusionModel, ...]:
 
 
 CANDIDATES: Final = _candidates()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusionTable:
-    quality: Array  # nDCG@10 in [0, 1], (questions, candidates)
-
-    def __post_init__(self) -> None:
-        shape = (len(self.quality), len(CANDIDATES))
-        if self.quality.shape != shape or not ((self.quality >= 0) & (self.quality <= 1)).all():
-            raise EvaluationError(
-                f"the qualities of {shape[1]} weights must be numbers from 0 to 1, one row a question"
-            )
-
-    @property
-    def sides(self) -> tuple[int, int]:
-        """Columns of BM25 alone and of dense search alone."""
-        return CANDIDATES.index(_WORDS_ONLY), CANDIDATES.index(_DENSE_ONLY)
+WORDS, DENSE = CANDIDATES.index(_WORDS_ONLY), CANDIDATES.index(_DENSE_ONLY)  # columns of one side alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,10 +338,6 @@ class FusionTraining(Record):
     def to_dict(self) -> dict[str, Any]:
         return {**self.fields_to_dict(), "model": None if self.model is None else self.model.to_dict()}
 
-    @classmethod
-    def left_out(cls, why: str) -> FusionTraining:
-        return cls(verdict=f"weights of hybrid not fitted: {why}")
-
     def tables(self) -> list[Section]:
         seen = self.validation
         if seen is None:
@@ -395,33 +368,28 @@ def train_fusion(
     Weights that are better than the default, but below the better side alone, give way to that side alone where it is
     better than the default, too.
     """
-    hybrid = router.resources.adapter(index, Strategy.HYBRID)
-    if len(asked.queries) < MIN_QUESTIONS:
-        return FusionTraining.left_out(
-            f"{len(asked.queries)} judged questions are too few, {MIN_QUESTIONS} are the least"
-        )
+    hybrid, count = router.resources.adapter(index, Strategy.HYBRID), len(asked.queries)
+    if count < MIN_QUESTIONS:
+        few = f"{count} judged questions are too few, {MIN_QUESTIONS} are the least"
+        return FusionTraining(verdict=_LEFT_OUT + few)
     if not isinstance(hybrid, HybridRetriever):
-        return FusionTraining.left_out(f"{type(hybrid).__name__} is registered for hybrid search")
-    table = fusion_table(index, hybrid, asked, watcher=watcher)
-    validation = validate_fusion(table, seed=seed)
+        return FusionTraining(verdict=f"{_LEFT_OUT}{type(hybrid).__name__} is registered for hybrid search")
+    quality = fusion_table(index, hybrid, asked, watcher=watcher)
+    validation = validate_fusion(quality, seed=seed)
     path, used = index.folder / FUSION_FILE, router.config.fusion == Fusion.CALIBRATED.value
     had_one, model = path.exists(), None
-    if validation.helps:
-        model = fit_fusion(table, trained_on=trained_on)
-    elif validation.side_helps:
-        model = better_side(table, trained_on=trained_on)
-    if model is not None and install:
+    if validation.helps or validation.side_helps:
+        column = choose_weights(quality) if validation.helps else better_side(quality)
+        model = replace(CANDIDATES[column], trained_on=replace(trained_on, rows=count))
+    installed = model is not None and install
+    if model is not None and installed:
         model.save(path)
-    return FusionTraining(
-        validation=validation,
-        model=model,
-        installed=model is not None and install,
-        verdict=_verdict(validation, model, install=install, used=used, had_one=had_one),
-    )
+    verdict = _verdict(validation, model, install=install, used=used, had_one=had_one)
+    return FusionTraining(validation=validation, model=model, installed=installed, verdict=verdict)
 
 
-def fusion_table(index: Index, hybrid: HybridRetriever, asked: Asked, *, watcher: Watcher = SILENT) -> FusionTable:
-    """Search both sides for every question once, and measure them merged by every candidate, documents by best node."""
+def fusion_table(index: Index, hybrid: HybridRetriever, asked: Asked, *, watcher: Watcher = SILENT) -> Array:
+    """Search both sides for every question once and merge them by every candidate: nDCG@10, (questions, candidates)."""
     sides: dict[str, SideLists] = {}
     documents: dict[str, str] = {}
     watcher.begin("weights of hybrid", len(asked.queries))
@@ -435,9 +403,9 @@ def fusion_table(index: Index, hybrid: HybridRetriever, asked: Asked, *, watcher
     grades = {query.query_id: query.relevance for query in asked.queries}
     columns = []
     for model in CANDIDATES:
-        reached = ndcg_by_query(grades, {i: _document_ranking(found, model, documents) for i, found in sides.items()})
-        columns.append([reached[query_id] for query_id in grades])
-    return FusionTable(quality=np.array(columns).T)
+        found = {query_id: _document_ranking(one, model, documents) for query_id, one in sides.items()}
+        columns.append(list(measures.ndcg_by_query(grades, found).values()))
+    return np.array(columns).T
 
 
 def _document_ranking(found: SideLists, model: FusionModel, documents: Mapping[str, str]) -> list[str]:
@@ -450,41 +418,35 @@ def _document_ranking(found: SideLists, model: FusionModel, documents: Mapping[s
     return list(dict.fromkeys(documents[node_id] for node_id, _score in ranking if node_id in documents))
 
 
-def fit_fusion(table: FusionTable, *, trained_on: FusionTrainedOn) -> FusionModel:
-    """Choose the weights of an index.
+def choose_weights(quality: Array) -> int:
+    """Return the column of the candidate that questions ask for.
 
     Of all candidates within one standard error of the best one, and not below either side alone, the one that is
     nearest to the default (after the one-standard-error rule of L. Breiman, J. Friedman, R. Olshen and C. Stone,
     "Classification and Regression Trees", 1984).
     """
-    _check_rows(table)
-    return _candidate(table, _choose(table, np.arange(len(table.quality))), trained_on)
+    means = quality.mean(axis=0)
+    losses = quality[:, [int(means.argmax())]] - quality
+    errors = losses.std(axis=0, ddof=1) / np.sqrt(len(quality))
+    near = (losses.mean(axis=0) <= errors + _TIES) & (means >= means[[WORDS, DENSE]].max() - _TIES)
+    return int(near.argmax())  # the first, for the best one is always among them
 
 
-def better_side(table: FusionTable, *, trained_on: FusionTrainedOn) -> FusionModel:
-    """Return the weights that leave only the better side; BM25 of equals."""
-    words, dense = table.sides
-    means = table.quality.mean(axis=0)
-    return _candidate(table, words if means[words] >= means[dense] else dense, trained_on)
+def better_side(quality: Array) -> int:
+    """Return the column of the better side alone; BM25 of equals."""
+    means = quality.mean(axis=0)
+    return WORDS if means[WORDS] >= means[DENSE] else DENSE
 
 
-def _candidate(table: FusionTable, column: int, trained_on: FusionTrainedOn) -> FusionModel:
-    return replace(CANDIDATES[column], trained_on=replace(trained_on, rows=len(table.quality)))
-
-
-def validate_fusion(table: FusionTable, *, seed: int = 0) -> FusionValidation:
+def validate_fusion(quality: Array, *, seed: int = 0) -> FusionValidation:
     """Fit on all folds but one and measure on that one, in turn; the same seed gives the same figures."""
-    _check_rows(table)
-    generator = np.random.default_rng(seed)
-    rows = len(table.quality)
-    folds = min(_FOLDS, rows // 5)
-    learned = np.zeros(rows)
+    generator, rows = np.random.default_rng(seed), len(quality)
+    folds, learned = min(_FOLDS, rows // 5), np.zeros(rows)
     for _ in range(_REPEATS):
         for part in np.array_split(generator.permutation(rows), folds):
             others = np.setdiff1d(np.arange(rows), part)
-            learned[part] += table.quality[part, _choose(table, others)] / _REPEATS
-    words, dense = (table.quality[:, at] for at in table.sides)
-    default, side = table.quality[:, 0], words if words.mean() >= dense.mean() else dense
+            learned[part] += quality[part, choose_weights(quality[others])] / _REPEATS
+    default, words, dense, side = (quality[:, at] for at in (0, WORDS, DENSE, better_side(quality)))
     return FusionValidation(
         rows=rows,
         folds=folds,
@@ -499,24 +461,6 @@ def validate_fusion(table: FusionTable, *, seed: int = 0) -> FusionValidation:
     )
 
 
-def _choose(table: FusionTable, rows: npt.NDArray[np.int64]) -> int:
-    """Return the column of the candidate that these questions ask for."""
-    quality = table.quality[rows]
-    means = quality.mean(axis=0)
-    best = int(means.argmax())
-    losses = quality[:, [best]] - quality
-    errors = losses.std(axis=0, ddof=1) / np.sqrt(len(rows))
-    near = (losses.mean(axis=0) <= errors + _TIES) & (means >= means[list(table.sides)].max() - _TIES)
-    return int(near.argmax())  # the first, for the best one is always among them
-
-
-def _check_rows(table: FusionTable) -> None:
-    if len(table.quality) < MIN_QUESTIONS:
-        raise EvaluationError(
-            f"{len(table.quality)} judged questions are too few to fit weights on; {MIN_QUESTIONS} are the least"
-        )
-
-
 def _helps(gain: Gain) -> bool:
     return gain[0] > _TIES and gain[1] >= -_LARGEST_LOSS
 
@@ -524,7 +468,7 @@ def _helps(gain: Gain) -> bool:
 def _interval(gains: Array, seed: int) -> Gain:
     """Mean of the gains, and the ends of its 95 % interval by a bootstrap over questions."""
     gains = np.round(gains, 12) + 0.0  # means of equal numbers may differ in the last digit, or be -0.0
-    return float(gains.mean()), *bootstrap_interval(gains.tolist(), seed=seed)
+    return float(gains.mean()), *measures.bootstrap_interval(gains.tolist(), seed=seed)
 
 
 def _verdict(

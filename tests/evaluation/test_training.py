@@ -19,11 +19,12 @@ from agentic_retriever.evaluation import training
 from agentic_retriever.evaluation.datasets import load_dataset
 from agentic_retriever.evaluation.training import (
     CANDIDATES,
+    DENSE,
     JOURNAL_FILE,
-    FusionTable,
+    WORDS,
     TrainingOptions,
     better_side,
-    fit_fusion,
+    choose_weights,
     fusion_table,
     judged_queries,
     train_fusion,
@@ -193,7 +194,7 @@ def table(quality_of, *, rows=60, noise=0.0):
     """A table in which each candidate reaches what its dense weight asks for, with some noise."""
     means = np.array([quality_of(model) for model in CANDIDATES])
     drawn = np.random.default_rng(0).normal(0, noise, (rows, 1)) + np.zeros(len(CANDIDATES))
-    return FusionTable(quality=np.clip(means + drawn, 0, 1))
+    return np.clip(means + drawn, 0, 1)
 
 
 def given_table(monkeypatch, made):
@@ -204,11 +205,11 @@ def test_the_default_is_tried_first_and_stays_where_nothing_is_better():
     assert CANDIDATES[0] == DEFAULT_FUSION
     assert len(set(CANDIDATES)) == len(CANDIDATES)
     same = table(lambda model: 0.5)
-    words, dense = (CANDIDATES[at] for at in same.sides)
+    words, dense = CANDIDATES[WORDS], CANDIDATES[DENSE]
     assert (words.weight(9.0), dense.weight(-9.0)) == (0.0, 1.0)
     distances = [abs(model.alpha - 0.5) for model in CANDIDATES]
     assert distances == sorted(distances)
-    assert fit_fusion(same, trained_on=TRAINED).alpha == 0.5
+    assert CANDIDATES[choose_weights(same)].alpha == 0.5
     found = validate_fusion(same)
     assert found.gain == (0.0, 0.0, 0.0)
     assert not found.helps
@@ -218,9 +219,7 @@ def test_the_default_is_tried_first_and_stays_where_nothing_is_better():
 @pytest.mark.parametrize("best", [0.0, 0.2, 0.8, 1.0])
 def test_the_weight_that_questions_ask_for_is_found(best):
     asked = table(lambda model: 0.9 - 0.6 * abs(model.alpha - best), noise=0.1)
-    model = fit_fusion(asked, trained_on=TRAINED)
-    assert model.alpha == best
-    assert (model.trained_on.rows, model.trained_on.index) == (60, "mine")
+    assert CANDIDATES[choose_weights(asked)].alpha == best
     found = validate_fusion(asked)
     assert found.helps
     assert found.over_side[0] >= 0
@@ -231,8 +230,8 @@ def test_the_weight_that_questions_ask_for_is_found(best):
 def test_chance_does_not_move_the_default_and_the_same_seed_gives_the_same_validation():
     generator = np.random.default_rng(5)
     drawn = [0.5 + generator.normal(0, 0.2, (60, len(CANDIDATES))) for _ in range(10)]
-    assert sum(validate_fusion(FusionTable(quality=np.clip(quality, 0, 1))).helps for quality in drawn) <= 2
-    noisy = FusionTable(quality=np.random.default_rng(1).uniform(0, 1, (40, len(CANDIDATES))))
+    assert sum(validate_fusion(np.clip(quality, 0, 1)).helps for quality in drawn) <= 2
+    noisy = np.random.default_rng(1).uniform(0, 1, (40, len(CANDIDATES)))
     assert validate_fusion(noisy, seed=3) == validate_fusion(noisy, seed=3)
     json.dumps(validate_fusion(noisy).to_dict(), allow_nan=False)
 
@@ -241,20 +240,9 @@ def test_chance_does_not_move_the_default_and_the_same_seed_gives_the_same_valid
 def test_what_is_fitted_is_never_below_either_side_on_its_own_questions(seed):
     generator = np.random.default_rng(seed)
     quality = np.clip(generator.uniform(0, 1, len(CANDIDATES)) + generator.normal(0, 0.3, (25, len(CANDIDATES))), 0, 1)
-    found = FusionTable(quality=quality)
-    means = dict(zip([(m.alpha, m.slope, m.reach) for m in CANDIDATES], quality.mean(axis=0), strict=True))
-    for fitted in (fit_fusion(found, trained_on=TRAINED), better_side(found, trained_on=TRAINED)):
-        reached = means[fitted.alpha, fitted.slope, fitted.reach]
-        assert reached >= max(quality[:, at].mean() for at in found.sides) - 1e-9
-
-
-def test_tables_that_cannot_be_fitted_are_refused():
-    for use in (lambda few: fit_fusion(few, trained_on=TRAINED), validate_fusion):
-        with pytest.raises(EvaluationError, match="too few"):
-            use(table(lambda model: 0.5, rows=19))
-    for wrong in (np.zeros((30, 2)), np.full((30, len(CANDIDATES)), 1.5), np.full((30, len(CANDIDATES)), np.nan)):
-        with pytest.raises(EvaluationError, match="numbers from 0 to 1"):
-            FusionTable(quality=wrong)
+    means = quality.mean(axis=0)
+    for column in (choose_weights(quality), better_side(quality)):
+        assert means[column] >= max(means[WORDS], means[DENSE]) - 1e-9
 
 
 class Given(ByText):
@@ -333,6 +321,7 @@ def test_training_fits_the_weights_and_a_running_router_uses_them(indexed, folde
     told = result.to_dict()["fusion"]
     assert {"validation", "model", "installed", "verdict"} == set(told)
     assert (told["model"]["alpha"], told["model"]["trained_on"]["rows"]) == (0.1, 24)
+    assert told["model"]["trained_on"]["index"] == "mine"
     json.dumps(told, allow_nan=False)
 
 
@@ -351,10 +340,9 @@ def test_what_does_not_help_is_not_installed_and_weights_that_were_there_stay(in
 def test_the_better_side_is_installed_where_no_mixture_reaches_it(indexed, folder, monkeypatch):
     generator = np.random.default_rng(0)
     quality = np.clip(generator.normal(0.4, 0.02, (24, len(CANDIDATES))), 0, 1)
-    words, _ = FusionTable(quality=quality).sides
-    quality[:, words] = 0.9
+    quality[:, WORDS] = 0.9
     quality[:, 7] = np.where(np.arange(24) % 2, 1.0, 0.78)  # lures folds into something that is worse on the whole
-    given_table(monkeypatch, FusionTable(quality=quality))
+    given_table(monkeypatch, quality)
     fusion = train(indexed, [load_dataset(folder)]).fusion
     assert fusion.installed
     assert fusion.model.weight(5.0) == 0.0
@@ -374,15 +362,15 @@ def test_the_table_is_what_the_strategy_gives(indexed, folder):
     asked, _ = judged_queries([load_dataset(folder)], indexed, index)
     runs = {run.name: run.values("nDCG@10") for run in run_all(indexed, "mine", asked, folder / "journal")}
     found = fusion_table(index, indexed.resources.adapter(index, Strategy.HYBRID), asked)
-    assert found.quality[:, 0] == pytest.approx(runs["hybrid"])
-    assert found.quality[:, found.sides[1]] == pytest.approx(runs["vector"])
+    assert found[:, 0] == pytest.approx(runs["hybrid"])
+    assert found[:, DENSE] == pytest.approx(runs["vector"])
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_strategies_are_measured_with_the_weights_that_will_be_in_force(indexed, folder, monkeypatch, dry_run):
     index = indexed.index("mine")
     asked, _ = judged_queries([load_dataset(folder)], indexed, index)
-    real = fusion_table(index, indexed.resources.adapter(index, Strategy.HYBRID), asked).quality
+    real = fusion_table(index, indexed.resources.adapter(index, Strategy.HYBRID), asked)
     given_table(monkeypatch, table(lambda model: 0.9 - 0.8 * abs(model.alpha - 1.0), rows=24))
     result = train(indexed, [load_dataset(folder)], dry_run=dry_run)
     column = CANDIDATES.index(replace(result.fusion.model, trained_on=None))
