@@ -7,8 +7,9 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -538,17 +539,17 @@ _STYLE: Final = {
 
 def target_svgs(result: TargetResult, prefix: str) -> dict[str, str]:
     """Draw everything about one target as SVG elements by title, whose ids begin with a prefix of their page's own."""
+    plots: dict[str, Callable[[Any], None]] = {
+        "Quality against latency": partial(_tradeoff, rows=result.rows),
+        "Distribution over the questions": partial(_distributions, rows=list(result.rows.values())),
+    }
+    if result.routing is not None:
+        plots["Regret by question"] = partial(_regret, regret=result.routing.regret)
+        plots["Confidence in the chosen strategy"] = partial(_draw_reliability, reliability=result.routing.reliability)
+    if result.answers is not None and result.answers.reliability is not None:
+        plots["Confidence in the answers"] = partial(_draw_reliability, reliability=result.answers.reliability)
     with _library("").rc_context(_STYLE):
-        drawn = {
-            "Quality against latency": _tradeoff(result.rows),
-            "Distribution over the questions": _distributions(list(result.rows.values())),
-        }
-        if result.routing is not None:
-            drawn["Regret by question"] = _regret(result.routing.regret)
-            drawn["Confidence in the chosen strategy"] = _reliability(result.routing.reliability)
-        if result.answers is not None and result.answers.reliability is not None:
-            drawn["Confidence in the answers"] = _reliability(result.answers.reliability)
-        return {title: _svg(figure, f"{prefix}{at}-") for at, (title, figure) in enumerate(drawn.items())}
+        return {title: _svg(_figure(draw), f"{prefix}{at}-") for at, (title, draw) in enumerate(plots.items())}
 
 
 def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -561,12 +562,17 @@ def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 def tradeoff_figure(rows: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of an optional library
+    return _figure(partial(_tradeoff, rows=rows))
+
+
+def _figure(draw: Callable[[Any], None]) -> Any:  # noqa: ANN401 - of an optional library
     with _library("").rc_context(_STYLE):
-        return _tradeoff(rows)
+        figure = _library("figure").Figure(figsize=_SIZE, layout="constrained")
+        draw(figure.subplots())
+    return figure
 
 
-def _tradeoff(rows: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of an optional library
-    figure, axes = _axes()
+def _tradeoff(axes: Any, rows: Mapping[str, Any]) -> None:  # noqa: ANN401 - of an optional library
     ours = {name: row for name, row in rows.items() if name != ORACLE}
     points = {name: (max(row.percentile_ms(50), 1e-3), row.mean()) for name, row in ours.items()}
     for name, row in ours.items():
@@ -591,25 +597,23 @@ def _tradeoff(rows: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of an optional 
     axes.xaxis.set_minor_formatter("{x:g}" if slowest < 1000 * fastest else "")
     axes.set(xlabel="median milliseconds of one question", ylabel=f"mean {_QUALITY}, 95 % interval")
     axes.legend(fontsize=7, loc="lower right")
-    _name_points(figure, axes, points, {name: row.intervals[_QUALITY] for name, row in ours.items()})
-    return figure
+    _name_points(axes, points, {name: row.intervals[_QUALITY] for name, row in ours.items()})
 
 
 def _name_points(
-    figure: Any,  # noqa: ANN401 - of an optional library
-    axes: Any,  # noqa: ANN401 - likewise
+    axes: Any,  # noqa: ANN401 - of an optional library
     points: Mapping[str, tuple[float, float]],
     intervals: Mapping[str, tuple[float, float]],
 ) -> None:
     """Write each name beside its point, as near as it covers no other name, no point, no interval, nor the legend."""
-    figure.draw_without_rendering()  # settles the layout, so that places on the page are known
+    axes.figure.draw_without_rendering()  # settles the layout, so that places on the page are known
     box_of = _library("transforms").Bbox.from_bounds
     places = {name: axes.transData.transform(point) for name, point in points.items()}
     ends = {name: [axes.transData.transform((points[name][0], end))[1] for end in intervals[name]] for name in points}
     taken = [box_of(x - 4, y - 4, 8, 8) for x, y in places.values()]
     taken += [box_of(x - 1, ends[name][0], 2, ends[name][1] - ends[name][0]) for name, (x, _) in places.items()]
     taken.append(axes.get_legend().get_window_extent())
-    pixels = figure.dpi / 72
+    pixels = axes.figure.dpi / 72
     for name, (x, y) in places.items():
         label = axes.annotate(
             name, points[name], textcoords="offset points", xytext=(0, 0), fontsize=7, ha="center", va="center",
@@ -634,34 +638,23 @@ def _around(width: float, height: float) -> Iterator[tuple[float, float]]:
             yield math.cos(angle) * (distance + width / 2), math.sin(angle) * (distance + height / 2)
 
 
-def _distributions(rows: Sequence[Any]) -> Any:  # noqa: ANN401 - of an optional library
-    figure, axes = _axes()
-    values = [row.values(_QUALITY) for row in rows]
+def _distributions(axes: Any, rows: Sequence[Any]) -> None:  # noqa: ANN401 - of an optional library
     axes.boxplot(
-        values, showmeans=True, flierprops={"markersize": 2, "markeredgecolor": GREY},
+        [row.values(_QUALITY) for row in rows], showmeans=True, flierprops={"markersize": 2, "markeredgecolor": GREY},
         boxprops={"color": OURS}, whiskerprops={"color": GREY}, capprops={"color": GREY}, medianprops={"color": OURS},
         meanprops={"marker": "d", "markerfacecolor": FRONT, "markeredgecolor": FRONT, "markersize": 5},
     )  # fmt: skip
     axes.set_xticks(range(1, len(rows) + 1), [row.name for row in rows], rotation=40, ha="right", fontsize=7)
     axes.set(ylabel=f"{_QUALITY} of single questions\n(box: quartiles, diamond: mean)", ylim=(-0.02, 1.02))
-    return figure
 
 
-def _regret(regret: Mapping[str, float]) -> Any:  # noqa: ANN401 - of an optional library
-    figure, axes = _axes()
+def _regret(axes: Any, regret: Mapping[str, float]) -> None:  # noqa: ANN401 - of an optional library
     ordered = np.sort(np.array(list(regret.values())))[::-1]
     axes.bar(np.arange(len(ordered)), ordered, width=1.0, color=PEER)
     axes.set(
         xlabel=f"questions, by regret ({int((ordered > 1e-9).sum())} of {len(ordered)} above 0)",
         ylabel=f"{_QUALITY} below the best strategy",
     )
-    return figure
-
-
-def _reliability(reliability: Reliability) -> Any:  # noqa: ANN401 - of an optional library
-    figure, axes = _axes()
-    _draw_reliability(axes, reliability)
-    return figure
 
 
 def _draw_reliability(axes: Any, reliability: Reliability, title: str = "") -> None:  # noqa: ANN401 - likewise
@@ -702,11 +695,6 @@ def draw_reliability(measured: Mapping[str, Reliability], path: Path) -> None:
             axes.set_axis_off()
         figure.savefig(buffer, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
     write_atomically(path, buffer.getvalue())
-
-
-def _axes() -> tuple[Any, Any]:
-    figure = _library("figure").Figure(figsize=_SIZE, layout="constrained")
-    return figure, figure.subplots()
 
 
 def _svg(figure: Any, prefix: str) -> str:  # noqa: ANN401 - of an optional library
