@@ -139,9 +139,7 @@ class ProblemLog:
             self._listed.append(Problem(kind=kind, source=name, line=line, detail=short))
 
     def report(self) -> ProblemReport:
-        counts: Counter[str] = Counter()
-        for (kind, _), count in self._by_file.items():
-            counts[kind.value] += count
+        counts = Counter(kind.value for kind, _ in self._by_file.elements())
         return ProblemReport(counts=dict(sorted(counts.items())), listed=tuple(self._listed))
 
 

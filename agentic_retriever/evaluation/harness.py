@@ -10,21 +10,26 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from llama_index.core.base.llms.types import CompletionResponse, LLMMetadata
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.evaluation import FaithfulnessEvaluator, RelevancyEvaluator
+from llama_index.core.llms.custom import CustomLLM
 
 from agentic_retriever import __version__
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import KnownQueryEmbedding, PackedVectors, embedding_name, resolve_embedding
 from agentic_retriever.errors import EvaluationError, UnknownIndexError, unknown_name
-from agentic_retriever.evaluation.answers import measure_answers
+from agentic_retriever.evaluation import measures
 from agentic_retriever.evaluation.datasets import (
     PSEUDO_NOTE,
     Dataset,
@@ -47,7 +52,7 @@ from agentic_retriever.evaluation.material import (
     passage_vectors,
     with_vectors,
 )
-from agentic_retriever.evaluation.measures import AUTO, measure_rankings
+from agentic_retriever.evaluation.measures import AUTO, ORACLE
 from agentic_retriever.evaluation.peers import (
     SILENT,
     VIEWS_AT_ONCE,
@@ -56,34 +61,37 @@ from agentic_retriever.evaluation.peers import (
     Run,
     Watcher,
     build_views,
+    fallen_back,
     fingerprint,
     peer_contestants,
     router_contestant,
     run_contestants,
+    spent,
 )
 from agentic_retriever.evaluation.results import (
     ALL,
+    AnswerMeasures,
     Benchmark,
     BenchOptions,
     TargetResult,
     against_baseline,
+    oracle_row,
     routing_quality,
-    with_oracle,
 )
 from agentic_retriever.evaluation.routing import ASKS_A_MODEL, RoutingBenchmark, bench_routing, material_key
-from agentic_retriever.indices import Index, IndexProfile
+from agentic_retriever.indices import IndexProfile
 from agentic_retriever.indices.derived import SilentProgress
+from agentic_retriever.llm import ModelClient
 from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.sample import VECTORS
-from agentic_retriever.schema import Strategy, View
+from agentic_retriever.schema import Answer, ConfidenceLevel, View
 from agentic_retriever.threads import usable_cores
 
 if TYPE_CHECKING:
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.llms import LLM
 
-_RUNS: Final = "runs"
 _UNSAFE: Final = re.compile(r"[^\w.-]")
 _UNBUILT_WHY: Final = "its views are not built; leave out --no-views"
 _AUTO_WHY: Final = (
@@ -166,7 +174,7 @@ def benchmark(
             return embedding
         return router.resources.embedding().base if isinstance(router, AgenticRouter) else resolve_embedding(router)
 
-    measure_rankings({}, {})  # a missing extra shows now, not when the work is done
+    measures.measure_rankings({}, {})  # a missing extra shows now, not when the work is done
     with ExitStack() as stack:
         live = router if isinstance(router, AgenticRouter) else None
         datasets = [resolve_source(source, live, seed=chosen.seed) for source in sources]
@@ -196,25 +204,21 @@ def _options(options: BenchOptions | None, settings: Mapping[str, Any]) -> Bench
     for name in settings:
         if name not in known:
             raise EvaluationError(unknown_name("setting of a benchmark", name, known))
-    given = dict(settings)
-    if given.get("strategies") is not None:
-        given["strategies"] = tuple(given["strategies"])
-    return options or BenchOptions(**given)
+    return options or BenchOptions(**settings)
 
 
 def _run(bench: _Bench, datasets: Sequence[Dataset]) -> Benchmark:
     results: dict[str, TargetResult] = {}
     journals: list[Journal] = []
-    seen: list[_Seen] = []
+    seen: list[tuple[_Target, IndexProfile, Vector | None]] = []
     for dataset in datasets:
         with _opened_targets(bench, dataset) as targets:
             for target in targets:
-                key = _key(bench, target)
-                with Journal(bench.folder / _RUNS / f"{key}.jsonl", key) as journal:
+                with _journal(bench, _key(bench, target)) as journal:
                     run = Run(journal=journal, timer=bench.timer, watcher=bench.watcher)
                     results[target.name] = _measured(bench, target, run)
                 journals.append(journal)
-                seen.append(_seen(target))
+                seen.append((target, target.router.index(target.index).profile(), _passage(target)))
     stage_one = _stage_one(bench, seen)
     for journal in journals:
         journal.remove()
@@ -226,6 +230,10 @@ def _run(bench: _Bench, datasets: Sequence[Dataset]) -> Benchmark:
         versions=versions(),
         stage_one=stage_one,
     )
+
+
+def _journal(bench: _Bench, key: str) -> Journal:
+    return Journal(bench.folder / "runs" / f"{key}.jsonl", key)
 
 
 def _key(bench: _Bench, target: _Target) -> str:
@@ -256,7 +264,8 @@ def _measured(bench: _Bench, target: _Target, run: Run) -> TargetResult:
     rows = run_contestants(contestants, shares, run, seed=options.seed)
     strategies = [row for row in rows.values() if row.name != AUTO and not row.peer]
     if every and len(strategies) > 1:
-        rows = with_oracle(rows, seed=options.seed)
+        ours = {name: row for name, row in rows.items() if not row.peer}
+        rows = {**ours, ORACLE: oracle_row(strategies, seed=options.seed), **rows}
     chosen = every and AUTO in rows and len(strategies) > 1
     return TargetResult(
         target=target.name,
@@ -284,7 +293,12 @@ def _entered(bench: _Bench, target: _Target) -> tuple[list[Contestant], dict[str
     options, index = bench.options, target.router.index(target.index)
     wanted = [one for one in REGISTRY if options.strategies is None or one.value in options.strategies]
     with_auto = options.mode == ALL and (options.strategies is None or AUTO in options.strategies)
-    not_served = _not_served(index, wanted, options)
+    not_served = (
+        {} if options.views else {s.value: _UNBUILT_WHY for s in wanted if VIEWS_AT_ONCE & {*REGISTRY[s].needs}}
+    )
+    if index.is_attached:
+        offered = {card.strategy for card in cards(index)}
+        not_served |= {strategy.value: _UNSERVED_WHY for strategy in wanted if strategy not in offered}
     if with_auto and not options.views and VIEWS_AT_ONCE & index.views:
         not_served[AUTO], with_auto = _AUTO_WHY, False
     served = [strategy for strategy in wanted if strategy.value not in not_served]
@@ -296,14 +310,6 @@ def _entered(bench: _Bench, target: _Target) -> tuple[list[Contestant], dict[str
     if options.peers:
         contestants += peer_contestants(target.router, target.index, served, target.asked.vectors, depth=options.depth)
     return contestants, not_served, views
-
-
-def _not_served(index: Index, wanted: Sequence[Strategy], options: BenchOptions) -> dict[str, str]:
-    found = {} if options.views else {s.value: _UNBUILT_WHY for s in wanted if VIEWS_AT_ONCE & {*REGISTRY[s].needs}}
-    if not index.is_attached:
-        return found
-    served = {card.strategy for card in cards(index)}
-    return found | {strategy.value: _UNSERVED_WHY for strategy in wanted if strategy not in served}
 
 
 def take_turns(names: Sequence[str], queries: Sequence[LabelledQuery]) -> dict[str, Sequence[LabelledQuery]]:
@@ -443,54 +449,207 @@ class _Nodes(SilentProgress):
 # Choosing the index, measured on the indexes and questions of one benchmark.
 
 
-class _Seen(NamedTuple):
-    target: _Target
-    profile: IndexProfile
-    passage: Vector | None
+def _passage(target: _Target) -> Vector | None:
+    description = target.router.index(target.index).profile().description
+    if not description:
+        return None
+    passage: Vector = target.router.resources.embedding().embed_sentences([description]).astype(np.float32)[0]
+    return passage
 
 
-def _seen(target: _Target) -> _Seen:
-    profile = target.router.index(target.index).profile()
-    if not profile.description:
-        return _Seen(target, profile, None)
-    matrix = target.router.resources.embedding().embed_sentences([profile.description])
-    return _Seen(target, profile, np.asarray(matrix, dtype=np.float32)[0])
-
-
-def _stage_one(bench: _Bench, seen: Sequence[_Seen]) -> RoutingBenchmark | None:
+def _stage_one(bench: _Bench, seen: Sequence[tuple[_Target, IndexProfile, Vector | None]]) -> RoutingBenchmark | None:
     """Measure every way to choose the index that asks no model; ``None`` with one index only."""
-    profiles = {one.profile.name: one.profile for one in seen}
+    profiles = {profile.name: profile for _, profile, _ in seen}
     widths = {profile.sample.shape[1] for profile in profiles.values() if len(profile.sample)}
     if len(profiles) < 2 or len(widths) > 1:
         return None
-    passages = {one.profile.name: one.passage for one in seen if one.passage is not None}
-    queries = {
-        f"{target.name}/{query.query_id}": RoutedQuery(
+    passages = {profile.name: passage for _, profile, passage in seen if passage is not None}
+    queries = [
+        RoutedQuery(
             query_id=f"{target.name}/{query.query_id}", text=query.text, dataset=target.name, index=profile.name,
             vector=target.asked.vectors.get(query.query_id),
         )
         for target, profile, _ in seen
         for query in target.asked.queries
-    }  # fmt: skip
-    pseudo = ", ".join(one.target.name for one in seen if one.target.pseudo)
+    ]  # fmt: skip
+    pseudo = ", ".join(target.name for target, _, _ in seen if target.pseudo)
     material = RoutingMaterial(
         profiles=profiles,
-        queries=tuple(queries.values()),
+        queries=tuple({query.query_id: query for query in queries}.values()),
         descriptions={name: Description(profile.description, "index") for name, profile in profiles.items()},
         passages=passages if len(passages) == len(profiles) else {},
         notes=(f"the questions of {pseudo} are pseudo-queries; their own words tell the index",) if pseudo else (),
         seed=bench.options.seed,
     )
     config = _quiet(bench.config, bench.folder / "routing").with_changes(**_NO_MODEL)
-    key = material_key(material, config.to_dict())
     with (
         AgenticRouter(config, embedding=bench.embedding()) as router,
-        Journal(bench.folder / _RUNS / f"{key}.jsonl", key) as journal,
+        _journal(bench, material_key(material, config.to_dict())) as journal,
     ):
         found = bench_routing(material, router, journal=journal, timer=bench.timer, watcher=bench.watcher)
         journal.remove()
-    left_out = {name: _LATER if name in ASKS_A_MODEL else why for name, why in found.left_out.items()}
-    return replace(found, left_out=left_out)
+    later = {name: _LATER for name in found.left_out if name in ASKS_A_MODEL}
+    return replace(found, left_out={**found.left_out, **later})
+
+
+# Answers: what they cite, when they abstain, how far they agree with right ones, and what a model thinks.
+
+ANSWER: Final = "answer"  # kind of the record of an answer, and its row
+MOST_CONTEXTS: Final = 5  # nodes whose relevance is judged, from the best down; each costs a call
+_JUDGED_BY: Final = {
+    "citation_precision": "gold documents",
+    "citation_recall": "gold documents",
+    "answer_f1": "gold answers",
+    "exact_match": "gold answers",
+    "abstention": "labels of the questions",
+}
+_BY_MODEL: Final = {"faithfulness": "faithful", "context_precision": "context_precision"}
+_NO_JUDGE: Final = "no language model is configured, so faithfulness and context precision were not judged"
+
+
+def measure_answers(
+    router: AgenticRouter, index: str, queries: Sequence[LabelledQuery], run: Run, *, seed: int
+) -> AnswerMeasures:
+    """Answer every question with the router's own choice of strategy, and measure the answers."""
+    client = router.resources.model
+    judge = None if client is None else Judge(client)
+
+    def facts(query: LabelledQuery, answer: Answer | None) -> dict[str, Any]:
+        found = {"cited": [], "confidence": 0.0, **({} if answer is None else _answer_facts(answer))}
+        if judge is not None and answer is not None and answer.nodes:
+            found |= judge.judge(query.text, answer.text, [one.node.get_content() for one in answer.nodes])
+        return found
+
+    records = run.ask(
+        (ANSWER, ANSWER), queries, lambda query: router.query(query.text, index=index), facts, what=f"answers, {index}"
+    )
+    values: dict[str, list[float]] = {}
+    for query in queries:
+        for name, value in _values(query, records[query.query_id]).items():
+            values.setdefault(name, []).append(value)
+    known = {**_JUDGED_BY, **({} if judge is None else dict.fromkeys(_BY_MODEL, f"model {judge.name}"))}
+    cited = [(query, records[query.query_id]) for query in queries if records[query.query_id]["cited"]]
+    silent = {i for i, record in records.items() if record.get("level") == ConfidenceLevel.NOT_FOUND.value}
+    outside = {query.query_id for query in queries if not query.answerable}
+    return AnswerMeasures(
+        means={name: float(np.mean(found)) for name, found in values.items()},
+        counts={name: len(found) for name, found in values.items()},
+        intervals={name: measures.bootstrap_interval(found, seed=seed) for name, found in values.items()},
+        judged_by={name: known[name] for name in [*values, "abstention"]},
+        abstention=measures.Abstention(
+            asked=len(queries), out_of_scope=len(outside), abstained=len(silent), right=len(silent & outside)
+        ),
+        reliability=measures.measure_reliability(
+            measures.clamped(record["confidence"] for _, record in cited),
+            [_relevant(query, record) > 0 for query, record in cited],
+            bins=10,
+        )
+        if cited
+        else None,
+        records=records,
+        notes=() if judge is not None else (_NO_JUDGE,),
+    )
+
+
+def _answer_facts(answer: Answer) -> dict[str, Any]:
+    return {
+        "text": answer.text,
+        "cited": list(dict.fromkeys(citation.doc_id for citation in answer.citations)),
+        "confidence": answer.confidence.score,
+        "level": answer.confidence.level.value,
+        "strategy": answer.route.strategy.name,
+        "tier": answer.tier.value,
+        "cached": answer.cached,
+        "stages": dict(answer.timings_ms),
+        "degraded": fallen_back(answer.degraded),
+        **spent(answer.usage),
+    }
+
+
+def _values(query: LabelledQuery, record: Mapping[str, Any]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    gold = [doc_id for doc_id, grade in query.relevance.items() if grade > 0]
+    if query.answerable and gold:
+        hits = _relevant(query, record)
+        found["citation_recall"] = hits / len(gold)
+        if record["cited"]:
+            found["citation_precision"] = hits / len(record["cited"])
+    if query.answerable and query.answer:
+        text = str(record.get("text", ""))
+        found["answer_f1"] = measures.answer_f1(text, query.answer)
+        found["exact_match"] = float(measures.exact_match(text, query.answer))
+    judged = {name: record[fact] for name, fact in _BY_MODEL.items() if record.get(fact) is not None}
+    return found | {name: float(value) for name, value in judged.items()}
+
+
+def _relevant(query: LabelledQuery, record: Mapping[str, Any]) -> int:
+    return sum(query.relevance.get(doc_id, 0) > 0 for doc_id in record["cited"])
+
+
+# Having answers judged by a language model, through LlamaIndex's evaluators.
+
+
+class JudgeLLM(CustomLLM):
+    """The router's own model as a LlamaIndex LLM, with its tiers, retries and breakers."""
+
+    model_name: str = "judge"
+    _client: Any = PrivateAttr()
+
+    def __init__(self, client: ModelClient) -> None:
+        super().__init__(model_name=client.model)
+        self._client = client
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        return LLMMetadata(model_name=self.model_name, context_window=self._client.context_tokens, num_output=256)
+
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: object) -> CompletionResponse:  # noqa: ARG002
+        return CompletionResponse(text=self._client.complete(prompt).text)
+
+    def stream_complete(
+        self,
+        prompt: str,
+        formatted: bool = False,  # noqa: ARG002 - LlamaIndex's signature
+        **kwargs: object,  # noqa: ARG002 - LlamaIndex's signature
+    ) -> Generator[CompletionResponse, None, None]:
+        yield self.complete(prompt)
+
+
+class Judge:
+    """Judges by a model whether answers follow from their sources, and whether these are about the question."""
+
+    def __init__(self, client: ModelClient) -> None:
+        model = JudgeLLM(client)
+        self.name = model.model_name
+        self._faithful = FaithfulnessEvaluator(llm=model)
+        self._relevant = RelevancyEvaluator(llm=model)
+
+    def judge(self, query: str, answer: str, contexts: Sequence[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {"judge": self.name, "judge_error": ""}
+
+        # In a thread without an event loop: the evaluators start one, which Jupyter's would forbid.
+        def about(context: str) -> bool:
+            result = pool.submit(self._relevant.evaluate, query=query, response=answer, contexts=[context]).result()
+            return bool(result.passing)
+
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                faithful = pool.submit(self._faithful.evaluate, query=query, response=answer, contexts=list(contexts))
+                found["faithful"] = float(faithful.result().score or 0.0)
+                found["context_precision"] = average_precision([about(one) for one in contexts[:MOST_CONTEXTS]])
+        except Exception as err:  # noqa: BLE001 - the seam to LlamaIndex's evaluators; an unjudged answer is counted
+            found["judge_error"] = measures.error_text(err)
+        return found
+
+
+def average_precision(verdicts: Sequence[bool]) -> float:
+    """Return the mean of the precision at every relevant place, in [0, 1]; 0 without any."""
+    right, total = 0, 0.0
+    for at, relevant in enumerate(verdicts, start=1):
+        if relevant:
+            right += 1
+            total += right / at
+    return total / right if right else 0.0
 
 
 # What a benchmark ran on.

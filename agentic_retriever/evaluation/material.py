@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import zipfile
@@ -27,6 +26,7 @@ from agentic_retriever.evaluation.datasets import (
     ProblemLog,
     ProblemReport,
     check_names,
+    read_json,
 )
 from agentic_retriever.evaluation.measures import UNSPACED
 from agentic_retriever.evaluation.peers import SILENT, Watcher
@@ -535,10 +535,7 @@ _MAX_RUN: Final = 30
 
 
 def read_descriptions(path: Path) -> dict[str, str]:
-    try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as err:
-        raise EvaluationError(f"cannot read {path} as JSON: {type(err).__name__}; check the path and the file") from err
+    data = read_json(path)
     if not isinstance(data, dict):
         raise EvaluationError(
             f"{path} must be an object from the names of data sets to descriptions, got {str(data)[:40]!r}"

@@ -9,9 +9,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from llama_index.core import VectorStoreIndex
@@ -378,17 +378,12 @@ class LlamaIndexEmbeddingSelector:
 class NearestUtteranceRouter:
     """What semantic-router's ``SemanticRouter`` does: the nearest utterances of all routes vote for their route.
 
-    Its logic, written anew: sampled nodes serve as the utterances of an index, the ``top_k`` nearest of all are
-    grouped by index, and the greatest mean (its default) or sum of cosines wins. It knows a threshold per route; none
-    is set here, so it never abstains.
+    Its logic, written anew: sampled nodes serve as the utterances of an index, the nearest of all are grouped by index,
+    and the greatest mean (its default) or sum of cosines wins. No threshold is set here, so it never abstains.
     """
 
-    def __init__(self, profiles: Sequence[IndexProfile], aggregation: str, top_k: int = UTTERANCES) -> None:
-        if aggregation not in {"mean", "sum"} or top_k < 1:
-            raise EvaluationError(f"aggregation must be mean or sum and top_k from 1, got {aggregation!r} and {top_k}")
-        self.mode = f"nearest_utterance_{aggregation}"
-        self._mean = aggregation == "mean"
-        self._top_k = top_k
+    def __init__(self, profiles: Sequence[IndexProfile], aggregation: Literal["mean", "sum"]) -> None:
+        self.mode, self._mean = f"nearest_utterance_{aggregation}", aggregation == "mean"
         filled = [profile for profile in profiles if len(profile.sample)]
         self._rows = np.concatenate([one.sample for one in filled]) if filled else np.zeros((0, 0), np.float32)
         self._names = [profile.name for profile in filled for _ in range(len(profile.sample))]
@@ -407,11 +402,11 @@ class NearestUtteranceRouter:
             )
         cosines = self._rows @ query_vector
         votes: dict[str, list[float]] = {}
-        for at in np.argsort(-cosines, kind="stable")[: self._top_k]:
+        for at in np.argsort(-cosines, kind="stable")[:UTTERANCES]:
             votes.setdefault(self._names[at], []).append(float(cosines[at]))
         scores = {name: sum(found) / (len(found) if self._mean else 1) for name, found in votes.items()}
-        best = max(scores, key=lambda name: scores[name])
-        return _chosen(best, scores, f"nearest {self._top_k} utterances", self.mode)
+        best = max(scores, key=scores.__getitem__)
+        return _chosen(best, scores, f"nearest {UTTERANCES} utterances", self.mode)
 
 
 def _chosen(name: str, scores: Mapping[str, float], reason: str, mode: str) -> Selection:
@@ -443,11 +438,13 @@ def peer_contestants(
     vector = VectorIndexRetriever(store, similarity_top_k=depth, embed_model=embedding)
     bm25, selector = _bm25(nodes, depth), _RememberingSelector(embedding)
 
+    @cache  # made when they are asked first, when no row before them closes the index any more
     def fusion(mode: FUSION_MODES) -> BaseRetriever:
         return QueryFusionRetriever(
             [vector, bm25], llm=model, mode=mode, similarity_top_k=depth, num_queries=1, use_async=False
         )
 
+    @cache
     def routed() -> BaseRetriever:
         return RouterRetriever(selector, _tools(router, index_name, strategies, embedding, depth), llm=model)
 
@@ -456,27 +453,16 @@ def peer_contestants(
         "llamaindex_bm25": lambda: bm25,
         "llamaindex_fusion_rrf": lambda: fusion(FUSION_MODES.RECIPROCAL_RANK),
         "llamaindex_fusion_relative_score": lambda: fusion(FUSION_MODES.RELATIVE_SCORE),
+        **({_ROUTER: routed} if strategies else {}),
     }
-    peers = [_peer(name, make, embedding, vectors) for name, make in ways.items()]
-    return peers + ([_peer(_ROUTER, routed, embedding, vectors, selector)] if strategies else [])
 
-
-def _peer(
-    name: str,
-    make: Callable[[], BaseRetriever],
-    embedding: GivenEmbedding,
-    vectors: Mapping[str, Vector],
-    selector: _RememberingSelector | None = None,
-) -> Contestant:
-    retriever = cache(make)  # made when it is asked first, when no row before it closes the index any more
-
-    def ask(query: LabelledQuery) -> Found:
+    def ask(name: str, query: LabelledQuery) -> Found:
         given = vectors[query.query_id]
         embedding.ask(given)
-        nodes = retriever().retrieve(QueryBundle(query.text, embedding=given.tolist()))
-        return Found(nodes, {} if selector is None else {"strategy": selector.last})
+        nodes = ways[name]().retrieve(QueryBundle(query.text, embedding=given.tolist()))
+        return Found(nodes, {"strategy": selector.last} if name == _ROUTER else {})
 
-    return Contestant(name=name, ask=ask, peer=True, note=_NOTES[name])
+    return [Contestant(name=name, ask=partial(ask, name), peer=True, note=_NOTES[name]) for name in ways]
 
 
 class _RememberingSelector(EmbeddingSingleSelector):

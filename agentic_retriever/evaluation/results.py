@@ -17,7 +17,6 @@ import numpy as np
 
 from agentic_retriever.errors import ConfigError, EvaluationError, unknown_name
 from agentic_retriever.evaluation import measures
-from agentic_retriever.evaluation.answers import AnswerMeasures
 from agentic_retriever.evaluation.datasets import LabelledQuery, ProblemReport
 from agentic_retriever.evaluation.measures import AUTO, MEASURES, ORACLE, Reliability, Row, Section, bootstrap_interval
 from agentic_retriever.evaluation.routing import RoutingBenchmark
@@ -46,7 +45,7 @@ DEPTH: Final = 100  # nodes fetched for a question, so that R@100 can be told
 class BenchOptions(Record):
     """How to run a benchmark."""
 
-    strategies: tuple[str, ...] | None = None
+    strategies: Sequence[str] | None = None
     mode: str = ALL
     vectors: Path | None = None  # Folder with NAME.npz, or one such file; None embeds what is needed
     views: bool = True
@@ -76,12 +75,6 @@ class BenchOptions(Record):
         return {**self.fields_to_dict(), "vectors": None if self.vectors is None else self.vectors.name}
 
 
-def with_oracle(rows: Mapping[str, Row], *, seed: int) -> dict[str, Row]:
-    ours = {name: row for name, row in rows.items() if not row.peer}
-    oracle = oracle_row([row for name, row in ours.items() if name != AUTO], seed=seed)
-    return {**ours, ORACLE: oracle, **rows}
-
-
 def oracle_row(rows: Sequence[Row], *, seed: int) -> Row:
     """Take for each question what the strategy gave that did best on it by nDCG@10, the cheapest of equals."""
     by_cost = sorted(rows, key=lambda row: spec_of(row.name).cost)
@@ -99,19 +92,11 @@ def oracle_row(rows: Sequence[Row], *, seed: int) -> Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison(Record):
-    """How a row stands against the baseline on the same questions, by the first measure."""
-
-    difference: float
-    interval: tuple[float, float]
-    p: float
-    p_holm: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Against(Record):
+    """How rows stand against the baseline on the same questions, by the first measure."""
+
     baseline: str
-    rows: Mapping[str, Comparison]
+    rows: Mapping[str, Mapping[str, Any]]  # difference, its interval, p, and p_holm
 
 
 def against_baseline(rows: Mapping[str, Row], baseline: str | None, *, seed: int) -> Against | None:
@@ -130,12 +115,12 @@ def against_baseline(rows: Mapping[str, Row], baseline: str | None, *, seed: int
     p_values = {other: measures.randomisation_test(gap, [0.0] * len(gap), seed=seed) for other, gap in gaps.items()}
     corrected = measures.holm(p_values)
     made = {
-        other: Comparison(
-            difference=float(np.mean(gap)),
-            interval=bootstrap_interval(gap, seed=seed),
-            p=p_values[other],
-            p_holm=corrected[other],
-        )
+        other: {
+            "difference": float(np.mean(gap)),
+            "interval": bootstrap_interval(gap, seed=seed),
+            "p": p_values[other],
+            "p_holm": corrected[other],
+        }
         for other, gap in gaps.items()
     }
     return Against(baseline=name, rows=made)
@@ -261,6 +246,57 @@ def routing_quality(rows: Sequence[Row], auto: Row, *, seed: int) -> RoutingQual
     )
 
 
+# How good the answers were.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerMeasures(Record):
+    means: Mapping[str, float]
+    counts: Mapping[str, int]
+    intervals: Mapping[str, tuple[float, float]]
+    judged_by: Mapping[str, str]  # what each measure is held against
+    abstention: measures.Abstention
+    reliability: measures.Reliability | None  # None without an answer that cites something
+    records: Mapping[str, Mapping[str, Any]]
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        told = self.fields_to_dict()
+        by_query = told.pop("records")
+        records = list(by_query.values())
+        times = [float(record["ms"]) for record in records]
+        return {
+            "asked": len(records),
+            **told.pop("means"),
+            **told,
+            "tiers": measures.counted(str(record["tier"]) for record in records if record.get("tier")),
+            "p50_ms": measures.percentile(times, 50),
+            "p95_ms": measures.percentile(times, 95),
+            "stages_ms": measures.stage_percentiles(records),
+            **{name: sum(r.get(name) or 0 for r in records) for name in ("llm_calls", "tokens", "usd")},
+            "cached": sum(bool(record.get("cached")) for record in records),
+            "failures": [failure.to_dict() for failure in measures.failures_of(self.records)],
+            "per_query": by_query,
+        }
+
+    def table(self) -> measures.Section:
+        rows = [
+            [
+                name,
+                f"{mean:.3f} {measures.interval_text(self.intervals[name])}",
+                self.counts[name],
+                self.judged_by[name],
+            ]
+            for name, mean in self.means.items()
+        ]
+        silent = self.abstention
+        line = (
+            f"declined {silent.abstained} of {silent.asked} questions, {silent.right} of the {silent.out_of_scope} "
+            "that nothing answers"
+        )
+        return measures.Section("answers", ["answers", "mean [95 %]", "questions", "judged by"], rows, lines=[line])
+
+
 # One index, and all of them.
 
 
@@ -343,7 +379,7 @@ class TargetResult(Record):
         if self.against is not None and name == self.against.baseline:
             return "baseline"
         one = None if self.against is None else self.against.rows.get(name)
-        return "-" if one is None else f"{one.difference:+.3f}, {one.p_holm:.3g}"
+        return "-" if one is None else f"{one['difference']:+.3f}, {one['p_holm']:.3g}"
 
     def _costs(self) -> Section:
         rows = []

@@ -81,24 +81,23 @@ class StageOneMeasures(Record):
         by_index = {"queries": made.pop("count"), "by_index": made.pop("by_label")}
         return {**made, **told, **by_index, "ece": self.ece, "reliability": bins}
 
+    def column(self) -> dict[str, str]:
+        """Return its column in the table of all ways."""
+        right, silent = self.outcomes, self.abstention
+        chosen = (right.accuracy, right.macro_accuracy, right.macro_f1, self.reached)
+        return {
+            **{what: figure_text(value, 4) for what, value in zip(_MORE_IS_BETTER, chosen, strict=True)},
+            "calibration error": figure_text(self.ece, 4),
+            "calibration error, macro": figure_text(self.macro_ece, 4),
+            "abstention precision": figure_text(silent.precision),
+            "abstention recall": figure_text(silent.recall),
+            "abstained though answerable": figure_text(silent.false_rate),
+            "escalated to a model": figure_text(self.escalation_rate),
+            **{f"{at} ms": figure_text(ms, 2) for at, ms in self.latency_ms.items()},
+        }
 
-_STAGE_ONE_ROWS: Final[Mapping[str, Callable[[StageOneMeasures], str]]] = {
-    "accuracy": lambda one: figure_text(one.outcomes.accuracy, 4),
-    "macro accuracy": lambda one: figure_text(one.outcomes.macro_accuracy, 4),
-    "macro F1": lambda one: figure_text(one.outcomes.macro_f1, 4),
-    "index among those searched": lambda one: figure_text(one.reached, 4),
-    "calibration error": lambda one: figure_text(one.ece, 4),
-    "calibration error, macro": lambda one: figure_text(one.macro_ece, 4),
-    "abstention precision": lambda one: figure_text(one.abstention.precision),
-    "abstention recall": lambda one: figure_text(one.abstention.recall),
-    "abstained though answerable": lambda one: figure_text(one.abstention.false_rate),
-    "escalated to a model": lambda one: figure_text(one.escalation_rate),
-    "p50 ms": lambda one: figure_text(one.latency_ms["p50"], 2),
-    "p95 ms": lambda one: figure_text(one.latency_ms["p95"], 2),
-}
 
-
-_MORE_IS_BETTER: Final = frozenset({"accuracy", "macro accuracy", "macro F1", "index among those searched"})
+_MORE_IS_BETTER: Final = ("accuracy", "macro accuracy", "macro F1", "index among those searched")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,10 +167,10 @@ class RoutingBenchmark(Record):
             for name in dict.fromkeys(name for table in by_index for name in table)
         ]
         title = f"stage one: {silent.asked:,} questions, {silent.out_of_scope:,} of them out of scope"
-        rows = []
-        for what, write in _STAGE_ONE_ROWS.items():
-            texts = [write(one) for one in made]
-            best = max(texts, default="") if what in _MORE_IS_BETTER else ""
+        columns, rows = [one.column() for one in made], []
+        for what in columns[0] if columns else ():
+            texts = [column[what] for column in columns]
+            best = max(texts) if what in _MORE_IS_BETTER else ""
             rows.append([what, *(Cell(text, best=text == best) for text in texts)])
         return [
             measures.Section(title, ["measure", *ways], rows),

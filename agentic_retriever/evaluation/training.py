@@ -405,7 +405,8 @@ def fusion_table(index: Index, hybrid: HybridRetriever, asked: Asked, *, watcher
     for model in CANDIDATES:
         found = {query_id: _document_ranking(one, model, documents) for query_id, one in sides.items()}
         columns.append(list(measures.ndcg_by_query(grades, found).values()))
-    return np.array(columns).T
+    quality: Array = np.array(columns).T
+    return quality
 
 
 def _document_ranking(found: SideLists, model: FusionModel, documents: Mapping[str, str]) -> list[str]:

@@ -11,7 +11,6 @@ from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, bench, embed, wr
 
 from agentic_retriever.errors import EvaluationError
 from agentic_retriever.evaluation import benchmark
-from agentic_retriever.evaluation.answers import average_precision
 from agentic_retriever.evaluation.datasets import (
     MAX_LISTED,
     DatasetKind,
@@ -22,6 +21,7 @@ from agentic_retriever.evaluation.datasets import (
     load_dataset,
     resolve_source,
 )
+from agentic_retriever.evaluation.harness import average_precision
 from agentic_retriever.evaluation.material import (
     KnownVectors,
     dataset_profile,
