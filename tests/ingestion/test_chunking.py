@@ -80,14 +80,10 @@ def test_articles_and_pages(make_doc):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Plain words.", "text"),
-        ("# Only a heading", "text"),
-        ("- a\n- b", "list"),
-        ("Intro:\n\n- a\n- b", "text"),
-        ("Intro:\n\n| a | b |\n|---|---|\n| 1 | 2 |", "table"),
-        ("Intro:\n\n```\nx\n```", "code"),
+        ("Plain words.", "text"), ("# Only a heading", "text"), ("- a\n- b", "list"), ("Intro:\n\n- a\n- b", "text"),
+        ("Intro:\n\n| a | b |\n|---|---|\n| 1 | 2 |", "table"), ("Intro:\n\n```\nx\n```", "code"),
     ],
-)
+)  # fmt: skip
 def test_chunk_type(make_doc, text, expected):
     (node,) = chunk_document(make_doc(text), ChunkSettings())
     assert node.metadata["chunk_type"] == expected

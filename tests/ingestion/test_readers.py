@@ -104,10 +104,9 @@ def test_a_file_without_permission_is_reported(name, tmp_path, monkeypatch):
         ("a.md", "---\na: 1\n---\n\n", {}, "has front matter but no text"),
         ("c.jsonl", "\n  \n", {}, "holds only blank lines"),
         ("a.html", "<html><body></body></html>", {}, "holds no text"),
-        ("a.html", "<script>x</script>", {}, "holds no text"),
-        ("a.html", "<!-- only -->", {}, "holds no text"),
+        ("a.html", "<script>x</script>", {}, "holds no text"), ("a.html", "<!-- only -->", {}, "holds no text"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_holds_nothing_or_too_much_is_reported(reason, name, content, options, said):
     assert reason(name, content, **options) == said
 
@@ -117,14 +116,12 @@ def test_a_file_that_holds_nothing_or_too_much_is_reported(reason, name, content
     [
         ("a.docx", "x", "allowed are .md, .markdown, .txt"),
         ("a.md", "---\ndoc_id: 7\n---\ntext", "'doc_id' is reserved"),
-        ("a.txt", "โฉนดที่ดิน".encode("cp874"), "UTF-8"),
-        ("a.txt", "Привет мир".encode("cp1251"), "UTF-8"),
+        ("a.txt", "โฉนดที่ดิน".encode("cp874"), "UTF-8"), ("a.txt", "Привет мир".encode("cp1251"), "UTF-8"),
         ("a.txt", b"abc \x81 def", "neither UTF-8 nor Windows-1252"),
-        ("a.txt", b"abc \x01\x02\xe9 def", "does not look like"),
-        ("a.txt", b"\xff\xfea", "not valid"),
+        ("a.txt", b"abc \x01\x02\xe9 def", "does not look like"), ("a.txt", b"\xff\xfea", "not valid"),
         ("a.txt", b"  \n\t ", "only white space"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_read_is_reported(reason, name, content, said):
     assert said in reason(name, content)
 

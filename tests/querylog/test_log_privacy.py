@@ -75,7 +75,7 @@ def test_hashes_are_standard_and_tell_equal_questions_within_one_database_only(t
     assert len(hash_of("\ud800", b"key")) == 64
 
 
-def test_what_retention_removed_is_not_left_in_the_file(tmp_path):
+def test_no_question_is_left_in_the_file_by_retention_nor_in_the_log_output(tmp_path, caplog):
     now = [EPOCH]
     with opened(tmp_path / "q.sqlite", retention_days=1, clock=lambda: now[0]) as log:
         write(log, entry(1, query=CANARY * 50, recorded_at=EPOCH))
@@ -85,9 +85,6 @@ def test_what_retention_removed_is_not_left_in_the_file(tmp_path):
     with opened(tmp_path / "q.sqlite", retention_days=1, clock=lambda: now[0]) as log:
         log.record(entry(2, recorded_at=now[0]))
     assert CANARY.encode() not in everything_in(tmp_path)
-
-
-def test_no_question_in_the_log_output(tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
     (tmp_path / "file").write_text("x")
     for place in (tmp_path / "q.sqlite", tmp_path / "file" / "q"):
@@ -129,13 +126,11 @@ def test_an_unreadable_url_is_a_config_error_without_its_password(url):
 @pytest.mark.parametrize(
     "url",
     [
-        f"postgresql://u:{CANARY}@127.0.0.1:1/db",
-        f"postgres://u:{CANARY}@no.such.host.invalid/db",
-        f"postgresql://u@127.0.0.1:1/db?password={CANARY}",
-        f"postgresql://u:{CANARY}@127.0.0.1:1/db?{CANARY}=1",
+        f"postgresql://u:{CANARY}@127.0.0.1:1/db", f"postgres://u:{CANARY}@no.such.host.invalid/db",
+        f"postgresql://u@127.0.0.1:1/db?password={CANARY}", f"postgresql://u:{CANARY}@127.0.0.1:1/db?{CANARY}=1",
         f"postgresql://u:a%40{CANARY}:b%2F@127.0.0.1:1/db",
     ],
-)
+)  # fmt: skip
 def test_a_password_shows_nowhere(url, caplog):
     pytest.importorskip("psycopg")
     caplog.set_level(logging.DEBUG)

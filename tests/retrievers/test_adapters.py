@@ -178,12 +178,19 @@ def test_no_time_left_to_embed(index, make_settings):
     assert index.embedding.timeouts == []
 
 
-def test_empty_filters_reach_no_store(index, settings):
+def test_empty_filters_reach_no_store_and_of_a_ranking_no_more_is_read_than_taken(index, settings):
     for filters in (MetadataFilters(filters=[]), MetadataFilters(filters=[MetadataFilters(filters=[])])):
         for kind in (VectorRetriever, HybridRetriever):
             assert len(ask(kind(index, settings), top_k=20, filters=filters).nodes) == 9
     assert [q.filters for q in index.vector_store.queries] == [None] * 4
     assert all(node_ids or filters for node_ids, filters in index.vector_store.reads if node_ids is not None)
+    kept = index.vector_store.kept
+    ranking = [("n07", 0.9), ("gone", 0.8), ("n03", 0.7), ("n09", 0.6), ("n01", None), ("n05", None)]
+    index.vector_store.reads.clear()
+    assert pairs(take_nodes(index, ranking, {"n07": kept["n07"]}, 2)) == [("n07", 0.9), ("n03", 0.7)]
+    assert [node_ids for node_ids, _filters in index.vector_store.reads] == [["gone"], ["n03", "n09"]]
+    assert ids(take_nodes(index, ranking, {}, 2, filters=where("year", 2022, "!="))) == ["n07", "n09"]
+    assert take_nodes(index, [], {}, 5) == []
 
 
 @STRATEGIES
@@ -269,16 +276,6 @@ def test_stores_that_answer_with_ids_only(index, settings, monkeypatch):
     assert pairs(ask(VectorRetriever(index, settings))) == expected
 
 
-def test_of_a_ranking_no_more_nodes_are_read_than_are_taken(index):
-    kept = index.vector_store.kept
-    ranking = [("n07", 0.9), ("gone", 0.8), ("n03", 0.7), ("n09", 0.6), ("n01", None), ("n05", None)]
-    index.vector_store.reads.clear()
-    assert pairs(take_nodes(index, ranking, {"n07": kept["n07"]}, 2)) == [("n07", 0.9), ("n03", 0.7)]
-    assert [node_ids for node_ids, _filters in index.vector_store.reads] == [["gone"], ["n03", "n09"]]
-    assert ids(take_nodes(index, ranking, {}, 2, filters=where("year", 2022, "!="))) == ["n07", "n09"]
-    assert take_nodes(index, [], {}, 5) == []
-
-
 def run(pool, sides, seconds=5.0):
     return run_sides(pool, sides, timeout_s=lambda: seconds)
 
@@ -299,12 +296,6 @@ def test_sides_run_at_the_same_time_and_one_that_hangs_is_given_up_in_time(worke
     assert isinstance(errors["b"], DeadlineExceededError)
 
 
-def test_one_that_fails_leaves_the_other(workers):
-    error, sides = EmbeddingError("down"), {"a": lambda: 1, "b": lambda: 1}
-    for broken, other in ("ab", "ba"):
-        assert run(workers, {**sides, broken: raising(error)}) == ({other: 1}, {broken: error})
-
-
 def test_foreign_errors_come_out_as_ours_without_their_text_and_no_others(workers):
     cause = KeyError("api-key-123")
     for sides in ({"a": raising(cause), "b": lambda: 1}, {"b": lambda: 1, "a": raising(cause)}):
@@ -317,12 +308,15 @@ def test_foreign_errors_come_out_as_ours_without_their_text_and_no_others(worker
         run_guarded("a", raising(KeyboardInterrupt()))
 
 
-def test_sides_may_start_in_a_thread_of_the_same_pool_or_where_it_is_closed():
+def test_sides_may_start_in_a_thread_of_the_same_pool_and_one_that_fails_leaves_the_other(workers):
     sides = {"a": lambda: 1, "b": lambda: 2}
     with Workers(1, "one") as pool:
         # Without taking the second side back, the pool's only thread would wait for itself.
         assert pool.submit(run, pool, sides).result(timeout=5) == ({"a": 1, "b": 2}, {})
     assert run(pool, sides) == ({"a": 1, "b": 2}, {})
+    error, sides = EmbeddingError("down"), {"a": lambda: 1, "b": lambda: 1}
+    for broken, other in ("ab", "ba"):
+        assert run(workers, {**sides, broken: raising(error)}) == ({other: 1}, {broken: error})
 
 
 NAMES = st.text(max_size=6)

@@ -286,22 +286,16 @@ def test_models_are_saved_and_loaded_and_files_of_fits_without_judgments_read(tm
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"format": 2}, "format must be 1"),
-        ({"alpha": 1.1}, "alpha must be a number from 0 to 1"),
-        ({"alpha": True}, "alpha"),
-        ({"alpha": None}, "alpha"),
-        ({"slope": -0.1}, "slope must be a number from 0"),
-        ({"slope": "1"}, "slope"),
-        ({"pivot": None}, "pivot must be a finite number"),
-        ({"reach": 2}, "reach"),
-        ({"more": 1}, "missing or unknown: more"),
-        ({"trained_on": []}, "trained_on must be an object"),
+        ({"format": 2}, "format must be 1"), ({"alpha": 1.1}, "alpha must be a number from 0 to 1"),
+        ({"alpha": True}, "alpha"), ({"alpha": None}, "alpha"), ({"slope": -0.1}, "slope must be a number from 0"),
+        ({"slope": "1"}, "slope"), ({"pivot": None}, "pivot must be a finite number"), ({"reach": 2}, "reach"),
+        ({"more": 1}, "missing or unknown: more"), ({"trained_on": []}, "trained_on must be an object"),
         ({"trained_on": {"dataset": "d"}}, "trained_on must be an object"),
         ({"trained_on": {**asdict(TRAINED), "rows": -1}}, "trained_on.rows"),
         ({"trained_on": {**asdict(TRAINED), "index": 1}}, "trained_on.index"),
         *((junk, "fusion.json") for junk in (b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"alpha": NaN}')),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_used_is_named(tmp_path, change, told):
     path = tmp_path / "fusion.json"
     changed = change if isinstance(change, bytes) else json.dumps({**DEFAULT_FUSION.to_dict(), **change}).encode()
@@ -422,13 +416,16 @@ def test_hits_of_bm25_that_cannot_be_read_leave_the_dense_ones(zebra, make_setti
     assert set(caught.value.causes) == {"dense", "bm25"}
 
 
-def test_a_node_deleted_after_the_keyword_view_was_built_makes_room(index, settings):
+def test_a_node_deleted_makes_room_and_filters_by_document_work_on_both_sides(index, settings, make_index):
     view = index.keyword()
     index.keyword = lambda: view
     del index.vector_store.kept["n07"]
     found = ids(ask(HybridRetriever(index, settings), top_k=3))
     assert len(found) == 3
     assert "n07" not in found
+    nodes = [of_document(n.node_id, n.text, f"doc-{n.metadata['lang']}") for n in contract_nodes()]
+    found = ask(HybridRetriever(make_index(nodes), settings), QUERY, 9, where("doc_id", "doc-th"))
+    assert set(ids(found)) == {"n05", "n08"}
 
 
 @pytest.mark.parametrize("top_k", [1, 3])
@@ -459,12 +456,6 @@ def test_bm25_under_a_filter_is_exact_and_finds_a_rare_match_far_down_the_rankin
     expected = [i for i, _ in everything if int(i[1:]) % 5 == 3 or int(i[1:]) % 3 == 2]
     for top_k in (1, 7, 60):
         assert ids(ask(HybridRetriever(index, settings), "zebra", top_k, either)) == expected[:top_k]
-
-
-def test_filters_by_document_work_on_both_sides(make_index, settings):
-    nodes = [of_document(n.node_id, n.text, f"doc-{n.metadata['lang']}") for n in contract_nodes()]
-    found = ask(HybridRetriever(make_index(nodes), settings), QUERY, 9, where("doc_id", "doc-th"))
-    assert set(ids(found)) == {"n05", "n08"}
 
 
 def test_depth_of_each_side():
@@ -543,7 +534,7 @@ def test_a_lost_profile_or_a_damaged_model_is_told_and_the_defaults_hold(stripes
     assert FUSION_FILE in lost.reason
 
 
-def test_scores_are_in_the_unit_interval_and_do_not_depend_on_top_k(stripes, settings):
+def test_scores_are_in_the_unit_interval_and_sides_say_whether_their_list_is_whole(stripes, settings, make_index):
     adapter = HybridRetriever(stripes, settings)
     few, many = (ask(adapter, "zebra", top_k) for top_k in (5, 100))
     assert pairs(few) == pairs(many)[:5]
@@ -555,9 +546,6 @@ def test_scores_are_in_the_unit_interval_and_do_not_depend_on_top_k(stripes, set
         assert given.get("dense") in (None, stripes.vector_store.scores[found.node_id])
         assert given.get("bm25") in (None, by_words[found.node_id])
     assert len(first(adapter, COUNT)) == COUNT
-
-
-def test_sides_say_whether_the_list_of_words_is_whole(stripes, settings, make_index):
     cut = HybridRetriever(stripes, settings).search_sides(RetrievalRequest("zebra", 5))
     assert (len(cut.lists["bm25"]), cut.floors) == (100, {})
     whole = HybridRetriever(make_index([TextNode(id_="a", text="zebra")]), settings)

@@ -105,20 +105,17 @@ def test_the_model_of_a_question_is_asked_in_place_of_the_rerankers_own():
     assert (len(unasked.prompts), len(asked.prompts)) == (0, 1)
 
 
-def test_diverse_nodes_come_in_the_order_of_their_scores(run):
-    vectors = {f"n{i}": [1.0, 0.0] if i < 5 else [0.0, 1.0] for i in range(6)}
-    got, _ = run(mmr_trade_off=0.3, vectors=lambda node_ids: {i: vectors[i] for i in node_ids})
-    assert "n5" in ids(got)
-    assert scores(got) == sorted(scores(got), reverse=True)
-    assert set(ids(got)) == set(ids(mmr(NODES, vectors, top_k=3, trade_off=0.3)))
-
-
-def test_steps_that_fail_are_named_and_left_out(run):
+def test_steps_that_fail_are_named_and_diverse_nodes_come_in_the_order_of_their_scores(run):
     failing = SimpleNamespace(rerank=raising(LLMError("the model is down")))
     got, degraded = run(failing, mmr_trade_off=0.5, expand_neighbours=1)
     assert got == NODES[:3]
     assert [step.step for step in degraded] == ["postprocess.rerank", "postprocess.mmr", "postprocess.expand"]
     assert degraded[0].reason == "the model is down"
+    vectors = {f"n{i}": [1.0, 0.0] if i < 5 else [0.0, 1.0] for i in range(6)}
+    got, _ = run(mmr_trade_off=0.3, vectors=lambda node_ids: {i: vectors[i] for i in node_ids})
+    assert "n5" in ids(got)
+    assert scores(got) == sorted(scores(got), reverse=True)
+    assert set(ids(got)) == set(ids(mmr(NODES, vectors, top_k=3, trade_off=0.3)))
 
 
 def test_how_many_to_retrieve_and_to_keep():

@@ -47,29 +47,19 @@ def test_what_is_no_signal(signal, query):
 @pytest.mark.parametrize(
     ("signal", "query"),
     [
-        *(("codes", query) for query in CODES),
-        *(("quoted", query) for query in QUOTED),
-        ("comparison", "Ketch versus yawl"),
-        ("comparison", "¿qué diferencias hay entre los dos?"),
-        ("comparison", "รถไฟกับรถบัสต่างกันอย่างไร"),
-        ("overview", "Summarise the annual report"),
-        ("overview", "dame un RESUMEN del informe"),
-        ("overview", "ช่วยสรุปรายงานให้หน่อย"),
-        ("procedure", "the licence procedure, please"),
-        ("procedure", "explícame el trámite paso a paso"),
-        ("procedure", "ขั้นตอนการขอใบอนุญาต"),
-        ("detail", "under what exact conditions may a crew leave?"),
+        *(("codes", query) for query in CODES), *(("quoted", query) for query in QUOTED),
+        ("comparison", "Ketch versus yawl"), ("comparison", "¿qué diferencias hay entre los dos?"),
+        ("comparison", "รถไฟกับรถบัสต่างกันอย่างไร"), ("overview", "Summarise the annual report"),
+        ("overview", "dame un RESUMEN del informe"), ("overview", "ช่วยสรุปรายงานให้หน่อย"),
+        ("procedure", "the licence procedure, please"), ("procedure", "explícame el trámite paso a paso"),
+        ("procedure", "ขั้นตอนการขอใบอนุญาต"), ("detail", "under what exact conditions may a crew leave?"),
         ("detail", "¿en qué condiciones se permite?"),
         ("several_questions", "Who signs, what does it cost, and when is it due?"),
-        ("range", "flats between 40 and 60 square metres"),
-        ("range", "coches de más de 10 años"),
-        ("range", "ที่ดินไม่เกิน 3 ไร่"),
-        ("references", "what does article 17 say"),
-        ("references", "el anexo III"),
-        ("references", "มาตรา 12 ว่าอย่างไร"),
-        ("acronyms", "the DME limit"),
+        ("range", "flats between 40 and 60 square metres"), ("range", "coches de más de 10 años"),
+        ("range", "ที่ดินไม่เกิน 3 ไร่"), ("references", "what does article 17 say"), ("references", "el anexo III"),
+        ("references", "มาตรา 12 ว่าอย่างไร"), ("acronyms", "the DME limit"),
     ],
-)
+)  # fmt: skip
 def test_signals(signal, query):
     assert strengths(query)[signal] >= 0.7
 

@@ -95,13 +95,18 @@ def test_the_stated_confidence_is_clipped(boats, bread, stated, weight):
     assert selection.name == "bread"
 
 
-def test_a_doubtful_model_against_clear_evidence_means_both_indexes(boats, bread):
+def test_a_doubtful_model_means_both_indexes_and_only_offered_strategies_are_chosen(boats, bread):
     base = EVIDENCE.classify(QUERY, [boats, bread], query_vector=VECTOR)
     assert base.margin > 0.9
     selection, _ = classify("INDEX: bread\nCONFIDENCE: 0.2", [boats, bread])
     assert selection.names == ("bread", "boats")
     sure, _ = classify("INDEX: bread\nCONFIDENCE: 0.9", [boats, bread])
     assert sure.names == ("bread",)
+    cards = [make_card(Strategy.VECTOR), make_card(Strategy.HYBRID)]
+    selection, (prompt,) = select("summary", cards, form="word")
+    assert selection.name in {"vector", "hybrid"}
+    assert selection.degraded
+    assert "summary" not in prompt
 
 
 class Evidence:
@@ -330,14 +335,6 @@ def test_the_model_chooses_a_strategy_in_both_forms(form, reply, weight):
     assert selection.confidence == pytest.approx(weight + (1 - weight) * base.scores["summary"])
     assert ("CONFIDENCE:" in prompt) is (form == "structured")
     assert "Name: chunk_decoupling" in prompt
-
-
-def test_only_offered_strategies_can_be_chosen():
-    cards = [make_card(Strategy.VECTOR), make_card(Strategy.HYBRID)]
-    selection, (prompt,) = select("summary", cards, form="word")
-    assert selection.name in {"vector", "hybrid"}
-    assert selection.degraded
-    assert "summary" not in prompt
 
 
 def test_bad_output_is_logged_at_debug_only_and_cut(boats, bread, caplog):

@@ -372,8 +372,7 @@ def cues_of(query: str) -> dict[str, float]:
         ("What does Lima, the capital of a country in the south, export?", "apposition"),
         ("The bridge over our river was opened by which mayor?", "late_question"),
         ("What is the name of the bird that sings before the sun rises here?", "long"),
-        ("did Ada Lovelace meet Charles Babbage", "several_names"),
-        ('who sang "River of Rain"', "quotation"),
+        ("did Ada Lovelace meet Charles Babbage", "several_names"), ('who sang "River of Rain"', "quotation"),
         ("¿Pertenecen el olivo y el fresno a la misma familia?", "compared"),
         ("¿Quién nació primero, el conde o el duque?", "alternative"),
         ("¿Dónde vive el pintor cuya casa ardió?", "relative_clause"),
@@ -382,10 +381,9 @@ def cues_of(query: str) -> dict[str, float]:
         ("El puente sobre nuestro río, ¿quién lo inauguró?", "late_question"),
         ("มะม่วงและมะปรางอยู่ในวงศ์เดียวกันไหม", "compared"),
         ("สนามบินของเมืองซึ่งเคยเป็นเมืองหลวงชื่ออะไร", "relative_clause"),
-        ("ละครที่เขียนโดยหลานของเขาฉายเมื่อใด", "participle"),
-        ("ใครเป็นภรรยาของผู้แต่งเพลงนี้", "described"),
+        ("ละครที่เขียนโดยหลานของเขาฉายเมื่อใด", "participle"), ("ใครเป็นภรรยาของผู้แต่งเพลงนี้", "described"),
     ],
-)
+)  # fmt: skip
 def test_a_cue_is_found(query, cue):
     assert cues_of(query)[cue] > 0.0
 
