@@ -366,19 +366,7 @@ def test_a_qdrant_collection_is_read_page_by_page(qdrant, monkeypatch):
     assert np.allclose(np.linalg.norm(rows, axis=1), 1)
 
 
-def test_the_embedded_store_is_read_where_it_is(tmp_path):
-    held = QdrantEdgeVectorStore(tmp_path, dimension=64)
-    index = index_on(held, contracts())
-    made = attached(index)
-    assert listed(made) == {"lease", "supply", "loan", "staff"}
-    index.insert_nodes([TextNode(id_="new", text="the parking permit")])
-    assert [i for i, _ in caught_up(made).keyword().search("parking permit", 5)] == ["new"]
-    index.delete_nodes(["new"])
-    assert caught_up(made).count() == 4
-    held.close()
-
-
-def test_changes_are_seen_at_once():
+def test_changes_are_seen_at_once_in_memory_and_in_the_embedded_store(tmp_path):
     index = vector_index(contracts())
     made = attached(index)
     seen = [made.version]
@@ -394,6 +382,15 @@ def test_changes_are_seen_at_once():
     assert caught_up(made).version == seen[-1], "nothing changed meanwhile"
     assert seen == sorted(set(seen)), seen
     assert made.keyword().search("forty", 5)
+    held = QdrantEdgeVectorStore(tmp_path, dimension=64)
+    index = index_on(held, contracts())
+    made = attached(index)
+    assert listed(made) == {"lease", "supply", "loan", "staff"}
+    index.insert_nodes([TextNode(id_="new", text="the parking permit")])
+    assert [i for i, _ in caught_up(made).keyword().search("parking permit", 5)] == ["new"]
+    index.delete_nodes(["new"])
+    assert caught_up(made).count() == 4
+    held.close()
 
 
 def test_what_takes_long_to_see_is_looked_at_once_a_second(qdrant):
@@ -411,7 +408,7 @@ def test_what_takes_long_to_see_is_looked_at_once_a_second(qdrant):
     assert watched[1].grow() == first[1] + 2
 
 
-def test_a_source_that_cannot_be_looked_at_keeps_its_version():
+def test_a_source_that_cannot_be_looked_at_or_read_any_more_keeps_its_version():
     class Down:
         def mark(self):
             raise ConnectionError
@@ -420,6 +417,18 @@ def test_a_source_that_cannot_be_looked_at_keeps_its_version():
 
     watched = WatchedVersion("contracts", Down(), timer=iter(range(100)).__next__)
     assert {watched.current() for _ in range(5)} == {1}
+    made = attached(vector_index(contracts()))
+
+    def broken():
+        raise ConnectionError("secret")
+
+    made.source.nodes = broken
+    made.refresh()
+    said = made.catch_up(30)
+    assert "failed with ConnectionError" in said
+    assert "secret" not in said
+    assert made.count() == len(TEXTS)
+    assert made.version == 1
 
 
 def test_refresh_reads_everything_anew(qdrant):
@@ -580,21 +589,6 @@ def test_what_fails_rests_before_it_is_tried_again(caplog):
     failing.run(30)
     assert tried == [0.0, 1.0]
     assert "reading index a failed, so it stays as it was: no such collection" in caplog.text
-
-
-def test_an_index_that_can_no_longer_be_read_stays_as_it_was():
-    made = attached(vector_index(contracts()))
-
-    def broken():
-        raise ConnectionError("secret")
-
-    made.source.nodes = broken
-    made.refresh()
-    said = made.catch_up(30)
-    assert "failed with ConnectionError" in said
-    assert "secret" not in said
-    assert made.count() == len(TEXTS)
-    assert made.version == 1
 
 
 def test_reading_by_id_is_given_up_on(gate, monkeypatch):

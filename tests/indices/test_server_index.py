@@ -135,15 +135,19 @@ def test_fusion_by_ranks_is_the_servers(index, monkeypatch):
     )
 
 
-def test_both_sides_take_one_request(index, monkeypatch):
+def test_both_sides_take_one_request_many_threads_may_ask_and_documents_change(index, monkeypatch):
     client, batches = index.vector_store.client, []
     asked = client.query_batch_points
     monkeypatch.setattr(client, "query_batch_points", lambda **k: (batches.append(len(k["requests"])), asked(**k))[1])
     assert found(index, Strategy.HYBRID)
     assert batches == [2]
 
+    def ask(word):
+        for _ in range(3):
+            found(index, Strategy.HYBRID, word)
+            found(index, Strategy.VECTOR, word, filters=where("kind", "odd"))
 
-def test_documents_are_updated_and_removed(index):
+    in_threads(ask, WORDS[:6])
     changed = documents()[:35]
     changed[0] = Document(id_="doc-00", text="a new text of the harbour", metadata={"year": 1})
     indexer = Indexer(index)
@@ -381,12 +385,3 @@ def test_a_router_with_a_server(tmp_path, caplog):
         if path.is_file():
             assert b"canary-4711" not in path.read_bytes()
     server.close()
-
-
-def test_many_threads_ask_one_index(index):
-    def ask(word):
-        for _ in range(3):
-            found(index, Strategy.HYBRID, word)
-            found(index, Strategy.VECTOR, word, filters=where("kind", "odd"))
-
-    in_threads(ask, WORDS[:6])

@@ -5,9 +5,23 @@ import subprocess
 import sys
 
 import pytest
+from llama_index.core.schema import Document, TextNode
 from store_tools import in_threads
 
-from agentic_retriever.errors import IndexingError, StoreClosedError, StoreDamagedError, StoreError
+from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel
+from agentic_retriever.errors import (
+    EmbeddingError,
+    EmbeddingMismatchError,
+    IndexExistsError,
+    IndexingError,
+    SourceError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreDamagedError,
+    StoreError,
+    UnknownIndexError,
+)
+from agentic_retriever.indices import Indexer, IndexStorage
 from agentic_retriever.indices.stored_nodes import (
     CATALOG_FILE,
     MANIFEST_FILE,
@@ -17,7 +31,9 @@ from agentic_retriever.indices.stored_nodes import (
     Manifest,
     check_index_name,
 )
+from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.json_files import write_atomically
+from agentic_retriever.testing import FakeEmbedding
 
 
 def entry(doc_id, *, root="/r", text="text", content_hash="h1"):
@@ -159,3 +175,252 @@ def test_a_full_disk_leaves_the_old_file_and_a_file_in_the_way_is_a_typed_error(
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="cannot write"):
         write_atomically(tmp_path / "file" / "f", b"x")
+
+
+@pytest.fixture
+def embedding(tmp_path, base):
+    model = EmbeddingModel(base, name="fake", disk=DiskVectorCache(tmp_path / "data" / "vectors.sqlite"))
+    yield model
+    model.close()
+
+
+@pytest.fixture
+def index(storage, embedding):
+    return storage.create(
+        "docs",
+        embedding,
+        description="Test documents",
+        chunks=ChunkSettings(chunk_size=64, chunk_overlap=8, leaf_size=32),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    for name in ("alpha", "beta", "gamma"):
+        (folder / f"{name}.md").write_text(
+            f"# {name}\n\nThe {name} document tells of {name} things.\n", encoding="utf-8"
+        )
+    return folder
+
+
+def doc_ids_in_store(index):
+    return sorted(node.ref_doc_id for node in index.nodes())
+
+
+def test_a_run_costs_what_has_changed_and_a_removed_file_leaves_nothing(index, folder, base, tmp_path):
+    first = Indexer(index).add_path(folder)
+    assert (first.added, first.unchanged, first.nodes, first.embedded) == (3, 0, 3, 3)
+    base.calls.clear()
+    version = index.version
+    second = Indexer(index).add_path(folder)
+    assert (second.added, second.updated, second.unchanged, second.nodes) == (0, 0, 3, 0)
+    assert base.calls == []
+    assert index.version == version
+    (folder / "beta.md").write_text("# beta\n\nEverything is different now.\n", encoding="utf-8")
+    report = Indexer(index).add_path(folder)
+    assert (report.updated, report.unchanged) == (1, 2)
+    texts = [node.get_content() for node in index.nodes() if node.ref_doc_id == "beta.md"]
+    assert len(texts) == 1
+    assert "different" in texts[0]
+    (folder / "beta.md").unlink()
+    assert Indexer(index).add_path(folder).removed == 1
+    assert doc_ids_in_store(index) == ["alpha.md", "gamma.md"]
+    assert index.catalog.get("beta.md") is None
+    with pytest.raises(SourceError):
+        Indexer(index).add_path(tmp_path / "nowhere")
+
+
+def test_removal_looks_below_its_own_root_and_two_files_of_one_name_are_kept_apart(
+    index, folder, tmp_path
+):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "delta.txt").write_text("Delta stands alone.", encoding="utf-8")
+    Indexer(index).add_path(folder)
+    report = Indexer(index).add_path(other)
+    assert (report.added, report.removed) == (1, 0)
+    assert len(doc_ids_in_store(index)) == 4
+    (other / "alpha.md").write_text("# other\n\nAnother alpha altogether.\n", encoding="utf-8")
+    Indexer(index).add_path(other)
+    ids = index.catalog.doc_ids()
+    assert len(ids) == 5
+    assert len([i for i in ids if i.startswith("alpha.md")]) == 2
+    moved = tmp_path / "moved"
+    folder.rename(moved)
+    report = Indexer(index).add_path(moved)
+    assert report.unchanged == 3
+    assert len(index.catalog.doc_ids()) == 5
+    assert Indexer(index).add_path(moved).unchanged == 3
+
+
+def test_a_broken_file_is_reported_the_rest_goes_in_and_its_old_nodes_stay(index, folder):
+    Indexer(index).add_path(folder)
+    (folder / "beta.md").write_bytes(b"\x00\x01\x02binary\x00")
+    (folder / "empty.txt").write_text("")
+    report = Indexer(index).add_path(folder)
+    assert len(report.skipped) == 2
+    assert report.removed == 0
+    assert "beta.md" in doc_ids_in_store(index)
+
+
+def test_every_node_points_at_its_source_text_until_its_document_is_removed(index, folder):
+    (folder / "long.md").write_text("# Long\n\n" + "A sentence about things. " * 200, encoding="utf-8")
+    Indexer(index).add_path(folder)
+    for node in index.nodes():
+        source = index.source_text(node.ref_doc_id)
+        assert source[node.start_char_idx : node.end_char_idx] == node.text
+    with pytest.raises(IndexingError, match="no document 'nope'"):
+        Indexer(index).remove_documents(["alpha.md", "nope"])
+    assert Indexer(index).remove_documents(["alpha.md"]).removed == 1
+    assert sorted(set(doc_ids_in_store(index))) == ["beta.md", "gamma.md", "long.md"]
+
+
+def test_documents_and_nodes_of_llama_index(index):
+    documents = [Document(text="Uno dos tres.", doc_id="d1"), Document(text="", doc_id="d2")]
+    report = Indexer(index).add_documents(documents)
+    assert (report.added, len(report.skipped)) == (1, 1)
+    again = Indexer(index).add_documents([Document(text="Cuatro cinco.", doc_id="d1")])
+    assert (again.updated, doc_ids_in_store(index)) == (1, ["d1"])
+    nodes = [TextNode(id_="n1", text="seis"), TextNode(id_="n2", text="siete")]
+    assert Indexer(index).add_nodes(nodes).added == 2
+    assert {node.node_id for node in index.nodes()} >= {"n1", "n2"}
+    assert Indexer(index).add_nodes(nodes).unchanged == 2
+
+
+def test_embedder_that_dies_half_way_then_a_second_run(storage, tmp_path, folder):
+    for i in range(200):
+        (folder / f"f{i:03d}.txt").write_text(f"File number {i} tells of number {i}.", encoding="utf-8")
+    alive = [3]
+
+    class Dying(FakeEmbedding):
+        def _get_text_embeddings(self, texts):
+            alive[0] -= 1
+            if alive[0] < 0:
+                raise ConnectionError
+            return super()._get_text_embeddings(texts)
+
+    model = EmbeddingModel(
+        Dying(embed_batch_size=64), name="fake", batch_size=64, disk=DiskVectorCache(tmp_path / "v.sqlite")
+    )
+    index = storage.create("dying", model, description="", chunks=ChunkSettings())
+    with pytest.raises(EmbeddingError):
+        Indexer(index).add_path(folder)
+    stored = index.count()
+    assert 0 < stored < 203
+    assert index.catalog.counts().unfinished == 0
+    alive[0] = 100
+    report = Indexer(index).add_path(folder)
+    assert (report.added, report.unchanged) == (203 - stored, stored)
+    assert len(set(doc_ids_in_store(index))) == index.count() == 203
+    model.close()
+
+
+def test_views_follow_the_version_are_read_back_and_built_again_when_damaged(storage, index, embedding, folder):
+    Indexer(index).add_path(folder)
+    assert index.keyword().search("gamma", 5)[0][0].startswith("gamma.md")
+    assert index.profile().nodes == 3
+    (folder / "gamma.md").unlink()
+    Indexer(index).add_path(folder)
+    assert index.keyword().search("gamma", 5) == []
+    assert index.profile().nodes == 2
+    before = index.profile()
+    storage.close()
+    again = storage.open("docs", embedding)
+    assert again.profile().document_frequency == before.document_frequency
+    assert (again.profile().sample == before.sample).all()
+    assert again.keyword().search("alpha", 5)
+    for path in [*(index.folder / "keyword").iterdir(), index.folder / "profile.npz"]:
+        path.write_bytes(path.read_bytes()[: max(1, path.stat().st_size // 2)])
+    storage.close()
+    again = storage.open("docs", embedding)
+    assert again.keyword().search("alpha", 5)
+    assert again.profile().nodes == 2
+
+
+def test_another_embedding_model_is_refused_names_are_unique_and_unknown_ones_listed(storage, index, folder, embedding):
+    Indexer(index).add_path(folder)
+    storage.close()
+    other = EmbeddingModel(FakeEmbedding(dimension=8), name="other")
+    with pytest.raises(EmbeddingMismatchError, match="built with the embedding model 'fake', the router uses 'other'"):
+        storage.open("docs", other)
+    with pytest.raises(IndexExistsError):
+        storage.create("docs", embedding, description="", chunks=ChunkSettings())
+    with pytest.raises(UnknownIndexError, match=r"did you mean 'docs'\? \(known: docs\)"):
+        storage.open("dosc", embedding)
+    storage.remove("docs")
+    assert storage.names() == []
+
+
+@pytest.mark.parametrize("lost", ["manifest.json", "catalog.sqlite", "chunks"])
+def test_a_lost_part_is_damage_and_never_an_empty_index(storage, index, embedding, folder, lost):
+    Indexer(index).add_path(folder)
+    place = index.folder
+    storage.close()
+    for path in sorted([place / lost, *(place / lost).rglob("*")], reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    for extra in place.glob("catalog.sqlite-*"):
+        extra.unlink()
+    with pytest.raises(StoreDamagedError, match="index remove"):
+        storage.open("docs", embedding)
+    storage.remove("docs")
+
+
+def test_second_process_is_told_who_is_busy(storage, index, folder):
+    Indexer(index).add_path(folder)
+    code = (
+        "import sys\n"
+        "from agentic_retriever.embeddings import EmbeddingModel\n"
+        "from agentic_retriever.errors import StoreBusyError\n"
+        "from agentic_retriever.indices import IndexStorage\n"
+        "from agentic_retriever.testing import FakeEmbedding\n"
+        "try:\n    IndexStorage(sys.argv[1]).open('docs', EmbeddingModel(FakeEmbedding(), name='fake'))\n"
+        "except StoreBusyError as err:\n    print('busy')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(storage.data_dir)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "busy"
+    assert index.count() == 3
+    assert StoreBusyError.exit_code == 7
+
+
+KILLED = """
+import sys
+from agentic_retriever.embeddings import EmbeddingModel, DiskVectorCache
+from agentic_retriever.indices import Indexer, IndexStorage
+from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.testing import FakeEmbedding
+data, source = sys.argv[1:]
+storage = IndexStorage(data)
+model = EmbeddingModel(FakeEmbedding(), name="fake", disk=DiskVectorCache(data + "/vectors.sqlite"))
+if "docs" in storage.names():
+    index = storage.open("docs", model)
+else:
+    index = storage.create("docs", model, description="", chunks=ChunkSettings())
+print("ready", flush=True)
+report = Indexer(index).add_path(source)
+print("done", report.added + report.updated + report.unchanged, index.count(), flush=True)
+storage.close()
+"""
+
+
+def test_kill_9_while_indexing_then_again_is_complete_without_duplicates(tmp_path, kill_while_running):
+    corpus = tmp_path / "corpus.jsonl"
+    records = (
+        {"_id": f"d{i}", "title": f"Title {i}", "text": f"Record {i} tells of subject {i}."} for i in range(1500)
+    )
+    corpus.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    data = tmp_path / "data"
+    assert kill_while_running(KILLED, (0.05, 0.3, 0.6, 0.9), data, corpus) >= 2
+    command = [sys.executable, "-c", KILLED, str(data), str(corpus)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["ready", "done", "1500", "1500"]
+    storage = IndexStorage(data)
+    model = EmbeddingModel(FakeEmbedding(), name="fake")
+    index = storage.open("docs", model)
+    ids = [node.ref_doc_id for node in index.nodes()]
+    assert len(ids) == len(set(ids)) == 1500
+    assert index.catalog.counts().unfinished == 0
+    storage.close()
