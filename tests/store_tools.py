@@ -10,6 +10,7 @@ from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQuery
 
 from agentic_retriever.filters import node_fields
+from agentic_retriever.indices.derived import SilentProgress
 from agentic_retriever.stores.node_store import NodeStore
 
 DIMENSION = 8
@@ -66,3 +67,16 @@ def in_threads(work: Callable, arguments: Sequence) -> None:
     """Run ``work`` with all arguments at once, a thread for each; what goes wrong in one is raised."""
     with ThreadPoolExecutor(len(arguments)) as pool:
         list(pool.map(work, arguments))
+
+
+class Told(SilentProgress):
+    """Hears of progress."""
+
+    def __init__(self):
+        self.found = self.done = 0
+
+    def nodes(self, found):
+        self.found += found
+
+    def nodes_done(self, done):
+        self.done += done

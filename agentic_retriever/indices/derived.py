@@ -354,11 +354,7 @@ class DerivedCollection(Generic[V]):
         return state
 
     def _write(
-        self,
-        documents: dict[str, DocumentState],
-        changed: Sequence[str],
-        derivation: Derivation,
-        progress: Progress,
+        self, documents: dict[str, DocumentState], changed: Sequence[str], derivation: Derivation, progress: Progress
     ) -> None:
         batch: dict[str, tuple[str, Derived]] = {}
         waiting = unsaved = 0

@@ -36,6 +36,7 @@ from llama_index.core.schema import Document, MetadataMode, NodeWithScore, TextN
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
+from store_tools import Told
 
 from agentic_retriever.errors import (
     DeadlineExceededError,
@@ -51,7 +52,6 @@ from agentic_retriever.indices.attached import index as attached_index
 from agentic_retriever.indices.attached import sources as store_sources
 from agentic_retriever.indices.attached.index import CatchingUp, WatchedVersion
 from agentic_retriever.indices.attached.sources import DocstoreSource, QdrantSource, listed_ids
-from agentic_retriever.indices.derived import SilentProgress
 from agentic_retriever.retrievers import AdapterSettings, build_adapter, cards
 from agentic_retriever.schema import Strategy
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
@@ -305,19 +305,6 @@ def qdrant():
     module = pytest.importorskip("llama_index.vector_stores.qdrant")
     yield module.QdrantVectorStore("contracts", client=client)
     client.close()
-
-
-class Told(SilentProgress):
-    """Hears of progress."""
-
-    def __init__(self):
-        self.found = self.done = 0
-
-    def nodes(self, found):
-        self.found += found
-
-    def nodes_done(self, done):
-        self.done += done
 
 
 def listed(made):

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from llama_index.core.schema import Document, NodeRelationship, TextNode
+from store_tools import Told
 
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, LLMError, StoreClosedError, StoreError
@@ -16,7 +17,6 @@ from agentic_retriever.indices.derived import (
     MAX_FAILURES,
     PROMPT_TOKENS,
     SUMMARY_TOKENS,
-    SilentProgress,
     central_summary,
     leaf_nodes,
     summary_derivation,
@@ -40,17 +40,6 @@ def document(name, subject, sentences=6):
     return Document(
         id_=name, text=f"# {subject.title()}\n\n{text}", metadata={"title": subject.title(), "kind": subject}
     )
-
-
-class Watched(SilentProgress):
-    def __init__(self):
-        self.found = self.done = 0
-
-    def nodes(self, found):
-        self.found += found
-
-    def nodes_done(self, done):
-        self.done += done
 
 
 @pytest.fixture
@@ -103,7 +92,7 @@ def test_only_what_has_changed_is_embedded_again(index, base):
     Indexer(index).add_documents([document("c", "unicycle")])
     Indexer(index).remove_documents(["a"])
     base.calls.clear()
-    watched = Watched()
+    watched = Told()
     index.build_views(watched)
     assert base.calls
     assert all("icycle" not in text or "Unicycle" in text for text in base.calls)

@@ -232,9 +232,7 @@ def test_a_run_costs_what_has_changed_and_a_removed_file_leaves_nothing(index, f
         Indexer(index).add_path(tmp_path / "nowhere")
 
 
-def test_removal_looks_below_its_own_root_and_two_files_of_one_name_are_kept_apart(
-    index, folder, tmp_path
-):
+def test_removal_looks_below_its_own_root_and_two_files_of_one_name_are_kept_apart(index, folder, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "delta.txt").write_text("Delta stands alone.", encoding="utf-8")
