@@ -111,11 +111,10 @@ def test_values_show_no_secret(make, records):
     assert answer.tier.value == "cloud"
     stream = router.stream(QUESTION + " Really?")
     stream.finish()
+    model = router.resources.model
     values = [
-        router.config, router, router._client, *router._client.order(), router._client.order()[0].endpoint,
-        router.cache,
-        router.cache.stats(), router.resources.redis, router.resources.redis.stats(), router._log, answer, answer.route,
-        router.explain(QUESTION), router.retrieve(QUESTION), stream, stream.answer, *router._client.health(),
+        router.config, router, model, *model.order(), model.order()[0].endpoint, router.cache, router.cache.stats(), router.resources.redis, router.resources.redis.stats(), router._log, answer, answer.route,
+        router.explain(QUESTION), router.retrieve(QUESTION), stream, stream.answer, *model.health(),
     ]  # fmt: skip
     without_canary([text for value in values for text in everything(value)])
     without_canary([answer._repr_html_(), json.dumps(router.config.to_dict()), *router.explain(QUESTION).lines()])
@@ -130,9 +129,9 @@ def test_failures_show_no_secret_even_when_the_server_repeats_it(make, cloud, re
     assert answer.tier.value == "extractive"
     stream = router.stream(QUESTION + " Really?")
     stream.finish()
-    without_canary([*everything(answer), *everything(stream.answer), *everything(router._client.health()[0])])
-    without_canary(raised(lambda: router._client.complete("q")))
-    without_canary(raised(lambda: router._client.order()[0].complete("q")))
+    without_canary([*everything(answer), *everything(stream.answer), *everything(router.resources.model.health()[0])])
+    without_canary(raised(lambda: router.resources.model.complete("q")))
+    without_canary(raised(lambda: router.resources.model.order()[0].complete("q")))
     without_canary(logged(records))
 
 

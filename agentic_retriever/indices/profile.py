@@ -127,7 +127,13 @@ class IndexProfile:
 
     @classmethod
     def load(cls, folder: Path, *, version: int, description: str) -> IndexProfile | None:
-        """Read a saved profile; ``None`` for none of this version and description that can be read."""
+        """Read a saved profile; ``None`` for none of this version and description that can be read.
+
+        Args:
+            folder: Where :meth:`save` wrote it.
+            version: The version of the index that it has to be of.
+            description: The description of the index that it has to be of.
+        """
         try:
             content = (folder / PROFILE_FILE).read_bytes()
             with np.load(io.BytesIO(content), allow_pickle=False) as data:
