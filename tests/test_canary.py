@@ -113,7 +113,8 @@ def test_values_show_no_secret(make, records):
     stream.finish()
     model = router.resources.model
     values = [
-        router.config, router, model, *model.order(), model.order()[0].endpoint, router.cache, router.cache.stats(), router.resources.redis, router.resources.redis.stats(), router._log, answer, answer.route,
+        router.config, router, model, *model.order(), model.order()[0].endpoint, router.cache, router.cache.stats(),
+        router.resources.redis, router.resources.redis.stats(), router._log, answer, answer.route,
         router.explain(QUESTION), router.retrieve(QUESTION), stream, stream.answer, *model.health(),
     ]  # fmt: skip
     without_canary([text for value in values for text in everything(value)])
