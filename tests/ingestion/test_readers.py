@@ -551,7 +551,7 @@ def test_other_values(given, expected):
 
 @pytest.mark.parametrize(
     ("key", "said"),
-    [(" ", "key is empty"), *((k, f"'{k}' is reserved for the store; rename it") for k in RESERVED_KEYS)],
+    [(" ", "key is empty"), *((k, f"'{k}' is reserved for the store; rename it") for k in sorted(RESERVED_KEYS))],
 )
 def test_reserved_and_empty_keys_are_refused(key, said):
     with pytest.raises(SourceError, match=said):
