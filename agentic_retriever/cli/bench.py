@@ -143,8 +143,7 @@ def train(
     ctx: typer.Context,
     index: Annotated[str, typer.Option("--index", help="The index to train.")],
     datasets: Annotated[
-        list[str],
-        typer.Argument(metavar="DATASET...", help="BEIR folders or .jsonl files of judged questions."),
+        list[str], typer.Argument(metavar="DATASET...", help="BEIR folders or .jsonl files of judged questions.")
     ],
     vectors: Vectors = None,
     limit: Limit = None,

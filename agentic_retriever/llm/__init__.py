@@ -10,6 +10,7 @@ from agentic_retriever.llm.calls import (
     ask,
     estimate_tokens,
     random_boundary,
+    result_of,
     spent_on,
     spent_on_failure,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "json_values",
     "random_boundary",
     "read_choice",
+    "result_of",
     "spent_on",
     "spent_on_failure",
     "without_thoughts",

@@ -39,6 +39,7 @@ from agentic_retriever.errors import (
 from agentic_retriever.filters import check_filters, normalise
 from agentic_retriever.indices import Index, IndexProfile
 from agentic_retriever.indices.profile import MAX_TERMS, MeasuredStrategies
+from agentic_retriever.llm import result_of
 from agentic_retriever.llm.prompts import VERSION
 from agentic_retriever.pipeline.answers import as_response, copied_answer, worth_keeping
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
@@ -89,7 +90,6 @@ from agentic_retriever.schema import (
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, unknown_share
 from agentic_retriever.synthesis.confidence import MAX_JUDGED, why_not_read
-from agentic_retriever.synthesis.synthesizer import drained
 from agentic_retriever.text import detect_language, normalise_query
 from agentic_retriever.threads import DeadlineCaller, Workers
 from agentic_retriever.tracing import RouteDecisionEvent, Span, span
@@ -342,7 +342,7 @@ class Pipeline:
 
     def _compute(self, run: _Run) -> Answer:
         self._route(run)
-        return drained(self._write(run, self._retrieve(run)))
+        return result_of(self._write(run, self._retrieve(run)))
 
     # -- Routed
 

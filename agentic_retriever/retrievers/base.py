@@ -25,7 +25,7 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, InvalidQueryError, RetrievalError
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
 from agentic_retriever.indices import Index
-from agentic_retriever.indices.prefilter.index import PlanKind
+from agentic_retriever.indices.prefilter.index import FilterPlan, PlanKind
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.schema import Degradation, Strategy, check_query, check_top_k
 from agentic_retriever.threads import Workers, guard
@@ -212,11 +212,8 @@ class RetrieverAdapter(BaseRetriever):
 
     def _nothing_satisfies(self, request: RetrievalRequest) -> bool:
         """Tell whether the filters leave no node, so that nothing need be embedded or searched."""
-        index = self._index
-        if is_empty(request.filters) or not index.has_prefilter:
-            return False
-        plan = run_guarded(f"index {index.name}", lambda: index.metadata().plan(request.filters, request.top_k))
-        return plan.kind is PlanKind.NONE
+        plan = filter_plan(self._index, request.filters, request.top_k)
+        return plan is not None and plan.kind is PlanKind.NONE
 
     def _logged(self, result: SearchResult) -> list[NodeWithScore]:
         # Plain LlamaIndex callers see nodes only, so the log is the one place where they can learn of it.
@@ -328,6 +325,13 @@ def run_guarded(what: str, call: Callable[[], T]) -> T:
     """Call into a store or view; what it raises comes out as an error of this package."""
     with store_guard(what):
         return call()
+
+
+def filter_plan(index: Index, filters: MetadataFilters | None, depth: int) -> FilterPlan | None:
+    """Ask the prefilter, if the index has one, how a filtered search is best run."""
+    if is_empty(filters) or not index.has_prefilter:
+        return None
+    return run_guarded(f"the prefilter of index {index.name}", lambda: index.metadata().plan(filters, depth))
 
 
 def run_sides(

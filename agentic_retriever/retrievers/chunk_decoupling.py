@@ -34,10 +34,7 @@ CHUNK: Final = "chunk"
 SPAN_KEY: Final = "retrieval_leaf"
 
 FINE_FACTOR: Final = 2
-_LOST: Final = {
-    LEAF: ("chunk_decoupling.leaf", "chunks alone"),
-    CHUNK: ("chunk_decoupling.chunk", "leaves alone"),
-}
+_LOST: Final = {LEAF: ("chunk_decoupling.leaf", "chunks alone"), CHUNK: ("chunk_decoupling.chunk", "leaves alone")}
 
 
 @dataclass(frozen=True, slots=True)

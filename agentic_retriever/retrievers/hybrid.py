@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from llama_index.core.schema import BaseNode, NodeWithScore
 
 from agentic_retriever import json_files
-from agentic_retriever.errors import AgenticRetrieverError, ConfigError, StoreDamagedError
+from agentic_retriever.errors import AgenticRetrieverError, StoreDamagedError
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.indices import Index
 from agentic_retriever.retrievers.base import (
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Entry: TypeAlias = tuple[str, float | None]
 Ranking: TypeAlias = Sequence[Entry]
+Weights: TypeAlias = Mapping[str, float]  # by source
 Left: TypeAlias = Callable[[], float]  # gives the seconds that are left
 
 RRF_K: Final = 60
@@ -77,24 +78,13 @@ class Fusion(str, Enum):
 
 
 def fuse(
-    method: Fusion,
-    lists: Mapping[str, Ranking],
-    weights: Mapping[str, float],
-    *,
-    floors: Mapping[str, float] | None = None,
+    method: Fusion, lists: Mapping[str, Ranking], weights: Weights, *, floors: Weights | None = None
 ) -> list[tuple[str, float]]:
-    """Merge the ranked lists of several sources into one."""
-    for source in lists:
-        weight = weights.get(source)
-        if weight is None or not math.isfinite(weight) or weight < 0:
-            raise ConfigError(f"fusion needs a weight of 0 or more for the source {source!r}, got {weight!r}")
-    known = floors if floors is not None and method is Fusion.CALIBRATED else {}
+    """Merge the ranked lists of several sources into one; weights are 0 or more."""
+    known = (floors or {}) if method is Fusion.CALIBRATED else {}
     in_order = {source: ranked(entries) for source, entries in lists.items()}
     ids = {node_id for entries in in_order.values() for node_id, _score in entries}
-    parts = [
-        (weights[source], *_points(method, entries, len(ids), known.get(source)))
-        for source, entries in in_order.items()
-    ]
+    parts = [(weights[name], *_points(method, found, len(ids), known.get(name))) for name, found in in_order.items()]
     # fsum gives the same sum in any order of the sources.
     totals = [(i, math.fsum(weight * got.get(i, absent) for weight, got, absent in parts)) for i in ids]
     return sorted(totals, key=lambda entry: (-entry[1], entry[0]))
@@ -168,13 +158,12 @@ class FusionTrainedOn:
     date: str  # ISO 8601
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.name in ("index_version", "rows"):
-                is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-                json_files.require(is_count, f"trained_on.{one.name}", "a whole number from 0", value)
-            else:
-                json_files.require(isinstance(value, str), f"trained_on.{one.name}", "text", value)
+        for name in ("dataset", "index", "date"):
+            json_files.require(isinstance(getattr(self, name), str), f"trained_on.{name}", "text", getattr(self, name))
+        for name in ("index_version", "rows"):
+            value = getattr(self, name)
+            is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+            json_files.require(is_count, f"trained_on.{name}", "a whole number from 0", value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,9 +208,8 @@ class FusionModel:
         if isinstance(trained, dict):  # without what is of the time when weights were also fitted without judgments
             trained = {name: value for name, value in trained.items() if name != "pseudo"}
         if trained is not None:
-            trained = FusionTrainedOn(
-                **json_files.table_of(trained, "trained_on", FusionTrainedOn.__dataclass_fields__)
-            )
+            known = json_files.table_of(trained, "trained_on", FusionTrainedOn.__dataclass_fields__)
+            trained = FusionTrainedOn(**known)
         return cls(**{name: table[name] for name in ("alpha", "slope", "pivot", "reach")}, trained_on=trained)
 
     def save(self, path: Path) -> None:
@@ -281,10 +269,7 @@ FUSED: Final = "fused"  # in the per-source scores only where two lists were mer
 
 CALIBRATED_DEPTH: Final = 100  # searched on each side, so that scores are the same for every top_k up to it
 
-_LOST: Final = {
-    DENSE: ("hybrid.dense", "BM25 search alone"),
-    BM25: ("hybrid.keyword", "dense search alone"),
-}
+_LOST: Final = {DENSE: ("hybrid.dense", "BM25 search alone"), BM25: ("hybrid.keyword", "dense search alone")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,17 +336,22 @@ class HybridRetriever(RetrieverAdapter):
         return SideLists.of(sides, depth)
 
     def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
-        left = partial(self._left_s, deadline)
+        left, alpha = partial(self._left_s, deadline), self._settings.config.hybrid_alpha
         is_calibrated = self._fusion is Fusion.CALIBRATED
         depth = max(CALIBRATED_DEPTH, request.top_k) if is_calibrated else search_depth(request.top_k)
         if self._fusion is Fusion.RRF:
-            fused = partial(_ask_fused, request, depth, self._settings.config.hybrid_alpha)
-            hits = self._ask_server(request, left, fused)
+            hits = self._ask_server(
+                request,
+                left,
+                lambda server, vector: server.search_fused(
+                    vector, request.query, request.top_k, depth=depth, alpha=alpha, rrf_k=RRF_K, filters=request.filters
+                ),
+            )
             if hits is not None:
                 found = [NodeWithScore(node=hit.node, score=hit.score) for hit in hits]
                 return SearchResult(found, sources={FUSED: scores_of(found)})
         sides, errors = self._both_sides(request, depth, left)
-        weigh, degraded = self._weigh() if is_calibrated else (lambda _excess: self._settings.config.hybrid_alpha, ())
+        weigh, degraded = self._weigh() if is_calibrated else (lambda _excess: alpha, ())
         merge = partial(self._merged, top_k=request.top_k, depth=depth, weigh=weigh)
         result = merge_sides("hybrid search", sides, errors, merge, reread=BM25, lost=_LOST)
         of_sides = (step for side in sides.values() for step in side.degraded)
@@ -380,14 +370,11 @@ class HybridRetriever(RetrieverAdapter):
         )
         if both is not None:
             return {DENSE: _Side.of(both[0]), BM25: completed(_Side.of(both[1]))}, {}
-        return run_sides(
-            self._settings.workers,
-            {
-                DENSE: lambda: _Side.of(nearest(self._index, request, depth, left())),
-                BM25: lambda: completed(keyword_side(self._index, request, depth)),
-            },
-            timeout_s=left,
-        )
+        sides: dict[str, Callable[[], _Side]] = {
+            DENSE: lambda: _Side.of(nearest(self._index, request, depth, left())),
+            BM25: lambda: completed(keyword_side(self._index, request, depth)),
+        }
+        return run_sides(self._settings.workers, sides, timeout_s=left)
 
     def _ask_server(
         self, request: RetrievalRequest, left: Left, search: Callable[[ServerWords, Sequence[float]], T]
@@ -439,16 +426,6 @@ class HybridRetriever(RetrieverAdapter):
             ranking = found.merged(weigh(found.excess), self._fusion)
             sources[FUSED] = dict(ranking)
         return SearchResult(take_nodes(self._index, ranking, nodes, top_k), sources=sources)
-
-
-def _ask_fused(
-    request: RetrievalRequest, depth: int, alpha: float, server: ServerWords, vector: Sequence[float]
-) -> Sequence[Hit] | None:
-    """Let the server merge both sides by reciprocal ranks, if it can."""
-    filters = request.filters
-    return server.search_fused(
-        vector, request.query, request.top_k, depth=depth, alpha=alpha, rrf_k=RRF_K, filters=filters
-    )
 
 
 def search_depth(top_k: int) -> int:

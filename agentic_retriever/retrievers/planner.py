@@ -144,7 +144,6 @@ def _folded(char: str) -> str:
 
 @lru_cache(64)
 def load_table(language: str) -> ClauseTable:
-    """Compile the table of a language, once."""
     return parse_table(language_files()[language], file=f"languages/{language}.json")
 
 
@@ -426,10 +425,8 @@ class PlannerRetriever(RetrieverAdapter):
         if not results:
             causes = "; ".join(f"{name}: {err}" for name, err in errors.items())
             raise RetrievalError(f"every part of the question failed: {causes}", errors) from errors["question"]
-        degraded += [
-            Degradation(step=f"planner.{name}", reason=str(err), fallback="the other parts of the question")
-            for name, err in errors.items()
-        ]
+        rest = "the other parts of the question"
+        degraded += [Degradation(step=f"planner.{i}", reason=str(err), fallback=rest) for i, err in errors.items()]
         degraded += [step for result in results.values() for step in result.degraded]
         found = {asked[name].query: result.nodes for name, result in results.items()}
         tokenizer = Tokenizer(detect_language(request.query))
@@ -438,14 +435,14 @@ class PlannerRetriever(RetrieverAdapter):
 
     def _plan(self, request: RetrievalRequest, left_s: float) -> tuple[tuple[str, ...], list[Degradation]]:
         client = request.model or self._settings.model
-        degraded: list[Degradation] = []
-        if client is not None:
-            try:
-                # Half of the time at most, so that the searches can still follow.
-                return plan_by_model(client, request.query, timeout_s=left_s / 2), []
-            except AgenticRetrieverError as err:
-                degraded = [Degradation(step="planner.plan", reason=str(err), fallback="splitting by words")]
-        return split_question(request.query), degraded
+        if client is None:
+            return split_question(request.query), []
+        try:
+            # Half of the time at most, so that the searches can still follow.
+            return plan_by_model(client, request.query, timeout_s=left_s / 2), []
+        except AgenticRetrieverError as err:
+            lost = Degradation(step="planner.plan", reason=str(err), fallback="splitting by words")
+            return split_question(request.query), [lost]
 
     def _one(self, request: RetrievalRequest, deadline: float) -> SearchResult:
         return self._retrieve_part(replace(request, timeout_s=self._left_s(deadline)))
@@ -499,10 +496,8 @@ def merge_parts(
     kept = dict.fromkeys(list(dict.fromkeys(best))[:top_k])
     kept |= dict.fromkeys([node_id for node_id in order if node_id not in kept][: top_k - len(kept)])
     chosen = [node_id for node_id in order if node_id in kept]
-    planned = [
-        NodeWithScore(node=with_hidden_metadata(nodes[i].node, **{PARTS_KEY: list(by_part[i])}), score=totals[i])
-        for i in chosen
-    ]
+    marked = {i: with_hidden_metadata(nodes[i].node, **{PARTS_KEY: list(by_part[i])}) for i in chosen}
+    planned = [NodeWithScore(node=node, score=totals[i]) for i, node in marked.items()]
     sources: dict[str, Scores] = {**_by_source([nodes[i] for i in chosen]), SIMILARITY: similarity, OVERLAP: overlaps}
     return SearchResult(planned, sources=sources)
 
@@ -525,22 +520,16 @@ def plan_by_model(
 def parse_plan(reply: str) -> list[str]:
     """Read a list of questions out of a reply."""
     text = without_thoughts(reply)
-    found = _json_list(text)
-    if found is None:
-        found = [match[1].strip() for match in _ITEM.finditer(text)]
-        if not found:
-            raise LLMOutputError(f"the plan is no list of questions ({len(reply):,} characters); take another model")
-    return found
-
-
-def _json_list(text: str) -> list[str] | None:
-    """Find the first JSON list that is empty or holds questions; other lists may belong to the words around it."""
+    # The first JSON list that is empty or holds questions; other lists may belong to the words around it.
     for container in containers(json_values(text)):
         if isinstance(container, list):
             questions = [question for question in map(_question, container) if question]
             if questions or not container:
                 return questions
-    return None
+    found = [match[1].strip() for match in _ITEM.finditer(text)]
+    if not found:
+        raise LLMOutputError(f"the plan is no list of questions ({len(reply):,} characters); take another model")
+    return found
 
 
 def _question(item: object) -> str:

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -204,7 +204,8 @@ def boost(query: str, nodes: Sequence[NodeWithScore], boosts: Sequence[Boost]) -
     """
     tokenizer = Tokenizer(detect_language(query))
     asked = _joined(tokenizer.tokens(query))
-    wanted = [(item.weight, forms) for item in boosts if (forms := _forms(item, tokenizer)) and _has(asked, forms)]
+    forms = [(item.weight, _forms(item, tokenizer)) for item in boosts]
+    wanted = [(weight, of_item) for weight, of_item in forms if any(form in asked for form in of_item)]
     values = finite_scores(nodes)
     if not wanted or not values:
         return list(nodes)
@@ -216,7 +217,7 @@ def _lifted(
     entry: NodeWithScore, wanted: Sequence[tuple[float, list[str]]], span: float, tokenizer: Tokenizer
 ) -> NodeWithScore:
     text = _joined(tokenizer.tokens(entry.node.get_content(metadata_mode=MetadataMode.EMBED)))
-    total = math.fsum(weight for weight, forms in wanted if _has(text, forms))
+    total = math.fsum(weight for weight, forms in wanted if any(form in text for form in forms))
     if total == 0 or finite_or_least(entry.score) == -math.inf:
         return entry
     return rescored(entry, finite_or_least(entry.score) + max(-MAX_WEIGHT, min(MAX_WEIGHT, total)) * span)
@@ -230,10 +231,6 @@ def _forms(item: Boost, tokenizer: Tokenizer) -> list[str]:
 
 def _joined(terms: Sequence[str]) -> str:
     return f"{_END}{_END.join(terms)}{_END}"
-
-
-def _has(text: str, forms: Sequence[str]) -> bool:
-    return any(form in text for form in forms)
 
 
 # Reranking: a second, slower look at the first nodes, by a language model, a cross-encoder or Cohere.
@@ -261,8 +258,7 @@ def passage_text(entry: NodeWithScore, max_chars: int = MAX_PASSAGE_CHARS) -> st
 def by_scores(nodes: Sequence[NodeWithScore], scores: Sequence[float]) -> list[NodeWithScore]:
     """Order nodes by new scores."""
     if len(scores) != len(nodes) or not all(map(math.isfinite, scores)):
-        told = f"the reranker gave {len(scores)} scores for {len(nodes)} nodes, or some that are no numbers"
-        raise LLMOutputError(told)
+        raise LLMOutputError(f"the reranker gave {len(scores)} scores for {len(nodes)} nodes, or some are no numbers")
     return in_order(rescored(entry, float(score)) for entry, score in zip(nodes, scores, strict=True))
 
 
@@ -495,9 +491,11 @@ def expand(nodes: Sequence[NodeWithScore], neighbours: Neighbours, *, limit: int
 def section_neighbours(index: Index, *, width: int, filters: MetadataFilters | None = None) -> Neighbours:
     """Return what reads the chunks around a chunk from an index."""
     satisfies = predicate(filters)
-    documents: dict[str, list[BaseNode]] = {}
 
+    @cache
     def read(doc_id: str) -> list[BaseNode]:
+        if not doc_id:
+            return []
         clause = MetadataFilter(key="doc_id", value=doc_id)
         wanted = MetadataFilters(filters=[clause], condition=FilterCondition.AND)
         if filters is not None and not is_empty(filters):
@@ -505,15 +503,14 @@ def section_neighbours(index: Index, *, width: int, filters: MetadataFilters | N
         found = run_guarded(f"the store of index {index.name}", lambda: index.vector_store.get_nodes(filters=wanted))
         # Some stores know no such field, or let others through.
         mine = [node for node in found if node.ref_doc_id == doc_id and satisfies(node_fields(node))]
-        return sorted(mine, key=lambda node: (_start(node), node.node_id))
+        starts = {node.node_id: getattr(node, "start_char_idx", None) for node in mine}
+        return sorted(
+            mine, key=lambda node: (-1 if starts[node.node_id] is None else starts[node.node_id], node.node_id)
+        )
 
     def around(node: BaseNode) -> list[BaseNode]:
-        doc_id = node.ref_doc_id
-        if not doc_id:
-            return []
-        if doc_id not in documents:
-            documents[doc_id] = read(doc_id)
-        chunks = [other for other in documents[doc_id] if other.metadata.get(SECTION) == node.metadata.get(SECTION)]
+        section = node.metadata.get(SECTION)
+        chunks = [other for other in read(node.ref_doc_id or "") if other.metadata.get(SECTION) == section]
         at = next((i for i, other in enumerate(chunks) if other.node_id == node.node_id), None)
         return [] if at is None else chunks[max(0, at - width) : at + width + 1]
 
@@ -552,18 +549,16 @@ class NodePostprocessors:
             # Copies, since many change what they are given, even when they then fail or come too late.
             copies = [scored.model_copy(deep=True) for scored in kept]
             call = partial(one.postprocess_nodes, copies, query_bundle=QueryBundle(query))
+            left_s = deadline - self._timer()
             try:
-                kept = _checked(_called(caller, call, deadline - self._timer()), kept, filters)
+                if left_s <= 0:
+                    raise DeadlineExceededError(f"the time ran out before {caller.what} began; allow more time")
+                returned = guarded(caller.what, partial(caller.call, call, left_s), error=RetrievalError)
+                kept = _checked(returned, kept, filters)
             except AgenticRetrieverError as err:
                 step = f"postprocess.{type(one).__name__}"
                 degraded.append(Degradation(step=step, reason=str(err), fallback="the nodes before it"))
         return kept, tuple(degraded)
-
-
-def _called(caller: DeadlineCaller, call: Callable[[], object], left_s: float) -> object:
-    if left_s <= 0:
-        raise DeadlineExceededError(f"the time ran out before {caller.what} began; allow more time")
-    return guarded(caller.what, partial(caller.call, call, left_s), error=RetrievalError)
 
 
 def _checked(returned: object, before: Sequence[NodeWithScore], filters: MetadataFilters | None) -> list[NodeWithScore]:

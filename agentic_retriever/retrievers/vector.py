@@ -8,19 +8,20 @@ from functools import partial
 from typing import Final
 
 from llama_index.core.schema import NodeWithScore
-from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQuery
+from llama_index.core.vector_stores.types import VectorStoreQuery
 
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
 from agentic_retriever.filters import is_empty
 from agentic_retriever.indices import Index
 from agentic_retriever.indices.derived import HierarchyView, LeafHit
-from agentic_retriever.indices.prefilter.index import MAX_CANDIDATES, FilterPlan, PlanKind
+from agentic_retriever.indices.prefilter.index import MAX_CANDIDATES, PlanKind
 from agentic_retriever.retrievers.base import (
     AdapterSettings,
     RetrievalRequest,
     RetrieverAdapter,
     SearchResult,
     fetch_nodes,
+    filter_plan,
     run_guarded,
     satisfying,
     scores_of,
@@ -55,7 +56,7 @@ def with_vector(index: Index, request: RetrievalRequest, left_s: float) -> Retri
 
 def nearest(index: Index, request: RetrievalRequest, depth: int, left_s: float) -> list[NodeWithScore]:
     """Find the nodes nearest to the question."""
-    plan = _plan(index, request.filters, depth)
+    plan = filter_plan(index, request.filters, depth)
     if plan is not None and plan.kind is PlanKind.NONE:
         return []  # nothing satisfies the filters, so there is nothing to search
     request = with_vector(index, request, left_s)
@@ -64,13 +65,6 @@ def nearest(index: Index, request: RetrievalRequest, depth: int, left_s: float) 
         if among is not None:
             return among
     return _query(index, request, depth, None if plan is None or plan.node_ids is None else list(plan.node_ids))
-
-
-def _plan(index: Index, filters: MetadataFilters | None, depth: int) -> FilterPlan | None:
-    """Ask the prefilter, if the index has one, how a filtered search is best run."""
-    if is_empty(filters) or not index.has_prefilter:
-        return None
-    return run_guarded(f"the prefilter of index {index.name}", lambda: index.metadata().plan(filters, depth))
 
 
 def _among_candidates(index: Index, request: RetrievalRequest, depth: int) -> list[NodeWithScore] | None:

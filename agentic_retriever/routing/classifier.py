@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from agentic_retriever.schema import Budget
 
     Vector = npt.NDArray[np.float32]
+    Profiles = Sequence[IndexProfile]
 
 
 # Whether a question is about anything in an index: before retrieval from its profile, after retrieval from texts.
@@ -209,7 +210,7 @@ class Evidence(NamedTuple):
     hits: Sequence[ValueHit]
 
 
-def weigh(query: str, profiles: Sequence[IndexProfile], cosines: Sequence[float] | None) -> dict[str, Evidence]:
+def weigh(query: str, profiles: Profiles, cosines: Sequence[float] | None) -> dict[str, Evidence]:
     """Collect the evidence for each of several indexes, by their names."""
     terms = {language: query_terms(query, language) for language in {profile.language for profile in profiles}}
     likelihood = {language: _likelihood_ratios(found, profiles) for language, found in terms.items()}
@@ -226,7 +227,7 @@ def weigh(query: str, profiles: Sequence[IndexProfile], cosines: Sequence[float]
     return evidence
 
 
-def _likelihood_ratios(terms: Sequence[str], profiles: Sequence[IndexProfile]) -> npt.NDArray[np.float64]:
+def _likelihood_ratios(terms: Sequence[str], profiles: Profiles) -> npt.NDArray[np.float64]:
     """Likelihood of the terms in each index against all together, ``(len(profiles),)``.
 
     Divided by the square root of the number of terms: terms of one query are not independent, so that their plain sum
@@ -259,7 +260,7 @@ def unit_vector(vector: object) -> Vector | None:
     return unit
 
 
-def sample_cosines(vector: Vector, profiles: Sequence[IndexProfile]) -> list[float] | None:
+def sample_cosines(vector: Vector, profiles: Profiles) -> list[float] | None:
     means = _nearest_means(vector, profiles)
     if not all(map(math.isfinite, means)):
         return None
@@ -270,7 +271,7 @@ def sample_cosines(vector: Vector, profiles: Sequence[IndexProfile]) -> list[flo
     return [COSINE_WEIGHT * (m - BACKGROUND_SHARE * b) / spread for m, b in zip(means, backgrounds, strict=True)]
 
 
-def _nearest_means(vector: Vector, profiles: Sequence[IndexProfile]) -> list[float]:
+def _nearest_means(vector: Vector, profiles: Profiles) -> list[float]:
     """Mean cosine to the nearest samples of each index; of many indexes only the nearest are looked at closely.
 
     What an index looks like by few of its samples is enough to rule out those that are far, and reading all samples of
@@ -287,7 +288,7 @@ def _nearest_means(vector: Vector, profiles: Sequence[IndexProfile]) -> list[flo
     return means
 
 
-def cosine_spread(profiles: Sequence[IndexProfile]) -> float:
+def cosine_spread(profiles: Profiles) -> float:
     """Standard deviation of the cosine between unrelated nodes: the unit of cosine of this embedding model."""
     spreads = [p.background_std for p in profiles if len(p.sample) >= _MIN_BACKGROUND]
     return median(spreads) if spreads else _DEFAULT_SPREAD
@@ -329,12 +330,7 @@ class IndexClassifier(Protocol):
         """How it decides, as it is recorded in ``Selection.mode``."""
 
     def classify(
-        self,
-        query: str,
-        profiles: Sequence[IndexProfile],
-        *,
-        query_vector: Vector | None,
-        allowance: Budget = NO_LIMITS,
+        self, query: str, profiles: Profiles, *, query_vector: Vector | None, allowance: Budget = NO_LIMITS
     ) -> Selection:
         """Pick an index."""
 
@@ -350,12 +346,7 @@ class _EvidenceClassifier(IndexClassifier):
 
     @override
     def classify(
-        self,
-        query: str,
-        profiles: Sequence[IndexProfile],
-        *,
-        query_vector: Vector | None,
-        allowance: Budget = NO_LIMITS,
+        self, query: str, profiles: Profiles, *, query_vector: Vector | None, allowance: Budget = NO_LIMITS
     ) -> Selection:
         names = [profile.name for profile in profiles]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -378,10 +369,10 @@ class _EvidenceClassifier(IndexClassifier):
         return self._doubted(selection, weighed.evidence, scope_of(query, first, query_vector=vector))
 
     @abstractmethod
-    def _weighed(self, query: str, filled: Sequence[IndexProfile], vector: Vector | None, *, given: bool) -> _Weighed:
+    def _weighed(self, query: str, filled: Profiles, vector: Vector | None, *, given: bool) -> _Weighed:
         """Collect the evidence for the indexes that have nodes."""
 
-    def _picked(self, profiles: Sequence[IndexProfile], weighed: _Weighed) -> Selection:
+    def _picked(self, profiles: Profiles, weighed: _Weighed) -> Selection:
         """Pick by probability; equals in order of registration."""
         shares = softmax([_logit(weighed.evidence.get(profile.name)) for profile in profiles])
         order = sorted(range(len(profiles)), key=lambda at: (-shares[at], at))
@@ -421,7 +412,7 @@ class ProfileClassifier(_EvidenceClassifier):
 
     mode = "profile"
 
-    def _weighed(self, query: str, filled: Sequence[IndexProfile], vector: Vector | None, *, given: bool) -> _Weighed:
+    def _weighed(self, query: str, filled: Profiles, vector: Vector | None, *, given: bool) -> _Weighed:
         cosines = sample_cosines(vector, filled) if vector is not None else None
         evidence = weigh(query, filled, cosines)
         kinds = {name: found.kinds for name, found in evidence.items()}
@@ -438,7 +429,7 @@ class EmbeddingClassifier(_EvidenceClassifier):
     mode = "embedding"
 
     @override
-    def _weighed(self, query: str, filled: Sequence[IndexProfile], vector: Vector | None, *, given: bool) -> _Weighed:
+    def _weighed(self, query: str, filled: Profiles, vector: Vector | None, *, given: bool) -> _Weighed:
         cosines = _description_cosines(vector, filled)
         kinds: dict[str, Mapping[str, float]]
         if cosines is None:
@@ -474,7 +465,7 @@ def _doubt(scope: Scope) -> str:
     return f"about it only with probability {scope.probability:.2f} ({', '.join(parts)})"
 
 
-def _description_cosines(vector: Vector | None, profiles: Sequence[IndexProfile]) -> list[float] | None:
+def _description_cosines(vector: Vector | None, profiles: Profiles) -> list[float] | None:
     """Cosine of the query to each description; ``None`` when one of them cannot be compared."""
     if vector is None:
         return None

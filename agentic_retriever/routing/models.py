@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from agentic_retriever.indices.profile import IndexProfile
     from agentic_retriever.llm import Choice, ModelClient
-    from agentic_retriever.routing.classifier import Vector
+    from agentic_retriever.routing.classifier import Profiles, Vector
     from agentic_retriever.routing.selector import StrategySelector
     from agentic_retriever.schema import Budget, StrategyCard, TierUsage
 
@@ -66,12 +66,7 @@ class AutoClassifier:
         self._model = model
 
     def classify(
-        self,
-        query: str,
-        profiles: Sequence[IndexProfile],
-        *,
-        query_vector: Vector | None,
-        allowance: Budget = NO_LIMITS,
+        self, query: str, profiles: Profiles, *, query_vector: Vector | None, allowance: Budget = NO_LIMITS
     ) -> Selection:
         base = self._base.classify(query, profiles, query_vector=query_vector, allowance=allowance)
         clear = base.margin >= self.margin and not base.abstained
@@ -172,17 +167,12 @@ class LLMClassifier(_ModelChoice):
         self.index_margin = checked_share("index_margin", index_margin)
 
     def classify(
-        self,
-        query: str,
-        profiles: Sequence[IndexProfile],
-        *,
-        query_vector: Vector | None,
-        allowance: Budget = NO_LIMITS,
+        self, query: str, profiles: Profiles, *, query_vector: Vector | None, allowance: Budget = NO_LIMITS
     ) -> Selection:
         base = self._fallback.classify(query, profiles, query_vector=query_vector, allowance=allowance)
         return self.reconsider(query, profiles, base, allowance)
 
-    def reconsider(self, query: str, profiles: Sequence[IndexProfile], base: Selection, allowance: Budget) -> Selection:
+    def reconsider(self, query: str, profiles: Profiles, base: Selection, allowance: Budget) -> Selection:
         filled = [profile for profile in profiles if profile.nodes > 0]
         likeliest = sorted(filled, key=lambda profile: -base.scores.get(profile.name, 0.0))[:MAX_SHOWN]
         shown = {profile.name for profile in likeliest}
@@ -288,7 +278,7 @@ def shortened(query: str) -> str:
     return f"{query[: MAX_QUERY_CHARS - _QUERY_TAIL]} … {query[-_QUERY_TAIL:]}"
 
 
-def describe_indexes(profiles: Sequence[IndexProfile]) -> _Described:
+def describe_indexes(profiles: Profiles) -> _Described:
     """Describe indexes by what they hold: name and lines of each."""
     return [
         (profile.name, _index_lines(profile, [other for other in profiles if other is not profile]))
@@ -306,7 +296,7 @@ def describe_strategies(cards: Sequence[StrategyCard]) -> _Described:
     return list(described.items())
 
 
-def _index_lines(profile: IndexProfile, others: Sequence[IndexProfile]) -> list[str]:
+def _index_lines(profile: IndexProfile, others: Profiles) -> list[str]:
     lines = [f"Description: {profile.description[:MAX_DESCRIPTION_CHARS]}"] if profile.description.strip() else []
     if profile.language != "und":
         lines.append(f"Language: {profile.language}")
@@ -317,7 +307,7 @@ def _index_lines(profile: IndexProfile, others: Sequence[IndexProfile]) -> list[
     return [*lines, *(f"Field {line}" for line in _field_lines(profile))]
 
 
-def characteristic_terms(profile: IndexProfile, others: Sequence[IndexProfile], most: int = _TERMS) -> list[str]:
+def characteristic_terms(profile: IndexProfile, others: Profiles, most: int = _TERMS) -> list[str]:
     """Find the terms that tell an index from others.
 
     Terms are ranked by their part of the Kullback-Leibler divergence between the index and the mean of the others, as

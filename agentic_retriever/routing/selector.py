@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from typing_extensions import override
 
@@ -400,7 +400,9 @@ def _strength(value: float) -> float:
 @lru_cache(1)
 def packaged_weights() -> StrategyWeights:
     """Read the packaged table of what the wording of a query asks for, once; without any signal it is ``vector``."""
-    return parse_weights(files("agentic_retriever.routing").joinpath(WEIGHTS_FILE).read_text(encoding="utf-8"))
+    table = json.loads(files("agentic_retriever.routing").joinpath(WEIGHTS_FILE).read_text(encoding="utf-8"))
+    rows = {name: {Strategy(key): weight for key, weight in row.items()} for name, row in table["signals"].items()}
+    return StrategyWeights({Strategy(key): weight for key, weight in table["base"].items()}, rows)
 
 
 @lru_cache(1)
@@ -414,30 +416,6 @@ def fused_weights() -> StrategyWeights:
     places = {Strategy.HYBRID: table.base[Strategy.VECTOR], Strategy.VECTOR: table.base[Strategy.HYBRID]}
     rows = {name: {s: row[s] for s in _PAID if s in row} for name, row in table.signals.items()}
     return StrategyWeights({**table.base, **places}, {name: row for name, row in rows.items() if row})
-
-
-def parse_weights(text: str, *, file: str = WEIGHTS_FILE) -> StrategyWeights:
-    try:
-        data = json.loads(text)
-    except ValueError as err:
-        raise ConfigError(f"{file} is no JSON: {err}") from err
-    if not isinstance(data, dict) or set(data) != {"base", "signals"} or not isinstance(data["signals"], dict):
-        raise ConfigError(f"{file} must be an object with the keys base and signals")
-    unknown = sorted(set(data["signals"]) - set(FEATURES))
-    if unknown:
-        raise ConfigError(f"{file}: unknown signals {', '.join(unknown)}; allowed: {', '.join(FEATURES)}")
-    signals = {name: _weights(row, where=f"{file}: signals.{name}") for name, row in data["signals"].items()}
-    return StrategyWeights(_weights(data["base"], where=f"{file}: base"), signals)
-
-
-def _weights(row: Any, *, where: str) -> dict[Strategy, float]:  # noqa: ANN401 - decoded JSON
-    known = {strategy.value for strategy in Strategy}
-    if not isinstance(row, dict) or not set(row) <= known:
-        raise ConfigError(f"{where} must map strategies to numbers; strategies are {', '.join(sorted(known))}")
-    for name, weight in row.items():
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
-            raise ConfigError(f"{where}.{name} must be a finite number, got {str(weight)[:40]!r}")
-    return {Strategy(name): float(weight) for name, weight in row.items()}
 
 
 class RoundRobinSelector(StrategySelector):

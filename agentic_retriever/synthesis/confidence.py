@@ -31,29 +31,22 @@ _FAR: Final = 0.1
 class AnswerFeatures:
     """What is known of an answer; ``None`` for what is not."""
 
-    coverage: float  # Weighted share of the question's terms in the cited text, in [0, 1]
+    reachable: float  # Weighted share of the question's terms in the best single passage, in [0, 1]
+    absent: float  # Weighted share of them in no passage at all, in [0, 1]
+    missing_code: float = 0.0  # 1 where the question names a code that no passage has
     relevance: float | None = None  # How near the dense retriever found the question to the nodes, in [0, 1]
-    reachable: float | None = None  # Weighted share of the question's terms in the best single passage, in [0, 1]
-    absent: float | None = None  # Weighted share of them in no passage at all, in [0, 1]
-    missing_code: float | None = None  # 1 where the question names a code that no passage has, else 0
     unknown_share: float | None = None
     foreign: bool = False  # Question and best passage are in different languages
 
     def values(self) -> dict[str, float | None]:
         """Return the model's features by name, clipped; those that are not finite count as 0.
 
-        Without ``reachable`` the cited text stands for the passage, without ``absent`` the best passage for all, and
-        without ``relevance`` the words for the vectors. What is ``None`` is filled by the model.
+        Without ``relevance`` the words stand for the vectors; an ``unknown_share`` of ``None`` is filled by the model.
         """
-        coverage = _unit(self.coverage)
-        reachable = coverage if self.reachable is None else _unit(self.reachable)
-        absent = 1.0 - max(coverage, reachable) if self.absent is None else _unit(self.absent)
-        by_words = {
-            "reachable": reachable,
-            "absent": absent,
-            "missing_code": None if self.missing_code is None else _unit(self.missing_code),
-            "unknown_share": None if self.unknown_share is None else _unit(self.unknown_share),
+        by_words: dict[str, float | None] = {
+            name: _unit(getattr(self, name)) for name in ("reachable", "absent", "missing_code")
         }
+        by_words["unknown_share"] = None if self.unknown_share is None else _unit(self.unknown_share)
         # Words stand for a relevance that is not known; in another language nothing does.
         relevance = _FAR if self.foreign and self.relevance is None else self.relevance
         return {

@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentic_retriever.errors import AgenticRetrieverError
-from agentic_retriever.schema import Citation, Complexity, Degradation, SentenceCheck, frozen
+from agentic_retriever.schema import Citation, Complexity, Degradation, SentenceCheck
 from agentic_retriever.synthesis.citations import MARKER, segments
 from agentic_retriever.synthesis.confidence import AnswerFeatures
 from agentic_retriever.synthesis.context import ContextPassage
@@ -45,6 +45,9 @@ _MAX_PARTED: Final = 1_000
 _MAX_PARTS: Final = 6
 _ENUMERATION: Final = re.compile(r"^\s*(?:[-*•]\s*)?\(?(?:\d{1,3}[.)]|(?:\d+\.)+\d+)\s+")
 _EMPHASIS: Final = re.compile(r"[*_`]+")
+_JOINTS: Final = any_listed("answers", "joints")
+# What a sentence begins with that points back, such as "This" or "Dicho".
+_LEANS: Final = re.compile(rf"\W*(?:{'|'.join(listed('answers', 'leans'))})", re.IGNORECASE)
 
 
 @cache
@@ -119,15 +122,6 @@ def _asked_kinds(query: str) -> frozenset[str]:
     return frozenset(kind for kind, pattern in _patterns("asks").items() if pattern.search(query))
 
 
-@lru_cache(1)
-def _leans_re() -> re.Pattern[str]:
-    """What a sentence begins with that points back, such as "This" or "Dicho"."""
-    return re.compile(rf"\W*(?:{'|'.join(listed('answers', 'leans'))})", re.IGNORECASE)
-
-
-_listed_re: Final = cache(any_listed)
-
-
 def _terms_of(query: str, tokenizer: Tokenizer) -> tuple[str, ...]:
     terms = tokenizer.query_tokens(without_asking(query)) or tokenizer.query_tokens(query)
     return tuple(dict.fromkeys(terms))
@@ -137,7 +131,7 @@ def _parts_of(query: str, tokenizer: Tokenizer) -> tuple[Part, ...]:
     """Find the parts that say something of their own, each with its own terms only."""
     parts: list[Part] = []
     seen: set[str] = set()
-    for text in _listed_re("answers", "joints").split(query[:_MAX_PARTED]):
+    for text in _JOINTS.split(query[:_MAX_PARTED]):
         terms = tuple(term for term in _terms_of(text, tokenizer) if term not in seen) if text and text.strip() else ()
         seen.update(terms)
         if terms:
@@ -185,7 +179,6 @@ class Extraction:
     text: str
     citations: tuple[Citation, ...]
     support: float
-    weights: Weights  # Weight of each of the question's terms, in [0.5, 1]
     features: AnswerFeatures  # What the confidence in it rests on, without what only retrieval knows
     degraded: tuple[Degradation, ...] = ()
 
@@ -227,7 +220,6 @@ class ExtractiveSynthesizer:
         text, citations = _quoted(picked, index_of)
         everywhere = _terms(found)
         features = AnswerFeatures(
-            coverage=coverage(weights, _terms(picked)),
             reachable=max(
                 (coverage(weights, own) for own in _grouped(found, lambda c: c.passage.number).values()), default=0.0
             ),
@@ -239,7 +231,6 @@ class ExtractiveSynthesizer:
             text=text,
             citations=citations,
             support=_BLIND_SUPPORT if blind else 1.0,
-            weights=frozen(weights),
             features=features,
             degraded=degraded,
         )
@@ -634,7 +625,7 @@ def _completed(found: Found, scores: Scores, chosen: Sequence[int]) -> set[int]:
     picked = set(chosen)
     for i in chosen:
         picked.update(_items_of(found, i))
-        if _leans_re().match(found[i].text) and _adjoins(found, i - 1) and found[i - 1].width <= _MAX_LEANT_ON:
+        if _LEANS.match(found[i].text) and _adjoins(found, i - 1) and found[i - 1].width <= _MAX_LEANT_ON:
             picked.add(i - 1)
         clause = not found[i].item and not found[i].text.startswith("|")
         if clause and dominant_script(found[i].text) in _CLAUSE_SCRIPTS:

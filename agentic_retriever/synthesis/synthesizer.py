@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from typing_extensions import Unpack
@@ -30,6 +30,7 @@ from agentic_retriever.llm import (
     TierNeeds,
     estimate_tokens,
     random_boundary,
+    result_of,
     spent_on,
     without_thoughts,
 )
@@ -47,8 +48,8 @@ from agentic_retriever.synthesis.context import (
     Synthesis,
     assemble,
 )
-from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer, coverage, quoted_checks
-from agentic_retriever.text import Tokenizer, detect_language, split_sentences
+from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer, quoted_checks
+from agentic_retriever.text import detect_language, split_sentences
 from agentic_retriever.threads import DeadlineCaller, guarded
 
 if TYPE_CHECKING:
@@ -66,18 +67,6 @@ _OPEN_TAG: Final = re.compile(r"<[^<>\n]{0,40}\Z")
 _OPEN_MARKER: Final = re.compile(r"\s*[\[【［〔].*\Z", re.DOTALL)
 _SQUEEZED: Final = re.compile(r"[\W_]+")
 _REFUSAL: Final = _SQUEEZED.sub("", NO_ANSWER).casefold()
-
-T = TypeVar("T")
-
-
-def drained(pieces: Generator[str, None, T]) -> T:
-    """Run through pieces that nobody is shown, and return what comes of them."""
-    try:
-        while True:
-            next(pieces)
-    except StopIteration as end:
-        result: T = end.value
-        return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,9 +333,9 @@ class _Task:
     extraction: Extraction
     complexity: Complexity
 
-    def confidence(self, *, coverage: float, support: float) -> float:
+    def confidence(self, support: float) -> float:
         near, unknown = self.evidence.relevance, self.evidence.unknown_share
-        features = replace(self.extraction.features, coverage=coverage, relevance=near, unknown_share=unknown)
+        features = replace(self.extraction.features, relevance=near, unknown_share=unknown)
         return confidence_score(features, support=support)
 
 
@@ -367,7 +356,7 @@ class Synthesizer:
         self._clock = clock
 
     def synthesize(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> Synthesis:
-        return drained(self._answer(self._task(query, nodes, **asked), in_pieces=False))
+        return result_of(self._answer(self._task(query, nodes, **asked), in_pieces=False))
 
     def stream(
         self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]
@@ -404,11 +393,8 @@ class Synthesizer:
 
     def _answer(self, task: _Task, *, in_pieces: bool) -> Generator[str, None, Synthesis]:
         llm = self._llm if task.limits.budget.may_ask else None
-        found, features = task.extraction, task.extraction.features
-        score = task.confidence(
-            coverage=features.coverage if llm is None else features.reachable or 0.0,
-            support=found.support if llm is None else 1.0,
-        )
+        found = task.extraction
+        score = task.confidence(found.support if llm is None else 1.0)
         if not is_answerable(found.text, score, threshold=self._threshold, asks_model=llm is not None):
             done = _nothing_found(task, score if found.text else 0.0)
         elif llm is None:
@@ -467,12 +453,11 @@ def _extracted(task: _Task, failure: Exception | None = None) -> Synthesis:
     """Answer with the sentences that were found, the failure of the model noted where there was one."""
     found = task.extraction
     fallback = Degradation(step="synthesis.llm", reason=str(failure), fallback="extractive")
-    score = task.confidence(coverage=found.features.coverage, support=found.support)
     return Synthesis(
         text=found.text,
         citations=found.citations,
         tier=Tier.EXTRACTIVE,
-        confidence=Confidence.of(score),
+        confidence=Confidence.of(task.confidence(found.support)),
         degraded=(*found.degraded, *((fallback,) if failure else ())),
         language=task.language,
         checks=quoted_checks(found.text, found.citations),
@@ -486,14 +471,12 @@ def _answered(task: _Task, answer: LLMAnswer) -> Synthesis:
         checks = () if cited is None else cited.checks
         nothing = _nothing_found(task, 0.0)  # below every threshold for answering
         return replace(nothing, usage=Usage(reply.spent), checks=checks, attempts=reply.attempts)
-    quotes = "\n".join(f"{c.title}\n{c.section}\n{c.quote}" for c in cited.citations)
-    covered = coverage(task.extraction.weights, frozenset(Tokenizer(task.language).tokens(quotes)))
     return Synthesis(
         text=cited.text,
         citations=cited.citations,
         tier=reply.tier,
         usage=Usage(reply.spent),
-        confidence=Confidence.of(task.confidence(coverage=covered, support=cited.support)),
+        confidence=Confidence.of(task.confidence(cited.support)),
         degraded=(*task.extraction.degraded, *_degraded(reply)),
         language=task.language,
         nodes_left_out=task.nodes - answer.passages,

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from routing_material import make_card
 
-from agentic_retriever.errors import ConfigError, NoEligibleStrategyError
+from agentic_retriever.errors import NoEligibleStrategyError
 from agentic_retriever.routing import (
     FEATURES,
     HeuristicSelector,
@@ -23,7 +22,7 @@ from agentic_retriever.routing import (
     packaged_weights,
     query_features,
 )
-from agentic_retriever.routing.selector import MAX_QUALITY_SHIFT, parse_weights, quality_shifts
+from agentic_retriever.routing.selector import MAX_QUALITY_SHIFT, quality_shifts
 from agentic_retriever.schema import Strategy
 
 SELECTOR = HeuristicSelector()
@@ -193,27 +192,6 @@ def test_both_tables_are_packaged_and_cover_strategies_and_signals():
     assert max(plain.base, key=plain.base.__getitem__) is Strategy.VECTOR
     assert max(fused.base, key=fused.base.__getitem__) is Strategy.HYBRID
     assert fused_weights() is fused
-
-
-@pytest.mark.parametrize(
-    ("table", "named"),
-    [
-        (..., "no JSON"),
-        ({"base": {}}, "base and signals"),
-        ([], "base and signals"),
-        ({"base": {}, "signals": []}, "base and signals"),
-        ({"base": {"magic": 1}, "signals": {}}, "base"),
-        ({"base": {}, "signals": {"luck": {}}}, "luck"),
-        ({"base": {}, "signals": {"codes": {"hybrid": "much"}}}, "signals.codes.hybrid"),
-        ({"base": {}, "signals": {"codes": {"hybrid": True}}}, "signals.codes.hybrid"),
-        ({"base": {"vector": float("inf")}, "signals": {}}, "base.vector"),
-    ],
-)
-def test_damaged_weights_name_the_key(table, named):
-    with pytest.raises(ConfigError) as caught:
-        parse_weights("{" if table is ... else json.dumps(table), file="w.json")
-    assert "w.json" in str(caught.value)
-    assert named in str(caught.value)
 
 
 @pytest.mark.parametrize(

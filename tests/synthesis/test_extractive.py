@@ -100,7 +100,7 @@ def test_the_sentence_that_answers_is_quoted(handbook):
     source = handbook[0].node.text
     assert source[citation.start : citation.end] == citation.quote
     assert (citation.title, citation.section, citation.page, citation.score) == ("Travel", "2 > 2.1", 3, 1.0)
-    assert found.features.coverage == 1.0
+    assert found.features.reachable == 1.0
     assert found.support == 1.0
 
 
@@ -267,7 +267,7 @@ def test_without_a_shared_term_the_best_node_begins_with_low_support():
     found = extract("Wozu dient das?", nodes, "de")
     assert found.text == "First one. [1] Second one. [1]"
     assert found.support < 0.5
-    assert found.features.coverage == 0.0
+    assert found.features.reachable == 0.0
 
 
 @pytest.mark.parametrize("query", ["", "   ", "???", "\ud800", "x" * 100_000, "[1] {0} %s"])
@@ -278,7 +278,7 @@ def test_any_query_gives_an_extraction(handbook, query):
 def test_only_headings_are_better_than_nothing_and_no_passage_gives_nothing():
     assert extract("meals", [make_node("# Meals", start=0)]).text == "# Meals [1]"
     found = extract("q", [])
-    assert (found.text, found.citations, found.features.coverage, found.features.reachable) == ("", (), 0.0, 0.0)
+    assert (found.text, found.citations, found.features.reachable) == ("", (), 0.0)
 
 
 def test_a_sources_own_reference_cannot_pass_for_a_citation():
@@ -366,7 +366,7 @@ def test_quotes_are_exact_and_every_sentence_stands_in_its_quote(sources, query,
     assert {int(n) for n in re.findall(r"\[(\d+)\]", found.text)} == set(quotes)
     for sentence, number in parts(found):
         assert collapsed(sentence) in quotes[number]
-    assert 0.0 <= found.features.coverage <= 1.0 >= found.features.reachable >= 0.0
+    assert 0.0 <= found.features.reachable <= 1.0
     assert 0.0 <= found.features.absent <= 1.0
     said = [sentence for sentence, _ in parts(found)]
     assert len(said) == len(set(said))
@@ -391,26 +391,26 @@ def test_eight_nodes_of_512_tokens_are_fast():
 SCRIPT = Path(__file__).parents[2] / "scripts" / "fit_confidence.py"
 UNIT = st.floats(0, 1)
 MAYBE = st.none() | UNIT
-_OPTIONAL = dict.fromkeys(("relevance", "reachable", "absent", "missing_code", "unknown_share"), MAYBE)
-FEATURES = st.builds(AnswerFeatures, coverage=UNIT, foreign=st.booleans(), **_OPTIONAL)
+_SHARES = dict.fromkeys(("reachable", "absent", "missing_code"), UNIT)
+FEATURES = st.builds(AnswerFeatures, **_SHARES, relevance=MAYBE, unknown_share=MAYBE, foreign=st.booleans())
 
 
 def test_good_evidence_is_high_none_is_not_found_and_support_scales_the_score():
-    good = AnswerFeatures(coverage=1, relevance=0.98, reachable=1, absent=0, missing_code=0, unknown_share=0)
+    good = AnswerFeatures(relevance=0.98, reachable=1, absent=0, missing_code=0, unknown_share=0)
     assert confidence_score(good, support=1) >= 0.75
-    none = AnswerFeatures(coverage=0, relevance=0.02, reachable=0, absent=1, missing_code=1, unknown_share=1)
+    none = AnswerFeatures(relevance=0.02, reachable=0, absent=1, missing_code=1, unknown_share=1)
     assert confidence_score(none, support=1) < 0.1
-    assert confidence_score(AnswerFeatures(coverage=1), support=1) > 0.75
-    assert confidence_score(AnswerFeatures(coverage=0), support=1) < 0.5
-    features = AnswerFeatures(coverage=1, relevance=0.9)
+    assert confidence_score(AnswerFeatures(reachable=1, absent=0), support=1) > 0.75
+    assert confidence_score(AnswerFeatures(reachable=0, absent=1), support=1) < 0.5
+    features = AnswerFeatures(reachable=1, absent=0, relevance=0.9)
     assert confidence_score(features, support=0) == pytest.approx(0.4 * confidence_score(features, support=1))
     lenient = ConfidenceModel(intercept=5.0, weights={}, neutral={})  # another model may judge
-    assert confidence_score(AnswerFeatures(coverage=0, relevance=0), support=1, model=lenient) > 0.99
+    assert confidence_score(AnswerFeatures(reachable=0, absent=1, relevance=0), support=1, model=lenient) > 0.99
 
 
 @given(st.floats(), st.none() | st.floats(), st.floats(), FEATURES)
-def test_any_numbers_give_a_score_in_range(coverage, relevance, support, features):
-    given_features = replace(features, coverage=coverage, relevance=relevance)
+def test_any_numbers_give_a_score_in_range(reachable, relevance, support, features):
+    given_features = replace(features, reachable=reachable, relevance=relevance)
     assert 0.0 <= confidence_score(given_features, support=support) <= 1.0
 
 
@@ -418,7 +418,7 @@ def test_any_numbers_give_a_score_in_range(coverage, relevance, support, feature
 def test_better_evidence_never_lowers_it(features, support, value):
     base = confidence_score(features, support=support)
     assert confidence_score(features, support=max(support, value)) >= base - 1e-9
-    for name in ("coverage", "relevance", "reachable", "absent", "missing_code", "unknown_share"):
+    for name in ("relevance", "reachable", "absent", "missing_code", "unknown_share"):
         old = getattr(features, name)
         if old is None:
             continue
@@ -438,14 +438,14 @@ def script():
 
 
 def _rows(script, count=400):
-    """Answers that are right with a probability that coverage and relevance decide."""
+    """Answers that are right with a probability that the best passage and relevance decide."""
     rng = random.Random(5)
     rows = []
     for _ in range(count):
-        coverage, relevance = rng.random(), rng.random()
-        right = rng.random() < 1 / (1 + 2.718 ** -(5 * coverage + 3 * relevance - 4))
-        noise = {"unknown_share": rng.random(), "absent": rng.choice([None, 0.0, 1.0])}
-        features = AnswerFeatures(coverage=coverage, relevance=relevance, **noise)
+        reachable, relevance = rng.random(), rng.random()
+        right = rng.random() < 1 / (1 + 2.718 ** -(5 * reachable + 3 * relevance - 4))
+        noise = {"unknown_share": rng.random(), "absent": rng.choice([1.0 - reachable, 0.0, 1.0])}
+        features = AnswerFeatures(reachable=reachable, relevance=relevance, **noise)
         rows.append(script.JudgedAnswer(features=features, right=right))
     return rows
 
@@ -470,7 +470,8 @@ def test_a_fit_is_the_same_every_time_and_needs_both_kinds(script):
 
 
 def test_wrong_evidence_gets_no_weight_rather_than_a_wrong_sign(script):
-    rows = [replace(row, features=replace(row.features, coverage=1 - row.features.coverage)) for row in _rows(script)]
+    turned = {row: {"reachable": 1 - row.features.reachable, "absent": 0.0} for row in _rows(script)}
+    rows = [replace(row, features=replace(row.features, **wrong)) for row, wrong in turned.items()]
     assert script.fit_confidence(rows).weights["reachable"] == 0.0
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from llama_index.core.schema import IndexNode, NodeWithScore, TextNode
 
 from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError, SynthesisError
-from agentic_retriever.llm import LLMClient, LLMReply
+from agentic_retriever.llm import LLMClient, LLMReply, result_of
 from agentic_retriever.llm.prompts import NOT_FOUND
 from agentic_retriever.schema import Budget, Complexity, ConfidenceLevel, Tier, Usage
 from agentic_retriever.synthesis import (
@@ -25,7 +25,7 @@ from agentic_retriever.synthesis import (
     assemble,
     check_citations,
 )
-from agentic_retriever.synthesis.synthesizer import StreamedText, drained
+from agentic_retriever.synthesis.synthesizer import StreamedText
 from agentic_retriever.testing.fakes import FakeLLM
 
 
@@ -308,12 +308,12 @@ passages = partial(assemble, max_chars=10**6)
 
 def write(replies, nodes, query="q", language="und"):
     writer, _ = model_writer(replies)
-    return drained(writer.write(query, passages(nodes), language=language))
+    return result_of(writer.write(query, passages(nodes), language=language))
 
 
 def test_one_call_with_framed_passages(handbook):
     writer, llm = model_writer(["Receipts are not needed [1]."], boundary=lambda: "m4rkm4rkm4rk")
-    answer = drained(writer.write("Are receipts needed?", passages(handbook), language="en"))
+    answer = result_of(writer.write("Are receipts needed?", passages(handbook), language="en"))
     assert answer.cited.text == "Receipts are not needed. [1]"
     assert answer.reply.text == "Receipts are not needed [1]."
     (prompt,) = llm.prompts
@@ -325,7 +325,7 @@ def test_one_call_with_framed_passages(handbook):
 def test_a_comparison_is_asked_for_in_lines_which_stay_and_are_checked_one_by_one(handbook):
     said = "Meals: EUR 48 a day in Germany [1]\nHotels: up to EUR 500 a night [1]\nMeals need no receipts [1]."
     writer, llm = model_writer([said])
-    answer = drained(writer.write("Compare meals and hotels.", passages(handbook), language="en")).cited
+    answer = result_of(writer.write("Compare meals and hotels.", passages(handbook), language="en")).cited
     assert "give each a line that begins with its name" in llm.prompts[0].partition("Compare meals and hotels.")[2]
     assert [line.split(" ")[0] for line in answer.text.split("\n")] == ["Meals:", "Hotels:", "Meals"]
     assert [check.supported for check in answer.checks] == [True, False, True]
@@ -334,18 +334,18 @@ def test_a_comparison_is_asked_for_in_lines_which_stay_and_are_checked_one_by_on
 def test_the_boundary_is_new_each_time_and_redrawn_when_it_occurs(handbook):
     writer, llm = model_writer(["x"])
     for _ in range(2):
-        drained(writer.write("q", passages(handbook)))
+        result_of(writer.write("q", passages(handbook)))
     marks = [re.search(r"<<(\w+) passage 1>>", prompt)[1] for prompt in llm.prompts]
     assert marks[0] != marks[1]
 
     draws = iter(["aaaaaaaa", "AAAAAAAA", "b3b3b3b3"])
     writer, llm = model_writer(["x"], boundary=lambda: next(draws))
-    drained(writer.write("what is Aaaaaaaaa?", passages(handbook)))
+    result_of(writer.write("what is Aaaaaaaaa?", passages(handbook)))
     assert "<<b3b3b3b3 question>>" in llm.prompts[0]
 
     writer, llm = model_writer(["x"], boundary=lambda: "aaaaaaaa")
     with pytest.raises(SynthesisError):
-        drained(writer.write("aaaaaaaa", passages(handbook)))
+        result_of(writer.write("aaaaaaaa", passages(handbook)))
     assert llm.prompts == []
 
 

@@ -8,14 +8,13 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 from agentic_retriever.errors import LLMOutputError
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
-from agentic_retriever.llm import LLMReply, read_choice
+from agentic_retriever.llm import LLMReply, read_choice, result_of
 from agentic_retriever.retrievers.planner import parse_plan
 from agentic_retriever.retrievers.refining import parse_order
 from agentic_retriever.routing import HeuristicSelector, LLMClassifier, LLMSelector, ProfileClassifier
 from agentic_retriever.schema import Strategy, StrategyCard, Tier
 from agentic_retriever.synthesis import LLMSynthesizer
 from agentic_retriever.synthesis.context import assemble
-from agentic_retriever.synthesis.synthesizer import drained
 from agentic_retriever.testing.choice_contract import (
     HEAVY_REPLIES,
     MALFORMED_REPLIES,
@@ -176,7 +175,7 @@ class TestAnswers(ReplyReaderContract):
             node=TextNode(id_="n1", text="Bikes are due on Monday. Fines start at 5 euros."), score=0.9
         )
         passages = assemble([node], max_chars=1_000)
-        return drained(LLMSynthesizer(Scripted(reply)).write("when are bikes due", passages, language="en"))
+        return result_of(LLMSynthesizer(Scripted(reply)).write("when are bikes due", passages, language="en"))
 
     def check(self, found):
         if found.cited is not None:
