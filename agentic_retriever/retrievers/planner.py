@@ -402,12 +402,7 @@ class PlannerRetriever(RetrieverAdapter):
     strategy = Strategy.PLANNER
 
     def __init__(
-        self,
-        index: Index,
-        settings: AdapterSettings,
-        *,
-        retrieve: Retrieve | None = None,
-        **more: CallbackManager | None,
+        self, index: Index, settings: AdapterSettings, retrieve: Retrieve | None = None, **more: CallbackManager | None
     ) -> None:
         super().__init__(index, settings, **more)
         self._retrieve_part: Retrieve = retrieve or HybridRetriever(index, settings).search

@@ -503,10 +503,7 @@ def section_neighbours(index: Index, *, width: int, filters: MetadataFilters | N
         found = run_guarded(f"the store of index {index.name}", lambda: index.vector_store.get_nodes(filters=wanted))
         # Some stores know no such field, or let others through.
         mine = [node for node in found if node.ref_doc_id == doc_id and satisfies(node_fields(node))]
-        starts = {node.node_id: getattr(node, "start_char_idx", None) for node in mine}
-        return sorted(
-            mine, key=lambda node: (-1 if starts[node.node_id] is None else starts[node.node_id], node.node_id)
-        )
+        return sorted(mine, key=lambda node: (_start(node), node.node_id))
 
     def around(node: BaseNode) -> list[BaseNode]:
         section = node.metadata.get(SECTION)
