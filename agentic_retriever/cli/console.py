@@ -39,13 +39,9 @@ class Console:
         self.rich = RichConsole(file=self._out, highlight=False, markup=False, emoji=False)
         self.rich_err = RichConsole(file=self._err, highlight=False, markup=False, emoji=False)
 
-    @property
-    def is_terminal(self) -> bool:
-        return self.rich.is_terminal
-
     def line(self, text: str = "", *, style: str = "") -> None:
         clean = safe_terminal(text)
-        if self.is_terminal:
+        if self.rich.is_terminal:
             self.rich.print(Text(clean, style=style))
         else:
             self._out.write(clean + "\n")
@@ -61,14 +57,13 @@ class Console:
 
     def json(self, data: Any) -> None:  # noqa: ANN401 - any JSON value
         """Write JSON; escapes keep control characters harmless."""
-        self._out.write(
-            json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False).replace("\x7f", "\\u007f") + "\n"
-        )
+        text = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
+        self._out.write(text.replace("\x7f", "\\u007f") + "\n")
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
         """Write a table: drawn on a terminal, else one line a row with tabs between the cells."""
         cells = [[safe_terminal(str(cell)) for cell in row] for row in rows]
-        if not self.is_terminal:
+        if not self.rich.is_terminal:
             for row in [list(headers), *cells]:
                 self._out.write("\t".join(cell.replace("\t", " ").replace("\n", " ") for cell in row) + "\n")
             return
@@ -84,21 +79,17 @@ class Console:
 
     def warn(self, text: str) -> None:
         """Write a warning to standard error, on one line."""
-        self._write_err("warning: " + _one_line(text), "yellow")
+        self._write_err("warning: " + " ".join(safe_terminal(text).split()), "yellow")
 
     def error(self, text: str) -> None:
         """Write an error to standard error, on one line."""
-        self._write_err("error: " + _one_line(text), "red")
+        self._write_err("error: " + " ".join(safe_terminal(text).split()), "red")
 
     def _write_err(self, text: str, style: str) -> None:
         if self.rich_err.is_terminal:
             self.rich_err.print(Text(text, style=style))
         else:
             self._err.write(text + "\n")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(safe_terminal(text).split())
 
 
 def _tolerant(stream: TextIO) -> TextIO:
@@ -140,11 +131,13 @@ class Bars:
 @contextmanager
 def shown_progress(console: Console) -> Iterator[Bars]:
     """Show bars on standard error while the block runs, if that is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console.rich_err, transient=True, disable=not console.rich_err.is_terminal
-    ) as progress:
+    with _progress(console) as progress:
         yield Bars(progress)
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console.rich_err, transient=True, disable=not console.rich_err.is_terminal)
 
 
 class Steps:
@@ -182,8 +175,7 @@ def shown_steps(console: Console) -> Iterator[Steps | Lines]:
     if not console.rich_err.is_terminal:
         yield Lines(console)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console.rich_err, transient=True) as progress:
+    with _progress(console) as progress:
         yield Steps(progress)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from agentic_retriever.cli.console import Console, load_config, reported, shown_progress
 from agentic_retriever.cli.indexes import show_report
-from agentic_retriever.cli.queries import show_answer
+from agentic_retriever.cli.queries import show_facts
 from agentic_retriever.sample import DEMO_QUESTIONS, SAMPLE_INDEXES, VECTORS, load_questions
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def _ask(console: Console, router: AgenticRouter) -> tuple[int, int]:
         console.line()
         console.line(f"{number}. {question['query']}", style="bold cyan")
         answer = router.query(str(question["query"]))
-        show_answer(console, answer)
+        console.line(answer.text, style="bold")
+        show_facts(console, answer)
         if question["index"] is not None:
             asked += 1
             right += answer.route.index.name == question["index"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
@@ -23,8 +22,7 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 _LOW_SPACE_MB = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One thing that was looked at: ``ok``, a ``note``, or a ``problem`` with what to do."""
 
     what: str
@@ -36,18 +34,12 @@ class Finding:
 def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Check what is configured, reachable and indexed, and say what to do."""
     console, config = Console(), load_config(ctx.obj)
-    findings = [
-        _data_dir(config),
-        *_models(config),
-        *_caches(config),
-        _server(config),
-        _history(config),
-        *_indexes(config),
-    ]
+    findings = [_data_dir(config), *_models(config), *_caches(config), _server(config), _history(config)]
+    findings += _indexes(config)
     if as_json:
-        console.json([{"what": f.what, "state": f.state, "detail": f.detail} for f in findings])
+        console.json([finding._asdict() for finding in findings])
     else:
-        console.table(["check", "state", "detail"], [(f.what, f.state, f.detail) for f in findings])
+        console.table(["check", "state", "detail"], findings)
     if any(f.state == PROBLEM for f in findings):
         raise typer.Exit(1)
 
@@ -62,23 +54,20 @@ def _data_dir(config: RouterConfig) -> Finding:
     free_mb = shutil.disk_usage(parent).free // 1_000_000
     if free_mb < _LOW_SPACE_MB:
         return Finding(what, PROBLEM, f"{folder}: only {free_mb:,} MB free; make room")
-    return Finding(
-        what, OK, f"{folder}, {free_mb:,} MB free" + ("" if folder.exists() else ", made with the first index")
-    )
+    made = "" if folder.exists() else ", made with the first index"
+    return Finding(what, OK, f"{folder}, {free_mb:,} MB free{made}")
 
 
 def _models(config: RouterConfig) -> Iterator[Finding]:
     from agentic_retriever.embeddings import ollama_models
     from agentic_retriever.llm import build_client
 
-    wants = config.embedding_model.removeprefix("ollama:") if config.embedding_model.startswith("ollama:") else ""
     try:
         served = ollama_models(config, timeout_s=1.0)
+        yield _ollama(config, served)
     except ConfigError as err:
         served = None
         yield Finding("ollama", PROBLEM, str(err))
-    else:
-        yield _ollama(config, served, wants)
     yield _local_model(config, served)
     try:
         client = build_client(config)
@@ -94,7 +83,8 @@ def _models(config: RouterConfig) -> Iterator[Finding]:
     client.close()
 
 
-def _ollama(config: RouterConfig, served: Sequence[str] | None, wants: str) -> Finding:
+def _ollama(config: RouterConfig, served: Sequence[str] | None) -> Finding:
+    wants = config.embedding_model.removeprefix("ollama:") if config.embedding_model.startswith("ollama:") else ""
     if served is None:
         hint = "; start it with: ollama serve" if wants else "; not needed for embeddings by these settings"
         return Finding("ollama", PROBLEM if wants else NOTE, f"no answer at {config.ollama_base_url}{hint}")
@@ -179,8 +169,7 @@ def _indexes_of(router: AgenticRouter) -> Iterator[Finding]:
         return
     if not names:
         yield Finding("indexes", NOTE, "none yet; add one with: agentic-retriever index add NAME PATH")
-    for name in names:
-        yield _index(router, name)
+    yield from (_index(router, name) for name in names)
 
 
 def _index(router: AgenticRouter, name: str) -> Finding:

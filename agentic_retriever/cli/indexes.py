@@ -169,13 +169,7 @@ def _listed(storage: IndexStorage, name: str) -> dict[str, str]:
         pins = storage.manifest(name)
     except StoreDamagedError as err:
         return {"name": name, "description": str(err), "embedding": "", "store": "", "created": ""}
-    return {
-        "name": name,
-        "description": pins.description,
-        "embedding": pins.embedding,
-        "store": pins.store,
-        "created": pins.created,
-    }
+    return {"name": name} | {key: getattr(pins, key) for key in ("description", "embedding", "store", "created")}
 
 
 def index_facts(router: AgenticRouter, name: str) -> dict[str, Any]:
@@ -191,13 +185,8 @@ def index_facts(router: AgenticRouter, name: str) -> dict[str, Any]:
         "unfinished_documents": counts.unfinished,
         "fields": {field: sorted(values) for field, values in sorted(profile.field_values.items())},
         "documents": [
-            {
-                "doc_id": entry.doc_id,
-                "kind": entry.kind,
-                "title": entry.title,
-                "source": entry.source,
-                "nodes": len(index.catalog.node_ids(entry.doc_id)),
-            }
+            {name: getattr(entry, name) for name in ("doc_id", "kind", "title", "source")}
+            | {"nodes": len(index.catalog.node_ids(entry.doc_id))}
             for entry in index.catalog.documents()
         ],
     }

@@ -109,12 +109,6 @@ def route(
         console.line(line)
 
 
-def show_answer(console: Console, answer: Answer) -> None:
-    """Write the answer, its references, and one line on how it came about."""
-    console.line(answer.text, style="bold")
-    show_facts(console, answer)
-
-
 def show_facts(console: Console, answer: Answer) -> None:
     """Write the references, and one line on how the answer came about."""
     if answer.citations:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from llama_index.core.schema import BaseNode, NodeWithScore
 
 from agentic_retriever import json_files
-from agentic_retriever.errors import AgenticRetrieverError, StoreDamagedError
+from agentic_retriever.errors import AgenticRetrieverError, ConfigError, StoreDamagedError
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.indices import Index
 from agentic_retriever.retrievers.base import (
@@ -80,7 +80,11 @@ class Fusion(str, Enum):
 def fuse(
     method: Fusion, lists: Mapping[str, Ranking], weights: Weights, *, floors: Weights | None = None
 ) -> list[tuple[str, float]]:
-    """Merge the ranked lists of several sources into one; weights are 0 or more."""
+    """Merge the ranked lists of several sources into one."""
+    for source in lists:
+        weight = weights.get(source)
+        if weight is None or not math.isfinite(weight) or weight < 0:
+            raise ConfigError(f"fusion needs a weight of 0 or more for the source {source!r}, got {weight!r}")
     known = (floors or {}) if method is Fusion.CALIBRATED else {}
     in_order = {source: ranked(entries) for source, entries in lists.items()}
     ids = {node_id for entries in in_order.values() for node_id, _score in entries}
