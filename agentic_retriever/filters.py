@@ -62,9 +62,8 @@ def check_filters(filters: MetadataFilters | None, *, known_fields: Collection[s
     """Refuse filters that cannot be evaluated."""
     for count, clause in enumerate(walk_clauses(filters), start=1):
         if count > MAX_CLAUSES:
-            raise FilterError(
-                f"the filter has more than {MAX_CLAUSES:,} clauses; put the values of one field in one list"
-            )
+            told = "put the values of one field in one list"
+            raise FilterError(f"the filter has more than {MAX_CLAUSES:,} clauses; {told}")
         _check_key(clause.key, known_fields)
         _check_value(clause)
 
@@ -84,9 +83,8 @@ def walk_clauses(filters: MetadataFilters | None) -> Iterator[MetadataFilter]:
             yield item
             continue
         if not isinstance(item, MetadataFilters):
-            raise FilterError(
-                f"a filter group holds a {type(item).__name__}; only MetadataFilter and MetadataFilters belong"
-            )
+            allowed = "only MetadataFilter and MetadataFilters belong"
+            raise FilterError(f"a filter group holds a {type(item).__name__}; {allowed}")
         if depth > MAX_DEPTH:
             raise FilterError(f"the filter is nested deeper than {MAX_DEPTH} groups; flatten it")
         if item.condition is not None:
@@ -130,9 +128,8 @@ def _check_list(clause: MetadataFilter) -> None:
     if not isinstance(clause.value, list):
         raise _wrong(clause, "a list of strings or numbers")
     if len(clause.value) > MAX_VALUES:
-        raise FilterError(
-            f"the filter on {clause.key!r} lists {len(clause.value):,} values; at most {MAX_VALUES:,} are allowed"
-        )
+        count, most = f"{len(clause.value):,} values", f"at most {MAX_VALUES:,} are allowed"
+        raise FilterError(f"the filter on {clause.key!r} lists {count}; {most}")
     for item in clause.value:
         _check_scalar(clause, item)
 
@@ -151,9 +148,8 @@ def _check_unicode(key: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as err:
-        raise FilterError(
-            f"the filter on {key[:80]!r} holds half a surrogate pair, which no stored text can contain"
-        ) from err
+        half = "half a surrogate pair, which no stored text can contain"
+        raise FilterError(f"the filter on {key[:80]!r} holds {half}") from err
 
 
 def _wrong(clause: MetadataFilter, allowed: str) -> FilterError:
@@ -233,8 +229,6 @@ def _write(value: object) -> str:
 Scalar: TypeAlias = str | int | float | bool
 Key: TypeAlias = tuple[str, str | int | float]
 
-_BOOLEANS: Final = {"true": True, "false": False}
-
 # Fewer spellings than ISO 8601 has: the ones that every back-end reads alike. An offset needs the seconds before it,
 # fractions stop at microseconds.
 _MOMENT: Final = re.compile(
@@ -263,9 +257,8 @@ def plain_scalar(value: object) -> Scalar | None:
 def _plain_number(value: float | Decimal) -> int | float | None:
     if math.isnan(value):
         return None
-    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
-        return int(value)
-    return float(value)
+    is_whole = isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value()
+    return int(value) if is_whole else float(value)
 
 
 def elements(value: object) -> Iterator[Scalar]:
@@ -304,7 +297,7 @@ def wanted_keys(value: Scalar) -> frozenset[Key]:
 
 def as_boolean(value: Scalar) -> bool | None:
     """Read the texts ``true`` and ``false`` in any case."""
-    return _BOOLEANS.get(value.lower()) if isinstance(value, str) else None
+    return {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else None
 
 
 def parse_moment(text: str) -> tuple[dt.datetime, bool] | None:

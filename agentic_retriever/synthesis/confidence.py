@@ -43,10 +43,8 @@ class AnswerFeatures:
 
         Without ``relevance`` the words stand for the vectors; an ``unknown_share`` of ``None`` is filled by the model.
         """
-        by_words: dict[str, float | None] = {
-            name: _unit(getattr(self, name)) for name in ("reachable", "absent", "missing_code")
-        }
-        by_words["unknown_share"] = None if self.unknown_share is None else _unit(self.unknown_share)
+        names = ("reachable", "absent", "missing_code", "unknown_share")
+        by_words = {name: None if (share := getattr(self, name)) is None else _unit(share) for name in names}
         # Words stand for a relevance that is not known; in another language nothing does.
         relevance = _FAR if self.foreign and self.relevance is None else self.relevance
         return {

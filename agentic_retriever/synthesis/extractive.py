@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -726,17 +726,10 @@ def quoted_checks(text: str, citations: Sequence[Citation]) -> tuple[SentenceChe
         start, sentence = at + len(piece) - len(piece.lstrip()), piece.strip()
         number = int(marker[1])
         verbatim = _bare(sentence) in quotes.get(number, "")
-        found.append(
-            SentenceCheck(
-                start=start,
-                end=start + len(sentence),
-                text=sentence,
-                supported=verbatim,
-                score=1.0 if verbatim else 0.0,
-                citations=(number,),
-                problems=() if verbatim else ("not verbatim in its quote",),
-            )
-        )
+        check = SentenceCheck(start=start, end=start + len(sentence), text=sentence, supported=True, score=1.0)
+        if not verbatim:
+            check = replace(check, supported=False, score=0.0, problems=("not verbatim in its quote",))
+        found.append(replace(check, citations=(number,)))
         at = marker.end()
     return tuple(found)
 
@@ -756,7 +749,5 @@ def shown(sentence: str) -> str:
 
 def _in_reading_order(picked: Found) -> list[Candidate]:
     """Documents by the best rank among the chosen sentences, sentences by their place in the document."""
-    rank: dict[str, int] = {}
-    for c in picked:
-        rank[c.doc] = min(rank.get(c.doc, c.passage.number), c.passage.number)
+    rank = {c.doc: c.passage.number for c in sorted(picked, key=lambda c: -c.passage.number)}
     return sorted(picked, key=lambda c: (rank[c.doc], c.passage.offset + c.start, c.passage.number, c.position))

@@ -173,13 +173,13 @@ def question_languages(query: str, language: str | None) -> tuple[str, frozenset
 
 
 @lru_cache(1)
-def concept_words() -> Mapping[str, tuple[str, ...]]:
+def concept_words() -> Mapping[str, dict[str, None]]:
     """Give the words for what a field holds, in every language, by its English name."""
     found: dict[str, dict[str, None]] = {}
     for table in section("filters").values():
         for concept, words in table["concepts"].items():
-            found.setdefault(concept, {}).update(dict.fromkeys(folded(word) for word in words))
-    return {concept: tuple(words) for concept, words in found.items()}
+            found.setdefault(concept, {}).update(dict.fromkeys(map(folded, words)))
+    return found
 
 
 @cache
@@ -409,6 +409,9 @@ _THAI_CODE: Final = re.compile("(?=.*[\u0e01-\u0e2e]\\.)[\u0e01-\u0e4e.0-9 /-]+"
 _DIGITS: Final = re.compile("([0-9][0-9/-]*)")
 
 
+Families = Mapping[str, list[tuple[PersonName, str]]]
+
+
 @dataclass(frozen=True, slots=True)
 class ValueRef:
     field: str
@@ -431,7 +434,7 @@ class ValueMatcher:
     def __init__(self, dictionary: FieldDictionary) -> None:
         self._fields = dictionary.fields
         # Family names of each field of people: by folded family name, the names taken apart and as stored.
-        self.families: dict[str, Mapping[str, list[tuple[PersonName, str]]]] = {}
+        self.families: dict[str, Families] = {}
         self._stems: dict[str, Mapping[str, tuple[ValueRef, ...]]] = {}
         patterns = {phrase: Match(readings=readings) for phrase, readings in phrases().items()}
         for info in dictionary.fields.values():
@@ -496,9 +499,7 @@ def _has_stem(word: str) -> bool:
     return len(word) >= _MIN_STEMMED and bool(_LATIN_WORD.fullmatch(word)) and not UNSPACED.search(word)
 
 
-def _phrases_of(
-    info: FieldInfo, families: Mapping[str, list[tuple[PersonName, str]]]
-) -> Iterator[tuple[str, ValueRef]]:
+def _phrases_of(info: FieldInfo, families: Families) -> Iterator[tuple[str, ValueRef]]:
     if info.kind is FieldKind.BOOL:
         yield from ((word, ValueRef(info.name, ("true",), "flag")) for word in info.words)
     for key, originals in info.values.items():
@@ -537,7 +538,7 @@ def _split_code(key: str) -> tuple[str, str, str]:
     return (letters, dot, rest) if dot and not behind else (head, "", rest)
 
 
-def _families(info: FieldInfo) -> dict[str, list[tuple[PersonName, str]]]:
+def _families(info: FieldInfo) -> Families:
     found: dict[str, list[tuple[PersonName, str]]] = {}
     for stored in chain.from_iterable(info.values.values()):
         name = parse_listed(stored)

@@ -378,9 +378,8 @@ def _is_code(text: str, start: int, end: int, edges: tuple[set[int], set[int]]) 
     cue_ends, cue_starts = edges
     before, behind = text[start - 1 : start] if start else "", text[end : end + 1]
     joined = start > 1 and before in "-/#_." and text[start - 2].isalnum()
-    if start not in cue_ends and (joined or (before.isascii() and before.isalpha())):
-        return True
-    return behind.isascii() and behind.isalpha() and end not in cue_starts
+    glued = start not in cue_ends and (joined or (before.isascii() and before.isalpha()))
+    return glued or (behind.isascii() and behind.isalpha() and end not in cue_starts)
 
 
 def _read_cues(question: Question, mixed: Sequence[Item | Match]) -> list[Item]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, islice, takewhile
 from typing import Any, Final, TypeVar
@@ -67,11 +67,9 @@ class Understood:
 # --- from restrictions to filters -----------------------------------------------------------------------------------
 
 
-def _checked(
-    clause: Clause, certainty: float, spans: Iterable[tuple[int, int]], known_fields: Collection[str]
-) -> Clause:
+def _checked(clause: Clause, certainty: float, spans: Iterable[tuple[int, int]], fields: FieldDictionary) -> Clause:
     """Check the filter of a restriction and note where it stands in the question."""
-    check_filters(_group([clause.filter]), known_fields=known_fields)
+    check_filters(_group([clause.filter]), known_fields=fields.fields)
     bounded = min(1.0, max(0.01, round(certainty, 2)))
     return replace(clause, certainty=bounded, spans=tuple(sorted(set(spans))))
 
@@ -166,7 +164,7 @@ _Said = TypeVar("_Said", "_Ordered", NamedValue)
 def _clause(question: Question, restriction: Clause, said: Sequence[_Said]) -> Clause:
     """A clause as sure as the least sure of the things said that make it."""
     spans = [question.folded.origin(*one.span) for one in said]
-    return _checked(restriction, min(one.certainty for one in said), spans, question.dictionary.fields)
+    return _checked(restriction, min(one.certainty for one in said), spans, question.dictionary)
 
 
 def _surest(said: Sequence[_Said]) -> list[_Said]:
@@ -472,7 +470,8 @@ def _time_field(question: Question, stream: Stream, match: re.Match[str]) -> Fie
     items = stream.items[match.start() : match.end()]
     years = [info for info in question.dictionary.of_kind(FieldKind.NUMBER, FieldKind.KEYWORD) if info.year]
     dates = question.dictionary.of_kind(FieldKind.DATE)
-    named = _fields_in(items) or _fields_around(stream, match.start(), match.end())
+    inside = tuple(name for item in items if item.symbol == "F" for name in item.value)
+    named = inside or _fields_around(stream, match.start(), match.end())
     by_name = [info for info in (*years, *dates) if info.name in named]
     if len(by_name) == 1:
         return by_name[0]
@@ -487,15 +486,12 @@ def _time_field(question: Question, stream: Stream, match: re.Match[str]) -> Fie
     return None
 
 
-def _fields_in(items: Sequence[Item]) -> tuple[str, ...]:
-    return tuple(name for item in items if item.symbol == "F" for name in item.value)
-
-
 def _time_certainty(stream: Stream, match: re.Match[str], info: FieldInfo, kind: str, *, thai: bool) -> float | None:
     """How sure it is that an expression is about time; ``None`` where it is not."""
     items = stream.items[match.start() : match.end()]
     symbols = set(match[0])
-    named = {*_fields_in(items), *_fields_around(stream, match.start(), match.end())}
+    named = {name for item in items if item.symbol == "F" for name in item.value}
+    named.update(_fields_around(stream, match.start(), match.end()))
     if symbols & set("YEDmZ") or info.name in named:
         return _SAID
     if not all(_is_near(info, moment, thai=thai) for moment in _moments(items)):
@@ -638,17 +634,11 @@ class Wish:
 def read_reply(text: str) -> list[Wish] | None:
     """Read what a model wishes out of whatever it replied: fenced, chatty, cut short or hostile."""
     for found in containers(json_values(without_thoughts(text))):
-        listed = _listed(found)
-        if listed is not None:
+        listed = found.get("clauses", [found] if "field" in found else None) if isinstance(found, dict) else found
+        if isinstance(listed, list) and all(isinstance(one, dict) for one in listed):
             wishes = [one for one in map(_wish, listed[:MAX_CLAUSES]) if one is not None]
             return wishes if wishes or not listed else None
     return None
-
-
-def _listed(found: object) -> list[Any] | None:
-    if isinstance(found, dict):
-        found = found.get("clauses", [found] if "field" in found else None)
-    return found if isinstance(found, list) and all(isinstance(one, dict) for one in found) else None
 
 
 def _wish(raw: dict[str, Any]) -> Wish | None:
@@ -672,7 +662,7 @@ def _compile(query: str, wish: Wish, fields: FieldDictionary) -> Clause | str:
         return unknown_name("field", wish.field, list(fields.fields)[:_SHOWN_NAMES])
     try:
         restriction, spans = _restriction(info, wish), _find(query, wish.words)
-        return _checked(restriction, _IN_QUESTION if spans else _ELSEWHERE, spans, fields.fields)
+        return _checked(restriction, _IN_QUESTION if spans else _ELSEWHERE, spans, fields)
     except (FilterError, ValueError, OverflowError) as err:
         return str(err)
 
