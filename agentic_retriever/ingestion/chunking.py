@@ -24,7 +24,6 @@ from agentic_retriever.ingestion.structure import (
     LINE,
     Block,
     BlockKind,
-    Heading,
     Section,
     joined,
     scan_blocks,
@@ -118,15 +117,20 @@ def _shared_metadata(doc: SourceDocument, body_start: int) -> dict[str, object]:
 
 def _node(doc: SourceDocument, chunk: Chunk, section: Section, shared: dict[str, object], *, ordinal: int) -> TextNode:
     text = doc.text[chunk.start : chunk.end]
+    names = [heading.title for heading in section.path]
+    if names and names[0].casefold() == doc.title.strip().casefold():
+        names = names[1:]
     metadata = dict(shared)
-    own = {"section": _section_label(section.path, doc.title), "section_number": section.number}
+    own = {"section": " > ".join(names), "section_number": section.number}
     metadata |= {key: value for key, value in own.items() if value}
     if section.article:
         metadata.setdefault("article", section.article)
-    page = _page(doc, chunk.start)
-    if page:
-        metadata.setdefault("page", page)
+    if doc.pages:
+        at = max(0, bisect_right(doc.pages, chunk.start, key=lambda page: page.start) - 1)
+        metadata.setdefault("page", doc.pages[at].number)
     metadata |= {"chunk_type": _chunk_type(chunk.kinds), "content_hash": _text_hash(text)}
+    embedded = "\n".join(str(metadata[key]) for key in EMBEDDED_KEYS if key in metadata)
+    fingerprint = _text_hash(f"{embedded}{chr(0)}{text}")[:8]
     return TextNode(
         text=text,
         start_char_idx=chunk.start,
@@ -137,26 +141,8 @@ def _node(doc: SourceDocument, chunk: Chunk, section: Section, shared: dict[str,
         metadata_separator="\n",
         text_template="{metadata_str}\n{content}",
         relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=doc.doc_id)},
-        id_=_node_id(doc.doc_id, ordinal, text, metadata),
+        id_=f"{doc.doc_id}#{ordinal:04d}-{fingerprint}",
     )
-
-
-def _node_id(doc_id: str, ordinal: int, text: str, metadata: dict[str, object]) -> str:
-    embedded = "\n".join(str(metadata[key]) for key in EMBEDDED_KEYS if key in metadata)
-    return f"{doc_id}#{ordinal:04d}-{_text_hash(f'{embedded}{chr(0)}{text}')[:8]}"
-
-
-def _section_label(path: Sequence[Heading], title: str) -> str:
-    names = [heading.title for heading in path]
-    if names and names[0].casefold() == title.strip().casefold():
-        names = names[1:]
-    return " > ".join(names)
-
-
-def _page(doc: SourceDocument, at: int) -> int | None:
-    if not doc.pages:
-        return None
-    return doc.pages[max(0, bisect_right(doc.pages, at, key=lambda page: page.start) - 1)].number
 
 
 # Leaves: a chunk cut once more, for searches that find a sentence and return what is around it.
@@ -169,29 +155,28 @@ _COPIED: Final = (
 
 def leaves_of(node: TextNode, settings: ChunkSettings) -> list[TextNode]:
     """Cut a chunk into leaves of at most ``settings.leaf_size`` tokens at blocks and sentences, without overlap."""
-    chunks = pack(node.text, scan_blocks(node.text), size=settings.leaf_size)
-    return [_leaf(node, chunk, ordinal) for ordinal, chunk in enumerate(chunks)]
-
-
-def _leaf(node: TextNode, chunk: Chunk, ordinal: int) -> TextNode:
-    text = node.text[chunk.start : chunk.end]
-    metadata = dict(node.metadata)
-    own = {"chunk_type": _chunk_type(chunk.kinds), "content_hash": _text_hash(text)}
-    metadata |= {key: value for key, value in own.items() if key in metadata}
     offset = node.start_char_idx
-    related: dict[NodeRelationship, RelatedNodeType] = {NodeRelationship.PARENT: RelatedNodeInfo(node_id=node.node_id)}
     source = node.relationships.get(NodeRelationship.SOURCE)
-    if isinstance(source, RelatedNodeInfo):
-        related[NodeRelationship.SOURCE] = source.model_copy(deep=True)
-    return TextNode(
-        id_=f"{node.node_id}/L{ordinal:02d}",
-        text=text,
-        start_char_idx=None if offset is None else offset + chunk.start,
-        end_char_idx=None if offset is None else offset + chunk.end,
-        metadata=metadata,
-        relationships=related,
-        **{name: getattr(node, name) for name in _COPIED},
-    )
+    leaves = []
+    for ordinal, chunk in enumerate(pack(node.text, scan_blocks(node.text), size=settings.leaf_size)):
+        text = node.text[chunk.start : chunk.end]
+        own = {"chunk_type": _chunk_type(chunk.kinds), "content_hash": _text_hash(text)}
+        related: dict[NodeRelationship, RelatedNodeType] = {
+            NodeRelationship.PARENT: RelatedNodeInfo(node_id=node.node_id)
+        }
+        if isinstance(source, RelatedNodeInfo):
+            related[NodeRelationship.SOURCE] = source.model_copy(deep=True)
+        leaf = TextNode(
+            id_=f"{node.node_id}/L{ordinal:02d}",
+            text=text,
+            start_char_idx=None if offset is None else offset + chunk.start,
+            end_char_idx=None if offset is None else offset + chunk.end,
+            metadata={key: own.get(key, value) for key, value in node.metadata.items()},
+            relationships=related,
+            **{name: getattr(node, name) for name in _COPIED},
+        )
+        leaves.append(leaf)
+    return leaves
 
 
 # Blocks to chunks: whole blocks while they fit, then sentences, rows and lines, then cuts between tokens.
@@ -245,7 +230,9 @@ class _Packer:
         self._queue.extend(_Unit(block.start, block.end, block.kind) for block in blocks)
         while self._queue:
             unit = self._queue.popleft()
-            unit = unit._replace(cost=self._cost(unit))
+            # Counted together with the white space that parts it from the one before.
+            start = self._current[-1].end if self._current else unit.start
+            unit = unit._replace(cost=count_tokens(self._text[start : unit.end]))
             if self._used + unit.cost <= self._size or self._fits(unit):
                 self._add(unit)
             else:
@@ -267,11 +254,6 @@ class _Packer:
             return False
         self._used = together - unit.cost
         return True
-
-    def _cost(self, unit: _Unit) -> int:
-        """Count the unit together with the white space that parts it from the one before."""
-        start = self._current[-1].end if self._current else unit.start
-        return count_tokens(self._text[start : unit.end])
 
     def _make_room(self, unit: _Unit) -> None:
         """Do the first of these that helps, and look at the unit again: drop overlap, divide it, close the chunk."""
@@ -346,20 +328,17 @@ class _Packer:
         elif unit.depth == _SENTENCE and unit.kind == "list":
             spans = _sentence_spans(self._text, unit.start, unit.end)
         else:
-            return [_Unit(start, end, unit.kind, _CUT) for start, end in self._cuts(unit)]
+            cuts: list[_Unit] = []
+            start = unit.start
+            while start < unit.end:
+                end = take(self._text, start, unit.end, self._size)
+                cuts += [_Unit(*span, unit.kind, _CUT) for span in _trimmed(self._text, start, end)]
+                start = end
+            return cuts
         depth = unit.depth + 1
         if len(spans) == 1 and depth == _CUT:
             return self._divide(unit._replace(kind="text", depth=_SENTENCE))
         return [_Unit(start, end, unit.kind, min(depth, _SENTENCE)) for start, end in spans]
-
-    def _cuts(self, unit: _Unit) -> list[tuple[int, int]]:
-        spans: list[tuple[int, int]] = []
-        start = unit.start
-        while start < unit.end:
-            end = take(self._text, start, unit.end, self._size)
-            spans.extend(_trimmed(self._text, start, end))
-            start = end
-        return spans
 
 
 def _sentence_spans(text: str, start: int, end: int) -> list[tuple[int, int]]:
@@ -426,7 +405,9 @@ def take(text: str, start: int, end: int, limit: int) -> int:
     """
     stop = _prefix(text, start, end, limit)
     if stop < end:
-        stop = _soft_end(text, start, stop)
+        earliest = max(start + (stop - start) * 3 // 4, start + 1)
+        behind_space = (at for at in range(stop, earliest - 1, -1) if text[at - 1].isspace())
+        stop = next(behind_space, None) or _whole_character(text, start, stop)
     while stop - start > 1 and count_tokens(text[start:stop].strip()) > limit:
         stop = _whole_character(text, start, stop - max(1, (stop - start) // 32))
     return stop
@@ -447,27 +428,11 @@ def _prefix(text: str, start: int, end: int, limit: int) -> int:
     return start + max(1, len(kept.decode("utf-8", errors="ignore")))
 
 
-def _soft_end(text: str, start: int, stop: int) -> int:
-    earliest = start + (stop - start) * 3 // 4
-    for end in range(stop, max(earliest, start + 1) - 1, -1):
-        if text[end - 1].isspace():
-            return end
-    return _whole_character(text, start, stop)
-
-
 def _whole_character(text: str, start: int, stop: int) -> int:
     stop = max(stop, start + 1)
     for end in range(stop, start, -1):
-        if not _binds(text[end - 1], text[end]):
+        left, right = text[end - 1], text[end]
+        bound = left in _JOINERS or right in _JOINERS or left in _LEADING_VOWELS
+        if not bound and not unicodedata.category(right).startswith("M") and right != "ำ":
             return end
     return stop
-
-
-def _binds(left: str, right: str) -> bool:
-    return (
-        left in _JOINERS
-        or right in _JOINERS
-        or left in _LEADING_VOWELS
-        or unicodedata.category(right).startswith("M")
-        or right == "ำ"
-    )

@@ -9,8 +9,9 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from bs4 import BeautifulSoup, Tag
 from bs4.element import NavigableString, PreformattedString
@@ -34,10 +35,6 @@ from agentic_retriever.ingestion.documents import (
     unreadable,
 )
 from agentic_retriever.ingestion.structure import scan_blocks
-
-if TYPE_CHECKING:
-    from pypdf import PdfReader
-
 
 # HTML to text with Markdown-like structure, by BeautifulSoup.
 
@@ -64,7 +61,12 @@ def html_to_text(data: bytes) -> tuple[str, str]:
         soup = BeautifulSoup(_decoded_html(data), "html.parser")
     except (ParserRejectedMarkup, RecursionError) as err:
         raise SourceError("is HTML that cannot be parsed; save it again from a browser") from err
-    title = _title(soup)
+    headings = soup.find_all("h1", limit=2)
+    candidates = [headings[0]] if len(headings) == 1 else []
+    if soup.title is not None:
+        candidates.append(soup.title)
+    titles = (" ".join(tag.get_text(" ").split()) for tag in candidates)
+    title = clean_text(next((title for title in titles if title), ""))
     for tag in [*soup.find_all(_DROPPED), *soup.find_all(hidden=True)]:
         tag.extract()
     text = clean_text(_Writer().write(soup))
@@ -87,15 +89,6 @@ def _decoded_html(data: bytes) -> str:
     return decode_text(data)
 
 
-def _title(soup: BeautifulSoup) -> str:
-    headings = soup.find_all("h1", limit=2)
-    candidates = [headings[0]] if len(headings) == 1 else []
-    if soup.title is not None:
-        candidates.append(soup.title)
-    titles = (" ".join(tag.get_text(" ").split()) for tag in candidates)
-    return clean_text(next((title for title in titles if title), ""))
-
-
 class _Writer:
     """Collects text and block breaks while walking over the elements, without recursion."""
 
@@ -115,18 +108,14 @@ class _Writer:
                 self._end_block(tight=item == "li")
             elif isinstance(item, Tag):
                 depth += self._open(item, depth)
-                stack.extend(self._children(item))
+                if item.name != "pre" and not (item.name == "table" and _is_data(item)):
+                    if item.name in {*_BLOCKS, *_HEADINGS, "li"}:
+                        stack.append(item.name)
+                    stack.extend(reversed(item.contents))
             elif isinstance(item, NavigableString) and not isinstance(item, PreformattedString):
                 self._line.append(str(item))
         self._end_block()
         return "".join(self._blocks).strip("\n")
-
-    def _children(self, tag: Tag) -> list[object]:
-        """Return what remains to be walked below a tag, last first, with the name of a block element at the bottom."""
-        if tag.name == "pre" or (tag.name == "table" and _is_data(tag)):
-            return []
-        children: list[object] = list(reversed(tag.contents))
-        return [tag.name, *children] if tag.name in {*_BLOCKS, *_HEADINGS, "li"} else children
 
     def _open(self, tag: Tag, depth: int) -> int:
         """Write what a tag begins with, and all of it for ``pre`` and data tables; return 1 for a list item."""
@@ -200,8 +189,11 @@ def _read_markdown(file: SourceFile) -> Iterator[SourceDocument]:
     if not text[body_start:].strip():
         raise SourceError("has front matter but no text")
     given = metadata.get("title")
-    title = str(given) if isinstance(given, (str, int, float)) else _top_heading(text, body_start)
-    yield file.document(text, kind="md", title=title, metadata=metadata)
+    if not isinstance(given, (str, int, float)):
+        blocks = scan_blocks(text[: body_start + _TOP_HEADING_WITHIN], start=body_start)
+        found = (block.heading for block in blocks if block.heading is not None)
+        given = next((head.title for head in found if head.origin == "markdown" and head.level == 1), "")
+    yield file.document(text, kind="md", title=str(given), metadata=metadata)
 
 
 def _decoded(file: SourceFile) -> str:
@@ -209,13 +201,6 @@ def _decoded(file: SourceFile) -> str:
     if not text.strip():
         raise SourceError("holds only white space")
     return text
-
-
-def _top_heading(text: str, start: int) -> str:
-    for block in scan_blocks(text[: start + _TOP_HEADING_WITHIN], start=start):
-        if block.heading is not None and block.heading.origin == "markdown" and block.heading.level == 1:
-            return block.heading.title
-    return ""
 
 
 def _read_html(file: SourceFile) -> Iterator[SourceDocument]:
@@ -247,7 +232,8 @@ def _read_pdf(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
         if reader.is_encrypted and not reader.decrypt(""):
             raise SourceError("is locked by a password; save a copy without one")
         page_count = len(reader.pages)
-        title = _pdf_title(reader)
+        given = reader.metadata.title if reader.metadata else None
+        title = given if isinstance(given, str) and not _NO_TITLE.match(given) else ""
     except DependencyError as err:
         raise SourceError("is encrypted; save a copy without encryption") from err
     except (PyPdfError, *_BREAKAGE) as err:
@@ -259,24 +245,13 @@ def _read_pdf(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
         except (PyPdfError, *_BREAKAGE):  # noqa: PERF203 - a broken page costs no other one
             texts.append("")
             yield SkippedSource(f"{file.source}#page={number}", "the page is broken; its text is left out")
-    text, pages = _joined_pages(texts)
+    text = _PAGE_BREAK.join(texts)
     if not text.strip():
         raise SourceError("holds no text, perhaps only scanned images; run text recognition (OCR) on it first")
-    yield file.document(text, kind="pdf", title=title, pages=pages)
-
-
-def _pdf_title(reader: PdfReader) -> str:
-    title = reader.metadata.title if reader.metadata else None
-    return "" if not isinstance(title, str) or _NO_TITLE.match(title) else " ".join(clean_text(title).split())
-
-
-def _joined_pages(texts: list[str]) -> tuple[str, tuple[PageSpan, ...]]:
-    spans: list[PageSpan] = []
-    at = 0
-    for number, text in enumerate(texts, start=1):
-        spans.append(PageSpan(number, at, at + len(text)))
-        at += len(text) + len(_PAGE_BREAK)
-    return _PAGE_BREAK.join(texts), tuple(spans)
+    starts = accumulate((len(page) + len(_PAGE_BREAK) for page in texts), initial=0)
+    placed = enumerate(zip(starts, texts, strict=False), start=1)
+    pages = tuple(PageSpan(number, at, at + len(page)) for number, (at, page) in placed)
+    yield file.document(text, kind="pdf", title=" ".join(clean_text(title).split()), pages=pages)
 
 
 # Records in BEIR form, one JSON object a line: ``_id``, ``text``, and optionally ``title`` and ``metadata``
@@ -298,7 +273,14 @@ def _read_jsonl(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
     first_line: dict[str, int] = {}
     number = 0
     for number, line in _json_lines(file):
-        yield _read_record(line, number, file, first_line)
+        try:
+            doc = _record_document(_record(line, file.max_bytes), file)
+        except SourceError as err:
+            yield SkippedSource(f"{file.source}:{number}", str(err))
+            continue
+        first = first_line.setdefault(doc.doc_id, number)
+        said = f"the id {doc.doc_id[:80]!r} is that of line {first} already"
+        yield doc if first == number else SkippedSource(f"{file.source}:{number}", said)
     if not number:
         raise SourceError("holds only blank lines")
 
@@ -323,18 +305,6 @@ def _json_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
         raise unreadable(err) from err
 
 
-def _read_record(
-    line: bytes, number: int, file: SourceFile, first_line: dict[str, int]
-) -> SourceDocument | SkippedSource:
-    try:
-        doc = _record_document(_record(line, file.max_bytes), file)
-    except SourceError as err:
-        return SkippedSource(f"{file.source}:{number}", str(err))
-    first = first_line.setdefault(doc.doc_id, number)
-    said = f"the id {doc.doc_id[:80]!r} is that of line {first} already"
-    return doc if first == number else SkippedSource(f"{file.source}:{number}", said)
-
-
 def _record(line: bytes, max_bytes: int) -> Mapping[str, object]:
     if len(line) > max_bytes:
         raise too_large(max_bytes)
@@ -356,7 +326,10 @@ def _refuse(word: str) -> NoReturn:
 
 
 def _record_document(record: Mapping[str, object], file: SourceFile) -> SourceDocument:
-    doc_id = _doc_id(record)
+    given_id = record.get("id") if record.get("_id") is None else record["_id"]
+    if isinstance(given_id, bool) or not isinstance(given_id, (str, int, float)) or not str(given_id).strip():
+        raise SourceError("the record has no _id; give it a string or a number")
+    doc_id = clean_text(str(given_id))
     title, text = _string(record, "title"), _string(record, "text")
     if not text.strip():
         text = title if title.strip() else ""
@@ -370,13 +343,6 @@ def _record_document(record: Mapping[str, object], file: SourceFile) -> SourceDo
     return SourceDocument(
         doc_id=doc_id, text=text, metadata=metadata, source=file.source, root=file.root, title=title, kind="jsonl"
     )
-
-
-def _doc_id(record: Mapping[str, object]) -> str:
-    value = record.get("id") if record.get("_id") is None else record["_id"]
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)) or not str(value).strip():
-        raise SourceError("the record has no _id; give it a string or a number")
-    return clean_text(str(value))
 
 
 def _string(record: Mapping[str, object], field: str) -> str:

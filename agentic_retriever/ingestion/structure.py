@@ -86,7 +86,8 @@ def find_heading(line: str, context: LineContext) -> Heading | None:
     if not stripped or len(line) - len(line.lstrip()) > 3:
         return None
     if stripped[0] == "#":
-        return _markdown(stripped)
+        found = _ATX.match(stripped) if len(stripped) <= _MAX_ATX_CHARS else None
+        return label(found[2], level=len(found[1])) if found and (found[2] or "").strip("# \t") else None
     return _legal(stripped, context) or _numbered(stripped, context)
 
 
@@ -112,13 +113,6 @@ def extends_title(line: str, after: str, next_text: str) -> bool:
     if not _is_title(text) or text.endswith((".", ":")) or _LIST_ITEM.match(text) or _LEGAL.match(text):
         return False
     return not after or bool(re.match(r"\(?1[.)]", after.strip())) or bool(_LEGAL.match(next_text.strip()))
-
-
-def _markdown(line: str) -> Heading | None:
-    found = _ATX.match(line) if len(line) <= _MAX_ATX_CHARS else None
-    if found is None or not (found[2] or "").strip("# \t"):
-        return None
-    return label(found[2], level=len(found[1]))
 
 
 def _legal(line: str, context: LineContext) -> Heading | None:
@@ -257,8 +251,11 @@ def settle(headings: Sequence[Heading | None]) -> list[Heading | None]:
         if heading is None or heading.origin == "markdown":
             continue
         if heading.origin == "legal":
-            article = _leading_int(heading.article)
-            if heading.weak and not _next_article(heading, article, last_article):
+            digits = re.match(r"\d+", heading.article)
+            article = int(digits[0]) if digits else None
+            step = None if article is None or last_article is None else article - last_article
+            is_next = step in {0, 1} and heading.article != str(last_article)
+            if heading.weak and not is_next:
                 kept[at] = None
                 continue
             last_article = article or last_article
@@ -279,15 +276,11 @@ def _contents_lists(headings: Sequence[Heading | None]) -> set[int]:
             chain.append(at)
             if not heading.inline:
                 continue
-        doomed.update(_empty_chain(chain, headings))
+        members = [member for at in chain if (member := headings[at]) is not None]
+        if sum(after.level <= before.level for before, after in pairwise(members)) >= _MIN_EMPTY - 1:
+            doomed.update(chain)
         chain = []
     return doomed
-
-
-def _empty_chain(chain: Sequence[int], headings: Sequence[Heading | None]) -> Sequence[int]:
-    members = [heading for at in chain if (heading := headings[at]) is not None]
-    empty = sum(after.level <= heading.level for heading, after in pairwise(members))
-    return chain if empty >= _MIN_EMPTY - 1 else ()
 
 
 def _lone_singles(headings: Sequence[Heading | None]) -> set[int]:
@@ -311,17 +304,6 @@ def _follows(last: tuple[int, ...] | None, number: tuple[int, ...]) -> bool:
         return False
     shared = next((at for at, (one, two) in enumerate(zip(last, number, strict=False)) if one != two), len(last))
     return number[shared] - (last[shared] if shared < len(last) else 0) <= _MAX_STEP
-
-
-def _leading_int(article: str) -> int | None:
-    digits = re.match(r"\d+", article)
-    return int(digits[0]) if digits else None
-
-
-def _next_article(heading: Heading, article: int | None, last: int | None) -> bool:
-    if not heading.article:
-        return False
-    return article is not None and last is not None and article - last in {0, 1} and heading.article != str(last)
 
 
 # Lines to blocks.
@@ -362,17 +344,13 @@ def _rejoin(text: str, blocks: list[Block], headings: list[Heading | None]) -> l
         kind: BlockKind = "list" if demoted and _LIST_ITEM.match(text[block.start : block.end]) else block.kind
         current = replace(block, heading=heading, kind="text" if demoted and kind == "heading" else kind)
         last = joined[-1] if joined else None
-        if last and (loose or demoted) and _same_paragraph(text, last, current):
+        prose = last is not None and heading is None and {last.kind, current.kind} <= {"text", "list"}
+        if last and prose and (loose or demoted) and text.count("\n", last.end, current.start) <= 1:
             joined[-1] = replace(last, end=current.end)
         else:
             joined.append(current)
         loose = demoted
     return joined
-
-
-def _same_paragraph(text: str, last: Block, current: Block) -> bool:
-    prose = {last.kind, current.kind} <= {"text", "list"}
-    return prose and current.heading is None and text.count("\n", last.end, current.start) <= 1
 
 
 class _Scanner:
@@ -383,7 +361,10 @@ class _Scanner:
         self._at = 0
         self._after_heading = False
         self._unclosed: dict[str, int] = {}
-        self._blank_from = self._next_visible()
+        # For each line the first line from it on that is not blank.
+        self._blank_from = [len(self._spans)] * (len(self._spans) + 2)
+        for at in reversed(range(len(self._spans))):
+            self._blank_from[at] = at if self._line(at).strip() else self._blank_from[at + 1]
 
     def scan(self) -> list[Block]:
         blocks: list[Block] = []
@@ -401,13 +382,6 @@ class _Scanner:
             return ""
         start, end = self._spans[at]
         return self._text[start:end]
-
-    def _next_visible(self) -> list[int]:
-        """Return for each line the first line from it on that is not blank."""
-        following = [len(self._spans)] * (len(self._spans) + 2)
-        for at in reversed(range(len(self._spans))):
-            following[at] = at if self._line(at).strip() else following[at + 1]
-        return following
 
     def _context(self, at: int, *, at_break: bool) -> LineContext:
         after = self._line(at + 1)
