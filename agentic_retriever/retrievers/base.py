@@ -179,8 +179,11 @@ class RetrieverAdapter(BaseRetriever):
         check_request(request)
         if not timeout_s > 0:
             raise DeadlineExceededError("the time budget ran out before the search began; allow more time")
-        if run_guarded(f"index {self._index.name}", self._index.count) == 0 or self._nothing_satisfies(request):
+        if run_guarded(f"index {self._index.name}", self._index.count) == 0:
             return SearchResult()
+        plan = filter_plan(self._index, request.filters, request.top_k)
+        if plan is not None and plan.kind is PlanKind.NONE:
+            return SearchResult()  # nothing satisfies the filters, so nothing need be embedded or searched
         return keep_promises(self._search(request, deadline), request)
 
     async def asearch(self, request: RetrievalRequest) -> SearchResult:
@@ -209,11 +212,6 @@ class RetrieverAdapter(BaseRetriever):
 
     def _left_s(self, deadline: float) -> float:
         return deadline - self._settings.timer()
-
-    def _nothing_satisfies(self, request: RetrievalRequest) -> bool:
-        """Tell whether the filters leave no node, so that nothing need be embedded or searched."""
-        plan = filter_plan(self._index, request.filters, request.top_k)
-        return plan is not None and plan.kind is PlanKind.NONE
 
     def _logged(self, result: SearchResult) -> list[NodeWithScore]:
         # Plain LlamaIndex callers see nodes only, so the log is the one place where they can learn of it.

@@ -101,7 +101,12 @@ class BM25Retriever(LlamaBM25Retriever):
         self._nodes = {node.node_id: copied_node(node) for node in nodes or ()}
         if len(self._nodes) < len(nodes or ()):
             raise IndexingError("a node id comes twice among the nodes; node ids must be unique")
-        self._words = words if words is not None else self._build_words(language)
+        if words is None:
+            texts = {node_id: embedded_text(node) for node_id, node in self._nodes.items()}
+            profiled = (ProfiledNode(node_id, texts[node_id], node.metadata) for node_id, node in self._nodes.items())
+            tokenizer = Tokenizer(language or dominant_language(profiled))
+            words = KeywordIndex.build(texts.items(), tokenizer=tokenizer, version=_VERSION)
+        self._words = words
         satisfies = predicate(filters)
         found = (node_id for node_id, node in self._nodes.items() if satisfies(node_fields(node)))
         self._allowed = None if is_empty(filters) else frozenset(found)
@@ -171,12 +176,6 @@ class BM25Retriever(LlamaBM25Retriever):
         known = [(self._nodes[node_id], score) for node_id, score in ranking if node_id in self._nodes]
         found = [NodeWithScore(node=node, score=score) for node, score in known]
         return SearchResult(found, sources={BM25: dict(ranking)})
-
-    def _build_words(self, language: str | None) -> KeywordIndex:
-        texts = {node_id: embedded_text(node) for node_id, node in self._nodes.items()}
-        profiled = (ProfiledNode(node_id, texts[node_id], node.metadata) for node_id, node in self._nodes.items())
-        tokenizer = Tokenizer(language or dominant_language(profiled))
-        return KeywordIndex.build(texts.items(), tokenizer=tokenizer, version=_VERSION)
 
     def persist(self, path: str, encoding: str = "utf-8", **kwargs: Any) -> None:  # noqa: ARG002, ANN401 - LlamaIndex's
         """Save nodes, words and settings into a folder, in place of all that was there.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from llama_index.core.schema import BaseNode, NodeWithScore
+from llama_index.core.schema import BaseNode
 
 from agentic_retriever.indices.derived import LeafHit
 from agentic_retriever.retrievers.base import (
@@ -82,8 +82,11 @@ class ChunkDecouplingRetriever(RetrieverAdapter):
         nodes = {node_id: node for side in sides.values() for node_id, node in side.nodes.items()}
         leaves = sides[LEAF].leaves if LEAF in sides else {}
         taken = take_nodes(self._index, ranked(list(means.items())), nodes, request.top_k, filters=request.filters)
-        marked = [NodeWithScore(node=_with_span(one.node, leaves), score=one.score) for one in taken]
-        return SearchResult(marked, sources={name: side.scores for name, side in sides.items()})
+        for one in taken:
+            leaf = leaves.get(one.node.node_id)
+            if leaf is not None:
+                one.node = with_hidden_metadata(one.node, **{SPAN_KEY: {"start": leaf.start, "end": leaf.end}})
+        return SearchResult(taken, sources={name: side.scores for name, side in sides.items()})
 
 
 def _means(sides: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -95,9 +98,3 @@ def _means(sides: Sequence[Mapping[str, float]]) -> dict[str, float]:
         chunk_id: sum(side.get(chunk_id, low) for side, low in zip(filled, least, strict=True)) / len(filled)
         for chunk_id in chunk_ids
     }
-
-
-def _with_span(node: BaseNode, leaves: Mapping[str, LeafHit]) -> BaseNode:
-    """Note the place of a node's best leaf, if one was found."""
-    leaf = leaves.get(node.node_id)
-    return node if leaf is None else with_hidden_metadata(node, **{SPAN_KEY: {"start": leaf.start, "end": leaf.end}})

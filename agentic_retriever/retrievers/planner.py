@@ -317,24 +317,26 @@ def without(text: str, spans: Sequence[Span], kept: Span, table: ClauseTable) ->
     at = 0
     for span in spans:
         between = text[at : span.start]
-        pieces.append(" " if at and _only_joins(between, table) else between)
+        words = [word.strip(",;") for word in folded(between).split()]
+        joins = [word for word in words if table.joins.fullmatch(word)]
+        others = [word for word in words if word and word not in joins]
+        only_joins = bool(joins) and all(map(table.inside_names.fullmatch, others))
+        pieces.append(" " if at and only_joins else between)
         pieces.append(text[span.start : span.end] if span == kept else " ")
         at = span.end
     return _AFTER_GAP.sub(r"\1", " ".join("".join([*pieces, text[at:]]).split())).strip(" ,;")
 
 
-def _only_joins(between: str, table: ClauseTable) -> bool:
-    words = [word.strip(",;") for word in folded(between).split()]
-    joins = [table.joins.fullmatch(word) is not None for word in words]
-    others = (word for word, joins_here in zip(words, joins, strict=True) if word and not joins_here)
-    return any(joins) and all(table.inside_names.fullmatch(word) for word in others)
-
-
 def _names(text: str, table: ClauseTable) -> list[Span]:
     words = list(_WORD.finditer(text))
     bare = [match[0].strip(_OPENING + _CLOSING) for match in words]
-    begins = [_begins(match, text) for match in words]
-    common = [_is_common(word, table) for word in bare]
+    before = [text[: match.start()].rstrip() for match in words]
+    begins = [not b or b[-1] in ".?!¿¡:" or match[0][0] in "¿¡" for match, b in zip(words, before, strict=True)]
+    stops = stopwords(table.language)
+    common = [
+        low in stops or any((table.asks.fullmatch(low), table.not_names.fullmatch(folded(word))))
+        for word, low in zip(bare, map(lowered, bare), strict=True)
+    ]
     named = [word[:1].isupper() and not (begins[i] and common[i]) for i, word in enumerate(bare)]
     small = [table.inside_names.fullmatch(folded(match[0])) is not None for match in words]
     spans: list[Span] = []
@@ -366,17 +368,6 @@ def _last_word(words: Sequence[re.Match[str]], named: Sequence[bool], small: Seq
             break
         last = following
     return last
-
-
-def _begins(match: re.Match[str], text: str) -> bool:
-    before = text[: match.start()].rstrip()
-    return not before or before[-1] in ".?!¿¡:" or match[0][0] in "¿¡"
-
-
-def _is_common(word: str, table: ClauseTable) -> bool:
-    lower = lowered(word)
-    patterns = (table.asks.fullmatch(lower), table.not_names.fullmatch(folded(word)))
-    return lower in stopwords(table.language) or any(patterns)
 
 
 # The strategy.

@@ -70,17 +70,14 @@ class RecursiveRetriever(RetrieverAdapter):
             return plain_search(self._index, request, step="recursive.leaves", err=err, left_s=left_s)
         trail = self._read(merged(hits), request.top_k)
         try:
-            self._follow(trail, request, self._references(view), deadline)
+            known = self._known
+            if known is None or known[0] is not view:
+                known = self._known = (view, ReferenceMap(view.outlines))
+            self._follow(trail, request, known[1], deadline)
         except AgenticRetrieverError as err:
             lost = Degradation(step="recursive.references", reason=str(err), fallback="what was found until then")
             return SearchResult(list(trail.found.values()), (lost,), sources=trail.sources)
         return SearchResult(list(trail.found.values()), sources=trail.sources)
-
-    def _references(self, view: HierarchyView) -> ReferenceMap:
-        known = self._known
-        if known is None or known[0] is not view:
-            known = self._known = (view, ReferenceMap(view.outlines))
-        return known[1]
 
     def _read(self, scored: Sequence[MergedChunk], top_k: int) -> _Trail:
         """Read the best chunks; those that were deleted or changed meanwhile make room for the next."""
@@ -90,7 +87,10 @@ class RecursiveRetriever(RetrieverAdapter):
             nodes = fetch_nodes(self._index, [chunk.chunk_id for chunk in batch])
             for chunk in batch:
                 if chunk.chunk_id in nodes:
-                    trail.begin(nodes[chunk.chunk_id], chunk)
+                    trail.found[chunk.chunk_id] = NodeWithScore(node=nodes[chunk.chunk_id], score=chunk.score)
+                    trail.sources[LEAF][chunk.chunk_id] = chunk.leaf_score
+                    if chunk.is_merged:
+                        trail.sources[MERGED][chunk.chunk_id] = chunk.score
             if len(trail.found) >= top_k:
                 break
         return trail
@@ -147,13 +147,6 @@ class _Trail:
     followed: int = 0
     visited: set[str] = field(default_factory=set)
 
-    def begin(self, node: BaseNode, chunk: MergedChunk) -> None:
-        """Take in a chunk whose leaves were found."""
-        self.found[chunk.chunk_id] = NodeWithScore(node=node, score=chunk.score)
-        self.sources[LEAF][chunk.chunk_id] = chunk.leaf_score
-        if chunk.is_merged:
-            self.sources[MERGED][chunk.chunk_id] = chunk.score
-
     def targets(self, frontier: Sequence[NodeWithScore], references: ReferenceMap) -> dict[str, float]:
         """Return what the chunks refer to and was not visited, with the best score of what refers to it."""
         targets: dict[str, float] = {}
@@ -172,19 +165,15 @@ class _Trail:
         added: list[NodeWithScore] = []
         for one in reached:
             node_id = one.node.node_id
-            score = _referred_score(one.score, targets[node_id])
+            score = REFERRED_SHARE * targets[node_id]
+            if one.score is not None and not math.isnan(one.score):
+                score = one.score + REFERRED_SHARE * max(0.0, targets[node_id] - one.score)
             known = self.found.get(node_id)
             best = score if known is None or known.score is None else max(score, known.score)
             self.sources[DENSE][node_id], self.sources[REFERRED][node_id] = one.score, score
             self.found[node_id] = NodeWithScore(node=one.node, score=best)
             added.append(self.found[node_id])
         return added
-
-
-def _referred_score(own: float | None, referrer: float) -> float:
-    if own is None or math.isnan(own):
-        return REFERRED_SHARE * referrer
-    return own + REFERRED_SHARE * max(0.0, referrer - own)
 
 
 def _pointed_at(node: BaseNode, references: ReferenceMap) -> Iterator[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from agentic_retriever.errors import AgenticRetrieverError, StoreError
-from agentic_retriever.indices.derived import SummaryHit, SummaryView
+from agentic_retriever.indices.derived import SummaryView
 from agentic_retriever.retrievers.base import RetrievalRequest, RetrieverAdapter, SearchResult, run_guarded, scores_of
 from agentic_retriever.retrievers.vector import DENSE, nearest, nearest_among, plain_search, view_time_s, with_vector
 from agentic_retriever.schema import Strategy
@@ -51,7 +50,10 @@ class SummaryRetriever(RetrieverAdapter):
             hits = run_guarded("the summaries", partial(view.search, request.query_vector or (), wanted))
             is_last = len(hits) < wanted or wanted == DOCUMENTS[-1]
             if is_last or sum(len(view.chunks[hit.doc_id]) for hit in hits) >= request.top_k:
-                result = self._chunks(view, hits, request)
+                cosines: dict[str, float | None] = {i: hit.score for hit in hits for i in view.chunks[hit.doc_id]}
+                found = nearest_among(self._index, request, list(cosines), request.top_k)
+                chosen = scores_of(found)
+                result = SearchResult(found, sources={DENSE: chosen, SUMMARY: {i: cosines[i] for i in chosen}})
             if is_last or len(result.nodes) >= request.top_k:
                 break
         if len(result.nodes) >= request.top_k:
@@ -59,9 +61,3 @@ class SummaryRetriever(RetrieverAdapter):
         # What satisfies the filters lies in documents far down the list or without a summary.
         nodes = [*result.nodes, *nearest(self._index, request, request.top_k, left_s)]
         return SearchResult(nodes, sources={**result.sources, DENSE: scores_of(nodes)})
-
-    def _chunks(self, view: SummaryView, hits: Sequence[SummaryHit], request: RetrievalRequest) -> SearchResult:
-        cosines: dict[str, float | None] = {i: hit.score for hit in hits for i in view.chunks[hit.doc_id]}
-        found = nearest_among(self._index, request, list(cosines), request.top_k)
-        chosen = scores_of(found)
-        return SearchResult(found, sources={DENSE: chosen, SUMMARY: {i: cosines[i] for i in chosen}})

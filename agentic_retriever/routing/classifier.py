@@ -85,7 +85,11 @@ def scope_of(query: str, profile: IndexProfile, *, query_vector: Vector | None) 
         return Scope(probability=1.0)
     text = examined(query)
     relevance, contrast = _nearness(query_vector, profile)
-    coverage = _known_share(text, profile)
+    terms = _content_terms(text, profile)
+    coverage = _share(terms, profile.document_frequency, profile) if terms else None
+    # An index does not know most words of another language, so only then need it be found out which one it is.
+    if coverage is not None and coverage < _SURELY_KNOWN and not _same_language(text, profile):
+        coverage = None
     missing = tuple(absent(identifiers(text), profile.identifiers))
     if relevance is not None:
         weights = _WITH_VECTOR if coverage is None else _WITH_ALL
@@ -143,15 +147,6 @@ def _content_terms(text: str, profile: IndexProfile) -> tuple[str, ...]:
     tokenizer = Tokenizer(language=profile.language)
     terms = tokenizer.query_tokens(without_requests(without_asking(text))) or tokenizer.query_tokens(text)
     return tuple(dict.fromkeys(terms))[:_MAX_TERMS]
-
-
-def _known_share(text: str, profile: IndexProfile) -> float | None:
-    terms = _content_terms(text, profile)
-    if not terms:
-        return None
-    share = _share(terms, profile.document_frequency, profile)
-    # An index does not know most words of another language, so there is no need to find out which one it is.
-    return share if share >= _SURELY_KNOWN or _same_language(text, profile) else None
 
 
 def _share(terms: Sequence[str], among: Collection[str], profile: IndexProfile) -> float:
@@ -374,7 +369,8 @@ class _EvidenceClassifier(IndexClassifier):
 
     def _picked(self, profiles: Profiles, weighed: _Weighed) -> Selection:
         """Pick by probability; equals in order of registration."""
-        shares = softmax([_logit(weighed.evidence.get(profile.name)) for profile in profiles])
+        found = [weighed.evidence.get(profile.name) for profile in profiles]
+        shares = softmax([reduce(add, kinds.values()) if kinds else -math.inf for kinds in found])
         order = sorted(range(len(profiles)), key=lambda at: (-shares[at], at))
         names = [profiles[at].name for at in order]
         margin = shares[order[0]] - shares[order[1]] if len(names) > 1 else 1.0
@@ -397,7 +393,15 @@ class _EvidenceClassifier(IndexClassifier):
         known = {**evidence, name: {**evidence.get(name, {}), "scope": scope.probability}}
         if scope.probability >= self.abstain_below:
             return replace(selection, evidence=known)
-        reason = f"{selection.reason}; {_doubt(scope)}"
+        doubts = []
+        if scope.absent:
+            doubts.append("it has no " + ", ".join(one[:_MAX_VALUE_CHARS] for one in scope.absent[:_MAX_NAMED_VALUES]))
+        if scope.coverage is not None:
+            doubts.append(f"it knows {scope.coverage:.0%} of the terms")
+        if scope.relevance is not None:
+            doubts.append(f"relevance {scope.relevance:.2f} of a neighbour")
+        doubt = f"about it only with probability {scope.probability:.2f} ({', '.join(doubts)})"
+        reason = f"{selection.reason}; {doubt}"
         return replace(selection, names=(name,), abstained=True, evidence=known, reason=reason)
 
 
@@ -430,15 +434,17 @@ class EmbeddingClassifier(_EvidenceClassifier):
 
     @override
     def _weighed(self, query: str, filled: Profiles, vector: Vector | None, *, given: bool) -> _Weighed:
-        cosines = _description_cosines(vector, filled)
+        units = {profile.name: unit_vector(profile.description_vector) for profile in filled}
+        same = {name: unit for name, unit in units.items() if unit is not None and unit.shape == np.shape(vector)}
         kinds: dict[str, Mapping[str, float]]
-        if cosines is None:
+        if vector is None or len(same) < len(units):
             what = "no usable vector: vocabulary alone"
             kinds = {name: found.kinds for name, found in weigh(query, filled, None).items()}
         else:
-            what, unit = "description nearest to the query", cosine_spread(filled)
-            named = zip((profile.name for profile in filled), cosines, strict=True)
-            kinds = {name: {"description": COSINE_WEIGHT * cosine / unit} for name, cosine in named}
+            what, spread = "description nearest to the query", cosine_spread(filled)
+            kinds = {
+                name: {"description": COSINE_WEIGHT * float(unit @ vector) / spread} for name, unit in same.items()
+            }
         return _Weighed(kinds, lambda selection: f"{what}; {_runner_up(selection)}")
 
 
@@ -447,32 +453,6 @@ class _Weighed(NamedTuple):
 
     evidence: Mapping[str, Mapping[str, float]]
     why: Callable[[Selection], str]
-
-
-def _logit(kinds: Mapping[str, float] | None) -> float:
-    return reduce(add, kinds.values()) if kinds else -math.inf
-
-
-def _doubt(scope: Scope) -> str:
-    """Say why a question seems to be about nothing in the nearest index."""
-    parts = []
-    if scope.absent:
-        parts.append("it has no " + ", ".join(name[:_MAX_VALUE_CHARS] for name in scope.absent[:_MAX_NAMED_VALUES]))
-    if scope.coverage is not None:
-        parts.append(f"it knows {scope.coverage:.0%} of the terms")
-    if scope.relevance is not None:
-        parts.append(f"relevance {scope.relevance:.2f} of a neighbour")
-    return f"about it only with probability {scope.probability:.2f} ({', '.join(parts)})"
-
-
-def _description_cosines(vector: Vector | None, profiles: Profiles) -> list[float] | None:
-    """Cosine of the query to each description; ``None`` when one of them cannot be compared."""
-    if vector is None:
-        return None
-    units = [unit_vector(profile.description_vector) for profile in profiles]
-    if any(unit is None or len(unit) != len(vector) for unit in units):
-        return None
-    return [float(unit @ vector) for unit in units if unit is not None]
 
 
 def _why(selection: Selection, evidence: Mapping[str, Evidence], *, given: bool, compared: bool) -> str:
@@ -484,13 +464,10 @@ def _why(selection: Selection, evidence: Mapping[str, Evidence], *, given: bool,
     unusable = "query vector not usable" if given else "no query vector"
     parts = [f"nearest samples {lead['cosine']}" if compared else unusable, f"vocabulary {lead['vocabulary']}"]
     if first.hits or second.hits:
-        parts.append(f"metadata values {lead['values']}{_named(first)}")
+        values = [" ".join(hit.value.split())[:_MAX_VALUE_CHARS] for hit in first.hits[:_MAX_NAMED_VALUES]]
+        named = f" ({', '.join(values)})" if values else ""
+        parts.append(f"metadata values {lead['values']}{named}")
     return f"{', '.join(parts)}; {_runner_up(selection)}"
-
-
-def _named(evidence: Evidence) -> str:
-    values = [" ".join(hit.value.split())[:_MAX_VALUE_CHARS] for hit in evidence.hits[:_MAX_NAMED_VALUES]]
-    return f" ({', '.join(values)})" if values else ""
 
 
 def _runner_up(selection: Selection) -> str:

@@ -227,6 +227,8 @@ def join_choice(base: Selection, choice: Choice, *, second: float) -> Selection:
     # Evidence gives no share at all to an index without nodes.
     too = margin < second and base.scores.get(order[1], 0.0) > 0
     unsure = choice.confidence is not None and choice.confidence < 0.5
+    stated = "" if choice.confidence is None else f" with confidence {choice.confidence:.2f}"
+    said = f": {choice.reason}" if choice.reason else ""
     return replace(
         base,
         name=choice.name,
@@ -234,7 +236,7 @@ def join_choice(base: Selection, choice: Choice, *, second: float) -> Selection:
         confidence=ranked[choice.name],
         scores=ranked,
         margin=margin,
-        reason=_reason(choice),
+        reason=f"the model chose it{stated}{said}",
         mode="llm",
         # Where the evidence finds nothing fitting, a model that is more doubtful than not does not overrule it.
         abstained=base.abstained and unsure,
@@ -249,11 +251,6 @@ def _distribution(scores: Mapping[str, float]) -> dict[str, float]:
     if total <= 0:
         return dict.fromkeys(scores, 1.0 / len(scores))
     return {name: score / total for name, score in scores.items()}
-
-
-def _reason(choice: Choice) -> str:
-    stated = "" if choice.confidence is None else f" with confidence {choice.confidence:.2f}"
-    return f"the model chose it{stated}{f': {choice.reason}' if choice.reason else ''}"
 
 
 # What a model is shown of the options that it chooses among: descriptions and statistics, never retrieved text.
@@ -304,7 +301,13 @@ def _index_lines(profile: IndexProfile, others: Profiles) -> list[str]:
     terms = characteristic_terms(profile, others)
     if terms:
         lines.append(f"Typical words: {', '.join(terms)}")
-    return [*lines, *(f"Field {line}" for line in _field_lines(profile))]
+    fields = [
+        f"{name}: {'; '.join(value[:_VALUE_CHARS] for value in sorted(values)[:_VALUES])}"
+        for name, values in sorted(profile.field_values.items())
+        if values
+    ]
+    fields += [f"{name}: {low:g} to {high:g}" for name, (low, high) in sorted(profile.number_ranges.items())]
+    return [*lines, *(f"Field {line[: _VALUES * _VALUE_CHARS * 2]}" for line in fields[:_FIELDS])]
 
 
 def characteristic_terms(profile: IndexProfile, others: Profiles, most: int = _TERMS) -> list[str]:
@@ -323,13 +326,3 @@ def characteristic_terms(profile: IndexProfile, others: Profiles, most: int = _T
         there = math.fsum(elsewhere) / len(elsewhere) if elsewhere else 1.0 / (profile.nodes + 1)
         told.append((here * math.log(here / there), term))
     return [term for weight, term in sorted(told, key=lambda pair: (-pair[0], pair[1]))[:most] if weight > 0]
-
-
-def _field_lines(profile: IndexProfile) -> list[str]:
-    lines = [
-        f"{name}: {'; '.join(value[:_VALUE_CHARS] for value in sorted(values)[:_VALUES])}"
-        for name, values in sorted(profile.field_values.items())
-        if values
-    ]
-    lines += [f"{name}: {low:g} to {high:g}" for name, (low, high) in sorted(profile.number_ranges.items())]
-    return [line[: _VALUES * _VALUE_CHARS * 2] for line in lines[:_FIELDS]]

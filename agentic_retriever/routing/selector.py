@@ -21,7 +21,6 @@ from agentic_retriever.indices.profile import name_words
 from agentic_retriever.routing.signals import (
     WORDED,
     Runs,
-    SignalTable,
     examined,
     query_terms,
     question_count,
@@ -143,8 +142,13 @@ def query_features(
     raw, read = unicodedata.normalize("NFKC", examined(query)), read_query(query)
     text, tables = read.text, read.tables
     signals = {name: float(any(table.matches(name, text) for table in tables)) for name in WORDED}
-    ranges = _ranges(text, tables)
-    codes = set(filter(_is_code, (match[0].strip(_EDGES) for match in _TOKEN.finditer(raw))))
+    stated = (match.groupdict() for table in tables for match in table.found_patterns("range", text))
+    bounds = ((_number(groups.get("low")), _number(groups.get("high"))) for groups in stated)
+    ranges = [[end for end in ends if end is not None] for ends in bounds]
+    # Codes, versions, section numbers and identifiers; not words, amounts and measures.
+    of_codes = (_LATIN_CODE, _OTHER_CODE, _DOTTED, _LONG_NUMBER, _IDENTIFIER)
+    tokens = {match[0].strip(_EDGES) for match in _TOKEN.finditer(raw)}
+    codes = [token for token in tokens if any(pattern.fullmatch(token) for pattern in of_codes)]
     language = profile.language if profile else detect_language(query)
     terms = query_terms(query, language) if profile or domain_terms else ()
     signals |= {
@@ -165,19 +169,6 @@ def query_features(
 
 def _graded(grades: Sequence[float], count: int) -> float:
     return grades[min(count, len(grades) - 1)]
-
-
-def _is_code(token: str) -> bool:
-    """Tell codes, versions, section numbers and identifiers from words, amounts and measures."""
-    patterns = (_LATIN_CODE, _OTHER_CODE, _DOTTED, _LONG_NUMBER, _IDENTIFIER)
-    return any(pattern.fullmatch(token) for pattern in patterns)
-
-
-def _ranges(text: str, tables: Sequence[SignalTable]) -> list[list[float]]:
-    """The numeric bounds of each range that the query states."""
-    found = (match.groupdict() for table in tables for match in table.found_patterns("range", text))
-    bounds = ((_number(groups.get("low")), _number(groups.get("high"))) for groups in found)
-    return [[end for end in ends if end is not None] for ends in bounds]
 
 
 def _number(digits: str | None) -> float | None:
@@ -230,7 +221,14 @@ class DomainTerms:
         entries = [entry.strip() for line in text.splitlines() for entry in line.split(";") if entry.strip()]
         if len(entries) > MAX_DOMAIN_TERMS:
             raise ConfigError(f"{len(entries):,} domain terms, at most {MAX_DOMAIN_TERMS} are allowed")
-        return cls(tuple(tuple(_form(form, entry) for form in entry.split("|")) for entry in entries))
+        terms = [tuple(form.strip() for form in entry.split("|")) for entry in entries]
+        for entry, forms in zip(entries, terms, strict=True):
+            if not all(any(map(str.isalnum, form)) and len(form) <= _MAX_FORM_CHARS for form in forms):
+                raise ConfigError(
+                    f"domain_terms needs TERM or TERM | ALIAS, each with a letter or digit and at most "
+                    f"{_MAX_FORM_CHARS} characters, got {entry[:80]!r}"
+                )
+        return cls(tuple(terms))
 
     def found(self, query_terms: Sequence[str], language: str) -> list[str]:
         return [self.terms[at][0] for at in sorted(_table(self, language).found(query_terms))]
@@ -238,16 +236,6 @@ class DomainTerms:
     def strength(self, query_terms: Sequence[str], language: str) -> float:
         """Return how much the terms of a query speak, in [0, 1]: 0 for none, 0.8 for one, 1 for two and more."""
         return _graded(_BY_COUNT, len(self.found(query_terms, language)))
-
-
-def _form(form: str, entry: str) -> str:
-    form = form.strip()
-    if not any(map(str.isalnum, form)) or len(form) > _MAX_FORM_CHARS:
-        raise ConfigError(
-            f"domain_terms needs TERM or TERM | ALIAS, each with a letter or digit and at most {_MAX_FORM_CHARS} "
-            f"characters, got {entry[:80]!r}"
-        )
-    return form
 
 
 @lru_cache(64)
@@ -331,7 +319,9 @@ class HeuristicSelector(StrategySelector):
     ) -> Selection:
         offered = offered_strategies(cards)
         weights = self._weights.with_cards(cards)
-        strengths = {name: _strength(features.get(name, 0.0)) for name in weights.signals}
+        given = {name: features.get(name, 0.0) for name in weights.signals}
+        # What is not finite counts as absent.
+        strengths = {name: min(1.0, max(0.0, x)) if math.isfinite(x) else 0.0 for name, x in given.items()}
         shifts = quality_shifts(cards)
         shares = softmax([weights.logit(strategy, strengths) + shifts.get(strategy, 0.0) for strategy in offered])
         # A stable sort keeps the order of reliability between equals.
@@ -390,11 +380,6 @@ def offered_strategies(cards: Sequence[StrategyCard]) -> tuple[Strategy, ...]:
     if not cards:
         raise NoEligibleStrategyError("no strategy is offered; allow one that the index serves, such as 'vector'")
     return tuple(sorted({card.strategy for card in cards}, key=lambda strategy: (strategy.reliability, strategy.value)))
-
-
-def _strength(value: float) -> float:
-    """Bring a signal into [0, 1]; what is not finite counts as absent."""
-    return min(1.0, max(0.0, value)) if math.isfinite(value) else 0.0
 
 
 @lru_cache(1)

@@ -74,16 +74,12 @@ def value_table(field_values: Mapping[str, frozenset[str]], language: str) -> Ru
     tokenizer = Tokenizer(language=language)
     table: Runs[ValueHit] = Runs()
     for field, values in sorted(field_values.items()):
-        for value in filter(_tells_something, sorted(values)):
-            table.add(tokenizer.query_tokens(value), ValueHit(field, value))
+        for value in sorted(values):
+            is_year = value.isdigit() and len(value) == 4
+            # A lone letter or a number that is no year cannot be recognised in a sentence.
+            if is_year or (len(value.strip()) > 1 and any(map(str.isalpha, value))):
+                table.add(tokenizer.query_tokens(value), ValueHit(field, value))
     return table
-
-
-def _tells_something(value: str) -> bool:
-    """Tell whether a value can be recognised in a sentence: a lone letter or a number that is no year cannot."""
-    if any(char.isalpha() for char in value):
-        return len(value.strip()) > 1
-    return value.isdigit() and len(value) == 4
 
 
 def last_made(make: Callable[[S, Any], T], most: int) -> Callable[[S, Any], T]:
@@ -184,14 +180,9 @@ def packaged_languages() -> tuple[str, ...]:
     return languages_with("signals")
 
 
-def load_table(language: str) -> SignalTable:
-    """Return the table of a language, read and compiled once."""
-    return _added.get(language) or _packaged_table(language)
-
-
 @lru_cache(64)
-def _packaged_table(language: str) -> SignalTable:
-    return parse_table(language_files()[language], file=f"languages/{language}.json")
+def load_table(language: str) -> SignalTable:
+    return _added.get(language) or parse_table(language_files()[language], file=f"languages/{language}.json")
 
 
 def parse_table(data: Mapping[str, Any], *, file: str) -> SignalTable:
@@ -222,15 +213,13 @@ def _hop_cues(data: object, *, where: str) -> tuple[HopCue, ...]:
 
 
 def _compiled(entries: object, *, where: str) -> tuple[re.Pattern[str], ...]:
-    patterns = enumerate(check_strings(entries, where=where))
-    return tuple(_regex(pattern, where=f"{where}[{at}]") for at, pattern in patterns)
-
-
-def _regex(pattern: str, *, where: str) -> re.Pattern[str]:
-    try:
-        return re.compile(_unaccented(pattern), re.IGNORECASE)
-    except re.error as err:
-        raise ConfigError(f"{where} is no regular expression: {err}") from err
+    patterns = []
+    for at, pattern in enumerate(check_strings(entries, where=where)):
+        try:
+            patterns.append(re.compile(_unaccented(pattern), re.IGNORECASE))
+        except re.error as err:  # noqa: PERF203 - tells which one
+            raise ConfigError(f"{where}[{at}] is no regular expression: {err}") from err
+    return tuple(patterns)
 
 
 def _word_pattern(entries: object, *, spaced: bool, where: str) -> re.Pattern[str]:
@@ -285,24 +274,20 @@ _PRONOUN_I: Final = frozenset({"I", "I'm", "I'd", "I'll", "I've", "I’m", "I’
 
 
 def hop_cues(query: str, read: ReadQuery) -> dict[str, float]:
-    by_table = [_worded(table, read.text) for table in read.tables]
-    return max(by_table, key=lambda cues: sum(cues.values()), default={}) | _written(query, names=len(read.tables) == 1)
-
-
-def _worded(table: SignalTable, text: str) -> dict[str, float]:
-    found = ((cue, sum(pattern.search(text) is not None for pattern in cue.patterns)) for cue in table.hops)
-    return {cue.name: cue.weight * count for cue, count in found if count}
-
-
-def _written(query: str, *, names: bool) -> dict[str, float]:
+    worded = []
+    for table in read.tables:
+        counts = ((cue, sum(pattern.search(read.text) is not None for pattern in cue.patterns)) for cue in table.hops)
+        worded.append({cue.name: cue.weight * count for cue, count in counts if count})
     raw = unicodedata.normalize("NFC", examined(query))
     quoted = _QUOTED.findall(raw)
-    count = len(_names(_QUOTED.sub(" , ", raw)) | set(quoted)) if names and not raw.isupper() else 0
-    cues = {
+    has_names = len(read.tables) == 1 and not raw.isupper()
+    count = len(_names(_QUOTED.sub(" , ", raw)) | set(quoted)) if has_names else 0
+    written = {
         "several_names": SECOND_NAME * (count >= 2) + THIRD_NAME * (count >= 3),
         "quotation": QUOTATION * bool(quoted),
     }
-    return {name: weight for name, weight in cues.items() if weight}
+    best = max(worded, key=lambda cues: sum(cues.values()), default={})
+    return best | {name: weight for name, weight in written.items() if weight}
 
 
 def _names(raw: str) -> set[str]:
@@ -314,7 +299,9 @@ def _names(raw: str) -> set[str]:
         # Behind an initial or a title ("E.", "St.") no sentence ends.
         abbreviated = between == ". " and 0 < len(last) <= 3
         opens = not end or (not abbreviated and not _SENTENCE_EDGES.isdisjoint(between))
-        if not opens and _is_name(word):
+        # A code ("N1", "NS-3") names no more than one would ask for anyway.
+        is_name = word[0].isupper() and word not in _PRONOUN_I and not any(map(str.isdigit, word))
+        if not opens and is_name:
             if last and (abbreviated or between == " "):
                 names[-1] += f" {word}"
             else:
@@ -324,11 +311,6 @@ def _names(raw: str) -> set[str]:
             last = ""
         end = match.end()
     return set(names)
-
-
-def _is_name(word: str) -> bool:
-    """Tell words with a capital; a code ("N1", "NS-3") names no more than one would ask for anyway."""
-    return word[0].isupper() and word not in _PRONOUN_I and not any(char.isdigit() for char in word)
 
 
 COMPLEX_PATTERN: Final = 0.3
@@ -373,14 +355,19 @@ def _assessment(query: str) -> tuple[Complexity, float, tuple[str, ...]]:
     read = read_query(query)
     text, tables, chars = read.text, read.tables, len(query.strip())
     patterns = [match[0] for table in tables for match in table.found_patterns("complex_patterns", text)]
-    strong, medium = (_distinct(tables, name, text) for name in ("strong_keywords", "medium_keywords"))
+    strong, medium = (
+        dict.fromkeys(word for table in tables for word in table.found_words(name, text))
+        for name in ("strong_keywords", "medium_keywords")
+    )
     hops = hop_cues(query, read)
     # Rounded, for sums of hundredths must reach their limit exactly.
     hop_score = round(min(sum(hops.values()), MAX_HOPS), 6)
     simple = any(table.found_patterns("simple_patterns", text) for table in tables)
     questions = question_count(text, tables)
     conjunctions = max(len(table.found_words("conjunctions", text)) for table in tables)
-    too_long = chars > LONG and not _is_list(query)
+    items = [item.strip() for item in _ITEM_END.split(examined(query)) if item.strip()]
+    is_list = len(items) >= 4 and all(len(item) <= 40 for item in items)
+    too_long = chars > LONG and not is_list
     score = (
         COMPLEX_PATTERN * len(patterns)
         + STRONG_KEYWORD * len(strong)
@@ -428,18 +415,8 @@ def _opening_end(part: str, words: re.Pattern[str]) -> int:
     return found.start() if found else end
 
 
-def _distinct(tables: Sequence[SignalTable], name: str, text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(word for table in tables for word in table.found_words(name, text)))
-
-
 def _cut(words: str) -> str:
     return words if len(words) <= _MAX_SHOWN else f"{words[: _MAX_SHOWN - 1]}…"
-
-
-def _is_list(query: str) -> bool:
-    items = [item.strip() for item in _ITEM_END.split(examined(query))]
-    filled = [item for item in items if item]
-    return len(filled) >= 4 and all(len(item) <= 40 for item in filled)
 
 
 def register_language(
@@ -493,6 +470,7 @@ def unregister_language(language: str) -> None:
 
 
 def _forget_queries() -> None:
+    load_table.cache_clear()
     read_query.cache_clear()
     _assessment.cache_clear()
 
