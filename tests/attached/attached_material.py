@@ -6,14 +6,13 @@ import threading
 import time
 import uuid
 
-from llama_index.core import Settings, StorageContext, SummaryIndex, VectorStoreIndex
+from llama_index.core import StorageContext, SummaryIndex, VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.schema import NodeWithScore, TextNode
-from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from agentic_retriever.embeddings import EmbeddingModel, embedding_name
 from agentic_retriever.indices.attached.index import attach_index
@@ -71,10 +70,6 @@ def attached(given, *, router=None, name="contracts", description="Contracts, lo
     )
 
 
-def where(key, value, operator="=="):
-    return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
-
-
 def search(made, strategy, query, top_k=3, filters=None, *, timeout_s=None):
     """Search an attached index as a router would."""
     return build_adapter(strategy, made, AdapterSettings()).search(
@@ -129,11 +124,6 @@ class AnswersOnly(BaseQueryEngine):
 
 def scored(node_id, score, text="some text about rent", **metadata):
     return NodeWithScore(node=TextNode(id_=node_id, text=text, metadata=metadata), score=score)
-
-
-def settings_state():
-    """What the process-wide settings hold, as far as it is set."""
-    return dict(vars(Settings))
 
 
 def until(is_so):

@@ -24,7 +24,6 @@ from attached_material import (
     summary_index,
     until,
     vector_index,
-    where,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +35,7 @@ from llama_index.core.schema import Document, MetadataMode, NodeWithScore, TextN
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
-from store_tools import Told
+from store_tools import Told, where
 
 from agentic_retriever.errors import (
     DeadlineExceededError,
@@ -228,26 +227,40 @@ def test_a_query_engine_is_asked_for_nodes_and_never_for_an_answer():
     assert engine.retriever.similarity_top_k == 1, "the engine itself was changed"
 
 
-def test_a_retriever_that_raises_is_named_and_one_that_blocks_given_up_on(gate):
-    """Row 24: the search ends with its time, whatever the retriever does."""
+def test_a_retriever_that_raises_or_gives_no_nodes_is_named_and_what_blocks_is_given_up_on(gate, monkeypatch):
+    """Row 24: the search ends with its time; found nodes' neighbours and vectors are read outside of its deadline."""
     with pytest.raises(StoreError, match="the ScriptedRetriever of index contracts failed with KeyError") as caught:
         ask(KeyError("secret-key"))
     assert "secret" not in str(caught.value)
     assert isinstance(caught.value.__cause__, KeyError)
+    for reply in ("text", 7, {"a": 1}, ["text"], iter([])):
+        with pytest.raises(StoreError, match="a list of NodeWithScore is needed"):
+            ask(reply)
     start = time.perf_counter()
     with pytest.raises(DeadlineExceededError, match="index contracts did not answer within"):
         ask(lambda _query: gate.wait(30) or [], timeout_s=0.1)
     assert time.perf_counter() - start < 5
+    monkeypatch.setattr(attached_index, "READ_S", 0.05)
+    made = attached(vector_index(contracts()))
+    for method in ("get", "vectors"):
+        monkeypatch.setattr(made.source, method, lambda _ids: gate.wait(60))
+    for read in (made.vector_store.vectors, made.vector_store.get_nodes):
+        with pytest.raises(StoreError, match="the store of index contracts did not answer within"):
+            read(["lease"])
 
 
-def test_duplicates_come_once_with_their_best_score_and_scores_that_are_no_numbers_rank_last():
-    """Row 22."""
+def test_duplicates_come_once_with_their_best_score_others_than_numbers_rank_last_and_results_are_copies():
+    """Rows 20 and 22: what a caller does to a result changes nothing that the retriever keeps."""
     found = ask([scored("a", 0.2), scored("b", 0.5), scored("a", 0.9), scored("b", None)])
     assert [(n.node_id, n.score) for n in found] == [("a", 0.9), ("b", 0.5)]
     found = ask([scored("none", None), scored("nan", math.nan), scored("good", -3.0), scored("inf", math.inf)], top_k=9)
     check_result(found, 9)
     assert found[0].node_id == "good"
     assert {n.node_id for n in found[1:]} == {"none", "nan", "inf"}
+    kept: list[NodeWithScore] = [scored("a", 0.5, year=2024)]
+    ask(kept)[0].node.metadata["year"] = 1
+    assert kept[0].node.metadata == {"year": 2024}
+    assert kept[0].score == 0.5
 
 
 @pytest.mark.parametrize(
@@ -268,12 +281,6 @@ def test_what_a_retriever_gives_is_put_in_order(reply, expected):
     check_result(found, 3)
 
 
-@pytest.mark.parametrize("reply", ["text", 7, {"a": 1}, ["text"], iter([])])
-def test_what_is_no_list_of_nodes_is_named(reply):
-    with pytest.raises(StoreError, match="a list of NodeWithScore is needed"):
-        ask(reply)
-
-
 def test_filters_hold_for_whatever_a_retriever_gives_and_it_is_asked_for_more_while_too_few_satisfy_them():
     """Two of 200 nodes satisfy the filter, and are the farthest from the question."""
     given = [scored(f"n{i}", i / 10, year=2020 + i % 3) for i in range(9)]
@@ -284,14 +291,6 @@ def test_filters_hold_for_whatever_a_retriever_gives_and_it_is_asked_for_more_wh
     made = attached(retriever, description="Rents")
     assert set(ids(search(made, "vector", "rent", 2, where("i", 1_000, ">=")).nodes)) == {"x0", "x1"}
     assert retriever.similarity_top_k == 2
-
-
-def test_results_are_copies_of_what_a_retriever_gave():
-    """Row 20: what a caller does to a result changes nothing that the retriever keeps."""
-    kept: list[NodeWithScore] = [scored("a", 0.5, year=2024)]
-    ask(kept)[0].node.metadata["year"] = 1
-    assert kept[0].node.metadata == {"year": 2024}
-    assert kept[0].score == 0.5
 
 
 def caught_up(made):
@@ -335,7 +334,7 @@ def test_every_kind_of_index_lists_its_nodes_and_no_others():
     assert [i for i, _ in made.keyword().search("warehouse rent", 5)] == []
 
 
-def test_a_qdrant_collection_is_read_page_by_page(qdrant, monkeypatch):
+def test_a_qdrant_collection_is_read_page_by_page_and_anew_by_a_refresh(qdrant, monkeypatch):
     """Its own ``get_nodes`` stops at 9,999 without a word."""
     assert attached(index_on(qdrant, [])).count() == 0  # there is no collection yet
     monkeypatch.setattr(store_sources, "_PAGE", 2)
@@ -351,6 +350,13 @@ def test_a_qdrant_collection_is_read_page_by_page(qdrant, monkeypatch):
     got, rows = made.vector_store.vectors([nodes[0].node_id, "00000000-0000-0000-0000-000000000000"])
     assert got == [nodes[0].node_id]
     assert np.allclose(np.linalg.norm(rows, axis=1), 1)
+    index = index_on(qdrant, contracts(uuids=True))
+    made = attached(index)
+    replaced = contracts(uuids=True, texts={"lease": ("the parking permit", "letter", 2025)})
+    index.insert_nodes(replaced)  # the same point
+    assert caught_up(made).keyword().search("parking", 5) == []
+    made.refresh()
+    assert [i for i, _ in caught_up(made).keyword().search("parking", 5)] == [replaced[0].node_id]
 
 
 def test_changes_are_seen_at_once_in_memory_and_in_the_embedded_store(tmp_path):
@@ -418,16 +424,6 @@ def test_a_source_that_cannot_be_looked_at_or_read_any_more_keeps_its_version():
     assert made.version == 1
 
 
-def test_refresh_reads_everything_anew(qdrant):
-    index = index_on(qdrant, contracts(uuids=True))
-    made = attached(index)
-    replaced = contracts(uuids=True, texts={"lease": ("the parking permit", "letter", 2025)})
-    index.insert_nodes(replaced)  # the same point
-    assert caught_up(made).keyword().search("parking", 5) == []
-    made.refresh()
-    assert [i for i, _ in caught_up(made).keyword().search("parking", 5)] == [replaced[0].node_id]
-
-
 def test_vectors_of_the_same_model_are_read_and_two_models_of_one_name_told_apart():
     embedding = FakeEmbedding(dimension=64)
     index = vector_index(contracts(), embedding=embedding)
@@ -443,7 +439,7 @@ def test_vectors_of_the_same_model_are_read_and_two_models_of_one_name_told_apar
     assert equal.search_profile() is equal.profile(), "an equal model counts as the same"
 
 
-def test_the_sample_for_another_model_is_bounded_and_reported():
+def test_the_sample_for_another_model_is_bounded_reported_and_stays_when_it_cannot_be_embedded_later(caplog):
     texts = {f"n{i:03}": (f"rent number {i} " * 80, "contract", 2020) for i in range(130)}
     router = FakeEmbedding(dimension=16, model_name="small")
     index, told = vector_index(contracts(texts=texts)), Told()
@@ -458,9 +454,6 @@ def test_the_sample_for_another_model_is_bounded_and_reported():
     made.refresh()
     made.load(told)
     assert told.found == told.done == attached_index.MAX_EMBEDDED
-
-
-def test_a_sample_that_cannot_be_embedded_later_stays_as_it_was(caplog):
     router = FakeEmbedding(dimension=16, model_name="small")
     index = vector_index(contracts())
     made = attached(index, router=router, description="")
@@ -472,7 +465,7 @@ def test_a_sample_that_cannot_be_embedded_later_stays_as_it_was(caplog):
     assert "stays as it was" in caplog.text
 
 
-def test_citations_point_into_the_document_that_a_pipeline_kept():
+def test_citations_point_into_the_document_that_a_pipeline_kept_or_the_node_and_the_store_is_read_only():
     documents = [Document(id_="lease", text="The lease ends in 2027. " * 40, metadata={"file_name": "lease.txt"})]
     docstore = SimpleDocumentStore()
     pipeline = IngestionPipeline(
@@ -488,9 +481,6 @@ def test_citations_point_into_the_document_that_a_pipeline_kept():
         own = node.get_content(metadata_mode=MetadataMode.NONE)
         assert text[node.start_char_idx : node.end_char_idx] == own
     assert made.doc_ids() == ["lease"]
-
-
-def test_a_node_of_its_own_is_its_source_and_the_store_is_read_only():
     made = attached(vector_index(contracts()))
     assert made.source_text("staff") == "Employees have thirty days of paid leave every year."
     assert made.source_text("nobody") is None
@@ -536,7 +526,7 @@ def test_few_of_many_are_found_by_asking_for_more(monkeypatch):
     assert len(made.vector_store.query(query).ids) == 4
 
 
-def test_all_callers_wait_for_one_reading_and_what_hangs_is_waited_for_once(gate, monkeypatch):
+def test_all_callers_wait_for_one_reading_once_for_what_hangs_and_what_fails_rests(gate, monkeypatch, caplog):
     """Patience counts from the beginning of the work, whoever asks and how often."""
     running, most, lock = [0], [0], threading.Lock()
 
@@ -552,6 +542,19 @@ def test_all_callers_wait_for_one_reading_and_what_hangs_is_waited_for_once(gate
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: both.run(30), range(8))) == [None] * 8
     assert most == [1]
+    now, tried = [0.0], []
+
+    def fail():
+        tried.append(now[0])
+        raise StoreError("no such collection")
+
+    failing = CatchingUp("reading index a", fail, timer=lambda: now[0])
+    assert [failing.run(30) for _ in range(3)] == ["no such collection"] * 3
+    assert tried == [0.0]
+    now[0] = 1.0
+    failing.run(30)
+    assert tried == [0.0, 1.0]
+    assert "reading index a failed, so it stays as it was: no such collection" in caplog.text
     monkeypatch.setattr(attached_index, "PATIENCE_S", 0.05)
     hanging = CatchingUp("reading", lambda: gate.wait(60))
     assert "reading is under way since" in hanging.run(30)
@@ -560,33 +563,6 @@ def test_all_callers_wait_for_one_reading_and_what_hangs_is_waited_for_once(gate
     assert time.monotonic() - start < 5
     gate.set()
     until(lambda: hanging.run(30) is None)
-
-
-def test_what_fails_rests_before_it_is_tried_again(caplog):
-    now, tried = [0.0], []
-
-    def work():
-        tried.append(now[0])
-        raise StoreError("no such collection")
-
-    failing = CatchingUp("reading index a", work, timer=lambda: now[0])
-    assert [failing.run(30) for _ in range(3)] == ["no such collection"] * 3
-    assert tried == [0.0]
-    now[0] = 1.0
-    failing.run(30)
-    assert tried == [0.0, 1.0]
-    assert "reading index a failed, so it stays as it was: no such collection" in caplog.text
-
-
-def test_reading_by_id_is_given_up_on(gate, monkeypatch):
-    """Neighbours and vectors of nodes that were found are read outside of the search and its deadline."""
-    monkeypatch.setattr(attached_index, "READ_S", 0.05)
-    made = attached(vector_index(contracts()))
-    for method in ("get", "vectors"):
-        monkeypatch.setattr(made.source, method, lambda _ids: gate.wait(60))
-    for read in (made.vector_store.vectors, made.vector_store.get_nodes):
-        with pytest.raises(StoreError, match="the store of index contracts did not answer within"):
-            read(["lease"])
 
 
 @pytest.fixture(scope="session")
@@ -684,11 +660,11 @@ def test_a_failing_side_leaves_the_other(attached_workers):
     embedding = FakeEmbedding()
     index = vector_index(contract_nodes(), embedding=embedding)
     made = attached(index, router=embedding)
+
+    def broken(self, query, **kwargs):
+        raise RuntimeError("down")
+
     index.vector_store.data.metadata_dict = None
-    index.vector_store.__class__ = type("Broken", (type(index.vector_store),), {"query": _broken})
+    index.vector_store.__class__ = type("Broken", (type(index.vector_store),), {"query": broken})
     found = build_adapter("hybrid", made, AdapterSettings(workers=attached_workers))
     assert found.retrieve(QUERY)[0].node_id == "n07"
-
-
-def _broken(self, query, **kwargs):
-    raise RuntimeError("down")

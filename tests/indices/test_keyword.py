@@ -119,7 +119,7 @@ def test_a_filter_function_cannot_bring_in_other_ids_and_is_asked_no_more_than_n
     assert sizes[0] < 200
 
 
-def test_a_corpus_or_a_query_without_known_tokens_finds_nothing():
+def test_without_known_tokens_nothing_is_found_a_word_twice_counts_twice_and_a_node_id_twice_is_refused():
     for texts in ({}, {"n": ""}, {"n": "", "m": "  ", "o": "123"}):
         index = build(texts)
         assert len(index) == len(texts)
@@ -129,6 +129,14 @@ def test_a_corpus_or_a_query_without_known_tokens_finds_nothing():
     index = build({"n": "the cat sat on the mat", "m": "of the and to"}, Tokenizer(language="en"))
     assert index.search("the of and", 3) == []
     assert [i for i, _ in index.search("cats", 3)] == ["n"]
+    index = build({"n": "abc", "m": "bcd"})
+    once, twice = dict(index.search("a", 5)), dict(index.search("aa", 5))
+    assert twice["n"] == pytest.approx(2 * once["n"])
+    with pytest.raises(IndexingError, match="'n' comes twice"):
+        build([("n", "a"), ("m", "b"), ("n", "c")])
+    texts = {"b": "ab", "a": "ab", "c": "x"}
+    assert build(pair for pair in texts.items()).search("a", 5) == build(texts).search("a", 5)
+    assert [i for i, _ in build(texts).search("ab", 5)] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -155,29 +163,13 @@ def test_a_word_in_one_node_finds_it_in_every_script(query, text):
     assert found[0][1] > 0
 
 
-def test_a_word_asked_for_twice_counts_twice_and_a_node_id_that_comes_twice_is_refused():
-    index = build({"n": "abc", "m": "bcd"})
-    once, twice = dict(index.search("a", 5)), dict(index.search("aa", 5))
-    assert twice["n"] == pytest.approx(2 * once["n"])
-    with pytest.raises(IndexingError, match="'n' comes twice"):
-        build([("n", "a"), ("m", "b"), ("n", "c")])
-    texts = {"b": "ab", "a": "ab", "c": "x"}
-    assert build(pair for pair in texts.items()).search("a", 5) == build(texts).search("a", 5)
-    assert [i for i, _ in build(texts).search("ab", 5)] == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("k1", "b"), [(-0.1, 0.5), (math.nan, 0.5), (math.inf, 0.5), (1.2, -0.1), (1.2, 1.1), (1.2, math.nan)]
-)
-def test_bad_parameters_are_refused(k1, b):
-    with pytest.raises(ConfigError, match="BM25 needs"):
-        build({"n": "a"}, k1=k1, b=b)
-
-
-@pytest.mark.parametrize("top_k", [0, -1, "5", True, None, 2.0])
-def test_bad_top_k_is_refused(top_k):
-    with pytest.raises(InvalidQueryError, match="top_k"):
-        build({"n": "a"}).search("a", top_k)
+def test_bad_parameters_are_refused():
+    for k1, b in ((-0.1, 0.5), (math.nan, 0.5), (math.inf, 0.5), (1.2, -0.1), (1.2, 1.1), (1.2, math.nan)):
+        with pytest.raises(ConfigError, match="BM25 needs"):
+            build({"n": "a"}, k1=k1, b=b)
+    for top_k in (0, -1, "5", True, None, 2.0):
+        with pytest.raises(InvalidQueryError, match="top_k"):
+            build({"n": "a"}).search("a", top_k)
 
 
 def test_many_threads_read_at_once():
@@ -289,19 +281,15 @@ class Bomb:
         return (Path.touch, (self.path,))
 
 
-def pickled(path):
-    buffer = io.BytesIO()
-    np.save(buffer, np.array([Bomb(path)], dtype=object), allow_pickle=True)
-    return buffer.getvalue()
-
-
 def test_a_sealed_folder_with_files_that_disagree_or_hold_pickles_is_damage(saved, tmp_path):
     folder, _index = saved
+    pickled = io.BytesIO()
+    np.save(pickled, np.array([Bomb(tmp_path / "ran")], dtype=object), allow_pickle=True)
     header, files = sealed_folder.read_header(folder), sealed_folder.read_files(folder, FILES)
     for name, content, said in (
         ("node_ids.json", b'["n1", "n2"]', "disagree"),
         ("starts.npy", b"not numpy", "cannot be read back"),
-        ("scores.npy", pickled(tmp_path / "ran"), "cannot be read back"),
+        ("scores.npy", pickled.getvalue(), "cannot be read back"),
     ):
         sealed_folder.write_sealed(folder, header, {**files, name: content})
         with pytest.raises(StoreDamagedError, match=said):
@@ -309,8 +297,20 @@ def test_a_sealed_folder_with_files_that_disagree_or_hold_pickles_is_damage(save
     assert not (tmp_path / "ran").exists()
 
 
-def test_saving_again_replaces_and_leaves_nothing_beside_and_a_file_in_the_way_is_an_error(saved, tmp_path):
-    folder, _index = saved
+def test_a_full_disk_keeps_the_old_view_saving_again_replaces_it_and_a_file_in_the_way_is_an_error(
+    saved, tmp_path, monkeypatch
+):
+    folder, index = saved
+
+    def full(_handle):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StoreError, match="No space left on device; free some space"):
+            KeywordIndex.build([("z", "zebra")], tokenizer=ENGLISH, version=8).save(folder)
+    assert load(folder).search("run", 3) == index.search("run", 3)
+    assert [p.name for p in folder.parent.iterdir()] == ["keyword"]
     (folder / "leftover").write_text("of an older format")
     (folder.parent / ".keyword.tmp").mkdir()
     (folder.parent / ".keyword.tmp" / "half").write_text("of a run that was killed")
@@ -321,19 +321,6 @@ def test_saving_again_replaces_and_leaves_nothing_beside_and_a_file_in_the_way_i
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError):
         KeywordIndex.build([], tokenizer=ENGLISH, version=1).save(tmp_path / "file" / "keyword")
-
-
-def test_a_full_disk_keeps_the_old_view(saved, monkeypatch):
-    folder, index = saved
-
-    def full(_handle):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match="No space left on device; free some space"):
-        KeywordIndex.build([("z", "zebra")], tokenizer=ENGLISH, version=8).save(folder)
-    assert load(folder).search("run", 3) == index.search("run", 3)
-    assert [p.name for p in folder.parent.iterdir()] == ["keyword"]
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="permissions bind no administrator")

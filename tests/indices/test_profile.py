@@ -36,17 +36,6 @@ def unit_rows(count, width, seed):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-@pytest.fixture
-def profile(tmp_path):
-    """A profile that was saved."""
-    nodes = [*NODES, ProfiledNode("p", "text", {"authors": ["Pooch, U. W."]})]
-    sample = unit_rows(len(sample_ids([node.node_id for node in nodes])), 16, 0)
-    none = np.zeros(0, np.float32)
-    made = make_profile(nodes, sample, name="pumps", description="", description_vector=none, version=3)
-    made.save(tmp_path)
-    return made
-
-
 def load(folder, version=3):
     return IndexProfile.load(folder, version=version, description="")
 
@@ -73,7 +62,12 @@ def test_neighbour_mean_agrees_with_a_plain_count():
     assert neighbour_mean(sample[:4]) == neighbour_mean(np.zeros((0, 8), np.float32)) == 0.0
 
 
-def test_a_saved_profile_comes_back_one_of_an_earlier_version_is_read_and_a_damaged_one_made_again(profile, tmp_path):
+def test_a_saved_profile_comes_back_one_of_an_earlier_version_is_read_and_a_damaged_one_made_again(tmp_path):
+    nodes = [*NODES, ProfiledNode("p", "text", {"authors": ["Pooch, U. W."]})]
+    sample = unit_rows(len(sample_ids([node.node_id for node in nodes])), 16, 0)
+    none = np.zeros(0, np.float32)
+    profile = make_profile(nodes, sample, name="pumps", description="", description_vector=none, version=3)
+    profile.save(tmp_path)
     loaded = load(tmp_path)
     assert loaded.identifiers == profile.identifiers
     assert loaded.neighbour_mean == profile.neighbour_mean
@@ -139,10 +133,14 @@ def test_what_is_written_comes_back(tmp_path_factory, strategies, dataset, versi
     assert MeasuredStrategies.load(folder) == value
 
 
-def test_what_was_measured_cannot_be_changed_and_is_none_where_nothing_was(tmp_path):
+def test_what_was_measured_cannot_be_changed_is_none_where_nothing_was_and_refused_where_it_is_no_result(tmp_path):
     assert MeasuredStrategies.load(tmp_path) is None
     with pytest.raises(TypeError):
         measured().strategies[Strategy.VECTOR] = None
+    for content in (b"", b"{", b"[]", b"\x80\x04K\x01.", b"[" * 100_000):
+        (tmp_path / MEASURED_FILE).write_bytes(content)
+        with pytest.raises(StoreDamagedError, match=MEASURED_FILE):
+            MeasuredStrategies.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -174,10 +172,3 @@ def test_a_damaged_file_is_named_with_its_key(tmp_path, path, value, named):
     with pytest.raises(StoreDamagedError, match=named) as caught:
         MeasuredStrategies.load(tmp_path)
     assert MEASURED_FILE in str(caught.value)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\x80\x04K\x01.", b"[" * 100_000])
-def test_what_is_no_result_is_refused(tmp_path, content):
-    (tmp_path / MEASURED_FILE).write_bytes(content)
-    with pytest.raises(StoreDamagedError, match=MEASURED_FILE):
-        MeasuredStrategies.load(tmp_path)

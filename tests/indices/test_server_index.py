@@ -82,7 +82,9 @@ def found(index, strategy, query="harbour toll bridge", *, filters=None, **setti
     return [(hit.node.node_id, round(hit.score, 4)) for hit in result.nodes]
 
 
-def test_new_indexes_go_to_the_server_and_stay_readable(storage, embedding, index):
+def test_new_indexes_go_to_the_server_stay_readable_and_take_over_no_collection_of_their_name(
+    storage, embedding, index, tmp_path
+):
     assert storage.manifest("docs").store == "server"
     assert storage.manifest("docs").collection == "test-docs"
     assert isinstance(index.vector_store, QdrantServerVectorStore)
@@ -97,6 +99,12 @@ def test_new_indexes_go_to_the_server_and_stay_readable(storage, embedding, inde
     assert again.count() == 36
     assert again.keyword().search("harbour", 3)
     again.close()
+    other = IndexStorage(tmp_path / "other", server=storage.server)
+    with pytest.raises(IndexExistsError, match="qdrant_prefix"):
+        other.create("docs", embedding, description="", chunks=CHUNKS)
+    storage.remove("docs")
+    assert other.create("docs", embedding, description="", chunks=CHUNKS).count() == 0
+    other.close()
 
 
 @pytest.mark.parametrize("strategy", ANY)
@@ -115,7 +123,7 @@ def test_every_strategy_answers_as_on_the_embedded_store(storage, embedding, ind
     assert found(index, strategy, filters=nothing) == []
 
 
-def test_fusion_by_ranks_is_the_servers(index, monkeypatch):
+def test_fusion_by_ranks_is_the_servers_both_sides_take_one_request_and_documents_change(index, monkeypatch):
     adapter = build_adapter(
         Strategy.HYBRID, index, AdapterSettings(config=RouterConfig(fusion="rrf", hybrid_alpha=0.5))
     )
@@ -127,18 +135,11 @@ def test_fusion_by_ranks_is_the_servers(index, monkeypatch):
     assert len(calls) == 1
     assert result.nodes[0].node.metadata["retrieval"] == {FUSED: pytest.approx(result.nodes[0].score)}
     # What the server cannot check itself is merged here.
-    inexact = where("kind", "od", "text_match")
-    assert (
-        build_adapter(Strategy.HYBRID, index, AdapterSettings(config=RouterConfig(fusion="rrf")))
-        .search(RetrievalRequest("harbour toll", 5, inexact))
-        .nodes
-    )
-
-
-def test_both_sides_take_one_request_many_threads_may_ask_and_documents_change(index, monkeypatch):
+    adapter = build_adapter(Strategy.HYBRID, index, AdapterSettings(config=RouterConfig(fusion="rrf")))
+    assert adapter.search(RetrievalRequest("harbour toll", 5, where("kind", "od", "text_match"))).nodes
     client, batches = index.vector_store.client, []
-    asked = client.query_batch_points
-    monkeypatch.setattr(client, "query_batch_points", lambda **k: (batches.append(len(k["requests"])), asked(**k))[1])
+    batched = client.query_batch_points
+    monkeypatch.setattr(client, "query_batch_points", lambda **k: (batches.append(len(k["requests"])), batched(**k))[1])
     assert found(index, Strategy.HYBRID)
     assert batches == [2]
 
@@ -156,26 +157,6 @@ def test_both_sides_take_one_request_many_threads_may_ask_and_documents_change(i
     indexer.remove_documents(["doc-35"])
     assert index.count() == 35
     assert {node.metadata["year"] for node in index.nodes() if node.ref_doc_id == "doc-00"} == {1}
-
-
-def test_the_settings_that_are_missing_are_named(storage, embedding, index):
-    data_dir = storage.data_dir
-    storage.close()
-    with pytest.raises(StoreError, match="QDRANT_URL"):
-        IndexStorage(data_dir).open("docs", embedding)
-    with pytest.raises(StoreDamagedError, match="is QDRANT_URL the server"):
-        IndexStorage(data_dir, server=memory_server()).open("docs", embedding)
-    with pytest.raises(StoreError, match="QDRANT_URL"):
-        IndexStorage(data_dir).remove("docs")
-
-
-def test_a_collection_of_that_name_is_not_taken_over(storage, embedding, index, tmp_path):
-    other = IndexStorage(tmp_path / "other", server=storage.server)
-    with pytest.raises(IndexExistsError, match="qdrant_prefix"):
-        other.create("docs", embedding, description="", chunks=CHUNKS)
-    storage.remove("docs")
-    assert other.create("docs", embedding, description="", chunks=CHUNKS).count() == 0
-    other.close()
 
 
 def test_another_process_sees_what_is_written_and_writers_wait_for_each_other(storage, embedding, index, monkeypatch):
@@ -312,7 +293,7 @@ def test_a_copy_of_an_index_that_changed_meanwhile_is_whole(storage, embedding, 
     assert everything(storage.open("docs", embedding)) == expected
 
 
-def test_what_cannot_be_copied_is_told(storage, embedding, index, tmp_path):
+def test_what_cannot_be_copied_is_told_and_settings_that_are_missing_are_named(storage, embedding, index):
     with pytest.raises(IndexingError, match="server already"):
         copy_index(storage, "docs", embedding, to="server")
     with pytest.raises(IndexingError, match="embedded"):
@@ -324,7 +305,13 @@ def test_what_cannot_be_copied_is_told(storage, embedding, index, tmp_path):
     alone = IndexStorage(storage.data_dir)
     with pytest.raises(ConfigError, match="QDRANT_URL"):
         copy_index(alone, "other", embedding, to="server")
+    with pytest.raises(StoreError, match="QDRANT_URL"):
+        alone.open("docs", embedding)
+    with pytest.raises(StoreError, match="QDRANT_URL"):
+        alone.remove("docs")
     alone.close()
+    with pytest.raises(StoreDamagedError, match="is QDRANT_URL the server"):
+        IndexStorage(storage.data_dir, server=memory_server()).open("docs", embedding)
 
 
 def test_a_server_that_fails_leaves_the_source(tmp_path, embedding, small_pages):

@@ -50,7 +50,7 @@ def catalog(tmp_path):
     opened.close()
 
 
-def test_a_document_is_unfinished_until_confirmed_and_then_loses_stale_nodes(catalog):
+def test_a_document_is_unfinished_until_confirmed_then_loses_stale_nodes_and_is_removed_in_two_steps(catalog):
     catalog.begin([(entry("a"), ["n1"])])
     assert catalog.counts() == CatalogCounts(documents=1, nodes=1, unfinished=1, finished_nodes=0)
     assert catalog.get("a").content_hash == ""
@@ -67,9 +67,6 @@ def test_a_document_is_unfinished_until_confirmed_and_then_loses_stale_nodes(cat
     catalog.confirm([(changed, ["n2", "n3"])])
     assert catalog.node_ids("a") == ["n2", "n3"]
     assert catalog.version() == 2
-
-
-def test_removal_in_two_steps_and_documents_of_one_root(catalog):
     for doc_id in ("a", "b"):
         catalog.begin([(entry(doc_id), [f"{doc_id}1"])])
         catalog.confirm([(entry(doc_id), [f"{doc_id}1"])])
@@ -123,7 +120,7 @@ def manifest(**changes):
     return Manifest(**{**pins, **changes})
 
 
-def test_a_manifest_comes_back_and_one_of_a_later_version_says_so(tmp_path):
+def test_a_manifest_comes_back_and_one_that_is_later_missing_or_unreadable_says_so(tmp_path):
     manifest(description="โฉนด").write(tmp_path)
     assert Manifest.read(tmp_path) == manifest(description="โฉนด")
     assert [p.name for p in tmp_path.iterdir()] == [MANIFEST_FILE]
@@ -132,28 +129,21 @@ def test_a_manifest_comes_back_and_one_of_a_later_version_says_so(tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
     with pytest.raises(StoreDamagedError, match="format 99, this version reads 1"):
         Manifest.read(tmp_path)
+    path.unlink()
+    for content in (None, b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"format": 1}', b"null"):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(StoreDamagedError, match=r"is missing or not a manifest; remove it .*index remove"):
+            Manifest.read(tmp_path)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"format": 1}', b"null"])
-def test_missing_or_unreadable_manifest_is_damage_with_a_remedy(tmp_path, content):
-    if content is not None:
-        (tmp_path / MANIFEST_FILE).write_bytes(content)
-    with pytest.raises(StoreDamagedError, match=r"is missing or not a manifest; remove it .*index remove"):
-        Manifest.read(tmp_path)
-
-
-def test_good_names_and_one_form_of_each():
+def test_good_names_one_form_of_each_and_those_that_are_no_safe_folder():
     for name in ("a", "docs-2024", "โฉนด", "homologación", "a.b_c", "x" * 64):
         assert check_index_name(name) == name
     assert check_index_name("homologacio\u0301n") == "homologaci\u00f3n"
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "../x", "a/b", "a\\b", "a\0b", ".hidden", "-x", "x" * 65, "a b", "a.", 5, None]
-)
-def test_names_that_are_no_safe_folder_are_refused(name):
-    with pytest.raises(IndexingError, match="cannot be used"):
-        check_index_name(name)
+    for name in ("", ".", "..", "../x", "a/b", "a\\b", "a\0b", ".hidden", "-x", "x" * 65, "a b", "a.", 5, None):
+        with pytest.raises(IndexingError, match="cannot be used"):
+            check_index_name(name)
 
 
 def test_a_full_disk_leaves_the_old_file_and_a_file_in_the_way_is_a_typed_error(tmp_path):
@@ -186,12 +176,8 @@ def embedding(tmp_path, base):
 
 @pytest.fixture
 def index(storage, embedding):
-    return storage.create(
-        "docs",
-        embedding,
-        description="Test documents",
-        chunks=ChunkSettings(chunk_size=64, chunk_overlap=8, leaf_size=32),
-    )
+    chunks = ChunkSettings(chunk_size=64, chunk_overlap=8, leaf_size=32)
+    return storage.create("docs", embedding, description="Test documents", chunks=chunks)
 
 
 @pytest.fixture
@@ -209,7 +195,9 @@ def doc_ids_in_store(index):
     return sorted(node.ref_doc_id for node in index.nodes())
 
 
-def test_a_run_costs_what_has_changed_and_a_removed_file_leaves_nothing(index, folder, base, tmp_path):
+def test_a_run_costs_what_has_changed_a_removed_file_leaves_nothing_and_the_nodes_of_a_broken_one_stay(
+    index, folder, base, tmp_path
+):
     first = Indexer(index).add_path(folder)
     assert (first.added, first.unchanged, first.nodes, first.embedded) == (3, 0, 3, 3)
     base.calls.clear()
@@ -230,6 +218,12 @@ def test_a_run_costs_what_has_changed_and_a_removed_file_leaves_nothing(index, f
     assert index.catalog.get("beta.md") is None
     with pytest.raises(SourceError):
         Indexer(index).add_path(tmp_path / "nowhere")
+    (folder / "gamma.md").write_bytes(b"\x00\x01\x02binary\x00")
+    (folder / "empty.txt").write_text("")
+    report = Indexer(index).add_path(folder)
+    assert len(report.skipped) == 2
+    assert report.removed == 0
+    assert "gamma.md" in doc_ids_in_store(index)
 
 
 def test_removal_looks_below_its_own_root_and_two_files_of_one_name_are_kept_apart(index, folder, tmp_path):
@@ -251,16 +245,6 @@ def test_removal_looks_below_its_own_root_and_two_files_of_one_name_are_kept_apa
     assert report.unchanged == 3
     assert len(index.catalog.doc_ids()) == 5
     assert Indexer(index).add_path(moved).unchanged == 3
-
-
-def test_a_broken_file_is_reported_the_rest_goes_in_and_its_old_nodes_stay(index, folder):
-    Indexer(index).add_path(folder)
-    (folder / "beta.md").write_bytes(b"\x00\x01\x02binary\x00")
-    (folder / "empty.txt").write_text("")
-    report = Indexer(index).add_path(folder)
-    assert len(report.skipped) == 2
-    assert report.removed == 0
-    assert "beta.md" in doc_ids_in_store(index)
 
 
 def test_every_node_points_at_its_source_text_until_its_document_is_removed(index, folder):
@@ -337,20 +321,6 @@ def test_views_follow_the_version_are_read_back_and_built_again_when_damaged(sto
     assert again.profile().nodes == 2
 
 
-def test_another_embedding_model_is_refused_names_are_unique_and_unknown_ones_listed(storage, index, folder, embedding):
-    Indexer(index).add_path(folder)
-    storage.close()
-    other = EmbeddingModel(FakeEmbedding(dimension=8), name="other")
-    with pytest.raises(EmbeddingMismatchError, match="built with the embedding model 'fake', the router uses 'other'"):
-        storage.open("docs", other)
-    with pytest.raises(IndexExistsError):
-        storage.create("docs", embedding, description="", chunks=ChunkSettings())
-    with pytest.raises(UnknownIndexError, match=r"did you mean 'docs'\? \(known: docs\)"):
-        storage.open("dosc", embedding)
-    storage.remove("docs")
-    assert storage.names() == []
-
-
 @pytest.mark.parametrize("lost", ["manifest.json", "catalog.sqlite", "chunks"])
 def test_a_lost_part_is_damage_and_never_an_empty_index(storage, index, embedding, folder, lost):
     Indexer(index).add_path(folder)
@@ -365,7 +335,9 @@ def test_a_lost_part_is_damage_and_never_an_empty_index(storage, index, embeddin
     storage.remove("docs")
 
 
-def test_second_process_is_told_who_is_busy(storage, index, folder):
+def test_a_second_process_is_told_who_is_busy_another_model_refused_and_unknown_names_are_listed(
+    storage, index, folder, embedding
+):
     Indexer(index).add_path(folder)
     code = (
         "import sys\n"
@@ -382,6 +354,16 @@ def test_second_process_is_told_who_is_busy(storage, index, folder):
     assert done.stdout.strip() == "busy"
     assert index.count() == 3
     assert StoreBusyError.exit_code == 7
+    storage.close()
+    other = EmbeddingModel(FakeEmbedding(dimension=8), name="other")
+    with pytest.raises(EmbeddingMismatchError, match="built with the embedding model 'fake', the router uses 'other'"):
+        storage.open("docs", other)
+    with pytest.raises(IndexExistsError):
+        storage.create("docs", embedding, description="", chunks=ChunkSettings())
+    with pytest.raises(UnknownIndexError, match=r"did you mean 'docs'\? \(known: docs\)"):
+        storage.open("dosc", embedding)
+    storage.remove("docs")
+    assert storage.names() == []
 
 
 KILLED = """

@@ -159,7 +159,7 @@ def test_a_range_takes_few_bitmaps_whatever_its_width():
         assert len(tree._cut(bound, inclusive=True)[0]) < height
 
 
-def test_heavy_keys_keep_no_arrays():
+def test_heavy_keys_keep_no_arrays_and_keys_of_any_kind_compare():
     found = np.repeat([1.0, 2.0, 3.0], [5_000, 10, 5_000])
     tree = BPlusTree().insert(found, np.arange(len(found), dtype=np.uint32))
     assert [leaf.rows is None for leaf in tree.leaves()] == [True, False, True]
@@ -169,9 +169,6 @@ def test_heavy_keys_keep_no_arrays():
     assert len(above(tree, 1.0, False)) == 5_012
     few = tree.delete(BitMap(range(4_995)))
     assert len(few.equal(1.0)) == 6
-
-
-def test_keys_of_any_kind_that_compare():
     entries = [(2**53, 1), (2**53 + 1, 2), (1.5, 3), (10**30, 4), (float("inf"), 5), (-(10**400), 6)]
     tree = BPlusTree().insert(*arrays(entries, object))
     assert list(tree.equal(2**53)) == [1]
@@ -232,7 +229,7 @@ def test_build_insert_and_delete_equal_plain_sets(first, second, gone, more):
     assert left.cost == sum(VALUE_BYTES + len(v) for _, v in lists(left) if isinstance(v, str))
 
 
-def test_text_true_and_the_boolean_are_two_values_and_without_texts_booleans_stay():
+def test_text_true_and_the_boolean_are_two_of_many_values_and_without_texts_booleans_stay_and_rows_are_renumbered():
     index = InvertedIndex().insert(factorised([("True", 1), (True, 2)]))
     assert set(index.postings["True"]) == {1}
     assert set(index.postings[True]) == {2}
@@ -244,9 +241,6 @@ def test_text_true_and_the_boolean_are_two_values_and_without_texts_booleans_sta
     for index in (InvertedIndex().insert(values).without_texts(), InvertedIndex().insert(booleans)):
         assert lists(index) == {(bool, True): {2}}
         assert index.cost == 0
-
-
-def test_renumbering_deleting_what_is_not_there_and_many_different_values():
     index = InvertedIndex().insert(factorised([("x", 1), ("x", 3), ("y", 0)]))
     assert lists(index.renumber(np.array([5, 4, 9, 2], dtype=np.uint32))) == {(str, "x"): {4, 2}, (str, "y"): {5}}
     index = InvertedIndex().insert(factorised([("x", 1)]))

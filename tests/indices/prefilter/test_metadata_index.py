@@ -167,16 +167,13 @@ class TestCandidateSet:
             assert node_id in index.candidates(where("k", i))
 
 
-class TestFieldNames:
-    def test_unknown_ones_are_in_no_node_and_aliases_known(self):
-        assert found(built(), "provinc", "x") == []
-        index = built({"n1": {"doc_id": "d"}}, aliases={"ref_doc_id": "doc_id"})
-        assert found(index, "ref_doc_id", "d") == ["n1"]
-        index.update([("n2", {"doc_id": "d", "ref_doc_id": "e"})])  # a field may have the name of an alias
-        assert found(index, "ref_doc_id", "e") == ["n2"]
-
-    @pytest.mark.parametrize("bad", [where("k" * 1000, 1), where("", 1), where("k", float("nan"), ">")])
-    def test_what_cannot_be_evaluated_is_refused(self, bad):
+def test_unknown_fields_are_in_no_node_aliases_known_and_what_cannot_be_evaluated_is_refused():
+    assert found(built(), "provinc", "x") == []
+    index = built({"n1": {"doc_id": "d"}}, aliases={"ref_doc_id": "doc_id"})
+    assert found(index, "ref_doc_id", "d") == ["n1"]
+    index.update([("n2", {"doc_id": "d", "ref_doc_id": "e"})])  # a field may have the name of an alias
+    assert found(index, "ref_doc_id", "e") == ["n2"]
+    for bad in (where("k" * 1000, 1), where("", 1), where("k", float("nan"), ">")):
         with pytest.raises(FilterError):
             built().candidates(bad)
 
@@ -230,29 +227,22 @@ class TestPlan:
         assert ids_limit(self.INSENSITIVE, nodes=10**9, top_k=100) == MAX_IDS
         assert ids_limit(self.INSENSITIVE, nodes=1, top_k=1) == IDS_LIMIT
 
-    @pytest.mark.parametrize("rows", [NODES, {}])
-    def test_nothing_satisfies_it(self, rows):
-        plan = built(rows).plan(where("i", 1_000, ">"), 5)
-        assert (plan.kind, plan.node_ids, plan.low, plan.high) == (PlanKind.NONE, None, 0, 0)
-
-    @pytest.mark.parametrize(
-        "filters",
-        [
+    def test_none_or_many_satisfy_it_and_a_bad_top_k_is_refused(self):
+        for rows in (self.NODES, {}):
+            plan = built(rows).plan(where("i", 1_000, ">"), 5)
+            assert (plan.kind, plan.node_ids, plan.low, plan.high) == (PlanKind.NONE, None, 0, 0)
+        for filters in (
             where("i", IDS_LIMIT, "<="),
             where("half", 1),
             both(where("half", 1), where("i", 50, "<")),
             where("i", 0, ">="),  # all, and still sent: a node that is added meanwhile may not satisfy it
-        ],
-    )
-    def test_many_satisfy_it(self, filters):
-        plan = built(self.NODES).plan(filters, 5)
-        assert (plan.kind, plan.filters, plan.node_ids) == (PlanKind.PUSH_DOWN, filters, None)
-        assert plan.low <= plan.high
-
-    @pytest.mark.parametrize("top_k", [0, -1, True, "5"])
-    def test_top_k(self, top_k):
-        with pytest.raises(InvalidQueryError):
-            built().plan(None, top_k)
+        ):
+            plan = built(self.NODES).plan(filters, 5)
+            assert (plan.kind, plan.filters, plan.node_ids) == (PlanKind.PUSH_DOWN, filters, None)
+            assert plan.low <= plan.high
+        for top_k in (0, -1, True, "5"):
+            with pytest.raises(InvalidQueryError):
+                built().plan(None, top_k)
 
 
 class TestChanges:
@@ -361,8 +351,10 @@ def contents(index):
     }  # fmt: skip
 
 
-def test_a_loaded_index_answers_as_the_saved_one(saved):
+def test_a_loaded_index_answers_as_the_saved_one_another_version_is_none_and_saving_again_replaces(saved, tmp_path):
     folder, index = saved
+    assert MetadataIndex.load(tmp_path / "nowhere", 7) is None
+    assert MetadataIndex.load(folder, 8) is None
     loaded = MetadataIndex.load(folder, 7)
     assert answers(loaded) == answers(index)
     assert (loaded.version, len(loaded), contents(loaded)) == (7, 3, contents(index))
@@ -370,6 +362,11 @@ def test_a_loaded_index_answers_as_the_saved_one(saved):
         changed.update([("n1", {"kind": "b", "year": 5})], ["n2"], version=8)
         changed.update([("n4", {"kind": "a"})])
     assert answers(loaded) == answers(index)
+    index.update(deleted=["n1"], version=9)
+    index.save(folder)
+    assert MetadataIndex.load(folder, 7) is None
+    assert len(MetadataIndex.load(folder, 9)) == 2
+    assert sorted(path.name for path in folder.iterdir()) == FILES
 
 
 @settings(max_examples=60, deadline=None)
@@ -387,28 +384,6 @@ def test_any_metadata_survives_any_changes(tmp_path_factory, case, data):
     assert set(loaded.candidates(filters)) == {node_id for node_id, row in left.items() if oracle(row, filters)}
     assert contents(loaded) == contents(index)
     assert len(loaded) == len(left)
-
-
-def test_texts_that_were_left_out_stay_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(snapshot, "TEXT_BYTES", 0)
-    monkeypatch.setattr(snapshot, "TEXT_BYTES_PER_NODE", 0)
-    index = MetadataIndex.build(KEPT.items(), version=1)
-    index.save(tmp_path / "m")
-    loaded = MetadataIndex.load(tmp_path / "m", 1)
-    assert contents(loaded) == contents(index)
-    assert not loaded.candidates(where("kind", "a")).exact
-    assert loaded.candidates(where("day", "2020-01-31", "<=")) == {"n1", "ก"}
-
-
-def test_another_version_or_nothing_is_none_and_saving_again_replaces(saved, tmp_path):
-    folder, index = saved
-    assert MetadataIndex.load(tmp_path / "nowhere", 7) is None
-    assert MetadataIndex.load(folder, 8) is None
-    index.update(deleted=["n1"], version=8)
-    index.save(folder)
-    assert MetadataIndex.load(folder, 7) is None
-    assert len(MetadataIndex.load(folder, 8)) == 2
-    assert sorted(path.name for path in folder.iterdir()) == FILES
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -521,7 +496,9 @@ def test_a_change_that_fails_changes_nothing_and_one_that_is_told_is_no_reason_t
     assert len(builds) == 1
 
 
-def test_read_from_its_saved_form_with_the_changes_saved_when_it_was_closed(index, open_storage, embedding, builds):
+def test_read_from_its_saved_form_with_later_changes_and_built_again_when_damaged(
+    index, open_storage, embedding, builds, caplog
+):
     index.metadata()
     index.close()
     again = open_storage().open("docs", embedding)
@@ -534,11 +511,7 @@ def test_read_from_its_saved_form_with_the_changes_saved_when_it_was_closed(inde
     again = open_storage().open("docs", embedding)
     assert again.candidates(where("province", "Bangkok")) == {"n3"}
     assert len(builds) == 1
-
-
-def test_a_damaged_saved_form_is_built_again(index, open_storage, embedding, builds, caplog):
-    index.metadata()
-    index.close()
+    again.close()
     (index.folder / "metadata" / "arrays.npz").write_bytes(b"x")
     with caplog.at_level(logging.WARNING):
         again = open_storage().open("docs", embedding)
@@ -555,9 +528,15 @@ def test_a_disk_that_refuses_costs_nothing_but_time(index, caplog):
     assert "could not be saved" in caplog.text
 
 
-def test_the_store_decides_about_texts_that_are_left_out(index, monkeypatch):
+def test_texts_that_were_left_out_stay_so_and_the_store_decides_about_them(index, tmp_path, monkeypatch):
     monkeypatch.setattr(snapshot, "TEXT_BYTES", 0)
     monkeypatch.setattr(snapshot, "TEXT_BYTES_PER_NODE", 0)
+    kept = MetadataIndex.build(KEPT.items(), version=1)
+    kept.save(tmp_path / "m")
+    loaded = MetadataIndex.load(tmp_path / "m", 1)
+    assert contents(loaded) == contents(kept)
+    assert not loaded.candidates(where("kind", "a")).exact
+    assert loaded.candidates(where("day", "2020-01-31", "<=")) == {"n1", "ก"}
     assert not index.metadata().candidates(where("province", "Bangkok")).exact
     found = index.candidates(where("province", "Bangkok"))
     assert found == {"n1", "n3"}
@@ -614,27 +593,6 @@ def test_nearest_equals_a_full_sort(count, top_k, among, seed):
     )
 
 
-@pytest.mark.parametrize("vector", [[0.0] * DIMENSION, [float("nan")] * DIMENSION, [1.0], []])
-def test_a_vector_that_cannot_be_compared_gives_none(vector):
-    assert VectorRows(["a"], unit(1), 1).nearest(vector, ["a"], 1) is None
-
-
-@pytest.fixture
-def large(tmp_path):
-    storage = IndexStorage(tmp_path)
-    model = EmbeddingModel(FakeEmbedding(dimension=DIMENSION, embed_batch_size=512), name="fake", batch_size=512)
-    made = storage.create("rows", model, description="", chunks=ChunkSettings())
-    nodes = [
-        TextNode(
-            id_=f"n{i}", text=f"word{i % 53} word{i % 31} word{i}", metadata={"kind": f"k{i % 20}", "year": i % 50}
-        )
-        for i in range(MIN_NODES + 100)
-    ]
-    Indexer(made).add_nodes(nodes)
-    yield made
-    storage.close()
-
-
 FILTERS = both(where("kind", ["k1", "k2", "k3"], "in"), where("year", 30, ">="))
 
 
@@ -644,7 +602,14 @@ def search(large, workers):
     return [(n.node.node_id, round(n.score, 5)) for n in nodes]
 
 
-def test_search_in_memory_equals_search_by_the_engine(large):
+def test_search_in_memory_equals_search_by_the_engine_and_rows_of_an_old_version_are_never_used(tmp_path):
+    storage = IndexStorage(tmp_path)
+    model = EmbeddingModel(FakeEmbedding(dimension=DIMENSION, embed_batch_size=512), name="fake", batch_size=512)
+    large = storage.create("rows", model, description="", chunks=ChunkSettings())
+    rows = [
+        (f"word{i % 53} word{i % 31} word{i}", {"kind": f"k{i % 20}", "year": i % 50}) for i in range(MIN_NODES + 100)
+    ]
+    Indexer(large).add_nodes([TextNode(id_=f"n{i}", text=text, metadata=row) for i, (text, row) in enumerate(rows)])
     with Workers(2, "test") as workers:
         by_engine = search(large, workers)
         large._vector_rows.wait(30)
@@ -659,12 +624,6 @@ def test_search_in_memory_equals_search_by_the_engine(large):
         assert in_memory == by_engine
         assert len(in_memory) == 12
         assert not calls
-
-
-def test_rows_of_an_old_version_are_never_used(large):
-    with Workers(2, "test") as workers:
-        search(large, workers)
-        large._vector_rows.wait(30)
         metadata = {"kind": "k1", "year": 40}
         fresh = TextNode(
             id_="fresh", text="word7 word9", metadata=metadata, excluded_embed_metadata_keys=list(metadata)
@@ -676,9 +635,12 @@ def test_rows_of_an_old_version_are_never_used(large):
         assert search(large, workers)[0][0] == "fresh"
         Indexer(large).remove_documents(["fresh"])
         assert "fresh" not in {node_id for node_id, _ in search(large, workers)}
+    storage.close()
 
 
-def test_small_indexes_do_without(tmp_path):
+def test_small_indexes_do_without_and_a_vector_that_cannot_be_compared_gives_none(tmp_path):
+    for vector in ([0.0] * DIMENSION, [float("nan")] * DIMENSION, [1.0], []):
+        assert VectorRows(["a"], unit(1), 1).nearest(vector, ["a"], 1) is None
     storage = IndexStorage(tmp_path)
     model = EmbeddingModel(FakeEmbedding(dimension=DIMENSION), name="fake")
     made = storage.create("small", model, description="", chunks=ChunkSettings())

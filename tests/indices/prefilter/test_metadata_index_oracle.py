@@ -115,9 +115,9 @@ def test_texts_that_are_left_out_only_widen(chosen):
     assert set(found.narrowed(expected)) == expected
 
 
-@pytest.mark.parametrize("row", [{"year": 2020}, {}], ids=["with", "without"])
-def test_an_oracle_that_would_notice(row):
-    assert oracle(row, where("year", 2020)) == bool(row)
+def test_an_oracle_that_would_notice():
+    assert oracle({"year": 2020}, where("year", 2020))
+    assert not oracle({}, where("year", 2020))
 
 
 @pytest.fixture(scope="module")
