@@ -131,7 +131,10 @@ def _has_number(number: Number, said: Facts, grounds: Grounds) -> bool:
     if _is_year(number):
         rivals = [n for n in grounds.core[0].numbers if _is_year(n) and n.value not in said.values]
         return not rivals and any(_in_part(number, part) for part in (*grounds.whole, *grounds.headers))
-    if any(_rival(number, other, said, grounds.core[0]) for other in grounds.core[0].numbers):
+    source = grounds.core[0]
+    others = [one for one in source.numbers if said.values.isdisjoint((one.value, one.scaled))]
+    alike = [one for one in others if one.percent == number.percent]
+    if any(number.percent or _unit(number, said) == _unit(one, source) for one in alike):
         return False
     if any(number.value in part.loose for part in grounds.core):
         return True
@@ -150,12 +153,6 @@ def _in_part(number: Number, part: Facts) -> bool:
         if same and (number.percent == other.percent or elsewhere):
             return True
     return False
-
-
-def _rival(number: Number, other: Number, said: Facts, source: Facts) -> bool:
-    if {other.value, other.scaled} & said.values or number.percent != other.percent:
-        return False
-    return _unit(number, said) == _unit(other, source) or number.percent
 
 
 def _unit(number: Number, facts: Facts) -> str:
@@ -207,8 +204,11 @@ def _swapped_opening(said: Facts, grounds: Grounds) -> Iterator[str]:
 
 def _longest_unmatched(said: Facts, grounds: Grounds) -> str:
     """Find the longest stretch of a sentence that its passages do not have, if it is too long to be mere wording."""
-    if _RUN.search(said.text):
-        return _unspaced(said.text, _joined((*grounds.whole, *grounds.headers)))
+    runs = [(run.lastgroup or "thai", run[0]) for run in _RUN.finditer(said.text)]
+    if runs:
+        source = _joined((*grounds.whole, *grounds.headers))
+        stray = ((kind, _stray(run, source, _GRAM[kind])) for kind, run in runs)
+        return max((text for kind, text in stray if len(text) > _MAX_STRAY_CHARS[kind]), key=len, default="")
     return _spaced(said, frozenset().union(*(part.terms for part in (*grounds.core, *grounds.near, *grounds.headers))))
 
 
@@ -222,12 +222,6 @@ def _spaced(said: Facts, known: frozenset[str]) -> str:
             run = [*run, word] if stray else []
             best = max(best, run, key=len)
     return said.text[best[0].start() : best[-1].end()].rstrip(".,;:!?") if len(best) > _MAX_STRAY_WORDS else ""
-
-
-def _unspaced(sentence: str, source: str) -> str:
-    kinds = ((run.lastgroup or "thai", run[0]) for run in _RUN.finditer(sentence))
-    stray = ((kind, _stray(run, source, _GRAM[kind])) for kind, run in kinds)
-    return max((text for kind, text in stray if len(text) > _MAX_STRAY_CHARS[kind]), key=len, default="")
 
 
 def _stray(run: str, source: str, gram: int) -> str:
@@ -279,7 +273,9 @@ def check_citations(
     is one. Each distinct stretch has a number of its own.
     """
     tokenizer = Tokenizer(language)
-    clean, marks = read_markers(_without_own_marks(text), len(passages))
+    # Without what would read as our mark; where taking one out leaves another, only its question mark goes.
+    unmarked = _OWN_MARK.sub("", text).replace(UNSUPPORTED_MARK, "[ ]")
+    clean, marks = read_markers(unmarked, len(passages))
     numbering, writer = _Numbering(index_of), _Rewriter(unsupported)
     checker = _Checker([PassageMatcher(p, tokenizer) for p in passages], tokenizer)
     at = 0
@@ -299,11 +295,6 @@ def check_citations(
     answer, checks = writer.finish(clean[at:])
     support = sum(check.score for check in checks) / len(checks) if checks else 0.0
     return CitedText(text=answer, citations=numbering.citations(), support=support, checks=checks)
-
-
-def _without_own_marks(text: str) -> str:
-    """Take out what would read as our mark; where taking one out leaves another, only its question mark goes."""
-    return _OWN_MARK.sub("", text).replace(UNSUPPORTED_MARK, "[ ]")
 
 
 def _is_lead_in(sentence: str, named: Sequence[int]) -> bool:

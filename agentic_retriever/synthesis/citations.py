@@ -205,7 +205,12 @@ WordsOf = Callable[[str], frozenset[str]]
 
 def opposed(sentence: str, source: str, words_of: WordsOf) -> bool:
     """Tell whether a sentence says the opposite of a source that speaks of the same."""
-    if _antonym(sentence, source):
+    antonyms = any(
+        here.search(sentence) and there.search(source) and not (there.search(sentence) or here.search(source))
+        for pair in _ANTONYMS
+        for here, there in permutations(pair)
+    )
+    if antonyms:
         return (_NEGATION.search(sentence) is None) is (_NEGATION.search(source) is None)
     return _lacks(sentence, source, words_of) or _lacks(source, sentence, words_of)
 
@@ -213,14 +218,6 @@ def opposed(sentence: str, source: str, words_of: WordsOf) -> bool:
 def negated_before(text: str, start: int) -> bool:
     before = re.split(r"[.!?,;:\n|]", text[max(0, start - _BEFORE_CHARS) : start])[-1]
     return _NEGATION.search(before) is not None
-
-
-def _antonym(sentence: str, source: str) -> bool:
-    return any(
-        here.search(sentence) and there.search(source) and not (there.search(sentence) or here.search(source))
-        for pair in _ANTONYMS
-        for here, there in permutations(pair)
-    )
 
 
 def _lacks(negated: str, other: str, words_of: WordsOf) -> bool:
@@ -314,11 +311,6 @@ class PassageMatcher:
     def terms(self) -> frozenset[str]:
         return frozenset().union(*(segment.all_terms for segment in self.facts))
 
-    @cached_property
-    def _header_numbers(self) -> frozenset[str]:
-        # Title and section stand beside the quote in every reference list, so their numbers are shown, too.
-        return numbers_in(self.passage.header)
-
     def locate(self, sentence: str) -> Citation | None:
         """Find the stretch that supports a sentence best, as a citation without a number."""
         needle = _needle(sentence)
@@ -330,10 +322,18 @@ class PassageMatcher:
             return self._cite(exact, 1.0)
         needle = needle[:_MAX_NEEDLE_CHARS]
         terms = frozenset(self._tokenizer.tokens(needle))
-        windows = dict.fromkeys(filter(None, (self._fuzzy_window(needle), self._term_window(terms))))
-        # A passage may support a sentence in another language, with nothing in common that could be seen here.
-        windows = windows or {self._opening(): None}
-        wanted = numbers_in(_ENUMERATION.sub("", sentence)) - self._header_numbers
+        near = fuzz.partial_ratio_alignment(needle, self._folded, score_cutoff=_LEAST_RATIO)
+        fuzzy = self._snapped(near.dest_start, near.dest_end, least=_MIN_SHARE) if near else None
+        shared = [len(terms & segment.all_terms) for segment in self.facts]
+        best = shared.index(max(shared))
+        windows = dict.fromkeys(filter(None, (fuzzy, (best, best + 1) if shared[best] else None)))
+        if not windows:
+            # A passage may support a sentence in another language, with nothing in common that could be seen here.
+            long = (i for i, (start, end) in enumerate(self._spans) if end - start >= _MIN_OPENING_CHARS)
+            first = next(long, 0)
+            windows = {(first, first + 1): None}
+        # Title and section stand beside the quote in every reference list, so their numbers are shown, too.
+        wanted = numbers_in(_ENUMERATION.sub("", sentence)) - numbers_in(self.passage.header)
         return max((self._judged(window, needle, terms, wanted) for window in windows), key=lambda found: found.score)
 
     def is_verbatim(self, sentence: str) -> bool:
@@ -351,20 +351,6 @@ class PassageMatcher:
             pattern += r"(?![^\W_])"
         return re.search(pattern, self._folded)
 
-    def _fuzzy_window(self, needle: str) -> tuple[int, int] | None:
-        found = fuzz.partial_ratio_alignment(needle, self._folded, score_cutoff=_LEAST_RATIO)
-        return self._snapped(found.dest_start, found.dest_end, least=_MIN_SHARE) if found else None
-
-    def _term_window(self, terms: frozenset[str]) -> tuple[int, int] | None:
-        shared = [len(terms & segment.all_terms) for segment in self.facts]
-        best = max(range(len(shared)), key=lambda i: shared[i])
-        return (best, best + 1) if shared[best] else None
-
-    def _opening(self) -> tuple[int, int]:
-        long = (i for i, (start, end) in enumerate(self._spans) if end - start >= _MIN_OPENING_CHARS)
-        first = next(long, 0)
-        return first, first + 1
-
     def _snapped(self, start: int, end: int, *, least: float) -> tuple[int, int] | None:
         """The sentences that a stretch covers to a share of ``least`` or more, or else the one it covers most."""
         overlaps = [min(end, last) - max(start, first) for first, last in self._spans]
@@ -372,7 +358,7 @@ class PassageMatcher:
         touched = [i for i, overlap in enumerate(overlaps) if overlap >= enough[i]]
         if touched:
             return touched[0], touched[-1] + 1
-        best = max(range(len(overlaps)), key=lambda i: overlaps[i])
+        best = overlaps.index(max(overlaps))
         return (best, best + 1) if overlaps[best] > 0 else None
 
     def _judged(self, window: tuple[int, int], needle: str, terms: frozenset[str], wanted: frozenset[str]) -> Citation:
@@ -382,17 +368,12 @@ class PassageMatcher:
         shared = len(terms & inside) / len(terms) if terms else ratio
         # Below 1, which is kept for what is verbatim.
         score = min(0.99, (ratio + shared) / 2)
-        wider = self._with_numbers(window, wanted)
-        return self._cite(wider, score) if wider else self._cite(window, min(score, NUMBER_MISMATCH_CAP))
-
-    def _with_numbers(self, window: tuple[int, int], wanted: frozenset[str]) -> tuple[int, int] | None:
-        """The smallest stretch around a window, by up to two sentences on either side, that has all the numbers."""
-        first, last = window
+        # The smallest stretch around it, by up to two sentences on either side, that has all the numbers.
         for before, after in _REACHES:
-            wider = max(0, first - before), min(len(self._spans), last + after)
+            wider = max(0, window[0] - before), min(len(self._spans), window[1] + after)
             if not wanted or wanted <= frozenset().union(*(part.digits for part in self.facts[wider[0] : wider[1]])):
-                return wider
-        return None
+                return self._cite(wider, score)
+        return self._cite(window, min(score, NUMBER_MISMATCH_CAP))
 
     def _span(self, window: tuple[int, int]) -> tuple[int, int]:
         return self._spans[window[0]][0], self._spans[window[1] - 1][1]
@@ -445,7 +426,10 @@ def read_markers(text: str, known: int) -> tuple[str, tuple[Mark, ...]]:
     for found in _RUN.finditer(text):
         clean = _joined(clean, text[at : found.start()], behind_marker=at > 0)
         position = _position(clean, text[found.end() :])
-        marks += [Mark(position, number) for number in _numbers(found[0], known)]
+        # A range that runs out of the passages is taken as far as it names some.
+        ranges = [(max(int(one[1]), 1), min(int(one[2] or one[1]), known)) for one in _NUMBER.finditer(found[0])]
+        numbers = dict.fromkeys(number for first, last in ranges for number in range(first, last + 1))
+        marks += [Mark(position, number) for number in numbers]
         at = found.end()
     clean = _joined(clean, text[at:], behind_marker=at > 0)
     # What was left over may read as a marker now that something between its parts is gone.
@@ -460,12 +444,6 @@ def _position(before: str, after: str) -> int:
     if begins_line and rest and not rest[0].isspace():
         return len(before) + len(after) - len(rest) + 1
     return len(before.rstrip())
-
-
-def _numbers(marker: str, known: int) -> list[int]:
-    # A range that runs out of the passages is taken as far as it names some.
-    ranges = [(max(int(found[1]), 1), min(int(found[2] or found[1]), known)) for found in _NUMBER.finditer(marker)]
-    return list(dict.fromkeys(number for first, last in ranges for number in range(first, last + 1)))
 
 
 def _joined(before: str, after: str, *, behind_marker: bool) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
+from llama_index.core.schema import MetadataMode, NodeWithScore
 from rapidfuzz import fuzz
 
 from agentic_retriever.schema import (
@@ -111,23 +111,22 @@ def _passage(node: NodeWithScore) -> ContextPassage | None:
     text = inner.get_content(metadata_mode=MetadataMode.NONE)
     if not text.strip():
         return None
+    start: Any = getattr(inner, "start_char_idx", None)
+    end: Any = getattr(inner, "end_char_idx", None)
+    placed = isinstance(start, int) and isinstance(end, int) and start >= 0 and end - start == len(text)
+    # Readers of PDF files write the page label as text.
+    labels = [inner.metadata.get(key) for key in _PAGE_KEYS]
+    pages = [int(one) if isinstance(one, str) and one.isdecimal() and len(one) <= 6 else one for one in labels]
     return ContextPassage(
         number=1,
         node=node,
         doc_id=inner.ref_doc_id or inner.node_id,
         text=text,
-        offset=_offset(inner, text),
+        offset=start if placed else 0,
         title=_text_of(inner.metadata, _TITLE_KEYS),
         section=_text_of(inner.metadata, _SECTION_KEYS),
-        page=_page_of(inner.metadata),
+        page=next((one for one in pages if isinstance(one, int) and not isinstance(one, bool) and one >= 1), None),
     )
-
-
-def _offset(node: BaseNode, text: str) -> int:
-    start, end = getattr(node, "start_char_idx", None), getattr(node, "end_char_idx", None)
-    if not isinstance(start, int) or not isinstance(end, int):
-        return 0
-    return start if start >= 0 and end - start == len(text) else 0
 
 
 def _text_of(metadata: Mapping[str, object], keys: Sequence[str]) -> str:
@@ -137,15 +136,6 @@ def _text_of(metadata: Mapping[str, object], keys: Sequence[str]) -> str:
         if isinstance(value, (list, tuple)) and value:
             return " > ".join(str(part) for part in value)
     return ""
-
-
-def _page_of(metadata: Mapping[str, object]) -> int | None:
-    for value in map(metadata.get, _PAGE_KEYS):
-        # Readers of PDF files write the page label as text.
-        page = int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= 6 else value
-        if isinstance(page, int) and not isinstance(page, bool) and page >= 1:
-            return page
-    return None
 
 
 def _merge(kept: list[ContextPassage], new: ContextPassage) -> None:

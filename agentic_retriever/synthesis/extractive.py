@@ -218,7 +218,7 @@ class ExtractiveSynthesizer:
             least = _LEAST_OF_BEST[complexity] - (_NEAR_SLACK if scores is not by_words else 0.0)
             picked = self._choose(found, scores, by_words, question, weights, least)
         text, citations = _quoted(picked, index_of)
-        everywhere = _terms(found)
+        everywhere = frozenset[str]().union(*(c.terms | c.around for c in found))
         features = AnswerFeatures(
             reachable=max(
                 (coverage(weights, own) for own in _grouped(found, lambda c: c.passage.number).values()), default=0.0
@@ -245,7 +245,7 @@ class ExtractiveSynthesizer:
         elif _lists_documents(found, question, weights):
             chosen = _of_each_document(found, by_words, weights, most=2 * most)
         else:
-            given = _for_parts(_part_scores(found, question, weights), scores, most)
+            given = _for_parts(found, scores, question, weights, most)
             chosen = _completed(found, scores, _diverse(found, scores, weights, given, most=most, least=least))
         return [found[i] for i in sorted(chosen)]
 
@@ -361,7 +361,10 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
         start = begin + (bullet.end() if bullet else 0)
         tokens = tokenizer.tokens(text[start:end])
         terms = frozenset(tokens)
-        is_heading, is_head = _is_heading(piece), _is_table_head(pieces, position)
+        # "6.2.1. Presencia" is a heading, "1. The tyres shall be new." is not.
+        is_heading = bool(_HEADING.match(piece) or (_SECTION_LINE.fullmatch(piece) and not piece.endswith(_ENDS)))
+        behind = pieces[position + 1] if position + 1 < len(pieces) else ""
+        is_head = piece.startswith("|") and "-" in behind and _TABLE_RULE.fullmatch(behind) is not None
         table = table if piece.startswith("|") else frozenset()
         candidate = Candidate(
             passage=passage,
@@ -372,26 +375,12 @@ def _read(passage: ContextPassage, tokenizer: Tokenizer) -> list[tuple[Candidate
             lead=frozenset(tokens[: len(tokens) * _LEAD_CHARS // (end - start) + 1]),
             item=(item.lastgroup or "") if (item := _ITEM.match(piece)) else "",
             around=title | heading | table,
-            width=_width(text[start:end]),
+            width=end - start + 2 * sum(unicodedata.east_asian_width(char) in "WF" for char in text[start:end]),
         )
         found.append((candidate, not (is_heading or is_head or _TABLE_RULE.fullmatch(piece))))
         heading = terms if is_heading else heading
         table = terms if is_head else table
     return found
-
-
-def _is_heading(piece: str) -> bool:
-    # "6.2.1. Presencia" is a heading, "1. The tyres shall be new." is not.
-    return bool(_HEADING.match(piece) or (_SECTION_LINE.fullmatch(piece) and not piece.endswith(_ENDS)))
-
-
-def _is_table_head(pieces: Sequence[str], position: int) -> bool:
-    behind = pieces[position + 1] if position + 1 < len(pieces) else ""
-    return pieces[position].startswith("|") and "-" in behind and _TABLE_RULE.fullmatch(behind) is not None
-
-
-def _width(text: str) -> int:
-    return len(text) + 2 * sum(unicodedata.east_asian_width(char) in "WF" for char in text)
 
 
 # --- how well each sentence answers a question, by what can be seen in its words ------------------------------------
@@ -416,10 +405,6 @@ def _word_scores(found: Found, question: Question, weights: Weights) -> Scores:
     fits = [satisfaction(question.kinds, c.text, question.text) for c in found]
     scores = [_lexical(c, weights, fits[i], beside[i]) * factors[c.passage.number] for i, c in enumerate(found)]
     return np.array(scores, dtype=float)
-
-
-def _terms(found: Found) -> frozenset[str]:
-    return frozenset().union(*(c.terms | c.around for c in found))
 
 
 def _grouped(found: Found, key: Callable[[Candidate], K]) -> dict[K, set[str]]:
@@ -476,15 +461,6 @@ def _beside(found: Found, wanted: frozenset[str]) -> list[frozenset[str]]:
     return around
 
 
-def _part_scores(found: Found, question: Question, weights: Weights) -> Scores:
-    rows = []
-    for part in question.parts:
-        own = {term: weights[term] for term in part.terms if term in weights}
-        fits = [_BY_KIND * satisfaction(part.kinds, c.text, question.text) for c in found]
-        rows.append([_in_words(c, own) + fit for c, fit in zip(found, fits, strict=True)])
-    return np.array(rows, dtype=float).reshape(len(question.parts), len(found))
-
-
 # --- the cosine of the likeliest sentences with the question, mixed into their scores -------------------------------
 
 _EMBEDDED: Final = 12  # most sentences of one answer that are embedded
@@ -494,7 +470,10 @@ _FIRST_LOOKED_AT: Final = 5
 
 def _rescored(found: Found, scores: Scores, embed: Embed, query_vector: QueryVector, *, blind: bool) -> Scores:
     """Mix the scores of the best sentences with their cosine to the question; all others keep the share of words."""
-    best = _worth_embedding(found, scores, blind=blind)
+    # A paraphrase shares no words with the question, so the sentences that come first are looked at in any case.
+    first = list(range(min(len(found), _EMBEDDED if blind else _FIRST_LOOKED_AT)))
+    by_score = [int(i) for i in np.argsort(-scores, kind="stable")]
+    best = list(dict.fromkeys([*by_score[: _EMBEDDED - len(first)], *first, *by_score]))[:_EMBEDDED]
     vectors = np.asarray(embed([found[i].in_context for i in best]), dtype=float)
     query = np.asarray(query_vector, dtype=float).ravel()
     if vectors.shape != (len(best), query.size) or not (np.isfinite(vectors).all() and np.isfinite(query).all()):
@@ -508,13 +487,6 @@ def _rescored(found: Found, scores: Scores, embed: Embed, query_vector: QueryVec
     mixed = np.zeros(len(found)) if blind else (1 - _NEAR) * scores / top
     mixed[best] += _NEAR * near
     return mixed
-
-
-def _worth_embedding(found: Found, scores: Scores, *, blind: bool) -> list[int]:
-    # A paraphrase shares no words with the question, so the sentences that come first are looked at in any case.
-    first = list(range(min(len(found), _EMBEDDED if blind else _FIRST_LOOKED_AT)))
-    by_score = [int(i) for i in np.argsort(-scores, kind="stable")]
-    return list(dict.fromkeys([*by_score[: _EMBEDDED - len(first)], *first, *by_score]))[:_EMBEDDED]
 
 
 # --- the choice: the best sentences that do not repeat each other, for all that was asked ---------------------------
@@ -552,9 +524,12 @@ def _for_overview(found: Found, scores: Scores, *, most: int) -> list[int]:
     of_main = [i for i, c in enumerate(found) if c.doc == main]
     own = [i for i in of_main if not found[i].text.startswith("|")] or of_main
     top = max(float(scores[own].max()), 1e-9)
-    alike = _centrality([found[i].terms for i in own])
+    # How much each has in common with all, by the commonness of its terms, in [0, 1].
+    counts = Counter(term for i in own for term in found[i].terms)
+    shared = [sum(counts[t] - 1 for t in found[i].terms) / (len(found[i].terms) + 4) for i in own]
+    most_shared = max(shared, default=0.0) or 1.0
     opens = [0.0 if _adjoins(found, i - 1) else 0.4 for i in own]
-    value = {i: alike[at] + 0.5 * scores[i] / top + opens[at] for at, i in enumerate(own)}
+    value = {i: shared[at] / most_shared + 0.5 * scores[i] / top + opens[at] for at, i in enumerate(own)}
     chosen: list[int] = []
     while own and len(chosen) < most:
         best = max(own, key=lambda i: value[i] - 0.7 * _repeated(found, i, chosen))
@@ -576,10 +551,12 @@ def _repeated(found: Found, i: int, chosen: Sequence[int]) -> float:
     return max(shares)
 
 
-def _for_parts(parts: Scores, scores: Scores, most: int) -> list[int]:
+def _for_parts(found: Found, scores: Scores, question: Question, weights: Weights, most: int) -> list[int]:
     top = float(scores.max()) or 1.0
     chosen: list[int] = []
-    for row in parts:
+    for part in question.parts:
+        own = {term: weights[term] for term in part.terms if term in weights}
+        row = np.array([_in_words(c, own) + _BY_KIND * satisfaction(part.kinds, c.text, question.text) for c in found])
         best = int(np.argmax(row + scores / top))
         enough = row[best] >= _ENOUGH * max(1e-9, float(row.max())) and scores[best] > 0.4 * top
         if best not in chosen and enough and len(chosen) < most:
@@ -680,14 +657,6 @@ def _distinguishing(found: Found) -> dict[str, dict[str, float]]:
     }
 
 
-def _centrality(terms: Sequence[frozenset[str]]) -> list[float]:
-    """How much each sentence has in common with all, by the commonness of its terms, in [0, 1]."""
-    counts = Counter(term for own in terms for term in own)
-    raw = [sum(counts[t] - 1 for t in own) / (len(own) + 4) if own else 0.0 for own in terms]
-    top = max(raw, default=0.0) or 1.0
-    return [value / top for value in raw]
-
-
 # --- from chosen sentences to the text of an answer and its citations -----------------------------------------------
 
 _MARKER: Final = re.compile(r"\[([0-9]{1,9})\]")
@@ -697,7 +666,10 @@ _BRACKETS: Final = re.compile(r"[\[\]【】［］〔〕]")
 def _quoted(picked: Found, index_of: Callable[[str], str]) -> tuple[str, tuple[Citation, ...]]:
     """Write sentences in reading order; neighbours of one node share a number, whose quote is all of them."""
     stretches: list[list[Candidate]] = []
-    for c in _in_reading_order(picked):
+    # Documents by the best rank among the chosen sentences, sentences by their place in the document.
+    rank = {c.doc: c.passage.number for c in sorted(picked, key=lambda c: -c.passage.number)}
+    ordered = sorted(picked, key=lambda c: (rank[c.doc], c.passage.offset + c.start, c.passage.number, c.position))
+    for c in ordered:
         last = stretches[-1][-1] if stretches else None
         if last is not None and last.passage.number == c.passage.number and last.position + 1 == c.position:
             stretches[-1].append(c)
@@ -745,9 +717,3 @@ def shown(sentence: str) -> str:
     while MARKER.search(line):
         line = MARKER.sub(lambda found: f"({_BRACKETS.sub('', found[0])})", line)
     return line
-
-
-def _in_reading_order(picked: Found) -> list[Candidate]:
-    """Documents by the best rank among the chosen sentences, sentences by their place in the document."""
-    rank = {c.doc: c.passage.number for c in sorted(picked, key=lambda c: -c.passage.number)}
-    return sorted(picked, key=lambda c: (rank[c.doc], c.passage.offset + c.start, c.passage.number, c.position))

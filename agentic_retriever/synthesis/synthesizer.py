@@ -271,7 +271,8 @@ class StreamedText:
     def feed(self, piece: str) -> str:
         self._raw += piece
         text = without_thoughts(_OPEN_TAG.sub("", self._raw))
-        if _may_refuse(text):
+        begun = _SQUEEZED.sub("", text[:40]).casefold()
+        if begun.startswith(_REFUSAL) or _REFUSAL.startswith(begun):  # is, or may become, the word for "no answer"
             return ""
         clean, _ = read_markers(_OPEN_MARKER.sub("", text) if text.count("[") > text.count("]") else text, self._known)
         sentences = split_sentences(clean)
@@ -280,7 +281,10 @@ class StreamedText:
         last = sentences[-1].text
         if len(sentences) != self._finished + 1:
             self._finished = len(sentences) - 1
-            self._base = self._before(text, last)
+            # The finished text up to the sentence that is still being written.
+            cited = self._check(text).text if self._finished else last
+            at = cited.rfind(last)
+            self._base = cited[:at] if at >= 0 else self._base
         return self.finish(self._base.rstrip() if self._whole else self._base + last)
 
     def finish(self, final: str) -> str:
@@ -289,20 +293,6 @@ class StreamedText:
         more = final[len(self.shown) :]
         self.shown = final
         return more
-
-    def _before(self, text: str, last: str) -> str:
-        """The finished text up to the sentence that is still being written."""
-        if not self._finished:
-            return ""
-        cited = self._check(text).text
-        at = cited.rfind(last)
-        return cited[:at] if at >= 0 else self._base
-
-
-def _may_refuse(text: str) -> bool:
-    """Tell whether a text is, or may still become, the word for "no answer"."""
-    begun = _SQUEEZED.sub("", text[:40]).casefold()
-    return begun.startswith(_REFUSAL) or _REFUSAL.startswith(begun)
 
 
 # --- what stands around it: nothing is found, an extract answers, or a model ----------------------------------------

@@ -56,7 +56,8 @@ def find_names(text: str, language: str = "und") -> list[Name]:
         elif kind == "capital" and word[0].casefold() not in common:
             opening = _OPENS.search(text[max(0, word.start() - 8) : word.start()]) is not None
             if language in _CAPITAL_NOUNS:
-                counts = opening or _in_run(text, words, at)
+                follows = at > 0 and words[at - 1][0][0].isupper() and text[words[at - 1].end() : word.start()] == " "
+                counts = opening or follows or _leads_on(text, words, at)
             else:
                 counts, opening = True, opening and not _leads_on(text, words, at)
             if counts:
@@ -66,7 +67,9 @@ def find_names(text: str, language: str = "und") -> list[Name]:
 
 def keys_in(text: str) -> frozenset[str]:
     """Give all the words of a text as names are compared, and the parts of compound ones."""
-    return frozenset(key for word in _WORD.finditer(text) for key in _keys(word[0])) | frozenset(
+    words = _WORD.findall(text)
+    parts = (part for word in words for part in re.split(r"[-'’./&+]", word) if part)
+    return frozenset(map(name_key, {*words, *parts})) | frozenset(
         unit for sign, unit in currency_words().items() if not sign.isascii() and sign in text
     ) | ({"usd"} if "$" in text else frozenset())  # fmt: skip
 
@@ -111,15 +114,3 @@ def _leads_on(text: str, words: Sequence[re.Match[str]], at: int) -> bool:
         return False
     between = text[words[at].end() : words[at + 1].start()]
     return between == " " and _kind(words[at + 1][0], shouted=False) == "capital"
-
-
-def _in_run(text: str, words: Sequence[re.Match[str]], at: int) -> bool:
-    before = at > 0 and words[at - 1][0][0].isupper() and text[words[at - 1].end() : words[at].start()] == " "
-    return before or _leads_on(text, words, at)
-
-
-def _keys(word: str) -> Iterator[str]:
-    yield name_key(word)
-    parts = re.split(r"[-'’./&+]", word)
-    if len(parts) > 1:
-        yield from (name_key(part) for part in parts if part)

@@ -257,17 +257,13 @@ def _fits(wanted: Reading, source: Reading, years: frozenset[str]) -> bool:
 
 def _readings(form: str, match: re.Match[str]) -> tuple[Reading, ...]:
     said = dict(zip(form, match.groups(), strict=True))
-    year, day = _common_year(said.get("y")), int(said["d"]) if said.get("d") else None
+    year, day = (int(said[part]) if said.get(part) else None for part in "yd")
+    if year is not None and 2400 <= year <= 2700:  # of the Buddhist era, known by its size
+        year -= BUDDHIST
     month = _MONTHS[said["M"].lower()] if "M" in said else int(said["m"])
     swapped = [(year, day, month)] if form == "dmy" else []
     kept = [(y, m, d) for y, m, d in [(year, month, day), *swapped] if m and m <= 12 and (d is None or 1 <= d <= 31)]
     return tuple(dict.fromkeys(kept))
-
-
-def _common_year(digits: str | None) -> int | None:
-    """A year of the common era; those of the Buddhist one are known by their size."""
-    year = int(digits) if digits else None
-    return year - BUDDHIST if year is not None and 2400 <= year <= 2700 else year
 
 
 # Figures in a question.

@@ -187,7 +187,16 @@ def _detected(sample: str) -> str:
         return _BY_SCRIPT[script]
     if script not in _CANDIDATES or letters < _MIN_LETTERS:
         return UNDETERMINED
-    return _classify(sample, _CANDIDATES[script].split())
+    words = {word.casefold() for word in _WORD_RE.findall(sample)}
+    candidates = _CANDIDATES[script].split()
+    belief: dict[str, float] = {
+        language: probability * _COMMON.get(language, 1.0)
+        for language, probability in _classifier().rank(sample)
+        if language in candidates
+    }
+    for language in stopword_languages() & belief.keys():
+        belief[language] *= _STOPWORD_WEIGHT ** min(len(words & stopwords(language)), 6)
+    return max(belief, key=lambda language: belief[language])
 
 
 def _leading_script(sample: str) -> tuple[Script, int]:
@@ -205,18 +214,6 @@ def _leading_script(sample: str) -> tuple[Script, int]:
     if latin is not None and weights.get(best, 0.0) < _MIN_SHARE * total:
         best = Script.LATIN
     return best, counts[best]
-
-
-def _classify(sample: str, candidates: list[str]) -> str:
-    words = {word.casefold() for word in _WORD_RE.findall(sample)}
-    belief: dict[str, float] = {
-        language: probability * _COMMON.get(language, 1.0)
-        for language, probability in _classifier().rank(sample)
-        if language in candidates
-    }
-    for language in stopword_languages() & belief.keys():
-        belief[language] *= _STOPWORD_WEIGHT ** min(len(words & stopwords(language)), 6)
-    return max(belief, key=lambda language: belief[language])
 
 
 # Forms of a text: as a cache key, as printed on a terminal, and as read by the tokenizer.

@@ -192,7 +192,9 @@ def split_sentences(text: str) -> list[Sentence]:
     sentences = []
     for start, last, whole in _blocks(text):
         at = start
-        for end in (last,) if whole else _ends(text, start, last):
+        marks = () if whole else _END_RE.finditer(text, start, last)
+        ends = [mark.end() for mark in marks if mark.end() < last and _is_end(text, mark, start, last)]
+        for end in (*ends, last):
             for cut in _clause_ends(text, at, end):
                 content = text[at:cut].strip()
                 if content:
@@ -200,14 +202,6 @@ def split_sentences(text: str) -> list[Sentence]:
                     sentences.append(Sentence(begin, begin + len(content), content))
                 at = cut
     return sentences
-
-
-def _ends(text: str, first: int, last: int) -> Iterator[int]:
-    """Offsets behind the sentences of a block, its own end included."""
-    for mark in _END_RE.finditer(text, first, last):
-        if mark.end() < last and _is_end(text, mark, first, last):
-            yield mark.end()
-    yield last
 
 
 def _is_end(text: str, mark: re.Match[str], first: int, last: int) -> bool:

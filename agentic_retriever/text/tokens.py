@@ -104,7 +104,10 @@ class WordRules:
     def terms_uncached(self, word: str) -> tuple[str, ...]:
         word = _APOSTROPHE_RE.sub("'", word.replace("\u2010", "-").casefold())
         if word[-1] in "+#":
-            found = self._with_sign(word)
+            # The name of a programming language may end so.
+            name = _LAST_PART_RE.search(word)
+            start = name.start() if name else 0
+            found = [*(self.terms(word[: start - 1]) if start > 1 else ()), fold(word[start:])]
         else:
             found = self._compound(word) if _SEPARATOR_RE.search(word) else self._simple(word)
         return tuple(dict.fromkeys(term[:MAX_TERM] for term in found if term))
@@ -145,12 +148,6 @@ class WordRules:
         if "-" in word and min(map(len, parts)) == 1 and word.replace("-", "").isalpha():  # e-mail, X-ray
             terms.append(self._stem(word.replace("-", "")))
         return [*map(fold, _wholes(word)), *terms]
-
-    def _with_sign(self, word: str) -> list[str]:
-        """Terms of a word that ends in ``++`` or ``#``, as the name of a programming language may."""
-        name = _LAST_PART_RE.search(word)
-        start = name.start() if name else 0
-        return [*(self.terms(word[: start - 1]) if start > 1 else ()), fold(word[start:])]
 
 
 def _number(word: str) -> list[str]:
@@ -209,18 +206,15 @@ _MARK_BLOCKS: Final = ((0x0300, 0x2000), (0x20D0, 0x2100), (0x2CE0, 0x3100), (0x
                        (0x10A00, 0x12000), (0x1E000, 0x1E950))  # fmt: skip
 
 
-def _mark_class() -> str:
-    """Combining marks, as the inside of ``[...]``: ``re`` does not count them among the word characters."""
-    marks = (chr(c) for first, behind in _MARK_BLOCKS for c in range(first, behind))
-    taken = re.compile(f"[{_TRIGRAM_CHARS}{_BIGRAM_CHARS}]")
-    return "".join(mark for mark in marks if unicodedata.category(mark)[0] == "M" and not taken.match(mark))
-
-
 @lru_cache(1)
 def _units_re() -> re.Pattern[str]:
     """Pattern of a unit of text: an abbreviation, a run of either kind, or a word with its separators."""
+    # ``re`` does not count combining marks among the word characters.
+    chars = (chr(c) for first, behind in _MARK_BLOCKS for c in range(first, behind))
+    taken = re.compile(f"[{_TRIGRAM_CHARS}{_BIGRAM_CHARS}]")
+    marks = "".join(char for char in chars if unicodedata.category(char)[0] == "M" and not taken.match(char))
     letter = rf"[^\W_{_TRIGRAM_CHARS}{_BIGRAM_CHARS}]"
-    word = rf"{letter}+(?:[{_mark_class()}]+{letter}*)*"
+    word = rf"{letter}+(?:[{marks}]+{letter}*)*"
     separator = r"(?:[-\u2010/._@'\u2018\u2019\uff07]|(?<=[0-9]),(?=[0-9]))"
     sign = r"(?:(?<=[^\W\d_])(?:\+\+|#(?!\w)))?"
     return re.compile(
@@ -288,7 +282,9 @@ class Tokenizer:
                 elif unit.isupper() and _is_code(text, match.start(), match.end()):
                     found.append(unit.casefold())
             elif "." in unit:
-                found.extend(_abbreviation(unit))
+                # Thai letters with a full stop behind each, and perhaps a number: ``น.ส.3``.
+                letters, _, number = unit.rpartition(".")
+                found.extend([letters.replace(".", ""), *([unit, number] if number else [])])
             else:
                 found.extend(_grams(unit, 3 if kind == "trigrams" else 2, shorter=shorter))
         return found
@@ -302,13 +298,6 @@ def _grams(run: str, size: int, *, shorter: bool) -> list[str]:
     if shorter:
         grams.extend(run[at : at + size - 1] for at in range(len(run) - size + 2))
     return grams
-
-
-def _abbreviation(unit: str) -> list[str]:
-    """Terms of Thai letters with a full stop behind each, and perhaps a number: ``น.ส.3``."""
-    letters, _, number = unit.rpartition(".")
-    joined = letters.replace(".", "")
-    return [joined, unit, number] if number else [joined]
 
 
 def _is_code(text: str, start: int, end: int) -> bool:

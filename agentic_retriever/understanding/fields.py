@@ -343,9 +343,12 @@ class _Gathered:
     def info(self, name: str) -> FieldInfo:
         kind = max(self.kinds, key=lambda k: (self.kinds[k], k.value))
         parts = [folded(part) for part in _SEPARATORS.split(_CAMEL.sub("_", name)) if part]
-        unit = _guess_unit(parts)
+        last = _UNITS_IN_NAMES.get(parts[-1], parts[-1]) if len(parts) > 1 else ""
+        unit = last if last in units() else None  # area_rai, weight_kg
         values = _by_folded(self._texts) if kind is FieldKind.KEYWORD else {}
-        person = bool(values) and _is_person(parts, values)
+        sample = [originals[0] for originals in islice(values.values(), 500)]
+        listed_form = len(sample) >= 3 and sum(map(is_listed_form, sample)) >= _PERSON_SHARE * len(sample)
+        person = bool(values) and (listed_form or not PERSON_FIELD_WORDS.isdisjoint(parts))
         # Years written as text, all of them.
         years = sorted(values) if all(len(key) == 4 and key.isdigit() for key in values) else []
         low, high = self._ranges.get(kind) or ((float(years[0]), float(years[-1])) if years else (None, None))
@@ -372,18 +375,6 @@ def _by_folded(texts: Counter[str]) -> dict[str, tuple[str, ...]]:
     for text, _ in texts.most_common():
         found.setdefault(folded(text), []).append(text)
     return {key: tuple(originals) for key, originals in found.items() if key}
-
-
-def _is_person(parts: list[str], values: Mapping[str, tuple[str, ...]]) -> bool:
-    sample = [originals[0] for originals in islice(values.values(), 500)]
-    listed_form = len(sample) >= 3 and sum(map(is_listed_form, sample)) >= _PERSON_SHARE * len(sample)
-    return listed_form or not PERSON_FIELD_WORDS.isdisjoint(parts)
-
-
-def _guess_unit(parts: list[str]) -> str | None:
-    """Read the unit off the end of a field's name: ``area_rai``, ``weight_kg``."""
-    last = _UNITS_IN_NAMES.get(parts[-1], parts[-1]) if len(parts) > 1 else ""
-    return last if last in units() else None
 
 
 def _words(parts: list[str], unit: str | None) -> tuple[str, ...]:
@@ -438,22 +429,19 @@ class ValueMatcher:
         self._stems: dict[str, Mapping[str, tuple[ValueRef, ...]]] = {}
         patterns = {phrase: Match(readings=readings) for phrase, readings in phrases().items()}
         for info in dictionary.fields.values():
-            self._add_field(info, patterns)
+            for word in info.words:
+                pattern = patterns.get(word, Match())
+                patterns[word] = replace(pattern, fields=(*pattern.fields, info.name))
+            if info.person:
+                self.families[info.name] = _families(info)
+            for phrase, ref in _phrases_of(info, self.families.get(info.name, {})):
+                pattern = patterns.get(phrase, Match())
+                if ref not in pattern.values:
+                    patterns[phrase] = replace(pattern, values=(*pattern.values, ref))
         self._automaton = ahocorasick.Automaton()
         for phrase, pattern in patterns.items():
             self._automaton.add_word(phrase, (len(phrase), pattern))
         self._automaton.make_automaton()
-
-    def _add_field(self, info: FieldInfo, patterns: dict[str, Match]) -> None:
-        for word in info.words:
-            pattern = patterns.get(word, Match())
-            patterns[word] = replace(pattern, fields=(*pattern.fields, info.name))
-        if info.person:
-            self.families[info.name] = _families(info)
-        for phrase, ref in _phrases_of(info, self.families.get(info.name, {})):
-            pattern = patterns.get(phrase, Match())
-            if ref not in pattern.values:
-                patterns[phrase] = replace(pattern, values=(*pattern.values, ref))
 
     def matches(self, text: str) -> Iterator[Match]:
         """Go through all matches in a folded text that stand as words of their own, overlapping ones included."""

@@ -170,7 +170,10 @@ def _certainty_unnamed(question: Question, match: Match, ref: ValueRef) -> float
         return None
     if text in listed_words("common"):
         return _COMMON
-    if _is_short(text) or _other_capitals(question.as_written(match.start, match.end), ref):
+    # An abbreviation in capitals may stand in the question as a word in small letters: ``IT`` and ``it``.
+    abbreviation = all(original.isupper() and len(original) <= _SHORT_CAPITALS for original in ref.originals)
+    shown = question.as_written(match.start, match.end)
+    if _is_short(text) or (abbreviation and shown not in ref.originals and not UNSPACED.match(shown)):
         return _UNSURE if _as_stored(question, match) else None
     return _PLAIN[ref.how] + (_DISTINCT_BONUS if " " in text or any(map(str.isdigit, text)) else 0.0)
 
@@ -180,12 +183,6 @@ def _is_short(text: str) -> bool:
     if UNSPACED.match(text) is None:
         return len(text) <= 2
     return len(text) <= (3 if "\u0e00" <= text[0] < "\u1100" else 1)
-
-
-def _other_capitals(shown: str, ref: ValueRef) -> bool:
-    """Tell whether an abbreviation in capitals stands in the question as a word in small letters: ``IT`` and ``it``."""
-    short = all(original.isupper() and len(original) <= _SHORT_CAPITALS for original in ref.originals)
-    return short and shown not in ref.originals and not UNSPACED.match(shown)
 
 
 # --- people: a family name stands for the stored names that have it, a given name narrows them ----------------------
@@ -211,20 +208,16 @@ def _find_people(question: Question) -> list[NamedValue]:
             continue
         start, end, given = _find_given(question, match)
         kept = tuple(filter(None, (_narrow(question, match, ref, given) for ref in refs)))
-        cued = _is_cued(question, start, refs, last_cued)
+        # It stands behind its field or a word such as ``by``, or in a list that began behind one.
+        listed = 0 <= last_cued <= start and _BETWEEN_NAMES.fullmatch(question.text, last_cued, start) is not None
+        named = question.named_before(start)[0]
+        before = question.text[max(0, start - _MAX_NAME_CHARS) : start]
+        cued = listed or any(ref.field in named for ref in refs) or _by_words().search(before) is not None
         if kept and _is_person(question, match, cued=cued, given=bool(given)):
             last_cued = match.end if cued else last_cued
             certainty = (_CUED if cued else _ALONE) + (_GIVEN_BONUS if given else 0.0)
             found.append(NamedValue(kept, certainty, (start, end), (start, end)))
     return found
-
-
-def _is_cued(question: Question, start: int, refs: Sequence[ValueRef], last_cued: int) -> bool:
-    """Tell whether a name stands behind its field or a word such as ``by``, or in a list that began behind one."""
-    listed = 0 <= last_cued <= start and _BETWEEN_NAMES.fullmatch(question.text, last_cued, start) is not None
-    named = question.named_before(start)[0]
-    before = question.text[max(0, start - _MAX_NAME_CHARS) : start]
-    return listed or any(ref.field in named for ref in refs) or _by_words().search(before) is not None
 
 
 def _is_person(question: Question, match: Match, *, cued: bool, given: bool) -> bool:
@@ -328,8 +321,12 @@ class Stream:
 def read_stream(question: Question, values: Sequence[NamedValue]) -> Stream:
     items = [Item("V", *value.place, value) for value in values]
     covered = {at for value in values for at in range(*value.place)}
-    cues = _choose_cues(question, covered)
-    covered.update(at for cue in cues for at in range(cue.start, cue.end))
+    cues: list[Match] = []
+    for match in sorted(question.matches, key=lambda m: (m.start - m.end, m.start)):
+        usable = match.fields or any(reading.language in question.languages for reading in match.readings)
+        if usable and covered.isdisjoint(range(match.start, match.end)):
+            covered.update(range(match.start, match.end))
+            cues.append(match)
     edges = {cue.end for cue in cues}, {cue.start for cue in cues}
     for found in _PIECE.finditer(question.text):
         if found.start() not in covered:
@@ -338,17 +335,6 @@ def read_stream(question: Question, values: Sequence[NamedValue]) -> Stream:
     for pattern, make in _COMPOSITIONS:
         stream = stream.rewrite(pattern, make)
     return stream
-
-
-def _choose_cues(question: Question, covered: set[int]) -> list[Match]:
-    taken = set(covered)
-    chosen: list[Match] = []
-    for match in sorted(question.matches, key=lambda m: (m.start - m.end, m.start)):
-        usable = match.fields or any(reading.language in question.languages for reading in match.readings)
-        if usable and taken.isdisjoint(range(match.start, match.end)):
-            taken.update(range(match.start, match.end))
-            chosen.append(match)
-    return chosen
 
 
 def _read_piece(question: Question, found: re.Match[str], edges: tuple[set[int], set[int]]) -> list[Item]:

@@ -390,7 +390,12 @@ def _quantity_field(question: Question, stream: Stream, first: int, behind: int)
     named = _fields_around(stream, first, behind)
     numeric = [info for info in question.dictionary.of_kind(FieldKind.NUMBER) if not info.year]
     by_name = [info for info in numeric if info.name in named]
-    amount = _amount_of(stream, first, behind)
+    amounts: list[Amount] = [item.value for item in stream.items[first:behind] if item.symbol == "Q"]
+    if not amounts and stream.symbols[first] in "OH":
+        # The next one soon behind: "more than 5 and at most 10 rai".
+        soon = takewhile(lambda item: item.symbol in "QACWOH,", stream.items[behind : behind + _MAX_BORROWED])
+        amounts = [item.value for item in soon if item.symbol == "Q"][:1]
+    amount = amounts[-1] if amounts else None
     start = stream.items[at if by_name and before else first].start
     if amount is None:
         return (by_name[0], 1.0, start) if len(by_name) == 1 else None
@@ -401,15 +406,6 @@ def _quantity_field(question: Question, stream: Stream, first: int, behind: int)
         return meant[0], 1.0, start
     unitless = [info for info in by_name if info.unit is None]
     return (unitless[0], _NO_UNIT_KNOWN, start) if len(unitless) == 1 and not fitting else None
-
-
-def _amount_of(stream: Stream, first: int, behind: int) -> Amount | None:
-    """The amount with a unit in an expression, or the next one soon behind: ``more than 5 and at most 10 rai``."""
-    amounts: list[Amount] = [item.value for item in stream.items[first:behind] if item.symbol == "Q"]
-    if not amounts and stream.symbols[first] in "OH":
-        soon = takewhile(lambda item: item.symbol in "QACWOH,", stream.items[behind : behind + _MAX_BORROWED])
-        amounts = [item.value for item in soon if item.symbol == "Q"][:1]
-    return amounts[-1] if amounts else None
 
 
 # --- years and dates: ``since 2019``, ``de 2021``, ``หลังปี 2560``, ``in the 1960s``, ``5 May 2021`` ------------------
@@ -660,9 +656,12 @@ def _compile(query: str, wish: Wish, fields: FieldDictionary) -> Clause | str:
     info = fields.fields.get(wish.field)
     if info is None:
         return unknown_name("field", wish.field, list(fields.fields)[:_SHOWN_NAMES])
+    # Where its words stand in the question first, whatever their case, accents and white space.
+    wanted, question = folded(wish.words), fold_query(query[:MAX_EXAMINED])
+    at = question.text.find(wanted) if wanted else -1
+    spans = [question.origin(at, at + len(wanted))] if at >= 0 else []
     try:
-        restriction, spans = _restriction(info, wish), _find(query, wish.words)
-        return _checked(restriction, _IN_QUESTION if spans else _ELSEWHERE, spans, fields)
+        return _checked(_restriction(info, wish), _IN_QUESTION if spans else _ELSEWHERE, spans, fields)
     except (FilterError, ValueError, OverflowError) as err:
         return str(err)
 
@@ -708,14 +707,6 @@ def _number(info: FieldInfo, value: object) -> float:
     if not math.isfinite(number) or abs(number) > _MAX_NUMBER:
         raise FilterError(f"the field {info.name!r} needs a number of ordinary size")
     return float(year_in(info, int(number))) if info.year and number.is_integer() else number
-
-
-def _find(query: str, words: str) -> list[tuple[int, int]]:
-    """Find where words stand in the question first, whatever their case, accents and white space."""
-    wanted = folded(words)
-    question = fold_query(query[:MAX_EXAMINED])
-    at = question.text.find(wanted) if wanted else -1
-    return [question.origin(at, at + len(wanted))] if at >= 0 else []
 
 
 # --- what to try when a question's clauses leave nothing: the same with as few clauses less as will do ---------------
