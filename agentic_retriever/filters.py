@@ -64,7 +64,14 @@ def check_filters(filters: MetadataFilters | None, *, known_fields: Collection[s
         if count > MAX_CLAUSES:
             told = "put the values of one field in one list"
             raise FilterError(f"the filter has more than {MAX_CLAUSES:,} clauses; {told}")
-        _check_key(clause.key, known_fields)
+        if not clause.key:
+            raise FilterError("a filter has an empty key; name the metadata field to compare")
+        if len(clause.key) > MAX_KEY_LENGTH:
+            size = f"{len(clause.key):,} characters"
+            raise FilterError(f"a filter key has {size}; at most {MAX_KEY_LENGTH} are allowed")
+        if known_fields is not None and clause.key not in known_fields:
+            raise FilterError(unknown_name("field", clause.key, known_fields))
+        _check_unicode(clause.key, clause.key)
         _check_value(clause)
 
 
@@ -97,16 +104,6 @@ def _check_enum(value: object, kind: type[Enum]) -> None:
     if not isinstance(value, kind):
         allowed = ", ".join(repr(member.value) for member in kind)
         raise FilterError(f"unknown {kind.__name__} {str(value)[:80]!r}; allowed: {allowed}")
-
-
-def _check_key(key: str, known_fields: Collection[str] | None) -> None:
-    if not key:
-        raise FilterError("a filter has an empty key; name the metadata field to compare")
-    if len(key) > MAX_KEY_LENGTH:
-        raise FilterError(f"a filter key has {len(key):,} characters; at most {MAX_KEY_LENGTH} are allowed")
-    if known_fields is not None and key not in known_fields:
-        raise FilterError(unknown_name("field", key, known_fields))
-    _check_unicode(key, key)
 
 
 def _check_value(clause: MetadataFilter) -> None:
@@ -190,7 +187,10 @@ def normalise(filters: MetadataFilters | None) -> str:
 def _canonical(item: MetadataFilter | MetadataFilters) -> list[Any]:
     if isinstance(item, MetadataFilter):
         operator = _SAME.get(item.operator, item.operator)
-        return [operator.value, item.key, _canonical_value(item)]
+        if operator not in LIST_OPERATORS:
+            return [operator.value, item.key, _canonical_scalar(item.value)]
+        values = {_write(_canonical_scalar(value)) for value in cast("list[Scalar]", item.value)}
+        return [operator.value, item.key, [json.loads(text) for text in sorted(values)]]
     condition = item.condition or FilterCondition.AND
     parts: dict[str, list[Any]] = {}
     for child in item.filters:
@@ -203,13 +203,6 @@ def _canonical(item: MetadataFilter | MetadataFilters) -> list[Any]:
     if len(ordered) == 1 and condition is not FilterCondition.NOT:
         return ordered[0]
     return [condition.value, ordered]
-
-
-def _canonical_value(clause: MetadataFilter) -> Any:  # noqa: ANN401 - JSON of any shape
-    if clause.operator not in LIST_OPERATORS:
-        return _canonical_scalar(clause.value)
-    values = {_write(_canonical_scalar(value)) for value in cast("list[Scalar]", clause.value)}
-    return [json.loads(text) for text in sorted(values)]
 
 
 def _canonical_scalar(value: object) -> Scalar | None:
@@ -246,19 +239,14 @@ def plain_scalar(value: object) -> Scalar | None:
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, (float, Decimal)):
-        return _plain_number(value)
+        is_whole = isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value()
+        number = int(value) if is_whole else float(value)
+        return None if math.isnan(value) else number
     if isinstance(value, dt.date):
         return value.isoformat()
     if isinstance(value, (UUID, PurePath)):
         return str(value)
     raise TypeError(f"{type(value).__name__} is no string, number, boolean or date")
-
-
-def _plain_number(value: float | Decimal) -> int | float | None:
-    if math.isnan(value):
-        return None
-    is_whole = isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value()
-    return int(value) if is_whole else float(value)
 
 
 def elements(value: object) -> Iterator[Scalar]:
@@ -307,20 +295,17 @@ def parse_moment(text: str) -> tuple[dt.datetime, bool] | None:
         return None
     year, month, day, hour, minute, second, fraction, offset = found.groups()
     try:
+        zone = dt.timezone.utc
+        if offset is not None and offset != "Z":
+            size = dt.timedelta(hours=int(offset[1:3]), minutes=int(offset[-2:]))
+            zone = dt.timezone(-size if offset[0] == "-" else size)
         moment = dt.datetime(
             int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0),
-            int((fraction or "").ljust(6, "0")), tzinfo=_zone(offset),
+            int((fraction or "").ljust(6, "0")), tzinfo=zone,
         )  # fmt: skip
         return moment.astimezone(dt.timezone.utc), hour is None
     except (ValueError, OverflowError):
         return None
-
-
-def _zone(offset: str | None) -> dt.timezone:
-    if offset is None or offset == "Z":
-        return dt.timezone.utc
-    size = dt.timedelta(hours=int(offset[1:3]), minutes=int(offset[-2:]))
-    return dt.timezone(-size if offset[0] == "-" else size)
 
 
 # The one evaluator of metadata filters.
@@ -340,7 +325,7 @@ def predicate(filters: MetadataFilters | None) -> Predicate:
     check_filters(filters)
     if filters is None or is_empty(filters):
         return lambda _metadata: True
-    return _group(filters)
+    return _compiled(filters)
 
 
 def node_fields(node: BaseNode) -> dict[str, object]:
@@ -350,18 +335,14 @@ def node_fields(node: BaseNode) -> dict[str, object]:
     return fields
 
 
-def _group(group: MetadataFilters) -> Predicate:
-    parts = [_part(child) for child in group.filters if isinstance(child, MetadataFilter) or not is_empty(child)]
-    if group.condition is FilterCondition.OR:
-        return lambda metadata: any(part(metadata) for part in parts)
-    if group.condition is FilterCondition.NOT:
-        return lambda metadata: not any(part(metadata) for part in parts)
-    return lambda metadata: all(part(metadata) for part in parts)
-
-
-def _part(item: MetadataFilter | MetadataFilters) -> Predicate:
+def _compiled(item: MetadataFilter | MetadataFilters) -> Predicate:
     if isinstance(item, MetadataFilters):
-        return _group(item)
+        parts = [_compiled(child) for child in item.filters if isinstance(child, MetadataFilter) or not is_empty(child)]
+        if item.condition is FilterCondition.OR:
+            return lambda metadata: any(part(metadata) for part in parts)
+        if item.condition is FilterCondition.NOT:
+            return lambda metadata: not any(part(metadata) for part in parts)
+        return lambda metadata: all(part(metadata) for part in parts)
     key = item.key
     if item.operator is FilterOperator.IS_EMPTY:
         return lambda metadata: is_missing(metadata.get(key))

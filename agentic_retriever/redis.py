@@ -207,8 +207,18 @@ class RedisStore:
         elif keys:
             names = [self._name(key) for key in keys]
             replies = self._link.call(lambda client: client.mget(names), default=())
-        values = ((key, self._readable(key, raw)) for key, raw in zip(keys, replies, strict=False))
-        found = {key: value for key, value in values if value is not None}
+        found: dict[str, tuple[bytes, float]] = {}
+        for key, raw in zip(keys, replies, strict=False):
+            if isinstance(raw, bytes):
+                try:
+                    data, until = unseal(raw)
+                except ValueError:
+                    self._counts.add(corrupt=1)
+                    self.delete(key)
+                    continue
+                ttl_s = until - self._clock()
+                if ttl_s > 0:
+                    found[key] = data, ttl_s
         self._counts.add(hits=len(found), misses=len(keys) - len(found))
         return found
 
@@ -264,18 +274,6 @@ class RedisStore:
 
     def _name(self, key: str) -> str:
         return self._prefix + hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
-
-    def _readable(self, key: str, raw: object) -> tuple[bytes, float] | None:
-        if not isinstance(raw, bytes):
-            return None
-        try:
-            data, until = unseal(raw)
-        except ValueError:
-            self._counts.add(corrupt=1)
-            self.delete(key)
-            return None
-        ttl_s = until - self._clock()
-        return (data, ttl_s) if ttl_s > 0 else None
 
     def _write_later(self, job: Callable[[], object], values: Sequence[bytes] = ()) -> None:
         """Put a job in line for the thread that writes; nobody waits, and a line that is too long takes no more."""

@@ -210,7 +210,19 @@ class DerivedCollection(Generic[V]):
         """Return the view, built now where it is missing or old and the index is small enough."""
         state = self._state
         if state is None or state.version != self._index.version:
-            state = self._built(timeout_s)
+            if not self.is_usable():
+                raise StoreError(
+                    f"the {self.name} of index {self._index.name!r} are not built for its present state, and it has "
+                    f"more than {BUILT_IN_QUERY:,} nodes; build its views first"
+                )
+            if timeout_s is None:
+                state = self.refresh()
+            else:
+                try:
+                    state = self._caller.call(self.refresh, timeout_s)
+                except DeadlineExceededError as err:
+                    told = "are still being built; a later query can use them"
+                    raise DeadlineExceededError(f"the {self.name} of index {self._index.name!r} {told}") from err
         known = self._view
         if known is None or known[0] is not state:
             known = self._view = state, self._view_of(self.store, state)
@@ -237,21 +249,6 @@ class DerivedCollection(Generic[V]):
                 self._close_store()
             finally:
                 self._building.release()
-
-    def _built(self, timeout_s: float | None) -> ViewState:
-        if not self.is_usable():
-            raise StoreError(
-                f"the {self.name} of index {self._index.name!r} are not built for its present state, and it has more "
-                f"than {BUILT_IN_QUERY:,} nodes; build its views first"
-            )
-        if timeout_s is None:
-            return self.refresh()
-        try:
-            return self._caller.call(self.refresh, timeout_s)
-        except DeadlineExceededError as err:
-            raise DeadlineExceededError(
-                f"the {self.name} of index {self._index.name!r} are still being built; a later query can use them"
-            ) from err
 
     def _close_store(self) -> None:
         with self._opening:

@@ -76,7 +76,10 @@ class Indexer:
                     seen.add(self._take(item))
             self._progress.file_done(str(file))
         self._flush()
-        self._remove_missing(str(root), seen, broken)
+        # What is no longer found below the root is dropped; a file that cannot be read today keeps its nodes.
+        catalog = self._index.catalog
+        entries = {i: catalog.get(i) for i in catalog.doc_ids(root=str(root)) if i not in seen}
+        self._remove([i for i, entry in entries.items() if entry is None or entry.source not in broken])
         return self._finish()
 
     def add_documents(self, documents: Sequence[Document]) -> IngestReport:
@@ -113,20 +116,17 @@ class Indexer:
         return self._finish()
 
     def _take(self, document: SourceDocument) -> str:
-        doc_id = self._own_id(document)
+        doc_id = document.doc_id
+        taken = {entry.doc_id: entry for entry, _ in self._pending}
+        known = taken.get(doc_id) or self._index.catalog.get(doc_id)
+        # Documents of one id that come from two sources are kept apart; one that has moved keeps its id.
+        if known is not None and known.source not in {"", document.source} and Path(known.source).exists():
+            doc_id = f"{doc_id}~{hashlib.sha256(document.source.encode()).hexdigest()[:8]}"
         same = {name: getattr(document, name) for name in ("source", "root", "kind", "title", "metadata", "text")}
         entry = CatalogEntry(doc_id, **same, content_hash=f"{CHUNKING_VERSION}:{document.content_hash}")
         settings = self._index.manifest.chunk_settings
         self._stage(entry, lambda: chunk_document(replace(document, doc_id=doc_id), settings))
         return doc_id
-
-    def _own_id(self, document: SourceDocument) -> str:
-        """Keep documents apart that have one id but come from two sources; one that has moved keeps its id."""
-        taken = {entry.doc_id: entry for entry, _ in self._pending}
-        known = taken.get(document.doc_id) or self._index.catalog.get(document.doc_id)
-        if known is None or known.source == document.source or not known.source or not Path(known.source).exists():
-            return document.doc_id
-        return f"{document.doc_id}~{hashlib.sha256(document.source.encode()).hexdigest()[:8]}"
 
     def _stage(self, entry: CatalogEntry, make_nodes: Callable[[], list[TextNode]]) -> None:
         if any(waiting.doc_id == entry.doc_id for waiting, _ in self._pending):
@@ -159,27 +159,19 @@ class Indexer:
         )
         pairs = zip(nodes, vectors, strict=True)
         ready = [node.model_copy(update={"embedding": vector.tolist()}) for node, vector in pairs]
+        catalog, store = self._index.catalog, self._index.vector_store
         with self._index.exclusive("documents"):
-            self._write([(entry, [node.node_id for node in group]) for entry, group in pending], ready)
+            ids = [(entry, [node.node_id for node in group]) for entry, group in pending]
+            catalog.begin(ids)
+            if ready:
+                store.add(ready)
+            new = {node.node_id for node in ready}
+            stale = [i for entry, _ in ids for i in catalog.node_ids(entry.doc_id) if i not in new]
+            if stale:
+                store.delete_nodes(node_ids=stale)
+            with self._index.changing(written=ready, removed=stale):
+                catalog.confirm(ids)
         self._report += IngestReport(nodes=len(nodes), embedded=embedded)
-
-    def _write(self, ids: Sequence[tuple[CatalogEntry, list[str]]], ready: Sequence[TextNode]) -> None:
-        self._index.catalog.begin(ids)
-        if ready:
-            self._index.vector_store.add(ready)
-        new = {node.node_id for node in ready}
-        stale = [i for entry, _ in ids for i in self._index.catalog.node_ids(entry.doc_id) if i not in new]
-        if stale:
-            self._index.vector_store.delete_nodes(node_ids=stale)
-        with self._index.changing(written=ready, removed=stale):
-            self._index.catalog.confirm(ids)
-
-    def _remove_missing(self, root: str, seen: set[str], broken: set[str]) -> None:
-        """Drop what is no longer found below a root; a file that cannot be read today keeps its nodes."""
-        catalog = self._index.catalog
-        gone = [i for i in catalog.doc_ids(root=root) if i not in seen]
-        entries = {i: catalog.get(i) for i in gone}
-        self._remove([i for i, entry in entries.items() if entry is None or entry.source not in broken])
 
     def _remove(self, doc_ids: Sequence[str]) -> None:
         if not doc_ids:

@@ -352,21 +352,18 @@ class SharedShard:
         with edge_errors("open the index", self.folder, loading=True), ExitStack() as undo:
             self.edge = EdgeShard.load(str(self.folder / "shard"))
             undo.callback(self.edge.close)
-            _check_whole(self.edge, description, self.folder)
+            found = self.edge.count(CountRequest(exact=True))
+            if description.points is not None and found != description.points:
+                raise _damaged(self.folder, f"{description.points:,} nodes were stored, {found:,} are left")
+            # The engine opens without a word when the files of the vectors or of the payloads are gone.
+            probe = Query.Nearest([1.0] * description.dimension)
+            sample = self.edge.query(QueryRequest(limit=8, query=probe, with_payload=True)) if found else []
+            if found and not any(point.payload for point in sample):
+                lost = "texts and metadata" if sample else "vectors"
+                raise _damaged(self.folder, f"the {lost} of {found:,} nodes are gone")
             undo.pop_all()
         self.refresh()
         return description
-
-
-def _check_whole(edge: EdgeShard, description: CollectionFile, folder: Path) -> None:
-    found = edge.count(CountRequest(exact=True))
-    if description.points is not None and found != description.points:
-        raise _damaged(folder, f"{description.points:,} nodes were stored, {found:,} are left")
-    # The engine opens without a word when the files of the vectors or of the payloads are gone.
-    probe = Query.Nearest([1.0] * description.dimension)
-    sample = edge.query(QueryRequest(limit=8, query=probe, with_payload=True)) if found else []
-    if found and not any(point.payload for point in sample):
-        raise _damaged(folder, f"the {'texts and metadata' if sample else 'vectors'} of {found:,} nodes are gone")
 
 
 def open_shard(folder: Path, *, collection: str, dimension: int | None = None) -> SharedShard:

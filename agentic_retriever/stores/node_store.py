@@ -389,8 +389,16 @@ class NodeStore(BasePydanticVectorStore, ABC):
     def _checked(self, query: VectorStoreQuery, unknown: Mapping[str, object]) -> tuple[Vectors, int, WantedPoints]:
         """Check a query; return its unit vector, how many nodes it asks for, and which."""
         self._check_open()
-        top_k = _checked_top_k(query, unknown)
-        vector = unit_vector(query.query_embedding or [], self._stored_dimension)
+        top_k = query.similarity_top_k
+        if unknown:
+            raise InvalidQueryError(f"query() got unknown arguments: {', '.join(sorted(unknown))}; none are known")
+        if query.mode != VectorStoreQueryMode.DEFAULT:
+            raise InvalidQueryError(f"query mode {query.mode!s:.40} is not supported; use the default, a dense search")
+        if type(top_k) is not int or top_k < 0:
+            raise InvalidQueryError(f"similarity_top_k is {top_k!r}; allowed are whole numbers from 0")
+        if query.query_embedding is None:
+            raise InvalidQueryError("the query has no embedding; embed its text first")
+        vector = unit_vector(query.query_embedding, self._stored_dimension)
         # VectorStoreIndex.as_retriever() sends an empty list when it restricts nothing, and always the query's text.
         # Taken at its word it would find nothing in any store that keeps the text itself.
         is_unrestricted = query.node_ids == [] and query.query_str is not None
@@ -486,16 +494,3 @@ class NodeStore(BasePydanticVectorStore, ABC):
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         return self.__copy__()
-
-
-def _checked_top_k(query: VectorStoreQuery, unknown: Mapping[str, object]) -> int:
-    top_k = query.similarity_top_k
-    if unknown:
-        raise InvalidQueryError(f"query() got unknown arguments: {', '.join(sorted(unknown))}; none are known")
-    if query.mode != VectorStoreQueryMode.DEFAULT:
-        raise InvalidQueryError(f"query mode {query.mode!s:.40} is not supported; use the default, a dense search")
-    if type(top_k) is not int or top_k < 0:
-        raise InvalidQueryError(f"similarity_top_k is {top_k!r}; allowed are whole numbers from 0")
-    if query.query_embedding is None:
-        raise InvalidQueryError("the query has no embedding; embed its text first")
-    return top_k

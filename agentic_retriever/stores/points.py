@@ -309,7 +309,7 @@ def push_down(filters: MetadataFilters | None, kinds: Mapping[str, str], *, subs
     """Translate filters as far as the engine's meaning is ours; ``substrings`` tells whether it finds these itself."""
     if filters is None or is_empty(filters):
         return Pushed(None)
-    return _Translator(kinds, substrings).group(filters, negated=False)
+    return _Translator(kinds, substrings).part(filters, negated=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,33 +317,32 @@ class _Translator:
     kinds: Mapping[str, str]
     substrings: bool
 
-    def group(self, group: MetadataFilters, *, negated: bool) -> Pushed:
-        is_or, is_not = group.condition is FilterCondition.OR, group.condition is FilterCondition.NOT
+    def part(self, item: MetadataFilter | MetadataFilters, *, negated: bool) -> Pushed:
+        if isinstance(item, MetadataFilter):
+            pushed = self._clause(item)
+            if not negated:
+                return pushed
+            if not pushed.exact or pushed.condition is None:
+                return _EVERYTHING
+            return Pushed(Filter(must_not=[pushed.condition]))
+        is_or, is_not = item.condition is FilterCondition.OR, item.condition is FilterCondition.NOT
         # "not" means none of its parts, so it is an AND of negated parts. Negation is carried down to the clauses,
         # because the negation of a condition that lets too much through would let too little through.
         parts = [
-            self._part(child, negated=negated != is_not)
-            for child in group.filters
+            self.part(child, negated=negated != is_not)
+            for child in item.filters
             if isinstance(child, MetadataFilter) or not is_empty(child)
         ]
         return _any(parts) if is_or != negated else _all(parts)
 
-    def _part(self, item: MetadataFilter | MetadataFilters, *, negated: bool) -> Pushed:
-        if isinstance(item, MetadataFilters):
-            return self.group(item, negated=negated)
-        pushed = self._clause(item)
-        if not negated:
-            return pushed
-        if not pushed.exact or pushed.condition is None:
-            return _EVERYTHING
-        return Pushed(Filter(must_not=[pushed.condition]))
-
     def _clause(self, clause: MetadataFilter) -> Pushed:
         path = payload_path(clause.key)
-        if path is None or clause.key in PRIVATE_FIELDS:
+        is_source = clause.key in ID_FIELDS
+        if path is None or clause.key in PRIVATE_FIELDS or (is_source and clause.operator not in _EQUALITY):
             return _EVERYTHING
-        if clause.key in ID_FIELDS:
-            return _source_clause(clause, path)
+        if is_source:
+            values = [value for value in _values(clause) if isinstance(value, str) and value != NO_SOURCE]
+            return Pushed(_match_texts(path, values) if values else _NOTHING)
         if clause.operator is FilterOperator.IS_EMPTY:
             return Pushed(IsEmptyCondition(path))
         kind = self.kinds.get(clause.key, "")
@@ -368,13 +367,6 @@ def _any(parts: list[Pushed]) -> Pushed:
         return _EVERYTHING
     exact = all(part.exact for part in parts)
     return Pushed(conditions[0] if len(conditions) == 1 else Filter(should=cast("Any", conditions)), exact)
-
-
-def _source_clause(clause: MetadataFilter, path: str) -> Pushed:
-    if clause.operator not in _EQUALITY:
-        return _EVERYTHING
-    values = [value for value in _values(clause) if isinstance(value, str) and value != NO_SOURCE]
-    return Pushed(_match_texts(path, values) if values else _NOTHING)
 
 
 def _value_clause(clause: MetadataFilter, path: str, kind: str) -> Pushed:
@@ -592,7 +584,11 @@ class KnownPoints(Generic[FactT]):
         found = {point_id: known[point_id] for point_id in point_ids if point_id in known}
         missing = [point_id for point_id in point_ids if point_id not in found]
         if missing:
-            fresh = {str(record.id): self._fact(record) for record in retrieve(missing)}
+            fresh: dict[str, tuple[str, FactT] | None] = {}
+            for record in retrieve(missing):
+                node = stored_node(record.payload)
+                fact = None if node is None else self._read(node)
+                fresh[str(record.id)] = None if node is None or fact is None else (node.node_id, fact)
             if len(known) + len(fresh) > MAX_KNOWN:
                 known = self._known = {}
             known.update(fresh)
@@ -605,8 +601,3 @@ class KnownPoints(Generic[FactT]):
         scored: Iterable[tuple[BaseNode, Any]] = zip(result.nodes or (), result.similarities or (), strict=False)
         facts = [(self._read(node), score) for node, score in scored]
         return [(fact, float(score)) for fact, score in facts if fact is not None and score is not None]
-
-    def _fact(self, record: Point) -> tuple[str, FactT] | None:
-        node = stored_node(record.payload)
-        fact = None if node is None else self._read(node)
-        return None if node is None or fact is None else (node.node_id, fact)

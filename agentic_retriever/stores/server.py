@@ -383,22 +383,17 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
     def _writing(self, what: str, dimension: int | None = None, points: int = 0) -> Iterator[None]:  # noqa: ARG002
         self._check_open()
         if dimension is not None:
-            self._ensure(dimension)
+            with self._lock:
+                if self.dimension is not None and self.dimension != dimension:
+                    raise self._mismatch(dimension, self.dimension)
+                dense = models.VectorParams(size=dimension, distance=models.Distance.COSINE)
+                sparse = {self.sparse_vector_name: models.SparseVectorParams(modifier=models.Modifier.IDF)}
+                named = {self.dense_vector_name: dense}
+                self._collection.ensure_made(vectors_config=named, sparse_vectors_config=sparse)
+                if self._indexed_read == float("-inf"):
+                    self._read_info(dimension)
+                self.dimension = dimension
         yield
-
-    def _ensure(self, dimension: int) -> None:
-        """Make the collection if it is not there."""
-        with self._lock:
-            if self.dimension is not None and self.dimension != dimension:
-                raise self._mismatch(dimension, self.dimension)
-            dense = models.VectorParams(size=dimension, distance=models.Distance.COSINE)
-            sparse = models.SparseVectorParams(modifier=models.Modifier.IDF)
-            self._collection.ensure_made(
-                vectors_config={self.dense_vector_name: dense}, sparse_vectors_config={self.sparse_vector_name: sparse}
-            )
-            if self._indexed_read == float("-inf"):
-                self._read_info(dimension)
-            self.dimension = dimension
 
     def _prepare(self, vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:  # noqa: ARG002 - of the base
         if not self._collection.link.in_process:  # which has no indexes, and warns of them
@@ -619,16 +614,14 @@ def _condition(condition: Any) -> Any:  # noqa: ANN401 - one of four types there
         return models.IsEmptyCondition(is_empty=models.PayloadField(key=condition.key))
     match = condition.match
     if match is None:
-        return models.FieldCondition(key=condition.key, range=_range(condition.range))
+        bounds = condition.range
+        sides = {side: getattr(bounds, side) for side in ("gt", "gte", "lt", "lte")}
+        given = {side: value for side, value in sides.items() if value is not None}
+        if isinstance(bounds, edge.RangeFloat):
+            return models.FieldCondition(key=condition.key, range=models.Range(**given))
+        # The engine writes ``2020-01-31 10:00:00.5 UTC``.
+        moments = {side: value.replace(" UTC", "Z") for side, value in given.items()}
+        return models.FieldCondition(key=condition.key, range=models.DatetimeRange(**moments))
     is_any = isinstance(match, edge.MatchAny)
     wanted = models.MatchAny(any=list(map(str, match.value))) if is_any else models.MatchValue(value=match.value)
     return models.FieldCondition(key=condition.key, match=wanted)
-
-
-def _range(bounds: edge.RangeFloat | edge.RangeDateTime) -> models.Range | models.DatetimeRange:
-    sides = {side: getattr(bounds, side) for side in ("gt", "gte", "lt", "lte")}
-    given = {side: value for side, value in sides.items() if value is not None}
-    if isinstance(bounds, edge.RangeFloat):
-        return models.Range(**given)
-    # The engine writes ``2020-01-31 10:00:00.5 UTC``.
-    return models.DatetimeRange(**{side: value.replace(" UTC", "Z") for side, value in given.items()})

@@ -391,21 +391,16 @@ class AttachedRetriever(_Attached):
         retriever = deepened(self._recognised.retriever, depth)
         what = f"the {self._recognised.kind} of index {self.name}"
         found = guarded(what, lambda: None if retriever is None else retriever.retrieve(QueryBundle(query))) or []
-        nodes = [one if isinstance(one, NodeWithScore) else NodeWithScore(node=one) for one in _checked(found, what)]
+        if not isinstance(found, (list, tuple)):
+            raise StoreError(f"{what} returned {type(found).__name__}; a list of NodeWithScore is needed")
+        others = [type(one).__name__ for one in found if one is not None]
+        found = [one for one in found if isinstance(one, (NodeWithScore, BaseNode))]
+        if others and not found:
+            raise StoreError(f"{what} returned a list of {others[0]}; a list of NodeWithScore is needed")
+        nodes = [one if isinstance(one, NodeWithScore) else NodeWithScore(node=one) for one in found]
         if all(node.score is None for node in nodes):
             return [NodeWithScore(node=node.node, score=1 / (at + 1)) for at, node in enumerate(nodes)]
         return nodes
-
-
-def _checked(found: object, what: str) -> list[NodeWithScore | BaseNode]:
-    """Return the nodes that a retriever gave; a list without any but with something else is an error."""
-    if not isinstance(found, (list, tuple)):
-        raise StoreError(f"{what} returned {type(found).__name__}; a list of NodeWithScore is needed")
-    nodes = [one for one in found if isinstance(one, (NodeWithScore, BaseNode))]
-    others = [type(one).__name__ for one in found if one is not None]
-    if others and not nodes:
-        raise StoreError(f"{what} returned a list of {others[0]}; a list of NodeWithScore is needed")
-    return nodes
 
 
 def deepened(retriever: Any, depth: int) -> Any:  # noqa: ANN401 - a retriever or query engine of any class
@@ -473,7 +468,11 @@ class AttachedVectorStore(BasePydanticVectorStore):
         return self._in_time(lambda: stored_vectors(self._index.source, node_ids))
 
     def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:  # noqa: ARG002 - as above
-        allowed = self._allowed(query)
+        # The only nodes that may be found, or None for any.
+        allowed: Collection[str] | None = None if is_empty(query.filters) else self._index.candidates(query.filters)
+        if query.node_ids is not None:
+            wanted = dict.fromkeys(query.node_ids)
+            allowed = list(wanted) if allowed is None else [i for i in wanted if i in allowed]
         if self._store is None or (allowed is not None and not allowed):
             return VectorStoreQueryResult([], [], [])
         if query.mode is not VectorStoreQueryMode.DEFAULT or query.doc_ids is not None:
@@ -490,14 +489,6 @@ class AttachedVectorStore(BasePydanticVectorStore):
         # Scores that are no numbers are left for the strategies to rank last.
         scores = [math.nan if score is None else float(score) for _, score in nodes]
         return VectorStoreQueryResult([node for node, _ in nodes], scores, [node.node_id for node, _ in nodes])
-
-    def _allowed(self, query: VectorStoreQuery) -> Collection[str] | None:
-        """Return the only nodes that may be found, or ``None`` for any."""
-        allowed: Collection[str] | None = None if is_empty(query.filters) else self._index.candidates(query.filters)
-        if query.node_ids is None:
-            return allowed
-        wanted = dict.fromkeys(query.node_ids)
-        return list(wanted) if allowed is None else [i for i in wanted if i in allowed]
 
     def _searched(self, vector: list[float], depth: int, allowed: Collection[str] | None) -> list[Hit]:
         if allowed is None:

@@ -67,14 +67,18 @@ def _vector_index(name: str, index: VectorStoreIndex, kind: str) -> Recognised:
     # There is no public way to the model; LlamaIndex's own retrievers read it like this.
     store, embedding = index.vector_store, getattr(index, "_embed_model", None)
     embedding = embedding if isinstance(embedding, BaseEmbedding) else None
-    source = _listed(name, index, store, embedding)
-    if source is None:
+    source = _source(name, index, store)
+    is_listed = isinstance(source, ListedSource)
+    known = _complete(name, source, store, embedding) if is_listed else guarded(f"reading index {name}", source.count)
+    if known is None or known > MAX_NODES:
         if embedding is None:
             raise IndexingError(
                 f"index {name!r}: this {kind} has no embedding model and its nodes cannot be listed; give it one: "
                 "VectorStoreIndex.from_vector_store(store, embed_model=...)"
             )
         return Recognised(kind, retriever=index.as_retriever())
+    if isinstance(source, DocstoreSource):
+        _check_texts(name, source, known)
     if embedding is None:
         logger.warning("index %r has no embedding model, so it is searched by words alone", name)
     return Recognised(kind, source=source, vector_store=None if embedding is None else store, embedding=embedding)
@@ -88,20 +92,6 @@ def _other_index(name: str, index: BaseIndex[Any], kind: str) -> Recognised:
         raise IndexingError(f"index {name!r}: the nodes of a {kind} cannot be listed; register its retriever instead")
     _check_texts(name, source, known)
     return Recognised(kind, source=source)
-
-
-def _listed(
-    name: str, index: VectorStoreIndex, store: BasePydanticVectorStore, embedding: BaseEmbedding | None
-) -> NodeSource | None:
-    """Find where all nodes can be read, if that is possible and they are not too many."""
-    source = _source(name, index, store)
-    is_listed = isinstance(source, ListedSource)
-    known = _complete(name, source, store, embedding) if is_listed else guarded(f"reading index {name}", source.count)
-    if known is None or known > MAX_NODES:
-        return None
-    if isinstance(source, DocstoreSource):
-        _check_texts(name, source, known)
-    return source
 
 
 def _source(name: str, index: VectorStoreIndex, store: BasePydanticVectorStore) -> NodeSource:

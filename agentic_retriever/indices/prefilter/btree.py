@@ -358,7 +358,11 @@ def _pack(keys: Keys, rows: Rows) -> list[Leaf]:
         if end < total and keys[end - 1] == keys[end]:
             first = int(np.searchsorted(keys, keys[end], "left"))
             end = first if first > start else int(np.searchsorted(keys, keys[end], "right"))
-        leaves.append(_leaf(keys[start:end], rows[start:end]))
+        held = rows[start:end]
+        if end - start >= RUN and keys[start] == keys[end - 1]:
+            leaves.append(Leaf(keys[start : start + 1].copy(), None, bitmap_of(held)))
+        else:  # copies, so that a leaf does not keep the array that it was cut from
+            leaves.append(Leaf(keys[start:end].copy(), held.astype(np.uint32), bitmap_of(held)))
         start = end
     return leaves
 
@@ -417,13 +421,6 @@ def _delete(node: Node, rows: BitMap) -> Node | None:
     gone = rows_of(node.bitmap & rows)
     keep = held != gone[0] if len(gone) == 1 else ~np.isin(held, gone)
     return Leaf(keys[keep], held[keep], bitmap)
-
-
-def _leaf(keys: Keys, rows: Rows) -> Leaf:
-    if len(keys) >= RUN and keys[0] == keys[-1]:
-        return Leaf(keys[:1].copy(), None, bitmap_of(rows))
-    # Copies, so that a leaf does not keep the array that it was cut from.
-    return Leaf(keys.copy(), rows.astype(np.uint32), bitmap_of(rows))
 
 
 def _inner(children: Sequence[Node], upto: Sequence[BitMap]) -> Inner:

@@ -20,7 +20,6 @@ the store reads node after node until it has enough: about 0.16 ms for each node
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import math
 import operator
@@ -229,8 +228,13 @@ class Compiler:
         moment = parse_moment(bound)
         if moment is None:
             return self._texts(field, lambda text: compare(text, bound))
-        days, moments = _moment_sides(*moment, above=above, inclusive=inclusive)
-        pairs = ((field.days, days), (field.moments, moments))
+        microseconds, is_date = microseconds_of(moment[0]), moment[1]
+        day = microseconds // DAY_US  # dates are compared in days, date-times in microseconds
+        pairs = [(field.days, Side(day, above, inclusive)), (field.moments, Side(microseconds, above, inclusive))]
+        if is_date:
+            # By the day: after it begins with the next midnight, and so does all that is no longer up to it.
+            midnight = (day + 1 if above != inclusive else day) * DAY_US
+            pairs[1] = field.moments, Side(midnight, above, inclusive=above)
         return self._either([_compared(keys, side) for keys, side in pairs if keys])
 
     def _any(self, given: Iterable[BitMap | None], *, exact: bool = True) -> Matcher:
@@ -324,18 +328,6 @@ def _cost(bitmap: BitMap) -> int:
         return 0
     containers = (bitmap.max() - bitmap.min()) // _CONTAINER + 1
     return len(bitmap) if len(bitmap) <= _DENSE * containers else _DENSE_COST * containers
-
-
-def _moment_sides(moment: dt.datetime, is_date: bool, *, above: bool, inclusive: bool) -> tuple[Side, Side]:
-    """Say a comparison with a moment in days, for dates, and in microseconds, for date-times."""
-    microseconds = microseconds_of(moment)
-    day = microseconds // DAY_US
-    days = Side(day, above, inclusive)
-    if not is_date:
-        return days, Side(microseconds, above, inclusive)
-    # By the day: after it begins with the next midnight, and so does all that is no longer up to it.
-    midnight = (day + 1 if above != inclusive else day) * DAY_US
-    return days, Side(midnight, above, inclusive=above)
 
 
 class MetadataIndex:
@@ -502,7 +494,14 @@ class VectorRows:
         norm = float(np.linalg.norm(query))
         if query.shape != self._matrix.shape[1:] or not np.isfinite(norm) or norm == 0:
             return None
-        rows = self._rows_of(among)
+        if isinstance(among, CandidateSet) and among.numbering is self._numbering:
+            numbers = among.numbers()
+            # Numbers that were given since belong to a later version of the index.
+            rows = self._row_of_number[numbers[numbers < len(self._row_of_number)]]
+            rows = rows[rows >= 0]
+        else:
+            known = (self._rows[node_id] for node_id in among if node_id in self._rows)
+            rows = np.fromiter(known, dtype=np.int64)
         if not len(rows):
             return []
         cosines = self._matrix[rows] @ (query / norm)
@@ -510,15 +509,6 @@ class VectorRows:
         # All that tie with the last one are looked at, so that the id decides between them.
         best = [(self._ids[rows[i]], float(cosines[i])) for i in np.flatnonzero(cosines >= at_least)]
         return sorted(best, key=lambda pair: (-pair[1], pair[0]))[:top_k]
-
-    def _rows_of(self, among: Iterable[str]) -> npt.NDArray[np.int64]:
-        if isinstance(among, CandidateSet) and among.numbering is self._numbering:
-            numbers = among.numbers()
-            # Numbers that were given since belong to a later version of the index.
-            rows = self._row_of_number[numbers[numbers < len(self._row_of_number)]]
-            return rows[rows >= 0]
-        known = (self._rows[node_id] for node_id in among if node_id in self._rows)
-        return np.fromiter(known, dtype=np.int64)
 
 
 class VectorRowsView:

@@ -13,7 +13,7 @@ import json
 import zipfile
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -70,31 +70,26 @@ class FieldValues:
     numbers: Entries
 
     @classmethod
-    def of(cls, values: Sequence[object], rows: Rows) -> FieldValues:
+    def of(cls, values: Sequence[Any], rows: Rows) -> FieldValues:
         """Take metadata values of any type apart, one for each of the rows, which are ascending."""
         flat, flat_rows, present = values, rows, rows
         if set(map(type, values)) == {list}:
-            lists = cast("Sequence[list[object]]", values)
-            lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(rows))
-            flat, flat_rows, present = list(chain.from_iterable(lists)), np.repeat(rows, lengths), rows[lengths > 0]
-        return cls._of_one_kind(flat, flat_rows, present) or cls._of_mixed(values, rows)
+            lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(rows))
+            flat, flat_rows, present = list(chain.from_iterable(values)), np.repeat(rows, lengths), rows[lengths > 0]
+        # All text, all boolean or all numbers, as by far the most fields are.
+        kinds = set(map(type, flat))
+        if kinds <= {str} or kinds == {bool}:
+            return cls(present, Factorised.of(flat, flat_rows), _number_entries([], flat_rows[:0]))
+        if kinds <= {int, float}:
+            keys, _ = entries = _number_entries(flat, flat_rows)
+            if keys.dtype == np.float64 and not np.isnan(keys).any():
+                return cls(present, Factorised.of([], flat_rows[:0]), entries)
+        return cls._of_mixed(values, rows)
 
     def renumber(self, numbers: Rows) -> FieldValues:
         keys, rows = self.numbers
         words = replace(self.words, rows=numbers[self.words.rows])
         return FieldValues(numbers[self.present], words, (keys, numbers[rows]))
-
-    @classmethod
-    def _of_one_kind(cls, values: Sequence[Any], rows: Rows, present: Rows) -> FieldValues | None:
-        """Take apart what is all text, all boolean or all numbers; by far the most fields are."""
-        kinds = set(map(type, values))
-        if kinds <= {str} or kinds == {bool}:
-            return cls(present, Factorised.of(values, rows), _number_entries([], rows[:0]))
-        if kinds <= {int, float}:
-            keys, _ = entries = _number_entries(values, rows)
-            if keys.dtype == np.float64 and not np.isnan(keys).any():
-                return cls(present, Factorised.of([], rows[:0]), entries)
-        return None
 
     @classmethod
     def _of_mixed(cls, values: Sequence[object], rows: Rows) -> FieldValues:
@@ -290,7 +285,15 @@ class Snapshot:
             fields[name] = fields.get(name, FieldIndex()).insert(values)
         alive = kept.alive.copy()
         alive.add_range(first, len(self.numbers))
-        return _tidied(replace(kept, alive=alive, fields=_within_budget(_in_use(fields), len(alive))))
+        count, fields = len(alive), _in_use(fields)
+        # The texts that take the most are left out, until the others take no more than they may.
+        while sum(index.words.cost for index in fields.values()) > _text_budget(count):
+            _, name = max((index.words.cost, name) for name, index in fields.items() if index.whole)
+            fields[name] = fields[name].without_texts()
+        after = replace(kept, alive=alive, fields=fields)
+        # Renumbered once most rows are gone, or most ids came after the start and so are not packed.
+        size, packed, slack = len(self.numbers), self.numbers.packed, max(_MIN_LOOSE, count // 2)
+        return after.compact() if size - count > slack or size - packed > max(slack, packed) else after
 
     def delete(self, node_ids: Iterable[str], version: int) -> Snapshot:
         """Return a snapshot without these nodes; ids that are not there are passed over."""
@@ -411,14 +414,6 @@ def _read(items: Iterable[Item], *, first: int) -> tuple[list[str], dict[str, Fi
     return node_ids, fields
 
 
-def _tidied(snapshot: Snapshot) -> Snapshot:
-    """Renumber once most rows are gone, or most ids came after the start and so are not packed."""
-    numbers, alive = snapshot.numbers, len(snapshot.alive)
-    slack = max(_MIN_LOOSE, alive // 2)
-    loose = len(numbers) - alive > slack or len(numbers) - numbers.packed > max(slack, numbers.packed)
-    return snapshot.compact() if loose else snapshot
-
-
 def _clustered(node_ids: list[str], columns: dict[str, FieldValues]) -> tuple[list[str], dict[str, FieldValues]]:
     """Number nodes anew so that those that are alike stand together, by the fields of the fewest values first.
 
@@ -465,11 +460,3 @@ def _in_use(fields: Mapping[str, FieldIndex]) -> dict[str, FieldIndex]:
 
 def _text_budget(nodes: int) -> int:
     return max(TEXT_BYTES, TEXT_BYTES_PER_NODE * nodes)
-
-
-def _within_budget(fields: dict[str, FieldIndex], nodes: int) -> dict[str, FieldIndex]:
-    """Leave out the texts that take the most, until the others take no more than they may."""
-    while sum(index.words.cost for index in fields.values()) > _text_budget(nodes):
-        _, name = max((index.words.cost, name) for name, index in fields.items() if index.whole)
-        fields[name] = fields[name].without_texts()
-    return fields
