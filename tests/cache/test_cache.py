@@ -222,7 +222,7 @@ def test_what_cannot_be_is_refused(numbers, wrong):
         SingleFlightCache(**numbers)
 
 
-def test_second_call_is_a_hit_unless_the_cache_is_off(cache, make, store):
+def test_second_call_is_a_hit_unless_the_cache_is_off_or_nothing_was_worth_keeping(cache, make, store):
     assert cache.stats().hit_rate == 0
     assert cache.get_or_compute("k", lambda: 1) == (1, False)
     assert cache.get_or_compute("k", never) == (1, True)
@@ -232,9 +232,6 @@ def test_second_call_is_a_hit_unless_the_cache_is_off(cache, make, store):
         assert cache.get_or_compute("k", lambda: 1) == (1, False)
         assert cache.get_or_compute("k", lambda: 2) == (2, False)
     assert store.calls == []
-
-
-def test_values_not_worth_keeping_and_failures_are_not_kept_and_counted(make, store):
     cache = make()
     assert cache.get_or_compute("k", lambda: "bad", keep=lambda v: v != "bad") == ("bad", False)
     with pytest.raises(KeyError):
@@ -333,7 +330,7 @@ class TestTasks:
         gate.go.set()
         assert (await leader, await follower) == (("value", False), ("value", True))
 
-    async def test_a_cancelled_leader_harms_nobody_and_its_work_is_kept(self, cache, ask):
+    async def test_a_cancelled_leader_harms_nobody_and_all_cancelled_free_the_key(self, cache, ask, workers):
         gate = Gate()
         leader = ask(gate)
         assert await asyncio.to_thread(gate.begun.wait, 5)
@@ -349,17 +346,15 @@ class TestTasks:
         assert results[1:] == [("value", True)] * 4
         assert gate.calls == 1
         assert cache.get_or_compute("k", never) == ("value", True)
-
-    async def test_all_cancelled_and_the_key_is_free(self, cache, ask, workers):
         gate = Gate(RuntimeError("nobody hears this"))
-        tasks = [ask(gate) for _ in range(3)]
-        await waiting(cache, 2)
+        tasks = [ask(gate, "l") for _ in range(3)]
+        await waiting(cache, 7)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         gate.go.set()
         workers.close()
-        assert cache.get_or_compute("k", lambda: "new") == ("new", False)
+        assert cache.get_or_compute("l", lambda: "new") == ("new", False)
 
     async def test_what_nobody_wants_any_more_is_not_begun_and_told(self, cache):
         with Workers(1, "small") as small:
@@ -471,7 +466,7 @@ class TestTasks:
 
 
 class TestSecondLevel:
-    async def test_what_one_cache_computed_another_one_finds(self, make, workers):
+    async def test_what_one_cache_computed_another_one_finds_no_older_than_the_shorter_time(self, make, clock, workers):
         assert make().get_or_compute("k", lambda: {"a": 1}) == ({"a": 1}, False)
         other = make()
         assert other.get_or_compute("k", never) == ({"a": 1}, True)
@@ -482,23 +477,21 @@ class TestSecondLevel:
         third = make()
         results = await asyncio.gather(*(third.aget_or_compute("k", never, submit=workers.submit) for _ in range(5)))
         assert results == [({"a": 1}, True)] * 5
-
-    def test_a_value_grows_no_older_than_its_time_and_a_shorter_time_of_the_cache_holds(self, make, clock):
-        make().get_or_compute("k", lambda: "old")
+        make().get_or_compute("m", lambda: "old")
         clock.now += 50
         other = make()
-        assert other.get_or_compute("k", never) == ("old", True)
+        assert other.get_or_compute("m", never) == ("old", True)
         clock.now += 9
-        assert other.get_or_compute("k", never) == ("old", True)
+        assert other.get_or_compute("m", never) == ("old", True)
         clock.now += 1
-        assert other.get_or_compute("k", lambda: "new") == ("new", False)
+        assert other.get_or_compute("m", lambda: "new") == ("new", False)
         make(ttl_s=600).get_or_compute("l", lambda: "old")
         other = make(ttl_s=10)
         other.get_or_compute("l", never)
         clock.now += 10
         assert other.stats().entries == 0
 
-    def test_what_cannot_be_read_is_replaced_and_what_has_no_json_form_stays_in_memory(self, make, store):
+    def test_what_a_store_cannot_give_is_replaced_and_what_it_cannot_take_stays_in_memory(self, make, store, caplog):
         store.set("k", b"{damaged", 60)
         cache = make()
         assert cache.get_or_compute("k", lambda: 1) == (1, False)
@@ -507,8 +500,8 @@ class TestSecondLevel:
         assert cache.get_or_compute("set", lambda: {1, 2}) == ({1, 2}, False)
         assert cache.get_or_compute("set", never) == ({1, 2}, True)
         assert list(store.kept) == ["k"]
+        caplog.clear()
 
-    def test_a_store_that_raises_costs_nothing_but_its_use(self, make, caplog):
         class BrokenStore:
             def __getattr__(self, name):
                 raise OSError("the disk is gone")
@@ -522,15 +515,14 @@ class TestSecondLevel:
         assert stats.store_errors >= 3
         assert [record.levelname for record in caplog.records] == ["WARNING"]
 
-    def test_clear_empties_both_levels_and_counts_values_once(self, make, store):
+    def test_clear_empties_both_levels_and_what_was_computed_before_does_not_come_back(self, make, store):
         cache = make(max_entries=2)
         for key in "abc":
             cache.get_or_compute(key, lambda: 1)
         assert cache.clear() == 3
         assert store.kept == {}
         assert cache.get_or_compute("a", lambda: 2) == (2, False)
-
-    def test_what_was_computed_before_clear_does_not_come_back(self, make, store):
+        store.clear()
         cache = make()
         assert cache.get_or_compute("k", lambda: cache.clear() or "old") == ("old", False)
         assert store.kept == {}
@@ -574,30 +566,20 @@ class TestSecondLevel:
         assert slow.calls == ["set", "get"]
 
 
-class TestOnRedis:
-    def test_two_caches_share_through_the_server(self, on_redis, link, namespace):
-        first, second, third = (on_redis(link, namespace=namespace) for _ in range(3))
-        first.get_or_compute("k", lambda: "ไทย")
-        first.close()
-        assert second.get_or_compute("k", never) == ("ไทย", True)
-        assert second.clear() == 1
-        assert third.get_or_compute("k", lambda: "new") == ("new", False)
-        assert first.get_or_compute("k", never) == ("ไทย", True), "another process's memory is its own"
+def test_redis_killed_while_in_use(on_redis, own_server, links, breaker):
+    server = own_server()
+    link = links(server.url, timeout_s=5.0, breaker=breaker)
+    cache = on_redis(link)
 
-    def test_killed_while_in_use(self, on_redis, own_server, links, breaker):
-        server = own_server()
-        link = links(server.url, timeout_s=5.0, breaker=breaker)
-        cache = on_redis(link)
+    def work(seed):
+        for i in range(200):
+            assert cache.get_or_compute(f"{seed}-{i}", lambda i=i: i)[0] == i
+            if seed == i == 3:
+                server.kill()
 
-        def work(seed):
-            for i in range(200):
-                assert cache.get_or_compute(f"{seed}-{i}", lambda i=i: i)[0] == i
-                if seed == i == 3:
-                    server.kill()
-
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(work, range(4)))
-        assert not link.is_up
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert not link.is_up
 
 
 def consistent(caches, *, operations, seed):
@@ -634,7 +616,14 @@ def test_a_thousand_operations_in_memory(seed):
     consistent([SingleFlightCache(max_entries=20, ttl_s=60)], operations=1_000, seed=seed)
 
 
-def test_several_processes_caches_over_one_redis(on_redis, link, namespace):
+def test_several_processes_caches_share_through_one_redis(on_redis, link, namespace):
+    first, second, third = (on_redis(link, namespace=namespace) for _ in range(3))
+    first.get_or_compute("k", lambda: "ไทย")
+    first.close()
+    assert second.get_or_compute("k", never) == ("ไทย", True)
+    assert second.clear() == 1
+    assert third.get_or_compute("k", lambda: "new") == ("new", False)
+    assert first.get_or_compute("k", never) == ("ไทย", True), "another process's memory is its own"
     caches = [on_redis(link, namespace=namespace, max_entries=5) for _ in range(3)]
     consistent(caches, operations=300, seed=1)
     caches[0].get_or_compute("last", lambda: 7)
@@ -661,12 +650,20 @@ def written(folder, content, name="questions.txt"):
     return path
 
 
-def test_questions_to_warm_with_one_a_line_in_utf8(tmp_path):
+def test_questions_to_warm_with_one_a_line_in_utf8_in_a_file_that_is_there_and_not_too_large(tmp_path, monkeypatch):
     path = written(tmp_path, "\ufeffWhat is leave?\r\n\n   \nที่ดินคืออะไร\nWhat is leave?\n  ¿Qué es?  ")
     assert read_questions(path) == (("What is leave?", "ที่ดินคืออะไร", "¿Qué es?"), ())
     questions, problems = read_questions(written(tmp_path, b"One?\n\xff\xfe\nTwo?"))
     assert questions == ("One?", "Two?")
     assert problems == ("line 2: not UTF-8",)
+    with pytest.raises(SourceError, match=r"gone\.txt"):
+        read_questions(tmp_path / "gone.txt")
+    with pytest.raises(SourceError):
+        read_questions(tmp_path)
+    monkeypatch.setattr("agentic_retriever.cache.MAX_FILE_BYTES", 1_000_000)
+    with pytest.raises(SourceError, match="larger than 1 MB"):
+        read_questions(written(tmp_path, "What is new?\n" * 80_000))
+    assert read_questions(written(tmp_path, "What is new?\n" * 70_000)) == (("What is new?",), ())
 
 
 @pytest.mark.parametrize("name", ["q.jsonl", "q.ndjson", "Q.JSONL"])
@@ -679,17 +676,6 @@ def test_questions_in_json_lines(tmp_path, name):
     assert "'query'" in problems[1]
 
 
-def test_a_file_of_questions_that_is_not_there_or_without_bounds(tmp_path, monkeypatch):
-    with pytest.raises(SourceError, match=r"gone\.txt"):
-        read_questions(tmp_path / "gone.txt")
-    with pytest.raises(SourceError):
-        read_questions(tmp_path)
-    monkeypatch.setattr("agentic_retriever.cache.MAX_FILE_BYTES", 1_000_000)
-    with pytest.raises(SourceError, match="larger than 1 MB"):
-        read_questions(written(tmp_path, "What is new?\n" * 80_000))
-    assert read_questions(written(tmp_path, "What is new?\n" * 70_000)) == (("What is new?",), ())
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(min_size=1).map(str.strip).filter(lambda q: q and q.isprintable())))
 def test_any_questions_in_json_lines_come_back_once_and_in_order(tmp_path, questions):
@@ -697,7 +683,7 @@ def test_any_questions_in_json_lines_come_back_once_and_in_order(tmp_path, quest
     assert read_questions(path) == (tuple(dict.fromkeys(questions)), ())
 
 
-def test_warming_counts_what_became_of_each_and_tells_progress():
+def test_warming_counts_what_became_of_each_and_stops_where_the_rest_would_fail_alike():
     outcomes = {"a": "stored", "b": "cached", "c": "not_kept", "d": LLMError("down")}
 
     def ask(question):
@@ -713,16 +699,13 @@ def test_warming_counts_what_became_of_each_and_tells_progress():
         "stopped": "",
     }  # fmt: skip
     assert warm(ask, []).asked == 0
-
-
-def test_warming_stops_where_the_rest_would_fail_alike_and_swallows_no_mistakes_of_the_program():
     asked = []
 
-    def ask(question):
+    def fail(question):
         asked.append(question)
         raise StoreError("the disk is full")
 
-    report = warm(ask, ["a", "b"])
+    report = warm(fail, ["a", "b"])
     assert asked == ["a"]
     assert (report.asked, report.stopped, len(report.failed)) == (1, "the disk is full", 1)
     with pytest.raises(ZeroDivisionError):

@@ -21,7 +21,7 @@ def client(replies, **kwargs) -> LLMClient:
     return LLMClient(FakeLLM(replies), tier=Tier.PRIMARY, timeout_s=kwargs.pop("timeout_s", 5), **kwargs)
 
 
-def test_reply_carries_text_tier_model_and_estimated_tokens():
+def test_reply_carries_text_tier_model_and_estimated_tokens_and_goes_to_the_thread_that_asked():
     ticks = itertools.chain([10.0, 10.0], itertools.repeat(12.5))
     reply = client(["Paris [1]."], clock=lambda: next(ticks)).complete("Where? " * 10)
     assert (reply.text, reply.model, reply.tier, reply.truncated) == ("Paris [1].", "fake-llm", Tier.PRIMARY, False)
@@ -29,6 +29,11 @@ def test_reply_carries_text_tier_model_and_estimated_tokens():
     assert (reply.completion_tokens, reply.seconds) == (3, 2.5)
     thai = "ที่ดิน"  # dense scripts count by character
     assert [estimate_tokens(text) for text in ("", "a", "abcd" * 5, thai)] == [0, 1, 5, len(thai)]
+    one = client(lambda prompt: f"re {prompt}")
+    assert repr(one) == "LLMClient('primary model fake-llm', timeout_s=5)"  # no key of the model shows
+    got: dict[int, str] = {}
+    in_threads(16, lambda i: got.update({i: one.complete(f"q{i}").text}))
+    assert got == {i: f"re q{i}" for i in range(16)}
 
 
 @pytest.mark.parametrize("blank", ["", "   ", "\n\t\u3000"])
@@ -75,7 +80,14 @@ def test_every_foreign_error_becomes_one_of_ours(raised, expected, kind):
         assert secret not in message
 
 
-def test_hanging_model_is_abandoned_and_its_late_reply_ignored(release):
+def test_no_time_left_asks_nothing_and_a_hanging_model_is_abandoned_with_its_reply(release):
+    hung = client(lambda _p: str(release.wait(20)), timeout_s=0.05)
+    for left in (0, -1.0):
+        with pytest.raises(DeadlineExceededError, match="no time is left"):
+            hung.complete("q", timeout_s=left)
+    assert hung._llm().prompts == []
+    with pytest.raises(DeadlineExceededError):
+        hung.complete("q", timeout_s=60)
     hung = client(lambda _p: release.wait(20) and "late")
     with within(1.0), pytest.raises(DeadlineExceededError, match=r"primary model fake-llm"):
         hung.complete("q", timeout_s=0.1)
@@ -96,24 +108,6 @@ def test_more_callers_than_may_wait_are_told_at_once_that_it_is_overloaded(relea
     with within(0.6 + 0.5):
         in_threads(20, ask)
     assert (kinds.count(FailureKind.TIMEOUT), kinds.count(FailureKind.OVERLOADED)) == (2, 18)
-
-
-def test_no_time_left_asks_nothing_and_the_own_limit_wins_over_a_longer_one(release):
-    hung = client(lambda _p: str(release.wait(20)), timeout_s=0.05)
-    for left in (0, -1.0):
-        with pytest.raises(DeadlineExceededError, match="no time is left"):
-            hung.complete("q", timeout_s=left)
-    assert hung._llm().prompts == []
-    with pytest.raises(DeadlineExceededError):
-        hung.complete("q", timeout_s=60)
-
-
-def test_works_from_many_threads():
-    one = client(lambda prompt: f"re {prompt}")
-    assert repr(one) == "LLMClient('primary model fake-llm', timeout_s=5)"  # no key of the model shows
-    got: dict[int, str] = {}
-    in_threads(16, lambda i: got.update({i: one.complete(f"q{i}").text}))
-    assert got == {i: f"re q{i}" for i in range(16)}
 
 
 @given(
@@ -139,7 +133,7 @@ def test_wait_fits_the_time_and_only_what_may_pass_is_retried(failed, kind, left
             assert wait == asked
 
 
-def test_waits_differ_between_callers_and_more_than_three_requests_are_refused():
+def test_waits_differ_between_callers_retry_after_is_read_and_more_than_three_requests_are_refused():
     draws = iter([0.0, 0.5, 0.99])
     policy = RetryPolicy(draw=lambda: next(draws))
     waits = [policy.wait_s(1, FailureKind.SERVER, left_s=9) for _ in range(3)]
@@ -147,9 +141,6 @@ def test_waits_differ_between_callers_and_more_than_three_requests_are_refused()
     for retries in (-1, 3):
         with pytest.raises(ValueError, match="from 0 to 2"):
             RetryPolicy(retries=retries)
-
-
-def test_retry_after_in_seconds_as_a_date_and_as_nonsense():
     now = 1_700_000_000.0
     date = email.utils.formatdate(now + 7, usegmt=True)
     assert retry_after_s({"retry-after": "3"}) == 3.0
@@ -165,7 +156,7 @@ def retrying(llm, clock, **kwargs):
     return LLMClient(llm, tier=Tier.PRIMARY, timeout_s=10, clock=clock, endpoint=endpoint)
 
 
-def test_a_passing_failure_is_waited_out(fake_clock):
+def test_a_passing_failure_is_waited_out_and_a_refused_request_says_nothing_about_the_server(fake_clock):
     llm = FakeLLM([ConnectionError("x"), ConnectionError("x"), "Paris."])
     reply = retrying(llm, fake_clock).complete("q")
     assert reply.text == "Paris."
@@ -174,8 +165,6 @@ def test_a_passing_failure_is_waited_out(fake_clock):
     assert reply.attempts[0].requests == 3
     assert reply.attempts[0].seconds == pytest.approx(0.5625)
 
-
-def test_a_refused_request_says_nothing_about_the_server(fake_clock):
     class BadRequestError(Exception):
         status_code = 400
 

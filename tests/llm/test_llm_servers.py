@@ -22,7 +22,9 @@ def make(tiers_on):
     return lambda **settings: tiers_on(**settings).order()[0]
 
 
-def test_good_reply(server, provider, make):
+def test_good_reply_with_its_usage_told_or_estimated_its_price_and_whether_the_server_cut_the_prompt(
+    server, provider, make
+):
     server.reply(chat(provider, "ไร่ [1]"))
     reply = make().complete("¿Cuántos?")
     assert (reply.text, reply.model) == ("ไร่ [1]", "some/model:1b")
@@ -33,9 +35,6 @@ def test_good_reply(server, provider, make):
     assert provider == "openrouter" or body["options"]["num_ctx"] == 8_192
     server.reply(chat(provider, "half an ans", finish="length"))
     assert make().complete("q").truncated
-
-
-def test_missing_usage_is_estimated_and_a_prompt_that_the_server_cut_to_its_window_reported(server, provider, make):
     body = chat(provider, "four")
     for field in ("usage", "prompt_eval_count", "eval_count"):
         body.pop(field, None)
@@ -46,9 +45,6 @@ def test_missing_usage_is_estimated_and_a_prompt_that_the_server_cut_to_its_wind
     assert make().complete("q").prompt_cut is (provider == "ollama")
     server.reply(chat(provider, "ok", tokens=(8_000, 3)))
     assert not make().complete("q").prompt_cut
-
-
-def test_ollama_is_free_and_openrouter_costs_what_the_table_says(server, provider, make):
     server.reply(chat(provider, "ok", tokens=(1_000_000, 500_000)))
     setting = {"openrouter": "openrouter:openai/gpt-4o-mini", "ollama": "ollama:llama3:8b"}[provider]
     reply = make(llm=setting).complete("q")
@@ -78,7 +74,7 @@ def test_retry_after_is_honoured_within_the_deadline(server, make, asked, reques
     assert len(server.requests) == requests
 
 
-def test_failure_that_passes_is_retried_and_one_client_serves_three_event_loops(server, provider, make):
+def test_one_client_retries_what_passes_serves_three_loops_and_frees_what_is_abandoned(server, provider, make):
     server.reply(chat(provider, "ok"))
     server.first = [(503, b"{}"), (500, b"{}")]
     one = make(retries=2)
@@ -89,9 +85,6 @@ def test_failure_that_passes_is_retried_and_one_client_serves_three_event_loops(
         return one.complete("q").text
 
     assert [asyncio.run(ask()) for _ in range(3)] == ["ok"] * 3
-
-
-def test_abandoned_call_frees_its_thread_and_its_connection(server, provider, make):
     server.reply(chat(provider, "x" * 400))
     server.mode = "drip"
     one = make()

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from llama_index.core.base.llms.types import CompletionResponse
 from model_servers import stream_body
 from waiting import wait_until, within
 
@@ -22,8 +23,6 @@ class PieceLLM(FakeLLM):
     """Streams the pieces that a function yields; an exception among them is raised."""
 
     def stream_complete(self, prompt, formatted=False, **kwargs):
-        from llama_index.core.base.llms.types import CompletionResponse
-
         self.prompts.append(prompt)
         so_far = ""
         for piece in self._reply(prompt):
@@ -54,7 +53,7 @@ def hang(release, first=()):
     return pieces
 
 
-def test_pieces_come_one_by_one_then_the_reply(release):
+def test_pieces_come_one_by_one_then_the_reply_even_from_models_that_give_the_whole_text_each_time(release):
     def pieces(_prompt):
         yield "Par"
         release.wait(20)
@@ -69,10 +68,6 @@ def test_pieces_come_one_by_one_then_the_reply(release):
     assert stream.reply.usd > 0
     assert [a.failure for a in stream.reply.attempts] == [None]
     assert list(stream) == []
-
-
-def test_models_that_give_the_whole_text_each_time_are_understood():
-    from llama_index.core.base.llms.types import CompletionResponse
 
     class Cumulative(FakeLLM):
         def stream_complete(self, prompt, formatted=False, **kwargs):
@@ -95,7 +90,7 @@ def test_nothing_is_asked_before_the_first_piece_is_wanted_and_a_blank_stream_is
     assert stream.text == ""
 
 
-def test_tier_changes_before_the_first_piece_while_there_is_one():
+def test_tier_changes_before_the_first_piece_while_there_is_one_after_a_stall_too(release):
     tiers = TieredClient([client_of([ConnectionError("x")]), client_of(["  ", "ok ", "now"], Tier.CLOUD)], timeout_s=5)
     stream = tiers.stream("q")
     assert list(stream) == ["  ok ", "now"]
@@ -105,6 +100,9 @@ def test_tier_changes_before_the_first_piece_while_there_is_one():
     with pytest.raises(AllModelsFailedError) as caught:
         next(tiers.stream("q"))
     assert [a.failure for a in caught.value.attempts] == [FailureKind.UNREACHABLE, FailureKind.OUTPUT]
+    tiers = TieredClient([client_of(hang(release)), client_of(["ok"], Tier.CLOUD)], timeout_s=1.0)
+    with within(1.0 + 0.5):
+        assert list(tiers.stream("q")) == ["ok"]
 
 
 def test_failure_after_the_first_piece_is_told_with_what_came_and_never_spliced():
@@ -124,12 +122,6 @@ def test_failure_after_the_first_piece_is_told_with_what_came_and_never_spliced(
     assert stream.reply is None
 
 
-def test_stall_before_the_first_piece_leaves_time_for_the_next_tier(release):
-    tiers = TieredClient([client_of(hang(release)), client_of(["ok"], Tier.CLOUD)], timeout_s=1.0)
-    with within(1.0 + 0.5):
-        assert list(tiers.stream("q")) == ["ok"]
-
-
 def test_a_stall_and_slow_pieces_end_at_the_total_deadline(release):
     def dripping(_prompt):
         while not release.wait(0.05):
@@ -142,15 +134,12 @@ def test_a_stall_and_slow_pieces_end_at_the_total_deadline(release):
         assert failure_kind(caught.value) is FailureKind.TIMEOUT
 
 
-def test_failure_that_passes_is_retried_before_the_first_piece():
+def test_failure_before_the_first_piece_is_retried_and_the_breaker_forgives_readers_who_leave():
     script = [[ConnectionError("x")], [ConnectionError("x")], ["ok"]]
     one = client_of(lambda _p: iter(script.pop(0)), retry=RetryPolicy(base_s=0.01, draw=lambda: 0.5))
     stream = one.stream("q")
     assert list(stream) == ["ok"]
     assert stream.reply.attempts[0].requests == 3
-
-
-def test_breaker_counts_streams_and_forgives_readers_who_leave():
     breaker = Breaker(failures=1, cooldown_s=600)
     one = client_of(["a", "b", "c"], breaker=breaker)
     stream = one.stream("q")
@@ -240,7 +229,7 @@ def test_abandoned_streams_leave_no_thread_and_no_connection(server, provider, t
     wait_until_free(server, before)
 
 
-def test_async_twin_does_not_block_the_loop():
+def test_async_twin_does_not_block_the_loop_and_errors_arrive():
     def pieces(_prompt):
         for i in range(10):
             time.sleep(0.03)
@@ -270,12 +259,9 @@ def test_async_twin_does_not_block_the_loop():
         got, reply, text, gap = asyncio.run(run())
         assert "".join(got) == reply.text == text == "0123456789"
         assert gap < 0.1
-
-
-async def test_async_errors_arrive():
     tiers = TieredClient([client_of(["a", ConnectionError("x")])], timeout_s=5)
     with pytest.raises(StreamBrokenError) as caught:
-        _ = [piece async for piece in tiers.astream("q")]
+        asyncio.run(run())
     assert caught.value.text == "a"
 
 

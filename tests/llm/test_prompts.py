@@ -27,13 +27,30 @@ def frames(prompt: str) -> list[tuple[str, str]]:
     return re.findall(pattern, prompt, flags=re.DOTALL | re.MULTILINE)
 
 
-def test_prompt_has_data_then_instructions():
+def test_prompts_have_data_then_instructions_refuse_a_simple_boundary_and_ask_for_choices_by_name():
     prompt = answer_prompt("How long?", [(1, "Guide > 2", "Ten days."), (2, "", "Five.")], "es", MARK)
     passages = [("passage 1", "Source: Guide > 2\nTen days."), ("passage 2", "Source: unknown\nFive.")]
     assert frames(prompt) == [*passages, ("question", "How long?")]
     instruction = prompt[prompt.rindex("end of question") :]
     assert [said for said in ("Write in Spanish.", "[1]", NO_ANSWER) if said not in instruction] == []
     assert "{" not in instruction
+    for boundary in ("", "short", "has space 12345", "newline\n123456", "ขอบเขตที่ยาวพอ"):
+        with pytest.raises(SynthesisError):
+            answer_prompt("q", [], "en", boundary)
+    for language in ("und", "xx", "", "{mark}"):
+        assert "Write in the question's language." in answer_prompt("q", [], language, MARK)
+    assert set(NOT_FOUND) >= {"en", "es", "th"}
+    assert not_found("th") == NOT_FOUND["th"]
+    assert not_found("es-MX") == NOT_FOUND["es"]
+    assert not_found("sw") == NOT_FOUND["en"]
+    assert VERSION
+    options = [("vector", ["Description: plain"]), ("hybrid", [])]
+    structured, word = strategy_choice_prompt("q", options, MARK), strategy_word_prompt("q", options, MARK)
+    for label in ("STRATEGY:", "CONFIDENCE:", "REASONING:"):
+        assert label in structured
+        assert label not in word
+    assert "INDEX:" in index_choice_prompt("q", options, MARK)
+    assert not re.search(r"\d", structured.replace(MARK, "").replace("from 0 to 1", "")), "options have no numbers"
 
 
 ATTACKS = [
@@ -64,19 +81,6 @@ def test_a_boundary_that_occurs_is_refused(mark, around, where):
         answer_prompt(given_text["query"], passages, "en", MARK)
 
 
-def test_a_simple_boundary_is_refused_and_an_unknown_language_falls_back_to_the_questions_own():
-    for boundary in ("", "short", "has space 12345", "newline\n123456", "ขอบเขตที่ยาวพอ"):
-        with pytest.raises(SynthesisError):
-            answer_prompt("q", [], "en", boundary)
-    for language in ("und", "xx", "", "{mark}"):
-        assert "Write in the question's language." in answer_prompt("q", [], language, MARK)
-    assert set(NOT_FOUND) >= {"en", "es", "th"}
-    assert not_found("th") == NOT_FOUND["th"]
-    assert not_found("es-MX") == NOT_FOUND["es"]
-    assert not_found("sw") == NOT_FOUND["en"]
-    assert VERSION
-
-
 CHOICE_PROMPTS = [index_choice_prompt, strategy_choice_prompt, strategy_word_prompt]
 LINES = st.lists(st.text(max_size=60) | st.sampled_from(ATTACKS), max_size=3)
 
@@ -103,13 +107,3 @@ def test_a_boundary_in_a_choice_is_refused(prompt, where):
     texts = {"query": "q", "name": "n", "line": "l"} | {where: MARK.upper()}
     with pytest.raises(SynthesisError, match="draw another"):
         prompt(texts["query"], [(texts["name"], [texts["line"]])], MARK)
-
-
-def test_choices_are_asked_for_by_name():
-    options = [("vector", ["Description: plain"]), ("hybrid", [])]
-    structured, word = strategy_choice_prompt("q", options, MARK), strategy_word_prompt("q", options, MARK)
-    for label in ("STRATEGY:", "CONFIDENCE:", "REASONING:"):
-        assert label in structured
-        assert label not in word
-    assert "INDEX:" in index_choice_prompt("q", options, MARK)
-    assert not re.search(r"\d", structured.replace(MARK, "").replace("from 0 to 1", "")), "options have no numbers"

@@ -81,12 +81,14 @@ def test_what_is_forgiven_and_what_is_not(text, values):
     assert json_values(text) == values
 
 
-def test_depth_and_number_are_bounded():
+def test_containers_come_outer_first_in_bounded_depth_and_number():
     deep = "[" * 20 + "]" * 20
     assert json_values(deep) == [json.loads(deep)]
     assert json_values("[" * 5_000 + "]" * 5_000)[:1] != [None]
     assert len(json_values("[1]" * 1_000)) == 100
     assert json_values("[note a] " * 150 + '{"a": 1}') == [{"a": 1}]
+    values = json_values('{"a": [1, {"b": 2}], "c": {}} [3]')
+    assert list(containers(values)) == [values[0], [1, {"b": 2}], {"b": 2}, {}, [3]]
 
 
 @settings(max_examples=300)
@@ -95,11 +97,6 @@ def test_any_text_gives_plain_values(text):
     for container in containers(json_values(text)):
         for item in container.values() if isinstance(container, dict) else container:
             assert isinstance(item, (dict, list, str, int, float, bool, type(None)))
-
-
-def test_containers_come_outer_first_in_order():
-    values = json_values('{"a": [1, {"b": 2}], "c": {}} [3]')
-    assert list(containers(values)) == [values[0], [1, {"b": 2}], {"b": 2}, {}, [3]]
 
 
 NAMES = ("cacm", "cisi", "xquad-en", "xquad")
@@ -128,15 +125,12 @@ def test_confidence_is_read_or_left_out(said, confidence):
     assert choice.confidence == (None if confidence is None else pytest.approx(confidence))
 
 
-def test_a_reason_is_one_short_line():
+def test_a_reason_is_one_short_line_and_labelled_lines_keep_what_belongs_to_the_choice():
     reply = json.dumps({"choice": "cisi", "reason": "  many\n\nlines \x1b[31m " + "x" * 5_000})
     reason = read_choice(reply, NAMES).reason
     assert reason.startswith("many lines [31m x")
     assert len(reason) == 200
     assert read_choice("INDEX: cisi\nREASONING: **because** it is", NAMES).reason == "because** it is"
-
-
-def test_labelled_lines_keep_what_belongs_to_the_choice():
     reply = "INDEX: nowhere\nCONFIDENCE: 0.1\n\nINDEX: cisi\nCONFIDENCE: 0.6\nREASONING: fits"
     assert read_choice(reply, NAMES) == Choice(name="cisi", confidence=0.6, reason="fits")
 
@@ -151,7 +145,7 @@ def test_names_are_matched_whole(reply, name):
     assert named(reply) == name
 
 
-def test_only_one_option_may_match():
+def test_only_one_option_may_match_of_none_or_many_and_of_several_answers_the_first_counts():
     assert named("Data", ("Data", "data")) == "Data"
     assert named("DATA", ("Data", "data")) is None
     assert named("a b", ("a-b", "a_b")) is None
@@ -159,6 +153,13 @@ def test_only_one_option_may_match():
     assert named("resume", ("résumé", "other")) == "résumé"
     assert named("resume", ("résumé", "resume")) == "resume"
     assert named("The Data it is.", ("Data", "data")) is None
+    reply = json.dumps([{"choice": n} for n in ("nowhere", "cisi", "cisi", "cacm")])
+    assert named(reply) == "cisi"
+    assert named('["cisi", "cacm"]') == "cisi"
+    assert named('{"choices": [1, 2]}') is None
+    assert named("cisi", ()) is named("", ("",)) is None
+    names = [f"index-{i}" for i in range(2_000)]
+    assert named("I would search index-1999 first.", names) == "index-1999"
 
 
 @pytest.mark.parametrize(
@@ -182,25 +183,12 @@ def test_prose_that_denies_or_asks_is_no_choice(reply):
     assert named(f"The question is not about code. I choose {NAMES[0]}.") == NAMES[0]  # a denial elsewhere
 
 
-def test_of_several_answers_the_first_option_counts():
-    reply = json.dumps([{"choice": n} for n in ("nowhere", "cisi", "cisi", "cacm")])
-    assert named(reply) == "cisi"
-    assert named('["cisi", "cacm"]') == "cisi"
-    assert named('{"choices": [1, 2]}') is None
-
-
 def test_errors_are_short_and_do_not_repeat_the_reply(caplog):
     caplog.set_level(logging.DEBUG)
     said = [one for one in (read(case.text(NAMES) + "canary") for case in MALFORMED_REPLIES) if isinstance(one, str)]
     assert len(said) > 40
     assert not [message for message in said if len(message) > 200 or "canary" in message]
     assert caplog.text == ""
-
-
-def test_no_options_means_no_choice_and_many_are_read_quickly_enough():
-    assert named("cisi", ()) is named("", ("",)) is None
-    names = [f"index-{i}" for i in range(2_000)]
-    assert named("I would search index-1999 first.", names) == "index-1999"
 
 
 PIECES = st.lists(

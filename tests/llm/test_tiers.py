@@ -77,7 +77,7 @@ def test_tiers_that_are_not_configured_are_skipped():
         TieredClient([], timeout_s=1)
 
 
-def test_failures_fall_through_and_are_listed_with_what_they_cost():
+def test_failures_fall_through_and_every_attempt_is_listed_with_what_it_cost():
     tiers = three([ConnectionError("x")], [TypeError("x")], ["at last"])
     reply = tiers.complete("four")
     assert (reply.text, reply.tier) == ("at last", Tier.SMALL)
@@ -87,9 +87,6 @@ def test_failures_fall_through_and_are_listed_with_what_they_cost():
     accounts = [(u.model, u.calls, u.prompt_tokens) for u in spent_on(reply.attempts)]
     assert accounts == [("llama", 1, 0), ("gpt", 1, 0), ("qwen", 1, 1)]
     assert json.loads(json.dumps([a.to_dict() for a in reply.attempts]))[1]["failure"] == "output"
-
-
-def test_all_down_lists_every_attempt():
     tiers = three([ConnectionError("SECRET")], [TypeError("SECRET")], ["  "])
     with pytest.raises(AllModelsFailedError) as caught:
         tiers.complete("the PROMPT")
@@ -103,16 +100,13 @@ def test_all_down_lists_every_attempt():
     assert "PROMPT" not in str(error)
 
 
-def test_hanging_first_tier_leaves_time_for_the_next(release):
+def test_hanging_first_tier_leaves_time_for_the_next_and_all_hanging_end_at_the_deadline(release):
     tiers = three(lambda _p: str(release.wait(20)), ["cloud"], ["small"])
     with within(1.0 + 0.5):
         reply = tiers.complete("q", timeout_s=1.0)
     assert reply.text == "cloud"
     assert reply.attempts[0].failure is FailureKind.TIMEOUT
     assert 0.4 < reply.attempts[0].seconds < 0.9
-
-
-def test_all_hanging_end_at_the_deadline_and_no_time_asks_nobody(release):
     with pytest.raises(DeadlineExceededError, match="no time"):
         three().complete("q", timeout_s=0)
     tiers = three(*[lambda _p: str(release.wait(20))] * 3)
@@ -133,8 +127,14 @@ def test_share_leaves_time_for_the_others(left, followers):
     assert [share_s(60, 2), share_s(60, 1), share_s(60, 0), share_s(2, 2)] == [40, 50, 60, 1]
 
 
-def test_budget_excludes_what_may_cost_more_and_what_has_no_known_price():
+def test_costs_compare_with_the_cloud_model_and_a_budget_excludes_what_may_cost_more_or_has_no_known_price():
     tiers = three()
+    replies = [tiers.complete("x" * 400, needs=TierNeeds(force_cloud=cloud)) for cloud in (False, True)]
+    report = tiers.costs(spent_on([attempt for reply in replies for attempt in reply.attempts]))
+    one = 100 * 1.0 / 1e6 + 1 * 2.0 / 1e6
+    assert report.usd == pytest.approx(one)
+    assert report.cloud_only_usd == pytest.approx(2 * one)
+    assert (report.local_share, report.unpriced_calls) == (0.5, 0)
     poor = TierNeeds(force_cloud=True, budget=Budget(max_usd=0.0))
     reply = tiers.complete("q", needs=poor)
     assert (reply.tier, reply.usd) == (Tier.PRIMARY, 0.0)
@@ -224,16 +224,6 @@ def test_twenty_hung_calls_do_not_stop_other_work(release):
     assert kinds.count(FailureKind.TIMEOUT) == 4
 
 
-def test_costs_compare_with_the_cloud_model():
-    tiers = three()
-    replies = [tiers.complete("x" * 400, needs=TierNeeds(force_cloud=cloud)) for cloud in (False, True)]
-    report = tiers.costs(spent_on([attempt for reply in replies for attempt in reply.attempts]))
-    one = 100 * 1.0 / 1e6 + 1 * 2.0 / 1e6
-    assert report.usd == pytest.approx(one)
-    assert report.cloud_only_usd == pytest.approx(2 * one)
-    assert (report.local_share, report.unpriced_calls) == (0.5, 0)
-
-
 def test_defects_are_not_swallowed():
     class Stop(BaseException):
         pass
@@ -274,7 +264,7 @@ def no_network(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
-def test_ollama_is_built_and_described_without_network(no_network):
+def test_one_and_three_tiers_are_built_and_described_without_network_and_without_retries(no_network):
     config = RouterConfig(llm="ollama:llama3:8b", ollama_base_url="http://127.0.0.1:1", llm_timeout_s=7)
     llm = build_client(config).order()[0]._llm()
     assert (llm.model, llm.request_timeout, llm.base_url) == ("llama3:8b", 7, "http://127.0.0.1:1")
@@ -283,22 +273,12 @@ def test_ollama_is_built_and_described_without_network(no_network):
     assert sizes == sorted(sizes)
     assert (sizes[0], sizes[-1]) == (4_096, 32_768)
     assert all(size % 1_024 == 0 for size in sizes)
-
-
-def test_openrouter_is_built_without_network_and_without_retries(no_network):
     client = build_client(RouterConfig(llm="openrouter:openai/gpt-4o-mini", openrouter_api_key=CANARY, llm_timeout_s=9))
     llm = client.order()[0]._llm()
     assert (llm.model, llm.max_retries, llm.timeout) == ("openai/gpt-4o-mini", 0, 9)
     assert (client.tier, client.model, client.timeout_s) == (Tier.CLOUD, "openai/gpt-4o-mini", 9)
     assert CANARY not in repr(client)
     assert build_client(RouterConfig(llm="ollama:x")).tier is Tier.PRIMARY
-
-
-def tiers(client):
-    return {one.tier.value: one.model for one in client.order()}
-
-
-def test_three_tiers_by_their_providers_names_are_built_without_network(no_network):
     config = RouterConfig(llm="ollama", llm_cloud="openrouter", llm_small="ollama", openrouter_api_key=CANARY)
     client = build_client(config)
     assert tiers(client) == {"primary": "llama3:8b", "cloud": "openai/gpt-4o-mini", "small": "qwen2.5:3b"}
@@ -310,15 +290,16 @@ def test_three_tiers_by_their_providers_names_are_built_without_network(no_netwo
     assert tiers(build_client(both)) == {"primary": "a/b", "cloud": "c/d"}
 
 
-def test_cloud_tier_without_a_key_is_left_out_with_one_warning(caplog):
+def tiers(client):
+    return {one.tier.value: one.model for one in client.order()}
+
+
+def test_any_llamaindex_model_stands_in_for_a_tier_and_a_cloud_tier_without_a_key_is_left_out_with_one_warning(caplog):
     client = build_client(RouterConfig(llm="ollama", llm_cloud="openrouter"))
     assert tiers(client) == {"primary": "llama3:8b"}
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "OPENROUTER_API_KEY" in caplog.text
     assert build_client(RouterConfig(llm_cloud="openrouter")) is None
-
-
-def test_any_llamaindex_model_stands_in_for_a_tier():
     given = {Tier.PRIMARY: FakeLLM(["hi"]), Tier.SMALL: FakeLLM(["x"])}
     client = build_client(RouterConfig(llm="ollama"), models=given)
     assert tiers(client) == {"primary": "fake-llm", "small": "fake-llm"}
@@ -376,7 +357,7 @@ def test_the_first_call_loads_nothing_within_its_own_deadline(llm, roots):
 CLOUD = "openai/gpt-4o-mini"
 
 
-def test_packaged_table_is_dated_and_knows_the_default_cloud_model_and_what_is_free():
+def test_packaged_table_is_dated_and_knows_what_is_free_and_an_own_file_goes_before_it(tmp_path):
     table = PriceTable.load()
     assert dt.date.fromisoformat(table.as_of).year >= 2026
     assert "openrouter" in table.source
@@ -389,9 +370,6 @@ def test_packaged_table_is_dated_and_knows_the_default_cloud_model_and_what_is_f
     assert table.price("gpt-4") is None
     with pytest.raises(TypeError):
         table.prices["x"] = FREE
-
-
-def test_own_file_goes_before_the_package(tmp_path):
     path = tmp_path / "prices.json"
     models = {CLOUD: {"in": 1, "out": 2}, "a/b": {"in": 0, "out": 0}}
     path.write_text(json.dumps({"as_of": "2030-01-01", "models": models}))
