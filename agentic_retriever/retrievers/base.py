@@ -256,8 +256,16 @@ def keep_promises(found: SearchResult, request: RetrievalRequest) -> SearchResul
     unscored = math.nextafter(min(finite), -math.inf) if finite else 0.0
     scored = [(max(finite_or_least(one.score), unscored), one.node) for one in kept]
     scored.sort(key=lambda pair: (-pair[0], pair[1].node_id))
-    best = scored[: request.top_k]
-    nodes = [NodeWithScore(node=_with_sources(node, found.sources), score=score) for score, node in best]
+    nodes = []
+    for score, node in scored[: request.top_k]:
+        made = copied_node(node)
+        given = {name: finite_or_least(scores.get(node.node_id)) for name, scores in found.sources.items()}
+        made.metadata[SCORES_KEY] = {name: value for name, value in given.items() if value > -math.inf}
+        # A model should neither read the scores in its prompt nor embed them.
+        for excluded in (made.excluded_llm_metadata_keys, made.excluded_embed_metadata_keys):
+            if SCORES_KEY not in excluded:
+                excluded.append(SCORES_KEY)
+        nodes.append(NodeWithScore(node=made, score=score))
     return SearchResult(nodes, found.degraded, found.understood)
 
 
@@ -277,18 +285,6 @@ def finite_or_least(score: float | None) -> float:
 def finite_scores(nodes: Iterable[NodeWithScore]) -> list[float]:
     """Return the scores that are numbers."""
     return [score for score in (finite_or_least(one.score) for one in nodes) if score > -math.inf]
-
-
-def _with_sources(node: BaseNode, sources: Mapping[str, Scores]) -> BaseNode:
-    """Copy a node and note what each source gave it."""
-    made = copied_node(node)
-    given = {name: finite_or_least(scores.get(node.node_id)) for name, scores in sources.items()}
-    made.metadata[SCORES_KEY] = {name: score for name, score in given.items() if score > -math.inf}
-    # A model should neither read the scores in its prompt nor embed them.
-    for excluded in (made.excluded_llm_metadata_keys, made.excluded_embed_metadata_keys):
-        if SCORES_KEY not in excluded:
-            excluded.append(SCORES_KEY)
-    return made
 
 
 def source_scores(node: BaseNode) -> Mapping[str, float]:

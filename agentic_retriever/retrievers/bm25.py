@@ -162,20 +162,17 @@ class BM25Retriever(LlamaBM25Retriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         request = RetrievalRequest(query_bundle.query_str, self.similarity_top_k, self._filters)
         check_request(request)
-        return keep_promises(self._search(request), request).nodes
+        if self._index is not None:
+            side = keyword_side(self._index, request, request.top_k)
+            ranking, found = side.ranking, take_nodes(self._index, side.ranking, side.nodes, request.top_k)
+        else:
+            ranking = self._words.search(request.query, request.top_k, allowed=self._allowed)
+            known = [(self._nodes[node_id], score) for node_id, score in ranking if node_id in self._nodes]
+            found = [NodeWithScore(node=node, score=score) for node, score in known]
+        return keep_promises(SearchResult(found, sources={BM25: dict(ranking)}), request).nodes
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return await asyncio.to_thread(self._retrieve, query_bundle)
-
-    def _search(self, request: RetrievalRequest) -> SearchResult:
-        if self._index is not None:
-            side = keyword_side(self._index, request, request.top_k)
-            found = take_nodes(self._index, side.ranking, side.nodes, request.top_k)
-            return SearchResult(found, sources={BM25: dict(side.ranking)})
-        ranking = self._words.search(request.query, request.top_k, allowed=self._allowed)
-        known = [(self._nodes[node_id], score) for node_id, score in ranking if node_id in self._nodes]
-        found = [NodeWithScore(node=node, score=score) for node, score in known]
-        return SearchResult(found, sources={BM25: dict(ranking)})
 
     def persist(self, path: str, encoding: str = "utf-8", **kwargs: Any) -> None:  # noqa: ARG002, ANN401 - LlamaIndex's
         """Save nodes, words and settings into a folder, in place of all that was there.

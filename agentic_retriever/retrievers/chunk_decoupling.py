@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -78,7 +78,13 @@ class ChunkDecouplingRetriever(RetrieverAdapter):
         return _Side(scores, nodes={one.node.node_id: one.node for one in found})
 
     def _merged(self, sides: Mapping[str, _Side], request: RetrievalRequest) -> SearchResult:
-        means = _means([side.scores for side in sides.values()])
+        # The mean over the sides that found anything; what one did not find counts there as its least.
+        filled = [(side.scores, min(side.scores.values())) for side in sides.values() if side.scores]
+        chunk_ids = {chunk_id: None for scores, _least in filled for chunk_id in scores}
+        means = {
+            chunk_id: sum(scores.get(chunk_id, least) for scores, least in filled) / len(filled)
+            for chunk_id in chunk_ids
+        }
         nodes = {node_id: node for side in sides.values() for node_id, node in side.nodes.items()}
         leaves = sides[LEAF].leaves if LEAF in sides else {}
         taken = take_nodes(self._index, ranked(list(means.items())), nodes, request.top_k, filters=request.filters)
@@ -87,14 +93,3 @@ class ChunkDecouplingRetriever(RetrieverAdapter):
             if leaf is not None:
                 one.node = with_hidden_metadata(one.node, **{SPAN_KEY: {"start": leaf.start, "end": leaf.end}})
         return SearchResult(taken, sources={name: side.scores for name, side in sides.items()})
-
-
-def _means(sides: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean over the sides that found anything; what one did not find counts there as its least."""
-    filled = [side for side in sides if side]
-    least = [min(side.values()) for side in filled]
-    chunk_ids = {chunk_id: None for side in filled for chunk_id in side}
-    return {
-        chunk_id: sum(side.get(chunk_id, low) for side, low in zip(filled, least, strict=True)) / len(filled)
-        for chunk_id in chunk_ids
-    }

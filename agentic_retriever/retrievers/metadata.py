@@ -43,7 +43,13 @@ class MetadataRetriever(RetrieverAdapter):
         self._fields: tuple[int, FieldDictionary] | None = None
 
     def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
-        fields, model = self._dictionary(), request.model or self._settings.model
+        index, model = self._index, request.model or self._settings.model
+        with self._lock:  # the values of the index's current version, read once for each version
+            version = index.version
+            if self._fields is None or self._fields[0] != version:
+                rows = (node.metadata for node in index.known_nodes())
+                self._fields = version, run_guarded(f"index {index.name}", lambda: FieldDictionary.build(rows))
+            fields = self._fields[1]
         if model is None:
             read = understand(request.query, fields)
         else:  # for half of the time at most, so that the search can still follow
@@ -52,7 +58,7 @@ class MetadataRetriever(RetrieverAdapter):
         clauses = read.clauses if len(read.clauses) > 1 else read.at_least(SURE)
         for rung in relaxed(clauses, request.filters):  # the last one has no clause
             narrowed = replace(request, filters=rung.filters)
-            found = nearest(self._index, narrowed, request.top_k, self._left_s(deadline))
+            found = nearest(index, narrowed, request.top_k, self._left_s(deadline))
             if found:
                 break
         lost = (
@@ -62,13 +68,3 @@ class MetadataRetriever(RetrieverAdapter):
         return SearchResult(
             found, (*read.degraded, *lost), tuple(clause.say for clause in rung.kept), {DENSE: scores_of(found)}
         )
-
-    def _dictionary(self) -> FieldDictionary:
-        """Return the values of the index's current version, read once for each version."""
-        index = self._index
-        with self._lock:
-            version = index.version
-            if self._fields is None or self._fields[0] != version:
-                rows = (node.metadata for node in index.known_nodes())
-                self._fields = version, run_guarded(f"index {index.name}", lambda: FieldDictionary.build(rows))
-            return self._fields[1]

@@ -61,22 +61,13 @@ def nearest(index: Index, request: RetrievalRequest, depth: int, left_s: float) 
         return []  # nothing satisfies the filters, so there is nothing to search
     request = with_vector(index, request, left_s)
     if plan is not None and plan.high <= MAX_CANDIDATES:
-        among = _among_candidates(index, request, depth)
-        if among is not None:
-            return among
+        # Exactly, among the nodes that satisfy the filters, where their vectors are in memory.
+        rows, vector = index.vector_rows(), request.query_vector or ()
+        found = None if rows is None else rows.nearest(vector, index.candidates(request.filters), depth)
+        if found is not None:
+            nodes = fetch_nodes(index, [node_id for node_id, _cosine in found])
+            return [NodeWithScore(node=nodes[i], score=cosine) for i, cosine in found if i in nodes]
     return _query(index, request, depth, None if plan is None or plan.node_ids is None else list(plan.node_ids))
-
-
-def _among_candidates(index: Index, request: RetrievalRequest, depth: int) -> list[NodeWithScore] | None:
-    """Search exactly among the nodes that satisfy the filters, where their vectors are in memory."""
-    rows = index.vector_rows()
-    if rows is None:
-        return None
-    found = rows.nearest(request.query_vector or (), index.candidates(request.filters), depth)
-    if found is None:
-        return None
-    nodes = fetch_nodes(index, [node_id for node_id, _cosine in found])
-    return [NodeWithScore(node=nodes[i], score=cosine) for i, cosine in found if i in nodes]
 
 
 def nearest_among(

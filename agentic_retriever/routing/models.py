@@ -175,9 +175,10 @@ class LLMClassifier(_ModelChoice):
     def reconsider(self, query: str, profiles: Profiles, base: Selection, allowance: Budget) -> Selection:
         filled = [profile for profile in profiles if profile.nodes > 0]
         likeliest = sorted(filled, key=lambda profile: -base.scores.get(profile.name, 0.0))[:MAX_SHOWN]
-        shown = {profile.name for profile in likeliest}
+        names = {profile.name for profile in likeliest}
         # In order of registration, so that the place of an index in the prompt tells nothing.
-        described = describe_indexes([profile for profile in filled if profile.name in shown])
+        shown = [profile for profile in filled if profile.name in names]
+        described = [(one.name, _index_lines(one, [other for other in shown if other is not one])) for one in shown]
         return self._decide(base, query, described, allowance)
 
 
@@ -207,7 +208,13 @@ class LLMSelector(_ModelChoice):
         return self.reconsider(query, cards, base, allowance)
 
     def reconsider(self, query: str, cards: Sequence[StrategyCard], base: Selection, allowance: Budget) -> Selection:
-        return self._decide(base, query, describe_strategies(cards), allowance)
+        described: dict[str, list[str]] = {}
+        for card in cards:
+            lines = [f"Description: {card.description[:MAX_DESCRIPTION_CHARS]}", f"Cost: {card.cost:g}"]
+            if card.quality is not None:
+                lines.append(f"Measured quality: {card.quality:.2f}")
+            described.setdefault(card.strategy.value, lines)
+        return self._decide(base, query, list(described.items()), allowance)
 
 
 def join_choice(base: Selection, choice: Choice, *, second: float) -> Selection:
@@ -275,25 +282,8 @@ def shortened(query: str) -> str:
     return f"{query[: MAX_QUERY_CHARS - _QUERY_TAIL]} … {query[-_QUERY_TAIL:]}"
 
 
-def describe_indexes(profiles: Profiles) -> _Described:
-    """Describe indexes by what they hold: name and lines of each."""
-    return [
-        (profile.name, _index_lines(profile, [other for other in profiles if other is not profile]))
-        for profile in profiles
-    ]
-
-
-def describe_strategies(cards: Sequence[StrategyCard]) -> _Described:
-    described: dict[str, list[str]] = {}
-    for card in cards:
-        lines = [f"Description: {card.description[:MAX_DESCRIPTION_CHARS]}", f"Cost: {card.cost:g}"]
-        if card.quality is not None:
-            lines.append(f"Measured quality: {card.quality:.2f}")
-        described.setdefault(card.strategy.value, lines)
-    return list(described.items())
-
-
 def _index_lines(profile: IndexProfile, others: Profiles) -> list[str]:
+    """Describe an index by what it holds."""
     lines = [f"Description: {profile.description[:MAX_DESCRIPTION_CHARS]}"] if profile.description.strip() else []
     if profile.language != "und":
         lines.append(f"Language: {profile.language}")

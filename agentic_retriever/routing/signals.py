@@ -196,20 +196,16 @@ def parse_table(data: Mapping[str, Any], *, file: str) -> SignalTable:
         check_keys(entry, ("words", "patterns"), where=of_signal)
         words[name] = _word_pattern(entry["words"], spaced=spaced, where=f"{of_signal}.words")
         patterns[name] = _compiled(entry["patterns"], where=f"{of_signal}.patterns")
-    return SignalTable(data["language"], spaced, words, patterns, _hop_cues(lists[HOPS], where=f"{where}.{HOPS}"))
-
-
-def _hop_cues(data: object, *, where: str) -> tuple[HopCue, ...]:
-    """Compile the cues; a language may name its own."""
-    if not isinstance(data, dict):
-        raise ConfigError(f"{where} must be an object of cues by their names")
+    if not isinstance(lists[HOPS], dict):
+        raise ConfigError(f"{where}.{HOPS} must be an object of cues by their names")
     cues = []
-    for name, entry in data.items():
-        weight = check_keys(entry, ("weight", "patterns"), where=f"{where}.{name}")["weight"]
+    for name, entry in lists[HOPS].items():  # a language may name its own
+        of_cue = f"{where}.{HOPS}.{name}"
+        weight = check_keys(entry, ("weight", "patterns"), where=of_cue)["weight"]
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0.0 < weight <= 1.0:
-            raise ConfigError(f"{where}.{name}.weight must be a number above 0 and at most 1, not {weight!r}")
-        cues.append(HopCue(name, float(weight), _compiled(entry["patterns"], where=f"{where}.{name}.patterns")))
-    return tuple(cues)
+            raise ConfigError(f"{of_cue}.weight must be a number above 0 and at most 1, not {weight!r}")
+        cues.append(HopCue(name, float(weight), _compiled(entry["patterns"], where=f"{of_cue}.patterns")))
+    return SignalTable(data["language"], spaced, words, patterns, tuple(cues))
 
 
 def _compiled(entries: object, *, where: str) -> tuple[re.Pattern[str], ...]:
