@@ -108,7 +108,6 @@ def cards(index: Index, *, measured: MeasuredStrategies | None = None) -> tuple[
 
 
 def check_served(strategy: Strategy, index: Index) -> None:
-    """See that an index can serve a strategy."""
     if index.is_attached and not index.serves(strategy, spec_of(strategy).needs):
         served = ", ".join(card.strategy.value for card in cards(index)) or "none"
         raise NoEligibleStrategyError(
@@ -117,7 +116,6 @@ def check_served(strategy: Strategy, index: Index) -> None:
 
 
 def build_adapter(strategy: Strategy | str, index: Index, settings: AdapterSettings) -> RetrieverAdapter:
-    """Make the retriever of a strategy for an index."""
     spec = spec_of(strategy)
     check_served(spec.strategy, index)
     if index.only_asked:
@@ -126,7 +124,6 @@ def build_adapter(strategy: Strategy | str, index: Index, settings: AdapterSetti
 
 
 def spec_of(strategy: Strategy | str) -> StrategySpec:
-    """Return what is known of a strategy."""
     name = strategy.value if isinstance(strategy, Strategy) else str(strategy)
     for known, spec in tuple(REGISTRY.items()):
         if known.value == name:

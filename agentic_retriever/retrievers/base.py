@@ -88,8 +88,6 @@ def _copied(value: Any) -> Any:  # noqa: ANN401 - any value that a node holds
 
 @dataclass(frozen=True, slots=True)
 class RetrievalRequest:
-    """One search."""
-
     query: str
     top_k: int
     filters: MetadataFilters | None = None
@@ -228,7 +226,6 @@ def checked_bundle(query: Any) -> QueryBundle:  # noqa: ANN401 - whatever a call
 
 
 def check_request(request: RetrievalRequest) -> None:
-    """See that a request can be searched for."""
     check_query(request.query)
     check_top_k(request.top_k)
     check_filters(request.filters)
@@ -270,7 +267,6 @@ def keep_promises(found: SearchResult, request: RetrievalRequest) -> SearchResul
 
 
 def satisfying(nodes: Iterable[NodeWithScore], filters: MetadataFilters | None) -> list[NodeWithScore]:
-    """Return the nodes that satisfy the filters."""
     if is_empty(filters):
         return list(nodes)
     allowed = predicate(filters)
@@ -283,7 +279,6 @@ def finite_or_least(score: float | None) -> float:
 
 
 def finite_scores(nodes: Iterable[NodeWithScore]) -> list[float]:
-    """Return the scores that are numbers."""
     return [score for score in (finite_or_least(one.score) for one in nodes) if score > -math.inf]
 
 
@@ -294,7 +289,6 @@ def source_scores(node: BaseNode) -> Mapping[str, float]:
 
 
 def scores_of(nodes: Iterable[NodeWithScore]) -> dict[str, float | None]:
-    """Return the scores of nodes by id."""
     return {one.node.node_id: one.score for one in nodes}
 
 

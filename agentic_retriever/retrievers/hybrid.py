@@ -293,8 +293,6 @@ class _Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideLists:
-    """What is merged."""
-
     lists: Mapping[str, Ranking]
     floors: Mapping[str, float]
     excess: float | None

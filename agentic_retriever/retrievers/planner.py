@@ -78,7 +78,12 @@ def distinct(parts: Iterable[str], query: str) -> tuple[str, ...]:
 
 def _by_name(text: str, table: ClauseTable) -> list[str]:
     """One question for each name, without the others; of many, those with most words tell most."""
-    spans = named_spans(text, table)
+    spans = [Span(m.start(), m.end(), len(m[0].split())) for m in _QUOTED.finditer(text)]
+    names = [] if text.isupper() or not table.spaced else _names(text, table)
+    for span in [*names, *(Span(m.start(), m.end(), 1) for m in _LONG_NUMBER.finditer(text))]:
+        if all(span.end <= other.start or span.start >= other.end for other in spans):
+            spans.append(span)
+    spans.sort(key=lambda span: span.start)
     long = [span for span in spans if span.words > 1]
     chosen = sorted(long if len(long) >= MIN_PARTS else spans, key=lambda span: -span.words)[:MAX_PARTS]
     ordered = sorted(chosen, key=lambda span: span.start)
@@ -148,7 +153,6 @@ def load_table(language: str) -> ClauseTable:
 
 
 def parse_table(data: Mapping[str, Any], *, file: str) -> ClauseTable:
-    """Compile a table."""
     lists, spaced = check_keys(data["clauses"], LISTS, where=f"{file}: clauses"), data["spaced"]
     patterns = {}
     for name in LISTS:
@@ -293,22 +297,9 @@ _MAX_SMALL: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a question."""
-
     start: int
     end: int
     words: int
-
-
-def named_spans(text: str, table: ClauseTable) -> list[Span]:
-    """Find what a question names."""
-    quoted = [Span(m.start(), m.end(), len(m[0].split())) for m in _QUOTED.finditer(text)]
-    names = [] if text.isupper() or not table.spaced else _names(text, table)
-    found = [*quoted]
-    for span in [*names, *(Span(m.start(), m.end(), 1) for m in _LONG_NUMBER.finditer(text))]:
-        if all(span.end <= other.start or span.start >= other.end for other in found):
-            found.append(span)
-    return sorted(found, key=lambda span: span.start)
 
 
 def without(text: str, spans: Sequence[Span], kept: Span, table: ClauseTable) -> str:

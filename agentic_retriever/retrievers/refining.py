@@ -139,7 +139,6 @@ def in_order(nodes: Iterable[NodeWithScore]) -> list[NodeWithScore]:
 
 
 def rescored(entry: NodeWithScore, score: float) -> NodeWithScore:
-    """Return a node under another score."""
     known = dict(source_scores(entry.node))
     if entry.score is not None:
         known.setdefault(RETRIEVED, entry.score)
@@ -165,15 +164,12 @@ _END: Final = "\0"
 
 @dataclass(frozen=True, slots=True)
 class Boost:
-    """A keyword that matters."""
-
     keyword: str
     weight: float
     aliases: tuple[str, ...] = ()
 
 
 def parse_boosts(text: str) -> tuple[Boost, ...]:
-    """Read a map of keywords."""
     entries = [entry.strip() for line in text.splitlines() for entry in line.split(";") if entry.strip()]
     if len(entries) > MAX_BOOSTS:
         raise ConfigError(f"boost_keywords has {len(entries):,} keywords, at most {MAX_BOOSTS} are allowed")
@@ -210,17 +206,14 @@ def boost(query: str, nodes: Sequence[NodeWithScore], boosts: Sequence[Boost]) -
     if not wanted or not values:
         return list(nodes)
     span = (max(values) - min(values)) or 1.0
-    return in_order(_lifted(entry, wanted, span, tokenizer) for entry in nodes)
-
-
-def _lifted(
-    entry: NodeWithScore, wanted: Sequence[tuple[float, list[str]]], span: float, tokenizer: Tokenizer
-) -> NodeWithScore:
-    text = _joined(tokenizer.tokens(entry.node.get_content(metadata_mode=MetadataMode.EMBED)))
-    total = math.fsum(weight for weight, forms in wanted if any(form in text for form in forms))
-    if total == 0 or finite_or_least(entry.score) == -math.inf:
-        return entry
-    return rescored(entry, finite_or_least(entry.score) + max(-MAX_WEIGHT, min(MAX_WEIGHT, total)) * span)
+    lifted = []
+    for entry in nodes:
+        text = _joined(tokenizer.tokens(entry.node.get_content(metadata_mode=MetadataMode.EMBED)))
+        total = math.fsum(weight for weight, of_item in wanted if any(form in text for form in of_item))
+        score = finite_or_least(entry.score)
+        moved = score + max(-MAX_WEIGHT, min(MAX_WEIGHT, total)) * span
+        lifted.append(entry if total == 0 or score == -math.inf else rescored(entry, moved))
+    return in_order(lifted)
 
 
 def _forms(item: Boost, tokenizer: Tokenizer) -> list[str]:
@@ -256,7 +249,6 @@ def passage_text(entry: NodeWithScore, max_chars: int = MAX_PASSAGE_CHARS) -> st
 
 
 def by_scores(nodes: Sequence[NodeWithScore], scores: Sequence[float]) -> list[NodeWithScore]:
-    """Order nodes by new scores."""
     if len(scores) != len(nodes) or not all(map(math.isfinite, scores)):
         raise LLMOutputError(f"the reranker gave {len(scores)} scores for {len(nodes)} nodes, or some are no numbers")
     return in_order(rescored(entry, float(score)) for entry, score in zip(nodes, scores, strict=True))
@@ -300,7 +292,6 @@ class LLMReranker:
 
 
 def parse_order(reply: str, count: int) -> list[int]:
-    """Read an order of passages out of a reply."""
     text = without_thoughts(reply)
     numbers = dict.fromkeys(_listed_numbers(text) or _written_numbers(text))
     order = [number for number in numbers if 1 <= number <= count]
@@ -455,7 +446,6 @@ def _cosines(vectors: Sequence[npt.ArrayLike | None]) -> npt.NDArray[np.float64]
 
 
 def store_vectors(index: Index, node_ids: Sequence[str]) -> Mapping[str, npt.ArrayLike]:
-    """Read the vectors of an index's nodes from its store."""
     read = getattr(index.vector_store, "vectors", None)  # our own stores and attached ones
     if read is not None:
         found, matrix = run_guarded(f"the store of index {index.name}", lambda: read(node_ids))
@@ -472,7 +462,6 @@ SECTION: Final = "section"
 
 
 def expand(nodes: Sequence[NodeWithScore], neighbours: Neighbours, *, limit: int) -> list[NodeWithScore]:
-    """Add the chunks around the hits."""
     added: list[NodeWithScore] = []
     known = {entry.node.node_id for entry in nodes}
     floor = min(finite_scores(nodes), default=0.0)
@@ -539,7 +528,6 @@ class NodePostprocessors:
     def run(
         self, query: str, nodes: Sequence[NodeWithScore], *, filters: MetadataFilters | None, timeout_s: float
     ) -> tuple[list[NodeWithScore], tuple[Degradation, ...]]:
-        """Postprocess nodes."""
         deadline = self._timer() + timeout_s
         kept, degraded = list(nodes), []
         for one, caller in self._callers:

@@ -55,7 +55,6 @@ def with_vector(index: Index, request: RetrievalRequest, left_s: float) -> Retri
 
 
 def nearest(index: Index, request: RetrievalRequest, depth: int, left_s: float) -> list[NodeWithScore]:
-    """Find the nodes nearest to the question."""
     plan = filter_plan(index, request.filters, depth)
     if plan is not None and plan.kind is PlanKind.NONE:
         return []  # nothing satisfies the filters, so there is nothing to search
@@ -121,7 +120,6 @@ def view_time_s(left_s: float) -> float:
 
 
 def open_leaves(index: Index, left_s: float) -> HierarchyView:
-    """Return the leaves of an index."""
     open_now = partial(index.hierarchy, timeout_s=view_time_s(left_s))
     return run_guarded(f"opening the leaves of index {index.name}", open_now)
 

@@ -435,16 +435,16 @@ class EmbeddingClassifier(_EvidenceClassifier):
     @override
     def _weighed(self, query: str, filled: Profiles, vector: Vector | None, *, given: bool) -> _Weighed:
         units = {profile.name: unit_vector(profile.description_vector) for profile in filled}
-        same = {name: unit for name, unit in units.items() if unit is not None and unit.shape == np.shape(vector)}
+        shape = None if vector is None else vector.shape
+        same = {name: unit for name, unit in units.items() if unit is not None and unit.shape == shape}
         kinds: dict[str, Mapping[str, float]]
         if vector is None or len(same) < len(units):
             what = "no usable vector: vocabulary alone"
             kinds = {name: found.kinds for name, found in weigh(query, filled, None).items()}
         else:
             what, spread = "description nearest to the query", cosine_spread(filled)
-            kinds = {
-                name: {"description": COSINE_WEIGHT * float(unit @ vector) / spread} for name, unit in same.items()
-            }
+            cosines = {name: float(unit @ vector) for name, unit in same.items()}
+            kinds = {name: {"description": COSINE_WEIGHT * cosine / spread} for name, cosine in cosines.items()}
         return _Weighed(kinds, lambda selection: f"{what}; {_runner_up(selection)}")
 
 

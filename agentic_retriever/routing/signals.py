@@ -400,15 +400,13 @@ def _asking_clauses(text: str, table: SignalTable) -> int:
     if not table.spaced:
         return len(words.findall(text))
     parts = (part for clause in _CLAUSE_END.split(text) for part in table.words["conjunctions"].split(clause))
-    return sum(words.match(part, _opening_end(part, words)) is not None for part in parts)
-
-
-def _opening_end(part: str, words: re.Pattern[str]) -> int:
-    """Where the question word of a clause would stand: at its start, or behind two short words at most."""
-    opening = _OPENING.match(part)
-    end = opening.end() if opening else 0
-    found = words.search(part, 0, end)
-    return found.start() if found else end
+    count = 0
+    for part in parts:  # its question word stands at its start, or behind two short words at most
+        opening = _OPENING.match(part)
+        end = opening.end() if opening else 0
+        found = words.search(part, 0, end)
+        count += words.match(part, found.start() if found else end) is not None
+    return count
 
 
 def _cut(words: str) -> str:
