@@ -66,7 +66,12 @@ def judge(sentence: str, matchers: Sequence[PassageMatcher], tokenizer: Tokenize
     if grounds is None:
         return unsupported_sentence(sentence, "no passage is cited")
     likeness = _likeness(said, grounds)
-    problems = _problems_of(said, grounds)
+    found = [f"date {date.text} is not in the source" for date in _foreign_dates(said, grounds)]
+    found += [f"number {number.text} is not in the source" for number in _foreign_numbers(said, grounds)]
+    found += [f"name {name} is not in the source" for name in _foreign_names(said, grounds)]
+    if opposed(said.text, grounds.core[0].text, lambda text: words_only(tokenizer.tokens(text))):
+        found.append("says the opposite")
+    problems = list(dict.fromkeys(found))[:_MAX_PROBLEMS]
     scripts = {dominant_script(segment.text) for segment in grounds.core}
     if dominant_script(sentence) not in scripts and any(map(str.isalpha, sentence)):
         problems.append(_OTHER_SCRIPT)
@@ -89,15 +94,6 @@ def _likeness(said: Facts, grounds: Grounds) -> float:
 
 
 # --- what speaks against a sentence: a number, date or name that its source lacks, or the opposite ----------------
-
-
-def _problems_of(said: Facts, grounds: Grounds) -> list[str]:
-    found = [f"date {date.text} is not in the source" for date in _foreign_dates(said, grounds)]
-    found += [f"number {number.text} is not in the source" for number in _foreign_numbers(said, grounds)]
-    found += [f"name {name} is not in the source" for name in _foreign_names(said, grounds)]
-    if opposed(said.text, grounds.core[0].text, lambda text: words_only(said.tokenizer.tokens(text))):
-        found.append("says the opposite")
-    return list(dict.fromkeys(found))[:_MAX_PROBLEMS]
 
 
 def _foreign_dates(said: Facts, grounds: Grounds) -> Iterator[Date]:

@@ -131,20 +131,17 @@ class LLMSynthesizer(_Writer):
         self, query: str, passages: Passages, language: str, timeout_s: float | None, needs: TierNeeds | None
     ) -> _Ask:
         client = self.client
-        prompt, given = self._prompt(query, passages, language)
+        room = client.context_tokens - ANSWER_TOKENS
+        # As many passages, best first, as the models' window holds beside the answer.
+        for count in range(len(passages), -1, -1):
+            given = passages[:count]
+            prompt = self._framed(query, given, language)
+            if count <= 1 or estimate_tokens(prompt) <= room:
+                break
         whole = partial(client.complete, prompt, timeout_s=timeout_s, needs=needs)
         if isinstance(client, StreamsReplies):
             return given, whole, partial(client.stream, prompt, timeout_s=timeout_s, needs=needs)
         return given, whole, None
-
-    def _prompt(self, query: str, passages: Passages, language: str) -> tuple[str, Passages]:
-        """Write the prompt with as many passages, best first, as the models' window holds beside the answer."""
-        room = self.client.context_tokens - ANSWER_TOKENS
-        for count in range(len(passages), 0, -1):
-            prompt = self._framed(query, passages[:count], language)
-            if count == 1 or estimate_tokens(prompt) <= room:
-                return prompt, passages[:count]
-        return self._framed(query, (), language), ()
 
     def _framed(self, query: str, passages: Passages, language: str) -> str:
         given = [(p.number, p.header, p.text) for p in passages]

@@ -63,22 +63,19 @@ _LEADING_VOWELS: Final = frozenset("เแโใไເແໂໃໄ")  # written 
 
 def _clause_ends(text: str, start: int, end: int) -> Iterator[int]:
     """Where the parts of a sentence end, its own end included."""
-    spaces = _space_cuts(text, start, end) if _SPACED_RE.search(text, start, end) else ()
+    spaces: list[int] = []
+    at = start
+    for space in _SPACE_RE.finditer(text, start, end) if _SPACED_RE.search(text, start, end) else ():
+        length = space.start() - at
+        if length >= _MIN_CLAUSE and end - space.end() >= _MIN_CLAUSE and _ends_clause(text, space.start(), length):
+            at = space.end()
+            spaces.append(at)
     for cut in (*spaces, end):
         while cut - start > _MAX_SENTENCE:
             start = _best_cut(text, start + _MAX_SENTENCE // 2, start + _MAX_SENTENCE)
             yield start
         yield cut
         start = cut
-
-
-def _space_cuts(text: str, start: int, end: int) -> Iterator[int]:
-    at = start
-    for space in _SPACE_RE.finditer(text, start, end):
-        length = space.start() - at
-        if length >= _MIN_CLAUSE and end - space.end() >= _MIN_CLAUSE and _ends_clause(text, space.start(), length):
-            yield space.end()
-            at = space.end()
 
 
 def _ends_clause(text: str, space: int, length: int) -> bool:

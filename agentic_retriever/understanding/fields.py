@@ -345,8 +345,11 @@ class _Gathered:
         parts = [folded(part) for part in _SEPARATORS.split(_CAMEL.sub("_", name)) if part]
         last = _UNITS_IN_NAMES.get(parts[-1], parts[-1]) if len(parts) > 1 else ""
         unit = last if last in units() else None  # area_rai, weight_kg
-        values = _by_folded(self._texts) if kind is FieldKind.KEYWORD else {}
-        sample = [originals[0] for originals in islice(values.values(), 500)]
+        originals: dict[str, list[str]] = {}
+        for text, _ in self._texts.most_common() if kind is FieldKind.KEYWORD else ():
+            originals.setdefault(folded(text), []).append(text)
+        values = {key: tuple(texts) for key, texts in originals.items() if key}
+        sample = [texts[0] for texts in islice(values.values(), 500)]
         listed_form = len(sample) >= 3 and sum(map(is_listed_form, sample)) >= _PERSON_SHARE * len(sample)
         person = bool(values) and (listed_form or not PERSON_FIELD_WORDS.isdisjoint(parts))
         # Years written as text, all of them.
@@ -368,13 +371,6 @@ class _Gathered:
 
 def _is_usable(text: str, max_chars: int) -> bool:
     return bool(text.strip()) and len(text) <= max_chars and not any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def _by_folded(texts: Counter[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
-    for text, _ in texts.most_common():
-        found.setdefault(folded(text), []).append(text)
-    return {key: tuple(originals) for key, originals in found.items() if key}
 
 
 def _words(parts: list[str], unit: str | None) -> tuple[str, ...]:

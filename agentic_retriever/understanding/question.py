@@ -372,20 +372,18 @@ def _read_cues(question: Question, mixed: Sequence[Item | Match]) -> list[Item]:
     """Give each cue the reading that fits its place, and leave out fillers."""
     items: list[Item] = []
     for thing in mixed:
-        item = thing if isinstance(thing, Item) else _read_cue(question, thing, items)
-        if item.symbol != "-":
-            items.append(item)
+        if isinstance(thing, Item):
+            items.append(thing)
+            continue
+        behind_number = bool(items) and items[-1].symbol in _NUMERIC
+        reading = choose_reading(thing.readings, question.languages, behind_number=behind_number)
+        if thing.fields and (reading is None or reading.symbol not in "YU"):
+            items.append(Item("F", thing.start, thing.end, thing.fields))
+        elif reading is None:
+            items.append(Item("W", thing.start, thing.end))
+        elif reading.symbol != "-":
+            items.append(Item(reading.symbol, thing.start, thing.end, reading.value))
     return items
-
-
-def _read_cue(question: Question, match: Match, before: Sequence[Item]) -> Item:
-    behind_number = bool(before) and before[-1].symbol in _NUMERIC
-    reading = choose_reading(match.readings, question.languages, behind_number=behind_number)
-    if match.fields and (reading is None or reading.symbol not in "YU"):
-        return Item("F", match.start, match.end, match.fields)
-    if reading is None:
-        return Item("W", match.start, match.end)
-    return Item(reading.symbol, match.start, match.end, reading.value)
 
 
 def _multiply(items: Sequence[Item]) -> Item:

@@ -277,17 +277,15 @@ def _restrict_ordered(question: Question, expressions: Iterable[_Ordered]) -> li
             by_field.setdefault((one.info.name, one.negated), []).append(one)
     for (name, negated), members in by_field.items():
         joined = _surest(members)
-        clauses.append(_clause(question, _any_ordered(name, joined, negated=negated), joined))
+        ranges = [within(name, gte=low, lte=high) for one in joined for low, high in one.ranges]
+        values = [value for one in joined for value in one.values]
+        if values and negated and not ranges:
+            restriction = one_of(name, values, negated=True)
+        else:
+            restrictions = [*ranges, one_of(name, values)] if values else ranges
+            restriction = none_of(restrictions) if negated else any_of(restrictions)
+        clauses.append(_clause(question, restriction, joined))
     return clauses
-
-
-def _any_ordered(name: str, expressions: Sequence[_Ordered], *, negated: bool) -> Clause:
-    ranges = [within(name, gte=low, lte=high) for one in expressions for low, high in one.ranges]
-    values = [value for one in expressions for value in one.values]
-    if values and negated and not ranges:
-        return one_of(name, values, negated=True)
-    restrictions = [*ranges, one_of(name, values)] if values else ranges
-    return none_of(restrictions) if negated else any_of(restrictions)
 
 
 def _joined_by_and(items: Sequence[Item]) -> bool:
