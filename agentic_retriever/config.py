@@ -253,7 +253,10 @@ class RouterConfig(BaseSettings):
         except ValidationError as err:
             name = str(err.errors(include_input=False)[0]["loc"][0])
             # No cause: pydantic's error keeps the value, which may be a secret.
-            raise ConfigError(_wrong_value(name, type(self).model_fields[name], settings[name])) from None
+            field = type(self).model_fields[name]
+            secret = isinstance(field.annotation, type) and issubclass(field.annotation, Secret)
+            got = "a secret" if secret else repr(settings[name])[:80]
+            raise ConfigError(f"setting {name} must be {allowed_values(field)}, got {got}") from None
         if self.chunk_overlap >= self.chunk_size:
             raise ConfigError(f"chunk_overlap {self.chunk_overlap} must be below chunk_size {self.chunk_size} (tokens)")
         if self.on_abstain == "default" and not self.default_index:
@@ -348,11 +351,6 @@ def allowed_values(field: FieldInfo) -> str:
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     notes = " ".join(part for part in (span, str(extra.get("unit", ""))) if part)
     return _KINDS.get(field.annotation, "text") + (f" ({notes})" if notes else "")
-
-
-def _wrong_value(name: str, field: FieldInfo, value: object) -> str:
-    secret = isinstance(field.annotation, type) and issubclass(field.annotation, Secret)
-    return f"setting {name} must be {allowed_values(field)}, got {'a secret' if secret else repr(value)[:80]}"
 
 
 def _unknown_setting(got: str, known: Iterable[str]) -> str:

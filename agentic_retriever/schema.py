@@ -560,15 +560,11 @@ def _differences(before: object, after: object, path: str) -> Iterator[Differenc
     if isinstance(before, dict) and isinstance(after, dict):
         for key in dict.fromkeys((*before, *after)):
             yield from _differences(before.get(key), after.get(key), f"{path}.{key}" if path else str(key))
-    elif not _same(before, after):
+    elif isinstance(before, (int, float)) and isinstance(after, (int, float)):
+        if not math.isclose(before, after, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+            yield Difference(path, before, after)
+    elif before != after:
         yield Difference(path, before, after)
-
-
-def _same(before: object, after: object) -> bool:
-    numbers = (int, float)
-    if isinstance(before, numbers) and isinstance(after, numbers):
-        return math.isclose(before, after, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
-    return before == after
 
 
 # ---------------------------------------------------------------------------------------------------------------------

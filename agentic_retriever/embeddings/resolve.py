@@ -54,7 +54,8 @@ class LocalE5Embedding(BaseEmbedding):
         return "LocalE5Embedding"
 
     def _encode(self, texts: list[str], *, is_query: bool) -> npt.NDArray[np.float32]:
-        clean = [_clean(text) for text in texts]
+        # Safe for the C engine: a NUL would end a text early and a lone surrogate cannot be encoded.
+        clean = [text.replace("\0", " ").encode("utf-8", "replace").decode("utf-8") for text in texts]
         with self._lock:
             if self._model is None:
                 self._model, self._openmp = _load()
@@ -98,11 +99,6 @@ def _load() -> tuple[Any, Any]:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     model = E5()
     return model, ThreadpoolController().select(user_api="openmp")
-
-
-def _clean(text: str) -> str:
-    """Make a text safe for the C engine: a NUL would end it early and a lone surrogate cannot be encoded."""
-    return text.replace("\0", " ").encode("utf-8", "replace").decode("utf-8")
 
 
 class KnownQueryEmbedding(BaseEmbedding):
@@ -160,12 +156,19 @@ def resolve_embedding(config: RouterConfig, *, remembered: str | None = None) ->
     is none of ``auto``, ``local`` and ``ollama:MODEL`` raises ``ConfigError``.
     """
     name = config.embedding_model
-    if name == "auto":
-        name = remembered or _default_name(config)
+    if name == "auto" and remembered:
+        name = remembered
+    elif name == "auto":
+        there = any(model.split(":")[0] == _AUTO_OLLAMA_MODEL for model in ollama_models(config) or [])
+        name = _OLLAMA_PREFIX + _AUTO_OLLAMA_MODEL if there else _LOCAL
     if name in (_LOCAL, f"{_LOCAL}:{LOCAL_MODEL}"):
         return LocalE5Embedding()
     if name.startswith(_OLLAMA_PREFIX) and len(name) > len(_OLLAMA_PREFIX):
-        return _ollama(name.removeprefix(_OLLAMA_PREFIX), config)
+        from llama_index.embeddings.ollama import OllamaEmbedding  # noqa: PLC0415 - heavy, and only needed when chosen
+
+        limit = {"timeout": TIMEOUT_S}  # the client has none, so a hung server would keep its thread for ever
+        model, url = name.removeprefix(_OLLAMA_PREFIX), config.ollama_base_url
+        return OllamaEmbedding(model_name=model, base_url=url, embed_batch_size=BATCH_SIZE, client_kwargs=limit)
     if remembered == name:
         raise ConfigError(
             f"the indexes were built with the embedding {name!r}, which has no name in the settings; "
@@ -186,16 +189,3 @@ def ollama_models(config: RouterConfig, timeout_s: float = 0.5) -> list[str] | N
             return [str(model.get("name", "")) for model in models if isinstance(model, dict)]
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def _default_name(config: RouterConfig) -> str:
-    there = any(name.split(":")[0] == _AUTO_OLLAMA_MODEL for name in ollama_models(config) or [])
-    return _OLLAMA_PREFIX + _AUTO_OLLAMA_MODEL if there else _LOCAL
-
-
-def _ollama(model: str, config: RouterConfig) -> BaseEmbedding:
-    from llama_index.embeddings.ollama import OllamaEmbedding  # noqa: PLC0415 - heavy, and only needed when chosen
-
-    limit = {"timeout": TIMEOUT_S}  # the client has none of its own, so a hung server would keep its thread for ever
-    url = config.ollama_base_url
-    return OllamaEmbedding(model_name=model, base_url=url, embed_batch_size=BATCH_SIZE, client_kwargs=limit)

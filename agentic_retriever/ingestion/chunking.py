@@ -403,7 +403,16 @@ def take(text: str, start: int, end: int, limit: int) -> int:
     cut falls behind white space when the last quarter of the piece has any, and never inside a base character and
     its marks, or between a Thai or Lao leading vowel and its consonant, unless the piece would be empty otherwise.
     """
-    stop = _prefix(text, start, end, limit)
+    window = limit * 2
+    stop = min(end, start + window)
+    tokens = _encoding().encode_ordinary(text[start:stop])
+    while len(tokens) <= limit and stop < end and window < limit * 8:
+        window *= 2
+        stop = min(end, start + window)
+        tokens = _encoding().encode_ordinary(text[start:stop])
+    if len(tokens) > limit:
+        kept = b"".join(_encoding().decode_tokens_bytes(tokens[:limit]))
+        stop = start + max(1, len(kept.decode("utf-8", errors="ignore")))
     if stop < end:
         earliest = max(start + (stop - start) * 3 // 4, start + 1)
         behind_space = (at for at in range(stop, earliest - 1, -1) if text[at - 1].isspace())
@@ -411,21 +420,6 @@ def take(text: str, start: int, end: int, limit: int) -> int:
     while stop - start > 1 and count_tokens(text[start:stop].strip()) > limit:
         stop = _whole_character(text, start, stop - max(1, (stop - start) // 32))
     return stop
-
-
-def _prefix(text: str, start: int, end: int, limit: int) -> int:
-    """Return the end of the characters that the first ``limit`` tokens hold, or of the window looked at."""
-    window = limit * 2
-    while True:
-        stop = min(end, start + window)
-        tokens = _encoding().encode_ordinary(text[start:stop])
-        if len(tokens) > limit or stop == end or window >= limit * 8:
-            break
-        window *= 2
-    if len(tokens) <= limit:
-        return stop
-    kept = b"".join(_encoding().decode_tokens_bytes(tokens[:limit]))
-    return start + max(1, len(kept.decode("utf-8", errors="ignore")))
 
 
 def _whole_character(text: str, start: int, stop: int) -> int:

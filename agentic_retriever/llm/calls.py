@@ -448,7 +448,10 @@ class ProviderCall:
             if item is _END:
                 return
             self.ending.see(getattr(item, "raw", None))
-            delta = _delta(item, seen)
+            delta, text = getattr(item, "delta", None), getattr(item, "text", None)
+            if not isinstance(delta, str):
+                # Some models give the whole text so far and no delta.
+                delta = text[len(seen) :] if isinstance(text, str) and text.startswith(seen) else ""
             seen += delta
             held += delta
             if held and (self.text or held.strip()):
@@ -469,14 +472,6 @@ class ProviderCall:
         if isinstance(item, BaseException):
             raise item
         return item
-
-
-def _delta(chunk: object, seen: str) -> str:
-    delta, text = getattr(chunk, "delta", None), getattr(chunk, "text", None)
-    if isinstance(delta, str):
-        return delta
-    # Some models give the whole text so far and no delta.
-    return text[len(seen) :] if isinstance(text, str) and text.startswith(seen) else ""
 
 
 def event_hooks() -> dict[str, list[Callable[..., Any]]]:

@@ -146,7 +146,7 @@ class _Reader:
         if sign == "{":
             return self._object(depth)
         if sign == "[":
-            return self._list(depth)
+            return [self.value(depth + 1) for _ in self._entries("]")]
         return self._string(sign) if sign in _STRINGS else self._word(bare=bare)
 
     def _object(self, depth: int) -> dict[str, object]:
@@ -158,9 +158,6 @@ class _Reader:
             self.at += 1
             found.setdefault(key, self.value(depth + 1, bare=True))
         return found
-
-    def _list(self, depth: int) -> list[object]:
-        return [self.value(depth + 1) for _ in self._entries("]")]
 
     def _entries(self, closing: str) -> Iterator[str]:
         """Stop at every entry and yield the sign it begins with; commas without an entry are passed over."""
@@ -335,7 +332,13 @@ def _answers(container: dict[str, object] | list[object]) -> list[_Answer]:
 
 
 def _choice(value: object, context: dict[str, object] | str, options: _OptionNames) -> Choice | None:
-    name = _named(value, options)
+    name = None
+    if isinstance(value, str):  # it is an option, or begins with one before a remark, or names one alone
+        said = _NEXT_LABEL.split(value[:_MAX_CONTEXT], maxsplit=1)[0]
+        head = _REMARK.split(said, maxsplit=1)[0]
+        name = options.find_line(said) or options.find_line(head) or _only_mention([said], options)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        name = options.find(str(value))  # only where that is what the option is called
     if name is None:
         return None
     if isinstance(context, dict):
@@ -343,18 +346,9 @@ def _choice(value: object, context: dict[str, object] | str, options: _OptionNam
     else:
         stated, why = _CONFIDENCE.search(context), _REASON.search(context)
         confidence, reason = stated and stated[1], why and why[1]
-    return Choice(name=name, confidence=_share(confidence), reason=_one_line(reason))
-
-
-def _named(value: object, options: _OptionNames) -> str | None:
-    """Return the option that an answer is, or begins with before a remark, or alone names."""
-    if isinstance(value, str):
-        said = _NEXT_LABEL.split(value[:_MAX_CONTEXT], maxsplit=1)[0]
-        head = _REMARK.split(said, maxsplit=1)[0]
-        return options.find_line(said) or options.find_line(head) or _only_mention([said], options)
-    # A number names an option only where that is what the option is called.
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return options.find(str(value)) if is_number else None
+    words = _CONTROL.sub(" ", reason[: 4 * MAX_REASON_CHARS]).split() if isinstance(reason, str) else []
+    line = " ".join(words).strip("*_` ")[:MAX_REASON_CHARS]
+    return Choice(name=name, confidence=_share(confidence), reason=line)
 
 
 def _first(context: Mapping[str, object], keys: Iterable[str]) -> object:
@@ -371,12 +365,6 @@ def _share(value: object) -> float | None:
     number, unit = float(match[1].replace(",", ".")), (match[2] or "").replace(" ", "")
     scale = {"": 100.0 if number > 1 else 1.0, "%": 100.0, "/10": 10.0, "/100": 100.0}[unit]
     return number / scale if number <= scale else None
-
-
-def _one_line(reason: object) -> str:
-    if not isinstance(reason, str):
-        return ""
-    return " ".join(_CONTROL.sub(" ", reason[: 4 * MAX_REASON_CHARS]).split()).strip("*_` ")[:MAX_REASON_CHARS]
 
 
 def _from_prose(text: str, options: _OptionNames) -> str:
@@ -419,7 +407,13 @@ class _OptionNames:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._tiers = [_alike(names, form) for form in _FORMS]
+        # For each way of likeness the forms of the names, with the option or, where two share a form, None.
+        self._tiers: list[dict[str, str | None]] = []
+        for form in _FORMS:
+            forms: dict[str, str | None] = {}
+            for name, key in ((name, form(name)) for name in names if form(name)):
+                forms[key] = name if forms.get(key, name) == name else None
+            self._tiers.append(forms)
 
     def find(self, text: str) -> str | None:
         """Return the option that a text is, or ``None``."""
@@ -468,11 +462,3 @@ _FORMS: Final[tuple[Callable[[str], str], ...]] = (
     lambda text: _SEPARATORS.sub(" ", _plain(text)).strip(),
     lambda text: _SEPARATORS.sub("", _plain(text)),
 )
-
-
-def _alike(names: Iterable[str], form: Callable[[str], str]) -> dict[str, str | None]:
-    """Map each form of a name to its option, or to ``None`` where two options share it."""
-    forms: dict[str, str | None] = {}
-    for name, key in ((name, form(name)) for name in names if form(name)):
-        forms[key] = name if forms.get(key, name) == name else None
-    return forms

@@ -163,7 +163,22 @@ class BatchWriter:
 
     def _run(self) -> None:
         while batch := self._next_batch():
-            self._deliver(batch)
+            written = 0
+            for delay_s in (*_RETRY_DELAYS_S, None):
+                with self._changed:
+                    self._attempts += 1
+                try:
+                    written = self._sink(batch)
+                    break
+                except Exception as err:  # noqa: BLE001 - the thread must outlive whatever a database raises
+                    self.warn(str(err) if isinstance(err, AgenticRetrieverError) else type(err).__name__)
+                    if not self._goes_on_after(delay_s):
+                        break
+            with self._changed:
+                self._written += written
+                self._dropped += len(batch) - written
+                self._in_flight = 0
+                self._changed.notify_all()
 
     def _next_batch(self) -> list[LogEntry]:
         """Wait for entries, a little longer for more of them; an empty batch means the end."""
@@ -176,24 +191,6 @@ class BatchWriter:
             self._in_flight = len(batch)
             self._hurried = self._hurried and bool(self._queue)
             return batch
-
-    def _deliver(self, batch: list[LogEntry]) -> None:
-        written = 0
-        for delay_s in (*_RETRY_DELAYS_S, None):
-            with self._changed:
-                self._attempts += 1
-            try:
-                written = self._sink(batch)
-                break
-            except Exception as err:  # noqa: BLE001 - the thread must outlive whatever a database raises
-                self.warn(str(err) if isinstance(err, AgenticRetrieverError) else type(err).__name__)
-                if not self._goes_on_after(delay_s):
-                    break
-        with self._changed:
-            self._written += written
-            self._dropped += len(batch) - written
-            self._in_flight = 0
-            self._changed.notify_all()
 
     def _goes_on_after(self, delay_s: float | None) -> bool:
         """Note a failure, and wait for the time of the next try; ``False`` if there is none."""

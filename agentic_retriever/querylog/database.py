@@ -243,17 +243,13 @@ def _mapped(address: Address) -> Iterator[None]:
             raise  # a value that no column can take
         # Only the first line, and no cause into which a driver put a secret of the URL.
         cause = err if address.redacted(str(err)) == str(err) else None
-        raise _error(address, err) from cause
-
-
-def _error(address: Address, err: Exception) -> QueryLogError:
-    origin = err.orig if isinstance(err, exc.DBAPIError) and err.orig is not None else err
-    kind, code = type(origin).__name__, getattr(origin, "sqlstate", None)
-    said = str(origin).strip().splitlines() if isinstance(err, (exc.DBAPIError, OSError)) else []
-    reason = ": ".join([f"{kind} {code}" if code else kind, *(line[:_MAX_REASON_CHARS] for line in said[:1])])
-    other = "check the server and the URL" if address.path is None else "check the folder and its permissions"
-    advice = next((advice for pattern, advice in _ADVICE.items() if re.search(pattern, reason)), other)
-    return QueryLogError(f"query history {address}: {address.redacted(reason)}; {advice}")
+        origin = err.orig if isinstance(err, exc.DBAPIError) and err.orig is not None else err
+        kind, code = type(origin).__name__, getattr(origin, "sqlstate", None)
+        said = str(origin).strip().splitlines() if isinstance(err, (exc.DBAPIError, OSError)) else []
+        reason = ": ".join([f"{kind} {code}" if code else kind, *(line[:_MAX_REASON_CHARS] for line in said[:1])])
+        other = "check the server and the URL" if address.path is None else "check the folder and its permissions"
+        advice = next((advice for pattern, advice in _ADVICE.items() if re.search(pattern, reason)), other)
+        raise QueryLogError(f"query history {address}: {address.redacted(reason)}; {advice}") from cause
 
 
 _PRUNED_EVERY: Final = 1_000  # entries (or a tenth of what is kept), since pruning costs a scan of an index
@@ -389,10 +385,16 @@ class Database:
         The history is a log, not a record that others rely on.
         """
         with _mapped(self.address):
-            self._make_file()
+            path = self.address.path
+            if path is not None:  # an empty SQLite file that only its owner may read, if there is none
+                if not self._folder_made:  # only once: a folder that is removed later is gone on purpose
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    self._folder_made = True
+                with suppress(FileExistsError):
+                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             with _transaction(self._engine, writes=True) as connection:
                 facts = self._facts(connection)
-                if not facts and self.address.path is None:
+                if not facts and path is None:
                     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
                     facts = self._facts(connection)  # another process may have been faster
                 if not facts:
@@ -401,17 +403,6 @@ class Database:
                     facts = {"schema": str(SCHEMA_VERSION), "salt": secrets.token_hex(_SALT_BYTES)}
                     connection.execute(sa.insert(META), [{"name": n, "value": value} for n, value in facts.items()])
                 yield connection, self._salt(facts)
-
-    def _make_file(self) -> None:
-        """Make an empty SQLite file that only its owner may read, if there is none."""
-        path = self.address.path
-        if path is None:
-            return
-        if not self._folder_made:  # only once: a folder that is removed later is gone on purpose
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._folder_made = True
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     def _facts(self, connection: sa.Connection) -> dict[str, str]:
         """Return what is kept of the tables themselves; nothing if there are none of this version."""

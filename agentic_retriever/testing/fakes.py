@@ -31,14 +31,11 @@ class FakeEmbedding(BaseEmbedding):
     def _vector(self, text: str) -> list[float]:
         self.calls.append(text)
         words = _WORD.findall(text.casefold()) or [text or "\0"]
-        total = np.sum([self._word_vector(word) for word in words], axis=0)
+        seeds = [int.from_bytes(hashlib.sha256(word.encode("utf-8", "replace")).digest()[:8], "big") for word in words]
+        total = np.sum([np.random.default_rng(seed).standard_normal(self.dimension) for seed in seeds], axis=0)
         norm = float(np.linalg.norm(total)) or 1.0
         vector: list[float] = (total / norm).tolist()
         return vector
-
-    def _word_vector(self, word: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        seed = int.from_bytes(hashlib.sha256(word.encode("utf-8", "replace")).digest()[:8], "big")
-        return np.random.default_rng(seed).standard_normal(self.dimension)
 
     def _get_query_embedding(self, query: str) -> list[float]:
         return self._vector(query)

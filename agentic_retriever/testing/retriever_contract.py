@@ -201,16 +201,13 @@ class RetrieverContract(ABC):
 
 def check_result(found: Sequence[NodeWithScore], top_k: int) -> None:
     """Assert what holds of every result: order, uniqueness, number, finite scores."""
-    keys = [(-_score(n), n.node_id) for n in found]
+    for n in found:
+        assert n.score is not None, f"{n.node_id} has no score"
+        assert math.isfinite(n.score), f"{n.node_id} has the score {n.score}"
+    keys = [(-(n.score or 0.0), n.node_id) for n in found]
     assert keys == sorted(keys), f"not by falling score and then by id: {keys}"
     assert len({node_id for _, node_id in keys}) == len(keys), f"an id comes twice: {keys}"
     assert len(keys) <= top_k, f"{len(keys)} nodes for top_k={top_k}"
-
-
-def _score(node: NodeWithScore) -> float:
-    assert node.score is not None, f"{node.node_id} has no score"
-    assert math.isfinite(node.score), f"{node.node_id} has the score {node.score}"
-    return node.score
 
 
 def _contents(found: Sequence[NodeWithScore]) -> list[tuple[str, float | None, str, dict[str, Any]]]:

@@ -52,22 +52,22 @@ def contract_nodes() -> list[TextNode]:
     They have the fields ``lang`` (text), ``year`` (number), ``score`` (fraction) and, on every second one, ``note``.
     """
     vectors = np.random.default_rng(11).standard_normal((NODES, DIMENSION))
-    return [_contract_node(number, vector.tolist()) for number, vector in enumerate(vectors)]
-
-
-def _contract_node(number: int, embedding: list[float]) -> TextNode:
-    metadata = {"lang": ("en", "th", "es")[number % 3], "year": 2000 + number, "score": number / 4}
-    source = RelatedNodeInfo(node_id=f"source-{number // 4}", metadata={"of": "a source"})
-    return TextNode(
-        id_=contract_id(number),
-        text=f"text of node {number}",
-        metadata={**metadata, "note": "odd"} if number % 2 else metadata,
-        embedding=embedding,
-        relationships={NodeRelationship.SOURCE: source},
-        start_char_idx=10 * number,
-        end_char_idx=10 * number + 9,
-        excluded_embed_metadata_keys=["score"],
-    )
+    nodes = []
+    for number, vector in enumerate(vectors):
+        metadata = {"lang": ("en", "th", "es")[number % 3], "year": 2000 + number, "score": number / 4}
+        source = RelatedNodeInfo(node_id=f"source-{number // 4}", metadata={"of": "a source"})
+        node = TextNode(
+            id_=contract_id(number),
+            text=f"text of node {number}",
+            metadata={**metadata, "note": "odd"} if number % 2 else metadata,
+            embedding=vector.tolist(),
+            relationships={NodeRelationship.SOURCE: source},
+            start_char_idx=10 * number,
+            end_char_idx=10 * number + 9,
+            excluded_embed_metadata_keys=["score"],
+        )
+        nodes.append(node)
+    return nodes
 
 
 def where(key: str, operator: FilterOperator, value: Any) -> MetadataFilter:
