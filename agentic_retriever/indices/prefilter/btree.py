@@ -370,7 +370,16 @@ def _pack(keys: Keys, rows: Rows) -> list[Leaf]:
 def _insert(node: Node, keys: Keys, rows: Rows) -> list[Node]:
     """Insert sorted entries, and return the nodes of the same height that take the node's place."""
     if isinstance(node, Leaf):
-        return list(_insert_in_leaf(node, keys, rows))
+        if node.rows is None:
+            low = int(np.searchsorted(keys, node.low, "left"))
+            high = int(np.searchsorted(keys, node.low, "right"))
+            run = Leaf(node.keys, None, node.bitmap | bitmap_of(rows[low:high])) if high > low else node
+            return [*_pack(keys[:low], rows[:low]), run, *_pack(keys[high:], rows[high:])]
+        at = np.searchsorted(node.keys, keys, "right")
+        all_keys, all_rows = np.insert(node.keys, at, keys), np.insert(node.rows, at, rows)
+        if len(all_keys) > LEAF:
+            return list(_pack(all_keys, all_rows))
+        return [Leaf(all_keys, all_rows, node.bitmap | bitmap_of(rows))]
     # A key below all others goes to the first child, whose least key it then becomes.
     places = np.searchsorted(np.array(node.lows[1:], dtype=keys.dtype), keys, "right")
     ends = np.searchsorted(places, np.arange(len(node.children)), "right").tolist()
@@ -388,19 +397,6 @@ def _insert(node: Node, keys: Keys, rows: Rows) -> list[Node]:
         upto.append(before | added if added else before)
         children += grown
     return list(_group(children)) if len(children) > FANOUT else [_inner(children, upto)]
-
-
-def _insert_in_leaf(leaf: Leaf, keys: Keys, rows: Rows) -> list[Leaf]:
-    if leaf.rows is None:
-        before = int(np.searchsorted(keys, leaf.low, "left"))
-        after = int(np.searchsorted(keys, leaf.low, "right"))
-        run = Leaf(leaf.keys, None, leaf.bitmap | bitmap_of(rows[before:after])) if after > before else leaf
-        return [*_pack(keys[:before], rows[:before]), run, *_pack(keys[after:], rows[after:])]
-    places = np.searchsorted(leaf.keys, keys, "right")
-    all_keys, all_rows = np.insert(leaf.keys, places, keys), np.insert(leaf.rows, places, rows)
-    if len(all_keys) > LEAF:
-        return _pack(all_keys, all_rows)
-    return [Leaf(all_keys, all_rows, leaf.bitmap | bitmap_of(rows))]
 
 
 def _delete(node: Node, rows: BitMap) -> Node | None:
