@@ -44,7 +44,7 @@ from agentic_retriever.indices.attached.sources import recognise
 from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.indices.stored_nodes import check_index_name
 from agentic_retriever.json_files import is_finite
-from agentic_retriever.llm import ModelClient, TieredClient, build_client
+from agentic_retriever.llm import ModelClient, build_client
 from agentic_retriever.redis import RedisVectorCache, open_link
 from agentic_retriever.retrievers import (
     FUSION_FILE,
@@ -149,7 +149,13 @@ class Resources:
         llm: LLM | None = None,
     ) -> None:
         self.config = config
-        self.model = make_client(config, llm)
+        if llm is not None and not hasattr(llm, "complete"):
+            raise ConfigError(
+                f"llm must be a LlamaIndex LLM, got {type(llm).__name__}; name a model by the setting llm, "
+                "as in RouterConfig(llm='ollama:llama3:8b')"
+            )
+        # The models that write answers: the given one and the configured ones, or none.
+        self.model = build_client(config, models=None if llm is None else {Tier.PRIMARY: llm})
         self.config_key = cache_key(**config.to_dict())  # all settings in short, secrets as stars
         self.storage = IndexStorage.from_config(config)
         self.attached = AttachedIndexes()
@@ -176,7 +182,6 @@ class Resources:
             return self._embedding
 
     def names(self) -> list[str]:
-        """Return the names of all indexes, stored and attached, in order."""
         return sorted({*self.storage.names(), *self.attached}) if self.attached else self.storage.names()
 
     def index(self, name: str) -> Index:
@@ -214,7 +219,6 @@ class Resources:
         )
 
     def attach(self, name: str, given: object, *, description: str, progress: Progress | None) -> IngestReport:
-        """Attach an index, query engine or retriever of LlamaIndex."""
         name = check_index_name(name)
         if name in self.names():
             raise _taken(name)
@@ -254,7 +258,6 @@ class Resources:
         return AdapterSettings(config=self.config, top_k=self.config.top_k, workers=self.workers, model=self.model)
 
     def forget(self, name: str) -> None:
-        """Drop the adapters of an index that goes away."""
         with self._lock:
             self._adapters = {key: adapter for key, adapter in self._adapters.items() if key[0] != name}
 
@@ -282,7 +285,6 @@ class Resources:
         return known[0] if known else None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # From the names in the settings to the parts of a router
 
 _NEEDS_MODEL = "{setting} is {value}, which needs a model; set llm to ollama:MODEL or openrouter:MODEL, or take auto"
@@ -330,16 +332,6 @@ def heuristic_selector(config: RouterConfig) -> HeuristicSelector:
     return HeuristicSelector(fused_weights() if measured else None)
 
 
-def make_client(config: RouterConfig, llm: LLM | None) -> TieredClient | None:
-    """Return the models that write answers: the given one and the configured ones, or none."""
-    if llm is not None and not hasattr(llm, "complete"):
-        raise ConfigError(
-            f"llm must be a LlamaIndex LLM, got {type(llm).__name__}; name a model by the setting llm, "
-            "as in RouterConfig(llm='ollama:llama3:8b')"
-        )
-    return build_client(config, models=None if llm is None else {Tier.PRIMARY: llm})
-
-
 def make_synthesizer(resources: Resources, given: Synthesizer | BaseSynthesizer | None = None) -> Synthesizer:
     """Return what writes answers: the given one, else the model where there is one, else extraction."""
     config = resources.config
@@ -380,7 +372,6 @@ def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode("utf-8", "replace")).hexdigest()[:16]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Strategies that a program adds to the seven of the package
 
 A = TypeVar("A", bound=type[RetrieverAdapter])

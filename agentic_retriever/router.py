@@ -28,12 +28,7 @@ from agentic_retriever.bridge import RoutedQueryEngine, RoutedRetriever, tool_de
 from agentic_retriever.cache import SingleFlightCache, WarmReport, warm
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import VectorSource
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    ConfigError,
-    DeadlineExceededError,
-    IndexingError,
-)
+from agentic_retriever.errors import AgenticRetrieverError, ConfigError, DeadlineExceededError, IndexingError
 from agentic_retriever.indices import Index, Indexer, IngestReport, Progress, StoredIndex
 from agentic_retriever.indices.index import CopyProgress, CopyReport, copy_index
 from agentic_retriever.ingestion import ChunkSettings, discover
@@ -253,9 +248,15 @@ class AgenticRouter:
         paths = [Path(item) for item in items if isinstance(item, (str, Path))]
         for path in paths:
             discover(path)  # one that is not there must not leave an empty index behind
-        is_new = name not in self.resources.storage.names()
-        index = self._create(name, description) if is_new else self.resources.stored(name)
-        indexer = Indexer(index, max_file_mb=self.resources.config.max_file_mb, progress=progress)
+        resources, size = self.resources, self.config.chunk_size
+        is_new = name not in resources.storage.names()
+        if is_new:
+            overlap, leaf = self.config.chunk_overlap, min(LEAF_SIZE, size)
+            chunks = ChunkSettings(chunk_size=size, chunk_overlap=overlap, leaf_size=leaf)
+            index = resources.storage.create(name, resources.embedding(), description=description, chunks=chunks)
+        else:
+            index = resources.stored(name)
+        indexer = Indexer(index, max_file_mb=self.config.max_file_mb, progress=progress)
         documents = [item for item in items if isinstance(item, Document)]
         nodes = [item for item in items if isinstance(item, BaseNode) and not isinstance(item, Document)]
         report = IngestReport()
@@ -605,11 +606,6 @@ class AgenticRouter:
             return (self.resources.storage.manifest(name) if attached is None else attached).description
         except AgenticRetrieverError:  # using that index will say so
             return ""
-
-    def _create(self, name: str, description: str) -> StoredIndex:
-        size, overlap = self.config.chunk_size, self.config.chunk_overlap
-        chunks = ChunkSettings(chunk_size=size, chunk_overlap=overlap, leaf_size=min(LEAF_SIZE, size))
-        return self.resources.storage.create(name, self.resources.embedding(), description=description, chunks=chunks)
 
 
 def _question(query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> Question:

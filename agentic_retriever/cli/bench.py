@@ -116,8 +116,9 @@ def bench_routing(
 ) -> None:
     """Measure how well questions are routed, beside LlamaIndex's selector and nearest utterances."""
     from agentic_retriever.evaluation import RoutingOptions, load_dataset
-    from agentic_retriever.evaluation.material import read_descriptions
+    from agentic_retriever.evaluation.material import read_descriptions, sample_indexes_of
     from agentic_retriever.evaluation.results import check_plot, draw_reliability
+    from agentic_retriever.indices import IndexStorage
 
     if plot is not None:
         check_plot(plot)
@@ -130,8 +131,11 @@ def bench_routing(
         seed=seed,
         complexity=_complexities(complexity or ()),
     )
-    console, given = Console(), [load_dataset(name) for name in datasets]
-    result = _routing_measured(console, _fitting(load_config(ctx.obj), given), given, options, json_file)
+    console, given, config = Console(), [load_dataset(name) for name in datasets], load_config(ctx.obj)
+    # The embedding model of the sample's vectors where the sample is measured, as the demonstration does.
+    if sample_indexes_of(given, IndexStorage(config.data_dir).names()):
+        config = config.with_changes(embedding_model="local")
+    result = _routing_measured(console, config, given, options, json_file)
     if plot is not None:
         measured = {name: one.reliability for name, one in result.stage_one.items() if one.reliability is not None}
         draw_reliability(measured, plot)
@@ -202,15 +206,6 @@ def _routing_measured(
             _write_json(json_file, result.to_dict())
             journal.remove()
     return result
-
-
-def _fitting(config: RouterConfig, datasets: Sequence[Dataset]) -> RouterConfig:
-    """Take the embedding model of the sample's vectors where the sample is measured, as the demonstration does."""
-    from agentic_retriever.evaluation.material import sample_indexes_of
-    from agentic_retriever.indices import IndexStorage
-
-    from_sample = sample_indexes_of(datasets, IndexStorage(config.data_dir).names())
-    return config.with_changes(embedding_model="local") if from_sample else config
 
 
 def _complexities(given: Sequence[str]) -> dict[str, Complexity]:

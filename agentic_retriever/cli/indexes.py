@@ -173,7 +173,6 @@ def _listed(storage: IndexStorage, name: str) -> dict[str, str]:
 
 
 def index_facts(router: AgenticRouter, name: str) -> dict[str, Any]:
-    """Return what is known of an index, as plain values."""
     index = router.stored_index(name)
     counts, profile = index.catalog.counts(), index.profile()
     return {

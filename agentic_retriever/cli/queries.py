@@ -138,16 +138,15 @@ def show_facts(console: Console, answer: Answer) -> None:
 
 def _show_path(console: Console, answer: Answer) -> None:
     if len(answer.tried) > 1:
-        tries = (f"{one.strategy.value} ({_grade(one.confidence)})" for one in answer.tried)
+        tries = []
+        for one in answer.tried:
+            grade = "by words alone" if one.confidence is None else f"fits {one.confidence:.2f}"
+            tries.append(f"{one.strategy.value} ({grade})")
         console.line(f"little found at first, so tried {', '.join(tries)}", style="dim")
     if answer.usage.llm_calls:
         console.line(f"{answer.usage.llm_calls} model calls, {answer.usage.usd:.5f} USD", style="dim")
     if answer.understood:
         console.line("understood: " + "; ".join(answer.understood), style="dim")
-
-
-def _grade(confidence: float | None) -> str:
-    return "by words alone" if confidence is None else f"fits {confidence:.2f}"
 
 
 def reference(citation: Citation) -> str:

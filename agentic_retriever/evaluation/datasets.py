@@ -52,8 +52,6 @@ V = TypeVar("V")
 
 
 class ProblemKind(str, Enum):
-    """What can be wrong with a data set, and what is done about it."""
-
     consequence: str
 
     def __new__(cls, value: str, consequence: str) -> Self:
@@ -82,8 +80,6 @@ class ProblemKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(Record):
-    """One thing that was wrong."""
-
     kind: ProblemKind
     source: str
     line: int | None = None  # from 1
@@ -96,8 +92,6 @@ class Problem(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemReport(Record):
-    """All problems of one or several data sets."""
-
     counts: Mapping[str, int] = field(default_factory=dict)
     listed: tuple[Problem, ...] = ()
 
@@ -147,8 +141,6 @@ class ProblemLog:
 
 
 class DatasetKind(str, Enum):
-    """What a data set brings."""
-
     BEIR = "beir"
     QUESTIONS = "questions"
 
@@ -171,8 +163,6 @@ class LabelledQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """A data set as it was read."""
-
     name: str
     path: Path
     kind: DatasetKind
@@ -183,7 +173,6 @@ class Dataset:
 
     @property
     def pseudo(self) -> bool:
-        """Whether its questions were made of its own documents."""
         return any(query.pseudo for query in self.queries)
 
     def limited(self, most: int | None, seed: int) -> Dataset:
@@ -211,7 +200,6 @@ class Dataset:
         return tuple(kept), log.report()
 
     def facts(self) -> dict[str, Any]:
-        """Return what a result says of the data set, as plain JSON types."""
         return {
             "name": self.name,
             "kind": self.kind.value,
@@ -312,8 +300,12 @@ def _beir_folder(folder: Path, *, with_corpus: bool, split: str | None) -> Datas
     queries = _judged_queries(texts, judgments, known, name, folder / QUERIES, problems)
     if not queries:
         raise _empty(folder / QRELS, f"judgment of a question in {QUERIES}", problems)
+    about = read_json(folder / ABOUT, "mend it or remove it") if (folder / ABOUT).exists() else {}
+    described = about.get("description", "") if isinstance(about, dict) else None
+    if not isinstance(described, str):
+        raise EvaluationError(f"{folder / ABOUT} must be an object whose description is a text")
     return Dataset(
-        name=name, path=folder, kind=DatasetKind.BEIR, description=_description(folder / ABOUT), documents=documents,
+        name=name, path=folder, kind=DatasetKind.BEIR, description=described.strip(), documents=documents,
         queries=queries, problems=problems.report(),
     )  # fmt: skip
 
@@ -409,14 +401,6 @@ def _grade(cell: str) -> int | None:
     except ValueError:
         return None
     return max(0, int(number)) if math.isfinite(number) else None
-
-
-def _description(path: Path) -> str:
-    about = read_json(path, "mend it or remove it") if path.exists() else {}
-    described = about.get("description", "") if isinstance(about, dict) else None
-    if not isinstance(described, str):
-        raise EvaluationError(f"{path} must be an object whose description is a text")
-    return described.strip()
 
 
 def read_json(path: Path, advice: str = "check the path and the file") -> Any:  # noqa: ANN401 - any JSON

@@ -510,7 +510,6 @@ _NO_JUDGE: Final = "no language model is configured, so faithfulness and context
 def measure_answers(
     router: AgenticRouter, index: str, queries: Sequence[LabelledQuery], run: Run, *, seed: int
 ) -> AnswerMeasures:
-    """Answer every question with the router's own choice of strategy, and measure the answers."""
     client = router.resources.model
     judge = None if client is None else Judge(client)
 

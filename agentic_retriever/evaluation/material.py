@@ -76,7 +76,6 @@ class PassageVectors:
         self._vectors = vectors
 
     def get_many(self, model: str, hashes: Sequence[bytes]) -> dict[bytes, Vector]:
-        """Return the vectors known for these hashes."""
         return {key: self._vectors[key] for key in hashes if key in self._vectors} if model == self._model else {}
 
 
@@ -245,9 +244,7 @@ def _by_id(ids: npt.NDArray[Any], vectors: npt.NDArray[Any], path: Path, problem
 
 
 MOST_DOCUMENTS: Final = 256  # documents of a collection that are embedded when there are no vectors of it
-SAMPLE_EMBEDDING: Final = "local:multilingual-e5-small-q4"
-"""Identity of the embedding model that the sample's vectors come from."""
-
+SAMPLE_EMBEDDING: Final = "local:multilingual-e5-small-q4"  # the embedding model that the sample's vectors come from
 TERMS: Final = 15  # how many terms a description of terms has
 SAMPLES: Final = {index.name: index for index in SAMPLE_INDEXES}
 _NO_VECTOR: Final = np.zeros(0, np.float32)
@@ -255,8 +252,6 @@ _NO_VECTOR: Final = np.zeros(0, np.float32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingOptions:
-    """How routing is to be measured."""
-
     vectors: Path | None = None  # Folder with NAME.npz, or one such file; None computes what is needed
     descriptions: Mapping[str, str] = field(default_factory=dict)
     also: tuple[str, ...] = ()
@@ -268,8 +263,6 @@ class RoutingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedQuery:
-    """A question for both stages, with what is right."""
-
     query_id: str
     text: str
     dataset: str
@@ -287,8 +280,6 @@ class Description:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingMaterial:
-    """What routing is measured on."""
-
     profiles: Mapping[str, IndexProfile]
     queries: tuple[RoutedQuery, ...]
     descriptions: Mapping[str, Description]
@@ -346,9 +337,15 @@ class _Preparation:
             )
             for dataset in self._collections
         }
-        offered = {name: tuple(spec.card() for spec in REGISTRY.values()) for name in profiles}
+        every = tuple(spec.card() for spec in REGISTRY.values())
+        offered = dict.fromkeys(profiles, every)
         for name in names:
-            profiles[name], offered[name] = self._existing(name)
+            if name in self._from_sample:
+                vector = self._embedder().embed_query(SAMPLES[name].description)
+                profiles[name], offered[name] = sample_profile(name, description_vector=vector), every
+            else:
+                index = self._router.index(name)
+                profiles[name], offered[name] = index.profile(), cards(index, measured=measured(index)[0])
             origin = SAMPLE if name in self._from_sample else "index"
             descriptions[name] = Description(profiles[name].description, origin)
         labelled, unlabelled = self._queries()
@@ -396,13 +393,6 @@ class _Preparation:
                 raise UnknownIndexError(unknown_name("index", name, {*existing, *taken, *SAMPLES}))
         return names
 
-    def _existing(self, name: str) -> tuple[IndexProfile, tuple[StrategyCard, ...]]:
-        if name in self._from_sample:
-            vector = self._embedder().embed_query(SAMPLES[name].description)
-            return sample_profile(name, description_vector=vector), tuple(spec.card() for spec in REGISTRY.values())
-        index = self._router.index(name)
-        return index.profile(), cards(index, measured=measured(index)[0])
-
     def _embedded(self, descriptions: Mapping[str, Description]) -> dict[str, Vector]:
         """Embed the descriptions as questions, as an index does; nothing when the model is not that of the vectors."""
         if not descriptions:
@@ -423,11 +413,10 @@ class _Preparation:
             return {}
 
     def _same_model(self, embedder: EmbeddingModel) -> bool:
-        asked = (
-            one for one in self._collections if {q.query_id for q in one.queries} & self._known[one.name].queries.keys()
-        )
-        first = next(asked, None)
-        return first is None or _other_width(first, self._known[first.name], embedder.embed_query) is None
+        for one in self._collections:
+            if {query.query_id for query in one.queries} & self._known[one.name].queries.keys():
+                return _other_width(one, self._known[one.name], embedder.embed_query) is None
+        return True
 
     def _passages(self, profiles: Mapping[str, IndexProfile]) -> dict[str, Vector]:
         """Embed the descriptions as passages, as LlamaIndex's selector does."""
@@ -444,22 +433,21 @@ class _Preparation:
             vectors = self._known[dataset.name].queries
             for query in (one for one in dataset.queries if one.query_id in vectors):
                 told = labelled if query.index is not None or not query.answerable else unlabelled
-                told.append(self._routed(query, dataset, vectors[query.query_id]))
+                told.append(
+                    RoutedQuery(
+                        query_id=f"{dataset.name}/{query.query_id}",
+                        text=query.text,
+                        dataset=dataset.name,
+                        vector=vectors[query.query_id],
+                        index=query.index if query.answerable else None,
+                        strategy=query.strategy,
+                        complexity=query.complexity or self._options.complexity.get(dataset.name),
+                    )
+                )
         if not labelled:
             paths = ", ".join(str(dataset.path) for dataset in self._datasets)
             raise EvaluationError(f"no question of {paths} can be asked: none has both a label and a vector")
         return tuple(labelled), tuple(unlabelled)
-
-    def _routed(self, query: LabelledQuery, dataset: Dataset, vector: Vector) -> RoutedQuery:
-        return RoutedQuery(
-            query_id=f"{dataset.name}/{query.query_id}",
-            text=query.text,
-            dataset=dataset.name,
-            vector=vector,
-            index=query.index if query.answerable else None,
-            strategy=query.strategy,
-            complexity=query.complexity or self._options.complexity.get(dataset.name),
-        )
 
 
 def _check_dimensions(profiles: Mapping[str, IndexProfile], queries: Sequence[RoutedQuery]) -> None:

@@ -24,17 +24,20 @@ if TYPE_CHECKING:
     from llama_index.core.schema import NodeWithScore
 
 
+# The measures of a benchmark, as ``ir_measures`` writes them; the first one is what strategies are compared by.
 MEASURES: Final = ("nDCG@10", "R@10", "R@100", "RR", "AP")
-"""The measures of a benchmark, as ``ir_measures`` writes them; the first one is what strategies are compared by."""
-
 AUTO: Final = "auto"  # name of the row in which the router chooses the strategy itself
 ORACLE: Final = "oracle"  # name of the row that takes for each question the strategy that did best on it
 RESAMPLES: Final = 2_000  # samples of a bootstrap
 PERMUTATIONS: Final = 10_000  # random sign changes of a test; with up to 13 differences all of them are tried instead
 BINS: Final = 15  # bins of equal width for calibration, as in the paper
-STAGES: Final = ("embedding", "routing", "retrieval", "rerank", "total")
-"""Steps of a query that are told apart, where a row knows them, in their order."""
-
+STAGES: Final = (
+    "embedding",
+    "routing",
+    "retrieval",
+    "rerank",
+    "total",
+)  # of a query, told apart where a row knows them
 _EXACT_UP_TO: Final = 13
 _BLOCK: Final = 1_000
 _TOLERANCE: Final = 1e-12
@@ -95,8 +98,8 @@ def optional(module: str, what: str) -> Any:  # noqa: ANN401 - a module without 
 
 _MARKER: Final = re.compile(r"\[\d+\]")
 _ARTICLES: Final = frozenset({"a", "an", "the"})
+# Scripts that put no spaces between words
 UNSPACED: Final = frozenset({Script.THAI, Script.LAO, Script.KHMER, Script.MYANMAR, Script.HAN, Script.KANA})
-"""Scripts that put no spaces between words."""
 
 
 def answer_f1(answer: str, gold: str) -> float:
@@ -322,8 +325,6 @@ class Abstention(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliabilityBin(Record):
-    """The choices whose confidence lies in one stretch."""
-
     low: float
     high: float
     count: int
@@ -334,8 +335,6 @@ class ReliabilityBin(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability(Record):
-    """Confidence against accuracy, and the expected calibration error."""
-
     ece: float | None
     bins: tuple[ReliabilityBin, ...]
 

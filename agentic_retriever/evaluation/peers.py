@@ -235,7 +235,6 @@ class Contestant:
 def run_contestants(
     contestants: Sequence[Contestant], shares: Mapping[str, Sequence[LabelledQuery]], run: Run, *, seed: int
 ) -> dict[str, Row]:
-    """Ask the contestants their questions, one after the other."""
     return {one.name: one.run(shares[one.name], run, seed=seed) for one in contestants if shares[one.name]}
 
 
@@ -436,7 +435,9 @@ def peer_contestants(
     nodes, embedding, model = _nodes(index), GivenEmbedding(), MockLLM()
     store = VectorStoreIndex(nodes, embed_model=embedding)
     vector = VectorIndexRetriever(store, similarity_top_k=depth, embed_model=embedding)
-    bm25, selector = _bm25(nodes, depth), _RememberingSelector(embedding)
+    library = optional("llama_index.retrievers.bm25", "the peer BM25Retriever")
+    bm25: BaseRetriever = library.BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(depth, len(nodes)))
+    selector = _RememberingSelector(embedding)
 
     @cache  # made when they are asked first, when no row before them closes the index any more
     def fusion(mode: FUSION_MODES) -> BaseRetriever:
@@ -481,12 +482,6 @@ def _nodes(index: StoredIndex) -> list[BaseNode]:
     if missing:
         raise EvaluationError(f"index {index.name!r} has no vector of {len(missing)} nodes, first {missing[0]!r}")
     return [node.model_copy(update={"embedding": np.asarray(by_id[node.node_id]).tolist()}) for node in nodes]
-
-
-def _bm25(nodes: list[BaseNode], depth: int) -> BaseRetriever:
-    library = optional("llama_index.retrievers.bm25", "the peer BM25Retriever")
-    made: BaseRetriever = library.BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(depth, len(nodes)))
-    return made
 
 
 def _tools(

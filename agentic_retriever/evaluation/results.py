@@ -43,8 +43,6 @@ DEPTH: Final = 100  # nodes fetched for a question, so that R@100 can be told
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions(Record):
-    """How to run a benchmark."""
-
     strategies: Sequence[str] | None = None
     mode: str = ALL
     vectors: Path | None = None  # Folder with NAME.npz, or one such file; None embeds what is needed
@@ -131,8 +129,6 @@ def against_baseline(rows: Mapping[str, Row], baseline: str | None, *, seed: int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanChoice(Record):
-    """How the router's own choices did, by means."""
-
     best_fixed: str
     best_fixed_mean: float
     auto_mean: float
@@ -302,8 +298,6 @@ class AnswerMeasures(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetResult(Record):
-    """What was measured on one index."""
-
     target: str
     index: str
     facts: Mapping[str, Any]
@@ -354,13 +348,17 @@ class TargetResult(Record):
         figures = measures.best_marked(
             [list(map(row.mean, MEASURES)) for row in rows], [row.name != ORACLE for row in rows]
         )
+        tested = {}
+        if self.against is not None:
+            tested = {name: f"{one['difference']:+.3f}, {one['p_holm']:.3g}" for name, one in self.against.rows.items()}
+            tested[self.against.baseline] = "baseline"
         table, intervals = [], []
         for row, (first, *others) in zip(rows, figures, strict=True):
             low, high = row.intervals[_QUALITY]
             mean = first._replace(aside=measures.interval_text((low, high)))
             times = [figure_text(row.percentile_ms(at), 1) for at in (50, 95)]
             name = measures.row_name(row.name, peer=row.peer)
-            table.append([name, mean, *others, *times, len(row.failures), self._tested(row.name)])
+            table.append([name, mean, *others, *times, len(row.failures), tested.get(row.name, "-")])
             hollow = row.peer or row.name == ORACLE
             intervals.append(
                 Interval(name=row.name, mean=row.mean(), low=low, high=high, hollow=hollow, best=first.best)
@@ -374,12 +372,6 @@ class TargetResult(Record):
             lines=[] if self.routing is None else [self.routing.sentence()],
             intervals=intervals,
         )
-
-    def _tested(self, name: str) -> str:
-        if self.against is not None and name == self.against.baseline:
-            return "baseline"
-        one = None if self.against is None else self.against.rows.get(name)
-        return "-" if one is None else f"{one['difference']:+.3f}, {one['p_holm']:.3g}"
 
     def _costs(self) -> Section:
         rows = []
@@ -398,28 +390,26 @@ class TargetResult(Record):
         regret = {} if self.routing is None else self.routing.regret
         order = sorted(row.quality, key=lambda q: (row.quality[q][_QUALITY], -regret.get(q, 0.0), q))[:WORST]
         headers = ["id", "question", _QUALITY, "best strategy", "decision", "found", "relevant"]
-        rows = [self._question(query_id, row) for query_id in order]
+        fixed = [one for one in self.rows.values() if not one.peer and one.name not in {AUTO, ORACLE}] or [row]
+        rows = []
+        for query_id in order:
+            record, query = row.records[query_id], self.queries[query_id]
+            reached = {one.name: one.quality.get(query_id, {}).get(_QUALITY, 0.0) for one in fixed}
+            best = max(reached, key=reached.__getitem__)
+            sure = float(record.get("confidence") or 0)
+            decision = f"{record.get('strategy', row.name)} ({sure:.2f}): {record.get('reason', '')}"
+            rows.append(
+                [
+                    query_id,
+                    query.text[:_SHOWN],
+                    figure_text(row.quality[query_id][_QUALITY]),
+                    f"{best} {reached[best]:.3f}",
+                    str(record.get("error") or decision)[:_SHOWN],
+                    ", ".join(record.get("docs", [])[:5]),
+                    ", ".join(doc_id for doc_id, grade in query.relevance.items() if grade > 0)[:_SHOWN],
+                ]
+            )
         return Section(f"the {len(rows)} worst questions of {row.name}", headers, rows, names=7, detail=True)
-
-    def _question(self, query_id: str, row: Row) -> list[str]:
-        record, query = row.records[query_id], self.queries[query_id]
-        reached = {
-            one.name: one.quality.get(query_id, {}).get(_QUALITY, 0.0)
-            for one in self.rows.values()
-            if not one.peer and one.name not in {AUTO, ORACLE}
-        } or {row.name: row.quality[query_id][_QUALITY]}
-        best = max(reached, key=reached.__getitem__)
-        sure = float(record.get("confidence") or 0)
-        decision = f"{record.get('strategy', row.name)} ({sure:.2f}): {record.get('reason', '')}"
-        return [
-            query_id,
-            query.text[:_SHOWN],
-            figure_text(row.quality[query_id][_QUALITY]),
-            f"{best} {reached[best]:.3f}",
-            str(record.get("error") or decision)[:_SHOWN],
-            ", ".join(record.get("docs", [])[:5]),
-            ", ".join(doc_id for doc_id, grade in query.relevance.items() if grade > 0)[:_SHOWN],
-        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

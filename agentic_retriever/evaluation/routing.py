@@ -82,7 +82,6 @@ class StageOneMeasures(Record):
         return {**made, **told, **by_index, "ece": self.ece, "reliability": bins}
 
     def column(self) -> dict[str, str]:
-        """Return its column in the table of all ways."""
         right, silent = self.outcomes, self.abstention
         chosen = (right.accuracy, right.macro_accuracy, right.macro_f1, self.reached)
         return {
@@ -124,8 +123,6 @@ class ComplexityMeasures(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingBenchmark(Record):
-    """What one run measured."""
-
     stage_one: Mapping[str, StageOneMeasures]
     stage_two: Mapping[str, StageTwoMeasures]
     complexity: ComplexityMeasures | None  # None without labelled questions
@@ -214,7 +211,6 @@ def bench_routing(
     timer: Callable[[], float] = time.perf_counter,
     watcher: Watcher = SILENT,
 ) -> RoutingBenchmark:
-    """Measure both stages of routing and the judgment of complexity."""
     profiles, run = list(material.profiles.values()), Run(journal=journal or Journal(), timer=timer, watcher=watcher)
     check_queries(material.queries, profiles)
     contenders, left_out = stage_one_field(router, material)
@@ -312,11 +308,18 @@ def evaluate_stage_one(
     choices = run.ask((CHOICE, way), queries, ask, _facts, what=what, opening=lambda query: run.timed(ask, query))
     pairs = [(query, choices[query.query_id]) for query in queries]
     inside = [(query.index, choice) for query, choice in pairs if query.index]
-    reliability, macro_ece = _calibration(inside) if contender.probabilities else (None, None)
+    reliability = macro = None  # with each question counting the same, and with each index counting the same
+    if contender.probabilities:
+        made = [(index, choice) for index, choice in inside if choice["name"]]
+        sure = measures.clamped(choice["confidence"] for _, choice in made)
+        right = [choice["name"] == index for index, choice in made]
+        sizes = Counter(index for index, _ in made)
+        reliability = measures.measure_reliability(sure, right)
+        macro = measures.measure_reliability(sure, right, weights=[1 / sizes[index] for index, _ in made])
     return StageOneMeasures(
         outcomes=measures.compare([index for index, _ in inside], [choice["name"] or FAILED for _, choice in inside]),
         reliability=reliability,
-        macro_ece=macro_ece,
+        macro_ece=None if macro is None else macro.ece,
         reached=_mean([index in choice["names"] for index, choice in inside]),
         searched=_mean([len(choice["names"]) for _, choice in inside]),
         abstention=measures.Abstention(
@@ -346,16 +349,6 @@ def _costs(choices: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "latency_ms": measures.p50_p95([one["ms"] for one in choices.values()]),
         "failures": measures.failures_of(choices),
     }
-
-
-def _calibration(inside: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[measures.Reliability, float | None]:
-    """Reliability with each question counting the same, and the error with each index counting the same."""
-    made = [(index, choice) for index, choice in inside if choice["name"]]
-    sure = measures.clamped(choice["confidence"] for _, choice in made)
-    right = [choice["name"] == index for index, choice in made]
-    sizes = Counter(index for index, _ in made)
-    macro = measures.measure_reliability(sure, right, weights=[1 / sizes[index] for index, _ in made])
-    return measures.measure_reliability(sure, right), macro.ece
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -60,8 +60,6 @@ def today_utc() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """How to train."""
-
     vectors: Path | None = None  # Folder with NAME.npz, or one such file, for the questions; None embeds them
     limit: int | None = None  # Most questions of each data set, drawn by the seed; None takes all
     seed: int = 0  # What is drawn by chance follows from it
@@ -70,8 +68,6 @@ class TrainingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult(Record):
-    """What a training found, and what became of it."""
-
     index: str
     index_version: int
     datasets: tuple[dict[str, Any], ...]
@@ -84,7 +80,18 @@ class TrainingResult(Record):
 
     def to_dict(self) -> dict[str, Any]:
         told = self.fields_to_dict()
-        strategies = {run.name: _run_to_dict(run) for run in told.pop("runs")}
+        strategies = {
+            run.name: {
+                "ndcg@10": run.mean(),
+                "p50_ms": run.percentile_ms(50),
+                "p95_ms": run.percentile_ms(95),
+                "degraded": run.degraded,
+                "failures": [failure.to_dict() for failure in run.failures],
+                "quality": {query: values[MEASURES[0]] for query, values in run.quality.items()},
+                "latency_ms": run.latency_ms,
+            }
+            for run in told.pop("runs")
+        }
         return {"format": 1, **told, "strategies": strategies}
 
     @property
@@ -107,18 +114,6 @@ class TrainingResult(Record):
         return render("sections.html", parts=[(self.tables(), self.warnings, [])])
 
     _repr_pretty_ = short_text
-
-
-def _run_to_dict(run: Row) -> dict[str, Any]:
-    return {
-        "ndcg@10": run.mean(),
-        "p50_ms": run.percentile_ms(50),
-        "p95_ms": run.percentile_ms(95),
-        "degraded": run.degraded,
-        "failures": [failure.to_dict() for failure in run.failures],
-        "quality": {query: values[MEASURES[0]] for query, values in run.quality.items()},
-        "latency_ms": run.latency_ms,
-    }
 
 
 def train_strategies(
@@ -275,9 +270,8 @@ Array = npt.NDArray[np.float64]
 Gain = tuple[float, float, float]  # mean, and both ends of its 95 % interval
 
 MIN_QUESTIONS: Final = 20
+# nDCG@10 that the interval of the gain over the default may reach below 0 for weights that are installed
 _LARGEST_LOSS: Final = 0.01
-"""nDCG@10 that the interval of the gain over the default may reach below 0 for weights that are installed."""
-
 _WORDS_ONLY: Final = FusionModel(alpha=0.0, slope=0.0, reach=0.0)
 _DENSE_ONLY: Final = FusionModel(alpha=1.0, slope=0.0, reach=0.0)
 _STEPS: Final = tuple(round(at / 10, 1) for at in range(11))
@@ -285,16 +279,10 @@ _STEEPER: Final = FusionModel(slope=2 * DEFAULT_FUSION.slope, reach=0.3)
 _FOLDS: Final = 5
 _REPEATS: Final = 5
 _TIES: Final = 1e-9
-
-
-def _candidates() -> tuple[FusionModel, ...]:
-    """All weights that are tried: the default first, then by how far they are from it."""
-    sloped = [replace(model, alpha=alpha) for model in (DEFAULT_FUSION, _STEEPER) for alpha in _STEPS[1:-1]]
-    level = [replace(_WORDS_ONLY, alpha=alpha) for alpha in _STEPS]
-    return tuple(sorted([*sloped, *level], key=lambda model: abs(model.alpha - DEFAULT_FUSION.alpha)))
-
-
-CANDIDATES: Final = _candidates()
+_SLOPED: Final = [replace(model, alpha=alpha) for model in (DEFAULT_FUSION, _STEEPER) for alpha in _STEPS[1:-1]]
+_LEVEL: Final = [replace(_WORDS_ONLY, alpha=alpha) for alpha in _STEPS]
+# All weights that are tried: the default first, then by how far they are from it.
+CANDIDATES: Final = tuple(sorted([*_SLOPED, *_LEVEL], key=lambda model: abs(model.alpha - DEFAULT_FUSION.alpha)))
 WORDS, DENSE = CANDIDATES.index(_WORDS_ONLY), CANDIDATES.index(_DENSE_ONLY)  # columns of one side alone
 
 

@@ -51,7 +51,6 @@ def copied_answer(answer: Answer) -> Answer:
     return replace(answer, nodes=copied_nodes(answer.nodes))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # In bytes: whole, nodes with their texts and metadata, the decision and everything that was spent
 
 
@@ -59,7 +58,6 @@ class AnswerCodec:
     """Writes answers as JSON and reads them; ``decode(encode(answer))`` equals the answer."""
 
     def encode(self, value: Answer) -> bytes:
-        """Write an answer as JSON in UTF-8."""
         row = {
             "format": FORMAT,
             **value.to_dict(),
@@ -105,7 +103,6 @@ def _node_of_row(row: Mapping[str, Any]) -> NodeWithScore:
     return NodeWithScore(node=kind(**{**content, "id_": row["id"]}), score=row["score"])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Piece by piece
 
 
@@ -197,12 +194,10 @@ class AsyncAnswerStream(AsyncPieces):
         return self._answers.route
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # As LlamaIndex passes them on
 
 
 def as_response(answer: Answer) -> Response:
-    """Return an answer as a response of LlamaIndex."""
     return Response(response=answer.text, source_nodes=source_nodes(answer), metadata=response_metadata(answer))
 
 
@@ -216,7 +211,6 @@ def response_metadata(answer: Answer) -> dict[str, Any]:
     return {name: value for name, value in answer.to_dict().items() if name not in {"text", "nodes"}}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # A decision as a person wants to read it
 
 _MAX_QUERY_CHARS, _MAX_ROWS, _MIN_SIGNAL = 200, 12, 0.005
@@ -271,7 +265,10 @@ class Explanation:
         known = {card.strategy.value: card for card in self.cards}
         if len(stage.scores) > 1:
             for name, score in stage.scores.items():
-                yield f"    {score:.3f}  {name}{_facts(known.get(name))}"
+                card = known.get(name)
+                quality = "" if card is None or card.quality is None else f"  measured nDCG@10 {card.quality:.3f}"
+                time = "" if card is None else f"  {card.typical_ms:.0f} ms{' measured' if card.measured else ''}"
+                yield f"    {score:.3f}  {name}{quality}{time}"
         for name, why in self.decision.withheld.items():
             yield f"    not offered: {name}: {why}"
 
@@ -299,10 +296,3 @@ class Explanation:
 def _how(stage: Selection) -> str:
     asked = ", the model was asked" if stage.escalated else ""
     return f"{stage.mode}{asked}, probability {stage.confidence:.2f}, margin {stage.margin:.2f}"
-
-
-def _facts(card: StrategyCard | None) -> str:
-    if card is None:
-        return ""
-    quality = "" if card.quality is None else f"  measured nDCG@10 {card.quality:.3f}"
-    return f"{quality}  {card.typical_ms:.0f} ms{' measured' if card.measured else ''}"

@@ -347,7 +347,6 @@ class Pipeline:
     # -- Routed
 
     def _route(self, run: _Run) -> RouteDecision:
-        """Choose the index and the strategy."""
         question, spending = run.question, run.spending
         with span("AgenticRouter.route", question.shown) as traced:
             only = self._only_index(question)
@@ -530,7 +529,6 @@ class Pipeline:
         return _Find(Tried(strategy=strategy, confidence=fits, nodes=len(nodes), ms=ms), result, origin)
 
     def _search(self, run: _Run, strategy: Strategy, name: str, top_k: int) -> SearchResult:
-        """Search one index."""
         index = self.resources.index(name)
         # An index with a model of its own embeds the question itself.
         vector = run.vector if self.resources.compares(index) else None
@@ -593,6 +591,12 @@ class Pipeline:
         question, spending, name, top_k = run.question, run.spending, self._config.reranker, self._kept(run)
         given = list(find.result.nodes)
         begins = partial(ReRankStartEvent, query=question.query, nodes=given, top_n=top_k, model_name=name)
+
+        @cache
+        def reader(index: str) -> Neighbours:
+            width = self._config.expand_neighbours
+            return section_neighbours(self.resources.index(index), width=width, filters=question.filters)
+
         with span("AgenticRouter.refine", question.shown, None if name == "none" else begins) as traced:
             with spending.step("rerank"):
                 nodes, lost = self._refining.run(
@@ -601,7 +605,7 @@ class Pipeline:
                     top_k=top_k,
                     timeout_s=spending.left_s("refining what was found"),
                     vectors=partial(self._vectors, run),
-                    neighbours=self._neighbours(run),
+                    neighbours=lambda node: reader(run.origin[node.node_id])(node),
                     model=self._metered(run),
                 )
                 if self.postprocessors:
@@ -631,14 +635,6 @@ class Pipeline:
             if len(mine) == len(node_ids) or self.resources.compares(index):  # else they are of different models
                 found.update(store_vectors(index, mine))
         return found
-
-    def _neighbours(self, run: _Run) -> Neighbours:
-        @cache
-        def reader(name: str) -> Neighbours:
-            index, width = self.resources.index(name), self._config.expand_neighbours
-            return section_neighbours(index, width=width, filters=run.question.filters)
-
-        return lambda node: reader(run.origin[node.node_id])(node)
 
     # -- Written
 
@@ -754,7 +750,6 @@ def _reason(err: BaseException) -> str:
     return str(err) if isinstance(err, AgenticRetrieverError) else type(err).__name__
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What cosines tell of retrieved nodes: how near they are to a question, and one order for those of several indexes
 
 _COSINES: Final = ("dense", "leaf", "chunk")  # sources of strategies whose scores are cosines with a node of the index
@@ -819,12 +814,14 @@ def merge_by_cosine(
     W. B. Croft, "Searching Distributed Collections with Inference Networks", SIGIR 1995).
     """
     comparable = all(node.node.node_id in cosines for result in results.values() for node in result.nodes)
-    levels = [
-        sorted((cosines[node.node.node_id] for node in result.nodes), reverse=True)
-        if comparable
-        else _relative(result.nodes)
-        for result in results.values()
-    ]
+    levels: list[list[float]] = []
+    for result in results.values():
+        scores = [node.score or 0.0 for node in result.nodes]
+        top = max(scores, default=0.0)
+        if comparable:
+            levels.append(sorted((cosines[node.node.node_id] for node in result.nodes), reverse=True))
+        else:
+            levels.append([max(0.0, score) / top if top > 0 else 0.0 for score in scores])
     node_scores = iter(_unit_range(list(chain.from_iterable(levels))))
     shares = dict(zip(results, _unit_range([index_scores.get(name, 0.0) for name in results]), strict=True))
     merged: dict[str, tuple[float, str, NodeWithScore]] = {}
@@ -837,11 +834,6 @@ def merge_by_cosine(
     ordered = sorted(merged.items(), key=lambda item: (-item[1][0], item[0]))[:top_k]
     nodes = [NodeWithScore(node=node.node, score=score) for _, (score, _, node) in ordered]
     return nodes, {node_id: name for node_id, (_, name, _) in ordered}
-
-
-def _relative(nodes: Sequence[NodeWithScore]) -> list[float]:
-    top = max((node.score or 0.0 for node in nodes), default=0.0)
-    return [max(0.0, node.score or 0.0) / top if top > 0 else 0.0 for node in nodes]
 
 
 def _unit_range(values: Sequence[float]) -> list[float]:

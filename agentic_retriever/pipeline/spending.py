@@ -58,7 +58,6 @@ class Spending:
         self._limit_s = 0.0
 
     def add(self, spent: Sequence[TierUsage]) -> None:
-        """Enter what a step spent on models."""
         self._spent.extend(spent)
 
     @property
@@ -76,7 +75,6 @@ class MeteredModel:
         self.context_tokens = client.context_tokens
 
     def complete(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> LLMReply:
-        """Answer a prompt within a total time."""
         spending = self._spending
         left = spending.left("asking the model")
         if not left.may_ask:

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,16 +54,12 @@ class Table(NamedTuple):
     names: int = 1
 
 
-class _Printer(Protocol):
-    def text(self, obj: str) -> None: ...
-
-
 def render(template: str, **values: object) -> str:
     """Draw values by the template of that name, such as ``render("answer.html", answer=answer)``."""
     return _environment().get_template(template).render(**values)
 
 
-def short_text(value: object, printer: _Printer, cycle: bool) -> None:  # noqa: ARG001 - as IPython calls it
+def short_text(value: object, printer: Any, cycle: bool) -> None:  # noqa: ANN401, ARG001 - as IPython calls it
     """Write the text of a value that has one, else its representation, cut where it is long.
 
     This is to be ``_repr_pretty_`` in the very body of a class, since IPython prefers the ``__repr__`` of a class to
@@ -127,7 +123,6 @@ def shortened(value: object, most: int) -> str:
 
 
 def duration(ms: float) -> str:
-    """Write milliseconds as a person reads them."""
     if ms >= 1000:
         return f"{ms / 1000:.1f} s"
     return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
@@ -224,8 +219,6 @@ _RADIUS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """One line of the plot."""
-
     name: str
     mean: float
     low: float
