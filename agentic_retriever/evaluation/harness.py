@@ -218,7 +218,11 @@ def _run(bench: _Bench, datasets: Sequence[Dataset]) -> Benchmark:
                     run = Run(journal=journal, timer=bench.timer, watcher=bench.watcher)
                     results[target.name] = _measured(bench, target, run)
                 journals.append(journal)
-                seen.append((target, target.router.index(target.index).profile(), _passage(target)))
+                profile, passage = target.router.index(target.index).profile(), None
+                if profile.description:
+                    embedded = target.router.resources.embedding().embed_sentences([profile.description])
+                    passage = embedded.astype(np.float32)[0]
+                seen.append((target, profile, passage))
     stage_one = _stage_one(bench, seen)
     for journal in journals:
         journal.remove()
@@ -447,14 +451,6 @@ class _Nodes(SilentProgress):
 
 
 # Choosing the index, measured on the indexes and questions of one benchmark.
-
-
-def _passage(target: _Target) -> Vector | None:
-    description = target.router.index(target.index).profile().description
-    if not description:
-        return None
-    passage: Vector = target.router.resources.embedding().embed_sentences([description]).astype(np.float32)[0]
-    return passage
 
 
 def _stage_one(bench: _Bench, seen: Sequence[tuple[_Target, IndexProfile, Vector | None]]) -> RoutingBenchmark | None:

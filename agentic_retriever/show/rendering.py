@@ -233,6 +233,12 @@ def interval_plot(lines: Sequence[Interval]) -> dict[str, Any] | None:
     if not drawn:
         return None
     ticks = _ticks(min(line.low for line in drawn), max(line.high for line in drawn))
+    placed = []
+    for row, line in enumerate(drawn):
+        x, low, high = _at(line.mean, ticks), _at(line.low, ticks), _at(line.high, ticks)
+        # A ring must let the line through as little as the ground does, so the line stops on both sides of it.
+        strokes = [(low, max(low, x - _RADIUS)), (min(high, x + _RADIUS), high)] if line.hollow else [(low, high)]
+        placed.append({"of": line, "x": x, "y": _ROW * row + _ROW // 2, "strokes": strokes})
     return {
         "width": _NAMES + _PLOT + _FIGURES,
         "height": _ROW * len(drawn) + _AXIS,
@@ -240,7 +246,7 @@ def interval_plot(lines: Sequence[Interval]) -> dict[str, Any] | None:
         "figures_x": _NAMES + _PLOT + 6,
         "radius": _RADIUS,
         "ticks": [(_at(tick, ticks), f"{tick:g}") for tick in ticks],
-        "lines": [_interval_line(line, ticks, _ROW * at + _ROW // 2) for at, line in enumerate(drawn)],
+        "lines": placed,
     }
 
 
@@ -257,10 +263,3 @@ def _ticks(low: float, high: float) -> list[float]:
 def _at(value: float, ticks: Sequence[float]) -> float:
     share = (value - ticks[0]) / (ticks[-1] - ticks[0])
     return round(_NAMES + 8 + share * (_PLOT - 16), 1)
-
-
-def _interval_line(line: Interval, ticks: Sequence[float], y: int) -> dict[str, Any]:
-    x, low, high = _at(line.mean, ticks), _at(line.low, ticks), _at(line.high, ticks)
-    # A ring must let the line through as little as the ground does, so the line stops on both sides of it.
-    strokes = [(low, max(low, x - _RADIUS)), (min(high, x + _RADIUS), high)] if line.hollow else [(low, high)]
-    return {"of": line, "x": x, "y": y, "strokes": strokes}
