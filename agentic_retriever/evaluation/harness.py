@@ -279,9 +279,7 @@ def _measured(bench: _Bench, target: _Target, run: Run) -> TargetResult:
         rows=rows,
         against=against_baseline(rows, options.baseline, seed=options.seed) if every else None,
         routing=routing_quality(strategies, rows[AUTO], seed=options.seed) if chosen else None,
-        answers=measure_answers(target.router, target.index, [*queries, *target.unanswerable], run, seed=options.seed)
-        if options.answers
-        else None,
+        answers=_answers(target, run, options.seed) if options.answers else None,
         queries={query.query_id: query for query in queries},
         embedding_ms=target.asked.embedding_ms,
         not_served=not_served,
@@ -290,6 +288,11 @@ def _measured(bench: _Bench, target: _Target, run: Run) -> TargetResult:
         seconds=bench.timer() - start,
         memory_mb=memory_mb(),
     )
+
+
+def _answers(target: _Target, run: Run, seed: int) -> AnswerMeasures:
+    asked = [*target.asked.queries, *target.unanswerable]
+    return measure_answers(target.router, target.index, asked, run, seed=seed)
 
 
 def _entered(bench: _Bench, target: _Target) -> tuple[list[Contestant], dict[str, str], frozenset[View]]:
