@@ -159,7 +159,7 @@ class _Run:
     recorded: RouteDecision | None = None  # a decision to follow where chance or a model made it
     degraded: list[Degradation] = field(default_factory=list)  # while routing
     vector: Vector | None = None
-    decision: RouteDecision = field(init=False)
+    decision: RouteDecision = field(init=False, repr=False)  # there only once it was routed
     order: tuple[Strategy, ...] = ()  # the strategies to try
     origin: Mapping[str, str] = field(default_factory=dict)  # index of each node by its id, after retrieval
 
