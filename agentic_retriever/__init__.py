@@ -23,26 +23,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "AgenticRetrieverError": "errors",
-    "AgenticRouter": "router",
-    "Answer": "schema",
-    "BM25Retriever": "retrievers.bm25",
-    "Budget": "schema",
-    "Citation": "schema",
-    "IndexProfile": "indices",
-    "QdrantEdgeVectorStore": "indices",
-    "Retrieval": "schema",
-    "RetrieverAdapter": "retrievers",
-    "RouteDecision": "schema",
-    "RouteDecisionEvent": "tracing",
-    "RoutedQueryEngine": "bridge",
-    "RoutedRetriever": "bridge",
-    "RouterConfig": "config",
-    "Strategy": "schema",
-    "register_language": "routing",
-    "register_strategy": "resources",
+_NAMES = {
+    "bridge": ("RoutedQueryEngine", "RoutedRetriever"),
+    "config": ("RouterConfig",),
+    "errors": ("AgenticRetrieverError",),
+    "indices": ("IndexProfile", "QdrantEdgeVectorStore"),
+    "resources": ("register_strategy",),
+    "retrievers": ("RetrieverAdapter",),
+    "retrievers.bm25": ("BM25Retriever",),
+    "router": ("AgenticRouter",),
+    "routing": ("register_language",),
+    "schema": ("Answer", "Budget", "Citation", "Retrieval", "RouteDecision", "Strategy"),
+    "tracing": ("RouteDecisionEvent",),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "AgenticRetrieverError",

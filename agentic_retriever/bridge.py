@@ -1,14 +1,10 @@
 """The router as LlamaIndex retriever, query engine and tool."""
 
-from __future__ import annotations
-
 import logging
-import sys
 from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import Any, Final, Protocol
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
-from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.response.schema import RESPONSE_TYPE, AsyncStreamingResponse, StreamingResponse
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.prompts.mixin import PromptMixinType
@@ -22,7 +18,8 @@ from agentic_retriever.pipeline.answers import (
     source_nodes,
 )
 from agentic_retriever.pipeline.query import Pins, checked_pins
-from agentic_retriever.schema import Answer, Retrieval, check_query
+from agentic_retriever.retrievers.base import CheckedRetriever, checked_bundle, with_hidden_metadata
+from agentic_retriever.schema import Answer, Retrieval
 from agentic_retriever.tracing import safe_callbacks, spanned_by_base
 
 logger = logging.getLogger(__name__)
@@ -49,18 +46,12 @@ class Router(Protocol):
     def astream(self, query: str, *args: Any, **pins: Any) -> AsyncAnswerStream: ...  # noqa: ANN401 - any pins
 
 
-def _checked_bundle(query: QueryType) -> QueryBundle:
-    """Check a question here, since LlamaIndex fails on anything but text with an error of its own."""
-    bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
-    check_query(bundle.query_str, max_chars=sys.maxsize)
-    return bundle
-
-
-class RoutedRetriever(BaseRetriever):
+class RoutedRetriever(CheckedRetriever):
     """Retrieves through the router: which index and which strategy is decided anew for every question.
 
-    It keeps nothing between questions, so one serves many threads and event loops. Each node tells its route in its
-    metadata under ``ROUTE_KEY``. The vector of a ``QueryBundle`` is not used, for each index has its own model.
+    A question that is declined as out of scope has no nodes; errors are those of ``AgenticRouter.retrieve``. It keeps
+    nothing between questions, so one serves many threads and event loops. Each node tells its route in its metadata
+    under ``ROUTE_KEY``. The vector of a ``QueryBundle`` is not used, for each index has its own model.
 
     Args:
         router: The router.
@@ -77,19 +68,6 @@ class RoutedRetriever(BaseRetriever):
         self.pins: Pins = pins or {}
         checked_pins(self.pins)
 
-    @spanned_by_base
-    def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """Return the nodes for a question, best first; none for one that is declined as out of scope.
-
-        Errors are those of ``AgenticRouter.retrieve``.
-        """
-        return super().retrieve(_checked_bundle(str_or_query_bundle))
-
-    @spanned_by_base
-    async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """Do as :meth:`retrieve` without blocking the event loop."""
-        return await super().aretrieve(_checked_bundle(str_or_query_bundle))
-
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return _with_routes(self._router.retrieve(query_bundle.query_str, **self.pins))
 
@@ -105,7 +83,6 @@ def _with_routes(retrieval: Retrieval) -> list[NodeWithScore]:
         logger.info("%s fell back to %s: %s", step.step, step.fallback, step.reason)
     marked = []
     for scored in retrieval.nodes:
-        node = scored.node.model_copy()
         route = {  # each a record of its own
             "index": decision.index.name,
             "indexes": list(retrieval.indexes),
@@ -114,9 +91,8 @@ def _with_routes(retrieval: Retrieval) -> list[NodeWithScore]:
             "strategy_confidence": decision.strategy.confidence,
             "degraded": [step.to_dict() for step in retrieval.degraded],
         }
-        node.metadata = {**node.metadata, ROUTE_KEY: route}
-        node.excluded_llm_metadata_keys = list(dict.fromkeys([*node.excluded_llm_metadata_keys, ROUTE_KEY, *_NOISE]))
-        node.excluded_embed_metadata_keys = [*node.excluded_embed_metadata_keys, ROUTE_KEY]
+        node = with_hidden_metadata(scored.node, **{ROUTE_KEY: route})
+        node.excluded_llm_metadata_keys = list(dict.fromkeys([*node.excluded_llm_metadata_keys, *_NOISE]))
         marked.append(NodeWithScore(node=node, score=scored.score))
     return marked
 
@@ -155,12 +131,12 @@ class RoutedQueryEngine(BaseQueryEngine):
     @spanned_by_base
     def query(self, str_or_query_bundle: QueryType) -> RESPONSE_TYPE:
         """Answer a question; errors are those of ``AgenticRouter.query``."""
-        return super().query(_checked_bundle(str_or_query_bundle))
+        return super().query(checked_bundle(str_or_query_bundle))
 
     @spanned_by_base
     async def aquery(self, str_or_query_bundle: QueryType) -> RESPONSE_TYPE:
         """Do as :meth:`query` without blocking the event loop."""
-        return await super().aquery(_checked_bundle(str_or_query_bundle))
+        return await super().aquery(checked_bundle(str_or_query_bundle))
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Return the nodes for a question, as :class:`RoutedRetriever` does."""

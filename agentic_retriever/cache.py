@@ -52,13 +52,6 @@ class _Store(Protocol):
     def close(self) -> None: ...
 
 
-class _Codec(Protocol[V]):
-    """Turns values into JSON in UTF-8 and back, or raises; never with pickle, as others may write a store."""
-
-    def encode(self, value: V) -> bytes: ...
-    def decode(self, data: bytes) -> V: ...
-
-
 @dataclass(frozen=True, slots=True)
 class CacheStats(Record):
     """Counts since the cache was made."""
@@ -70,7 +63,7 @@ class CacheStats(Record):
     store_hits: int = 0  # calls answered from the second level
     failures: int = 0  # computations that failed
     unkept: int = 0  # values computed and not stored, such as degraded answers
-    store_errors: int = 0  # errors of the second level or its codec; each counted as a miss
+    store_errors: int = 0  # errors of the second level or of reading from it; each counted as a miss
     store: dict[str, Any] | None = None
 
     @property
@@ -80,15 +73,16 @@ class CacheStats(Record):
         return free / (free + self.misses) if free + self.misses else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.fields_to_dict(), "hit_rate": self.hit_rate}
+        return {**Record.to_dict(self), "hit_rate": self.hit_rate}
 
 
 class SingleFlightCache(Generic[V]):
     """Values in memory and on a second level, for any number of threads, and of tasks on any number of event loops.
 
     ``max_entries`` or ``ttl_s`` of 0 turns both levels off (single flight still works); numbers below raise
-    ``ConfigError``. ``second`` is the second level, and how its bytes are written and read. ``copy`` makes what is
-    handed out from what is kept, so that callers cannot change it.
+    ``ConfigError``. ``second`` is the second level, and the functions that turn values into JSON in UTF-8 and back, or
+    raise; never with pickle, as others may write a store. ``copy`` makes what is handed out from what is kept, so that
+    callers cannot change it.
     """
 
     def __init__(
@@ -97,7 +91,7 @@ class SingleFlightCache(Generic[V]):
         max_entries: int,
         ttl_s: float,
         timer: Callable[[], float] = time.monotonic,
-        second: tuple[_Store, _Codec[V]] | None = None,
+        second: tuple[_Store, Callable[[V], bytes], Callable[[bytes], V]] | None = None,
         copy: Callable[[V], V] = lambda value: value,
     ) -> None:
         if max_entries < 0:
@@ -108,7 +102,9 @@ class SingleFlightCache(Generic[V]):
         self._ttl_s = float(ttl_s)
         self._timer = timer
         self._copy = copy
-        self._second = second if self._keeps else None
+        self._store: _Store | None = None
+        if second is not None and self._keeps:
+            self._store, self._encode, self._decode = second
         self._store_errors = 0
         self._lock = threading.Lock()  # guards all below
         # A value is kept with the time at which it ends, since those from a second level have less than the full time.
@@ -145,7 +141,7 @@ class SingleFlightCache(Generic[V]):
             except _AbandonedError:
                 continue
             except FutureTimeoutError as err:
-                return self._late(flight, timeout_s, err), True
+                return self._late(flight, timeout_s, err, leads), True
 
     async def aget_or_compute(
         self,
@@ -180,7 +176,7 @@ class SingleFlightCache(Generic[V]):
                 self._leave(flight)
                 raise
             except asyncio.TimeoutError as err:
-                return self._late(flight, timeout_s, err), True
+                return self._late(flight, timeout_s, err, leads), True
             return self._copy(value), not (leads and computed and flight.leader is flight)
 
     def peek(self, key: str) -> V | None:
@@ -208,14 +204,14 @@ class SingleFlightCache(Generic[V]):
             self._memory.clear()
             self._flights.clear()
             self.epoch += 1
-        return max(count, self._attempt("clear", lambda store, _codec: store.clear(), 0))
+        return max(count, self._attempt("clear", lambda store: store.clear(), 0))
 
     def close(self) -> None:
         """Let the second level write what is still in line; the cache can be used further."""
-        self._attempt("close", lambda store, _codec: store.close(), None)
+        self._attempt("close", lambda store: store.close(), None)
 
     def stats(self) -> CacheStats:
-        store = self._attempt("count", lambda store, _codec: store.stats(), None)
+        store = self._attempt("count", lambda store: store.stats(), None)
         with self._lock:
             self._memory.expire()
             return CacheStats(**self._counts, entries=len(self._memory), store_errors=self._store_errors, store=store)
@@ -316,13 +312,13 @@ class SingleFlightCache(Generic[V]):
 
     def _in_store(self, key: str, epoch: int) -> tuple[V, float] | None:
         """Return a value from the second level, and keep it in memory; of an old epoch there is none."""
-        stored = self._attempt("read", lambda store, _codec: store.get(key), None)
+        stored = self._attempt("read", lambda store: store.get(key), None)
         if stored is None:
             return None
         data, ttl_s = stored
-        found = self._attempt("decode", lambda _store, codec: (codec.decode(data), ttl_s), None)
+        found = self._attempt("decode", lambda _store: (self._decode(data), ttl_s), None)
         if found is None:
-            self._attempt("delete", lambda store, _codec: store.delete(key), None)
+            self._attempt("delete", lambda store: store.delete(key), None)
             return None
         with self._lock:
             if epoch != self.epoch:
@@ -346,16 +342,16 @@ class SingleFlightCache(Generic[V]):
 
     def _share(self, key: str, value: V, epoch: int) -> None:
         """Hand a value that was kept to the second level, and take it back if all was cleared meanwhile."""
-        self._attempt("write", lambda store, codec: store.set(key, codec.encode(value), self._ttl_s), None)
+        self._attempt("write", lambda store: store.set(key, self._encode(value), self._ttl_s), None)
         if epoch != self.epoch:
-            self._attempt("delete", lambda store, _codec: store.delete(key), None)
+            self._attempt("delete", lambda store: store.delete(key), None)
 
-    def _attempt(self, what: str, use: Callable[[_Store, _Codec[V]], T], default: T) -> T:
+    def _attempt(self, what: str, use: Callable[[_Store], T], default: T) -> T:
         """Use the second level, if there is one; whatever goes wrong in it is a miss."""
-        if self._second is None:
+        if self._store is None:
             return default
         try:
-            return use(*self._second)
+            return use(self._store)
         except Exception as err:  # noqa: BLE001 - foreign code, and bytes of others; a cache must not fail a query
             self._store_errors += 1
             log = logger.warning if self._store_errors == 1 else logger.debug
@@ -365,11 +361,12 @@ class SingleFlightCache(Generic[V]):
     def _left(self, ends: float | None) -> float | None:
         return None if ends is None else max(0.0, ends - self._timer())
 
-    def _late(self, flight: _Flight[V], timeout_s: float | None, err: Exception) -> V:
+    def _late(self, flight: _Flight[V], timeout_s: float | None, err: Exception, leads: bool) -> V:
         # The computation may have ended just now, or have raised a TimeoutError of its own.
         if flight.future.done():
             return self._copy(flight.future.result()[0])
-        raise DeadlineExceededError(f"the same question is still being answered after {timeout_s or 0:.1f} s") from err
+        what = "there was no answer" if leads else "the same question is still being answered for another caller"
+        raise DeadlineExceededError(f"{what} after {timeout_s or 0:.1f} s; allow more time") from err
 
 
 class _AbandonedError(Exception):

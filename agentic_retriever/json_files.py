@@ -4,19 +4,50 @@ The checks raise ``ValueError``, one kind for all that can be wrong in a file; :
 and what to do.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic_core import ArgsKwargs
+from typing_extensions import Self
 
 from agentic_retriever.errors import StoreDamagedError, StoreError
 
 M = TypeVar("M")
+
+# Fields of what is kept in such files: a text or a truth value is no number.
+Count: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
+Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Share: TypeAlias = Annotated[Number, Field(ge=0, le=1)]
+NotNegative: TypeAlias = Annotated[Number, Field(ge=0)]
+
+
+@checked_dataclass(frozen=True, slots=True)
+class FileTable:
+    """Base of what is read from an object in such a file, which has exactly its fields, those with a default too."""
+
+    @classmethod
+    def from_dict(cls, data: object) -> Self:
+        """Read what was decoded from JSON; ``ValueError`` for anything else."""
+        return TypeAdapter(cls).validate_python(data)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_its_keys(cls, data: object) -> object:
+        if isinstance(data, (ArgsKwargs, cls)):  # made by a call
+            return data
+        wanted = [one.name for one in fields(cls)]
+        if isinstance(data, dict) and set(data) == set(wanted):
+            return data
+        odd = ", ".join(sorted(map(str, set(data) ^ set(wanted))))[:200] if isinstance(data, dict) else "no object"
+        raise ValueError(f"must be an object with the keys {', '.join(wanted)}; missing or unknown: {odd}")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -47,6 +78,12 @@ def load_model(path: Path, read: Callable[[object], M], *, advice: str) -> M | N
         return read(json.loads(path.read_bytes().decode("utf-8", "surrogatepass")))
     except FileNotFoundError:
         return None
+    except ValidationError as err:  # before ValueError, of which it is one with lines of its own
+        wrong = err.errors(include_url=False)[0]
+        where = ".".join(str(key) for key in wrong["loc"] if key != "[key]") or "it"
+        told = wrong["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        got = "" if wrong["type"] == "value_error" else f", got {str(wrong['input'])[:40]!r}"
+        raise StoreDamagedError(f"{path} cannot be used: {where} {told}{got}; {advice}") from err
     except (OSError, ValueError, OverflowError, RecursionError) as err:
         raise StoreDamagedError(f"{path} cannot be used: {err}; {advice}") from err
 
@@ -54,26 +91,6 @@ def load_model(path: Path, read: Callable[[object], M], *, advice: str) -> M | N
 def model_bytes(table: Mapping[str, Any]) -> bytes:
     """Return the content of a model's file, which :func:`load_model` reads; ``ValueError`` for NaN or infinity."""
     return json.dumps(table, ensure_ascii=False, indent=1, allow_nan=False).encode("utf-8", "surrogatepass")
-
-
-def table_of(data: object, key: str, names: Iterable[str]) -> dict[str, Any]:
-    """Return an object, called ``key`` in messages, that has exactly these keys."""
-    wanted = list(names)
-    if not isinstance(data, dict) or set(data) != set(wanted):
-        odd = ", ".join(sorted(map(str, set(data) ^ set(wanted))))[:200] if isinstance(data, dict) else "no object"
-        raise ValueError(f"{key} must be an object with the keys {', '.join(wanted)}; missing or unknown: {odd}")
-    return data
-
-
-def check_format(table: Mapping[str, Any], known: int) -> None:
-    """See that a file has the format that this version reads."""
-    require(table["format"] == known, "format", str(known), table["format"])
-
-
-def require(right: object, key: str, allowed: str, got: object) -> None:
-    """Raise a ``ValueError`` that names the key, what is allowed and what was got, unless it is right."""
-    if not right:
-        raise ValueError(f"{key} must be {allowed}, got {str(got)[:40]!r}")
 
 
 def is_finite(value: object) -> bool:

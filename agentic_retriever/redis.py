@@ -40,11 +40,11 @@ logger = logging.getLogger(__name__)
 NAMESPACE = "agentic-retriever"  # what all keys begin with
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}(:[A-Za-z0-9_.-]{1,64})*")
 _ENVELOPE = re.compile(rb'\{"v":1,"sum":"([0-9a-f]{32})",("until":(\d{1,15}),"value":(.*)\})', re.DOTALL)
-_INSTALL = "install it with: pip install 'agentic-retriever[redis]'"
 _MAX_CALLS = 16  # at once, each on a connection of its own
 _COOLDOWN_S, _MAX_COOLDOWN_S = 1.0, 30.0  # before the first probe of a server that is down, and between later ones
 _SWEEP_S = 10.0
 _MAX_JOBS, _MAX_BYTES = 1_024, 8_000_000  # that may wait to be written
+_MAX_VALUE_BYTES = 1_000_000
 _VECTORS_TOGETHER = 64
 _FLOAT = np.dtype("<f4")
 
@@ -57,7 +57,8 @@ def open_link(config: RouterConfig) -> RedisLink | None:
     if not config.redis_url:
         return None
     if importlib.util.find_spec("redis") is None:
-        logger.warning("a Redis URL is set and the package redis is not there; %s; caching in memory only", _INSTALL)
+        install = "install it with: pip install 'agentic-retriever[redis]'"
+        logger.warning("a Redis URL is set and the package redis is not there; %s; caching in memory only", install)
         return None
     return RedisLink(config.redis_url, timeout_s=config.redis_timeout_ms / 1000)
 
@@ -176,7 +177,6 @@ class RedisStore:
         *,
         kind: str,
         namespace: str = NAMESPACE,
-        max_value_bytes: int = 1_000_000,
         clock: Callable[[], float] = time.time,
     ) -> None:
         wrong = next((name for name in (kind, namespace) if not _NAME.fullmatch(name)), None)
@@ -184,7 +184,6 @@ class RedisStore:
             raise ConfigError(f"a Redis namespace must be letters, digits, '_', '-', '.' and ':', got {wrong[:80]!r}")
         self._link = link
         self._prefix = f"{namespace}:{kind}:"
-        self._max_bytes = max_value_bytes
         self._clock = clock
         self._lock = threading.Lock()
         self._writer = Workers(1, f"Redis writer {kind}")
@@ -231,7 +230,7 @@ class RedisStore:
         if milliseconds < 1:
             return
         until = self._clock() + ttl_s
-        small = {self._name(key): seal(data, until) for key, data in values.items() if len(data) <= self._max_bytes}
+        small = {self._name(key): seal(data, until) for key, data in values.items() if len(data) <= _MAX_VALUE_BYTES}
         self._counts.add(oversize=len(values) - len(small))
         if small:
             self._write_later(lambda: self._write(small, milliseconds), list(small.values()))
@@ -391,12 +390,10 @@ class _Counts(Counter[str]):
 
 def _client(url: str, timeout_s: float, connect_timeout_s: float) -> tuple[redis.Redis, str, type[Exception]]:
     """Return a client that has called nobody yet, its address without secrets, and the class of refusals."""
-    try:
-        import redis as package  # noqa: PLC0415 - an extra, only needed with a URL
-        from redis.backoff import NoBackoff  # noqa: PLC0415
-        from redis.retry import Retry  # noqa: PLC0415
-    except ImportError as err:
-        raise ConfigError(f"setting redis_url needs the package redis; {_INSTALL}") from err
+    import redis as package  # noqa: PLC0415 - an extra, only needed with a URL
+    from redis.backoff import NoBackoff  # noqa: PLC0415
+    from redis.retry import Retry  # noqa: PLC0415
+
     wrong = ConfigError(
         "setting redis_url must look like redis://[[user]:password@]host[:port][/db], rediss:// or unix://path; "
         "got something else, or options that cannot be used (not shown, it may hold a password)"

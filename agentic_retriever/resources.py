@@ -1,7 +1,5 @@
 """What a router holds: settings, embedding model, open indexes and adapters; each made when first needed."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os
@@ -30,6 +28,7 @@ from agentic_retriever.embeddings import (
 )
 from agentic_retriever.embeddings.model import MEMORY_TTL_S
 from agentic_retriever.errors import (
+    AgenticRetrieverError,
     ConfigError,
     IndexExistsError,
     IndexingError,
@@ -133,6 +132,12 @@ class AttachedIndexes(dict[str, Index]):
             )
 
 
+def left_out(errors: Mapping[str, AgenticRetrieverError]) -> tuple[Degradation, ...]:
+    """Tell of the indexes that failed where others answer."""
+    others = "the other indexes"
+    return tuple(Degradation(step=f"index.{name}", reason=str(err), fallback=others) for name, err in errors.items())
+
+
 def _taken(name: str) -> IndexExistsError:
     return IndexExistsError(f"index {name!r} exists already; take another name, or remove_index({name!r}) first")
 
@@ -213,10 +218,7 @@ class Resources:
                 problems[name] = err
         if problems and not found:
             raise next(iter(problems.values()))
-        others = "the other indexes"
-        return found, tuple(
-            Degradation(step=f"index.{name}", reason=str(err), fallback=others) for name, err in problems.items()
-        )
+        return found, left_out(problems)
 
     def attach(self, name: str, given: object, *, description: str, progress: Progress | None) -> IngestReport:
         name = check_index_name(name)
@@ -346,7 +348,8 @@ def make_synthesizer(resources: Resources, given: Synthesizer | BaseSynthesizer 
     elif resources.model is not None:
         model = LLMSynthesizer(resources.model, unsupported=config.unsupported_sentences)
     # The embedding model is looked for with the first answer.
-    embed = (lambda sentences: resources.embedding().embed_sentences(sentences)) if config.answer_rescoring else None
+    rescores = config.answer_rescoring
+    embed = (lambda texts, **limit: resources.embedding().embed_sentences(texts, **limit)) if rescores else None
     extractive = ExtractiveSynthesizer(embed=embed)
     return Synthesizer(extractive, model, answer_threshold=config.answer_threshold)
 

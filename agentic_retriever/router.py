@@ -1,7 +1,5 @@
 """The router that people use: from a question to a decision, to nodes, to a cited answer."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time
@@ -30,15 +28,17 @@ from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import VectorSource
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, DeadlineExceededError, IndexingError
 from agentic_retriever.indices import Index, Indexer, IngestReport, Progress, StoredIndex
-from agentic_retriever.indices.index import CopyProgress, CopyReport, copy_index
+from agentic_retriever.indices.derived import Watcher
+from agentic_retriever.indices.index import CopyReport, copy_index
 from agentic_retriever.ingestion import ChunkSettings, discover
 from agentic_retriever.ingestion.chunking import LEAF_SIZE
 from agentic_retriever.pipeline.answers import (
-    AnswerCodec,
     AnswerStream,
     AsyncAnswerStream,
     Explanation,
     copied_answer,
+    decoded,
+    encoded,
     warm_outcome,
 )
 from agentic_retriever.pipeline.query import Pins, Pipeline, Question, checked_pins, offer
@@ -110,7 +110,7 @@ class AgenticRouter:
         self.cache: SingleFlightCache[Answer] = SingleFlightCache(
             max_entries=config.cache_max_entries,
             ttl_s=config.cache_ttl_s,
-            second=None if resources.redis is None else (RedisStore(resources.redis, kind="answers"), AnswerCodec()),
+            second=None if resources.redis is None else (RedisStore(resources.redis, kind="answers"), encoded, decoded),
             copy=copied_answer,
         )
         self._log = open_query_log(config)
@@ -288,7 +288,7 @@ class AgenticRouter:
         index.build_views(progress, write_summary=None if model is None else lambda text: model.complete(text).text)
 
     def copy_index(
-        self, name: str, *, to: str, new_name: str | None = None, progress: CopyProgress | None = None
+        self, name: str, *, to: str, new_name: str | None = None, progress: Watcher | None = None
     ) -> CopyReport:
         """Move an index between the data directory and the Qdrant server, or copy it there; nothing is embedded again.
 
@@ -411,12 +411,10 @@ class AgenticRouter:
         """
         if not isinstance(decision, RouteDecision):
             decision = RouteDecision.from_dict(decision)
-        pins = Pins()
-        if decision.index.mode == "pinned":
-            pins["index"] = decision.index.name
-        if decision.strategy.mode == "pinned":
-            pins["strategy"] = decision.strategy.name
-        return self._pipeline.route(_question(decision.query, **pins), recorded=decision)
+        index, strategy = (
+            stage.name if stage.mode == "pinned" else None for stage in (decision.index, decision.strategy)
+        )
+        return self._pipeline.route(_question(decision.query, index=index, strategy=strategy), recorded=decision)
 
     def retrieve(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 from typing_extensions import Self
@@ -44,10 +44,6 @@ class Record:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
-        return self.fields_to_dict()
-
-    def fields_to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON types."""
         names: tuple[str, ...] = self.__slots__
         given = ((name, getattr(self, name)) for name in names)
@@ -75,24 +71,35 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - any field
     return value.to_dict() if isinstance(value, Record) else value
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What may be asked
 
 MAX_QUERY_CHARS = 20_000
 MAX_TOP_K = 10_000
 
 
-def check_query(query: object, *, max_chars: int = MAX_QUERY_CHARS) -> str:
+def check_query(query: object) -> str:
     """Return the question if it can be searched for."""
     if not isinstance(query, str):
         raise InvalidQueryError(f"the question must be a str, got {type(query).__name__}")
     if not query.strip():
         raise InvalidQueryError("the question is blank; pass some text")
-    if len(query) > max_chars:
+    if len(query) > MAX_QUERY_CHARS:
         raise InvalidQueryError(
-            f"the question has {len(query):,} characters, at most {max_chars:,} are allowed; shorten it"
+            f"the question has {len(query):,} characters, at most {MAX_QUERY_CHARS:,} are allowed; shorten it"
         )
     return query
+
+
+MAX_EXAMINED: Final = 2_000  # characters of a question that routing looks at and that are embedded
+
+
+def examined(query: str) -> str:
+    """Return the telling part of a question: all of it, or both ends of a long one.
+
+    In front of or behind a long pasted text stands what is asked about it.
+    """
+    half = MAX_EXAMINED // 2
+    return query if len(query) <= MAX_EXAMINED else f"{query[:half]}\n{query[-half:]}"
 
 
 def check_top_k(top_k: object, *, maximum: int = MAX_TOP_K) -> int:
@@ -106,7 +113,6 @@ def check_top_k(top_k: object, *, maximum: int = MAX_TOP_K) -> int:
     return top_k
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What a query may spend, and what it spent
 
 
@@ -287,10 +293,9 @@ class Attempt(Record):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types; ``failure`` is a name such as ``"timeout"`` or ``None``."""
-        return {**self.fields_to_dict(), "failure": None if self.failure is None else self.failure.name.lower()}
+        return {**Record.to_dict(self), "failure": None if self.failure is None else self.failure.name.lower()}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What routing chooses among, and what it chose
 
 
@@ -399,7 +404,6 @@ class Selection(Record):
         object.__setattr__(self, "names", self.names or (self.name,))
 
     def _repr_html_(self) -> str:
-        """Draw the stage in Jupyter."""
         return render("selection.html", selection=self)
 
     _repr_pretty_ = short_text
@@ -460,7 +464,6 @@ class RouteDiff:
         return [one.to_dict() for one in self.differences]
 
     def _repr_html_(self) -> str:
-        """Draw the differences in Jupyter."""
         return render("diff.html", diff=self)
 
     _repr_pretty_ = short_text
@@ -507,7 +510,7 @@ class RouteDecision(Record):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types: the choices flat, the whole of both stages below ``stages``."""
-        record = self.fields_to_dict()
+        record = Record.to_dict(self)
         stages = {name: record.pop(name) for name in ("index", "strategy")}
         flat = {"format": FORMAT, "query": self.query}
         for name, stage in stages.items():
@@ -538,7 +541,6 @@ class RouteDecision(Record):
         return RouteDiff(tuple(_differences(_comparable(self), _comparable(other), "")))
 
     def _repr_html_(self) -> str:
-        """Draw the decision in Jupyter."""
         return render("decision.html", decision=self)
 
     _repr_pretty_ = short_text
@@ -549,7 +551,7 @@ def _no_record(problem: str) -> RoutingError:
 
 
 def _comparable(decision: RouteDecision) -> dict[str, Any]:
-    kept = {name: value for name, value in decision.fields_to_dict().items() if name != "timings_ms"}
+    kept = {name: value for name, value in Record.to_dict(decision).items() if name != "timings_ms"}
     for stage in ("index", "strategy"):
         kept[stage].pop("spent")
     first = ("query", "index", "strategy", "complexity", "complexity_score", "complexity_reasons", "features")
@@ -567,7 +569,6 @@ def _differences(before: object, after: object, path: str) -> Iterator[Differenc
         yield Difference(path, before, after)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What retrieval finds and synthesis answers
 
 
@@ -611,7 +612,6 @@ class Retrieval:
         object.__setattr__(self, "timings_ms", frozen(self.timings_ms))
 
     def _repr_html_(self) -> str:
-        """Draw the nodes in Jupyter."""
         return render("retrieval.html", found=self)
 
     _repr_pretty_ = short_text
@@ -751,10 +751,9 @@ class Answer(Record):
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types; of the nodes their ids and scores."""
         nodes = [{"node_id": n.node.node_id, "doc_id": n.node.ref_doc_id, "score": n.score} for n in self.nodes]
-        return {**self.fields_to_dict(), "nodes": nodes}
+        return {**Record.to_dict(self), "nodes": nodes}
 
     def _repr_html_(self) -> str:
-        """Draw the answer in Jupyter."""
         return render("answer.html", answer=self)
 
     _repr_pretty_ = short_text

@@ -3,8 +3,6 @@
 Nothing here keeps an asyncio object, so one pool serves any number of event loops, one after another or side by side.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import os

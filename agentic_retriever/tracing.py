@@ -5,29 +5,22 @@ While no handler is attached nothing is made at all. LlamaIndex's older callback
 default. A handler of either kind that raises is warned of once and never ends a query.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.callbacks.base_handler import BaseCallbackHandler
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
-from llama_index_instrumentation.dispatcher import DISPATCHER_SPAN_DECORATED_ATTR, active_instrument_tags
+from llama_index_instrumentation.dispatcher import DISPATCHER_SPAN_DECORATED_ATTR, Dispatcher, active_instrument_tags
 from llama_index_instrumentation.event_handlers import NullEventHandler
 from llama_index_instrumentation.events.span import SpanDropEvent
 from llama_index_instrumentation.span import active_span_id
 from llama_index_instrumentation.span_handlers import NullSpanHandler
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from llama_index_instrumentation.dispatcher import Dispatcher
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +64,6 @@ class Span:
             emit(event)
 
     def tell(self, what: str, **values: object) -> None:
-        """Tell the handlers of spans."""
         for dispatcher in _dispatchers():
             for handler in dispatcher.span_handlers:
                 values.update(id_=self.span_id, bound_args=self._bound, instance=self._instance)
@@ -150,16 +142,9 @@ def spanned_by_base(method: F) -> F:
     return method
 
 
-def no_callbacks() -> CallbackManager:
-    """Make a manager of its own: a fresh one takes over the handlers of the whole process."""
-    manager = CallbackManager()
-    manager.handlers = []
-    return manager
-
-
-def safe_callbacks(given: CallbackManager | None) -> CallbackManager:
+def safe_callbacks(given: CallbackManager | None = None) -> CallbackManager:
     """Make a manager that calls the handlers that another one has now; a handler that raises is warned of once."""
-    manager = no_callbacks()
+    manager = CallbackManager()  # a fresh one takes over the handlers of the whole process
     manager.handlers = [_SafeHandler(handler) for handler in given.handlers] if given is not None else []
     return manager
 

@@ -65,14 +65,13 @@ def _hit(answer: Answer) -> Row:
 
 
 def _codec(answer: Answer) -> list[Row]:
-    from agentic_retriever.pipeline.answers import AnswerCodec
+    from agentic_retriever.pipeline.answers import decoded, encoded
 
-    codec = AnswerCodec()
-    data = codec.encode(answer)
+    data = encoded(answer)
     note = f"{len(data):,} bytes; {NODES} nodes"
     return [
-        timed_row("cache: answer to JSON", measure(codec.encode, [answer] * 300, warm_up=20), note=note),
-        timed_row("cache: answer from JSON", measure(codec.decode, [data] * 300, warm_up=20), note=note),
+        timed_row("cache: answer to JSON", measure(encoded, [answer] * 300, warm_up=20), note=note),
+        timed_row("cache: answer from JSON", measure(decoded, [data] * 300, warm_up=20), note=note),
     ]
 
 

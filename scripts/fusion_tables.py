@@ -16,6 +16,7 @@ import sys
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from agentic_retriever.evaluation.measures import bootstrap_interval
 from agentic_retriever.indices import KeywordIndex
 from agentic_retriever.indices.profile import background, sample_ids
 from agentic_retriever.retrievers import DEFAULT_FUSION, FusionModel
-from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH, CosineBackground, SideLists, dense_excess
+from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH, SideLists, dense_excess
 from agentic_retriever.text import Tokenizer, detect_language
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def search(dataset: Dataset, documents: Mapping[str, Any], queries: Mapping[str,
     words = KeywordIndex.build(texts, tokenizer=Tokenizer(language), version=1)
     row_of = {doc_id: row for row, doc_id in enumerate(ids)}
     mean, std = background(matrix[[row_of[i] for i in sample_ids(ids)]])
-    known = CosineBackground(mean=mean, std=std, nodes=len(ids))
+    known: Any = SimpleNamespace(background_mean=mean, background_std=std, nodes=len(ids))
     relevance, found = {}, {}
     for query in dataset.queries:
         if query.query_id not in queries:

@@ -1,7 +1,5 @@
 """The command line, in a process of its own or, three seconds faster, inside the test's own process."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

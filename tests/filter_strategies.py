@@ -1,7 +1,5 @@
 """Random metadata and random filters over it, with values chosen so that both collide often."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 

@@ -1,7 +1,5 @@
 """Values of a query made up: by hypothesis, and by hand with one text wherever a text goes."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeWithScore, TextNode
 

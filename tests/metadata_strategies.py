@@ -1,7 +1,5 @@
 """Metadata of typed fields, filters over it, and a second, plain reading of what filters mean."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import random

@@ -1,7 +1,5 @@
 """A model server on the loopback interface that answers well or misbehaves on demand."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

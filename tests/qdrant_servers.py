@@ -1,7 +1,5 @@
 """A Qdrant server's REST interface on the loopback interface, on the client's own memory, well or badly behaved."""
 
-from __future__ import annotations
-
 import json
 import re
 from http.server import BaseHTTPRequestHandler

@@ -1,7 +1,5 @@
 """Redis servers for tests: real ones of our own, and local ones that misbehave."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import socket

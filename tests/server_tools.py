@@ -1,7 +1,5 @@
 """Stores and indexes on a Qdrant server that is the client's own memory, or a real one."""
 
-from __future__ import annotations
-
 import itertools
 import os
 

@@ -1,7 +1,5 @@
 """Two small indexes that the tests of the router and of the bridge ask: their texts, a question and its answer."""
 
-from __future__ import annotations
-
 from llama_index.core.schema import Document
 
 from agentic_retriever.schema import NO_LIMITS, Selection

@@ -1,10 +1,7 @@
 """Small nodes for the tests of the vector stores, and what is asked of every store."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQuery
@@ -61,12 +58,6 @@ def assert_finds_what_is_accepted(
     found = store.query(VectorStoreQuery(query_embedding=asked, similarity_top_k=top_k, filters=filters)).ids
     every = store.query(VectorStoreQuery(query_embedding=asked, similarity_top_k=len(fields))).ids
     assert found == [node_id for node_id in every if node_id in expected][:top_k]
-
-
-def in_threads(work: Callable, arguments: Sequence) -> None:
-    """Run ``work`` with all arguments at once, a thread for each; what goes wrong in one is raised."""
-    with ThreadPoolExecutor(len(arguments)) as pool:
-        list(pool.map(work, arguments))
 
 
 class Told(SilentProgress):

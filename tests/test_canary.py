@@ -1,7 +1,5 @@
 """One secret in every place that takes one; it must come out nowhere."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -17,6 +15,7 @@ from settings_pages import configuration_markdown, env_example
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.config import PREFIX
 from agentic_retriever.errors import AgenticRetrieverError
+from agentic_retriever.llm import TieredClient
 from agentic_retriever.testing import FakeEmbedding
 
 CANARY = "canary-4711-never-shown"
@@ -132,7 +131,8 @@ def test_failures_show_no_secret_even_when_the_server_repeats_it(make, cloud, re
     stream.finish()
     without_canary([*everything(answer), *everything(stream.answer), *everything(router.resources.model.health()[0])])
     without_canary(raised(lambda: router.resources.model.complete("q")))
-    without_canary(raised(lambda: router.resources.model.order()[0].complete("q")))
+    alone = TieredClient([router.resources.model.order()[0]], timeout_s=5)
+    without_canary(raised(lambda: alone.complete("q")))
     without_canary(logged(records))
 
 

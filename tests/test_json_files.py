@@ -1,12 +1,11 @@
-from __future__ import annotations
-
 import json
 import math
 
 import pytest
+from pydantic.dataclasses import dataclass
 
 from agentic_retriever.errors import StoreDamagedError
-from agentic_retriever.json_files import check_format, is_finite, load_model, model_bytes, table_of
+from agentic_retriever.json_files import FileTable, is_finite, load_model, model_bytes
 
 
 def raising(error):
@@ -16,15 +15,11 @@ def raising(error):
     return read
 
 
-def test_what_was_written_is_read_and_of_another_format_refused(tmp_path):
+def test_what_was_written_is_read(tmp_path):
     table = {"format": 1, "name": "ñ \ud800", "weights": [0.1, -2]}
     (tmp_path / "model.json").write_bytes(model_bytes(table))
     assert load_model(tmp_path / "model.json", lambda data: data, advice="") == table
     assert load_model(tmp_path / "none.json", lambda data: data, advice="") is None
-    check_format(json.loads('{"format": 1}'), 1)
-    with pytest.raises(ValueError) as wrong:
-        check_format({"format": "2"}, 1)
-    assert str(wrong.value) == "format must be 1, got '2'"
 
 
 @pytest.mark.parametrize(
@@ -59,8 +54,17 @@ def test_what_is_finite_is_told_and_nothing_else_is_written():
         assert is_finite(value)
 
 
-def test_odd_keys_are_named():
+@dataclass(frozen=True)
+class Model(FileTable):
+    a: int
+    b: int = 1
+
+
+def test_odd_keys_are_named(tmp_path):
+    path = tmp_path / "model.json"
     for data, odd in (({"a": 1}, "b"), ({"a": 1, "b": 1, "c": 1}, "c"), ([], "no object"), (None, "no object")):
-        with pytest.raises(ValueError) as wrong:
-            table_of(data, "the model", ("a", "b"))
-        assert str(wrong.value) == f"the model must be an object with the keys a, b; missing or unknown: {odd}"
+        path.write_text(json.dumps(data))
+        with pytest.raises(StoreDamagedError) as wrong:
+            load_model(path, Model.from_dict, advice="train again")
+        told = f"it must be an object with the keys a, b; missing or unknown: {odd}; train again"
+        assert str(wrong.value) == f"{path} cannot be used: {told}"

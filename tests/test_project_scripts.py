@@ -1,7 +1,5 @@
 """The project's own measuring: counts of the house, the trace of a query, recordings and their comparison."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -16,8 +14,7 @@ from agentic_retriever.ingestion import SkippedSource
 from agentic_retriever.pipeline.answers import Explanation
 from agentic_retriever.querylog.records import Analytics, RouteCount
 from agentic_retriever.schema import Retrieval, SentenceCheck, Strategy
-from agentic_retriever.show import Cell, Table, render
-from agentic_retriever.show.rendering import duration, shortened
+from agentic_retriever.show import Cell, Section, duration, render, shortened
 
 TAGS = {"div", "span", "b", "q", "a", "ol", "li", "pre", "details", "summary", "table", "caption", "thead", "tbody",
         "tr", "th", "td", "svg", "rect"}  # fmt: skip
@@ -198,7 +195,9 @@ def test_texts_lists_and_bars_keep_to_their_ground_and_times_are_written_for_peo
     assert "and 10 more" in retrieval._repr_html_()
     assert "no difference" in decision("x").diff(decision("x"))._repr_html_()
     for share, width in [(-1.0, 0), (0.5, 40), (2.0, 80), (float("nan"), 0), (float("inf"), 0)]:
-        assert f'<rect width="{width}"' in render("tables.html", tables=[Table(["a"], [[Cell("x", share=share)]])])
+        assert f'<rect width="{width}"' in render(
+            "tables.html", tables=[Section("", ["a"], [[Cell("x", share=share)]])]
+        )
 
 
 @pytest.mark.parametrize("name", list(values("x")))

@@ -1,9 +1,7 @@
 """Time and threads in tests: waiting for what comes about elsewhere, and limits to how long something may take."""
 
-from __future__ import annotations
-
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 
@@ -23,13 +21,10 @@ def within(seconds: float):
     assert time.monotonic() - started < seconds
 
 
-def in_threads(count: int, call) -> None:
-    """Call with 0, 1, 2 ... in as many threads at once, and wait for their ends."""
-    threads = [threading.Thread(target=call, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def in_threads(call, arguments) -> list:
+    """Call with all arguments at once, a thread for each; what goes wrong in one is raised, else all results given."""
+    with ThreadPoolExecutor(len(arguments)) as pool:
+        return list(pool.map(call, arguments))
 
 
 def takes_linear_time(call, unit: str, characters: int = 160_000) -> None:

@@ -1,7 +1,5 @@
 """The command line itself; what a command needs is loaded only when it runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
@@ -53,12 +51,8 @@ def _common(
     ctx.meta[SHOW_TRACEBACK] = traceback
 
 
-for _command in (demo, query, route, doctor, stats):
+for _command in (demo, query, route, doctor, stats, bench_routing, bench, train, warm):
     app.command()(_command)
-app.command("bench-routing")(bench_routing)
-app.command()(bench)
-app.command()(train)
-app.command()(warm)
 
 
 def main() -> None:

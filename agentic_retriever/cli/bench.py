@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ import typer
 
 from agentic_retriever.cli.console import Console, load_config, opened_router, reported, shown_steps
 from agentic_retriever.errors import ConfigError
+from agentic_retriever.json_files import write_atomically
 from agentic_retriever.schema import Complexity
 
 if TYPE_CHECKING:
@@ -72,8 +72,6 @@ def bench(
         seed=seed, baseline=baseline, peers=peers, answers=answers,
     )  # fmt: skip
     console, config = Console(), load_config(ctx.obj)
-    # What falls back is counted in the result; every single warning on the terminal would only tear the progress bar.
-    logging.getLogger("agentic_retriever").addHandler(logging.NullHandler())
     with _folder(keep, json_file or html_file) as folder, ExitStack() as stack:
         if folder is None:
             console.note("interrupted, this run cannot go on; with --json, --html or --keep it can")
@@ -170,12 +168,11 @@ def train(
 def _opened(config: RouterConfig, datasets: Sequence[str], stack: ExitStack) -> RouterConfig | AgenticRouter:
     """Open the data directory only where a data set may be the name of an index in it."""
     from agentic_retriever.indices import IndexStorage
-    from agentic_retriever.router import AgenticRouter
 
     names = {name for name in datasets if not Path(name).exists()}
     if not names & set(IndexStorage(config.data_dir).names()):
         return config
-    return stack.enter_context(AgenticRouter(config))
+    return stack.enter_context(opened_router(config))
 
 
 @contextmanager
@@ -196,14 +193,13 @@ def _routing_measured(
     from agentic_retriever.evaluation.peers import Journal
     from agentic_retriever.evaluation.routing import material_key
 
+    kept = None if json_file is None else json_file.with_name(f".{json_file.name}.partial")
     with opened_router(config) as router, shown_steps(console) as steps:
         material = prepare(datasets, router, options, watcher=steps)
-        if json_file is None:
-            return bench_routing(material, router, watcher=steps)
-        kept = json_file.with_name(f".{json_file.name}.partial")
         with Journal(kept, material_key(material, config.to_dict())) as journal:
             result = bench_routing(material, router, journal=journal, watcher=steps)
-            _write_json(json_file, result.to_dict())
+            if json_file is not None:
+                _write_json(json_file, result.to_dict())
             journal.remove()
     return result
 
@@ -220,8 +216,6 @@ def _complexities(given: Sequence[str]) -> dict[str, Complexity]:
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    from agentic_retriever.json_files import write_atomically
-
     content = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
     write_atomically(path, (content + "\n").encode("utf-8", "surrogatepass"))
 

@@ -34,17 +34,12 @@ class Console:
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = _tolerant(out or sys.stdout)
-        self._err = _tolerant(err or sys.stderr)
         self._pieces = TerminalPieces()
         self.rich = RichConsole(file=self._out, highlight=False, markup=False, emoji=False)
-        self.rich_err = RichConsole(file=self._err, highlight=False, markup=False, emoji=False)
+        self.rich_err = RichConsole(file=_tolerant(err or sys.stderr), highlight=False, markup=False, emoji=False)
 
     def line(self, text: str = "", *, style: str = "") -> None:
-        clean = safe_terminal(text)
-        if self.rich.is_terminal:
-            self.rich.print(Text(clean, style=style))
-        else:
-            self._out.write(clean + "\n")
+        _write(self.rich, safe_terminal(text), style)
 
     def piece(self, text: str) -> None:
         self._out.write(self._pieces.shown(text))
@@ -74,19 +69,20 @@ class Console:
         self.rich.print(table)
 
     def note(self, text: str) -> None:
-        self._write_err(safe_terminal(text), "dim")
+        _write(self.rich_err, safe_terminal(text), "dim")
 
     def warn(self, text: str) -> None:
-        self._write_err("warning: " + " ".join(safe_terminal(text).split()), "yellow")
+        _write(self.rich_err, "warning: " + " ".join(safe_terminal(text).split()), "yellow")
 
     def error(self, text: str) -> None:
-        self._write_err("error: " + " ".join(safe_terminal(text).split()), "red")
+        _write(self.rich_err, "error: " + " ".join(safe_terminal(text).split()), "red")
 
-    def _write_err(self, text: str, style: str) -> None:
-        if self.rich_err.is_terminal:
-            self.rich_err.print(Text(text, style=style))
-        else:
-            self._err.write(text + "\n")
+
+def _write(console: RichConsole, text: str, style: str) -> None:
+    if console.is_terminal:
+        console.print(Text(text, style=style))
+    else:
+        console.file.write(text + "\n")
 
 
 def _tolerant(stream: TextIO) -> TextIO:
@@ -229,7 +225,7 @@ def load_config(data_dir: Path | None) -> RouterConfig:
     """Read the settings; ``--data-dir`` wins."""
     from agentic_retriever.config import RouterConfig
 
-    # Warnings of our own reach a person through the command's output; those of libraries would only puzzle.
+    # Warnings of our own reach a person through the output, where they tear no progress bar; others would only puzzle.
     logging.getLogger("agentic_retriever").addHandler(logging.NullHandler())
     with warnings.catch_warnings(record=True) as gone:
         warnings.simplefilter("always", FutureWarning)
@@ -239,9 +235,7 @@ def load_config(data_dir: Path | None) -> RouterConfig:
     return config.with_changes(data_dir=data_dir) if data_dir is not None else config
 
 
-@contextmanager
-def opened_router(config: RouterConfig) -> Iterator[AgenticRouter]:
+def opened_router(config: RouterConfig) -> AgenticRouter:
     from agentic_retriever.router import AgenticRouter
 
-    with AgenticRouter(config) as router:
-        yield router
+    return AgenticRouter(config)

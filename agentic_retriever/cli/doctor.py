@@ -153,20 +153,14 @@ def _history(config: RouterConfig) -> Finding:
 def _indexes(config: RouterConfig) -> Iterator[Finding]:
     try:
         with opened_router(config) as router:
-            yield from _indexes_of(router)
+            names = router.index_names()
+            if not names:
+                yield Finding("indexes", NOTE, "none yet; add one with: agentic-retriever index add NAME PATH")
+            yield from (_index(router, name) for name in names)
     except ConfigError as err:  # settings that do not go together, such as a model without its key
         yield Finding("settings", PROBLEM, str(err))
-
-
-def _indexes_of(router: AgenticRouter) -> Iterator[Finding]:
-    try:
-        names = router.index_names()
     except AgenticRetrieverError as err:
         yield Finding("indexes", PROBLEM, str(err))
-        return
-    if not names:
-        yield Finding("indexes", NOTE, "none yet; add one with: agentic-retriever index add NAME PATH")
-    yield from (_index(router, name) for name in names)
 
 
 def _index(router: AgenticRouter, name: str) -> Finding:

@@ -6,10 +6,10 @@ from agentic_retriever.embeddings.model import (
     PackedVectors,
     VectorCache,
     VectorSource,
+    query_hash,
     text_hash,
 )
 from agentic_retriever.embeddings.resolve import (
-    KnownQueryEmbedding,
     LocalE5Embedding,
     embedding_name,
     ollama_models,
@@ -19,13 +19,13 @@ from agentic_retriever.embeddings.resolve import (
 __all__ = [
     "DiskVectorCache",
     "EmbeddingModel",
-    "KnownQueryEmbedding",
     "LocalE5Embedding",
     "PackedVectors",
     "VectorCache",
     "VectorSource",
     "embedding_name",
     "ollama_models",
+    "query_hash",
     "resolve_embedding",
     "text_hash",
 ]

@@ -1,7 +1,5 @@
 """An embedding model with batches, a total deadline, caches, and vectors that can be trusted."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import logging
@@ -11,17 +9,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from cachetools import TTLCache
+from llama_index.core.base.embeddings.base import BaseEmbedding
 
-from agentic_retriever.errors import AgenticRetrieverError, EmbeddingError
-from agentic_retriever.threads import DeadlineCaller
-
-if TYPE_CHECKING:
-    from llama_index.core.base.embeddings.base import BaseEmbedding
+from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, EmbeddingError, OverloadedError
+from agentic_retriever.schema import examined
+from agentic_retriever.threads import Breaker, DeadlineCaller
 
 Vector = npt.NDArray[np.float32]
 Matrix = npt.NDArray[np.float32]
@@ -31,15 +28,29 @@ logger = logging.getLogger(__name__)
 BATCH_SIZE: Final = 16
 TIMEOUT_S: Final = 120.0  # for one call: a batch of long passages on a slow processor needs most of a minute
 MEMORY_TTL_S: Final = 86_400.0
+# What one question waits for vectors: long enough for a server that loads its model first, and short enough that a
+# search by words and its answer follow in time where a server hangs.
+QUESTION_SHARE, QUESTION_S = 1 / 3, 5.0
+_FAIR_S: Final = 0.1  # a timeout after less says nothing about the model
 _QUERY_CHUNK: Final = 500
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS vectors (model TEXT, hash BLOB, vector BLOB, PRIMARY KEY (model, hash)) WITHOUT ROWID"
 )
 
 
+def embedding_time_s(left_s: float) -> float:
+    """Return how long of the time that a question has left an embedding model is waited for."""
+    return min(QUESTION_S, QUESTION_SHARE * left_s)
+
+
 def text_hash(text: str) -> bytes:
     """Return the 32-byte key of a passage text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def query_hash(text: str) -> bytes:
+    """Return the key of a question, which has another vector than the passage of the same text."""
+    return text_hash("\0query " + examined(text))
 
 
 # Vectors that were computed once: on disk beside the indexes, and shipped with the sample.
@@ -169,7 +180,8 @@ class EmbeddingModel:
     Queries go through ``get_query_embedding`` and passages through ``get_text_embedding_batch``, so that models with
     two sides (E5, BGE) are used as they were trained. Vectors come back as read-only float32 of unit length. A model
     that fails, or whose vectors are not usable, raises ``EmbeddingError``, one that takes too long
-    ``DeadlineExceededError``.
+    ``DeadlineExceededError``. A call with a limit is a question's: after three failures in a row none goes out for a
+    while. Other calls go out in any case.
     """
 
     def __init__(  # noqa: PLR0913 - keyword-only settings of one object
@@ -184,19 +196,22 @@ class EmbeddingModel:
         disk: VectorCache | None = None,
         packed: Sequence[VectorSource] = (),
         shared: VectorCache | None = None,
+        breaker: Breaker | None = None,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name  # such as "local:multilingual-e5-small-q4"; an index remembers it
         self.base = base
         self.batch_size = batch_size
         self.timeout_s = timeout_s  # for one call in all
-        self._shared = [level for level in (shared,) if level is not None]  # which keeps questions too
+        self._shared = [level for level in (shared,) if level is not None]
+        self._query_sources: tuple[VectorSource, ...] = (*packed, *self._shared)  # the file on disk has no questions
         self._levels = [level for level in (disk, shared) if level is not None]
         self._sources: tuple[VectorSource, ...] = (*packed, *self._levels)
         self._memory: TTLCache[str, Vector] = TTLCache(memory_size, memory_ttl_s, timer=timer)
         self._lock = threading.Lock()
         self._dimension: int | None = None
         self._caller = DeadlineCaller(f"embedding model {name}")
+        self.breaker = breaker or Breaker()
 
     @property
     def dimension(self) -> int:
@@ -206,12 +221,13 @@ class EmbeddingModel:
         return self._dimension or 0
 
     def embed_query(self, text: str, *, timeout_s: float | None = None) -> Vector:
-        """Embed a question, in ``timeout_s`` at most if that is less than the model's own limit."""
+        """Embed a question, of a long one what tells most, in ``timeout_s`` if the model's own limit is not less."""
+        text = examined(text)
         known = self._remembered([text])
         if known:
             return known[text]
-        key = text_hash("\0query " + text)  # a question has another vector than the passage of the same text
-        vector = self._known([key], self._shared).get(key)
+        key = query_hash(text)
+        vector = self._known([key], self._query_sources).get(key)
         if vector is None:
             vector = self._checked(self._call(lambda: [self.base.get_query_embedding(text)], timeout_s), 1)[0]
             for level in self._shared:
@@ -295,13 +311,29 @@ class EmbeddingModel:
 
     def _call(self, function: Callable[[], list[list[float]]], timeout_s: float | None) -> list[list[float]]:
         limit = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
+        ticket, ok = None if timeout_s is None else self.breaker.enter(), None
+        if ticket is None and timeout_s is not None:
+            failed = f"embedding model {self.name} is not asked since it failed {self.breaker.failures} times in a row"
+            raise EmbeddingError(f"{failed}; check that it is up; tried again in {self.breaker.retry_in_s:.0f} s")
         try:
-            return self._caller.call(function, limit)
+            vectors, ok = self._caller.call(function, limit), True
+        except OverloadedError:
+            # Nobody but abandoned calls can be in the way of a probe.
+            ok = False if ticket is not None and ticket.is_probe else None
+            raise
+        except DeadlineExceededError:
+            ok = False if limit >= _FAIR_S else None
+            raise
         except AgenticRetrieverError:
             raise
         except Exception as err:  # the seam to embedding models: every client has errors of its own
+            ok = False
             failed = f"embedding model {self.name} failed: {type(err).__name__}"
             raise EmbeddingError(f"{failed}; check that it is up and run again") from err
+        finally:
+            if ticket is not None:
+                self.breaker.leave(ticket, ok=ok)
+        return vectors
 
     def _checked(self, raw: Sequence[Sequence[float]], count: int) -> Matrix:
         """Refuse what cannot be stored or compared: wrong counts, wrong or ragged dimensions, NaN, infinity, zero."""

@@ -1,29 +1,21 @@
 """From a name in the settings to an embedding model, and back."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import threading
 import urllib.request
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import PrivateAttr
 
+from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings.model import BATCH_SIZE, TIMEOUT_S
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.threads import Workers, usable_cores
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy.typing as npt
-
-    from agentic_retriever.config import RouterConfig
-
 
 LOCAL_MODEL: Final = "multilingual-e5-small-q4"
 # Passages of one call of the engine: few, so that no core is left waiting for the last long ones of another.
@@ -101,47 +93,8 @@ def _load() -> tuple[Any, Any]:
     return model, ThreadpoolController().select(user_api="openmp")
 
 
-class KnownQueryEmbedding(BaseEmbedding):
-    """Another embedding model, with the vectors of some questions at hand, so that it need not compute those.
-
-    It passes for the model itself: :func:`embedding_name` gives the name of that one.
-    """
-
-    model_name: str = "known-queries"
-    _base: BaseEmbedding = PrivateAttr()
-    _queries: dict[str, npt.NDArray[np.float32]] = PrivateAttr()
-
-    def __init__(self, base: BaseEmbedding, queries: Mapping[str, npt.NDArray[np.float32]]) -> None:
-        super().__init__(model_name=base.model_name, embed_batch_size=base.embed_batch_size)
-        self._base = base
-        self._queries = dict(queries)
-
-    @classmethod
-    def class_name(cls) -> str:
-        return "KnownQueryEmbedding"
-
-    @property
-    def base(self) -> BaseEmbedding:
-        return self._base
-
-    def _get_query_embedding(self, query: str) -> list[float]:
-        known = self._queries.get(query)
-        return self._base.get_query_embedding(query) if known is None else list(map(float, known))
-
-    async def _aget_query_embedding(self, query: str) -> list[float]:
-        return await asyncio.to_thread(self._get_query_embedding, query)
-
-    def _get_text_embedding(self, text: str) -> list[float]:
-        return self._base.get_text_embedding(text)
-
-    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return self._base.get_text_embedding_batch(texts)
-
-
 def embedding_name(base: BaseEmbedding) -> str:
     """Return the identity of an embedding object: what an index remembers of it."""
-    if isinstance(base, KnownQueryEmbedding):
-        return embedding_name(base.base)
     if isinstance(base, LocalE5Embedding):
         return f"{_LOCAL}:{LOCAL_MODEL}"
     if type(base).__name__ == "OllamaEmbedding":

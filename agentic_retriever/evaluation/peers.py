@@ -1,9 +1,6 @@
 """Asking every question of everybody who takes part; each result is kept as soon as it is there."""
 
-from __future__ import annotations
-
 import hashlib
-import io
 import json
 import os
 import time
@@ -11,16 +8,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from llama_index.core import VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.bridge.pydantic import Field
 from llama_index.core.llms import MockLLM
 from llama_index.core.retrievers import QueryFusionRetriever, RouterRetriever, VectorIndexRetriever
 from llama_index.core.retrievers.fusion_retriever import FUSION_MODES
-from llama_index.core.schema import QueryBundle
+from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle
 from llama_index.core.selectors import EmbeddingSingleSelector
 from llama_index.core.tools import RetrieverTool, ToolMetadata
 from typing_extensions import Self
@@ -29,30 +27,11 @@ from agentic_retriever.errors import EvaluationError, StoreError
 from agentic_retriever.evaluation.datasets import LabelledQuery
 from agentic_retriever.evaluation.measures import Row, error_text, fold_to_documents, measure_rankings, optional
 from agentic_retriever.indices import Index, IndexProfile, StoredIndex
-from agentic_retriever.indices.derived import BUILT_IN_QUERY, SilentProgress
+from agentic_retriever.indices.derived import BUILT_IN_QUERY, SILENT, SilentProgress, Watcher
 from agentic_retriever.indices.profile import Vector
 from agentic_retriever.retrievers import REGISTRY, build_adapter, cards
 from agentic_retriever.router import AgenticRouter
-from agentic_retriever.schema import NO_LIMITS, Budget, Degradation, Selection, Strategy, Usage, View
-
-if TYPE_CHECKING:
-    from llama_index.core.base.base_retriever import BaseRetriever
-    from llama_index.core.schema import BaseNode, NodeWithScore
-
-
-class Watcher(Protocol):
-    """Hears how far a long step is: what begins and its number of parts, and how many more are done."""
-
-    def begin(self, what: str, total: int) -> None: ...
-    def advance(self, done: int) -> None: ...
-
-
-class SilentWatcher:
-    def begin(self, what: str, total: int) -> None: ...
-    def advance(self, done: int) -> None: ...
-
-
-SILENT: Final[Watcher] = SilentWatcher()
+from agentic_retriever.schema import NO_LIMITS, Answer, Budget, Degradation, Retrieval, Selection, Strategy, View
 
 
 def fingerprint(facts: object) -> str:
@@ -76,10 +55,9 @@ class Journal:
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            kept = self._read(path)
-            self._file = path.open("r+b" if kept else "wb")
+            self._file = path.open("a+b")
+            kept = self._read(self._file)
             self._file.truncate(kept)
-            self._file.seek(kept)
         except OSError as err:
             raise self._error(err) from err
         if not kept:
@@ -103,7 +81,6 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None and not self._file.closed:
-            self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
 
@@ -119,20 +96,19 @@ class Journal:
     def _error(self, err: OSError) -> StoreError:
         return StoreError(f"cannot use {self._path}: {err.strerror or err}; check the permissions and the free space")
 
-    def _read(self, path: Path) -> int:
+    def _read(self, file: BinaryIO) -> int:
         """Read what fits; return how many bytes of the file are whole lines of this measurement."""
-        kept = 0
-        with path.open("rb") if path.exists() else io.BytesIO() as file:
-            for line in file:
-                try:
-                    record = json.loads(line) if line.endswith(b"\n") else None
-                except ValueError:
-                    break
-                if not isinstance(record, dict) or (not kept and record != self._head):
-                    break
-                if kept:
-                    self.records.append(record)
-                kept += len(line)
+        kept = file.seek(0)
+        for line in file:
+            try:
+                record = json.loads(line) if line.endswith(b"\n") else None
+            except ValueError:
+                break
+            if not isinstance(record, dict) or (not kept and record != self._head):
+                break
+            if kept:
+                self.records.append(record)
+            kept += len(line)
         return kept
 
 
@@ -232,12 +208,6 @@ class Contestant:
         )
 
 
-def run_contestants(
-    contestants: Sequence[Contestant], shares: Mapping[str, Sequence[LabelledQuery]], run: Run, *, seed: int
-) -> dict[str, Row]:
-    return {one.name: one.run(shares[one.name], run, seed=seed) for one in contestants if shares[one.name]}
-
-
 def router_contestant(
     router: AgenticRouter, index: str, strategy: str | None, *, name: str, depth: int, owned: bool
 ) -> Contestant:
@@ -246,22 +216,22 @@ def router_contestant(
     def ask(query: LabelledQuery) -> Found:
         result = router.retrieve(query.text, index=index, strategy=strategy, top_k=depth)
         chosen = result.route.strategy
-        facts = {
-            "stages": dict(result.timings_ms),
-            "degraded": fallen_back(result.degraded),
-            "strategy": chosen.name,
-            "confidence": chosen.confidence,
-            "reason": chosen.reason,
-        }
-        return Found(result.nodes, {**facts, **spent(result.usage)})
+        return Found(result.nodes, {**spent(result), "confidence": chosen.confidence, "reason": chosen.reason})
 
     return Contestant(name=name, ask=ask, close=router.resources.close if owned else None)
 
 
-def spent(usage: Usage) -> dict[str, float]:
-    facts = usage.to_dict()
-    tokens = facts["prompt_tokens"] + facts["completion_tokens"]
-    return {"tokens": tokens, "usd": facts["usd"], "llm_calls": facts["llm_calls"]}
+def spent(result: Retrieval | Answer) -> dict[str, Any]:
+    """Return what a question took: its strategy, time, fallbacks, tokens and money."""
+    usage = result.usage.to_dict()
+    return {
+        "strategy": result.route.strategy.name,
+        "stages": dict(result.timings_ms),
+        "degraded": fallen_back(result.degraded),
+        "tokens": usage["prompt_tokens"] + usage["completion_tokens"],
+        "usd": usage["usd"],
+        "llm_calls": usage["llm_calls"],
+    }
 
 
 def fallen_back(degraded: Sequence[Degradation]) -> list[str]:
@@ -283,7 +253,8 @@ def build_views(index: Index, strategies: Iterable[Strategy], watcher: Watcher) 
         watcher.begin(f"words of {index.name}", 1)
         index.keyword()
     if View.HIERARCHY in needed or (View.SUMMARY in needed and index.count() > BUILT_IN_QUERY):
-        index.build_views(_Documents(watcher, index))
+        watcher.begin(f"leaves and summaries of {index.name}", 2 * len(index.doc_ids()))
+        index.build_views(_Documents(watcher))
         needed |= VIEWS_AT_ONCE
     elif View.SUMMARY in needed:
         watcher.begin(f"summaries of {index.name}", 1)
@@ -292,20 +263,12 @@ def build_views(index: Index, strategies: Iterable[Strategy], watcher: Watcher) 
 
 
 class _Documents(SilentProgress):
-    """Hears of views being built, document by document, and tells a watcher."""
+    """Hears of each document twice, first for its leaves and then for its summaries, and tells a watcher."""
 
-    def __init__(self, watcher: Watcher, index: Index) -> None:
+    def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._name = index.name
-        self._total = len(index.doc_ids())
-        self._done = 0
 
     def nodes(self, found: int) -> None:  # noqa: ARG002 - one call a document
-        """Tell of one document; leaves come first, then summaries."""
-        if self._done in {0, self._total}:
-            what = "leaves" if self._done == 0 else "summaries"
-            self._watcher.begin(f"{what} of {self._name}", self._total)
-        self._done += 1
         self._watcher.advance(1)
 
 
@@ -315,30 +278,23 @@ UTTERANCES: Final = 5  # how many of the nearest utterances count; semantic-rout
 
 
 class GivenEmbedding(BaseEmbedding):
-    """An embedding model that knows its vectors: of the descriptions by text, and of the question asked now.
+    """An embedding model that knows its vectors: of descriptions by text, and of the question that comes next.
 
     Not for several threads.
     """
 
     model_name: str = "given"
-    _texts: dict[str, list[float]] = PrivateAttr(default_factory=dict)
-    _query: list[float] = PrivateAttr(default_factory=list)
-
-    def learn(self, texts: Mapping[str, Vector]) -> None:
-        self._texts = {text: vector.tolist() for text, vector in texts.items()}
-
-    def ask(self, query_vector: Vector) -> None:
-        """Take a vector for the question that comes next, whatever its words."""
-        self._query = query_vector.tolist()
+    texts: dict[str, list[float]] = Field(default_factory=dict)
+    query: list[float] = Field(default_factory=list)
 
     def _get_query_embedding(self, query: str) -> list[float]:  # noqa: ARG002 - of the base
-        return self._query
+        return self.query
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         return self._get_query_embedding(query)
 
     def _get_text_embedding(self, text: str) -> list[float]:
-        return self._texts[text]
+        return self.texts[text]
 
 
 class LlamaIndexEmbeddingSelector:
@@ -350,10 +306,8 @@ class LlamaIndexEmbeddingSelector:
     mode = "llamaindex_embedding_selector"
 
     def __init__(self, description_vectors: Mapping[str, Vector]) -> None:
-        self._known = frozenset(description_vectors)
-        self._embedding = GivenEmbedding()
         # The selector sees texts only; the name of an index is the text under which its vector is known.
-        self._embedding.learn(description_vectors)
+        self._embedding = GivenEmbedding(texts={name: row.tolist() for name, row in description_vectors.items()})
         self._selector = EmbeddingSingleSelector(self._embedding)
 
     def classify(
@@ -364,11 +318,11 @@ class LlamaIndexEmbeddingSelector:
         query_vector: Vector | None,
         allowance: Budget = NO_LIMITS,  # noqa: ARG002 - of the protocol
     ) -> Selection:
-        missing = [profile.name for profile in profiles if profile.name not in self._known]
+        missing = [profile.name for profile in profiles if profile.name not in self._embedding.texts]
         if query_vector is None or missing:
             what = f"the descriptions of {', '.join(missing)} have" if missing else "the question has"
             raise EvaluationError(f"{what} no vector, and {self.mode} goes by vectors alone")
-        self._embedding.ask(query_vector)
+        self._embedding.query = query_vector.tolist()
         choices = [ToolMetadata(description=profile.name, name=profile.name) for profile in profiles]
         result = self._selector.select(choices, query)
         return _chosen(profiles[result.ind].name, {}, result.reason, self.mode)
@@ -383,9 +337,8 @@ class NearestUtteranceRouter:
 
     def __init__(self, profiles: Sequence[IndexProfile], aggregation: Literal["mean", "sum"]) -> None:
         self.mode, self._mean = f"nearest_utterance_{aggregation}", aggregation == "mean"
-        filled = [profile for profile in profiles if len(profile.sample)]
-        self._rows = np.concatenate([one.sample for one in filled]) if filled else np.zeros((0, 0), np.float32)
-        self._names = [profile.name for profile in filled for _ in range(len(profile.sample))]
+        self._rows = np.array([row for profile in profiles for row in profile.sample])
+        self._names = [profile.name for profile in profiles for _ in profile.sample]
 
     def classify(
         self,
@@ -437,33 +390,27 @@ def peer_contestants(
     vector = VectorIndexRetriever(store, similarity_top_k=depth, embed_model=embedding)
     library = optional("llama_index.retrievers.bm25", "the peer BM25Retriever")
     bm25: BaseRetriever = library.BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=min(depth, len(nodes)))
-    selector = _RememberingSelector(embedding)
-
-    @cache  # made when they are asked first, when no row before them closes the index any more
-    def fusion(mode: FUSION_MODES) -> BaseRetriever:
-        return QueryFusionRetriever(
+    fused = [
+        QueryFusionRetriever(
             [vector, bm25], llm=model, mode=mode, similarity_top_k=depth, num_queries=1, use_async=False
         )
+        for mode in (FUSION_MODES.RECIPROCAL_RANK, FUSION_MODES.RELATIVE_SCORE)
+    ]
+    ways = dict(zip(_NOTES, [vector, bm25, *fused], strict=False))
+    selector = _RememberingSelector(embedding)
 
-    @cache
+    @cache  # made when it is asked first, when no row before it closes the index any more
     def routed() -> BaseRetriever:
         return RouterRetriever(selector, _tools(router, index_name, strategies, embedding, depth), llm=model)
 
-    ways: dict[str, Callable[[], BaseRetriever]] = {
-        "llamaindex_vector": lambda: vector,
-        "llamaindex_bm25": lambda: bm25,
-        "llamaindex_fusion_rrf": lambda: fusion(FUSION_MODES.RECIPROCAL_RANK),
-        "llamaindex_fusion_relative_score": lambda: fusion(FUSION_MODES.RELATIVE_SCORE),
-        **({_ROUTER: routed} if strategies else {}),
-    }
-
     def ask(name: str, query: LabelledQuery) -> Found:
-        given = vectors[query.query_id]
-        embedding.ask(given)
-        nodes = ways[name]().retrieve(QueryBundle(query.text, embedding=given.tolist()))
+        embedding.query = vectors[query.query_id].tolist()
+        way = routed() if name == _ROUTER else ways[name]
+        nodes = way.retrieve(QueryBundle(query.text, embedding=embedding.query))
         return Found(nodes, {"strategy": selector.last} if name == _ROUTER else {})
 
-    return [Contestant(name=name, ask=partial(ask, name), peer=True, note=_NOTES[name]) for name in ways]
+    names = [*ways, _ROUTER] if strategies else [*ways]
+    return [Contestant(name=name, ask=partial(ask, name), peer=True, note=_NOTES[name]) for name in names]
 
 
 class _RememberingSelector(EmbeddingSingleSelector):
@@ -478,9 +425,6 @@ class _RememberingSelector(EmbeddingSingleSelector):
 def _nodes(index: StoredIndex) -> list[BaseNode]:
     nodes = sorted(index.nodes(), key=lambda node: node.node_id)
     by_id = dict(zip(*index.vector_store.vectors([node.node_id for node in nodes]), strict=True))
-    missing = [node.node_id for node in nodes if node.node_id not in by_id]
-    if missing:
-        raise EvaluationError(f"index {index.name!r} has no vector of {len(missing)} nodes, first {missing[0]!r}")
     return [node.model_copy(update={"embedding": np.asarray(by_id[node.node_id]).tolist()}) for node in nodes]
 
 
@@ -492,7 +436,7 @@ def _tools(
     settings = replace(resources.adapter_settings(), top_k=depth)
     served = [card for card in cards(index) if card.strategy in strategies]
     described = resources.embedding().embed_sentences([card.description for card in served])
-    embedding.learn({card.description: row for card, row in zip(served, described, strict=True)})
+    embedding.texts = {card.description: row.tolist() for card, row in zip(served, described, strict=True)}
     return [
         RetrieverTool.from_defaults(
             build_adapter(card.strategy, index, settings), description=card.description, name=card.strategy.value

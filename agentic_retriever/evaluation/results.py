@@ -1,7 +1,5 @@
 """The result of a benchmark: values, JSON, tables, plots, a report."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import json
@@ -18,27 +16,24 @@ import numpy as np
 from agentic_retriever.errors import ConfigError, EvaluationError, unknown_name
 from agentic_retriever.evaluation import measures
 from agentic_retriever.evaluation.datasets import LabelledQuery, ProblemReport
-from agentic_retriever.evaluation.measures import AUTO, MEASURES, ORACLE, Reliability, Row, Section, bootstrap_interval
+from agentic_retriever.evaluation.measures import AUTO, MEASURES, ORACLE, Reliability, Row, bootstrap_interval
 from agentic_retriever.evaluation.routing import RoutingBenchmark
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.retrievers import REGISTRY, spec_of
 from agentic_retriever.schema import Record, Strategy
-from agentic_retriever.show import Interval, figure_text, render, short_text
+from agentic_retriever.show import Interval, Section, figure_text, render, short_text
 
 FORMAT: Final = 1  # version of the JSON; docs/benchmarks.md describes it
 GOOD_ENOUGH: Final = 0.02  # by how much a cheaper strategy may fall short of the best
 WORST: Final = 20  # questions that the report lists with their decisions
+ALL, ROUND_ROBIN = "all", "round_robin"
+MODES: Final = (ALL, ROUND_ROBIN)
+DEPTH: Final = 100  # nodes fetched for a question, so that R@100 can be told
 _QUALITY: Final = MEASURES[0]
 _EQUAL: Final = 1e-9
 _SHOWN: Final = 300
 
-
-# How a benchmark is to be run.
-
-ALL, ROUND_ROBIN = "all", "round_robin"
-MODES: Final = (ALL, ROUND_ROBIN)
-
-DEPTH: Final = 100  # nodes fetched for a question, so that R@100 can be told
+Drawing = Any  # of matplotlib, which is optional and has no types here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +65,7 @@ class BenchOptions(Record):
 
     def to_dict(self) -> dict[str, Any]:
         # Of a path its last part: what is kept names no place of this machine.
-        return {**self.fields_to_dict(), "vectors": None if self.vectors is None else self.vectors.name}
+        return {**Record.to_dict(self), "vectors": None if self.vectors is None else self.vectors.name}
 
 
 def oracle_row(rows: Sequence[Row], *, seed: int) -> Row:
@@ -84,9 +79,6 @@ def oracle_row(rows: Sequence[Row], *, seed: int) -> Row:
         seed=seed,
         note="the best strategy of each question, known only afterwards",
     )
-
-
-# All rows against the baseline.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +114,6 @@ def against_baseline(rows: Mapping[str, Row], baseline: str | None, *, seed: int
         for other, gap in gaps.items()
     }
     return Against(baseline=name, rows=made)
-
-
-# How well the choice of the strategy was: against the best of every question, and against the cheapest good one.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +153,8 @@ def mean_choice(means: Mapping[str, float]) -> MeanChoice | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingQuality(Record):
+    """How well the strategies were chosen, against the best one of every question and against the cheapest good one."""
+
     choice: MeanChoice
     cheapest_good: str  # strategy within 0.02 of the best mean
     mean_regret: float
@@ -177,7 +168,7 @@ class RoutingQuality(Record):
     regret: Mapping[str, float]  # by question: how far below the best strategy
 
     def to_dict(self) -> dict[str, Any]:
-        told = {name: value for name, value in self.fields_to_dict().items() if name not in {"choice", "outcomes"}}
+        told = {name: value for name, value in Record.to_dict(self).items() if name not in {"choice", "outcomes"}}
         gap = self.choice.oracle_mean - self.choice.best_fixed_mean
         return {**self.choice.to_dict(), **told, "oracle_gap": gap, "confusion": self.outcomes.confusion()}
 
@@ -224,7 +215,7 @@ def routing_quality(rows: Sequence[Row], auto: Row, *, seed: int) -> RoutingQual
     if choice is None:
         raise EvaluationError("there is no strategy to hold the router's choice against")
     confident = {q: auto.records[q]["confidence"] for q in table if auto.records[q].get("confidence") is not None}
-    names = list(chosen.values())
+    sure, names = measures.clamped(confident.values()), list(chosen.values())
     return RoutingQuality(
         choice=choice,
         cheapest_good=cheapest_within(means),
@@ -236,13 +227,8 @@ def routing_quality(rows: Sequence[Row], auto: Row, *, seed: int) -> RoutingQual
         decided=float(np.mean([max(v.values()) - min(v.values()) > GOOD_ENOUGH for v in table.values()])),
         picked=measures.counted(filter(None, names)),
         outcomes=measures.compare(gold, names),
-        reliability=measures.measure_reliability(
-            measures.clamped(confident.values()), [right[query] for query in confident], bins=10
-        ),
+        reliability=measures.measure_reliability(sure, [right[query] for query in confident], bins=10),
     )
-
-
-# How good the answers were.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +243,7 @@ class AnswerMeasures(Record):
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        told = self.fields_to_dict()
+        told = Record.to_dict(self)
         by_query = told.pop("records")
         records = list(by_query.values())
         times = [float(record["ms"]) for record in records]
@@ -275,25 +261,17 @@ class AnswerMeasures(Record):
             "per_query": by_query,
         }
 
-    def table(self) -> measures.Section:
-        rows = [
-            [
-                name,
-                f"{mean:.3f} {measures.interval_text(self.intervals[name])}",
-                self.counts[name],
-                self.judged_by[name],
-            ]
-            for name, mean in self.means.items()
-        ]
+    def table(self) -> Section:
+        rows = []
+        for name, mean in self.means.items():
+            told = f"{mean:.3f} {measures.interval_text(self.intervals[name])}"
+            rows.append([name, told, self.counts[name], self.judged_by[name]])
         silent = self.abstention
         line = (
             f"declined {silent.abstained} of {silent.asked} questions, {silent.right} of the {silent.out_of_scope} "
             "that nothing answers"
         )
-        return measures.Section("answers", ["answers", "mean [95 %]", "questions", "judged by"], rows, lines=[line])
-
-
-# One index, and all of them.
+        return Section("answers", ["answers", "mean [95 %]", "questions", "judged by"], rows, lines=[line])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +295,7 @@ class TargetResult(Record):
     def to_dict(self) -> dict[str, Any]:
         elsewhere = {"target", "facts", "pseudo", "rows", "queries", "embedding_ms"}
         return {
-            **{name: value for name, value in self.fields_to_dict().items() if name not in elsewhere},
+            **{name: value for name, value in Record.to_dict(self).items() if name not in elsewhere},
             **self.facts,
             "pseudo_queries": self.pseudo,
             "strategies": {name: row.to_dict() for name, row in self.rows.items()},
@@ -345,9 +323,8 @@ class TargetResult(Record):
 
     def _quality(self) -> Section:
         rows = list(self.rows.values())
-        figures = measures.best_marked(
-            [list(map(row.mean, MEASURES)) for row in rows], [row.name != ORACLE for row in rows]
-        )
+        compared = [row.name != ORACLE for row in rows]
+        figures = measures.best_marked([list(map(row.mean, MEASURES)) for row in rows], compared)
         tested = {}
         if self.against is not None:
             tested = {name: f"{one['difference']:+.3f}, {one['p_holm']:.3g}" for name, one in self.against.rows.items()}
@@ -360,9 +337,7 @@ class TargetResult(Record):
             name = measures.row_name(row.name, peer=row.peer)
             table.append([name, mean, *others, *times, len(row.failures), tested.get(row.name, "-")])
             hollow = row.peer or row.name == ORACLE
-            intervals.append(
-                Interval(name=row.name, mean=row.mean(), low=low, high=high, hollow=hollow, best=first.best)
-            )
+            intervals.append(Interval(row.name, row.mean(), low, high, hollow=hollow, best=first.best))
         facts = self.facts
         return Section(
             f"{self.target}: {facts['documents']:,} documents, {facts['nodes']:,} nodes, {facts['queries']:,} "
@@ -398,17 +373,11 @@ class TargetResult(Record):
             best = max(reached, key=reached.__getitem__)
             sure = float(record.get("confidence") or 0)
             decision = f"{record.get('strategy', row.name)} ({sure:.2f}): {record.get('reason', '')}"
-            rows.append(
-                [
-                    query_id,
-                    query.text[:_SHOWN],
-                    figure_text(row.quality[query_id][_QUALITY]),
-                    f"{best} {reached[best]:.3f}",
-                    str(record.get("error") or decision)[:_SHOWN],
-                    ", ".join(record.get("docs", [])[:5]),
-                    ", ".join(doc_id for doc_id, grade in query.relevance.items() if grade > 0)[:_SHOWN],
-                ]
-            )
+            quality, top = figure_text(row.quality[query_id][_QUALITY]), f"{best} {reached[best]:.3f}"
+            found = ", ".join(record.get("docs", [])[:5])
+            relevant = ", ".join(doc_id for doc_id, grade in query.relevance.items() if grade > 0)[:_SHOWN]
+            told = str(record.get("error") or decision)[:_SHOWN]
+            rows.append([query_id, query.text[:_SHOWN], quality, top, told, found, relevant])
         return Section(f"the {len(rows)} worst questions of {row.name}", headers, rows, names=7, detail=True)
 
 
@@ -459,9 +428,8 @@ class Benchmark(Record):
         sections = []
         if len(self.results) > 1:
             means, choice = self.means(), self.choice()
-            cells = measures.best_marked(
-                [list(one.values()) for one in means.values()], [name != ORACLE for name in means]
-            )
+            compared = [name != ORACLE for name in means]
+            cells = measures.best_marked([list(one.values()) for one in means.values()], compared)
             rows = [[name, *figures] for name, figures in zip(means, cells, strict=True)]
             lines = [] if choice is None else [choice.sentence()]
             sections.append(Section("mean over the data sets", ["row", *MEASURES], rows, lines=lines))
@@ -474,7 +442,7 @@ class Benchmark(Record):
         the same questions, settings and seed give the same values.
         """
         choice = self.choice()
-        told = self.fields_to_dict()
+        told = Record.to_dict(self)
         return {
             "format": FORMAT,
             "seed": self.options.seed,
@@ -520,7 +488,7 @@ class Benchmark(Record):
             raise ConfigError("to_frame needs pandas: pip install pandas; records() gives the same as a list") from err
         return pandas.DataFrame(self.records())
 
-    def plot(self, target: str | None = None) -> Any:  # noqa: ANN401 - of an optional library
+    def plot(self, target: str | None = None) -> Drawing:
         """Draw quality against latency, with the Pareto front."""
         if target is not None and target not in self.results:
             raise EvaluationError(unknown_name("data set", target, list(self.results)))
@@ -565,7 +533,7 @@ _STYLE: Final = {
 
 def target_svgs(result: TargetResult, prefix: str) -> dict[str, str]:
     """Draw everything about one target as SVG elements by title, whose ids begin with a prefix of their page's own."""
-    plots: dict[str, Callable[[Any], None]] = {
+    plots: dict[str, Callable[[Drawing], None]] = {
         "Quality against latency": partial(_tradeoff, rows=result.rows),
         "Distribution over the questions": partial(_distributions, rows=list(result.rows.values())),
     }
@@ -587,31 +555,26 @@ def pareto_front(points: Mapping[str, tuple[float, float]]) -> list[str]:
     return front
 
 
-def tradeoff_figure(rows: Mapping[str, Any]) -> Any:  # noqa: ANN401 - of an optional library
+def tradeoff_figure(rows: Mapping[str, Row]) -> Drawing:
     return _figure(partial(_tradeoff, rows=rows))
 
 
-def _figure(draw: Callable[[Any], None]) -> Any:  # noqa: ANN401 - of an optional library
+def _figure(draw: Callable[[Drawing], None]) -> Drawing:
     with _library("").rc_context(_STYLE):
         figure = _library("figure").Figure(figsize=_SIZE, layout="constrained")
         draw(figure.subplots())
     return figure
 
 
-def _tradeoff(axes: Any, rows: Mapping[str, Any]) -> None:  # noqa: ANN401 - of an optional library
+def _tradeoff(axes: Drawing, rows: Mapping[str, Row]) -> None:
     ours = {name: row for name, row in rows.items() if name != ORACLE}
     points = {name: (max(row.percentile_ms(50), 1e-3), row.mean()) for name, row in ours.items()}
     for name, row in ours.items():
-        low, high = row.intervals[_QUALITY]
-        at, mean = points[name]
-        colour = PEER if row.peer else OURS
-        axes.errorbar(
-            [at], [mean], yerr=[[max(0.0, mean - low)], [max(0.0, high - mean)]], fmt="o", color=colour, capsize=2
-        )
-    front = pareto_front(points)
-    axes.step(
-        [points[n][0] for n in front], [points[n][1] for n in front], where="post", color=FRONT, label="Pareto front"
-    )
+        (at, mean), (low, high) = points[name], row.intervals[_QUALITY]
+        reach = [[max(0.0, mean - low)], [max(0.0, high - mean)]]
+        axes.errorbar([at], [mean], yerr=reach, fmt="o", color=PEER if row.peer else OURS, capsize=2)
+    front = [points[name] for name in pareto_front(points)]
+    axes.step([ms for ms, _ in front], [q for _, q in front], where="post", color=FRONT, label="Pareto front")
     if ORACLE in rows:
         axes.axhline(rows[ORACLE].mean(), linestyle="--", color=GREY, linewidth=1, label="oracle")
     axes.set_xscale("log")
@@ -623,34 +586,29 @@ def _tradeoff(axes: Any, rows: Mapping[str, Any]) -> None:  # noqa: ANN401 - of 
     axes.xaxis.set_minor_formatter("{x:g}" if slowest < 1000 * fastest else "")
     axes.set(xlabel="median milliseconds of one question", ylabel=f"mean {_QUALITY}, 95 % interval")
     axes.legend(fontsize=7, loc="lower right")
-    _name_points(axes, points, {name: row.intervals[_QUALITY] for name, row in ours.items()})
+    _name_points(axes, points, ours)
 
 
-def _name_points(
-    axes: Any,  # noqa: ANN401 - of an optional library
-    points: Mapping[str, tuple[float, float]],
-    intervals: Mapping[str, tuple[float, float]],
-) -> None:
+def _name_points(axes: Drawing, points: Mapping[str, tuple[float, float]], rows: Mapping[str, Row]) -> None:
     """Write each name beside its point, as near as it covers no other name, no point, no interval, nor the legend."""
     axes.figure.draw_without_rendering()  # settles the layout, so that places on the page are known
-    box_of = _library("transforms").Bbox.from_bounds
-    places = {name: axes.transData.transform(point) for name, point in points.items()}
-    ends = {name: [axes.transData.transform((points[name][0], end))[1] for end in intervals[name]] for name in points}
-    taken = [box_of(x - 4, y - 4, 8, 8) for x, y in places.values()]
-    taken += [box_of(x - 1, ends[name][0], 2, ends[name][1] - ends[name][0]) for name, (x, _) in places.items()]
-    taken.append(axes.get_legend().get_window_extent())
+    boxes, taken = _library("transforms"), [axes.get_legend().get_window_extent()]
+    for name, (at, mean) in points.items():
+        reached = (mean, *rows[name].intervals[_QUALITY])
+        ends = axes.transData.transform([(at, min(reached)), (at, max(reached))])
+        taken.append(boxes.Bbox(ends).padded(4))
     pixels = axes.figure.dpi / 72
-    for name, (x, y) in places.items():
+    for name, point in points.items():
         label = axes.annotate(
-            name, points[name], textcoords="offset points", xytext=(0, 0), fontsize=7, ha="center", va="center",
+            name, point, textcoords="offset points", xytext=(0, 0), fontsize=7, ha="center", va="center",
             arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": GREY, "shrinkA": 0, "shrinkB": 3},
         )  # fmt: skip
         label.set_in_layout(False)
-        size = _library("text").Text.get_window_extent(label)  # without its arrow
-        for right, up in _around(size.width + 4, size.height + 3):
-            box = box_of(x + right - size.width / 2 - 2, y + up - size.height / 2 - 1, size.width + 4, size.height + 2)
-            inside = axes.bbox.x0 < box.x0 and box.x1 < axes.bbox.x1 and axes.bbox.y0 < box.y0 and box.y1 < axes.bbox.y1
-            if inside and not any(box.overlaps(other) for other in taken):
+        wide, high = _library("text").Text.get_window_extent(label).padded(2, 1).size  # without its arrow
+        x, y = axes.transData.transform(point)
+        for right, up in _around(wide, high):
+            box = boxes.Bbox.from_bounds(x + right - wide / 2, y + up - high / 2, wide, high)
+            if axes.bbox.count_contains(box.corners()) == 4 and not box.count_overlaps(taken):
                 break
         label.xyann = (right / pixels, up / pixels)
         taken.append(box)
@@ -664,7 +622,7 @@ def _around(width: float, height: float) -> Iterator[tuple[float, float]]:
             yield math.cos(angle) * (distance + width / 2), math.sin(angle) * (distance + height / 2)
 
 
-def _distributions(axes: Any, rows: Sequence[Any]) -> None:  # noqa: ANN401 - of an optional library
+def _distributions(axes: Drawing, rows: Sequence[Row]) -> None:
     axes.boxplot(
         [row.values(_QUALITY) for row in rows], showmeans=True, flierprops={"markersize": 2, "markeredgecolor": GREY},
         boxprops={"color": OURS}, whiskerprops={"color": GREY}, capprops={"color": GREY}, medianprops={"color": OURS},
@@ -674,16 +632,14 @@ def _distributions(axes: Any, rows: Sequence[Any]) -> None:  # noqa: ANN401 - of
     axes.set(ylabel=f"{_QUALITY} of single questions\n(box: quartiles, diamond: mean)", ylim=(-0.02, 1.02))
 
 
-def _regret(axes: Any, regret: Mapping[str, float]) -> None:  # noqa: ANN401 - of an optional library
+def _regret(axes: Drawing, regret: Mapping[str, float]) -> None:
     ordered = np.sort(np.array(list(regret.values())))[::-1]
     axes.bar(np.arange(len(ordered)), ordered, width=1.0, color=PEER)
-    axes.set(
-        xlabel=f"questions, by regret ({int((ordered > 1e-9).sum())} of {len(ordered)} above 0)",
-        ylabel=f"{_QUALITY} below the best strategy",
-    )
+    above = f"{int((ordered > 1e-9).sum())} of {len(ordered)} above 0"
+    axes.set(xlabel=f"questions, by regret ({above})", ylabel=f"{_QUALITY} below the best strategy")
 
 
-def _draw_reliability(axes: Any, reliability: Reliability, title: str = "") -> None:  # noqa: ANN401 - likewise
+def _draw_reliability(axes: Drawing, reliability: Reliability, title: str = "") -> None:
     filled = [one for one in reliability.bins if one.count]
     right = [one.accuracy for one in filled]
     axes.plot([0, 1], [0, 1], linestyle="--", color=GREY, linewidth=1, label="calibrated")
@@ -714,16 +670,13 @@ def draw_reliability(measured: Mapping[str, Reliability], path: Path) -> None:
     buffer = io.BytesIO()
     with _library("").rc_context({"svg.hashsalt": "agentic-retriever"}):
         figure = _library("figure").Figure(figsize=(4.2 * columns, 4.2 * rows), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for axes, (name, reliability) in zip(grid.flat, measured.items(), strict=False):
-            _draw_reliability(axes, reliability, name)
-        for axes in list(grid.flat)[len(measured) :]:
-            axes.set_axis_off()
+        for at, (name, reliability) in enumerate(measured.items(), start=1):
+            _draw_reliability(figure.add_subplot(rows, columns, at), reliability, name)
         figure.savefig(buffer, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
     write_atomically(path, buffer.getvalue())
 
 
-def _svg(figure: Any, prefix: str) -> str:  # noqa: ANN401 - of an optional library
+def _svg(figure: Drawing, prefix: str) -> str:
     """Return a figure as an SVG element to stand in a page: no prologue, no outside address but the name spaces."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -731,5 +684,5 @@ def _svg(figure: Any, prefix: str) -> str:  # noqa: ANN401 - of an optional libr
     return _ID.sub(lambda found: found[1] + prefix, svg)
 
 
-def _library(module: str) -> Any:  # noqa: ANN401 - an optional module
+def _library(module: str) -> Drawing:
     return measures.optional(f"matplotlib.{module}" if module else "matplotlib", "drawing a plot")

@@ -1,7 +1,5 @@
 """Measuring both stages of routing and the judgment of complexity on labelled questions."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections import Counter
@@ -13,19 +11,12 @@ import numpy as np
 
 from agentic_retriever import __version__
 from agentic_retriever.errors import EvaluationError
-from agentic_retriever.evaluation import measures
+from agentic_retriever.evaluation import measures, peers
 from agentic_retriever.evaluation.datasets import ProblemReport
 from agentic_retriever.evaluation.material import Description, RoutedQuery, RoutingMaterial
-from agentic_retriever.evaluation.peers import (
-    SILENT,
-    Journal,
-    LlamaIndexEmbeddingSelector,
-    NearestUtteranceRouter,
-    Run,
-    Watcher,
-    fingerprint,
-)  # fmt: skip
+from agentic_retriever.evaluation.peers import Journal, Run
 from agentic_retriever.indices import IndexProfile
+from agentic_retriever.indices.derived import SILENT, Watcher
 from agentic_retriever.resources import heuristic_selector, make_classifier
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.routing import (
@@ -39,7 +30,7 @@ from agentic_retriever.routing import (
     query_features,
 )
 from agentic_retriever.schema import Record, Selection
-from agentic_retriever.show import Cell, figure_text, render, short_text
+from agentic_retriever.show import Cell, Section, figure_text, render, short_text, shortened
 
 FORMAT: Final = 1  # version of the JSON
 FAILED: Final = "(failed)"  # stands for the choice of a question on which something raised
@@ -48,10 +39,6 @@ CHOICE: Final = "choice"  # kind of the record of a choice in a journal
 _WAYS: Final = ("auto", "profile", "embedding", "llm")
 _NO_DESCRIPTIONS: Final = "not every index has an embedded description"
 _NO_MODEL: Final = "no language model is configured"
-_SHOWN_CHARS: Final = 70
-
-
-# What is measured: values that turn into JSON and tables.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +62,7 @@ class StageOneMeasures(Record):
         return self.reliability.ece if self.reliability is not None else None
 
     def to_dict(self) -> dict[str, Any]:
-        told = self.fields_to_dict()
+        told = Record.to_dict(self)
         made = told.pop("outcomes")
         bins = None if self.reliability is None else told["reliability"]["bins"]
         by_index = {"queries": made.pop("count"), "by_index": made.pop("by_label")}
@@ -107,7 +94,7 @@ class StageTwoMeasures(Record):
     failures: tuple[measures.Failure, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        told = self.fields_to_dict()
+        told = Record.to_dict(self)
         return {**told.pop("outcomes"), **told}
 
 
@@ -117,7 +104,7 @@ class ComplexityMeasures(Record):
     by_dataset: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        told = self.fields_to_dict()
+        told = Record.to_dict(self)
         return {**told.pop("outcomes"), **told, "balanced_accuracy": self.outcomes.macro_accuracy}
 
 
@@ -136,13 +123,13 @@ class RoutingBenchmark(Record):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types; but for latencies the same questions, settings and seed give the same values."""
-        told = self.fields_to_dict()
+        told = Record.to_dict(self)
         for name, described in told.pop("descriptions").items():
             if name in told["indexes"]:
                 told["indexes"][name] |= {"description": described.text, "description_from": described.origin}
         return {"format": FORMAT, **told}
 
-    def tables(self) -> list[measures.Section]:
+    def tables(self) -> list[Section]:
         sections = [self._indexes(), *self.stage_one_tables()]
         first = next(iter(self.stage_one))
         sections.append(measures.confusion_section(f"confusion, {first}", self.stage_one[first].outcomes))
@@ -150,13 +137,13 @@ class RoutingBenchmark(Record):
             sections += [] if one.reliability is None else [measures.reliability_section(name, one.reliability)]
         for name, two in self.stage_two.items():
             sections += measures.outcomes_sections(f"strategy, {name}", two.outcomes)
-        return sections + (
-            [] if self.complexity is None else measures.outcomes_sections("complexity", self.complexity.outcomes)
-        )
+        if self.complexity is not None:
+            sections += measures.outcomes_sections("complexity", self.complexity.outcomes)
+        return sections
 
-    def stage_one_tables(self) -> list[measures.Section]:
+    def stage_one_tables(self) -> list[Section]:
         made = list(self.stage_one.values())
-        silent = made[0].abstention if made else measures.Abstention(asked=0, out_of_scope=0, abstained=0, right=0)
+        silent = made[0].abstention
         ways = [measures.row_name(name, peer=one.peer) for name, one in self.stage_one.items()]
         by_index = [one.outcomes.by_label() for one in made]
         shares = [
@@ -165,14 +152,11 @@ class RoutingBenchmark(Record):
         ]
         title = f"stage one: {silent.asked:,} questions, {silent.out_of_scope:,} of them out of scope"
         columns, rows = [one.column() for one in made], []
-        for what in columns[0] if columns else ():
+        for what in columns[0]:
             texts = [column[what] for column in columns]
             best = max(texts) if what in _MORE_IS_BETTER else ""
             rows.append([what, *(Cell(text, best=text == best) for text in texts)])
-        return [
-            measures.Section(title, ["measure", *ways], rows),
-            measures.Section("accuracy by index", ["index", *ways], shares),
-        ]
+        return [Section(title, ["measure", *ways], rows), Section("accuracy by index", ["index", *ways], shares)]
 
     @property
     def remarks(self) -> list[str]:
@@ -180,27 +164,21 @@ class RoutingBenchmark(Record):
 
     @property
     def warnings(self) -> list[str]:
-        return [
-            *self.problems.summary(),
-            *measures.failure_lines({name: one.failures for name, one in self.stage_one.items()}),
-        ]
+        failing = measures.failure_lines({name: one.failures for name, one in self.stage_one.items()})
+        return [*self.problems.summary(), *failing]
 
-    def _indexes(self) -> measures.Section:
+    def _indexes(self) -> Section:
         rows = []
         for name, facts in self.indexes.items():
-            described = self.descriptions[name]
-            text = described.text if len(described.text) <= _SHOWN_CHARS else described.text[: _SHOWN_CHARS - 1] + "…"
-            rows.append((name, facts["nodes"], facts["sampled"], facts["language"], described.origin, text))
+            text, origin = shortened(self.descriptions[name].text, 70), self.descriptions[name].origin
+            rows.append((name, facts["nodes"], facts["sampled"], facts["language"], origin, text))
         headers = ["index", "nodes", "sampled", "language", "description from", "description"]
-        return measures.Section("indexes to choose from", headers, rows)
+        return Section("indexes to choose from", headers, rows)
 
     def _repr_html_(self) -> str:
         return render("sections.html", parts=[(self.tables(), self.warnings, self.remarks)])
 
     _repr_pretty_ = short_text
-
-
-# One run over both stages.
 
 
 def bench_routing(
@@ -243,7 +221,9 @@ def material_key(material: RoutingMaterial, settings: Mapping[str, Any]) -> str:
         (p.name, p.version, p.nodes, p.terms_total, p.description, hashlib.sha256(p.sample.tobytes()).hexdigest())
         for p in material.profiles.values()
     ]
-    return fingerprint([__version__, profiles, [(q.query_id, q.text, q.index) for q in material.queries], settings])
+    return peers.fingerprint(
+        [__version__, profiles, [(q.query_id, q.text, q.index) for q in material.queries], settings]
+    )
 
 
 def check_queries(queries: Sequence[RoutedQuery], profiles: Sequence[IndexProfile]) -> None:
@@ -259,14 +239,13 @@ def check_queries(queries: Sequence[RoutedQuery], profiles: Sequence[IndexProfil
             )
 
 
-# Stage one: who takes part, what each chose, and how right that was.
+# Each stage: who takes part, what each chose, and how right that was.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
     classifier: IndexClassifier
-    probabilities: bool = True  # whether its confidence means to be one
-    peer: bool = False
+    peer: bool = False  # whose confidence does not mean to be a probability
     note: str = ""
 
 
@@ -284,15 +263,15 @@ def stage_one_field(router: AgenticRouter, material: RoutingMaterial) -> tuple[d
             config = router.config.with_changes(classifier=way)
             contenders[way] = Contender(classifier=make_classifier(config, router.resources.model))
     if material.passages:
-        selector = LlamaIndexEmbeddingSelector(material.passages)
+        selector = peers.LlamaIndexEmbeddingSelector(material.passages)
         note = "LlamaIndex's class; its latency leaves out that it embeds every description for each question"
-        contenders[selector.mode] = Contender(classifier=selector, probabilities=False, peer=True, note=note)
+        contenders[selector.mode] = Contender(classifier=selector, peer=True, note=note)
     else:
-        left_out[LlamaIndexEmbeddingSelector.mode] = _NO_DESCRIPTIONS
+        left_out[peers.LlamaIndexEmbeddingSelector.mode] = _NO_DESCRIPTIONS
     for aggregation in ("mean", "sum"):
-        nearest = NearestUtteranceRouter(list(material.profiles.values()), aggregation)
+        nearest = peers.NearestUtteranceRouter(list(material.profiles.values()), aggregation)
         note = "semantic-router's logic written anew: 5 nearest sampled nodes, no threshold"
-        contenders[nearest.mode] = Contender(classifier=nearest, probabilities=False, peer=True, note=note)
+        contenders[nearest.mode] = Contender(classifier=nearest, peer=True, note=note)
     return contenders, left_out
 
 
@@ -309,7 +288,7 @@ def evaluate_stage_one(
     pairs = [(query, choices[query.query_id]) for query in queries]
     inside = [(query.index, choice) for query, choice in pairs if query.index]
     reliability = macro = None  # with each question counting the same, and with each index counting the same
-    if contender.probabilities:
+    if not contender.peer:
         made = [(index, choice) for index, choice in inside if choice["name"]]
         sure = measures.clamped(choice["confidence"] for _, choice in made)
         right = [choice["name"] == index for index, choice in made]
@@ -353,9 +332,6 @@ def _costs(choices: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
-
-
-# Stage two and complexity.
 
 
 def stage_two_field(router: AgenticRouter) -> dict[str, StrategySelector]:

@@ -13,23 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from agentic_retriever.errors import EvaluationError, StoreDamagedError
-from agentic_retriever.evaluation import measures
+from agentic_retriever.evaluation import measures, peers
 from agentic_retriever.evaluation.datasets import Dataset, LabelledQuery, ProblemReport, check_names
 from agentic_retriever.evaluation.material import Asked, Vector, given_vectors, with_vectors
-from agentic_retriever.evaluation.measures import MEASURES, Row, Section
-from agentic_retriever.evaluation.peers import (
-    SILENT,
-    Contestant,
-    Found,
-    Journal,
-    Run,
-    Watcher,
-    build_views,
-    fallen_back,
-    fingerprint,
-    run_contestants,
-)  # fmt: skip
+from agentic_retriever.evaluation.measures import MEASURES, Row
 from agentic_retriever.indices import Index, StoredIndex
+from agentic_retriever.indices.derived import SILENT, Watcher
 from agentic_retriever.indices.profile import MeasuredStrategies, StrategyMeasure
 from agentic_retriever.retrievers import (
     DEFAULT_FUSION,
@@ -46,7 +35,7 @@ from agentic_retriever.retrievers.base import fetch_nodes
 from agentic_retriever.retrievers.hybrid import CALIBRATED_DEPTH, FusionTrainedOn, SideLists
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Record, Strategy
-from agentic_retriever.show import figure_text, render, short_text
+from agentic_retriever.show import Section, figure_text, render, short_text
 
 DEPTH: Final = 30  # nodes fetched for a question, so that ten documents are found where several nodes belong to one
 JOURNAL_FILE: Final = "strategy_runs.jsonl"  # beside the index while a training runs
@@ -79,7 +68,7 @@ class TrainingResult(Record):
     seed: int
 
     def to_dict(self) -> dict[str, Any]:
-        told = self.fields_to_dict()
+        told = Record.to_dict(self)
         strategies = {
             run.name: {
                 "ndcg@10": run.mean(),
@@ -161,8 +150,8 @@ def train_strategies(
             router, index, asked, trained_on=about, seed=options.seed, install=install, watcher=watcher
         )
     trial = None if fusion.installed else fusion.model
-    with Journal(index.folder / JOURNAL_FILE, _journal_key(router, index, asked, fusion)) as journal:
-        run = Run(journal=journal, timer=timer, watcher=watcher)
+    with peers.Journal(index.folder / JOURNAL_FILE, _journal_key(router, index, asked, fusion)) as journal:
+        run = peers.Run(journal=journal, timer=timer, watcher=watcher)
         runs = run_strategies(router, name, asked, run, weights=trial)
     if install:
         reached = {
@@ -194,7 +183,8 @@ def _journal_key(router: AgenticRouter, index: StoredIndex, asked: Asked, fusion
     except StoreDamagedError:
         weights = None
     in_force = None if weights is None else [weights.alpha, weights.slope, weights.pivot, weights.reach]
-    return fingerprint([index.name, index.version, DEPTH, strategies, router.config.to_dict(), questions, in_force])
+    settings = router.config.to_dict()
+    return peers.fingerprint([index.name, index.version, DEPTH, strategies, settings, questions, in_force])
 
 
 def judged_queries(
@@ -213,11 +203,12 @@ def judged_queries(
     for dataset in datasets:
         held, problems = dataset.about(index)
         known = given_vectors(replace(dataset, documents=()), place, model.base)
-        if known is not None and not any(query.query_id in known.queries for query in dataset.queries):
+        if known.origin and not any(query.query_id in known.queries for query in dataset.queries):
             raise EvaluationError(f"{known.origin} has a vector of no question of {dataset.path}; check the ids in it")
-        reports += [problems] if known is None else [problems, known.problems]
-        watcher.begin(f"questions of {dataset.name}", len(held))
-        asked = with_vectors(held, known, model.embed_query, timer=time.perf_counter, on_progress=watcher.advance)
+        reports += [problems, known.problems]
+        asked = with_vectors(
+            held, known, model.embed_query, about=dataset.name, timer=time.perf_counter, watcher=watcher
+        )
         for query in asked.queries:
             query_id = f"{dataset.name}/{query.query_id}"
             judged.append(replace(query, query_id=query_id))
@@ -233,32 +224,32 @@ def judged_queries(
 
 
 def run_strategies(
-    router: AgenticRouter, name: str, asked: Asked, run: Run, *, weights: FusionModel | None = None
+    router: AgenticRouter, name: str, asked: Asked, run: peers.Run, *, weights: FusionModel | None = None
 ) -> tuple[Row, ...]:
     """Search with every strategy that an index serves; one after the other, warm."""
     index = router.index(name)
     measures.measure_rankings({}, {})  # a missing extra shows now, not when the work is done
     strategies = [card.strategy for card in cards(index)]
-    build_views(index, strategies, run.watcher)
+    peers.build_views(index, strategies, run.watcher)
     contestants = [_contestant(router, index, strategy, asked.vectors, weights) for strategy in strategies]
-    return tuple(run_contestants(contestants, {one.name: asked.queries for one in contestants}, run, seed=0).values())
+    return tuple(one.run(asked.queries, run, seed=0) for one in contestants)
 
 
 def _contestant(
     router: AgenticRouter, index: Index, strategy: Strategy, vectors: Mapping[str, Vector], weights: FusionModel | None
-) -> Contestant:
+) -> peers.Contestant:
     resources = router.resources
     adapter: RetrieverAdapter = resources.adapter(index, strategy)
     if weights is not None:
         adapter = build_adapter(strategy, index, replace(resources.adapter_settings(), dense_weight=weights.weight))
     embedded = resources.compares(index)  # an index with a model of its own embeds the questions itself
 
-    def ask(query: LabelledQuery) -> Found:
+    def ask(query: LabelledQuery) -> peers.Found:
         vector = tuple(vectors[query.query_id].tolist()) if embedded else None
         result = adapter.search(RetrievalRequest(query.text, DEPTH, None, vector))
-        return Found(result.nodes, {"degraded": fallen_back(result.degraded)})
+        return peers.Found(result.nodes, {"degraded": peers.fallen_back(result.degraded)})
 
-    return Contestant(name=strategy.value, ask=ask)
+    return peers.Contestant(name=strategy.value, ask=ask)
 
 
 # Fitting how an index weighs the two sides of hybrid search, on questions that people have judged.
@@ -313,7 +304,7 @@ class FusionValidation(Record):
         return _helps(self.side_gain)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.fields_to_dict(), "helps": self.helps, "side_helps": self.side_helps}
+        return {**Record.to_dict(self), "helps": self.helps, "side_helps": self.side_helps}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +315,7 @@ class FusionTraining(Record):
     verdict: str
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.fields_to_dict(), "model": None if self.model is None else self.model.to_dict()}
+        return {**Record.to_dict(self), "model": None if self.model is None else self.model.to_dict()}
 
     def tables(self) -> list[Section]:
         seen = self.validation

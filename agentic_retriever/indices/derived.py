@@ -6,8 +6,6 @@ again. Before the collection is touched, the documents concerned are marked in t
 killed in between leaves a view that knows what it has to do again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -78,23 +76,32 @@ class SilentProgress:
     def nodes_done(self, done: int) -> None: ...
 
 
+class Watcher(Protocol):
+    """Hears how far a long step is: what begins or goes on and its number of parts, and how many more are done."""
+
+    def begin(self, what: str, total: int) -> None: ...
+    def advance(self, done: int) -> None: ...
+
+
+class SilentWatcher:
+    def begin(self, what: str, total: int) -> None: ...
+    def advance(self, done: int) -> None: ...
+
+
+SILENT: Final[Watcher] = SilentWatcher()
+
+
+@dataclass(eq=False, repr=False)
 class DerivedView(Generic[V]):
     """A view made as a whole: the one in memory, else the saved one, else a new one. Safe to use from many threads."""
 
-    def __init__(
-        self,
-        what: str,
-        version: Callable[[], int],
-        *,
-        load: Callable[[int], V | None],
-        build: Callable[[int], V],
-        save: Callable[[V], None],
-    ) -> None:
-        self._what = what
-        self._index_version = version
-        self._load = load
-        self._build = build
-        self._write = save
+    what: str
+    index_version: Callable[[], int]
+    load: Callable[[int], V | None]
+    build: Callable[[int], V]
+    write: Callable[[V], None]
+
+    def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._view: V | None = None
         self._made_from = INCOMPLETE
@@ -103,15 +110,15 @@ class DerivedView(Generic[V]):
     def current(self) -> V:
         """Return the view of the index's current version."""
         with self._lock:
-            version = self._index_version()
+            version = self.index_version()
             if self._view is None or self._made_from != version:
                 view = None
                 try:
-                    view = self._load(version)
+                    view = self.load(version)
                 except StoreDamagedError as err:
-                    logger.warning("%s; building the %s again", err, self._what)
+                    logger.warning("%s; building the %s again", err, self.what)
                 if view is None:
-                    view, self._unsaved = self._build(version), True
+                    view, self._unsaved = self.build(version), True
                 self._view, self._made_from = view, version
                 self.save()
             return self._view
@@ -122,10 +129,10 @@ class DerivedView(Generic[V]):
             if self._view is None or not self._unsaved:
                 return
             try:
-                self._write(self._view)
+                self.write(self._view)
                 self._unsaved = False
             except StoreError as err:
-                logger.warning("the %s could not be saved (%s); it is built again next time", self._what, err)
+                logger.warning("the %s could not be saved (%s); it is built again next time", self.what, err)
 
 
 class DocumentState(NamedTuple):
@@ -160,27 +167,21 @@ class Derivation:
         return known is None or known.hash != content_hash or not content_hash or self.is_outdated(known.facts)
 
 
+@dataclass(eq=False, repr=False)
 class DerivedCollection(Generic[V]):
     """A view with nodes of its own; safe to use from many threads, of which one builds while the others wait."""
 
-    def __init__(
-        self,
-        index: StoredNodes,
-        name: str,
-        derivation: Derivation,
-        view_of: Callable[[NodeStore, ViewState], V],
-        *,
-        made_with: str,
-    ) -> None:
-        self.name = name
-        self._index = index
-        self._derivation = derivation
-        self._view_of = view_of
-        self._made_with = made_with
-        self._folder = index.folder / f"{name}-state"
+    _index: StoredNodes
+    name: str
+    _derivation: Derivation
+    _view_of: Callable[[NodeStore, ViewState], V]
+    _made_with: str
+
+    def __post_init__(self) -> None:
+        self._folder = self._index.folder / f"{self.name}-state"
         self._building = threading.RLock()
         self._opening = threading.Lock()
-        self._caller = DeadlineCaller(f"building the {name} of index {index.name}")
+        self._caller = DeadlineCaller(f"building the {self.name} of index {self._index.name}")
         self._store: NodeStore | None = None
         self._state: ViewState | None = None
         self._view: tuple[ViewState, V] | None = None
@@ -281,26 +282,21 @@ class DerivedCollection(Generic[V]):
 
     def _version_on_disk(self) -> int | None:
         """Return the version of the saved state without reading all of it, or ``None`` where there is none to use."""
-        try:
-            header = read_header(self._folder)
-        except StoreDamagedError as err:
-            logger.warning("%s; making the view again", err)
-            return None
+        header = read_header(self._folder)
         if header is None or (header.get("format"), header.get("made_with")) != (_FORMAT, self._made_with):
             return None
         return int(header["version"])
 
     def _load(self) -> ViewState:
         """Read the state back; empty where there is none, it cannot be read, or it was made with something else."""
-        version = self._version_on_disk()
-        if version is None:
-            return ViewState(INCOMPLETE, {})
         try:
-            saved = json.loads(read_files(self._folder, [_FILE])[_FILE].decode("utf-8", "surrogatepass"))
+            version = self._version_on_disk()
+            if version is not None:
+                saved = json.loads(read_files(self._folder, [_FILE])[_FILE].decode("utf-8", "surrogatepass"))
+                return ViewState(version, {doc_id: DocumentState(**known) for doc_id, known in saved.items()})
         except StoreDamagedError as err:
             logger.warning("%s; making the view again", err)
-            return ViewState(INCOMPLETE, {})
-        return ViewState(version, {doc_id: DocumentState(**known) for doc_id, known in saved.items()})
+        return ViewState(INCOMPLETE, {})
 
     def _save(self, state: ViewState) -> None:
         documents = {doc_id: known._asdict() for doc_id, known in state.documents.items()}
@@ -420,7 +416,7 @@ class LeafHit(NamedTuple):
     score: float
 
 
-_Place: TypeAlias = "tuple[str, str, int, int, int]"
+_Place: TypeAlias = tuple[str, str, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,7 +452,7 @@ def hierarchy_collection(index: StoredNodes) -> DerivedCollection[HierarchyView]
         return HierarchyView(store, {doc_id: Outline(**held.facts) for doc_id, held in state.documents.items()})
 
     made_with = f"{LEAVES_FORMAT}:{settings.fingerprint}"
-    return DerivedCollection(index, LEAVES, Derivation(derive=derive), view_of, made_with=made_with)
+    return DerivedCollection(index, LEAVES, Derivation(derive=derive), view_of, made_with)
 
 
 def leaf_nodes(chunk: TextNode, settings: ChunkSettings) -> list[TextNode]:
@@ -550,7 +546,7 @@ def summary_collection(index: StoredNodes) -> DerivedCollection[SummaryView]:
         chunks = {doc_id: held.facts["chunks"] for doc_id, held in state.documents.items()}
         return SummaryView(store, chunks, sum(bool(held.ids) for held in state.documents.values()))
 
-    return DerivedCollection(index, SUMMARIES, summary_derivation(), view_of, made_with=str(SUMMARIES_FORMAT))
+    return DerivedCollection(index, SUMMARIES, summary_derivation(), view_of, str(SUMMARIES_FORMAT))
 
 
 def summary_node(doc_id: str, chunks: Sequence[TextNode], text: str) -> TextNode:

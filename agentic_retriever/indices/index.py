@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from llama_index.core.schema import BaseNode, NodeWithScore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
@@ -33,10 +33,12 @@ from agentic_retriever.errors import (
     unknown_name,
 )
 from agentic_retriever.indices.derived import (
+    SILENT,
     HierarchyView,
     Progress,
     SummaryView,
     SummaryWriter,
+    Watcher,
     hierarchy_collection,
     summary_collection,
     summary_derivation,
@@ -379,28 +381,13 @@ class IndexStorage:
 
 
 # Moving an index between the data directory and a Qdrant server, or copying it there under another name. Vectors are
-# read and written as they are, so nothing is embedded again. What was done is noted after each page, so that a copy
-# that was cut off goes on where it was. The source stays until the copy has been counted.
+# read and written as they are, so nothing is embedded again. What a copy that was cut off has written is taken over, as
+# long as the index is of the same version. The source stays until the copy has been counted.
 
 COPY_FILE: Final = "copy.json"
 PAGE: Final = 256
 _PASSES: Final = 3
 _NOT_COPIED: Final = frozenset({MANIFEST_FILE, PROFILE_FILE, COPY_FILE, SPARSE_FILE, *COLLECTIONS})
-
-
-class CopyProgress(Protocol):
-    """Hears how far a copy is."""
-
-    def begin(self, what: str, total: int) -> None:
-        """A collection of so many nodes is begun, or gone on with."""
-
-    def advance(self, done: int) -> None:
-        """So many more of its nodes are copied."""
-
-
-class _Silent:
-    def begin(self, what: str, total: int) -> None: ...
-    def advance(self, done: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,14 +401,11 @@ class CopyReport:
 
 @dataclass(slots=True)
 class _State:
-    """How far a copy is, in a file beside it."""
+    """Where a copy goes and which version it is of, in a file beside it."""
 
     to: str
     collection: str
     version: int
-    marks: dict[str, str | None] = field(default_factory=dict)
-    done: dict[str, int] = field(default_factory=dict)
-    finished: list[str] = field(default_factory=list)
 
     def save(self, folder: Path) -> None:
         write_atomically(folder / COPY_FILE, model_bytes(asdict(self)))
@@ -429,8 +413,10 @@ class _State:
     @classmethod
     def load(cls, folder: Path) -> _State | None:
         try:
-            return cls(**json.loads((folder / COPY_FILE).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            data = json.loads((folder / COPY_FILE).read_text(encoding="utf-8"))
+            # What an earlier version has written, which noted each page, may be of several versions of the index.
+            return cls(data["to"], data["collection"], -1 if "marks" in data else data["version"])
+        except (OSError, ValueError, TypeError, KeyError):
             return None
 
 
@@ -441,7 +427,7 @@ def copy_index(
     *,
     to: str,
     new_name: str | None = None,
-    progress: CopyProgress | None = None,
+    progress: Watcher | None = None,
 ) -> CopyReport:
     """Move an index to where it is not, or copy it under another name. Add nothing to it meanwhile."""
     if to not in {EMBEDDED, SERVER}:
@@ -454,14 +440,13 @@ def copy_index(
         what = f"index {target!r} exists already in {storage.data_dir}; remove it, or take another name"
         raise IndexExistsError(what)
     folder = source.folder if new_name is None else source.folder.parent / f".copy-{target}"
-    copying = _Copy(storage, source, folder, target, to, progress or _Silent())
+    copying = _Copy(storage, source, folder, target, to, progress or SILENT)
     copying.run()
     if new_name is None:
         copying.finish()
     else:
         copying.publish(source.folder.parent / target)
-    nodes = dict(copying.state.done)
-    return CopyReport(name=target, to=to, moved=new_name is None, nodes=nodes, resumed=copying.resumed)
+    return CopyReport(name=target, to=to, moved=new_name is None, nodes=copying.nodes, resumed=copying.resumed)
 
 
 @dataclass(slots=True)
@@ -471,7 +456,8 @@ class _Copy:
     folder: Path
     name: str
     to: str
-    progress: CopyProgress
+    progress: Watcher
+    nodes: dict[str, int] = field(default_factory=dict)
     resumed: int = 0
     state: _State = field(init=False)
     stores: IndexStores = field(init=False)
@@ -484,8 +470,11 @@ class _Copy:
     def run(self) -> None:
         for _ in range(_PASSES):
             if self.state.version != self.source.version:
-                self.state = _State(self.state.to, self.state.collection, self.source.version)
-            self.resumed = sum(self.state.done.values())
+                for name in COLLECTIONS:
+                    self.stores.discard(name)
+                self.state.version = self.source.version
+                self.state.save(self.folder)
+            self.resumed = 0
             for name in COLLECTIONS:
                 if self.source.stores.exists(name):
                     self._collection(name)
@@ -555,36 +544,22 @@ class _Copy:
             else:
                 there = stack.enter_context(self.source.stores.open(name, dimension))
             here = stack.enter_context(self.stores.open(name, dimension))
-            self.progress.begin(name, there.count() - self.state.done.get(name, 0))
-            while name not in self.state.finished:
-                nodes, following = there.export(self.state.marks.get(name), PAGE)
-                here.add(nodes)
-                self.state.marks[name] = following
-                self.state.done[name] = self.state.done.get(name, 0) + len(nodes)
-                if following is None:
-                    self.state.finished.append(name)
-                self.state.save(self.folder)
+            wanted, found = set(there.node_ids()), set(here.node_ids())
+            extra, missing = sorted(found - wanted), sorted(wanted - found)
+            if extra:
+                here.delete_nodes(node_ids=extra)
+            self.resumed += len(wanted) - len(missing)
+            self.progress.begin(name, len(missing))
+            for start in range(0, len(missing), PAGE):
+                ids, rows = there.vectors(missing[start : start + PAGE])
+                vectors = dict(zip(ids, rows.tolist(), strict=True))
+                nodes = there.get_nodes(node_ids=ids)
+                here.add([node.model_copy(update={"embedding": vectors[node.node_id]}) for node in nodes])
                 self.progress.advance(len(nodes))
-            _complete(there, here, f"the {name} of index {self.source.name!r}")
             here.flush()
-            self.state.done[name] = here.count()
-
-
-def _complete(there: NodeStore, here: NodeStore, what: str) -> None:
-    """Compare a copy with its source and mend it; raises if the two still differ."""
-    if here.count() == there.count():
-        return
-    wanted, found = set(there.node_ids()), set(here.node_ids())
-    extra, missing = sorted(found - wanted), sorted(wanted - found)
-    if extra:
-        here.delete_nodes(node_ids=extra)
-    for start in range(0, len(missing), PAGE):
-        ids, rows = there.vectors(missing[start : start + PAGE])
-        vectors = dict(zip(ids, rows.tolist(), strict=True))
-        nodes = there.get_nodes(node_ids=ids)
-        here.add([node.model_copy(update={"embedding": vectors[node.node_id]}) for node in nodes])
-    if here.count() != len(wanted):
-        raise StoreError(
-            f"the copy of {what} is not whole: {here.count():,} nodes of {len(wanted):,}; the source is as before; "
-            "run the copy again"
-        )
+            self.nodes[name] = here.count()
+            if self.nodes[name] != len(wanted):
+                raise StoreError(
+                    f"the copy of the {name} of index {self.source.name!r} is not whole: {self.nodes[name]:,} nodes of "
+                    f"{len(wanted):,}; the source is as before; run the copy again"
+                )

@@ -251,6 +251,7 @@ def _identity(tokenizer: Tokenizer, version: int) -> dict[str, Any]:
     return {"kind": "keyword", "format": FORMAT, "version": version, "fingerprint": tokenizer.fingerprint}
 
 
+@dataclass(frozen=True, slots=True)
 class SparseKeywordView(KeywordSearch):
     """BM25 by the sparse vectors of a server's collection; nothing is kept here.
 
@@ -258,10 +259,9 @@ class SparseKeywordView(KeywordSearch):
     goes on counting deleted nodes until it has tidied up.
     """
 
-    def __init__(self, words: ServerWords, version: int, count: Callable[[], int]) -> None:
-        self.version = version
-        self._words = words
-        self._count = count
+    _words: ServerWords
+    version: int
+    _count: Callable[[], int]
 
     def __len__(self) -> int:
         return self._count()
@@ -310,7 +310,7 @@ def keyword_view(index: StoredNodes, language: Callable[[], str]) -> DerivedView
             view.save(folder)
 
     what = f"keyword index of index {index.name!r}"
-    return DerivedView(what, index.catalog.version, load=load, build=build, save=save)
+    return DerivedView(what, index.catalog.version, load=load, build=build, write=save)
 
 
 def server_words(index: StoredNodes) -> ServerWords | None:

@@ -17,32 +17,26 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import AfterValidator, Field
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError
 from agentic_retriever.indices.derived import DerivedView
 from agentic_retriever.indices.stored_nodes import StoredNodes
-from agentic_retriever.json_files import (
-    check_format,
-    is_finite,
-    load_model,
-    model_bytes,
-    require,
-    table_of,
-    write_atomically,
-)
+from agentic_retriever.json_files import Count, FileTable, NotNegative, Share, load_model, model_bytes, write_atomically
 from agentic_retriever.schema import Strategy
 from agentic_retriever.show import render, short_text
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.tokens import identifiers, kind_of, numbers
 
-Vector: TypeAlias = "npt.NDArray[np.float32]"
-Matrix: TypeAlias = "npt.NDArray[np.float32]"
+Vector: TypeAlias = npt.NDArray[np.float32]
+Matrix: TypeAlias = npt.NDArray[np.float32]
 
 logger = logging.getLogger(__name__)
 
@@ -63,51 +57,35 @@ STRUCTURAL_FIELDS = frozenset(
 _EXAMINED_ROWS: Final = 256
 _TOO_MANY_KINDS: Final = 200
 _SETS: Final = ("field_values", "people", "identifiers")
+DESCRIPTION_S: Final = 1.0  # a question may wait for a profile, and it has embedded itself just before
 _NOT_FACTS: Final = frozenset({"description_vector", "sample", "whole"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexProfile:
-    """The evidence about one index.
-
-    Attributes:
-        name: Name of the index.
-        description: Its description.
-        version: Version of the index that the profile was made from.
-        nodes: Number of nodes.
-        language: The language most nodes are written in, ISO 639-1, or ``"und"``.
-        description_vector: Unit vector of the description, ``(dimension,)``; empty without a description.
-        sample: Unit vectors of a fixed sample of nodes, ``(n, dimension)``.
-        document_frequency: In how many nodes each term occurs; the commonest terms only.
-        field_values: Values of the text fields that have few, by field, case-folded.
-        number_ranges: Least and greatest value of every numeric field.
-        background_mean: Mean cosine between unrelated nodes of the index.
-        background_std: Standard deviation of the same, at least 1e-3.
-        terms_total: Sum of all document frequencies, rare terms included.
-        people: Words of the names of people, by the field that holds them, without letter case and accents.
-        neighbour_mean: Mean cosine of sampled nodes to those nearest to them; 0 when it was not measured.
-        identifiers: Codes and numbered things by kind (see ``agentic_retriever.text.tokens``), of kinds that have
-            few enough to know them all.
-        whole: Whether it was made from all nodes, and not from a description alone; saved profiles always were.
-    """
+    """The evidence about one index."""
 
     name: str
     description: str
-    version: int
+    version: int  # of the index that the profile was made from
     nodes: int
-    language: str
-    description_vector: Vector
-    sample: Matrix
-    document_frequency: Mapping[str, int]
+    language: str  # the one that most nodes are written in, ISO 639-1, or "und"
+    description_vector: Vector  # unit vector, (dimension,); empty without a description
+    sample: Matrix  # unit vectors of a fixed sample of nodes, (n, dimension)
+    document_frequency: Mapping[str, int]  # in how many nodes each term occurs; the commonest terms only
+    #: Values of the text fields that have few, by field, case-folded.
     field_values: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    #: Least and greatest value of every numeric field.
     number_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    background_mean: float = 0.0
-    background_std: float = 1.0
-    terms_total: int = 0
+    background_mean: float = 0.0  # mean cosine between unrelated nodes of the index
+    background_std: float = 1.0  # standard deviation of the same, at least 1e-3
+    terms_total: int = 0  # sum of all document frequencies, rare terms included
+    #: Words of the names of people, by the field that holds them, without letter case and accents.
     people: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    neighbour_mean: float = 0.0
+    neighbour_mean: float = 0.0  # mean cosine of sampled nodes to those nearest to them; 0 when it was not measured
+    #: Codes and numbered things by kind (see ``agentic_retriever.text.tokens``), of kinds that have few enough.
     identifiers: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    whole: bool = True
+    whole: bool = True  # made from all nodes, and not from a description alone; saved profiles always were
 
     def _repr_html_(self) -> str:
         return render("profile.html", profile=self)
@@ -158,13 +136,7 @@ class ProfiledNode(NamedTuple):
 
 
 def make_profile(
-    nodes: Sequence[ProfiledNode],
-    sample: Matrix,
-    *,
-    name: str,
-    description: str,
-    description_vector: Vector,
-    version: int,
+    nodes: Sequence[ProfiledNode], sample: Matrix, name: str, description: str, description_vector: Vector, version: int
 ) -> IndexProfile:
     language = dominant_language(nodes)
     tokenizer = Tokenizer(language=language)
@@ -203,7 +175,7 @@ def profile_view(index: StoredNodes) -> DerivedView[IndexProfile]:
         index.catalog.version,
         load=lambda version: IndexProfile.load(index.folder, version=version, description=index.description),
         build=lambda version: _profile_of(index, version),
-        save=save,
+        write=save,
     )
 
 
@@ -211,23 +183,18 @@ def _profile_of(index: StoredNodes, version: int) -> IndexProfile:
     nodes = [ProfiledNode(node.node_id, embedded_text(node), node.metadata) for node in index.known_nodes()]
     chosen = sample_ids([node.node_id for node in nodes])
     sample = index.vector_store.vectors(chosen)[1] if chosen else np.empty((0, index.manifest.dimension))
-    profile = make_profile(
-        nodes,
-        np.asarray(sample, dtype=np.float32),
-        name=index.name,
-        description=index.description,
-        description_vector=embed_description(index.embedding, index.name, index.description),
-        version=version,
-    )
+    vector = embed_description(index.embedding, index.name, index.description, timeout_s=DESCRIPTION_S)
+    rows = np.asarray(sample, dtype=np.float32)
+    profile = make_profile(nodes, rows, index.name, index.description, vector, version)
     # It may have been made from a part of the nodes on a server.
     return replace(profile, nodes=index.count()) if index.is_remote else profile
 
 
-def embed_description(model: EmbeddingModel, name: str, description: str) -> Vector:
+def embed_description(model: EmbeddingModel, name: str, description: str, *, timeout_s: float | None = None) -> Vector:
     """Embed a description; without its vector the rest of the profile still tells the indexes apart."""
     if description:
         try:
-            return model.embed_query(description)
+            return model.embed_query(description, timeout_s=timeout_s)
         except (EmbeddingError, DeadlineExceededError) as err:
             logger.warning("index %r: its description could not be embedded: %s", name, err)
     return np.empty(0, dtype=np.float32)
@@ -381,52 +348,29 @@ def _people_in(values: Iterable[str]) -> frozenset[str]:
 # What a benchmark measured of each strategy on one index, in a small JSON file beside it.
 
 MEASURED_FILE: Final = "strategies.json"
-MEASURED_FORMAT: Final = 1
-_KEYS: Final = ("format", "dataset", "index", "index_version", "queries", "measured_on", "strategies")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyMeasure:
-    quality: float  # Mean nDCG@10 over all questions, in [0, 1]
-    p50_ms: float  # Median latency of one search in milliseconds, from 0, the embedding of the question excluded
-
-    def __post_init__(self) -> None:
-        require(is_finite(self.quality) and 0 <= self.quality <= 1, "quality", "a number from 0 to 1", self.quality)
-        require(is_finite(self.p50_ms) and self.p50_ms >= 0, "p50_ms", "a number from 0", self.p50_ms)
+@checked_dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyMeasure(FileTable):
+    quality: Share  # Mean nDCG@10 over all questions
+    p50_ms: NotNegative  # Median latency of one search in milliseconds, the embedding of the question excluded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStrategies:
+@checked_dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStrategies(FileTable):
     """The result of one benchmark run on one index, by strategy."""
 
-    strategies: Mapping[Strategy, StrategyMeasure]
+    format: Literal[1] = field(default=1, repr=False)
     dataset: str
     index: str
-    index_version: int
-    queries: int
+    index_version: Count
+    queries: Annotated[Count, Field(ge=1)]
     measured_on: str  # Date, ISO 8601
-
-    def __post_init__(self) -> None:
-        for name in ("dataset", "index", "measured_on"):
-            require(isinstance(getattr(self, name), str), name, "text", getattr(self, name))
-        for name, least in (("index_version", 0), ("queries", 1)):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            require(whole and value >= least, name, f"a whole number from {least}", value)
-        object.__setattr__(self, "strategies", MappingProxyType(dict(self.strategies)))
+    strategies: Annotated[Mapping[Strategy, StrategyMeasure], AfterValidator(MappingProxyType)]
 
     def to_dict(self) -> dict[str, Any]:
         strategies = {strategy.value: asdict(found) for strategy, found in self.strategies.items()}
-        plain = {name: getattr(self, name) for name in _KEYS[1:-1]}
-        return {"format": MEASURED_FORMAT, **plain, "strategies": strategies}
-
-    @classmethod
-    def from_dict(cls, data: object) -> MeasuredStrategies:
-        table = table_of(data, "it", _KEYS)
-        check_format(table, MEASURED_FORMAT)
-        require(isinstance(table["strategies"], dict), "strategies", "an object", table["strategies"])
-        found = dict(_measure(name, row) for name, row in table["strategies"].items())
-        return cls(strategies=found, **{name: table[name] for name in _KEYS[1:-1]})
+        return {one.name: getattr(self, one.name) for one in fields(self)} | {"strategies": strategies}
 
     def save(self, folder: Path) -> None:
         write_atomically(folder / MEASURED_FILE, model_bytes(self.to_dict()))
@@ -435,16 +379,3 @@ class MeasuredStrategies:
     def load(cls, folder: Path) -> MeasuredStrategies | None:
         """Read the file of an index; ``None`` when nothing was measured yet."""
         return load_model(folder / MEASURED_FILE, cls.from_dict, advice="remove it or measure the index again")
-
-
-def _measure(name: str, row: object) -> tuple[Strategy, StrategyMeasure]:
-    try:
-        strategy = Strategy(name)
-    except ValueError:
-        known = ", ".join(strategy.value for strategy in Strategy)
-        raise ValueError(f"strategies: unknown strategy {name[:40]!r} (known: {known})") from None
-    table = table_of(row, f"strategies.{name}", ("quality", "p50_ms"))
-    try:
-        return strategy, StrategyMeasure(**table)
-    except ValueError as err:
-        raise ValueError(f"strategies.{name}: {err}") from err

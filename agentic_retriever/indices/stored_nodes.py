@@ -14,7 +14,7 @@ import threading
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
@@ -242,8 +242,7 @@ def stores_of(folder: Path, manifest: Manifest, server: StoreServer | None) -> I
     return ServerStores(server, manifest.collection, folder)
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogEntry:
+class CatalogEntry(NamedTuple):
     """One document as the catalog knows it; ``content_hash`` is empty while it is being written."""
 
     doc_id: str
@@ -276,7 +275,6 @@ class Catalog:
         self._shared = shared
         self._path = folder / CATALOG_FILE
         self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
         self._version: int | None = None
         with self._guard(), ExitStack() as undo:
             # isolation_level=None: transactions are opened by name in _write, and never by surprise.
@@ -297,7 +295,7 @@ class Catalog:
 
     def get(self, doc_id: str) -> CatalogEntry | None:
         rows = self._read(f"{_DOCUMENT} WHERE doc_id = ?", (doc_id,))
-        return replace(CatalogEntry(*rows[0]), metadata=json.loads(rows[0][5])) if rows else None
+        return CatalogEntry(*rows[0])._replace(metadata=json.loads(rows[0][5])) if rows else None
 
     def documents(self) -> Iterator[CatalogEntry]:
         return (entry for entry in map(self.get, self.doc_ids()) if entry is not None)
@@ -316,7 +314,7 @@ class Catalog:
         """Note that these documents are about to get these nodes."""
         with self._write() as connection:
             for entry, node_ids in documents:
-                self._put(connection, replace(entry, content_hash=""), node_ids)
+                self._put(connection, entry._replace(content_hash=""), node_ids)
 
     def confirm(self, documents: Sequence[tuple[CatalogEntry, Sequence[str]]]) -> None:
         """Note that these documents now have exactly these nodes, and raise the version."""
@@ -329,8 +327,7 @@ class Catalog:
     @staticmethod
     def _put(connection: sqlite3.Connection, entry: CatalogEntry, node_ids: Sequence[str]) -> None:
         metadata = json.dumps(dict(entry.metadata), ensure_ascii=False, default=str)
-        named = (entry.doc_id, entry.source, entry.root, entry.kind, entry.title)
-        row = (*named, metadata, entry.text, entry.content_hash)
+        row = (*entry[:5], metadata, *entry[6:])
         connection.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
         connection.executemany("INSERT OR REPLACE INTO nodes VALUES (?, ?)", [(i, entry.doc_id) for i in node_ids])
 
@@ -347,18 +344,16 @@ class Catalog:
 
     def close(self) -> None:
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            self._connection.close()
 
     def _read(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         with self._guard():
-            return self._open().execute(sql, values).fetchall()
+            return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
         with self._guard():
-            connection = self._open()
+            connection = self._connection
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -369,16 +364,13 @@ class Catalog:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise StoreClosedError(f"index {self._name!r} is closed; open it again")
-        return self._connection
-
     @contextmanager
     def _guard(self) -> Iterator[None]:
         with self._lock:
             try:
                 yield
+            except sqlite3.ProgrammingError as err:  # what a closed connection answers with
+                raise StoreClosedError(f"index {self._name!r} is closed; open it again") from err
             except sqlite3.OperationalError as err:
                 what = f"index {self._name!r}: cannot use {self._path}: {err}; check space and permissions"
                 raise StoreError(what) from err
@@ -455,14 +447,12 @@ class StoredNodes:
             return
         lock = self._locks.setdefault(what, FileLock(self.folder / f"{what}.lock", thread_local=False))
         try:
-            lock.acquire(timeout=_LOCK_PATIENCE_S)
+            held = lock.acquire(timeout=_LOCK_PATIENCE_S)
         except Timeout as err:
             busy = f"another process is changing the {what} of index {self.name!r}; try again when it is done"
             raise StoreBusyError(busy) from err
-        try:
+        with held:
             yield
-        finally:
-            lock.release()
 
     def close(self) -> None:
         self.catalog.close()

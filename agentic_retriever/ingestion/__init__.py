@@ -1,7 +1,5 @@
 """Files, documents and nodes to text nodes that know their place in the source. Nothing is embedded or stored here."""
 
-from __future__ import annotations
-
 from agentic_retriever.ingestion.chunking import CHUNKING_VERSION, ChunkSettings, chunk_document
 from agentic_retriever.ingestion.documents import SkippedSource, SourceDocument, from_llama_documents, nodes_as_they_are
 from agentic_retriever.ingestion.readers import discover, read_source

@@ -20,15 +20,7 @@ from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, RelatedNo
 
 from agentic_retriever.errors import ConfigError, IndexingError
 from agentic_retriever.ingestion.documents import SourceDocument, parse_front_matter
-from agentic_retriever.ingestion.structure import (
-    LINE,
-    Block,
-    BlockKind,
-    Section,
-    joined,
-    scan_blocks,
-    split_sections,
-)
+from agentic_retriever.ingestion.structure import LINE, Block, BlockKind, Section, joined, scan_blocks, split_sections
 from agentic_retriever.text import UNDETERMINED, detect_language, split_sentences
 
 CHUNKING_VERSION = 1  # raised whenever the same document and settings would give other nodes than before

@@ -1,16 +1,15 @@
 """Source documents: the files they come from, their metadata, and what the caller already has as LlamaIndex's own."""
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import json
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from datetime import date, time
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
@@ -35,9 +34,9 @@ class SourceDocument:
 
     doc_id: str
     text: str
-    metadata: Mapping[str, object]
-    source: str
-    root: str
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    source: str = ""
+    root: str = ""
     title: str
     kind: str
     pages: tuple[PageSpan, ...] = ()
@@ -60,17 +59,12 @@ class SkippedSource:
 # LlamaIndex's vector stores write these themselves: metadata of these names would be overwritten silently.
 RESERVED_KEYS = frozenset({"_node_content", "_node_type", "doc_id", "document_id", "ref_doc_id"})
 _MAX_DEPTH = 4
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def clean_text(text: str) -> str:
     """Replace lone surrogates and NULs by U+FFFD, one for one, so that offsets stay."""
-    if "\0" not in text and text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        text = "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in text)
-    return text.replace("\0", "\ufffd")
+    return _UNSTORABLE.sub("\ufffd", text)
 
 
 def flat_metadata(given: Mapping[str, object], *, doc_id: str) -> dict[str, object]:
@@ -135,7 +129,7 @@ def _json(value: object) -> str:
     return clean_text(json.dumps(value, ensure_ascii=False, sort_keys=True, default=str))
 
 
-# Files on the disk: which there are to read, what each is called, its bytes and its characters.
+# Files on the disk: what each is called, its bytes and its characters.
 
 MAX_SOURCE_BYTES = 50_000_000  # default size limit of one document (50 MB)
 # UTF-32 first: its little-endian mark begins with that of UTF-16.
@@ -151,38 +145,6 @@ _MAX_NON_ASCII = 0.3
 _ADVICE = "save it as UTF-8"
 
 
-def find_files(path: Path, suffixes: Collection[str]) -> list[Path]:
-    """List the files to read below a path.
-
-    A folder is walked to the bottom. Hidden files and folders and files of other kinds are passed over, links are
-    followed and each folder is visited once, so links in a circle end. A folder inside that cannot be listed is in the
-    result itself, so that ``read_source`` reports it. A file is returned whatever its suffix.
-    """
-    try:
-        if not path.is_dir():
-            path.stat()
-            return [path]
-        with os.scandir(path):
-            pass
-    except OSError as err:
-        raise SourceError(f"{path} {unreadable(err)}") from err
-    found: list[Path] = []
-    refused: list[OSError] = []
-    visited: set[tuple[int, int]] = set()
-    for folder, folders, names in os.walk(path, onerror=refused.append, followlinks=True):
-        here = Path(folder)
-        status = here.stat()
-        if (status.st_dev, status.st_ino) in visited:
-            folders.clear()
-            continue
-        visited.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        files = (here / name for name in names if not name.startswith("."))
-        found.extend(file for file in files if file.suffix.lower() in suffixes)
-    found.extend(Path(error.filename) for error in refused)
-    return sorted(found)
-
-
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     path: Path
@@ -196,19 +158,10 @@ class SourceFile:
         """A title for files that have none inside: the name without suffix, ``_`` and ``-`` as spaces."""
         return printable(self.path.stem).replace("_", " ").replace("-", " ").strip()
 
-    def document(
-        self,
-        text: str,
-        *,
-        kind: str,
-        title: str = "",
-        metadata: Mapping[str, object] | None = None,
-        pages: tuple[PageSpan, ...] = (),
-    ) -> SourceDocument:
+    def document(self, text: str, *, kind: str, title: str = "") -> SourceDocument:
         return SourceDocument(
-            doc_id=self.doc_id, text=text, metadata=metadata or {}, source=self.source, root=self.root, kind=kind,
-            title=title or self.title, pages=pages,
-        )  # fmt: skip
+            doc_id=self.doc_id, text=text, source=self.source, root=self.root, title=title or self.title, kind=kind
+        )
 
     def read(self) -> bytes:
         if self.size() > self.max_bytes:
@@ -388,8 +341,6 @@ def from_llama_documents(docs: Sequence[Document]) -> Iterator[SourceDocument | 
             doc_id=doc_id,
             text=clean_text(doc.text),
             metadata=metadata,
-            source="",
-            root="",
             title=title if isinstance(title, str) else "",
             kind="document",
         )
@@ -407,9 +358,9 @@ def nodes_as_they_are(nodes: Sequence[BaseNode], *, on_skip: Callable[[SkippedSo
             raise IndexingError(
                 f"nodes {first} and {position} share the id {node.node_id[:80]!r}; give every node an id of its own"
             )
-        copy = _text_node(node)
-        if copy.text.strip():
-            kept.append(copy)
+        own = _text_node(node)
+        if own.text.strip():
+            kept.append(own)
         else:
             on_skip(SkippedSource(node.node_id, "the node has no text"))
     return kept
@@ -427,14 +378,5 @@ def _check(doc_id: str, text: str, seen: set[str]) -> None:
 def _text_node(node: BaseNode) -> TextNode:
     if isinstance(node, TextNode):
         return node.model_copy(deep=True)
-    return TextNode(
-        id_=node.node_id,
-        text=node.get_content(MetadataMode.NONE),
-        embedding=None if node.embedding is None else list(node.embedding),
-        metadata=dict(node.metadata),
-        excluded_embed_metadata_keys=list(node.excluded_embed_metadata_keys),
-        excluded_llm_metadata_keys=list(node.excluded_llm_metadata_keys),
-        metadata_template=node.metadata_template,
-        metadata_separator=node.metadata_separator,
-        relationships=dict(node.relationships),
-    )
+    shared = {name: copy(getattr(node, name)) for name in BaseNode.model_fields}
+    return TextNode(text=node.get_content(MetadataMode.NONE), **shared)

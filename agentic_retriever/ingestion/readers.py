@@ -1,14 +1,14 @@
 """Files and folders to source documents. A file that cannot be read is reported and left out, the rest goes on."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import json
+import os
 import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import NoReturn
@@ -27,7 +27,6 @@ from agentic_retriever.ingestion.documents import (
     clean_text,
     decode_bytes,
     decode_text,
-    find_files,
     flat_metadata,
     locate,
     parse_front_matter,
@@ -193,7 +192,7 @@ def _read_markdown(file: SourceFile) -> Iterator[SourceDocument]:
         blocks = scan_blocks(text[: body_start + _TOP_HEADING_WITHIN], start=body_start)
         found = (block.heading for block in blocks if block.heading is not None)
         given = next((head.title for head in found if head.origin == "markdown" and head.level == 1), "")
-    yield file.document(text, kind="md", title=str(given), metadata=metadata)
+    yield replace(file.document(text, kind="md", title=str(given)), metadata=metadata)
 
 
 def _decoded(file: SourceFile) -> str:
@@ -251,7 +250,7 @@ def _read_pdf(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
     starts = accumulate((len(page) + len(_PAGE_BREAK) for page in texts), initial=0)
     placed = enumerate(zip(starts, texts, strict=False), start=1)
     pages = tuple(PageSpan(number, at, at + len(page)) for number, (at, page) in placed)
-    yield file.document(text, kind="pdf", title=" ".join(clean_text(title).split()), pages=pages)
+    yield replace(file.document(text, kind="pdf", title=" ".join(clean_text(title).split())), pages=pages)
 
 
 # Records in BEIR form, one JSON object a line: ``_id``, ``text``, and optionally ``title`` and ``metadata``
@@ -272,9 +271,9 @@ def _read_jsonl(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
         raise SourceError("is empty")
     first_line: dict[str, int] = {}
     number = 0
-    for number, line in _json_lines(file):
+    for number, line in json_lines(file):
         try:
-            doc = _record_document(_record(line, file.max_bytes), file)
+            doc = _record_document(json_record(line, file.max_bytes), file)
         except SourceError as err:
             yield SkippedSource(f"{file.source}:{number}", str(err))
             continue
@@ -285,7 +284,7 @@ def _read_jsonl(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
         raise SourceError("holds only blank lines")
 
 
-def _json_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
+def json_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
     """Yield number and bytes of each line that is not blank; an overlong one is cut just above the limit."""
     try:
         with file.path.open("rb") as stream:
@@ -305,23 +304,23 @@ def _json_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
         raise unreadable(err) from err
 
 
-def _record(line: bytes, max_bytes: int) -> Mapping[str, object]:
+def json_record(line: bytes, max_bytes: int) -> Mapping[str, object]:
     if len(line) > max_bytes:
         raise too_large(max_bytes)
     if b"\0" in line:
         raise SourceError("the line is binary, not text (it holds NUL bytes)")
     try:
-        record = json.loads(line.decode(), parse_constant=_refuse)
+        record = json.loads(line.decode(), parse_constant=_refuse_constant)
     except UnicodeDecodeError as err:
         raise SourceError("the line is not UTF-8; save the file as UTF-8") from err
     except (ValueError, RecursionError) as err:
         raise SourceError(f"the line is not valid JSON: {str(err)[:120]}") from err
     if not isinstance(record, dict):
-        raise SourceError(f"the line holds a JSON {type(record).__name__}, not an object with _id and text")
+        raise SourceError(f"the line holds a JSON {type(record).__name__}, not an object")
     return record
 
 
-def _refuse(word: str) -> NoReturn:
+def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is no JSON number")
 
 
@@ -367,7 +366,36 @@ SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)  # in lower case; upper ca
 
 
 def discover(path: Path) -> list[Path]:
-    return find_files(Path(path), SUPPORTED_SUFFIXES)
+    """List the files to read below a path.
+
+    A folder is walked to the bottom. Hidden files and folders and files of other kinds are passed over, links are
+    followed and each folder is visited once, so links in a circle end. A folder inside that cannot be listed is in the
+    result itself, so that ``read_source`` reports it. A file is returned whatever its suffix.
+    """
+    path = Path(path)
+    try:
+        if not path.is_dir():
+            path.stat()
+            return [path]
+        with os.scandir(path):
+            pass
+    except OSError as err:
+        raise SourceError(f"{path} {unreadable(err)}") from err
+    found: list[Path] = []
+    refused: list[OSError] = []
+    visited: set[tuple[int, int]] = set()
+    for folder, folders, names in os.walk(path, onerror=refused.append, followlinks=True):
+        here = Path(folder)
+        status = here.stat()
+        if (status.st_dev, status.st_ino) in visited:
+            folders.clear()
+            continue
+        visited.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        files = (here / name for name in names if not name.startswith("."))
+        found.extend(file for file in files if file.suffix.lower() in SUPPORTED_SUFFIXES)
+    found.extend(Path(error.filename) for error in refused)
+    return sorted(found)
 
 
 def read_source(
@@ -375,13 +403,13 @@ def read_source(
 ) -> Iterator[SourceDocument | SkippedSource]:
     file = locate(Path(path), root=Path(root), max_bytes=max_bytes)
     reader = _READERS.get(file.path.suffix.lower())
-    problem = "" if reader else f"is of no kind that can be read; allowed are {', '.join(SUPPORTED_SUFFIXES)}"
     if file.path.is_dir():
-        problem = "is a folder that cannot be listed; check its permissions"
-    elif reader is not None:
+        yield SkippedSource(file.source, "is a folder that cannot be listed; check its permissions")
+    elif reader is None:
+        allowed = ", ".join(SUPPORTED_SUFFIXES)
+        yield SkippedSource(file.source, f"is of no kind that can be read; allowed are {allowed}")
+    else:
         try:
             yield from reader(file)
         except SourceError as err:
-            problem = str(err)
-    if problem:
-        yield SkippedSource(file.source, problem)
+            yield SkippedSource(file.source, str(err))

@@ -1,7 +1,5 @@
 """A text as a sequence of blocks: headings, paragraphs, lists, tables, code, each a span of the source."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -13,11 +13,13 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkable
 
+from llama_index.core.base.llms.types import CompletionResponse
+from llama_index.core.llms import LLM
 from typing_extensions import Self
 
 from agentic_retriever.errors import (
@@ -33,16 +35,10 @@ from agentic_retriever.errors import (
 )
 from agentic_retriever.llm.replies import without_thoughts
 from agentic_retriever.schema import NO_LIMITS, Attempt, Budget, Complexity, FailureKind, Tier, TierUsage, Usage
+from agentic_retriever.threads import DeadlineCaller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-
     import httpx
-    from llama_index.core.base.llms.types import CompletionResponse
-    from llama_index.core.llms import LLM
-
-    from agentic_retriever.threads import DeadlineCaller
-
 
 _DRAWS: Final = 4
 _NOT_SENT: Final = (BudgetExceededError, ModelPausedError, OverloadedError)
@@ -160,13 +156,13 @@ def ask(
     raise LLMError(f"{_DRAWS} boundaries in a row occur in the texts; pass a better source of randomness") from refused
 
 
-def spent_on_failure(client: ModelClient, failure: AgenticRetrieverError) -> tuple[TierUsage, ...]:
-    """Account for a call of :func:`ask` that failed: one call for each model asked; tokens are not known, and 0."""
+def spent_on_failure(tier: Tier, model: str, failure: AgenticRetrieverError) -> tuple[TierUsage, ...]:
+    """Account for a call that failed: one call for each model that was asked; tokens are not known, and 0."""
     if isinstance(failure, AllModelsFailedError):
         return spent_on(failure.attempts)
     if isinstance(failure, _NOT_SENT) or isinstance(failure.__cause__, SynthesisError):
         return ()
-    return (_usage(Attempt(tier=client.tier, model=client.model)),)
+    return (_usage(Attempt(tier=tier, model=model)),)
 
 
 # What can go wrong with a model call, told apart without importing any provider's package.

@@ -6,21 +6,20 @@ import json
 import random
 import sys
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
+from llama_index.core.llms import LLM
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from agentic_retriever.errors import (
     AgenticRetrieverError,
-    BudgetExceededError,
     ConfigError,
     DeadlineExceededError,
-    LLMError,
     LLMOutputError,
     ModelPausedError,
     OverloadedError,
@@ -29,31 +28,19 @@ from agentic_retriever.errors import (
 )
 from agentic_retriever.llm.calls import (
     FAILURES,
-    NO_NEEDS,
     Canceller,
     Ending,
     LLMReply,
     ProviderCall,
-    ReplyStream,
     TierNeeds,
     estimate_tokens,
     failure_kind,
     model_name,
     model_window,
     own_error,
-    result_of,
 )
-from agentic_retriever.schema import Attempt, FailureKind, Record, Tier, frozen
-from agentic_retriever.threads import Breaker, DeadlineCaller
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from llama_index.core.llms import LLM
-    from pydantic_core import ErrorDetails
-
-    from agentic_retriever.schema import TierUsage
-    from agentic_retriever.threads import Ticket
+from agentic_retriever.schema import Attempt, FailureKind, Record, Tier, TierUsage, frozen
+from agentic_retriever.threads import Breaker, DeadlineCaller, Ticket
 
 # What models cost: a dated table in the package, and the user's own on top of it.
 
@@ -235,12 +222,12 @@ class Endpoint:
 class Trial:
     """One call to one model: its seconds so far, its requests, its way past the breaker. For one thread."""
 
-    def __init__(self, client: LLMClient, limit_s: float, sleep: Callable[[float], object]) -> None:
+    def __init__(self, client: LLMClient, timeout_s: float, canceller: Canceller | None) -> None:
         self.requests = 0
         self._client = client
         self._endpoint = client.endpoint
-        self._limit_s = limit_s
-        self._sleep = sleep
+        self._limit_s = min(timeout_s, client.timeout_s)
+        self._sleep = self._endpoint.sleep if canceller is None else canceller.sleep
         self._started = client.clock()
         self._ticket: Ticket | None = None
         self._given_s = 0.0
@@ -299,39 +286,9 @@ class Trial:
             usd=None if price is None else price.cost_usd(prompt_tokens, answer_tokens),
         )
 
-    def answered(self, reply: LLMReply) -> Attempt:
-        return self.attempt(prompt_tokens=reply.prompt_tokens, answer_tokens=reply.completion_tokens)
 
-
-class AskedModel(ABC):
-    """What can be asked for a whole answer, or for one piece by piece."""
-
-    def complete(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> LLMReply:
-        """Answer a prompt in ``timeout_s`` seconds in all, or in those of the client if that is less.
-
-        The reply lists what was tried in ``attempts``. No answer in time is a ``DeadlineExceededError``, none of
-        several tiers an ``AllModelsFailedError`` with its ``attempts``, one model that may cost more than ``needs``
-        allow a ``BudgetExceededError``, an unusable reply an ``LLMOutputError``, any other failure an ``LLMError``.
-        """
-        return result_of(self._pieces(prompt, timeout_s, needs or NO_NEEDS, None))
-
-    def stream(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> ReplyStream:
-        """Answer a prompt piece by piece; arguments and errors before the first piece as :meth:`complete`.
-
-        The tier may change until the first piece was shown, never after it: then a failure is a ``StreamBrokenError``
-        with what was shown.
-        """
-        return ReplyStream(lambda canceller: self._pieces(prompt, timeout_s, needs or NO_NEEDS, canceller))
-
-    @abstractmethod
-    def _pieces(
-        self, prompt: str, timeout_s: float | None, needs: TierNeeds, canceller: Canceller | None
-    ) -> Generator[str, None, LLMReply]:
-        """Return the whole reply; with a canceller, its pieces are yielded as they come."""
-
-
-class LLMClient(AskedModel):
-    """Completes prompts with one LlamaIndex model, within a total time.
+class LLMClient:
+    """One LlamaIndex model, which answers prompts within a total time.
 
     The model runs in a thread of its own, so a call that hangs or drips is abandoned when its time is up, and the model
     can be used from any thread and below a running event loop. How often it is asked again, when it is left alone and
@@ -384,10 +341,6 @@ class LLMClient(AskedModel):
         usd = None if price is None else price.cost_usd(prompt_tokens, self.endpoint.max_answer_tokens)
         return FailureKind.BUDGET if usd is None or usd > needs.budget.max_usd else None
 
-    def begin(self, timeout_s: float | None, canceller: Canceller | None) -> Trial:
-        limit = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
-        return Trial(self, limit, self.endpoint.sleep if canceller is None else canceller.sleep)
-
     def answer(self, prompt: str, trial: Trial, canceller: Canceller | None) -> Generator[str, None, LLMReply]:
         """Answer a prompt within a call that has begun; with a canceller, the pieces are yielded as they come.
 
@@ -420,22 +373,6 @@ class LLMClient(AskedModel):
 
     def close(self) -> None:
         self.endpoint.on_close()
-
-    def _pieces(
-        self, prompt: str, timeout_s: float | None, needs: TierNeeds, canceller: Canceller | None
-    ) -> Generator[str, None, LLMReply]:
-        refusal = self.refusal(estimate_tokens(prompt), needs)
-        if refusal is FailureKind.BUDGET:
-            dear = (
-                f"{self.who}: the call may cost more than max_usd={needs.budget.max_usd:g}, or its price is not known"
-            )
-            raise BudgetExceededError(f"{dear}; allow more, or add its price to prices_file")
-        if refusal is not None:
-            window = f"its window of {self.context_tokens:,} tokens"
-            raise LLMError(f"{self.who}: the prompt is far longer than {window}; send less")
-        trial = self.begin(timeout_s, canceller)
-        reply = yield from self.answer(prompt, trial, canceller)
-        return replace(reply, attempts=(trial.answered(reply),))
 
     def _sent(self, prompt: str, call: ProviderCall, left_s: float, *, streamed: bool) -> Generator[str, None, object]:
         """Send one request and return the text of the reply; what the model's client raises comes out as ours."""

@@ -9,9 +9,8 @@ refused with a ``SynthesisError``, and the caller draws another one.
 Indexes and strategies are shown without numbers, so that no number in a reply can be taken for a choice.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from agentic_retriever.errors import SynthesisError
@@ -143,87 +142,54 @@ def not_found(language: str) -> str:
 
 Passages = Sequence[tuple[int, str, str]]  # number, header (such as title and section) and text of each
 Options = Sequence[tuple[str, Sequence[str]]]  # name of each, and lines such as "Description: ..." of what it holds
+_Frame = tuple[str, Sequence[str]]  # what stands in it, and its lines
 
 
 def answer_prompt(query: str, passages: Passages, language: str, boundary: str) -> str:
     """Write the prompt that asks for a cited answer in a language, by its ISO 639-1 code, or in the question's own."""
     written = _LANGUAGES.get(language, "the question's language")
     closing = [line.replace("{language}", written) for line in _ANSWER_CLOSING]
-    return _prompt(boundary, _ANSWER_OPENING, _passages_and_question(query, passages, boundary), closing)
+    return _prompt(boundary, _ANSWER_OPENING, [*_passages(passages), ("question", [query])], closing)
 
 
 def summary_prompt(title: str, text: str, boundary: str) -> str:
     """Write the prompt that asks for the summary of a document."""
-    _check_boundary(boundary, [title, text], "the document")
-    document = _framed(boundary, "document", [f"Title: {_flat(title) or 'unknown'}", text])
-    return _prompt(boundary, _SUMMARY_OPENING, document, _SUMMARY_CLOSING)
+    document = ("document", [f"Title: {_flat(title) or 'unknown'}", text])
+    return _prompt(boundary, _SUMMARY_OPENING, [document], _SUMMARY_CLOSING)
 
 
 def plan_prompt(query: str, max_parts: int, boundary: str) -> str:
     """Write the prompt that asks for the parts of a question, 2 to ``max_parts``, as a JSON list."""
-    _check_boundary(boundary, [query], "the question")
     closing = [line.replace("{parts}", str(max_parts)) for line in _PLAN_CLOSING]
-    return _prompt(boundary, _PLAN_OPENING, _question(query, boundary), closing)
+    return _prompt(boundary, _PLAN_OPENING, [("question", [query])], closing)
 
 
 def rerank_prompt(query: str, passages: Passages, boundary: str) -> str:
     """Write the prompt that asks for an order of passages, as numbers."""
-    return _prompt(boundary, _RERANK_OPENING, _passages_and_question(query, passages, boundary), _RERANK_CLOSING)
+    return _prompt(boundary, _RERANK_OPENING, [*_passages(passages), ("question", [query])], _RERANK_CLOSING)
 
 
 def filter_prompt(query: str, fields: Sequence[str], boundary: str) -> str:
     """Write the prompt that asks for the restrictions in a question; of each field a line says what it holds."""
-    _check_boundary(boundary, [query, *fields], "the question or in a field")
-    data = [*_framed(boundary, "fields", map(_flat, fields)), "", *_question(query, boundary)]
-    return _prompt(boundary, _FILTER_OPENING, data, _FILTER_CLOSING)
+    frames = [("fields", list(map(_flat, fields))), ("question", [query])]
+    return _prompt(boundary, _FILTER_OPENING, frames, _FILTER_CLOSING)
 
 
-def index_choice_prompt(query: str, indexes: Options, boundary: str) -> str:
-    """Write the prompt that asks for an index, by name, a confidence and a reason."""
-    return _choice_prompt(query, "index", indexes, boundary, _INDEX_OPENING, _INDEX_CLOSING)
+def _choice_prompt(kind: str, opening: str, closing: Sequence[str], query: str, options: Options, boundary: str) -> str:
+    frames = [(kind, [f"Name: {_flat(name)}", *map(_flat, lines)]) for name, lines in options]
+    return _prompt(boundary, opening, [*frames, ("question", [query])], closing)
 
 
-def strategy_choice_prompt(query: str, strategies: Options, boundary: str) -> str:
-    """Write the prompt that asks for a strategy, by name, a confidence and a reason."""
-    return _choice_prompt(query, "strategy", strategies, boundary, _STRATEGY_OPENING, _STRATEGY_CLOSING)
+# What asks for an index or a strategy, by name, a confidence and a reason, or for the name of a strategy alone.
+index_choice_prompt = partial(_choice_prompt, "index", _INDEX_OPENING, _INDEX_CLOSING)
+strategy_choice_prompt = partial(_choice_prompt, "strategy", _STRATEGY_OPENING, _STRATEGY_CLOSING)
+strategy_word_prompt = partial(_choice_prompt, "strategy", _STRATEGY_OPENING, _WORD_CLOSING)
 
 
-def strategy_word_prompt(query: str, strategies: Options, boundary: str) -> str:
-    """Write the prompt that asks for the name of a strategy alone."""
-    return _choice_prompt(query, "strategy", strategies, boundary, _STRATEGY_OPENING, _WORD_CLOSING)
-
-
-def _choice_prompt(query: str, kind: str, options: Options, boundary: str, opening: str, closing: Sequence[str]) -> str:
-    texts = [query, *(text for name, lines in options for text in (name, *lines))]
-    _check_boundary(boundary, texts, f"the question or in the description of {kind}")
-    data: list[str] = []
-    for name, lines in options:
-        data += [*_framed(boundary, kind, [f"Name: {_flat(name)}", *map(_flat, lines)]), ""]
-    return _prompt(boundary, opening, [*data, *_question(query, boundary)], closing)
-
-
-def _prompt(boundary: str, opening: str, data: Iterable[str], closing: Iterable[str]) -> str:
-    """Join the parts; the mark is filled into our own lines only, never into data."""
-    instruction = [line.replace("{mark}", boundary) for line in closing]
-    return "\n".join([opening.replace("{mark}", boundary), "", *data, "", *instruction])
-
-
-def _question(query: str, boundary: str) -> list[str]:
-    return _framed(boundary, "question", [query])
-
-
-def _passages_and_question(query: str, passages: Passages, boundary: str) -> list[str]:
-    texts = [query, *(text for _, header, body in passages for text in (header, body))]
-    _check_boundary(boundary, texts, "the question or in a passage")
-    lines: list[str] = []
+def _passages(passages: Passages) -> Iterator[_Frame]:
     for number, header, text in passages:
         # The source line is always there, so that a text cannot begin with one of its own.
-        lines += [*_framed(boundary, f"passage {number}", [f"Source: {_flat(header) or 'unknown'}", text]), ""]
-    return [*lines, *_question(query, boundary)]
-
-
-def _framed(boundary: str, name: str, lines: Iterable[str]) -> list[str]:
-    return [f"<<{boundary} {name}>>", *lines, f"<<{boundary} end of {name}>>"]
+        yield f"passage {number}", [f"Source: {_flat(header) or 'unknown'}", text]
 
 
 def _flat(text: str) -> str:
@@ -231,9 +197,16 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def _check_boundary(boundary: str, texts: Iterable[str], what: str) -> None:
-    """Refuse a boundary that could be guessed or forged; letter case makes no difference."""
+def _prompt(boundary: str, opening: str, frames: Sequence[_Frame], closing: Iterable[str]) -> str:
+    """Join the parts; the mark is filled into our own lines only, never into data.
+
+    A boundary that could be guessed or forged is refused; letter case makes no difference.
+    """
     if len(boundary) < MIN_BOUNDARY or not (boundary.isascii() and boundary.isalnum()):
         raise SynthesisError(f"the boundary must be {MIN_BOUNDARY} or more ASCII letters and digits; draw another")
-    if any(boundary.casefold() in text.casefold() for text in texts):
-        raise SynthesisError(f"the boundary occurs in {what}; draw another")
+    if any(boundary.casefold() in line.casefold() for _, lines in frames for line in lines):
+        raise SynthesisError("the boundary occurs in the data; draw another")
+    parts = [opening.replace("{mark}", boundary)]
+    parts += ["\n".join([f"<<{boundary} {name}>>", *data, f"<<{boundary} end of {name}>>"]) for name, data in frames]
+    parts.append("\n".join(line.replace("{mark}", boundary) for line in closing))
+    return "\n\n".join(parts)

@@ -18,15 +18,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from agentic_retriever.errors import LLMOutputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 MAX_REPLY_CHARS: Final = 20_000  # so much of a reply is read, once its thoughts are taken out
 MAX_SCANNED_CHARS: Final = 400_000  # so much of it is searched for the end of its thoughts

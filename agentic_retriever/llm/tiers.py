@@ -1,18 +1,21 @@
 """Several models behind one face: made from the settings, the right one asked first, the others when it fails."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json
 import logging
+import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from llama_index.core.llms import LLM
+
+from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import AllModelsFailedError, ConfigError, DeadlineExceededError, StreamBrokenError
 from agentic_retriever.llm.calls import (
     FAILURES,
@@ -20,36 +23,28 @@ from agentic_retriever.llm.calls import (
     AsyncReplyStream,
     Canceller,
     LLMReply,
+    ReplyStream,
     TierNeeds,
     estimate_tokens,
     event_hooks,
     failure_kind,
     is_ollama,
     model_name,
+    result_of,
 )
 from agentic_retriever.llm.client import (
     FREE,
-    AskedModel,
     CostReport,
     Endpoint,
     LLMClient,
     Price,
     PriceTable,
     RetryPolicy,
+    Trial,
     cost_report,
 )
-from agentic_retriever.schema import Attempt, Complexity, FailureKind, Record, Tier
+from agentic_retriever.schema import Attempt, Complexity, FailureKind, Record, Tier, TierUsage
 from agentic_retriever.threads import Breaker, DeadlineCaller
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Generator, Iterator, Sequence
-    from concurrent.futures import Future
-
-    from llama_index.core.llms import LLM
-
-    from agentic_retriever.config import RouterConfig
-    from agentic_retriever.schema import TierUsage
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +74,7 @@ class TierHealth(Record):
     detail: str  # what is wrong and what to do, or what was seen
 
 
-class TieredClient(AskedModel):
+class TieredClient:
     """Asks the tier that fits, then the others, until one answers or the time is up.
 
     A simple question goes to the primary tier first; a complex one, one with more than ``long_context_chars`` of source
@@ -137,6 +132,22 @@ class TieredClient(AskedModel):
         tiers = _CLOUD_FIRST if cloud_first else _LOCAL_FIRST
         return tuple(self._clients[tier] for tier in tiers if tier in self._clients)
 
+    def complete(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> LLMReply:
+        """Answer a prompt in ``timeout_s`` seconds in all, or in those of the client if that is less.
+
+        The reply lists what was tried in ``attempts``, and so does the ``AllModelsFailedError`` when no tier answers;
+        without any time it is a ``DeadlineExceededError``.
+        """
+        return result_of(self._pieces(prompt, timeout_s, needs or NO_NEEDS, None))
+
+    def stream(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> ReplyStream:
+        """Answer a prompt piece by piece; arguments and errors before the first piece as :meth:`complete`.
+
+        The tier may change until the first piece was shown, never after it: then a failure is a ``StreamBrokenError``
+        with what was shown.
+        """
+        return ReplyStream(lambda canceller: self._pieces(prompt, timeout_s, needs or NO_NEEDS, canceller))
+
     def astream(
         self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None
     ) -> AsyncReplyStream:
@@ -169,7 +180,7 @@ class TieredClient(AskedModel):
         attempts: list[Attempt] = []
         last: Exception | None = None
         for client, limit_s in self._turns(prompt, timeout_s, needs, attempts):
-            trial = client.begin(limit_s, canceller)
+            trial = Trial(client, limit_s, canceller)
             try:
                 reply = yield from client.answer(prompt, trial, canceller)
             except StreamBrokenError as err:
@@ -181,7 +192,7 @@ class TieredClient(AskedModel):
                 attempts.append(trial.attempt(failure=failure_kind(err)))
                 last = err
             else:
-                attempts.append(trial.answered(reply))
+                attempts.append(trial.attempt(prompt_tokens=reply.prompt_tokens, answer_tokens=reply.completion_tokens))
                 return replace(reply, attempts=tuple(attempts))
         tried = "; ".join(map(str, attempts))
         raise AllModelsFailedError(f"no model answered: {tried}; see agentic-retriever doctor", attempts) from last

@@ -1,7 +1,5 @@
 """Answers on their way to a caller: from the cache, in bytes for a shared one, piece by piece, for LlamaIndex."""
 
-from __future__ import annotations
-
 import contextvars
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -18,9 +16,8 @@ from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.llm import AsyncPieces
 from agentic_retriever.retrievers.base import copied_nodes
 from agentic_retriever.schema import Answer, RouteDecision, Selection, StrategyCard, Tier
-from agentic_retriever.show import render, short_text
+from agentic_retriever.show import render, short_text, shortened, signals_text
 from agentic_retriever.synthesis import StreamControl
-from agentic_retriever.threads import DeadlineCaller
 
 MAX_CHARS: Final = 2_000_000  # with more text than this in its nodes an answer is not kept: 500 must fit in the memory
 FORMAT: Final = 2  # changes when answers of before can no longer be read; they then count as not there
@@ -54,34 +51,33 @@ def copied_answer(answer: Answer) -> Answer:
 # In bytes: whole, nodes with their texts and metadata, the decision and everything that was spent
 
 
-class AnswerCodec:
-    """Writes answers as JSON and reads them; ``decode(encode(answer))`` equals the answer."""
+def encoded(value: Answer) -> bytes:
+    """Write an answer as JSON; ``decoded(encoded(answer))`` equals the answer."""
+    row = {
+        "format": FORMAT,
+        **value.to_dict(),
+        # Two models of one tier are one in the totals of an answer, and two here.
+        "usage": {"tiers": [usage.to_dict() for usage in value.usage.tiers]},
+        "nodes": [_node_row(node) for node in value.nodes],
+    }
+    try:
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8")
+    except UnicodeEncodeError:  # a lone surrogate has no UTF-8, and JSON's escapes have a form for it
+        return json.dumps(row, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except (TypeError, RecursionError) as err:
+        raise ValueError(f"the answer has no JSON form ({type(err).__name__})") from err
 
-    def encode(self, value: Answer) -> bytes:
-        row = {
-            "format": FORMAT,
-            **value.to_dict(),
-            # Two models of one tier are one in the totals of an answer, and two here.
-            "usage": {"tiers": [usage.to_dict() for usage in value.usage.tiers]},
-            "nodes": [_node_row(node) for node in value.nodes],
-        }
-        try:
-            text = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-            return text.encode("utf-8")
-        except UnicodeEncodeError:  # a lone surrogate has no UTF-8, and JSON's escapes have a form for it
-            return json.dumps(row, allow_nan=False, separators=(",", ":")).encode("ascii")
-        except (TypeError, RecursionError) as err:
-            raise ValueError(f"the answer has no JSON form ({type(err).__name__})") from err
 
-    def decode(self, data: bytes) -> Answer:
-        """Read an answer again; ``ValueError`` for other bytes."""
-        try:
-            row = json.loads(data)
-            if row["format"] != FORMAT:
-                raise ValueError(f"the answer has format {str(row['format'])[:20]!r}, this version reads {FORMAT}")
-            return replace(Answer.from_dict({**row, "nodes": ()}), nodes=tuple(map(_node_of_row, row["nodes"])))
-        except (LookupError, TypeError, AttributeError, RecursionError, ValidationError, AgenticRetrieverError) as err:
-            raise ValueError(f"these bytes are no answer ({type(err).__name__})") from err
+def decoded(data: bytes) -> Answer:
+    """Read an answer again; ``ValueError`` for other bytes."""
+    try:
+        row = json.loads(data)
+        if row["format"] != FORMAT:
+            raise ValueError(f"the answer has format {str(row['format'])[:20]!r}, this version reads {FORMAT}")
+        return replace(Answer.from_dict({**row, "nodes": ()}), nodes=tuple(map(_node_of_row, row["nodes"])))
+    except (LookupError, TypeError, AttributeError, RecursionError, ValidationError, AgenticRetrieverError) as err:
+        raise ValueError(f"these bytes are no answer ({type(err).__name__})") from err
 
 
 def _node_row(scored: NodeWithScore) -> dict[str, Any]:
@@ -177,21 +173,19 @@ class AnswerStream:
 class AsyncAnswerStream(AsyncPieces):
     """The twin of :class:`AnswerStream` for ``async for`` and ``async with``; the event loop is never blocked."""
 
-    def __init__(self, stream: AnswerStream, caller: DeadlineCaller) -> None:
-        super().__init__(stream, caller)
-        self._answers = stream
+    _stream: AnswerStream
 
     @property
     def answer(self) -> Answer | None:
-        return self._answers.answer
+        return self._stream.answer
 
     @property
     def nodes(self) -> Sequence[NodeWithScore]:
-        return self._answers.nodes
+        return self._stream.nodes
 
     @property
     def route(self) -> RouteDecision | None:
-        return self._answers.route
+        return self._stream.route
 
 
 # As LlamaIndex passes them on
@@ -213,7 +207,7 @@ def response_metadata(answer: Answer) -> dict[str, Any]:
 
 # A decision as a person wants to read it
 
-_MAX_QUERY_CHARS, _MAX_ROWS, _MIN_SIGNAL = 200, 12, 0.005
+_MAX_ROWS: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +221,8 @@ class Explanation:
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        query = " ".join(self.decision.query.split())
-        shown = query if len(query) <= _MAX_QUERY_CHARS else f"{query[: _MAX_QUERY_CHARS - 1]}…"
-        return [f"Question: {shown}", *self._index(), *self._strategy(), *self._nature(), *self._costs()]
+        question = f"Question: {shortened(self.decision.query, 200)}"
+        return [question, *self._index(), *self._strategy(), *self._nature(), *self._costs()]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types: the record, the cards, and the text."""
@@ -240,7 +233,6 @@ class Explanation:
         return {"decision": self.decision.to_dict(), "cards": cards, "text": self.lines()}
 
     def _repr_html_(self) -> str:
-        """Draw the text in Jupyter: escaped, no assets, colours inherited from the theme."""
         return render("text.html", text=str(self))
 
     _repr_pretty_ = short_text
@@ -276,10 +268,9 @@ class Explanation:
         decision = self.decision
         because = f": {', '.join(decision.complexity_reasons)}" if decision.complexity_reasons else ""
         yield f"Complexity: {decision.complexity.value}, {decision.complexity_score:.2f}{because}"
-        strongest = sorted(decision.features.items(), key=lambda item: (-item[1], item[0]))
-        signals = [f"{name.replace('_', ' ')} {value:.2f}" for name, value in strongest if value >= _MIN_SIGNAL]
+        signals = signals_text(decision.features)
         if signals:
-            yield f"Signals: {', '.join(signals)}"
+            yield f"Signals: {signals}"
 
     def _costs(self) -> Iterator[str]:
         for lost in self.decision.degraded:

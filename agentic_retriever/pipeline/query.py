@@ -3,8 +3,6 @@
 Each step is a LlamaIndex span, with LlamaIndex's events where they fit; docs/llamaindex.md lists them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
@@ -13,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import Any, Final, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +23,7 @@ from llama_index.core.schema import NodeWithScore
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from agentic_retriever.cache import SingleFlightCache, cache_key
+from agentic_retriever.embeddings.model import Vector, embedding_time_s
 from agentic_retriever.errors import (
     AgenticRetrieverError,
     DeadlineExceededError,
@@ -44,7 +43,7 @@ from agentic_retriever.llm.prompts import VERSION
 from agentic_retriever.pipeline.answers import as_response, copied_answer, worth_keeping
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
-from agentic_retriever.resources import Resources, measured, training_stamp
+from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import (
     REGISTRY,
     RetrievalRequest,
@@ -94,18 +93,11 @@ from agentic_retriever.text import detect_language, normalise_query
 from agentic_retriever.threads import DeadlineCaller, Workers
 from agentic_retriever.tracing import RouteDecisionEvent, Span, span
 
-if TYPE_CHECKING:
-    from agentic_retriever.embeddings.model import Vector
-
 logger = logging.getLogger(__name__)
 
 MAX_RETRIES: Final = 2  # further strategies that a search with little to show for it may try
 RETRY_BELOW: Final = 0.5  # the next strategy is tried when what was found fits the question less than this
 _TIME_FACTOR: Final = 2.0  # and when the time left is that many times what the last one took
-
-# What a model leaves of the time, as a share and at most in seconds: when all fail, the extract has to come in time,
-# also for those who wait for the same answer.
-_RESERVE_SHARE, _RESERVE_S = 0.1, 0.25
 
 _MISSING: Final = {
     View.SUMMARY: "the index has no summaries; build them with: agentic-retriever index build NAME",
@@ -217,8 +209,8 @@ class Pipeline:
             if not self._caches(question):
                 return self._hand_out(run, self._compute(run), traced, cached=False)
             key, compute = self._key(run), partial(self._compute, run)
-            left_s = run.spending.left_s("waiting for the answer")
-            answer, cached = self.cache.get_or_compute(key, compute, keep=worth_keeping, timeout_s=left_s)
+            waiting_s = run.spending.waiting_s()
+            answer, cached = self.cache.get_or_compute(key, compute, keep=worth_keeping, timeout_s=waiting_s)
             return self._hand_out(run, answer, traced, cached=cached)
 
     async def aanswer(self, question: Question, workers: Workers) -> Answer:
@@ -237,7 +229,7 @@ class Pipeline:
                 partial(self._compute, run),
                 submit=workers.submit,
                 keep=worth_keeping,
-                timeout_s=run.spending.left_s("waiting for the answer"),
+                timeout_s=run.spending.waiting_s(),
                 unwanted=run.spending.stop,
             )
             return self._hand_out(run, answer, traced, cached=cached)
@@ -270,6 +262,7 @@ class Pipeline:
         """Decide and fetch."""
         with span("AgenticRouter.retrieve", question.shown) as traced:
             run = self._begin(question)
+            run.spending.extract_s = 0.0  # nothing is extracted
             self._route(run)
             retrieval = self._retrieve(run)
             if traced is not None:
@@ -374,8 +367,7 @@ class Pipeline:
             if traced is not None:
                 record = run.decision.to_dict()
                 traced.finish(record, RouteDecisionEvent(decision=record))
-            names = (strategy.name,) if question.strategy else dict.fromkeys((strategy.name, *strategy.scores))
-            run.order = tuple(map(Strategy, names))
+            run.order = tuple(map(Strategy, dict.fromkeys((strategy.name, *strategy.scores))))
             return run.decision
 
     def _only_index(self, question: Question) -> str | None:
@@ -394,12 +386,9 @@ class Pipeline:
         """Embed the question once for routing and retrieval; without a vector both go on lexically."""
         with run.spending.step("embedding"):
             try:
-                # Half of the time at most, so that a search by words can still follow.
-                limit = run.spending.left_s("embedding the question") / 2
+                limit = embedding_time_s(run.spending.left_s("embedding the question"))
                 return self.resources.embedding().embed_query(run.question.query, timeout_s=limit)
             except AgenticRetrieverError as err:
-                if run.question.strategy is Strategy.VECTOR:
-                    raise
                 run.degraded.append(Degradation(step="embedding", reason=str(err), fallback="words only"))
                 return None
 
@@ -418,7 +407,7 @@ class Pipeline:
             run.question.query,
             [index.profile() for index in indexes],
             query_vector=run.vector,
-            allowance=run.spending.left("choosing the index"),
+            allowance=run.spending.choosing("choosing the index"),
         )
         run.spending.add(selection.spent)
         return self._apply_on_abstain(selection, indexes), versions
@@ -460,7 +449,7 @@ class Pipeline:
         then = run.recorded.strategy if run.recorded else None
         if then is not None and _by_chance(then) and then.name in {card.strategy.value for card in offered}:
             return then, withheld
-        allowance = spending.left("choosing the strategy")
+        allowance = spending.choosing("choosing the strategy")
         selection = self.selector.select(run.question.query, offered, features=features, allowance=allowance)
         spending.add(selection.spent)
         return replace(selection, degraded=(*lost, *selection.degraded)), withheld
@@ -509,18 +498,14 @@ class Pipeline:
             if len(searches) == 1:
                 results = {chosen.name: searches[chosen.name]()}
             else:
-                left = partial(spending.left_s, "searching")
+                left = partial(spending.search_s, "searching")
                 results, errors = run_sides(self.resources.workers, searches, timeout_s=left)
             if not results:
                 raise errors[chosen.name]
             nodes, origin = merge_indexes(self.resources, results, chosen.scores, query_vector=run.vector, top_k=top_k)
-        lost = (
-            Degradation(step=f"index.{name}", reason=_reason(err), fallback="the other indexes")
-            for name, err in errors.items()
-        )
         result = SearchResult(
             nodes,
-            degraded=(*lost, *(step for result in results.values() for step in result.degraded)),
+            degraded=(*left_out(errors), *(step for result in results.values() for step in result.degraded)),
             understood=tuple(dict.fromkeys(line for result in results.values() for line in result.understood)),
         )
         index = self.resources.index(chosen.name)
@@ -531,8 +516,9 @@ class Pipeline:
     def _search(self, run: _Run, strategy: Strategy, name: str, top_k: int) -> SearchResult:
         index = self.resources.index(name)
         # An index with a model of its own embeds the question itself.
-        vector = run.vector if self.resources.compares(index) else None
-        left = run.spending.left_s(f"searching index {name!r}")
+        compares = self.resources.compares(index)
+        vector = run.vector if compares else None
+        left = run.spending.search_s(f"searching index {name!r}")
         request = RetrievalRequest(
             query=run.question.query,
             top_k=top_k,
@@ -540,6 +526,7 @@ class Pipeline:
             query_vector=None if vector is None else tuple(vector.tolist()),
             timeout_s=left,
             model=self._metered(run),
+            words_only=compares and vector is None,
         )
         adapter = self.resources.adapter(index, strategy)
         # A thread costs more than a search, so only those that may overrun get one.
@@ -603,14 +590,13 @@ class Pipeline:
                     question.query,
                     given,
                     top_k=top_k,
-                    timeout_s=spending.left_s("refining what was found"),
+                    timeout_s=spending.search_s("refining what was found"),
                     vectors=partial(self._vectors, run),
                     neighbours=lambda node: reader(run.origin[node.node_id])(node),
                     model=self._metered(run),
                 )
                 if self.postprocessors:
-                    # Half of the time at most, so that an answer can still follow.
-                    limit = spending.left_s("postprocessing what was found") / 2
+                    limit = spending.search_s("postprocessing what was found") / 2
                     done = self.postprocessors.run(question.query, nodes, filters=question.filters, timeout_s=limit)
                     nodes, lost = done[0], (*lost, *done[1])
             for entry in nodes:
@@ -677,12 +663,11 @@ class Pipeline:
         return Evidence(relevance=fits, query_vector=run.vector, unknown_share=unknown)
 
     def _limits(self, run: _Run, control: StreamControl | None) -> Limits:
-        left_s = run.spending.left_s("writing the answer")
         return Limits(
             max_chars=self._config.llm_context_chars,
             budget=run.spending.left("writing the answer"),
             force_cloud=run.question.force_cloud,
-            timeout_s=left_s - min(_RESERVE_S, _RESERVE_SHARE * left_s),
+            timeout_s=run.spending.writing_s(),
             control=control,
         )
 
@@ -767,7 +752,8 @@ def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile) -> float | 
     if not cosines:
         return None
     z = (max(cosines) - profile.background_mean) / profile.background_std
-    return 1 / (1 + math.exp(-_STEEPNESS * (z - _TURN)))
+    # The spread of near-identical chunks is next to nothing, and a power far out would overflow.
+    return 1 / (1 + math.exp(max(-60.0, min(60.0, -_STEEPNESS * (z - _TURN)))))
 
 
 def _node_cosine(node: NodeWithScore) -> float | None:

@@ -79,15 +79,12 @@ class BatchWriter:
         self._capacity = capacity
         self._timer = timer
         self._on_fork = on_fork
-        self._reset()
+        self.start_afresh()
         _WRITERS.add(self)
 
-    def after_fork(self) -> None:
-        """Start from nothing: in a child process the parent's thread does not exist and its entries are its own."""
+    def start_afresh(self) -> None:
+        """Start from nothing, as in a child process, without the thread and the entries, which are the parent's."""
         self._on_fork()
-        self._reset()
-
-    def _reset(self) -> None:
         self._changed = threading.Condition()
         self._queue: deque[LogEntry] = deque()
         self._thread: threading.Thread | None = None
@@ -231,7 +228,7 @@ def _finish_all() -> None:
 
 def _forget_in_child() -> None:
     for writer in list(_WRITERS):
-        writer.after_fork()
+        writer.start_afresh()
 
 
 atexit.register(_finish_all)
@@ -280,20 +277,19 @@ class QueryLog:
 
     def record(self, entry: LogEntry) -> None:
         """Hand in one entry; never raises, never waits."""
-        try:
-            moment, entry_id = entry.recorded_at or self._clock(), entry.entry_id or uuid4().hex
-            self._writer.put(replace(entry, recorded_at=moment, entry_id=entry_id))
-        except Exception:  # noqa: BLE001 - a clock of the caller may fail; the answer must go out all the same
-            self._writer.drop()
+        self._record(lambda: entry)
 
     def record_answer(self, answer: Answer | None, **known: Any) -> None:  # noqa: ANN401 - the arguments of entry_of
         """Make an entry as :func:`entry_of` and hand it in; never raises, never waits."""
+        self._record(lambda: entry_of(answer, **known))
+
+    def _record(self, make: Callable[[], LogEntry]) -> None:
         try:
-            entry = entry_of(answer, **known)
-        except Exception:  # noqa: BLE001 - an odd answer of a caller's own stage is not worth losing it
+            entry = make()
+            moment, entry_id = entry.recorded_at or self._clock(), entry.entry_id or uuid4().hex
+            self._writer.put(replace(entry, recorded_at=moment, entry_id=entry_id))
+        except Exception:  # noqa: BLE001 - a caller's clock or stage may be odd; the answer must go out all the same
             self._writer.drop()
-        else:
-            self.record(entry)
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         return self._writer.flush(timeout_s)

@@ -1,7 +1,5 @@
 """The history in its database: tables, connections, writing, pruning, reading and counting; loads SQLAlchemy."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json
@@ -115,7 +113,7 @@ def hash_of(query: str, salt: bytes) -> str:
 
 
 def _row(entry: LogEntry, *, text: str, salt: bytes) -> dict[str, Any]:
-    row: dict[str, Any] = {name: _storable(value) for name, value in entry.fields_to_dict().items()}
+    row: dict[str, Any] = {name: _storable(value) for name, value in entry.to_dict().items()}
     row |= entry.totals() | {
         "cloud_calls": entry.cloud_calls,
         "query": _storable(entry.query, MAX_TEXT_CHARS) if text == "plain" else None,

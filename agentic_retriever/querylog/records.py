@@ -1,7 +1,5 @@
 """What the history keeps of one query, and where: values alone, so that nothing here loads SQLAlchemy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +14,7 @@ from typing_extensions import Self
 from agentic_retriever.config import Secret, host_and_port
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.schema import Answer, Degradation, Record, Tier, TierUsage, Usage, frozen
-from agentic_retriever.show import Cell, Table, render, short_text
+from agentic_retriever.show import Cell, Section, render, short_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +269,7 @@ class Analytics(Record):
 
     def to_dict(self) -> dict[str, Any]:
         derived = ("failed", "cache_hit_rate", "local_share", "saved_usd")
-        fields = self.fields_to_dict() | {name: getattr(self, name) for name in derived}
+        fields = Record.to_dict(self) | {name: getattr(self, name) for name in derived}
         return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in fields.items()}
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
@@ -313,15 +311,15 @@ class Analytics(Record):
 
     _repr_pretty_ = short_text
 
-    def _table(self, title: str, headers: list[str], rows: list[list[str]]) -> Table:
+    def _table(self, title: str, headers: list[str], rows: list[list[str]]) -> Section:
         """Return one table as it is drawn; counts by name get a bar each."""
         names = 2 if title == "routes" else 1
         if title in {"queries", "latency"}:
-            return Table(headers, rows, title, names)
+            return Section(title, headers, rows, names)
         most = max(self.queries, 1)
         shares = [int(row[-1].replace(",", "")) / most for row in rows]
         barred = [[*row, Cell(f"{share:.0%}", share=share)] for row, share in zip(rows, shares, strict=True)]
-        return Table([*headers, ""], barred, title, names)
+        return Section(title, [*headers, ""], barred, names)
 
 
 def _percent(share: float | None) -> str:

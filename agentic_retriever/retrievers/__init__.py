@@ -5,16 +5,14 @@ routing, the command line and the contract suite read it from here. A program ad
 ``agentic_retriever.register_strategy``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from agentic_retriever.errors import ConfigError, NoEligibleStrategyError, UnknownStrategyError, unknown_name
+from agentic_retriever.errors import NoEligibleStrategyError, UnknownStrategyError, unknown_name
 from agentic_retriever.indices import Index
-from agentic_retriever.indices.profile import MeasuredStrategies, StrategyMeasure
+from agentic_retriever.indices.profile import MeasuredStrategies
 from agentic_retriever.retrievers.base import (
     AdapterSettings,
     RetrievalRequest,
@@ -40,29 +38,10 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StrategySpec:
-    """What is known of a strategy without any index."""
+class StrategySpec(StrategyCard):
+    """A strategy with what builds it, its milliseconds those of a small index with a local embedding model."""
 
-    strategy: Strategy
-    description: str
-    needs: tuple[View, ...]
-    cost: float
-    typical_ms: float  # on a small index with a local embedding model
     build: Callable[[Index, AdapterSettings], RetrieverAdapter]
-    signals: Mapping[str, float] = field(default_factory=dict)
-
-    def card(self, measure: StrategyMeasure | None = None) -> StrategyCard:
-        """Return what stage two knows of the strategy, with quality and latency as measured if they were."""
-        return StrategyCard(
-            strategy=self.strategy,
-            description=self.description,
-            needs=self.needs,
-            cost=self.cost,
-            typical_ms=self.typical_ms if measure is None else measure.p50_ms,
-            quality=None if measure is None else measure.quality,
-            measured=measure is not None,
-            signals=self.signals,
-        )
 
 
 # Retriever, view that it reads beside the chunks, cost, milliseconds, description; in declared order of reliability.
@@ -100,11 +79,16 @@ REGISTRY: Final[Mapping[Strategy, StrategySpec]] = MappingProxyType(_registered)
 
 
 def cards(index: Index, *, measured: MeasuredStrategies | None = None) -> tuple[StrategyCard, ...]:
-    """Return a card for each strategy that the index can serve, in declared order."""
+    """Return a card for each strategy that the index can serve, in declared order, as measured where it was."""
     known = {} if measured is None else measured.strategies
-    # A copy, since another thread may be adding a strategy.
-    registered = tuple(REGISTRY.items())
-    return tuple(spec.card(known.get(one)) for one, spec in registered if index.serves(one, spec.needs))
+    found: list[StrategyCard] = []
+    for strategy, card in tuple(REGISTRY.items()):  # a copy, since another thread may be adding a strategy
+        if index.serves(strategy, card.needs):
+            one = known.get(strategy)
+            found.append(
+                card if one is None else replace(card, typical_ms=one.p50_ms, quality=one.quality, measured=True)
+            )
+    return tuple(found)
 
 
 def check_served(strategy: Strategy, index: Index) -> None:
@@ -133,8 +117,6 @@ def spec_of(strategy: Strategy | str) -> StrategySpec:
 
 def add_spec(spec: StrategySpec) -> None:
     """Add a strategy for the whole process, or replace one that was added before."""
-    if spec.strategy in tuple(Strategy):
-        raise ConfigError(f"strategy {spec.strategy.value!r} is one of the package's own; give yours another name")
     _registered[spec.strategy] = spec
 
 

@@ -1,13 +1,11 @@
 """The base of every strategy: a LlamaIndex retriever with checks before a search and promises about its result."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, suppress
@@ -22,20 +20,29 @@ from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryT
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, InvalidQueryError, RetrievalError
+from agentic_retriever.errors import (
+    AgenticRetrieverError,
+    DeadlineExceededError,
+    EmbeddingError,
+    InvalidQueryError,
+    RetrievalError,
+)
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
 from agentic_retriever.indices import Index
 from agentic_retriever.indices.prefilter.index import FilterPlan, PlanKind
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.schema import Degradation, Strategy, check_query, check_top_k
 from agentic_retriever.threads import Workers, guard
-from agentic_retriever.tracing import no_callbacks, spanned_by_base
+from agentic_retriever.tracing import safe_callbacks, spanned_by_base
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 NodeT = TypeVar("NodeT", bound=BaseNode)
 Scores: TypeAlias = Mapping[str, float | None]  # by node id
+Ranking: TypeAlias = Sequence[tuple[str, float | None]]
+
+BM25: Final = "bm25"  # the source in the per-source scores of search by words
 
 # Copies of nodes that share nothing that can change with what they were made from. Texts and numbers are shared; lists,
 # mappings and models are copied to the bottom. Pydantic's own deep copy takes four times as long, and ten times as long
@@ -94,6 +101,7 @@ class RetrievalRequest:
     query_vector: tuple[float, ...] | None = None
     timeout_s: float | None = None  # for the whole search, or None for the configuration's deadline
     model: ModelClient | None = None
+    words_only: bool = False  # the question could not be embedded, which is not to be tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +131,37 @@ class AdapterSettings:
     timer: Callable[[], float] = time.monotonic  # seconds that only grow
 
 
-class RetrieverAdapter(BaseRetriever):
+class CheckedRetriever(BaseRetriever):
+    """A LlamaIndex retriever that checks a question where it comes in; LlamaIndex fails on anything but text."""
+
+    @spanned_by_base
+    def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """Return the nodes for a question, best first.
+
+        Raises:
+            InvalidQueryError: If the question or how many nodes are wanted cannot be used.
+            AgenticRetrieverError: If the search failed.
+        """
+        return super().retrieve(checked_bundle(str_or_query_bundle))
+
+    @spanned_by_base
+    async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """The asynchronous twin of :meth:`retrieve`."""
+        return await super().aretrieve(checked_bundle(str_or_query_bundle))
+
+
+def checked_bundle(query: Any) -> QueryBundle:  # noqa: ANN401 - whatever a caller passes
+    bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
+    check_query(bundle.query_str)
+    return bundle
+
+
+class RetrieverAdapter(CheckedRetriever):
     """A strategy over one index, as a LlamaIndex retriever; safe to use from many threads.
 
-    A strategy implements :meth:`_search`. Everybody else calls :meth:`search` or :meth:`asearch`, or, in a LlamaIndex
-    application, ``retrieve`` and ``aretrieve``, which search with the settings' ``top_k`` and filters.
+    A strategy implements :meth:`_search`; where that ends with ``EmbeddingError``, words alone are searched. Everybody
+    else calls :meth:`search` or :meth:`asearch`, or, in a LlamaIndex application, ``retrieve`` and ``aretrieve``, which
+    search with the settings' ``top_k`` and filters.
 
     Args:
         index: What to search.
@@ -142,7 +176,7 @@ class RetrieverAdapter(BaseRetriever):
     def __init__(
         self, index: Index, settings: AdapterSettings, *, callback_manager: CallbackManager | None = None
     ) -> None:
-        super().__init__(callback_manager=callback_manager or no_callbacks())
+        super().__init__(callback_manager=callback_manager or safe_callbacks())
         self._index = index
         self._settings = settings
 
@@ -167,9 +201,8 @@ class RetrieverAdapter(BaseRetriever):
         Raises:
             InvalidQueryError: If the question, ``top_k`` or the query vector cannot be used.
             FilterError: If the filters cannot be evaluated.
-            EmbeddingError: If the question could not be embedded.
             StoreError: If the index cannot be read.
-            RetrievalError: If every one of several ways failed.
+            RetrievalError: If every one of several ways failed, such as embedding the question and search by words.
             DeadlineExceededError: If the time ran out.
         """
         timeout_s = self._settings.config.deadline_s if request.timeout_s is None else request.timeout_s
@@ -182,21 +215,28 @@ class RetrieverAdapter(BaseRetriever):
         plan = filter_plan(self._index, request.filters, request.top_k)
         if plan is not None and plan.kind is PlanKind.NONE:
             return SearchResult()  # nothing satisfies the filters, so nothing need be embedded or searched
-        return keep_promises(self._search(request, deadline), request)
+        try:
+            found = self._search(request, deadline)
+        except EmbeddingError as err:
+            found = self._by_words(request, err)
+        return keep_promises(found, request)
+
+    def _by_words(self, request: RetrievalRequest, err: EmbeddingError) -> SearchResult:
+        """Search by words alone, and say why."""
+        index, what = self._index, self.strategy.value
+        try:
+            with store_guard(f"the words of index {index.name}"):
+                ranking, nodes = search_words(index, request, 2 * request.top_k)
+                found = take_nodes(index, ranking, nodes, request.top_k)
+        except AgenticRetrieverError as none:
+            told = f"both sides of {what} search failed: dense: {err}; {BM25}: {none}"
+            raise RetrievalError(told, {"dense": err, BM25: none}) from err
+        lost = Degradation(step=f"{what}.dense", reason=str(err), fallback="BM25 search alone")
+        return SearchResult(found, (lost,), sources={BM25: dict(ranking)})
 
     async def asearch(self, request: RetrievalRequest) -> SearchResult:
         """The asynchronous twin of :meth:`search`, in a worker thread."""
         return await self._settings.workers.run(self.search, request)
-
-    @spanned_by_base
-    def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """Return the nodes for a question, as every LlamaIndex retriever does; errors are those of :meth:`search`."""
-        return super().retrieve(checked_bundle(str_or_query_bundle))
-
-    @spanned_by_base
-    async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """The asynchronous twin of :meth:`retrieve`."""
-        return await super().aretrieve(checked_bundle(str_or_query_bundle))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return self._logged(self.search(self._request(query_bundle)))
@@ -216,13 +256,6 @@ class RetrieverAdapter(BaseRetriever):
         for step in result.degraded:
             logger.warning("index %r: %s fell back to %s: %s", self._index.name, step.step, step.fallback, step.reason)
         return result.nodes
-
-
-def checked_bundle(query: Any) -> QueryBundle:  # noqa: ANN401 - whatever a caller passes
-    """Check a question where it comes in, since LlamaIndex fails on anything but text with an error of its own."""
-    bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
-    check_query(bundle.query_str)
-    return bundle
 
 
 def check_request(request: RetrievalRequest) -> None:
@@ -255,13 +288,10 @@ def keep_promises(found: SearchResult, request: RetrievalRequest) -> SearchResul
     scored.sort(key=lambda pair: (-pair[0], pair[1].node_id))
     nodes = []
     for score, node in scored[: request.top_k]:
-        made = copied_node(node)
         given = {name: finite_or_least(scores.get(node.node_id)) for name, scores in found.sources.items()}
-        made.metadata[SCORES_KEY] = {name: value for name, value in given.items() if value > -math.inf}
+        by_source = {name: value for name, value in given.items() if value > -math.inf}
         # A model should neither read the scores in its prompt nor embed them.
-        for excluded in (made.excluded_llm_metadata_keys, made.excluded_embed_metadata_keys):
-            if SCORES_KEY not in excluded:
-                excluded.append(SCORES_KEY)
+        made = copied_node(with_hidden_metadata(node, **{SCORES_KEY: by_source}))
         nodes.append(NodeWithScore(node=made, score=score))
     return SearchResult(nodes, found.degraded, found.understood)
 
@@ -406,3 +436,25 @@ def take_nodes(
         if len(taken) >= top_k:
             break
     return taken[:top_k]
+
+
+def search_words(index: Index, request: RetrievalRequest, depth: int) -> tuple[Ranking, Mapping[str, BaseNode]]:
+    """Search by words, under the request's filters; the nodes are those that it has read."""
+    view, filters = index.keyword(), request.filters
+    nodes: dict[str, BaseNode] = {}
+    hits = view.search_nodes(request.query, depth, filters)
+    if hits is not None:
+        nodes = {hit.node.node_id: hit.node for hit in hits}
+        return sorted(((hit.node.node_id, hit.score) for hit in hits), key=lambda one: (-one[1], one[0])), nodes
+    if filters is None or is_empty(filters):
+        return view.search(request.query, depth), nodes
+    if index.has_prefilter:
+        return view.search(request.query, depth, allowed=index.candidates(filters)), nodes
+    # An index of somebody's own: what the words find is read by id and tested, batch by batch.
+    satisfies = predicate(filters)
+
+    def allowed(node_ids: Sequence[str]) -> Collection[str]:
+        nodes.update(item for item in fetch_nodes(index, node_ids).items() if satisfies(node_fields(item[1])))
+        return nodes.keys()
+
+    return view.search(request.query, depth, allowed=allowed), nodes

@@ -12,7 +12,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.constants import DEFAULT_SIMILARITY_TOP_K
 from llama_index.core.indices.base import BaseIndex
-from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle
 from llama_index.core.storage.docstore import BaseDocumentStore
 from llama_index.core.storage.docstore.utils import doc_to_json, json_to_doc
 from llama_index.core.vector_stores.types import MetadataFilters
@@ -24,18 +24,19 @@ from agentic_retriever.indices import Index, KeywordIndex, embedded_text
 from agentic_retriever.indices.attached.sources import recognise
 from agentic_retriever.indices.profile import ProfiledNode, dominant_language
 from agentic_retriever.retrievers.base import (
+    BM25,
+    CheckedRetriever,
     RetrievalRequest,
     SearchResult,
     check_request,
-    checked_bundle,
     copied_node,
     keep_promises,
+    search_words,
     take_nodes,
 )
-from agentic_retriever.retrievers.hybrid import BM25, keyword_side
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.text import Tokenizer
-from agentic_retriever.tracing import no_callbacks, spanned_by_base
+from agentic_retriever.tracing import safe_callbacks
 
 _HEADER: Final = {"kind": "bm25_retriever", "format": 1}
 _NODES: Final = "nodes.json"
@@ -43,7 +44,7 @@ _WORDS: Final = "keyword"
 _VERSION: Final = 1
 
 
-class BM25Retriever(LlamaBM25Retriever):
+class BM25Retriever(CheckedRetriever, LlamaBM25Retriever):
     """LlamaIndex's ``BM25Retriever`` with terms for every script and filters that hold.
 
     It takes the place of ``llama_index.retrievers.bm25.BM25Retriever`` where one is expected. What is different: Thai,
@@ -93,7 +94,7 @@ class BM25Retriever(LlamaBM25Retriever):
             raise ConfigError(f"BM25Retriever takes no {', '.join(unsupported)}: {how}")
         if (nodes is None) == (index is None):
             raise ConfigError("BM25Retriever needs nodes or an index of a router, one of them")
-        BaseRetriever.__init__(self, callback_manager=callback_manager or no_callbacks(), verbose=verbose)
+        BaseRetriever.__init__(self, callback_manager=callback_manager or safe_callbacks(), verbose=verbose)
         self.similarity_top_k = similarity_top_k
         check_filters(filters)
         self._filters = filters
@@ -144,27 +145,12 @@ class BM25Retriever(LlamaBM25Retriever):
             nodes = list(source.nodes())
         return cls(nodes, **options)
 
-    @spanned_by_base
-    def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """Return the nodes that share a word with the question, best first.
-
-        Raises:
-            InvalidQueryError: If the question or ``similarity_top_k`` cannot be used.
-            StoreError: If the router's index cannot be read.
-        """
-        return BaseRetriever.retrieve(self, checked_bundle(str_or_query_bundle))
-
-    @spanned_by_base
-    async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """The asynchronous twin of :meth:`retrieve`."""
-        return await BaseRetriever.aretrieve(self, checked_bundle(str_or_query_bundle))
-
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         request = RetrievalRequest(query_bundle.query_str, self.similarity_top_k, self._filters)
         check_request(request)
         if self._index is not None:
-            side = keyword_side(self._index, request, request.top_k)
-            ranking, found = side.ranking, take_nodes(self._index, side.ranking, side.nodes, request.top_k)
+            ranking, nodes = search_words(self._index, request, request.top_k)
+            found = take_nodes(self._index, ranking, nodes, request.top_k)
         else:
             ranking = self._words.search(request.query, request.top_k, allowed=self._allowed)
             known = [(self._nodes[node_id], score) for node_id, score in ranking if node_id in self._nodes]

@@ -1,7 +1,5 @@
 """Strategy ``chunk_decoupling``: what is searched is finer than what is returned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

@@ -9,29 +9,31 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import lru_cache, partial
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from llama_index.core.schema import BaseNode, NodeWithScore
+from pydantic import field_validator
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from agentic_retriever import json_files
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, StoreDamagedError
-from agentic_retriever.filters import is_empty, node_fields, predicate
-from agentic_retriever.indices import Index
 from agentic_retriever.retrievers.base import (
+    BM25,
+    Ranking,
     RetrievalRequest,
     RetrieverAdapter,
     SearchResult,
-    fetch_nodes,
     merge_sides,
     run_guarded,
     run_sides,
     scores_of,
+    search_words,
     take_nodes,
 )
 from agentic_retriever.retrievers.vector import DENSE, nearest, with_vector
@@ -39,11 +41,11 @@ from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.stores.points import Hit
 
 if TYPE_CHECKING:
+    from agentic_retriever.indices.profile import IndexProfile
     from agentic_retriever.stores.server import ServerWords  # its package takes a second to load
 
 T = TypeVar("T")
 Entry: TypeAlias = tuple[str, float | None]
-Ranking: TypeAlias = Sequence[Entry]
 Weights: TypeAlias = Mapping[str, float]  # by source
 Left: TypeAlias = Callable[[], float]  # gives the seconds that are left
 
@@ -147,31 +149,22 @@ def unit_scores(entries: Ranking) -> dict[str, float]:
 # others; docs/training.md has the table.
 
 FUSION_FILE: Final = "fusion.json"
-FUSION_FORMAT: Final = 1
 MIN_NODES: Final = 30  # below so many the spread of cosines says too little
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusionTrainedOn:
+@checked_dataclass(frozen=True, slots=True, kw_only=True)
+class FusionTrainedOn(json_files.FileTable):
     """What a fusion model was fitted on."""
 
     dataset: str
     index: str
-    index_version: int
-    rows: int
+    index_version: json_files.Count
+    rows: json_files.Count
     date: str  # ISO 8601
 
-    def __post_init__(self) -> None:
-        for name in ("dataset", "index", "date"):
-            json_files.require(isinstance(getattr(self, name), str), f"trained_on.{name}", "text", getattr(self, name))
-        for name in ("index_version", "rows"):
-            value = getattr(self, name)
-            is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-            json_files.require(is_count, f"trained_on.{name}", "a whole number from 0", value)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusionModel:
+@checked_dataclass(frozen=True, slots=True, kw_only=True)
+class FusionModel(json_files.FileTable):
     """The weight of the dense side, by question.
 
     The weight is ``alpha`` where the excess of the best cosine (see :func:`dense_excess`) is ``pivot``, or not known.
@@ -179,18 +172,20 @@ class FusionModel:
     in [0, 1]. With a slope of 0 it is the same for every question; ``alpha`` 0 is BM25 alone, 1 dense search alone.
     """
 
-    alpha: float = 0.5  # in [0, 1]
-    slope: float = 0.1
-    pivot: float = 0.4
-    reach: float = 0.2  # in [0, 1]
+    format: Literal[1] = field(default=1, repr=False)
+    alpha: json_files.Share = 0.5
+    slope: json_files.NotNegative = 0.1
+    pivot: json_files.Number = 0.4
+    reach: json_files.Share = 0.2
     trained_on: FusionTrainedOn | None = None  # none for the default
 
-    def __post_init__(self) -> None:
-        for name in ("alpha", "reach"):
-            value = getattr(self, name)
-            json_files.require(json_files.is_finite(value) and 0 <= value <= 1, name, "a number from 0 to 1", value)
-        json_files.require(json_files.is_finite(self.slope) and self.slope >= 0, "slope", "a number from 0", self.slope)
-        json_files.require(json_files.is_finite(self.pivot), "pivot", "a finite number", self.pivot)
+    @field_validator("trained_on", mode="before")
+    @classmethod
+    def _known(cls, trained: object) -> object:
+        """Leave out what is of the time when weights were also fitted without judgments."""
+        if isinstance(trained, dict):
+            return {name: value for name, value in trained.items() if name != "pseudo"}
+        return trained
 
     def weight(self, excess: float | None) -> float:
         """Return the weight of the dense side, in [0, 1]; that of BM25 is the rest."""
@@ -201,20 +196,7 @@ class FusionModel:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
-        return {"format": FUSION_FORMAT, **asdict(self)}
-
-    @classmethod
-    def from_dict(cls, data: object) -> FusionModel:
-        """Read what ``to_dict`` returned."""
-        table = json_files.table_of(data, "the model", ("format", *cls.__dataclass_fields__))
-        json_files.check_format(table, FUSION_FORMAT)
-        trained = table["trained_on"]
-        if isinstance(trained, dict):  # without what is of the time when weights were also fitted without judgments
-            trained = {name: value for name, value in trained.items() if name != "pseudo"}
-        if trained is not None:
-            known = json_files.table_of(trained, "trained_on", FusionTrainedOn.__dataclass_fields__)
-            trained = FusionTrainedOn(**known)
-        return cls(**{name: table[name] for name in ("alpha", "slope", "pivot", "reach")}, trained_on=trained)
+        return asdict(self)
 
     def save(self, path: Path) -> None:
         """Write the model as JSON in one step."""
@@ -244,31 +226,21 @@ def _read_fusion(path: Path, _mtime_ns: int, _size: int) -> FusionModel:
     return FusionModel.load(path) or DEFAULT_FUSION
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CosineBackground:
-    """What cosines are worth on an index."""
-
-    mean: float
-    std: float
-    nodes: int
-
-
-def dense_excess(best: float | None, background: CosineBackground | None) -> float | None:
+def dense_excess(best: float | None, profile: IndexProfile | None) -> float | None:
     """Tell how far the best cosine of a search stands above what the best of unrelated nodes reaches by chance.
 
     That is the median of the largest of ``n`` standard normal numbers, so that a large index, in which something is
     always near, does not count as one that knows the answer.
     """
-    if best is None or background is None or background.nodes < MIN_NODES or not background.std > 0:
+    if best is None or profile is None or profile.nodes < MIN_NODES or not profile.background_std > 0:
         return None
-    by_chance = NormalDist().inv_cdf(2 ** (-1 / background.nodes))
-    excess = (best - background.mean) / background.std - by_chance
+    by_chance = NormalDist().inv_cdf(2 ** (-1 / profile.nodes))
+    excess = (best - profile.background_mean) / profile.background_std - by_chance
     return excess if math.isfinite(excess) else None
 
 
 # The strategy.
 
-BM25: Final = "bm25"
 FUSED: Final = "fused"  # in the per-source scores only where two lists were merged
 
 CALIBRATED_DEPTH: Final = 100  # searched on each side, so that scores are the same for every top_k up to it
@@ -282,7 +254,7 @@ class _Side:
 
     ranking: Ranking
     nodes: Mapping[str, BaseNode] = field(default_factory=dict)
-    background: CosineBackground | None = None
+    profile: IndexProfile | None = None  # what cosines are worth on the index
     degraded: tuple[Degradation, ...] = ()
 
     @classmethod
@@ -303,8 +275,8 @@ class SideLists:
         lists = {name: side.ranking for name, side in sides.items() if side.ranking}
         words, dense = lists.get(BM25, ()), lists.get(DENSE, ())
         floors = {BM25: 0.0} if 0 < len(words) < depth else {}
-        background = next((side.background for side in sides.values() if side.background is not None), None)
-        return cls(lists=lists, floors=floors, excess=dense_excess(dense[0][1] if dense else None, background))
+        profile = next((side.profile for side in sides.values() if side.profile is not None), None)
+        return cls(lists=lists, floors=floors, excess=dense_excess(dense[0][1] if dense else None, profile))
 
     def merged(self, dense_weight: float, method: Fusion = Fusion.CALIBRATED) -> list[tuple[str, float]]:
         """Merge the sides, best first; calibrated and weighted scores are in [0, 1]."""
@@ -333,18 +305,18 @@ class HybridRetriever(RetrieverAdapter):
         depth = max(CALIBRATED_DEPTH, request.top_k)
         sides = {
             DENSE: _Side.of(nearest(self._index, request, depth, self._settings.config.deadline_s)),
-            BM25: self._with_background(keyword_side(self._index, request, depth)),
+            BM25: self._with_background(_Side(*search_words(self._index, request, depth))),
         }
         return SideLists.of(sides, depth)
 
     def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
         left, alpha = partial(self._left_s, deadline), self._settings.config.hybrid_alpha
+        request = with_vector(self._index, request, left())
         is_calibrated = self._fusion is Fusion.CALIBRATED
         depth = max(CALIBRATED_DEPTH, request.top_k) if is_calibrated else search_depth(request.top_k)
         if self._fusion is Fusion.RRF:
             hits = self._ask_server(
                 request,
-                left,
                 lambda server, vector: server.search_fused(
                     vector, request.query, request.top_k, depth=depth, alpha=alpha, rrf_k=RRF_K, filters=request.filters
                 ),
@@ -368,25 +340,23 @@ class HybridRetriever(RetrieverAdapter):
             return self._with_background(words) if self._fusion is Fusion.CALIBRATED else words
 
         both = self._ask_server(
-            request, left, lambda server, vector: server.search_both(vector, request.query, depth, request.filters)
+            request, lambda server, vector: server.search_both(vector, request.query, depth, request.filters)
         )
         if both is not None:
             return {DENSE: _Side.of(both[0]), BM25: completed(_Side.of(both[1]))}, {}
         sides: dict[str, Callable[[], _Side]] = {
             DENSE: lambda: _Side.of(nearest(self._index, request, depth, left())),
-            BM25: lambda: completed(keyword_side(self._index, request, depth)),
+            BM25: lambda: completed(_Side(*search_words(self._index, request, depth))),
         }
         return run_sides(self._settings.workers, sides, timeout_s=left)
 
-    def _ask_server(
-        self, request: RetrievalRequest, left: Left, search: Callable[[ServerWords, Sequence[float]], T]
-    ) -> T | None:
+    def _ask_server(self, request: RetrievalRequest, search: Callable[[ServerWords, Sequence[float]], T]) -> T | None:
         server = self._index.both_sides()
         if server is None:
             return None
         try:
-            vector = with_vector(self._index, request, left()).query_vector or ()
-            return run_guarded(f"the server of index {self._index.name}", lambda: search(server, vector))
+            asked = partial(search, server, request.query_vector or ())
+            return run_guarded(f"the server of index {self._index.name}", asked)
         except AgenticRetrieverError:
             return None  # each side by itself may still work, and whoever searches them tells what failed
 
@@ -408,14 +378,10 @@ class HybridRetriever(RetrieverAdapter):
         index = self._index
         try:
             # Cosines of a search are worth what the index's own model makes of them.
-            profile = run_guarded(f"the profile of index {index.name}", index.search_profile)
+            return replace(side, profile=run_guarded(f"the profile of index {index.name}", index.search_profile))
         except AgenticRetrieverError as err:
             lost = Degradation(step="hybrid.background", reason=str(err), fallback="weights that suit any question")
             return replace(side, degraded=(lost,))
-        if profile is None:
-            return side
-        found = CosineBackground(mean=profile.background_mean, std=profile.background_std, nodes=profile.nodes)
-        return replace(side, background=found)
 
     def _merged(
         self, sides: Mapping[str, _Side], *, top_k: int, depth: int, weigh: Callable[[float | None], float]
@@ -433,24 +399,3 @@ class HybridRetriever(RetrieverAdapter):
 def search_depth(top_k: int) -> int:
     """Return how deep each side is searched: 4 times ``top_k``, within 50 and 1,000, but never below ``top_k``."""
     return max(top_k, min(max(4 * top_k, 50), 1_000))
-
-
-def keyword_side(index: Index, request: RetrievalRequest, depth: int) -> _Side:
-    """Search by words, under the request's filters."""
-    view, filters = index.keyword(), request.filters
-    hits = view.search_nodes(request.query, depth, filters)
-    if hits is not None:
-        return _Side.of(hits)
-    if filters is None or is_empty(filters):
-        return _Side(view.search(request.query, depth))
-    if index.has_prefilter:
-        return _Side(view.search(request.query, depth, allowed=index.candidates(filters)))
-    # An index of somebody's own: what the words find is read by id and tested, batch by batch.
-    nodes: dict[str, BaseNode] = {}
-    satisfies = predicate(filters)
-
-    def allowed(node_ids: Sequence[str]) -> Collection[str]:
-        nodes.update(item for item in fetch_nodes(index, node_ids).items() if satisfies(node_fields(item[1])))
-        return nodes.keys()
-
-    return _Side(view.search(request.query, depth, allowed=allowed), nodes)

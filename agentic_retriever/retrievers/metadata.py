@@ -1,13 +1,12 @@
 """Strategy ``metadata``: filters understood from the question, then dense search among what satisfies them."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from typing import Final
 
 from llama_index.core.callbacks.base import CallbackManager
 
+from agentic_retriever.errors import EmbeddingError
 from agentic_retriever.indices import Index
 from agentic_retriever.retrievers.base import (
     AdapterSettings,
@@ -17,7 +16,7 @@ from agentic_retriever.retrievers.base import (
     run_guarded,
     scores_of,
 )
-from agentic_retriever.retrievers.vector import DENSE, nearest
+from agentic_retriever.retrievers.vector import DENSE, nearest, with_vector
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.understanding.fields import FieldDictionary
 from agentic_retriever.understanding.understanding import extract_with_llm, relaxed, understand
@@ -56,15 +55,23 @@ class MetadataRetriever(RetrieverAdapter):
             read = extract_with_llm(model, request.query, fields, timeout_s=self._left_s(deadline) / 2)
         # Several clauses agree on a reading; a single one has to be sure.
         clauses = read.clauses if len(read.clauses) > 1 else read.at_least(SURE)
+        failed: EmbeddingError | None = None
+        try:
+            request = with_vector(index, request, self._left_s(deadline))
+        except EmbeddingError as err:
+            failed = err
         for rung in relaxed(clauses, request.filters):  # the last one has no clause
             narrowed = replace(request, filters=rung.filters)
-            found = nearest(index, narrowed, request.top_k, self._left_s(deadline))
-            if found:
+            if failed is not None:
+                result = self._by_words(narrowed, failed)
+            else:
+                found = nearest(index, narrowed, request.top_k, self._left_s(deadline))
+                result = SearchResult(found, sources={DENSE: scores_of(found)})
+            if result.nodes:
                 break
         lost = (
             Degradation(step="metadata.filter", reason=f"nothing satisfies: {said}", fallback="left out")
             for said in rung.dropped
         )
-        return SearchResult(
-            found, (*read.degraded, *lost), tuple(clause.say for clause in rung.kept), {DENSE: scores_of(found)}
-        )
+        told = (*read.degraded, *result.degraded, *lost)
+        return replace(result, degraded=told, understood=tuple(clause.say for clause in rung.kept))

@@ -1,7 +1,5 @@
 """Strategy ``planner``: a question is split, its parts are searched for side by side, and the results are merged."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,10 +8,10 @@ from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias
 
 from llama_index.core.callbacks.base import CallbackManager
-from llama_index.core.schema import MetadataMode, NodeWithScore
+from llama_index.core.schema import NodeWithScore
 
 from agentic_retriever.errors import AgenticRetrieverError, LLMOutputError, RetrievalError
-from agentic_retriever.indices import Index
+from agentic_retriever.indices import Index, embedded_text
 from agentic_retriever.llm import ModelClient, ask, containers, json_values, random_boundary, without_thoughts
 from agentic_retriever.llm.prompts import plan_prompt
 from agentic_retriever.retrievers.base import (
@@ -76,7 +74,7 @@ def distinct(parts: Iterable[str], query: str) -> tuple[str, ...]:
     return tuple(part for key, part in keys.items() if key and part)
 
 
-def _by_name(text: str, table: ClauseTable) -> list[str]:
+def _by_name(text: str, table: "ClauseTable") -> list[str]:
     """One question for each name, without the others; of many, those with most words tell most."""
     spans = [Span(m.start(), m.end(), len(m[0].split())) for m in _QUOTED.finditer(text)]
     names = [] if text.isupper() or not table.spaced else _names(text, table)
@@ -308,14 +306,18 @@ def without(text: str, spans: Sequence[Span], kept: Span, table: ClauseTable) ->
     at = 0
     for span in spans:
         between = text[at : span.start]
-        words = [word.strip(",;") for word in folded(between).split()]
-        joins = [word for word in words if table.joins.fullmatch(word)]
-        others = [word for word in words if word and word not in joins]
-        only_joins = bool(joins) and all(map(table.inside_names.fullmatch, others))
-        pieces.append(" " if at and only_joins else between)
+        pieces.append(" " if at and _only_joins(between, table) else between)
         pieces.append(text[span.start : span.end] if span == kept else " ")
         at = span.end
     return _AFTER_GAP.sub(r"\1", " ".join("".join([*pieces, text[at:]]).split())).strip(" ,;")
+
+
+def _only_joins(between: str, table: ClauseTable) -> bool:
+    """Tell whether nothing but joining words, and small words that names may hold, stands between two names."""
+    words = [word.strip(",;") for word in folded(between).split()]
+    joins = [word for word in words if table.joins.fullmatch(word)]
+    others = [word for word in words if word and word not in joins]
+    return bool(joins) and all(map(table.inside_names.fullmatch, others))
 
 
 def _names(text: str, table: ClauseTable) -> list[Span]:
@@ -466,8 +468,7 @@ def merge_parts(
     overlaps: dict[str, float] = {}
     for node_id, one in nodes.items():
         wanted = [term for part in (query, *by_part[node_id]) for term in terms[part]]
-        text = one.node.get_content(metadata_mode=MetadataMode.EMBED)
-        overlaps[node_id] = count_overlap(wanted, tokenizer.tokens(text))
+        overlaps[node_id] = count_overlap(wanted, tokenizer.tokens(embedded_text(one.node)))
     totals = {i: SIMILARITY_WEIGHT * similarity[i] + OVERLAP_WEIGHT * overlaps[i] for i in nodes}
     order = sorted(totals, key=lambda node_id: (-totals[node_id], node_id))
     kept = dict.fromkeys(list(dict.fromkeys(best))[:top_k])

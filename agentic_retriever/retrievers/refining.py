@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, TextNode
-from llama_index.core.vector_stores.types import FilterCondition, MetadataFilter, MetadataFilters
+from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.errors import (
@@ -28,8 +28,8 @@ from agentic_retriever.errors import (
     LLMOutputError,
     RetrievalError,
 )
-from agentic_retriever.filters import is_empty, node_fields, predicate
-from agentic_retriever.indices import Index
+from agentic_retriever.filters import merge_and, node_fields, predicate
+from agentic_retriever.indices import Index, embedded_text
 from agentic_retriever.llm import ModelClient, ask, containers, json_values, random_boundary, without_thoughts
 from agentic_retriever.llm.prompts import rerank_prompt
 from agentic_retriever.retrievers.base import (
@@ -208,7 +208,7 @@ def boost(query: str, nodes: Sequence[NodeWithScore], boosts: Sequence[Boost]) -
     span = (max(values) - min(values)) or 1.0
     lifted = []
     for entry in nodes:
-        text = _joined(tokenizer.tokens(entry.node.get_content(metadata_mode=MetadataMode.EMBED)))
+        text = _joined(tokenizer.tokens(embedded_text(entry.node)))
         total = math.fsum(weight for weight, of_item in wanted if any(form in text for form in of_item))
         score = finite_or_least(entry.score)
         moved = score + max(-MAX_WEIGHT, min(MAX_WEIGHT, total)) * span
@@ -245,7 +245,7 @@ def make_reranker(config: RouterConfig, client: ModelClient | None) -> LLMRerank
 
 def passage_text(entry: NodeWithScore, max_chars: int = MAX_PASSAGE_CHARS) -> str:
     """Return what a reranker reads of a node: its title, section and the beginning of its text."""
-    return entry.node.get_content(metadata_mode=MetadataMode.EMBED)[:max_chars]
+    return embedded_text(entry.node)[:max_chars]
 
 
 def by_scores(nodes: Sequence[NodeWithScore], scores: Sequence[float]) -> list[NodeWithScore]:
@@ -286,9 +286,8 @@ class LLMReranker:
         write = partial(rerank_prompt, query, passages)
         reply = ask(self._client, write, timeout_s=timeout_s, boundary=self._boundary)
         named = [number - 1 for number in parse_order(reply.text, judged)]
-        order = [*named, *(i for i in range(len(nodes)) if i not in set(named))]
-        places = {i: place for place, i in enumerate(order)}
-        return by_scores(nodes, [1 - places[i] / len(nodes) for i in range(len(nodes))])
+        order = dict.fromkeys([*named, *range(len(nodes))])
+        return by_scores([nodes[i] for i in order], [1 - place / len(nodes) for place in range(len(nodes))])
 
 
 def parse_order(reply: str, count: int) -> list[int]:
@@ -485,10 +484,7 @@ def section_neighbours(index: Index, *, width: int, filters: MetadataFilters | N
     def read(doc_id: str) -> list[BaseNode]:
         if not doc_id:
             return []
-        clause = MetadataFilter(key="doc_id", value=doc_id)
-        wanted = MetadataFilters(filters=[clause], condition=FilterCondition.AND)
-        if filters is not None and not is_empty(filters):
-            wanted.filters.append(filters)
+        wanted = merge_and(MetadataFilters(filters=[MetadataFilter(key="doc_id", value=doc_id)]), filters)
         found = run_guarded(f"the store of index {index.name}", lambda: index.vector_store.get_nodes(filters=wanted))
         # Some stores know no such field, or let others through.
         mine = [node for node in found if node.ref_doc_id == doc_id and satisfies(node_fields(node))]

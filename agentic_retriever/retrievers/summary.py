@@ -1,7 +1,5 @@
 """Strategy ``summary``: the documents whose summaries are nearest, then the nearest chunks of these."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Final
 

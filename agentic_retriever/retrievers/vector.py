@@ -1,7 +1,5 @@
 """Strategy ``vector``: the nodes whose vectors are nearest to the question's by cosine; and what others need of it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
@@ -10,7 +8,8 @@ from typing import Final
 from llama_index.core.schema import NodeWithScore
 from llama_index.core.vector_stores.types import VectorStoreQuery
 
-from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
+from agentic_retriever.embeddings.model import embedding_time_s
+from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, EmbeddingError
 from agentic_retriever.filters import is_empty
 from agentic_retriever.indices import Index
 from agentic_retriever.indices.derived import HierarchyView, LeafHit
@@ -28,7 +27,7 @@ from agentic_retriever.retrievers.base import (
     store_guard,
 )
 from agentic_retriever.schema import Degradation, Strategy
-from agentic_retriever.threads import DeadlineCaller
+from agentic_retriever.threads import DeadlineCaller, guard
 
 DENSE: Final = "dense"  # the source in the per-source scores; its score is the cosine
 
@@ -48,9 +47,15 @@ def with_vector(index: Index, request: RetrievalRequest, left_s: float) -> Retri
     """Return the request with the question's vector, embedded now if it has none."""
     if request.query_vector is not None:
         return request
+    if request.words_only:
+        raise EmbeddingError("the question could not be embedded")
     if left_s <= 0:
         raise DeadlineExceededError("no time was left to embed the question; allow more time")
-    embedded = run_guarded("the embedding model", lambda: index.embedding.embed_query(request.query, timeout_s=left_s))
+    try:
+        with guard("the embedding model", EmbeddingError):
+            embedded = index.embedding.embed_query(request.query, timeout_s=embedding_time_s(left_s))
+    except DeadlineExceededError as err:
+        raise EmbeddingError(str(err)) from err
     return replace(request, query_vector=tuple(float(x) for x in embedded))
 
 

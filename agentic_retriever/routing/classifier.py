@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from agentic_retriever.errors import RoutingError
+from agentic_retriever.indices.profile import IndexProfile
 from agentic_retriever.routing.signals import (
     ValueHit,
     checked_share,
-    examined,
     last_made,
     query_terms,
     softmax,
     value_hits,
 )
-from agentic_retriever.schema import NO_LIMITS, Selection
+from agentic_retriever.schema import NO_LIMITS, Budget, Selection, examined
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
 from agentic_retriever.text.tokens import absent, identifiers, without_asking, without_requests
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from agentic_retriever.indices.profile import IndexProfile
-    from agentic_retriever.schema import Budget
-
-    Vector = npt.NDArray[np.float32]
-    Profiles = Sequence[IndexProfile]
+Vector = npt.NDArray[np.float32]
+Profiles = Sequence[IndexProfile]
 
 
 # Whether a question is about anything in an index: before retrieval from its profile, after retrieval from texts.
@@ -393,15 +387,7 @@ class _EvidenceClassifier(IndexClassifier):
         known = {**evidence, name: {**evidence.get(name, {}), "scope": scope.probability}}
         if scope.probability >= self.abstain_below:
             return replace(selection, evidence=known)
-        doubts = []
-        if scope.absent:
-            doubts.append("it has no " + ", ".join(one[:_MAX_VALUE_CHARS] for one in scope.absent[:_MAX_NAMED_VALUES]))
-        if scope.coverage is not None:
-            doubts.append(f"it knows {scope.coverage:.0%} of the terms")
-        if scope.relevance is not None:
-            doubts.append(f"relevance {scope.relevance:.2f} of a neighbour")
-        doubt = f"about it only with probability {scope.probability:.2f} ({', '.join(doubts)})"
-        reason = f"{selection.reason}; {doubt}"
+        reason = f"{selection.reason}; {_doubt(scope)}"
         return replace(selection, names=(name,), abstained=True, evidence=known, reason=reason)
 
 
@@ -453,6 +439,18 @@ class _Weighed(NamedTuple):
 
     evidence: Mapping[str, Mapping[str, float]]
     why: Callable[[Selection], str]
+
+
+def _doubt(scope: Scope) -> str:
+    """Say why a question seems to be about nothing in the nearest index."""
+    parts = []
+    if scope.absent:
+        parts.append("it has no " + ", ".join(name[:_MAX_VALUE_CHARS] for name in scope.absent[:_MAX_NAMED_VALUES]))
+    if scope.coverage is not None:
+        parts.append(f"it knows {scope.coverage:.0%} of the terms")
+    if scope.relevance is not None:
+        parts.append(f"relevance {scope.relevance:.2f} of a neighbour")
+    return f"about it only with probability {scope.probability:.2f} ({', '.join(parts)})"
 
 
 def _why(selection: Selection, evidence: Mapping[str, Evidence], *, given: bool, compared: bool) -> str:

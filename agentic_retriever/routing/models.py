@@ -9,27 +9,21 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, LLMError, LLMOutputError
-from agentic_retriever.llm import TierNeeds, ask, random_boundary, read_choice, spent_on_failure
+from agentic_retriever.indices.profile import IndexProfile
+from agentic_retriever.llm import Choice, ModelClient, TierNeeds, ask, random_boundary, read_choice, spent_on_failure
 from agentic_retriever.llm.prompts import index_choice_prompt, strategy_choice_prompt, strategy_word_prompt
-from agentic_retriever.routing.classifier import DEFAULT_INDEX_MARGIN, IndexClassifier
+from agentic_retriever.routing.classifier import DEFAULT_INDEX_MARGIN, IndexClassifier, Profiles, Vector
+from agentic_retriever.routing.selector import StrategySelector
 from agentic_retriever.routing.signals import checked_share
-from agentic_retriever.schema import NO_LIMITS, Degradation, Selection
+from agentic_retriever.schema import NO_LIMITS, Budget, Degradation, Selection, StrategyCard, TierUsage
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from agentic_retriever.indices.profile import IndexProfile
-    from agentic_retriever.llm import Choice, ModelClient
-    from agentic_retriever.routing.classifier import Profiles, Vector
-    from agentic_retriever.routing.selector import StrategySelector
-    from agentic_retriever.schema import Budget, StrategyCard, TierUsage
-
-    _Described = list[tuple[str, list[str]]]
+_Described = list[tuple[str, list[str]]]
 
 DEFAULT_ESCALATION_MARGIN: Final = 0.2  # lead in probability of the first index below which a model is asked
 # Probability of the first strategy below which a model is asked; with no signal at all the heuristic has 0.39.
@@ -131,13 +125,13 @@ class _ModelChoice:
     ) -> tuple[Choice | None, str, tuple[TierUsage, ...]]:
         """Return what the model chose, else why not, and what asking cost; at most one call."""
         if not allowance.may_ask:
-            return None, "the budget forbids a model call; allow one, or more time", ()
+            return None, "neither the budget nor the time to choose has a model call left; allow more", ()
         limited = allowance.max_usd is not None or allowance.max_llm_calls is not None
         needs = TierNeeds(budget=allowance) if limited else None
         try:
             asked = ask(self._client, prompt, timeout_s=allowance.timeout_s, needs=needs, boundary=self._boundary)
         except (LLMError, DeadlineExceededError) as err:
-            return None, str(err)[:_MAX_REASON], spent_on_failure(self._client, err)
+            return None, str(err)[:_MAX_REASON], spent_on_failure(self._client.tier, self._client.model, err)
         try:
             return read_choice(asked.text, names), "", asked.spent
         except LLMOutputError as err:

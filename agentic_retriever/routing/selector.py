@@ -8,20 +8,20 @@ import re
 import threading
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from typing_extensions import override
 
 from agentic_retriever.errors import ConfigError, NoEligibleStrategyError
-from agentic_retriever.indices.profile import name_words
+from agentic_retriever.indices.profile import IndexProfile, name_words
 from agentic_retriever.routing.signals import (
     WORDED,
     Runs,
-    examined,
     query_terms,
     question_count,
     read_query,
@@ -29,15 +29,8 @@ from agentic_retriever.routing.signals import (
     softmax,
     value_hits,
 )
-from agentic_retriever.schema import NO_LIMITS, Selection, Strategy
+from agentic_retriever.schema import NO_LIMITS, Budget, Selection, Strategy, StrategyCard, examined
 from agentic_retriever.text import Tokenizer, detect_language
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from agentic_retriever.indices.profile import IndexProfile
-    from agentic_retriever.schema import Budget, StrategyCard
-
 
 # Whether a query asks for what certain people wrote or own, and the index knows these people.
 

@@ -6,43 +6,26 @@ found anywhere. A pattern is a regular expression over ``matching_form``; it mus
 more than one character are bounded.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from cachetools import LRUCache, cached
 
 from agentic_retriever.errors import ConfigError, unknown_name
-from agentic_retriever.schema import Complexity
+from agentic_retriever.indices.profile import IndexProfile
+from agentic_retriever.schema import Complexity, examined
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.language_files import NEVER, check_keys, check_strings, language_files, languages_with
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from agentic_retriever.indices.profile import IndexProfile
 
 S = TypeVar("S")
 T = TypeVar("T")
 H = TypeVar("H", bound="Hashable")
-
-MAX_EXAMINED: Final = 2_000  # characters of a query that routing looks at
-
-
-def examined(query: str) -> str:
-    """Return the part of a query that routing looks at: all of it, or both ends of a long one.
-
-    In front of or behind a long pasted text stands what is asked about it.
-    """
-    half = MAX_EXAMINED // 2
-    return query if len(query) <= MAX_EXAMINED else f"{query[:half]}\n{query[-half:]}"
 
 
 @lru_cache(16)
@@ -128,16 +111,15 @@ class SignalTable:
 
     def matches(self, name: str, text: str) -> bool:
         """Tell whether a word or pattern of a list or signal occurs in a text in ``matching_form``."""
-        found = self.words.get(name, NEVER).search(text) is not None
-        return found or any(pattern.search(text) for pattern in self.patterns.get(name, ()))
+        return any(pattern.search(text) for pattern in (self.words[name], *self.patterns[name]))
 
     def found_words(self, name: str, text: str) -> list[str]:
         """Return the words of a list that occur in a text, in order, with repetitions."""
-        return [match[0] for match in self.words.get(name, NEVER).finditer(text)]
+        return [match[0] for match in self.words[name].finditer(text)]
 
     def found_patterns(self, name: str, text: str) -> list[re.Match[str]]:
         """Return the first match of each pattern of a list or signal that occurs in a text."""
-        matches = (pattern.search(text) for pattern in self.patterns.get(name, ()))
+        matches = (pattern.search(text) for pattern in self.patterns[name])
         return [match for match in matches if match is not None]
 
 
@@ -309,12 +291,6 @@ def _names(raw: str) -> set[str]:
     return set(names)
 
 
-COMPLEX_PATTERN: Final = 0.3
-STRONG_KEYWORD: Final = 0.15
-MEDIUM_KEYWORD: Final = 0.08
-SIMPLE_PATTERN: Final = -0.1
-SEVERAL_QUESTIONS: Final = 0.15
-CONJUNCTION: Final = 0.05
 MAX_CONJUNCTIONS: Final = 3
 MAX_HOPS: Final = 0.3  # the most that cues of several steps add; from there on they decide like a complex pattern
 MAX_LENGTH_SCORE: Final = 0.2
@@ -365,14 +341,14 @@ def _assessment(query: str) -> tuple[Complexity, float, tuple[str, ...]]:
     is_list = len(items) >= 4 and all(len(item) <= 40 for item in items)
     too_long = chars > LONG and not is_list
     score = (
-        COMPLEX_PATTERN * len(patterns)
-        + STRONG_KEYWORD * len(strong)
-        + MEDIUM_KEYWORD * len(medium)
+        0.3 * len(patterns)
+        + 0.15 * len(strong)
+        + 0.08 * len(medium)
         + hop_score
         + MAX_LENGTH_SCORE * min(1.0, chars / FULL_LENGTH)
-        + SEVERAL_QUESTIONS * (questions > 1)
-        + CONJUNCTION * min(conjunctions, MAX_CONJUNCTIONS)
-        + SIMPLE_PATTERN * simple
+        + 0.15 * (questions > 1)
+        + 0.05 * min(conjunctions, MAX_CONJUNCTIONS)
+        - 0.1 * simple
     )
     much = too_long or questions > 1 or conjunctions >= MAX_CONJUNCTIONS
     is_complex = patterns or strong or hop_score >= MAX_HOPS or (much and not simple)

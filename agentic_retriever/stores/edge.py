@@ -11,8 +11,6 @@
 round, has lost something and is never taken for an empty one. None of our files holds a pickle.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import datetime as dt

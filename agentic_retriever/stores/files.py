@@ -5,8 +5,6 @@ file, and a seal over the manifest itself. Nothing in it is pickled. What it hol
 between the two renames of a replacement may leave no folder: that reads as absent, never as half of something.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ An engine is asked for more points than are wanted: some of what it finds may no
 does not understand, and of points with the lowest score it may have left out some.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -46,7 +44,6 @@ from agentic_retriever.stores.points import (
     point_id,
     rank_points,
     read_nodes,
-    stored_node,
     stored_node_id,
     unit_vector,
     unit_vectors,
@@ -75,7 +72,7 @@ def _off_loop(method: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]
     """Return the twin of a store's method that does the same in a worker thread."""
 
     @wraps(method, updated=())  # a twin of an abstract method is not abstract
-    async def twin(self: NodeStore, *args: Any, **kwargs: Any) -> T:  # noqa: ANN401 - those of the method
+    async def twin(self: "NodeStore", *args: Any, **kwargs: Any) -> T:  # noqa: ANN401 - those of the method
         self._check_open()
         result: T = await self._workers.run(getattr(self, method.__name__), *args, **kwargs)
         return result
@@ -274,23 +271,6 @@ class NodeStore(BasePydanticVectorStore, ABC):
         """Return how many nodes there are, or satisfy the filters."""
         wanted = self._select(filters)
         return self._count(wanted.filter) if wanted.exact else sum(len(records) for records in self._pages(wanted))
-
-    def export(self, after: str | None, size: int) -> tuple[list[BaseNode], str | None]:
-        """Read a page of nodes with their vectors.
-
-        Args:
-            after: Mark of the page; ``None`` for the first.
-            size: Most nodes of a page.
-
-        Returns:
-            The nodes, and the mark of the next page; ``None`` after the last.
-        """
-        offset = int(after) if after is not None and after.isdigit() else after
-        records, following = self._scroll(None, offset, size, True)
-        nodes = {str(record.id): node for record in records if (node := stored_node(record.payload)) is not None}
-        for key, vector in self._vectors(list(nodes)).items():
-            nodes[key].embedding = np.asarray(vector, dtype=np.float32).tolist()
-        return list(nodes.values()), None if following is None else str(following)
 
     def create_payload_index(self, field: str, kind: FieldKind) -> None:
         """Index a metadata field for faster filters.

@@ -4,8 +4,6 @@ The payload is what LlamaIndex's ``QdrantVectorStore`` writes, so a collection c
 stored plain: what JSON has no word for is turned into what it stands for, or refused before anything is written.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import logging
 import uuid

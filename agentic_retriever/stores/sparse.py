@@ -15,12 +15,14 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from agentic_retriever.json_files import load_model, model_bytes, table_of, write_atomically
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from agentic_retriever.json_files import FileTable, Number, load_model, model_bytes, write_atomically
 from agentic_retriever.text import Tokenizer, detect_language
 
 SparseRow: TypeAlias = tuple[list[int], list[float]]  # term numbers, ascending, and their weights
@@ -30,15 +32,15 @@ B: Final = 0.75
 _EXAMINED: Final = 200  # texts whose language is looked at
 
 
-@dataclass(frozen=True)
-class SparseBM25:
+@checked_dataclass(frozen=True)
+class SparseBM25(FileTable):
     """How texts become sparse vectors; fixed for the life of a collection, or until all its vectors are made again."""
 
     language: str
-    average: float
+    average: Number
     fingerprint: str
-    k1: float = K1
-    b: float = B  # Strength of the length normalisation, in [0, 1]
+    k1: Number = K1
+    b: Number = B  # Strength of the length normalisation, in [0, 1]
 
     @classmethod
     def fitted(cls, texts: Sequence[str]) -> SparseBM25:
@@ -82,8 +84,7 @@ class SparseBM25:
     def load(cls, folder: Path) -> SparseBM25 | None:
         """Read the settings; ``None`` where there are none."""
         advice = f"remove it and run: agentic-retriever index build {folder.name}"
-        names = [one.name for one in fields(cls)]
-        return load_model(folder / SPARSE_FILE, lambda data: cls(**table_of(data, "it", names)), advice=advice)
+        return load_model(folder / SPARSE_FILE, cls.from_dict, advice=advice)
 
 
 @lru_cache(65_536)

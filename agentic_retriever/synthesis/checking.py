@@ -1,9 +1,7 @@
 """The citations of a text: looked up, completed and corrected, with a verdict on every sentence."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal
@@ -21,7 +19,7 @@ from agentic_retriever.synthesis.citations import (
     read_markers,
     words_only,
 )
-from agentic_retriever.synthesis.context import ContextPassage
+from agentic_retriever.synthesis.context import NO_INDEXES, ContextPassage
 from agentic_retriever.text import Script, Sentence, Tokenizer, dominant_script, split_sentences
 from agentic_retriever.text.names import find_names, foreign_thai_names
 from agentic_retriever.text.numbers import BUDDHIST, Date, Number, agrees, has_percent
@@ -56,20 +54,20 @@ def unsupported_sentence(sentence: str, problem: str) -> SentenceCheck:
     return SentenceCheck(start=0, end=len(sentence), text=sentence, supported=False, score=0.0, problems=(problem,))
 
 
-def judge(sentence: str, matchers: Sequence[PassageMatcher], tokenizer: Tokenizer) -> SentenceCheck:
+def judge(sentence: str, matchers: Sequence[PassageMatcher]) -> SentenceCheck:
     """Decide whether passages support a sentence, one of them or several together; its place is left open."""
     whole = SentenceCheck(start=0, end=len(sentence), text=sentence, supported=True, score=1.0)
     if any(matcher.is_verbatim(sentence) for matcher in matchers):
         return whole
-    said = Facts(sentence, tokenizer)
-    grounds = gather(said, [matcher.facts for matcher in matchers], [matcher.header for matcher in matchers])
-    if grounds is None:
+    if not matchers:
         return unsupported_sentence(sentence, "no passage is cited")
+    said = Facts(sentence, matchers[0].tokenizer)
+    grounds = gather(said, [matcher.facts for matcher in matchers], [matcher.header for matcher in matchers])
     likeness = _likeness(said, grounds)
     found = [f"date {date.text} is not in the source" for date in _foreign_dates(said, grounds)]
     found += [f"number {number.text} is not in the source" for number in _foreign_numbers(said, grounds)]
     found += [f"name {name} is not in the source" for name in _foreign_names(said, grounds)]
-    if opposed(said.text, grounds.core[0].text, lambda text: words_only(tokenizer.tokens(text))):
+    if opposed(said.text, grounds.core[0].text, lambda text: words_only(said.tokenizer.tokens(text))):
         found.append("says the opposite")
     problems = list(dict.fromkeys(found))[:_MAX_PROBLEMS]
     scripts = {dominant_script(segment.text) for segment in grounds.core}
@@ -259,7 +257,7 @@ def check_citations(
     passages: Sequence[ContextPassage],
     *,
     language: str = "und",
-    index_of: Callable[[str], str] = lambda _node_id: "",
+    index_of: Mapping[str, str] = NO_INDEXES,
     unsupported: Unsupported = "flag",
 ) -> CitedText:
     """Look up every citation of a text, add those that are missing, drop those that were invented.
@@ -273,7 +271,7 @@ def check_citations(
     unmarked = _OWN_MARK.sub("", text).replace(UNSUPPORTED_MARK, "[ ]")
     clean, marks = read_markers(unmarked, len(passages))
     numbering, writer = _Numbering(index_of), _Rewriter(unsupported)
-    checker = _Checker([PassageMatcher(p, tokenizer) for p in passages], tokenizer)
+    matchers = [PassageMatcher(passage, tokenizer) for passage in passages]
     at = 0
     sentences = split_sentences(clean)
     for i, (sentence, named) in enumerate(zip(sentences, _all_named(clean, sentences, marks), strict=True)):
@@ -283,7 +281,7 @@ def check_citations(
             writer.copy(gap + sentence.text)
             continue
         if i < _MAX_CHECKED:
-            check, found = checker.check(sentence.text, named)
+            check, found = _check(sentence.text, named, matchers)
         else:
             check, found = unsupported_sentence(sentence.text, "not checked: the answer is too long"), []
         shown = found if check.supported or unsupported != "drop" else []
@@ -314,66 +312,61 @@ def _all_named(text: str, sentences: Sequence[Sentence], marks: Sequence[Mark]) 
     return named
 
 
-class _Checker:
-    """Finds what supports a sentence: the passages that it names, or else one of the others."""
+def _check(
+    sentence: str, named: Sequence[int], matchers: Sequence[PassageMatcher]
+) -> tuple[SentenceCheck, list[Citation]]:
+    """Find what supports a sentence: the passages that it names, or else one of the others."""
+    cited = [matchers[number - 1] for number in named]
+    located = [(matcher, citation) for matcher in cited if (citation := matcher.locate(sentence)) is not None]
+    if located:
+        check = judge(sentence, [matcher for matcher, _ in located])
+        if check.supported:
+            return check, [citation for _, citation in located]
+    elsewhere = _elsewhere(sentence, [matcher for matcher in matchers if matcher not in cited])
+    if elsewhere:
+        passages = ", ".join(f"passage {number}" for number in named)
+        moved = f"cited {passages}, found elsewhere" if named else "no passage was cited, one was found"
+        return replace(elsewhere[0], problems=(moved,)), [elsewhere[1]]
+    if not located:
+        return unsupported_sentence(sentence, "no passage supports it"), []
+    # A quote is no better than what it supports.
+    return check, [replace(citation, score=min(citation.score, check.score)) for _, citation in located]
 
-    def __init__(self, matchers: Sequence[PassageMatcher], tokenizer: Tokenizer) -> None:
-        self._matchers = matchers
-        self._tokenizer = tokenizer
 
-    def check(self, sentence: str, named: Sequence[int]) -> tuple[SentenceCheck, list[Citation]]:
-        cited = [self._matchers[number - 1] for number in named]
-        located = [(matcher, citation) for matcher in cited if (citation := matcher.locate(sentence)) is not None]
-        found = [citation for _, citation in located]
-        if found:
-            check = judge(sentence, [matcher for matcher, _ in located], self._tokenizer)
-            if check.supported:
-                return check, found
-        instead, citation = self._elsewhere(sentence, cited)
-        if citation is not None:
-            passages = ", ".join(f"passage {number}" for number in named)
-            moved = f"cited {passages}, found elsewhere" if named else "no passage was cited, one was found"
-            return replace(instead, problems=(moved,)), [citation]
-        if not found:
-            return unsupported_sentence(sentence, "no passage supports it"), []
-        # A quote is no better than what it supports.
-        return check, [replace(one, score=min(one.score, check.score)) for one in found]
-
-    def _elsewhere(self, sentence: str, cited: Sequence[PassageMatcher]) -> tuple[SentenceCheck, Citation | None]:
-        """The best of the passages that are not cited, if it supports a sentence beyond doubt."""
-        # Only a first look: the beginning of a long sentence tells whether a passage may hold it.
-        terms = frozenset(self._tokenizer.tokens(sentence[:_LOOKED_AT]))
-        likely = [m for m in self._matchers if m not in cited and len(terms & m.terms) >= _LIKELY * len(terms)]
-        tried = [(matcher, matcher.locate(sentence)) for matcher in likely]
-        near = [(matcher, found) for matcher, found in tried if found and found.score >= _ATTACH_FROM]
-        for matcher, citation in sorted(near, key=lambda pair: -pair[1].score)[:_MAX_TRIED]:
-            check = judge(sentence, [matcher], self._tokenizer)
-            if check.supported:
-                return check, citation
-        return unsupported_sentence(sentence, TOO_FAR), None
+def _elsewhere(sentence: str, others: Sequence[PassageMatcher]) -> tuple[SentenceCheck, Citation] | None:
+    """The best of the passages that are not cited, if it supports a sentence beyond doubt."""
+    # Only a first look: the beginning of a long sentence tells whether a passage may hold it.
+    terms = frozenset(others[0].tokenizer.tokens(sentence[:_LOOKED_AT])) if others else frozenset()
+    likely = [matcher for matcher in others if len(terms & matcher.terms) >= _LIKELY * len(terms)]
+    tried = [(matcher, matcher.locate(sentence)) for matcher in likely]
+    near = [(matcher, found) for matcher, found in tried if found and found.score >= _ATTACH_FROM]
+    near.sort(key=lambda pair: -pair[1].score)
+    judged = ((judge(sentence, [matcher]), found) for matcher, found in near[:_MAX_TRIED])
+    return next((pair for pair in judged if pair[0].supported), None)
 
 
 class _Numbering:
     """Gives out the numbers of one answer: one for each stretch of a passage, in order of first use."""
 
-    def __init__(self, index_of: Callable[[str], str]) -> None:
+    def __init__(self, index_of: Mapping[str, str]) -> None:
         self._index_of = index_of
-        self._numbers: dict[tuple[str, int, int, str], int] = {}
-        self._best: dict[int, Citation] = {}
+        # By stretch, in order of number.
+        self._best: dict[tuple[str, int, int, str], Citation] = {}
 
     def numbers(self, found: Sequence[Citation]) -> tuple[int, ...]:
         numbers: dict[int, None] = {}
         for citation in found:
             key = (citation.node_id, citation.start, citation.end, citation.quote)
-            number = self._numbers.setdefault(key, len(self._numbers) + 1)
+            known = self._best.get(key)
+            number = known.number if known else len(self._best) + 1
             numbers[number] = None
             # Two sentences may rest on one stretch; its citation shows the better fit.
-            if number not in self._best or citation.score > self._best[number].score:
-                self._best[number] = replace(citation, number=number, index=self._index_of(citation.node_id))
+            if known is None or citation.score > known.score:
+                self._best[key] = replace(citation, number=number, index=self._index_of.get(citation.node_id, ""))
         return tuple(numbers)
 
     def citations(self) -> tuple[Citation, ...]:
-        return tuple(citation for _, citation in sorted(self._best.items()))
+        return tuple(self._best.values())
 
 
 class _Rewriter:

@@ -4,11 +4,9 @@ A verbatim sentence is found as it is, any other by the best fuzzy window (parti
 by shared terms. Either way the quote is whole sentences of the source.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import filterfalse, islice, permutations
@@ -21,7 +19,7 @@ from agentic_retriever.synthesis.context import ContextPassage
 from agentic_retriever.text import Tokenizer, split_sentences
 from agentic_retriever.text.language_files import any_listed, listed
 from agentic_retriever.text.names import find_names, keys_in
-from agentic_retriever.text.numbers import Date, Number, find_dates, find_numbers, loose_values, numbers_in, values_of
+from agentic_retriever.text.numbers import find_dates, find_numbers, loose_values, numbers_in
 
 # --- what is read in a passage: the smallest stretches that are quoted, what each says, and which serve a sentence ---
 #
@@ -80,37 +78,18 @@ class Facts:
     passage: int = 0
     position: int = 0
 
-    @cached_property
-    def terms(self) -> frozenset[str]:
-        return words_only(self.all_terms)
-
-    @cached_property
-    def all_terms(self) -> frozenset[str]:
-        return frozenset(self.tokenizer.tokens(self.text))
-
-    @cached_property
-    def digits(self) -> frozenset[str]:
-        return numbers_in(self.text)
-
-    @cached_property
-    def dates(self) -> list[Date]:
-        return find_dates(self.text)
-
-    @cached_property
-    def numbers(self) -> list[Number]:
-        return find_numbers(self.text)
+    all_terms = cached_property(lambda self: frozenset(self.tokenizer.tokens(self.text)))
+    terms = cached_property(lambda self: words_only(self.all_terms))
+    digits = cached_property(lambda self: numbers_in(self.text))
+    dates = cached_property(lambda self: find_dates(self.text))
+    numbers = cached_property(lambda self: find_numbers(self.text))
+    loose = cached_property(lambda self: loose_values(self.text))
+    keys = cached_property(lambda self: keys_in(self.text))
 
     @cached_property
     def values(self) -> frozenset[str]:
-        return values_of(self.numbers)
-
-    @cached_property
-    def loose(self) -> frozenset[str]:
-        return loose_values(self.text)
-
-    @cached_property
-    def keys(self) -> frozenset[str]:
-        return keys_in(self.text)
+        """Its numbers, with and without their scales."""
+        return frozenset(value for number in self.numbers for value in (number.value, number.scaled))
 
     @cached_property
     def name_keys(self) -> frozenset[tuple[bool, str]]:
@@ -132,17 +111,15 @@ class Grounds:
     whole: tuple[Facts, ...]
 
 
-def gather(sentence: Facts, passages: Sequence[Sequence[Facts]], headers: Sequence[Facts]) -> Grounds | None:
+def gather(sentence: Facts, passages: Sequence[Sequence[Facts]], headers: Sequence[Facts]) -> Grounds:
     """Choose the segments that a sentence is held against.
 
     Each passage gives the one that shares most of its terms. Another one is taken only for terms that are still
     missing: never for a number alone, or a changed number would be found somewhere.
     """
     whole = [segment for passage in passages for segment in passage]
-    if not whole:
-        return None
     wanted = sentence.terms
-    best_ones = [max(passage, key=lambda segment: _likeness(sentence, segment)) for passage in passages if passage]
+    best_ones = [max(passage, key=lambda segment: _likeness(sentence, segment)) for passage in passages]
     first = max(best_ones, key=lambda segment: _likeness(sentence, segment))
     # Of several cited passages each has its say.
     core = [first, *(one for one in best_ones[:_MAX_CITED] if one is not first and not wanted.isdisjoint(one.terms))]
@@ -294,22 +271,27 @@ class PassageMatcher:
 
     def __init__(self, passage: ContextPassage, tokenizer: Tokenizer) -> None:
         self.passage = passage
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._folded = _folded(passage.text)
         self._spans = segments(passage.text)
 
     @cached_property
     def facts(self) -> list[Facts]:
         texts = [self.passage.text[start:end] for start, end in self._spans]
-        return [Facts(text, self._tokenizer, self.passage.number, position) for position, text in enumerate(texts)]
+        return [Facts(text, self.tokenizer, self.passage.number, position) for position, text in enumerate(texts)]
 
     @cached_property
     def header(self) -> Facts:
-        return Facts(f"{self.passage.title}\n{self.passage.section}", self._tokenizer)
+        return Facts(f"{self.passage.title}\n{self.passage.section}", self.tokenizer)
 
     @cached_property
     def terms(self) -> frozenset[str]:
         return frozenset().union(*(segment.all_terms for segment in self.facts))
+
+    @cached_property
+    def _header_numbers(self) -> frozenset[str]:
+        # Title and section stand beside the quote in every reference list, so their numbers are shown, too.
+        return numbers_in(self.passage.header)
 
     def locate(self, sentence: str) -> Citation | None:
         """Find the stretch that supports a sentence best, as a citation without a number."""
@@ -321,20 +303,23 @@ class PassageMatcher:
         if exact:
             return self._cite(exact, 1.0)
         needle = needle[:_MAX_NEEDLE_CHARS]
-        terms = frozenset(self._tokenizer.tokens(needle))
+        terms = frozenset(self.tokenizer.tokens(needle))
+        wanted = numbers_in(_ENUMERATION.sub("", sentence)) - self._header_numbers
+        judged = (self._judged(window, needle, terms, wanted) for window in self._windows(needle, terms))
+        return max(judged, key=lambda found: found.score)
+
+    def _windows(self, needle: str, terms: frozenset[str]) -> Collection[tuple[int, int]]:
+        """Where a passage may say it: the best fuzzy match, the segment with most of the terms, or else its opening."""
         near = fuzz.partial_ratio_alignment(needle, self._folded, score_cutoff=_LEAST_RATIO)
         fuzzy = self._snapped(near.dest_start, near.dest_end, least=_MIN_SHARE) if near else None
         shared = [len(terms & segment.all_terms) for segment in self.facts]
         best = shared.index(max(shared))
         windows = dict.fromkeys(filter(None, (fuzzy, (best, best + 1) if shared[best] else None)))
-        if not windows:
-            # A passage may support a sentence in another language, with nothing in common that could be seen here.
-            long = (i for i, (start, end) in enumerate(self._spans) if end - start >= _MIN_OPENING_CHARS)
-            first = next(long, 0)
-            windows = {(first, first + 1): None}
-        # Title and section stand beside the quote in every reference list, so their numbers are shown, too.
-        wanted = numbers_in(_ENUMERATION.sub("", sentence)) - numbers_in(self.passage.header)
-        return max((self._judged(window, needle, terms, wanted) for window in windows), key=lambda found: found.score)
+        if windows:
+            return windows
+        # A passage may support a sentence in another language, with nothing in common that could be seen here.
+        first = next((i for i, (start, end) in enumerate(self._spans) if end - start >= _MIN_OPENING_CHARS), 0)
+        return [(first, first + 1)]
 
     def is_verbatim(self, sentence: str) -> bool:
         """Tell whether the passage has a sentence as it is, and not just behind a negation that it leaves out."""

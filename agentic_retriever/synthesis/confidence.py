@@ -5,8 +5,6 @@ A logistic regression over a handful of features, whose weights stand in ``confi
 that better evidence makes a worse answer.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

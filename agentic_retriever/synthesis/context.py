@@ -1,15 +1,15 @@
 """From retrieved nodes to numbered passages, without repetition and within a limit."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from llama_index.core.schema import MetadataMode, NodeWithScore
+from numpy.typing import NDArray
 from rapidfuzz import fuzz
 
+from agentic_retriever.llm import ReplyStream
 from agentic_retriever.schema import (
     NO_LIMITS,
     Attempt,
@@ -22,15 +22,12 @@ from agentic_retriever.schema import (
     SentenceCheck,
     Tier,
     Usage,
+    frozen,
 )
 from agentic_retriever.text import split_sentences
 from agentic_retriever.text.numbers import numbers_in
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from agentic_retriever.llm import ReplyStream
-
+NO_INDEXES: Final[Mapping[str, str]] = frozen({})
 MAX_PASSAGES: Final = {Complexity.SIMPLE: 5, Complexity.COMPLEX: 10}  # most that a model reads
 _MIN_CUT_CHARS = 200
 _NEAR_DUPLICATE = 92
@@ -142,12 +139,8 @@ def _merge(kept: list[ContextPassage], new: ContextPassage) -> None:
     """Put a passage behind those that are kept, unless one of them says it already; replace those that it says."""
     if any(_contains(old, new) for old in kept):
         return
-    inside = [i for i, old in enumerate(kept) if _contains(new, old)]
-    if inside:
-        kept[inside[0]] = new
-        kept[:] = [one for i, one in enumerate(kept) if i not in inside[1:]]
-    else:
-        kept.append(new)
+    at = next((i for i, old in enumerate(kept) if _contains(new, old)), len(kept))
+    kept[at:] = [new, *(old for old in kept[at:] if not _contains(new, old))]
 
 
 def _contains(outer: ContextPassage, inner: ContextPassage) -> bool:
@@ -228,7 +221,7 @@ class Limits:
     max_passages: int | None = None  # Most passages in a prompt, or None for 5, and 10 for a complex question
     budget: Budget = NO_LIMITS
     force_cloud: bool = False
-    timeout_s: float | None = None  # Seconds left for the model, or None for its own limit
+    timeout_s: float | None = None  # Seconds from now until a model must be done, or None for its own limit
     control: StreamControl | None = None
 
 

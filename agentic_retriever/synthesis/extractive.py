@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -19,7 +19,7 @@ from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.schema import Citation, Complexity, Degradation, SentenceCheck
 from agentic_retriever.synthesis.citations import MARKER, segments
 from agentic_retriever.synthesis.confidence import AnswerFeatures
-from agentic_retriever.synthesis.context import ContextPassage
+from agentic_retriever.synthesis.context import NO_INDEXES, ContextPassage
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
 from agentic_retriever.text.language_files import any_listed, listed, section
 from agentic_retriever.text.numbers import numbers_in
@@ -64,17 +64,11 @@ def _patterns(key: str) -> Mapping[str, re.Pattern[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    terms: tuple[str, ...]
-    kinds: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Question:
     text: str
     terms: tuple[str, ...]
     kinds: frozenset[str]
-    parts: tuple[Part, ...] = ()  # What it asks one after the other; () when that is one thing
+    parts: tuple[Question, ...] = ()  # What it asks one after the other; () when that is one thing
 
     @classmethod
     def of(cls, query: str, tokenizer: Tokenizer) -> Question:
@@ -127,15 +121,15 @@ def _terms_of(query: str, tokenizer: Tokenizer) -> tuple[str, ...]:
     return tuple(dict.fromkeys(terms))
 
 
-def _parts_of(query: str, tokenizer: Tokenizer) -> tuple[Part, ...]:
+def _parts_of(query: str, tokenizer: Tokenizer) -> tuple[Question, ...]:
     """Find the parts that say something of their own, each with its own terms only."""
-    parts: list[Part] = []
+    parts: list[Question] = []
     seen: set[str] = set()
     for text in _JOINTS.split(query[:_MAX_PARTED]):
         terms = tuple(term for term in _terms_of(text, tokenizer) if term not in seen) if text and text.strip() else ()
         seen.update(terms)
         if terms:
-            parts.append(Part(terms, _asked_kinds(text)))
+            parts.append(Question(text, terms, _asked_kinds(text)))
     return tuple(parts) if 1 < len(parts) <= _MAX_PARTS else ()
 
 
@@ -157,7 +151,7 @@ def _has_digit(term: str) -> bool:
 # --- the extractor --------------------------------------------------------------------------------------------------
 
 Scores = NDArray[np.float64]
-Embed = Callable[[list[str]], NDArray[Any]]
+Embed = Callable[..., NDArray[Any]]  # of a list of sentences, and with timeout_s where time is limited
 QueryVector = Sequence[float] | NDArray[Any]
 K = TypeVar("K", bound=Hashable)
 
@@ -201,15 +195,17 @@ class ExtractiveSynthesizer:
         language: str = "und",
         complexity: Complexity = Complexity.SIMPLE,
         query_vector: QueryVector | None = None,
-        index_of: Callable[[str], str] = lambda _node_id: "",
+        index_of: Mapping[str, str] = NO_INDEXES,
+        timeout_s: float | None = None,
     ) -> Extraction:
+        """Choose sentences, by their words alone when embedding them takes longer than ``timeout_s``."""
         tokenizer = Tokenizer(language)
         question = Question.of(query, tokenizer)
         found = _candidates(passages, tokenizer)
         weights = question.weights([c.terms for c in found])
         by_words = _word_scores(found, question, weights)
         blind = not any(c.terms & weights.keys() for c in found)
-        scores, degraded = self._by_vectors(found, by_words, query_vector, blind=blind)
+        scores, degraded = self._by_vectors(found, by_words, query_vector, timeout_s, blind=blind)
         blind = blind and scores is by_words
         if blind:
             first = (c for c in found if c.passage.number == found[0].passage.number)
@@ -250,13 +246,14 @@ class ExtractiveSynthesizer:
         return [found[i] for i in sorted(chosen)]
 
     def _by_vectors(
-        self, found: Found, scores: Scores, query_vector: QueryVector | None, *, blind: bool
+        self, found: Found, scores: Scores, query_vector: QueryVector | None, timeout_s: float | None, *, blind: bool
     ) -> tuple[Scores, tuple[Degradation, ...]]:
         """Rescore by cosine if that can be done; the scores as they are otherwise."""
         if self._embed is None or query_vector is None or not found:
             return scores, ()
         try:
-            return _rescored(found, scores, self._embed, query_vector, blind=blind), ()
+            embed = self._embed if timeout_s is None else partial(self._embed, timeout_s=timeout_s)
+            return _rescored(found, scores, embed, query_vector, blind=blind), ()
         except (AgenticRetrieverError, ValueError, TypeError) as err:
             reason = str(err) if isinstance(err, AgenticRetrieverError) else f"sentence vectors unusable: {err}"
             return scores, (Degradation(step="synthesis.embed", reason=reason, fallback="term overlap"),)
@@ -264,7 +261,7 @@ class ExtractiveSynthesizer:
 
 def _lists_documents(found: Found, question: Question, weights: Weights) -> bool:
     """Tell whether a question asks for all the documents that match, and several match alike."""
-    if question.kinds - {LISTING} and LISTING not in question.kinds:
+    if question.kinds and LISTING not in question.kinds:
         return False
     covered = _covered_documents(found, weights)
     best = max(covered.values(), default=0.0)
@@ -451,13 +448,10 @@ def _in_words(c: Candidate, weights: Weights) -> float:
 
 def _beside(found: Found, wanted: frozenset[str]) -> list[frozenset[str]]:
     """The question's terms in the sentences before and behind, within the passage."""
-    has = [c.terms & wanted for c in found]
-    nothing: frozenset[str] = frozenset()
     around: list[frozenset[str]] = []
     for i, c in enumerate(found):
-        before = has[i - 1] if i and found[i - 1].passage is c.passage else nothing
-        behind = has[i + 1] if i + 1 < len(found) and found[i + 1].passage is c.passage else nothing
-        around.append(before | behind)
+        beside = (j for j in (i - 1, i + 1) if 0 <= j < len(found) and found[j].passage is c.passage)
+        around.append(wanted.intersection(frozenset().union(*(found[j].terms for j in beside))))
     return around
 
 
@@ -544,11 +538,8 @@ def _covered_documents(found: Found, weights: Weights) -> dict[str, float]:
 
 def _repeated(found: Found, i: int, chosen: Sequence[int]) -> float:
     """The largest share that a sentence and a chosen one have in common of the terms of the shorter one."""
-    shares = [0.0]
-    for other in (found[j].terms for j in chosen):
-        smaller = min(len(found[i].terms), len(other))
-        shares.append(len(found[i].terms & other) / smaller if smaller else 0.0)
-    return max(shares)
+    own, others = found[i].terms, [found[j].terms for j in chosen]
+    return max((len(own & other) / min(len(own), len(other)) for other in others if own and other), default=0.0)
 
 
 def _for_parts(found: Found, scores: Scores, question: Question, weights: Weights, most: int) -> list[int]:
@@ -663,7 +654,7 @@ _MARKER: Final = re.compile(r"\[([0-9]{1,9})\]")
 _BRACKETS: Final = re.compile(r"[\[\]【】［］〔〕]")
 
 
-def _quoted(picked: Found, index_of: Callable[[str], str]) -> tuple[str, tuple[Citation, ...]]:
+def _quoted(picked: Found, index_of: Mapping[str, str]) -> tuple[str, tuple[Citation, ...]]:
     """Write sentences in reading order; neighbours of one node share a number, whose quote is all of them."""
     stretches: list[list[Candidate]] = []
     # Documents by the best rank among the chosen sentences, sentences by their place in the document.
@@ -679,7 +670,7 @@ def _quoted(picked: Found, index_of: Callable[[str], str]) -> tuple[str, tuple[C
     text = before = ""
     for number, stretch in enumerate(stretches, start=1):
         passage, start, end = stretch[0].passage, stretch[0].start, stretch[-1].end
-        citations.append(passage.cite(start, end, 1.0, number=number, index=index_of(passage.node_id)))
+        citations.append(passage.cite(start, end, 1.0, number=number, index=index_of.get(passage.node_id, "")))
         for line in map(shown, (c.text for c in stretch)):
             # A table row reads better on a line of its own.
             gap = "\n" if line.startswith("|") or before.startswith("|") else " "

@@ -1,7 +1,5 @@
 """From nodes to an answer that can be checked, or an honest "not found"."""
 
-from __future__ import annotations
-
 import re
 import time
 from abc import ABC, abstractmethod
@@ -9,11 +7,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import Final, TypedDict
 
+from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from typing_extensions import Unpack
 
+from agentic_retriever.embeddings.model import embedding_time_s
 from agentic_retriever.errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -31,16 +31,17 @@ from agentic_retriever.llm import (
     estimate_tokens,
     random_boundary,
     result_of,
-    spent_on,
+    spent_on_failure,
     without_thoughts,
 )
 from agentic_retriever.llm.prompts import NO_ANSWER, answer_prompt, not_found
-from agentic_retriever.schema import Complexity, Confidence, Degradation, Tier, TierUsage, Usage
+from agentic_retriever.schema import Complexity, Confidence, Degradation, Tier, Usage
 from agentic_retriever.synthesis.checking import CitedText, Unsupported, check_citations
 from agentic_retriever.synthesis.citations import read_markers
 from agentic_retriever.synthesis.confidence import confidence_score, is_answerable
 from agentic_retriever.synthesis.context import (
     MAX_PASSAGES,
+    NO_INDEXES,
     ContextPassage,
     Evidence,
     Limits,
@@ -51,9 +52,6 @@ from agentic_retriever.synthesis.context import (
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer, quoted_checks
 from agentic_retriever.text import detect_language, split_sentences
 from agentic_retriever.threads import DeadlineCaller, guarded
-
-if TYPE_CHECKING:
-    from llama_index.core.response_synthesizers import BaseSynthesizer
 
 # --- an answer by a model, with every citation looked up in the passage that it names -------------------------------
 
@@ -100,7 +98,7 @@ class _Writer(ABC):
         language: str = "und",
         timeout_s: float | None = None,
         needs: TierNeeds | None = None,
-        index_of: Callable[[str], str] = lambda _node_id: "",
+        index_of: Mapping[str, str] = NO_INDEXES,
         control: StreamControl | None = None,
     ) -> Generator[str, None, LLMAnswer]:
         """Answer a question from passages: piece by piece where the model can and ``control`` is given to end it."""
@@ -168,17 +166,10 @@ class ForeignSynthesizer(_Writer):
     and a price that is not known. A streamed answer comes as one piece, since the call cannot be cut.
     """
 
-    def __init__(
-        self,
-        synthesizer: BaseSynthesizer,
-        *,
-        unsupported: Unsupported = "flag",
-        timer: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, synthesizer: BaseSynthesizer, *, unsupported: Unsupported = "flag") -> None:
         super().__init__(unsupported)
         self.client = ForeignModel(synthesizer)
         self._synthesizer = synthesizer
-        self._timer = timer
         self._caller = DeadlineCaller(f"the response synthesizer {type(synthesizer).__name__}", max_calls=32)
 
     def _ask(
@@ -198,7 +189,7 @@ class ForeignSynthesizer(_Writer):
             text = "" if getattr(response, "response", "") is None else str(response)  # reads a stream to its end
             return "" if text.strip() == _BLANK else text
 
-        started = self._timer()
+        started = time.monotonic()
         text = guarded(self._caller.what, partial(self._caller.call, write, timeout_s), error=SynthesisError)
         return LLMReply(
             text=text,
@@ -207,7 +198,7 @@ class ForeignSynthesizer(_Writer):
             prompt_tokens=sum(estimate_tokens(passage.text) for passage in passages) + estimate_tokens(query),
             completion_tokens=estimate_tokens(text),
             truncated=False,
-            seconds=self._timer() - started,
+            seconds=time.monotonic() - started,
             priced=False,
         )
 
@@ -232,7 +223,7 @@ def _read_answer(reply: LLMReply, check: Callable[[str], CitedText], passages: i
     return LLMAnswer(cited=check(text), reply=reply, passages=passages)
 
 
-def _shown(stream: ReplyStream, shown: StreamedText, control: StreamControl) -> Generator[str, None, LLMReply]:
+def _shown(stream: ReplyStream, shown: "StreamedText", control: StreamControl) -> Generator[str, None, LLMReply]:
     with stream as pieces:
         control.watch(pieces)
         try:
@@ -305,7 +296,7 @@ class Asked(TypedDict, total=False):
     language: str | None  # ISO 639-1; without it, the one that is detected
     evidence: Evidence | None
     limits: Limits | None
-    index_of: Callable[[str], str] | Mapping[str, str] | None  # The name of the index of a node, by the node's id
+    index_of: Mapping[str, str]  # The name of the index of each node, by the id of the node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +305,7 @@ class _Task:
     language: str
     limits: Limits
     evidence: Evidence
-    index_of: Callable[[str], str]
+    index_of: Mapping[str, str]
     passages: tuple[ContextPassage, ...]
     nodes: int
     extraction: Extraction
@@ -335,12 +326,10 @@ class Synthesizer:
         llm: LLMSynthesizer | ForeignSynthesizer | None = None,
         *,
         answer_threshold: float = 0.5,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._extractive = extractive
         self._llm = llm
         self._threshold = answer_threshold
-        self._clock = clock
 
     def synthesize(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> Synthesis:
         return result_of(self._answer(self._task(query, nodes, **asked), in_pieces=False))
@@ -352,9 +341,9 @@ class Synthesizer:
         return (yield from self._answer(self._task(query, nodes, **asked), in_pieces=True))
 
     def _task(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> _Task:
-        index_of, evidence = asked.get("index_of"), asked.get("evidence") or Evidence()
-        names: Mapping[str, str] = {} if index_of is None or callable(index_of) else index_of
-        named = index_of if callable(index_of) else lambda node_id: names.get(node_id, "")
+        limits = asked.get("limits") or Limits()
+        ends = None if limits.timeout_s is None else time.monotonic() + limits.timeout_s
+        index_of, evidence = asked.get("index_of", NO_INDEXES), asked.get("evidence") or Evidence()
         language = asked.get("language") or detect_language(query)
         complexity = asked.get("complexity", Complexity.SIMPLE)
         passages = assemble(nodes, max_chars=MAX_READ_CHARS)
@@ -364,14 +353,15 @@ class Synthesizer:
             language=language,
             complexity=complexity,
             query_vector=evidence.query_vector,
-            index_of=named,
+            index_of=index_of,
+            timeout_s=limits.timeout_s and embedding_time_s(limits.timeout_s),
         )
         return _Task(
             query=query,
             language=language,
-            limits=asked.get("limits") or Limits(),
+            limits=replace(limits, timeout_s=None if ends is None else max(0.0, ends - time.monotonic())),
             evidence=evidence,
-            index_of=named,
+            index_of=index_of,
             passages=passages,
             nodes=len(nodes),
             extraction=extraction,
@@ -403,7 +393,7 @@ class Synthesizer:
             force_cloud=limits.force_cloud,
             budget=limits.budget,
         )
-        started = self._clock()
+        started = time.monotonic()
         try:
             answer = yield from llm.write(
                 task.query,
@@ -417,10 +407,11 @@ class Synthesizer:
         except StreamBrokenError:
             raise
         except _FAILURES as err:
-            done = replace(_extracted(task, err), usage=_usage_of_failure(llm.client, err))
+            spent = spent_on_failure(llm.client.tier, llm.client.model, err)
+            done = replace(_extracted(task, err), usage=Usage(spent))
         else:
             done = _answered(task, answer)
-        done = replace(done, llm_ms=(self._clock() - started) * 1_000)
+        done = replace(done, llm_ms=(time.monotonic() - started) * 1_000)
         if done.tier in {Tier.NONE, Tier.EXTRACTIVE}:
             yield done.text
         return done
@@ -483,13 +474,3 @@ def _degraded(reply: LLMReply) -> list[Degradation]:
         (reply.prompt_cut, Degradation(step="synthesis.prompt", reason=window, fallback="what it read")),
     )
     return [lost for holds, lost in rules if holds]
-
-
-def _usage_of_failure(client: ModelClient | ForeignModel, err: Exception) -> Usage:
-    attempts = getattr(err, "attempts", None)
-    if attempts is not None:
-        return Usage(spent_on(attempts))
-    if isinstance(err, BudgetExceededError):
-        return Usage()
-    lost = TierUsage(tier=client.tier, model=client.model, calls=1, prompt_tokens=0, completion_tokens=0, usd=0.0)
-    return Usage.of([lost])

@@ -11,8 +11,6 @@
 Run it with pytest or any runner that calls methods named ``test_...``; it needs no plug-in.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

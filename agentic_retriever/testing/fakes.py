@@ -1,7 +1,5 @@
 """Stand-ins for models: deterministic, offline, recording what they were asked."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Generator, Sequence

@@ -9,8 +9,6 @@
 Run it with pytest or any runner that calls methods named ``test_...``; it needs no plug-in.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

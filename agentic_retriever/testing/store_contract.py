@@ -11,30 +11,24 @@ for what LlamaIndex's vector stores with metadata filters have in common: ids ar
 stores read differently.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import uuid
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+from llama_index.core.schema import BaseNode, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
     FilterCondition,
     FilterOperator,
     MetadataFilter,
     MetadataFilters,
     VectorStoreQuery,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from llama_index.core.schema import BaseNode
-    from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 DIMENSION = 8
 NODES = 24

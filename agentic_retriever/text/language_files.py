@@ -7,8 +7,6 @@ for words that only ask; ``polarity`` for what turns a sentence round; ``sentenc
 ``stopwords``. Who uses a section reads and compiles it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -63,14 +61,7 @@ def languages_with(section: str) -> tuple[str, ...]:
 
 @cache
 def stopwords(language: str) -> frozenset[str]:
-    """Words of a language that carry grammar and no topic."""
     return frozenset(language_files().get(language, {}).get("stopwords", ()))
-
-
-@cache
-def stopword_languages() -> frozenset[str]:
-    """Codes of the languages that have stop words."""
-    return frozenset(languages_with("stopwords"))
 
 
 def section(name: str) -> Mapping[str, Any]:

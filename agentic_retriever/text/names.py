@@ -1,7 +1,5 @@
 """Names in a sentence: capitalised words, abbreviations and codes, and in Thai what stands behind a title or a kind."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

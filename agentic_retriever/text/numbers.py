@@ -6,8 +6,6 @@ decimal sign. Both stand on the same tables: number words up to ninety-nine, sca
 eras.
 """
 
-from __future__ import annotations
-
 import calendar
 import datetime as dt
 import json
@@ -125,9 +123,10 @@ def numbers_in(text: str) -> frozenset[str]:
 
 
 def find_numbers(text: str) -> list[Number]:
-    """Find the numbers of a text, in digits and in words."""
     found = [_number(text, match, canonical(match[0])) for match in _DIGITS.finditer(text)]
-    found += [_number(text, match, str(_word_value(match)), word=True) for match in _WORD.finditer(text)]
+    for match in _WORD.finditer(text):
+        value = sum(_SPACED[word.lower()] for word in match.groups() if word)  # tens and ones, or one word alone
+        found.append(_number(text, match, str(value), word=True))
     if not text.isascii():
         found += [_number(text, m, str(_unspaced_value(m)), word=True) for m in _UNSPACED_WORD.finditer(text)]
     return sorted(found, key=lambda number: number.start)
@@ -138,13 +137,7 @@ def loose_values(text: str) -> frozenset[str]:
     return frozenset(value for pattern, values in _LOOSE if pattern.search(text) for value in values)
 
 
-def values_of(numbers: Iterable[Number]) -> frozenset[str]:
-    """Give the values of numbers, with and without their scales."""
-    return frozenset(value for number in numbers for value in (number.value, number.scaled))
-
-
 def has_percent(text: str) -> bool:
-    """Tell whether a sign or word for a percentage stands anywhere in a text."""
     return _ANY_PERCENT.search(text) is not None
 
 
@@ -155,12 +148,6 @@ def _number(text: str, match: re.Match[str], value: str, *, word: bool = False) 
     before = text[max(0, start - _AROUND) : start]
     percent = _BEHIND_PERCENT.match(text, behind, behind + _AROUND) or _BEFORE_PERCENT.search(before)
     return Number(start, end, match[0], value, _POWER[scale[1].lower()] if scale else 0, percent is not None, word)
-
-
-def _word_value(match: re.Match[str]) -> int:
-    if match[1]:
-        return _TENS[match[1].lower()] + (_SPACED[match[2].lower()] if match[2] else 0)
-    return _SPACED[match[3].lower()]
 
 
 def _unspaced_value(match: re.Match[str]) -> int:
@@ -268,7 +255,6 @@ def _readings(form: str, match: re.Match[str]) -> tuple[Reading, ...]:
 
 # Figures in a question.
 
-_INTEGER: Final = re.compile(r"[0-9]{1,15}")
 _POINTED: Final = re.compile(r"[0-9]{1,3}(?:,[0-9]{3}){1,4}(?:\.[0-9]{1,9})?|[0-9]{1,15}(?:\.[0-9]{1,9})?")
 _COMMAED: Final = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3}){1,4}(?:,[0-9]{1,9})?|[0-9]{1,15}(?:,[0-9]{1,9})?")
 _PLAIN_DECIMAL: Final = re.compile(r"[0-9]{1,15}[.,][0-9]{1,9}")
@@ -310,12 +296,10 @@ def make_date(year: int, month: int, day: int | None, era: str | None = None) ->
 
 
 def decimal_sign(language: str) -> str:
-    """Return the sign before decimals in a language, ``"."`` where it is not known."""
     return str(_NUMBERS.get(language, {}).get("decimal", "."))
 
 
 def read_number(text: str, decimal: str) -> float | None:
-    """Read figures with their separators."""
     for sign in dict.fromkeys((decimal, ".", ",")):
         if (_POINTED if sign == "." else _COMMAED).fullmatch(text):
             grouping = "," if sign == "." else "."
@@ -345,7 +329,7 @@ def read_figures(text: str, decimal: str, languages: Iterable[str]) -> Iterator[
 
 
 def _symbol(text: str) -> str:
-    return "4" if len(text) == 4 and text[0] in "12" and _INTEGER.fullmatch(text) else "N"
+    return "4" if len(text) == 4 and text[0] in "12" and text.isdecimal() else "N"
 
 
 def _calendar_day(text: str, *, day_first: bool) -> Moment | None:
@@ -387,7 +371,6 @@ class Amount:
 
 @lru_cache(1)
 def units() -> Mapping[str, Unit]:
-    """Read the known units, by id."""
     content = json.loads(files(__package__).joinpath("units.json").read_text(encoding="utf-8"))
     return {name: Unit(dimension, float(factor)) for name, (dimension, factor) in content.items()}
 
@@ -424,7 +407,6 @@ def add_up(numbers: Sequence[tuple[float, str]]) -> Amount | None:
 
 @lru_cache(1)
 def currency_words() -> Mapping[str, str]:
-    """Give the words and signs for money in every language, with the unit that each stands for."""
     return {
         word: unit
         for table in _NUMBERS.values()

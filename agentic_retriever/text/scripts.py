@@ -14,7 +14,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from agentic_retriever.text.language_files import stopword_languages, stopwords
+from agentic_retriever.text.language_files import section, stopwords
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
@@ -74,8 +74,6 @@ _BLOCKS: Final = {
     Script.HAN: "2E80-2FD5 3005-3007 3021-3029 3038-303B 3400-4DBF 4E00-9FFF F900-FAD9 20000-323AF",
     Script.KANA: "3041-3096 3099-309A 309D-309F 30A1-30FA 30FC-30FF 31F0-31FF FF66-FF9F 1AFF0-1B16F",
 }  # fmt: skip
-
-
 _RANGES: Final = sorted(
     (int(block.split("-")[0], 16), int(block.split("-")[-1], 16), script)
     for script, blocks in _BLOCKS.items()
@@ -96,6 +94,8 @@ UNSPACED_CHARS: Final = character_class(
 )
 # A letter of the scripts that are written without spaces between words.
 UNSPACED: Final = re.compile(f"[{UNSPACED_CHARS}]")
+# Vowels of Thai and Lao that are written before the consonant they belong to: no word ends with one.
+LEADING_VOWELS: Final = frozenset("เแโใไເແໂໃໄ")
 
 
 @lru_cache(1)  # compiled when first needed
@@ -145,8 +145,6 @@ _BY_SCRIPT: Final = {
     Script.GEORGIAN: "ka", Script.HANGUL: "ko", Script.ETHIOPIC: "am", Script.KHMER: "km", Script.KANA: "ja",
     Script.HAN: "zh",
 }  # fmt: skip
-
-
 # The languages to choose from, with how much more readily each is believed than the least common.
 _COMMON: Final = {
     "id": 2.0, "pl": 2.0, "tr": 2.0, "vi": 2.0, "de": 4.0, "fr": 4.0, "it": 4.0, "nl": 4.0, "pt": 4.0, "en": 8.0,
@@ -194,7 +192,7 @@ def _detected(sample: str) -> str:
         for language, probability in _classifier().rank(sample)
         if language in candidates
     }
-    for language in stopword_languages() & belief.keys():
+    for language in section("stopwords").keys() & belief.keys():
         belief[language] *= _STOPWORD_WEIGHT ** min(len(words & stopwords(language)), 6)
     return max(belief, key=lambda language: belief[language])
 
@@ -273,14 +271,12 @@ class TerminalPieces:
         self._held = ""
 
     def shown(self, piece: str) -> str:
-        """Return what can be shown of the text so far and was not yet."""
         text = self._held + piece
         begun = _OPEN_ESCAPE_RE.search(text)
         self._held = begun[0] if begun else ""
         return safe_terminal(text[: len(text) - len(self._held)])
 
     def end(self) -> str:
-        """Return what is left when no more comes."""
         left, self._held = safe_terminal(self._held), ""
         return left
 

@@ -11,10 +11,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from agentic_retriever.text.language_files import listed, section, stopword_languages, stopwords
-from agentic_retriever.text.scripts import Script, character_class, script_of
+from agentic_retriever.text.language_files import listed, section
+from agentic_retriever.text.scripts import LEADING_VOWELS, Script, character_class, script_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +36,7 @@ _DOTTED_MONTHS: Final = frozenset(
     for names in table["months"].values()
     for name in names
 )
-_STARTERS: Final = frozenset(word for language in stopword_languages() for word in stopwords(language))
+_STARTERS: Final = frozenset(chain.from_iterable(section("stopwords").values()))
 
 # Where to cut a sentence that punctuation does not end: Thai and Lao write a space instead; others are too long.
 
@@ -58,7 +59,6 @@ _OPENING_RE: Final = re.compile(rf"\s+(?:{'|'.join(listed('sentences', 'openings
 _CLOSING_RE: Final = re.compile(f"(?:{'|'.join(listed('sentences', 'closings'))})$")
 
 _PAUSES: Final = (re.compile(r"[,;:،؛၊]\s+|[、，；：]"), re.compile(r"\s+"))  # the better one first
-_LEADING_VOWELS: Final = frozenset("เแโใไເແໂໃໄ")  # written before the consonant they belong to
 
 
 def _clause_ends(text: str, start: int, end: int) -> Iterator[int]:
@@ -79,7 +79,6 @@ def _clause_ends(text: str, start: int, end: int) -> Iterator[int]:
 
 
 def _ends_clause(text: str, space: int, length: int) -> bool:
-    """Tell whether a clause of some length ends at a space."""
     if text[space - 1].isdigit():  # what follows may be its unit
         return _OPENING_RE.match(text, space) is not None
     if length >= _VERY_LONG_CLAUSE:
@@ -98,7 +97,7 @@ def _best_cut(text: str, first: int, last: int) -> int:
         if places:
             return places[-1]
     for cut in range(last, first, -1):
-        if unicodedata.category(text[cut])[0] != "M" and text[cut - 1] not in _LEADING_VOWELS:
+        if unicodedata.category(text[cut])[0] != "M" and text[cut - 1] not in LEADING_VOWELS:
             return cut
     return last
 
@@ -139,7 +138,6 @@ def _blocks(text: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def _breaks(previous: str, line: str, content: str) -> bool:
-    """Tell whether a line begins a new block after another that is not blank."""
     if _ALONE_RE.match(previous) or _ALONE_RE.match(line) or _ITEM_RE.match(line) or _SECTION_RE.match(line):
         return True
     if script_of(previous[-1]) in _ENDS_BY_LINE:
@@ -190,8 +188,8 @@ def split_sentences(text: str) -> list[Sentence]:
     for start, last, whole in _blocks(text):
         at = start
         marks = () if whole else _END_RE.finditer(text, start, last)
-        ends = [mark.end() for mark in marks if mark.end() < last and _is_end(text, mark, start, last)]
-        for end in (*ends, last):
+        ends = (mark.end() for mark in marks if mark.end() < last and _is_end(text, mark, start, last))
+        for end in chain(ends, (last,)):
             for cut in _clause_ends(text, at, end):
                 content = text[at:cut].strip()
                 if content:
@@ -216,7 +214,6 @@ def _is_end(text: str, mark: re.Match[str], first: int, last: int) -> bool:
 
 
 def _full_stop_ends(text: str, stop: int, first: int, ahead: dict[str, str]) -> bool:
-    """Tell whether a full stop with white space behind it ends a sentence."""
     if stop > first and text[stop - 1].isspace():  # text that was cut into words before, all in small letters perhaps
         return True
     if ahead["word"][:1].islower() or (stop - first <= _MAX_BEFORE and _MARKER_RE.fullmatch(text, first, stop)):
@@ -229,7 +226,6 @@ def _full_stop_ends(text: str, stop: int, first: int, ahead: dict[str, str]) -> 
 
 
 def _word_ends(before: str, ahead: dict[str, str]) -> bool:
-    """Tell whether a sentence ends at the full stop behind a word."""
     word, following = before.casefold(), ahead["word"]
     if word in _ALWAYS_FOLLOWED:
         return False

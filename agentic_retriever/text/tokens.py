@@ -5,8 +5,6 @@ dictionary and find a word wherever it stands (P. McNamee and J. Mayfield, "Char
 Language Text Retrieval", Information Retrieval 7, 2004).
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import threading
@@ -390,12 +388,11 @@ def kind_of(identifier: str) -> str:
 
 def absent(wanted: Iterable[str], known: Mapping[str, frozenset[str]], *, least: int = 3) -> list[str]:
     """Find the identifiers that a collection does not have although it has others of their kind."""
-    nothing: frozenset[str] = frozenset()
     missing = []
     for name in wanted:
         number = name.partition(" ")[2]
-        same_kind = known.get(kind_of(name), nothing)
-        stands_alone = number in known.get(kind_of(number), nothing)
+        same_kind = known.get(kind_of(name), ())
+        stands_alone = number in known.get(kind_of(number), ())
         if len(same_kind) >= least and name not in same_kind and not stands_alone:
             missing.append(name)
     return missing

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, cached_property, lru_cache
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Any, Final
 
 import ahocorasick
@@ -24,7 +24,7 @@ from agentic_retriever.schema import frozen
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language, stopwords
 from agentic_retriever.text.language_files import listed, section
 from agentic_retriever.text.numbers import number_words, units
-from agentic_retriever.text.scripts import UNSPACED, lexical_form
+from agentic_retriever.text.scripts import LEADING_VOWELS, UNSPACED, lexical_form
 from agentic_retriever.text.tokens import fold
 
 # --- the form in which questions and metadata values are compared, with the way back to the question's characters ----
@@ -37,8 +37,6 @@ _THAI_E: Final = "\u0e40"
 
 # Vowels written behind or around a consonant, and the repetition sign: no word begins with one.
 _NEVER_FIRST: Final = frozenset("ะัาำิีึืฺุูๅๆ็่้๊๋์ํ๎ະັາຳິີຶືຸູົຼ່້໊໋໌ໍ")
-# Vowels written before their consonant: no word ends with one.
-_NEVER_LAST: Final = frozenset("เแโใไເແໂໃໄ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ def has_borders(text: str, start: int, end: int, *, digits_split: bool = False) 
 
 
 def _glued(left: str, right: str, *, digits_split: bool) -> bool:
-    if right in _NEVER_FIRST or left in _NEVER_LAST:
+    if right in _NEVER_FIRST or left in LEADING_VOWELS:
         return True
     if not all(char.isalnum() or _is_mark(char) for char in (left, right)):
         return False
@@ -94,12 +92,8 @@ def _is_mark(char: str) -> bool:
 
 
 def _clusters(text: str) -> Iterator[tuple[int, int]]:
-    start = 0
-    for at in range(1, len(text) + 1):
-        if at < len(text) and _belongs(text[at], text[at - 1]):
-            continue
-        yield start, at
-        start = at
+    starts = (at for at in range(1, len(text)) if not _belongs(text[at], text[at - 1]))
+    return pairwise((0, *starts, len(text)))
 
 
 def _belongs(char: str, before: str) -> bool:
@@ -289,9 +283,6 @@ class FieldDictionary:
 
     fields: Mapping[str, FieldInfo]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fields", frozen(self.fields))
-
     @cached_property
     def matcher(self) -> ValueMatcher:
         return ValueMatcher(self)
@@ -309,7 +300,7 @@ class FieldDictionary:
                     if full or name in STRUCTURAL_FIELDS or not _is_usable(name, MAX_KEY_LENGTH):
                         continue
                 gathered.setdefault(name, _Gathered()).add(value)
-        return cls({name: found.info(name) for name, found in gathered.items() if found.kinds})
+        return cls(frozen({name: found.info(name) for name, found in gathered.items() if found.kinds}))
 
 
 class _Gathered:
@@ -393,8 +384,8 @@ _MAX_STEM_TABLES: Final = 8
 _MIN_STEMMED: Final = 4
 _LATIN_WORD: Final = re.compile(r"[^\W\d_]+")
 _THAI_CODE: Final = re.compile("(?=.*[\u0e01-\u0e2e]\\.)[\u0e01-\u0e4e.0-9 /-]+")
+_NUMBERED_CODE: Final = re.compile(r"([^0-9]*?)(?:(\.) *)?([0-9].*)")
 _DIGITS: Final = re.compile("([0-9][0-9/-]*)")
-
 
 Families = Mapping[str, list[tuple[PersonName, str]]]
 
@@ -502,7 +493,9 @@ def _spellings(key: str) -> tuple[str, ...]:
     """A Thai code with a number is also written without stops or spaced: ``น.ส.3ก``, ``นส.3ก``, ``น.ส. 3 ก``."""
     if not _THAI_CODE.fullmatch(key):
         return (key,)
-    letters, dot, rest = _split_code(key)
+    # Its letters, the stop behind them, and the rest, which begins at its first digit.
+    parts = _NUMBERED_CODE.fullmatch(key)
+    letters, dot, rest = parts.groups("") if parts else key.rpartition(".")
     tight = rest.replace(" ", "")
     loose = " ".join(part for part in _DIGITS.split(tight) if part)
     bare = letters.replace(".", "")
@@ -510,16 +503,6 @@ def _spellings(key: str) -> tuple[str, ...]:
     tails = dict.fromkeys((rest, tight, loose, f" {tight}", f" {loose}"))
     found = dict.fromkeys((key, *(f"{head}{tail}".strip() for head in heads for tail in tails)))
     return tuple(spelling for spelling in found if len(spelling) > 2)
-
-
-def _split_code(key: str) -> tuple[str, str, str]:
-    """Cut a code into its letters, the stop behind them, and the rest, which begins at its first digit."""
-    at = _DIGITS.search(key)
-    if at is None:
-        return key.rpartition(".")
-    head, rest = key[: at.start()], key[at.start() :]
-    letters, dot, behind = head.rstrip().rpartition(".")
-    return (letters, dot, rest) if dot and not behind else (head, "", rest)
 
 
 def _families(info: FieldInfo) -> Families:

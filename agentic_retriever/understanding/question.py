@@ -1,7 +1,5 @@
 """A question in comparable form: the values and people it names, and its letters, over which restrictions are found."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -170,10 +168,7 @@ def _certainty_unnamed(question: Question, match: Match, ref: ValueRef) -> float
         return None
     if text in listed_words("common"):
         return _COMMON
-    # An abbreviation in capitals may stand in the question as a word in small letters: ``IT`` and ``it``.
-    abbreviation = all(original.isupper() and len(original) <= _SHORT_CAPITALS for original in ref.originals)
-    shown = question.as_written(match.start, match.end)
-    if _is_short(text) or (abbreviation and shown not in ref.originals and not UNSPACED.match(shown)):
+    if _is_short(text) or _other_capitals(question.as_written(match.start, match.end), ref):
         return _UNSURE if _as_stored(question, match) else None
     return _PLAIN[ref.how] + (_DISTINCT_BONUS if " " in text or any(map(str.isdigit, text)) else 0.0)
 
@@ -183,6 +178,12 @@ def _is_short(text: str) -> bool:
     if UNSPACED.match(text) is None:
         return len(text) <= 2
     return len(text) <= (3 if "\u0e00" <= text[0] < "\u1100" else 1)
+
+
+def _other_capitals(shown: str, ref: ValueRef) -> bool:
+    """Tell whether an abbreviation in capitals stands in the question as a word in small letters: ``IT`` and ``it``."""
+    short = all(original.isupper() and len(original) <= _SHORT_CAPITALS for original in ref.originals)
+    return short and shown not in ref.originals and not UNSPACED.match(shown)
 
 
 # --- people: a family name stands for the stored names that have it, a given name narrows them ----------------------
@@ -208,16 +209,21 @@ def _find_people(question: Question) -> list[NamedValue]:
             continue
         start, end, given = _find_given(question, match)
         kept = tuple(filter(None, (_narrow(question, match, ref, given) for ref in refs)))
-        # It stands behind its field or a word such as ``by``, or in a list that began behind one.
-        listed = 0 <= last_cued <= start and _BETWEEN_NAMES.fullmatch(question.text, last_cued, start) is not None
-        named = question.named_before(start)[0]
-        before = question.text[max(0, start - _MAX_NAME_CHARS) : start]
-        cued = listed or any(ref.field in named for ref in refs) or _by_words().search(before) is not None
+        cued = _is_cued(question, start, refs, last_cued)
         if kept and _is_person(question, match, cued=cued, given=bool(given)):
             last_cued = match.end if cued else last_cued
             certainty = (_CUED if cued else _ALONE) + (_GIVEN_BONUS if given else 0.0)
             found.append(NamedValue(kept, certainty, (start, end), (start, end)))
     return found
+
+
+def _is_cued(question: Question, start: int, refs: Sequence[ValueRef], last_cued: int) -> bool:
+    """Tell whether a name stands behind its field or a word such as ``by``, or in a list that began behind one."""
+    if 0 <= last_cued <= start and _BETWEEN_NAMES.fullmatch(question.text, last_cued, start):
+        return True
+    named = question.named_before(start)[0]
+    before = question.text[max(0, start - _MAX_NAME_CHARS) : start]
+    return any(ref.field in named for ref in refs) or _by_words().search(before) is not None
 
 
 def _is_person(question: Question, match: Match, *, cued: bool, given: bool) -> bool:
@@ -306,7 +312,7 @@ class Stream:
     def symbols(self) -> str:
         return "".join(item.symbol for item in self.items)
 
-    def rewrite(self, pattern: re.Pattern[str], make: Callable[[Sequence[Item]], Item | None]) -> Stream:
+    def rewrite(self, pattern: re.Pattern[str], make: Callable[[Sequence[Item]], Item | None]) -> "Stream":
         """Replace every stretch that fits a pattern by one item, where ``make`` gives one."""
         items: list[Item] = []
         done = 0

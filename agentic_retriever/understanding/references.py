@@ -1,18 +1,13 @@
 """References between parts of documents: "section 4.2", "apartado 6.2.1 del Anexo III", "มาตรา 12"."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from agentic_retriever.indices.derived import Outline
 from agentic_retriever.text import Tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from agentic_retriever.indices.derived import Outline
 
 _SECTION: Final = (
     r"(?<!\w)(?:sections?|sec\.|clauses?|paragraphs?|apartados?|secci[oó]n(?:es)?|ep[ií]grafes?|numeral(?:es)?|puntos?"

@@ -4,8 +4,6 @@ Whoever found a restriction, it becomes a filter in this one way. At the end sta
 leave nothing.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,8 +38,6 @@ _ENDS: Final = {
     "lt": (FilterOperator.LT, "below"),
     "lte": (FilterOperator.LTE, "at most"),
 }
-
-
 Filter = MetadataFilter | MetadataFilters
 
 
@@ -238,13 +234,11 @@ def _values_in(match: re.Match[str]) -> list[int]:
 
 def _valued(values: Sequence[NamedValue], *, negated: bool) -> Clause:
     """Accept or refuse some values; a flag that is refused shall be false instead."""
-    flags: set[str] = set()
-    said: dict[str, list[str]] = {}
+    said: dict[tuple[str, bool], list[str]] = {}
     for ref in (ref for value in values for ref in value.refs):
         off = negated and ref.how == "flag"
-        flags |= {ref.field} if off else set()
-        said.setdefault(ref.field, []).extend(("false",) if off else ref.originals)
-    parts = [one_of(field, words, negated=negated and field not in flags) for field, words in said.items()]
+        said.setdefault((ref.field, off), []).extend(("false",) if off else ref.originals)
+    parts = [one_of(field, words, negated=negated and not off) for (field, off), words in said.items()]
     return any_of(parts, FilterCondition.AND if negated else FilterCondition.OR)
 
 

@@ -1,9 +1,5 @@
 """LlamaIndex indexes, retrievers and query engines to attach, good and bad."""
 
-from __future__ import annotations
-
-import threading
-import time
 import uuid
 
 from llama_index.core import StorageContext, SummaryIndex, VectorStoreIndex
@@ -124,10 +120,3 @@ class AnswersOnly(BaseQueryEngine):
 
 def scored(node_id, score, text="some text about rent", **metadata):
     return NodeWithScore(node=TextNode(id_=node_id, text=text, metadata=metadata), score=score)
-
-
-def until(is_so):
-    end = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < end
-        threading.Event().wait(0.01)

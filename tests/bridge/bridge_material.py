@@ -1,7 +1,5 @@
 """What the tests of the bridge share: questions, and what watches spans and events."""
 
-from __future__ import annotations
-
 import threading
 
 from llama_index.core.callbacks import CallbackManager

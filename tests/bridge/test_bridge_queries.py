@@ -1,7 +1,5 @@
 """The router as a LlamaIndex retriever, query engine and tool, in the hands of LlamaIndex's own agents and engines."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

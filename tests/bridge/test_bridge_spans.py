@@ -1,7 +1,5 @@
 """The stages of a query as spans and events of LlamaIndex, and its postprocessors and synthesizers as stages."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import json
 import uuid
-from types import SimpleNamespace
 
 import pytest
 from redis_servers import OwnServer
@@ -92,8 +89,8 @@ def on_redis():
 
     def make(link, *, max_entries=1_000, **namespace):
         store = RedisStore(link, kind="answers", **namespace)
-        codec = SimpleNamespace(encode=lambda value: json.dumps(value).encode(), decode=json.loads)
-        made.append(SingleFlightCache(max_entries=max_entries, ttl_s=60, second=(store, codec)))
+        second = store, lambda value: json.dumps(value).encode(), json.loads
+        made.append(SingleFlightCache(max_entries=max_entries, ttl_s=60, second=second))
         return made[-1]
 
     yield make

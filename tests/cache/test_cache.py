@@ -1,7 +1,5 @@
 """The cache: keys, memory, the second level, and one computation for all threads and tasks that want a key."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
@@ -9,23 +7,15 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_indexes import GOOD, QUESTION
-from waiting import wait_until
+from waiting import in_threads, wait_until
 
+from agentic_retriever import errors
 from agentic_retriever.cache import CacheStats, SingleFlightCache, cache_key, read_questions, warm
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    ConfigError,
-    DeadlineExceededError,
-    LLMError,
-    SourceError,
-    StoreError,
-)
 from agentic_retriever.testing import FakeLLM
 from agentic_retriever.threads import Workers
 
@@ -90,8 +80,7 @@ class Gate:
         return self.result
 
 
-# A codec of plain JSON.
-JSON = SimpleNamespace(encode=lambda value: json.dumps(value).encode(), decode=json.loads)
+JSON = (lambda value: json.dumps(value).encode(), json.loads)
 
 
 def never():
@@ -126,7 +115,7 @@ def store(clock):
 def make(clock, store):
     def _make(**settings):
         return SingleFlightCache(
-            **{"max_entries": 10, "ttl_s": 60, "timer": clock, "second": (store, JSON), **settings}
+            **{"max_entries": 10, "ttl_s": 60, "timer": clock, "second": (store, *JSON), **settings}
         )
 
     return _make
@@ -190,7 +179,7 @@ class OneAnswerStore(FakeStore):
 def test_memory_behaves_like_its_model(most, ttl_s, steps):
     model = Model(most)
     store = OneAnswerStore(lambda: model.now)
-    cache = SingleFlightCache(max_entries=most, ttl_s=ttl_s, timer=store.clock, second=(store, JSON))
+    cache = SingleFlightCache(max_entries=most, ttl_s=ttl_s, timer=store.clock, second=(store, *JSON))
     for name, *arguments in steps:
         if name == "wait":
             model.now += arguments[0]
@@ -218,7 +207,7 @@ def test_memory_behaves_like_its_model(most, ttl_s, steps):
      ({"max_entries": 1, "ttl_s": float("nan")}, "ttl_s"), ({"max_entries": 1, "ttl_s": float("inf")}, "ttl_s")],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(numbers, wrong):
-    with pytest.raises(ConfigError, match=wrong):
+    with pytest.raises(errors.ConfigError, match=wrong):
         SingleFlightCache(**numbers)
 
 
@@ -257,8 +246,7 @@ def test_threads_may_do_anything_at_once():
             if i % 50 == 0:
                 cache.clear()
 
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(work, range(16)))
+    in_threads(work, range(16))
     assert cache.stats().entries <= 5
 
 
@@ -412,12 +400,14 @@ class TestTasks:
         assert cache.stats().misses == 1
 
     async def test_waiting_has_a_limit_for_leaders_too(self, cache, workers):
-        gate = Gate()
+        gate, told = Gate(), []
         for _ in range(2):
-            with pytest.raises(DeadlineExceededError):
+            with pytest.raises(errors.DeadlineExceededError) as caught:
                 await cache.aget_or_compute("k", gate, submit=workers.submit, timeout_s=0.01)
+            told.append(str(caught.value))
+        assert ["another caller" in message for message in told] == [False, True]
         assert await asyncio.to_thread(gate.begun.wait, 5)
-        with pytest.raises(DeadlineExceededError):
+        with pytest.raises(errors.DeadlineExceededError):
             cache.get_or_compute("k", never, timeout_s=0.01)
         gate.go.set()
         assert (await cache.aget_or_compute("k", gate, submit=workers.submit, timeout_s=5))[0] == "value"
@@ -432,7 +422,7 @@ class TestTasks:
         with pytest.raises(TimeoutError, match="the model"):
             cache.get_or_compute("k", compute, timeout_s=5)
         workers.close()
-        with pytest.raises(AgenticRetrieverError, match="closed"):
+        with pytest.raises(errors.AgenticRetrieverError, match="closed"):
             await cache.aget_or_compute("k", never, submit=workers.submit)
         assert cache.get_or_compute("k", lambda: 1) == (1, False)
 
@@ -506,7 +496,7 @@ class TestSecondLevel:
             def __getattr__(self, name):
                 raise OSError("the disk is gone")
 
-        cache = make(second=(BrokenStore(), JSON))
+        cache = make(second=(BrokenStore(), *JSON))
         assert cache.get_or_compute("k", lambda: 1) == (1, False)
         assert cache.get_or_compute("k", never) == (1, True)
         assert cache.clear() == 1
@@ -541,7 +531,7 @@ class TestSecondLevel:
                 return found
 
         late = Late(store.clock)
-        cache = make(second=(late, JSON))
+        cache = make(second=(late, *JSON))
         cache.get_or_compute("k", lambda: "old")
         assert late.kept == {}
         FakeStore.set(late, "k", b'"old"', 60)
@@ -557,7 +547,7 @@ class TestSecondLevel:
 
         slow = Slow(store.clock)
         slow.set("k", b"1", 60)
-        cache = make(second=(slow, JSON))
+        cache = make(second=(slow, *JSON))
         with ThreadPoolExecutor(10) as pool:
             jobs = [pool.submit(cache.get_or_compute, "k", never) for _ in range(10)]
             until_shared(cache, 9)
@@ -577,8 +567,7 @@ def test_redis_killed_while_in_use(on_redis, own_server, links, breaker):
             if seed == i == 3:
                 server.kill()
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
+    in_threads(work, range(4))
     assert not link.is_up
 
 
@@ -656,12 +645,12 @@ def test_questions_to_warm_with_one_a_line_in_utf8_in_a_file_that_is_there_and_n
     questions, problems = read_questions(written(tmp_path, b"One?\n\xff\xfe\nTwo?"))
     assert questions == ("One?", "Two?")
     assert problems == ("line 2: not UTF-8",)
-    with pytest.raises(SourceError, match=r"gone\.txt"):
+    with pytest.raises(errors.SourceError, match=r"gone\.txt"):
         read_questions(tmp_path / "gone.txt")
-    with pytest.raises(SourceError):
+    with pytest.raises(errors.SourceError):
         read_questions(tmp_path)
     monkeypatch.setattr("agentic_retriever.cache.MAX_FILE_BYTES", 1_000_000)
-    with pytest.raises(SourceError, match="larger than 1 MB"):
+    with pytest.raises(errors.SourceError, match="larger than 1 MB"):
         read_questions(written(tmp_path, "What is new?\n" * 80_000))
     assert read_questions(written(tmp_path, "What is new?\n" * 70_000)) == (("What is new?",), ())
 
@@ -684,7 +673,7 @@ def test_any_questions_in_json_lines_come_back_once_and_in_order(tmp_path, quest
 
 
 def test_warming_counts_what_became_of_each_and_stops_where_the_rest_would_fail_alike():
-    outcomes = {"a": "stored", "b": "cached", "c": "not_kept", "d": LLMError("down")}
+    outcomes = {"a": "stored", "b": "cached", "c": "not_kept", "d": errors.LLMError("down")}
 
     def ask(question):
         if isinstance(outcomes[question], Exception):
@@ -703,7 +692,7 @@ def test_warming_counts_what_became_of_each_and_stops_where_the_rest_would_fail_
 
     def fail(question):
         asked.append(question)
-        raise StoreError("the disk is full")
+        raise errors.StoreError("the disk is full")
 
     report = warm(fail, ["a", "b"])
     assert asked == ["a"]

@@ -1,7 +1,5 @@
 """``doctor`` on models, Redis and the history: each named, each within a second, each with what to do."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

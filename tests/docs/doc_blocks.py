@@ -1,7 +1,5 @@
 """The fenced blocks of the documentation, and what can be checked of each without running it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

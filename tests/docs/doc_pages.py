@@ -1,13 +1,11 @@
 """Runs the blocks of a page in order, in a folder with some sources, on a stand-in for the embedding model."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re
 import shutil
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from doc_blocks import RUNNABLE, Block, BlockError, check_command, check_data, command_name, shell_commands
 from typer.testing import CliRunner
@@ -17,9 +15,6 @@ from agentic_retriever.cli.app import app
 from agentic_retriever.retrievers import REGISTRY, unregister_strategy
 from agentic_retriever.routing import unregister_language
 from agentic_retriever.routing.signals import packaged_languages, table_languages
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCES = {
     "docs/handbook/leave.md": "# Leave\n\nEvery employee gets 28 days of annual leave.\n\nAsk a week ahead.\n",

@@ -1,7 +1,5 @@
 """Every fenced block of README.md and docs/*.md: run where it can be, parsed where it cannot, and counted."""
 
-from __future__ import annotations
-
 import shlex
 from contextlib import nullcontext
 

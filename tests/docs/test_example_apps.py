@@ -1,7 +1,5 @@
 """The plain LlamaIndex application of the documentation, and the same with our router: run, and compared."""
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 

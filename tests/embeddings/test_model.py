@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import threading
 
 import numpy as np
@@ -7,9 +5,10 @@ import pytest
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from waiting import in_threads
 
-from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel, PackedVectors, text_hash
-from agentic_retriever.errors import DeadlineExceededError, EmbeddingError
+from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel, PackedVectors, query_hash, text_hash
+from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, OverloadedError
 from agentic_retriever.testing import FakeEmbedding
+from agentic_retriever.threads import Breaker, BreakerState
 
 
 class Scripted(BaseEmbedding):
@@ -52,6 +51,17 @@ def test_query_and_passage_sides_are_kept_apart():
     two = model(TwoSided())
     passages, _ = two.embed_passages(["x"])
     assert not np.allclose(two.embed_query("x"), passages[0])
+
+
+def test_known_questions_are_not_computed(tmp_path):
+    base, path = FakeEmbedding(dimension=4), tmp_path / "known.npz"
+    embedding = model(base, packed=[PackedVectors(path)])
+    PackedVectors.write(path, embedding.name, {query_hash("known"): np.array([1, 0, 0, 0], dtype=np.float32)})
+    assert embedding.embed_query("known").tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert base.calls == []
+    assert np.allclose(embedding.embed_query("other"), base.get_query_embedding("other"))
+    # What is known of a question says nothing of a passage with the same text.
+    assert np.allclose(embedding.embed_passages(["known"])[0], [base.get_text_embedding("known")])
 
 
 def test_texts_go_out_in_batches_and_progress_adds_up():
@@ -125,6 +135,42 @@ def test_failure_of_the_model_is_typed_and_keeps_its_cause_but_not_its_text_and_
     release.set()
 
 
+def test_after_three_failures_no_question_waits_until_a_probe_succeeds_while_passages_go_on():
+    release, now, sent = threading.Event(), [0.0], []
+    base = Scripted(reply=lambda text: sent.append(text) or (release.wait(9), [1.0, 0.0])[1])
+    embedding = model(base, breaker=Breaker(clock=lambda: now[0]))
+    for timeout_s in (0.01, 0.1, 0.1):  # the first is too short to say anything about the model
+        with pytest.raises(DeadlineExceededError):
+            embedding.embed_query("q", timeout_s=timeout_s)
+    with pytest.raises(DeadlineExceededError):
+        embedding.embed_sentences(["s"], timeout_s=0.1)
+    for ask in (embedding.embed_query, lambda text, **limit: embedding.embed_sentences([text], **limit)):
+        with pytest.raises(EmbeddingError, match=r"3 times in a row.*tried again in 30 s"):
+            ask("q", timeout_s=9.0)
+    assert len(sent) == 4
+    release.set()
+    assert embedding.embed_query("whoever sets no limit waits on purpose").shape == (2,)
+    now[0] = 30.0
+    assert embedding.embed_query("q", timeout_s=9.0).shape == (2,)
+    assert embedding.breaker.state is BreakerState.CLOSED
+
+
+def test_places_that_hung_calls_keep_fail_a_probe_and_of_a_long_question_both_ends_are_embedded():
+    release, now, sent = threading.Event(), [0.0], []
+    base = Scripted(reply=lambda text: sent.append(text) or (release.wait(9), [1.0, 0.0])[1])
+    embedding = model(base, breaker=Breaker(failures=8, clock=lambda: now[0]))
+    for _ in range(8):
+        with pytest.raises(DeadlineExceededError):
+            embedding.embed_query("q", timeout_s=0.1)
+    now[0] = 30.0
+    with pytest.raises(OverloadedError):
+        embedding.embed_query("q", timeout_s=0.1)
+    assert embedding.breaker.state is BreakerState.OPEN
+    release.set()
+    embedding.embed_query("begins " + "x" * 19_000 + " ends")
+    assert (len(sent[-1]), sent[-1][:6], sent[-1][-4:]) == (2_001, "begins", "ends")
+
+
 def test_disk_cache_makes_the_second_run_free(tmp_path):
     base = FakeEmbedding()
     first = model(base, disk=DiskVectorCache(tmp_path / "v.sqlite"))
@@ -187,6 +233,5 @@ def test_packed_vectors_are_used_for_their_model_only(tmp_path):
 def test_sixteen_threads_share_one_model():
     embedding = model(FakeEmbedding())
     want, _ = embedding.embed_passages([str(i) for i in range(16)])
-    got = {}
-    in_threads(16, lambda i: got.update({i: embedding.embed_passages([str(i)])[0][0]}))
-    assert all(np.array_equal(got[i], want[i]) for i in range(16))
+    got = in_threads(lambda i: embedding.embed_passages([str(i)])[0][0], range(16))
+    assert np.array_equal(got, want)

@@ -1,18 +1,15 @@
 """The packaged model: what its batches promise, with a stand-in for the engine and with the engine itself."""
 
-from __future__ import annotations
-
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import in_threads
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import (
-    KnownQueryEmbedding,
     LocalE5Embedding,
     embedding_name,
     ollama_models,
@@ -20,7 +17,6 @@ from agentic_retriever.embeddings import (
 )
 from agentic_retriever.embeddings import resolve as local
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.testing import FakeEmbedding
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -64,17 +60,6 @@ async def test_local_model_embeds_any_text(local_embedding):
     assert passages.shape == (2, 384)
     assert np.isfinite(passages).all()
     assert query @ passages[0] > query @ passages[1]
-
-
-async def test_known_questions_are_not_computed():
-    base = FakeEmbedding(dimension=4)
-    model = KnownQueryEmbedding(base, {"known": np.array([1, 0, 0, 0], dtype=np.float32)})
-    assert model.get_query_embedding("known") == await model.aget_query_embedding("known") == [1.0, 0.0, 0.0, 0.0]
-    assert base.calls == []
-    assert model.get_query_embedding("other") == base.get_query_embedding("other")
-    # What is known of a question says nothing of a passage with the same text.
-    assert model.get_text_embedding_batch(["known"]) == [base.get_text_embedding("known")]
-    assert embedding_name(model) == embedding_name(base) == "FakeEmbedding:fake-embedding"
 
 
 class Engine:
@@ -137,9 +122,7 @@ def test_what_the_engine_raises_arrives(monkeypatch):
 def test_the_engine_gives_the_same_in_batches_and_from_many_threads(local_embedding):
     texts = ["ferry", "pan de centeno", "โฉนดที่ดิน", "a\0b", "", "the keel of a boat " * 30] * 2
     alone = [local_embedding.get_text_embedding(text) for text in texts]
-    with ThreadPoolExecutor(4) as pool:
-        batches = list(pool.map(local_embedding.get_text_embedding_batch, [texts] * 4))
-    for batch in batches:
+    for batch in in_threads(local_embedding.get_text_embedding_batch, [texts] * 4):
         assert np.allclose(batch, alone, atol=1e-6)
 
 

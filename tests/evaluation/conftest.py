@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from evaluation_material import BOAT_QUERIES, BOATS, BREAD, BREAD_QUERIES, DIMENSION, write_beir, write_vectors
 from typer.testing import CliRunner

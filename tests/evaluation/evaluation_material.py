@@ -1,23 +1,19 @@
 """Small data sets for the tests of evaluation."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.evaluation import benchmark
-from agentic_retriever.evaluation.peers import Journal, Run, SilentWatcher
+from agentic_retriever.evaluation.peers import Journal, Run
 from agentic_retriever.evaluation.routing import check_queries, evaluate_stage_one
 from agentic_retriever.evaluation.training import run_strategies
+from agentic_retriever.indices.derived import SilentWatcher
 from agentic_retriever.testing.fakes import FakeEmbedding
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DIMENSION = 32
 BOATS = {

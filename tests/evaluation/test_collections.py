@@ -1,20 +1,19 @@
 """Fusion, routing and training on the public test collections, where they are there."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from evaluation_material import ByText, run_all, stage_one
 
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.embeddings import KnownQueryEmbedding
+from agentic_retriever.embeddings import embedding_name, query_hash
 from agentic_retriever.evaluation import training as strategies
 from agentic_retriever.evaluation.datasets import load_dataset
-from agentic_retriever.evaluation.material import RoutedQuery, dataset_profile, load_vectors
+from agentic_retriever.evaluation.material import GivenVectors, RoutedQuery, dataset_profile, load_vectors
 from agentic_retriever.evaluation.measures import ndcg_by_query
 from agentic_retriever.evaluation.routing import Contender
 from agentic_retriever.evaluation.training import TrainingOptions, judged_queries, train_strategies
@@ -22,7 +21,7 @@ from agentic_retriever.indices import KeywordIndex
 from agentic_retriever.indices.profile import background, sample_ids
 from agentic_retriever.resources import make_classifier
 from agentic_retriever.retrievers import DEFAULT_FUSION, FUSION_FILE, FusionModel
-from agentic_retriever.retrievers.hybrid import CosineBackground, SideLists, dense_excess
+from agentic_retriever.retrievers.hybrid import SideLists, dense_excess
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Strategy
 from agentic_retriever.text import Tokenizer
@@ -50,7 +49,7 @@ def sides_of(dataset, vectors):
     ids, documents, words = list(vectors.documents), np.stack(list(vectors.documents.values())), words_of(dataset)
     row_of = {doc_id: row for row, doc_id in enumerate(ids)}
     mean, std = background(documents[[row_of[i] for i in sample_ids(ids)]])
-    known = CosineBackground(mean=mean, std=std, nodes=len(ids))
+    known = SimpleNamespace(background_mean=mean, background_std=std, nodes=len(ids))
     for query in dataset.queries[:: EVERY.get(dataset.name, 1)]:
         cosines = documents @ vectors.queries[query.query_id]
         order = np.argsort(-cosines, kind="stable")[:DEPTH]
@@ -141,7 +140,7 @@ def two_strategies(monkeypatch):
     real = strategies.cards
     wanted = {Strategy.VECTOR, Strategy.HYBRID}
     monkeypatch.setattr(strategies, "cards", lambda index: [c for c in real(index) if c.strategy in wanted])
-    monkeypatch.setattr(strategies, "build_views", lambda index, *_: index.keyword())
+    monkeypatch.setattr(strategies.peers, "build_views", lambda index, *_: index.keyword())
 
 
 def halves(dataset, most):
@@ -190,8 +189,8 @@ def test_dense_search_is_not_lost_to_where_it_is_the_better_side(shared_data, tm
     base = Passages(
         known={f"{d.title}\n{d.text}".strip(): known.documents[d.doc_id].tolist() for d in dataset.documents}
     )
-    asked = {query.text: known.queries[query.query_id] for query in dataset.queries}
-    with AgenticRouter(RouterConfig(data_dir=tmp_path), embedding=KnownQueryEmbedding(base, asked)) as router:
+    asked = GivenVectors(embedding_name(base), {query_hash(q.text): known.queries[q.query_id] for q in dataset.queries})
+    with AgenticRouter(RouterConfig(data_dir=tmp_path), embedding=base, packed=[asked]) as router:
         result, dense, hybrid = trained(router, dataset, 50)
     seen = result.fusion.validation
     assert seen.dense > seen.bm25 + 0.05

@@ -1,7 +1,5 @@
 """The commands ``bench``, ``bench-routing`` and ``train``."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

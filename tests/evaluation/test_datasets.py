@@ -1,9 +1,8 @@
 """Data sets: folders, files, fine-tuning data, pseudo-queries, and the vectors of a benchmark."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -227,7 +226,7 @@ def corpus_only(folder):
 def test_pseudo_queries_are_left_out_of_their_own_document(tmp_path):
     found = resolve_source(corpus_only(tmp_path / "alone"))
     assert found.pseudo
-    assert found.problems.total == 1
+    assert found.problems.counts == {"duplicate_id": 1}
     assert all(query.pseudo for query in found.queries)
     by_id = {document.doc_id: document for document in found.documents}
     assert {doc_id for query in found.queries for doc_id in query.relevance} == {"d1", "d2"}
@@ -381,7 +380,8 @@ def test_unusable_files_are_named(boats, tmp_path):
 
 def test_computed_vectors_are_of_a_bounded_sample(boats):
     embedder, done = CountingEmbedder(), []
-    known = embed_dataset(load_dataset(boats), embedder, most_documents=3, on_progress=done.append)
+    watcher = SimpleNamespace(begin=lambda what, total: None, advance=done.append)
+    known = embed_dataset(load_dataset(boats), embedder, most_documents=3, watcher=watcher)
     assert len(known.documents) == len(embedder.passages) == 3
     assert sum(done) == 3 + len(BOAT_QUERIES)
     again = embed_dataset(load_dataset(boats), CountingEmbedder(), most_documents=3)
@@ -394,7 +394,7 @@ def test_profile_of_a_folder_and_of_a_sample_index_that_needs_no_model(boats, ve
     assert (profile.name, profile.nodes, profile.language) == ("boats", 5, "en")
     assert profile.sample.shape == (4, DIMENSION)
     assert profile.document_frequency["harbour"] == 2
-    assert dataset_profile(dataset, KnownVectors(documents={}, queries={}, origin="")).sample.shape == (0, 0)
+    assert dataset_profile(dataset, KnownVectors()).sample.shape == (0, 0)
     for index in SAMPLE_INDEXES:
         profile = sample_profile(index.name, description_vector=np.zeros(384, np.float32))
         assert profile.nodes == len(profile.sample) > 100

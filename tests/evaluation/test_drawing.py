@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -11,8 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentic_retriever.evaluation.results import tradeoff_figure
-from agentic_retriever.show import Interval
-from agentic_retriever.show.rendering import _environment
+from agentic_retriever.show import Interval, _environment
 
 finite = st.floats(-1e6, 1e6)
 

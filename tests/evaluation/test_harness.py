@@ -1,7 +1,5 @@
 """Running a benchmark, and its JSON against docs/benchmarks.md."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Measures against brute force."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import math

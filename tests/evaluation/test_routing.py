@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import count
@@ -109,7 +107,7 @@ def test_measures_of_stage_one():
 
 
 def test_scores_that_are_no_probabilities_and_questions_that_cannot_be_right():
-    scores = Contender(classifier=Scripted(), probabilities=False, peer=True)
+    scores = Contender(classifier=Scripted(), peer=True)
     found = stage_one([query("boats 0.9", "boats")], PROFILES, scores)
     assert (found.ece, found.macro_ece, found.reliability, found.peer) == (None, None, None, True)
     assert found.abstention.recall is None

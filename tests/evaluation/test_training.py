@@ -1,7 +1,5 @@
 """Training an index: what strategies reach, and fitting the weights of hybrid search."""
 
-from __future__ import annotations
-
 import html
 import json
 from dataclasses import replace

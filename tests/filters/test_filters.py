@@ -1,7 +1,5 @@
 """Metadata filters: what each operator means, what is refused, and one spelling for filters that mean the same."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import math

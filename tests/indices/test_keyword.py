@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import json
 import logging
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_tools import in_threads
+from waiting import in_threads
 
 from agentic_retriever.errors import ConfigError, IndexingError, InvalidQueryError, StoreDamagedError, StoreError
 from agentic_retriever.indices.keyword import KeywordIndex

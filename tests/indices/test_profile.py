@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -146,20 +144,20 @@ def test_what_was_measured_cannot_be_changed_is_none_where_nothing_was_and_refus
 @pytest.mark.parametrize(
     ("path", "value", "named"),
     [
-        (("format",), 9, "format"),
+        (("format",), 9, "format must be 1, got '9'; remove it or measure the index again"),
         (("queries",), 0, "queries"),
         (("queries",), 1.5, "queries"),
         (("index_version",), True, "index_version"),
         (("index",), 3, "index"),
         (("surprise",), 3, "surprise"),
         (("strategies",), [], "strategies"),
-        (("strategies", "magic"), {"quality": 0.5, "p50_ms": 1.0}, "magic"),
+        (("strategies", "magic"), {"quality": 0.5, "p50_ms": 1.0}, r"magic must be .*'hybrid'.*, got 'magic'"),
         (("strategies", "hybrid"), {"quality": 0.5}, "strategies.hybrid"),
-        (("strategies", "hybrid", "quality"), 1.01, "strategies.hybrid: quality"),
-        (("strategies", "hybrid", "quality"), float("nan"), "strategies.hybrid: quality"),
-        (("strategies", "hybrid", "quality"), "0.5", "strategies.hybrid: quality"),
-        (("strategies", "hybrid", "p50_ms"), -1, "strategies.hybrid: p50_ms"),
-        (("strategies", "hybrid", "p50_ms"), None, "strategies.hybrid: p50_ms"),
+        (("strategies", "hybrid", "quality"), 1.01, "strategies.hybrid.quality must"),
+        (("strategies", "hybrid", "quality"), float("nan"), "strategies.hybrid.quality must"),
+        (("strategies", "hybrid", "quality"), "0.5", "strategies.hybrid.quality must"),
+        (("strategies", "hybrid", "p50_ms"), -1, "strategies.hybrid.p50_ms must"),
+        (("strategies", "hybrid", "p50_ms"), None, "strategies.hybrid.p50_ms must"),
     ],
 )
 def test_a_damaged_file_is_named_with_its_key(tmp_path, path, value, named):

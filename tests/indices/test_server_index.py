@@ -1,7 +1,5 @@
 """An index on a Qdrant server, and moving indexes there and back."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from dataclasses import replace
@@ -10,7 +8,8 @@ from pathlib import Path
 import pytest
 from llama_index.core.schema import Document
 from server_tools import memory_server
-from store_tools import WORDS, in_threads, where
+from store_tools import WORDS, where
+from waiting import in_threads
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from qdrant_servers import QdrantServer

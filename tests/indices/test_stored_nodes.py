@@ -1,12 +1,10 @@
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 
 import pytest
 from llama_index.core.schema import Document, TextNode
-from store_tools import in_threads
+from waiting import in_threads
 
 from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel
 from agentic_retriever.errors import (

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import email.utils
 import itertools
 
@@ -9,12 +7,17 @@ from hypothesis import strategies as st
 from waiting import in_threads, within
 
 from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError
-from agentic_retriever.llm import LLMClient, estimate_tokens
+from agentic_retriever.llm import LLMClient, TieredClient, estimate_tokens, result_of
 from agentic_retriever.llm.calls import failure_kind, retry_after_s
-from agentic_retriever.llm.client import MIN_REQUEST_S, RETRIED, Endpoint, RetryPolicy
+from agentic_retriever.llm.client import MIN_REQUEST_S, RETRIED, Endpoint, RetryPolicy, Trial
 from agentic_retriever.schema import FailureKind, Tier
 from agentic_retriever.testing.fakes import FakeLLM
 from agentic_retriever.threads import Breaker
+
+
+def asked(one, prompt, timeout_s=60):
+    """What one model says by itself."""
+    return result_of(one.answer(prompt, Trial(one, timeout_s, None), None))
 
 
 def client(replies, **kwargs) -> LLMClient:
@@ -23,7 +26,7 @@ def client(replies, **kwargs) -> LLMClient:
 
 def test_reply_carries_text_tier_model_and_estimated_tokens_and_goes_to_the_thread_that_asked():
     ticks = itertools.chain([10.0, 10.0], itertools.repeat(12.5))
-    reply = client(["Paris [1]."], clock=lambda: next(ticks)).complete("Where? " * 10)
+    reply = asked(client(["Paris [1]."], clock=lambda: next(ticks)), "Where? " * 10)
     assert (reply.text, reply.model, reply.tier, reply.truncated) == ("Paris [1].", "fake-llm", Tier.PRIMARY, False)
     assert reply.prompt_tokens == estimate_tokens("Where? " * 10) == 18
     assert (reply.completion_tokens, reply.seconds) == (3, 2.5)
@@ -31,18 +34,17 @@ def test_reply_carries_text_tier_model_and_estimated_tokens_and_goes_to_the_thre
     assert [estimate_tokens(text) for text in ("", "a", "abcd" * 5, thai)] == [0, 1, 5, len(thai)]
     one = client(lambda prompt: f"re {prompt}")
     assert repr(one) == "LLMClient('primary model fake-llm', timeout_s=5)"  # no key of the model shows
-    got: dict[int, str] = {}
-    in_threads(16, lambda i: got.update({i: one.complete(f"q{i}").text}))
-    assert got == {i: f"re q{i}" for i in range(16)}
+    got = in_threads(lambda i: asked(one, f"q{i}").text, range(16))
+    assert got == [f"re q{i}" for i in range(16)]
 
 
 @pytest.mark.parametrize("blank", ["", "   ", "\n\t\u3000"])
 def test_blank_reply_is_a_failure_and_our_own_errors_pass_unchanged(blank):
     with pytest.raises(LLMOutputError, match=r"primary model fake-llm: the reply is blank"):
-        client([blank]).complete("q")
+        asked(client([blank]), "q")
     own = LLMOutputError("as it is")
     with pytest.raises(LLMOutputError) as caught:
-        client([own]).complete("q")
+        asked(client([own]), "q")
     assert caught.value is own
 
 
@@ -70,7 +72,7 @@ class _ProviderError(Exception):
 )  # fmt: skip
 def test_every_foreign_error_becomes_one_of_ours(raised, expected, kind):
     with pytest.raises((LLMError, DeadlineExceededError)) as caught:
-        client([raised]).complete("the PROMPT itself")
+        asked(client([raised]), "the PROMPT itself")
     assert type(caught.value) is expected
     assert caught.value.__cause__ is raised
     assert failure_kind(raised) is failure_kind(caught.value) is kind
@@ -84,15 +86,15 @@ def test_no_time_left_asks_nothing_and_a_hanging_model_is_abandoned_with_its_rep
     hung = client(lambda _p: str(release.wait(20)), timeout_s=0.05)
     for left in (0, -1.0):
         with pytest.raises(DeadlineExceededError, match="no time is left"):
-            hung.complete("q", timeout_s=left)
+            asked(hung, "q", left)
     assert hung._llm().prompts == []
     with pytest.raises(DeadlineExceededError):
-        hung.complete("q", timeout_s=60)
+        asked(hung, "q")
     hung = client(lambda _p: release.wait(20) and "late")
     with within(1.0), pytest.raises(DeadlineExceededError, match=r"primary model fake-llm"):
-        hung.complete("q", timeout_s=0.1)
+        asked(hung, "q", 0.1)
     release.set()
-    assert hung.complete("q").text == "late"
+    assert asked(hung, "q").text == "late"
 
 
 def test_more_callers_than_may_wait_are_told_at_once_that_it_is_overloaded(release):
@@ -101,12 +103,12 @@ def test_more_callers_than_may_wait_are_told_at_once_that_it_is_overloaded(relea
 
     def ask(_i) -> None:
         try:
-            hung.complete("q", timeout_s=0.6)
+            asked(hung, "q", 0.6)
         except DeadlineExceededError as err:
             kinds.append(failure_kind(err))
 
     with within(0.6 + 0.5):
-        in_threads(20, ask)
+        in_threads(ask, range(20))
     assert (kinds.count(FailureKind.TIMEOUT), kinds.count(FailureKind.OVERLOADED)) == (2, 18)
 
 
@@ -153,7 +155,8 @@ def test_waits_differ_between_callers_retry_after_is_read_and_more_than_three_re
 
 def retrying(llm, clock, **kwargs):
     endpoint = Endpoint(retry=RetryPolicy(draw=lambda: 0.5), sleep=clock.sleep, **kwargs)
-    return LLMClient(llm, tier=Tier.PRIMARY, timeout_s=10, clock=clock, endpoint=endpoint)
+    one = LLMClient(llm, tier=Tier.PRIMARY, timeout_s=10, clock=clock, endpoint=endpoint)
+    return TieredClient([one], timeout_s=10, clock=clock)
 
 
 def test_a_passing_failure_is_waited_out_and_a_refused_request_says_nothing_about_the_server(fake_clock):

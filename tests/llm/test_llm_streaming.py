@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading
@@ -37,6 +35,10 @@ def client_of(pieces, tier=Tier.PRIMARY, timeout_s=5, **endpoint):
     return LLMClient(llm, tier=tier, timeout_s=timeout_s, endpoint=Endpoint(**endpoint))
 
 
+def stream_of(one):
+    return TieredClient([one], timeout_s=5).stream("q")
+
+
 def wait_until_free(server, threads):
     """Wait until neither a connection nor a thread more than before is left, but for the server's own."""
     server.released.set()
@@ -59,7 +61,7 @@ def test_pieces_come_one_by_one_then_the_reply_even_from_models_that_give_the_wh
         release.wait(20)
         yield "is [1]."
 
-    stream = client_of(pieces, price=Price(in_usd=1, out_usd=1)).stream("Where?")
+    stream = stream_of(client_of(pieces, price=Price(in_usd=1, out_usd=1)))
     assert next(stream) == "Par"
     assert (stream.text, stream.reply) == ("Par", None)
     release.set()
@@ -74,19 +76,21 @@ def test_pieces_come_one_by_one_then_the_reply_even_from_models_that_give_the_wh
             for text in ("a", "ab", "ab c"):
                 yield CompletionResponse(text=text)
 
-    stream = LLMClient(Cumulative(["x"]), tier=Tier.PRIMARY, timeout_s=5).stream("q")
+    stream = stream_of(LLMClient(Cumulative(["x"]), tier=Tier.PRIMARY, timeout_s=5))
     assert list(stream) == ["a", "b", " c"]
 
 
 @pytest.mark.parametrize("pieces", [[], ["", " ", "\n"]])
 def test_nothing_is_asked_before_the_first_piece_is_wanted_and_a_blank_stream_is_a_failure(pieces):
     one = client_of(pieces)
-    with one.stream("q") as stream:
+    with stream_of(one) as stream:
         pass
-    stream = one.stream("q")
+    stream = stream_of(one)
     assert one._llm().prompts == []
-    with pytest.raises(LLMOutputError, match="blank"):
+    with pytest.raises(AllModelsFailedError) as caught:
         next(stream)
+    with pytest.raises(LLMOutputError, match="blank"):
+        raise caught.value.__cause__
     assert stream.text == ""
 
 
@@ -137,25 +141,25 @@ def test_a_stall_and_slow_pieces_end_at_the_total_deadline(release):
 def test_failure_before_the_first_piece_is_retried_and_the_breaker_forgives_readers_who_leave():
     script = [[ConnectionError("x")], [ConnectionError("x")], ["ok"]]
     one = client_of(lambda _p: iter(script.pop(0)), retry=RetryPolicy(base_s=0.01, draw=lambda: 0.5))
-    stream = one.stream("q")
+    stream = stream_of(one)
     assert list(stream) == ["ok"]
     assert stream.reply.attempts[0].requests == 3
     breaker = Breaker(failures=1, cooldown_s=600)
     one = client_of(["a", "b", "c"], breaker=breaker)
-    stream = one.stream("q")
+    stream = stream_of(one)
     next(stream)
     stream.close()
     assert list(stream) == []
     assert (breaker.state.value, breaker.failed, breaker.retry_in_s) == ("closed", 0, 0.0)
-    assert list(one.stream("q")) == ["a", "b", "c"]
+    assert list(stream_of(one)) == ["a", "b", "c"]
     broken = client_of(["a", ConnectionError("x")], breaker=breaker)
     with pytest.raises(StreamBrokenError):
-        list(broken.stream("q"))
+        list(stream_of(broken))
     assert breaker.state.value == "open"
 
 
 def test_a_waiting_reader_is_woken_by_close_from_another_thread(release):
-    stream = client_of(hang(release, ["a"])).stream("q")
+    stream = stream_of(client_of(hang(release, ["a"])))
     got = []
     reader = threading.Thread(target=lambda: got.extend(stream))
     reader.start()

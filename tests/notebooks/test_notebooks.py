@@ -1,7 +1,5 @@
 """Every notebook runs from top to bottom in an empty folder, without network, and shows what its text promises."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Answers, entries and strategies for the tests of the query history."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -77,7 +75,7 @@ def test_sixteen_threads_and_two_hundred_records_each(place):
             for number in range(200):
                 log.record(entry(who * 200 + number))
 
-        in_threads(16, work)
+        in_threads(work, range(16))
         assert log.flush(60)
         assert log.analytics().queries == 3_200
         assert len(set(questions(log))) == 3_200

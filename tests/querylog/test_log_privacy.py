@@ -1,10 +1,8 @@
-from __future__ import annotations
-
 import hashlib
 import hmac
 import logging
 import traceback
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from log_material import EPOCH, answer, entry, opened, route, write
@@ -15,9 +13,6 @@ from agentic_retriever.querylog import QueryLog, open_query_log
 from agentic_retriever.querylog.database import hash_of
 from agentic_retriever.querylog.records import Address
 from agentic_retriever.schema import Degradation
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CANARY = "canary-7f3a"
 WAIT_S = 20

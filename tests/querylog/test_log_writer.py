@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gc
 import logging
 import os
@@ -188,7 +186,7 @@ def test_sixteen_threads_lose_nothing(sink):
             if n % 50 == 0:
                 writer.flush(WAIT_S)
 
-    in_threads(16, work)
+    in_threads(work, range(16))
     assert writer.close(WAIT_S)
     assert sorted(sink.kept) == [(who, n) for who in range(16) for n in range(200)]
 

@@ -1,7 +1,5 @@
 """Indexes that live in memory, and the same over the real store."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 
 import numpy as np

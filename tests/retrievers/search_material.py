@@ -1,10 +1,8 @@
 """Short ways to search, and to say what was found."""
 
-from __future__ import annotations
-
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
-from agentic_retriever.llm import LLMClient
+from agentic_retriever.llm import LLMClient, TieredClient
 from agentic_retriever.retrievers import RetrievalRequest
 from agentic_retriever.schema import Tier
 from agentic_retriever.testing.fakes import FakeLLM
@@ -52,4 +50,4 @@ def raising(error):
 def client_of(*replies):
     """A client of a model that gives these replies, and the model."""
     llm = FakeLLM(list(replies))
-    return LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5), llm
+    return TieredClient([LLMClient(llm, tier=Tier.PRIMARY, timeout_s=5)], timeout_s=5), llm

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 import json
 import logging
@@ -29,23 +27,14 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from search_material import QUERY, ask, hit, ids, pairs, raising
 from store_tools import where
 
+from agentic_retriever import retrievers
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, FilterError, InvalidQueryError, StoreError
-from agentic_retriever.retrievers import (
-    REGISTRY,
-    HybridRetriever,
-    RetrievalRequest,
-    RetrieverAdapter,
-    SearchResult,
-    VectorRetriever,
-    build_adapter,
-    source_scores,
-)
 from agentic_retriever.retrievers.base import SCORES_KEY, copied_node, copied_nodes, run_guarded, run_sides, take_nodes
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.testing.retriever_contract import check_result, contract_nodes
 from agentic_retriever.threads import Workers
 
-STRATEGIES = pytest.mark.parametrize("kind", [VectorRetriever, HybridRetriever])
+STRATEGIES = pytest.mark.parametrize("kind", [retrievers.VectorRetriever, retrievers.HybridRetriever])
 
 
 @pytest.fixture
@@ -57,13 +46,13 @@ def index(make_index):
 def scripted(index, settings):
     """Search by an adapter that finds these hits."""
 
-    class Scripted(RetrieverAdapter):
+    class Scripted(retrievers.RetrieverAdapter):
         def _search(self, request, deadline):
             return self.found
 
     def search(hits, sources=None, **request):
         adapter = Scripted(index, settings)
-        adapter.found = SearchResult(list(hits), sources=sources or {})
+        adapter.found = retrievers.SearchResult(list(hits), sources=sources or {})
         return ask(adapter, **request)
 
     return search
@@ -76,7 +65,7 @@ def test_scores_that_are_no_numbers_go_last_and_come_out_finite(scripted):
     assert ids(result) == ["a", "f", "c", "b", "d", "e"]
     assert result.nodes[1].score == 0.0
     assert json.loads(json.dumps([n.to_dict() for n in result.nodes], allow_nan=False))
-    assert "dense" not in source_scores(result.nodes[-1].node)
+    assert "dense" not in retrievers.source_scores(result.nodes[-1].node)
 
 
 def test_what_comes_twice_keeps_its_best_score_and_what_does_not_satisfy_is_dropped(scripted):
@@ -105,16 +94,16 @@ def test_results_are_deep_copies_without_objects(scripted):
 
 
 def test_scores_per_source_stand_in_the_metadata_but_in_no_prompt(index, settings):
-    vector = ask(VectorRetriever(index, settings), top_k=3).nodes
-    assert [source_scores(n.node) for n in vector] == [{"dense": n.score} for n in vector]
-    best = ask(HybridRetriever(index, settings), top_k=3).nodes[0]
-    assert source_scores(best.node) == best.metadata[SCORES_KEY]
-    assert set(source_scores(best.node)) == {"dense", "bm25", "fused"}
-    assert source_scores(best.node)["fused"] == best.score
-    assert source_scores(best.node)["dense"] == vector[0].score
+    vector = ask(retrievers.VectorRetriever(index, settings), top_k=3).nodes
+    assert [retrievers.source_scores(n.node) for n in vector] == [{"dense": n.score} for n in vector]
+    best = ask(retrievers.HybridRetriever(index, settings), top_k=3).nodes[0]
+    assert retrievers.source_scores(best.node) == best.metadata[SCORES_KEY]
+    assert set(retrievers.source_scores(best.node)) == {"dense", "bm25", "fused"}
+    assert retrievers.source_scores(best.node)["fused"] == best.score
+    assert retrievers.source_scores(best.node)["dense"] == vector[0].score
     for mode in (MetadataMode.LLM, MetadataMode.EMBED):
         assert "dense" not in best.node.get_content(mode)
-    assert source_scores(TextNode(text="x")) == {}
+    assert retrievers.source_scores(TextNode(text="x")) == {}
 
 
 @STRATEGIES
@@ -162,25 +151,27 @@ def test_a_known_vector_is_not_computed_again(kind, index, settings):
 
 
 @STRATEGIES
-def test_the_time_that_is_left_goes_to_the_model(kind, index, make_settings):
+def test_a_share_of_the_time_that_is_left_goes_to_the_model(kind, index, make_settings):
     ticks = iter([100.0, 100.25, *[101.0] * 9])
     settings = make_settings(deadline_s=9.0, timer=lambda: next(ticks))
     ask(kind(index, settings), timeout_s=2.0)
-    assert index.embedding.timeouts == [1.75]
+    assert index.embedding.timeouts == [pytest.approx(1.75 / 3)]
     ask(kind(index, make_settings(deadline_s=9.0, timer=lambda: 100.0)))
-    assert index.embedding.timeouts[-1] == 9.0
+    assert index.embedding.timeouts[-1] == 3.0
+    ask(kind(index, make_settings(deadline_s=120.0)))
+    assert index.embedding.timeouts[-1] == 5.0
 
 
 def test_no_time_left_to_embed(index, make_settings):
     ticks = iter([100.0, 103.0])
     with pytest.raises(DeadlineExceededError):
-        ask(VectorRetriever(index, make_settings(timer=lambda: next(ticks))), timeout_s=2.0)
+        ask(retrievers.VectorRetriever(index, make_settings(timer=lambda: next(ticks))), timeout_s=2.0)
     assert index.embedding.timeouts == []
 
 
 def test_empty_filters_reach_no_store_and_of_a_ranking_no_more_is_read_than_taken(index, settings):
     for filters in (MetadataFilters(filters=[]), MetadataFilters(filters=[MetadataFilters(filters=[])])):
-        for kind in (VectorRetriever, HybridRetriever):
+        for kind in (retrievers.VectorRetriever, retrievers.HybridRetriever):
             assert len(ask(kind(index, settings), top_k=20, filters=filters).nodes) == 9
     assert [q.filters for q in index.vector_store.queries] == [None] * 4
     assert all(node_ids or filters for node_ids, filters in index.vector_store.reads if node_ids is not None)
@@ -214,16 +205,16 @@ async def test_one_span_for_one_search(kind, index, settings):
 def test_callbacks_of_the_process_are_not_taken_over(index, settings, monkeypatch):
     handler = LlamaDebugHandler(print_trace_on_end=False)
     monkeypatch.setattr(Settings, "_callback_manager", CallbackManager([handler]))
-    VectorRetriever(index, settings).retrieve(QUERY)
+    retrievers.VectorRetriever(index, settings).retrieve(QUERY)
     assert handler.get_event_pairs() == []
-    VectorRetriever(index, settings, callback_manager=CallbackManager([handler])).retrieve(QUERY)
+    retrievers.VectorRetriever(index, settings, callback_manager=CallbackManager([handler])).retrieve(QUERY)
     assert len(handler.get_event_pairs()) == 1
 
 
 def test_a_degraded_search_is_logged_without_the_question(index, settings, caplog):
     index.keyword = raising(RuntimeError("secret-key"))
     with caplog.at_level(logging.WARNING):
-        assert HybridRetriever(index, settings).retrieve(QUERY)
+        assert retrievers.HybridRetriever(index, settings).retrieve(QUERY)
     assert "hybrid.keyword fell back to dense search alone" in caplog.text
     assert "secret-key" not in caplog.text
     assert QUERY not in caplog.text
@@ -232,7 +223,7 @@ def test_a_degraded_search_is_logged_without_the_question(index, settings, caplo
 async def test_async_searches_run_in_the_given_threads_however_few(index, settings, make_index, make_settings):
     names = []
 
-    class Where(VectorRetriever):
+    class Where(retrievers.VectorRetriever):
         def _search(self, request, deadline):
             names.append(threading.current_thread().name)
             return super()._search(request, deadline)
@@ -242,7 +233,7 @@ async def test_async_searches_run_in_the_given_threads_however_few(index, settin
     import asyncio
 
     with Workers(1, "narrow") as pool:
-        adapter = HybridRetriever(make_index(contract_nodes()), make_settings(workers=pool, deadline_s=2.0))
+        adapter = retrievers.HybridRetriever(make_index(contract_nodes()), make_settings(workers=pool, deadline_s=2.0))
         expected = pairs(adapter.retrieve(QUERY))
         found = await asyncio.wait_for(asyncio.gather(*(adapter.aretrieve(QUERY) for _ in range(20))), 10)
     assert all(pairs(nodes) == expected for nodes in found)
@@ -258,13 +249,13 @@ def test_an_empty_index_answers_without_the_model(kind, make_index, settings):
 def test_a_foreign_error_of_the_store_is_a_store_error(index, settings, monkeypatch):
     monkeypatch.setattr(type(index.vector_store), "query", raising(ZeroDivisionError("api-key")))
     with pytest.raises(StoreError, match="ZeroDivisionError") as caught:
-        VectorRetriever(index, settings).retrieve(QUERY)
+        retrievers.VectorRetriever(index, settings).retrieve(QUERY)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert "api-key" not in str(caught.value)
 
 
 def test_stores_that_answer_with_ids_only(index, settings, monkeypatch):
-    expected = pairs(ask(VectorRetriever(index, settings)))
+    expected = pairs(ask(retrievers.VectorRetriever(index, settings)))
     query = type(index.vector_store).query
 
     def ids_only(self, asked, **kwargs):
@@ -273,7 +264,7 @@ def test_stores_that_answer_with_ids_only(index, settings, monkeypatch):
         return result
 
     monkeypatch.setattr(type(index.vector_store), "query", ids_only)
-    assert pairs(ask(VectorRetriever(index, settings))) == expected
+    assert pairs(ask(retrievers.VectorRetriever(index, settings))) == expected
 
 
 def run(pool, sides, seconds=5.0):
@@ -440,7 +431,7 @@ def test_circles_are_copied_objects_left_out_and_own_ways_to_copy_kept():
     assert made.metadata["list"] is not node.metadata["list"]
 
 
-@pytest.mark.parametrize("strategy", REGISTRY)
+@pytest.mark.parametrize("strategy", retrievers.REGISTRY)
 @pytest.mark.parametrize("place", ["memory", "edge"])
 def test_whatever_is_done_to_a_result_no_store_cache_or_second_result_shows_it(
     strategy, place, make_index, make_edge_index, settings
@@ -459,8 +450,8 @@ def test_whatever_is_done_to_a_result_no_store_cache_or_second_result_shows_it(
         for i in range(4)
     ]
     index = (make_index if place == "memory" else make_edge_index)(nodes, FakeEmbedding())
-    adapter = build_adapter(strategy, index, settings)
-    request = RetrievalRequest("compare the red apple and the harvest", 10)
+    adapter = retrievers.build_adapter(strategy, index, settings)
+    request = retrievers.RetrievalRequest("compare the red apple and the harvest", 10)
     stored = [picture(node) for node in index.vector_store.get_nodes()]
     found = adapter.search(request).nodes
     cached = copy.deepcopy(found)

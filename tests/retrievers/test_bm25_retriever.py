@@ -1,7 +1,5 @@
 """Our BM25 as a LlamaIndex retriever, and the traps of the one that it stands on."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -26,7 +24,6 @@ from agentic_retriever.retrievers import (
 )
 from agentic_retriever.retrievers.hybrid import (
     DEFAULT_FUSION,
-    CosineBackground,
     Fusion,
     FusionModel,
     FusionTrainedOn,
@@ -259,13 +256,13 @@ def test_the_default_is_even_and_excess_is_what_chance_does_not_explain():
     assert (DEFAULT_FUSION.weight(-100), DEFAULT_FUSION.weight(100)) == (pytest.approx(0.3), pytest.approx(0.7))
 
     def of(nodes, best=0.9):
-        return dense_excess(best, CosineBackground(mean=0.8, std=0.02, nodes=nodes))
+        return dense_excess(best, background(0.8, 0.02, nodes))
 
     # The median of the largest of 1,000 standard normal numbers is 3.20.
     assert of(1_000) == pytest.approx(5 - 3.198, abs=0.01)
     assert of(30) > of(1_000) > of(1_000_000)
     assert of(1_000, 0.95) > of(1_000, 0.9)
-    flat = CosineBackground(mean=0.8, std=0.0, nodes=99)
+    flat = background(0.8, 0.0, 99)
     for unknown in (of(29), of(99, None), of(99, math.nan), dense_excess(0.9, None), dense_excess(0.9, flat)):
         assert unknown is None
 
@@ -286,11 +283,13 @@ def test_models_are_saved_and_loaded_and_files_of_fits_without_judgments_read(tm
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"format": 2}, "format must be 1"), ({"alpha": 1.1}, "alpha must be a number from 0 to 1"),
-        ({"alpha": True}, "alpha"), ({"alpha": None}, "alpha"), ({"slope": -0.1}, "slope must be a number from 0"),
-        ({"slope": "1"}, "slope"), ({"pivot": None}, "pivot must be a finite number"), ({"reach": 2}, "reach"),
+        ({"format": "2"}, "format must be 1, got '2'"), ({"alpha": 1.1}, "alpha must be less than or equal to 1, got"),
+        ({"alpha": True}, "alpha"), ({"alpha": None}, "alpha"), ({"slope": "1"}, "slope"), ({"reach": 2}, "reach"),
+        ({"format": 2}, "format must be 1"), ({"slope": -0.1}, "slope must be greater than or equal to 0, got '-0.1'"),
+        ({"pivot": None}, "pivot must be a valid number"), ({"pivot": math.inf}, "pivot must be a finite number"),
         ({"more": 1}, "missing or unknown: more"), ({"trained_on": []}, "trained_on must be an object"),
         ({"trained_on": {"dataset": "d"}}, "trained_on must be an object"),
+        (b'{"alpha": 1}', "missing or unknown: format, pivot, reach, slope, trained_on;"),
         ({"trained_on": {**asdict(TRAINED), "rows": -1}}, "trained_on.rows"),
         ({"trained_on": {**asdict(TRAINED), "index": 1}}, "trained_on.index"),
         *((junk, "fusion.json") for junk in (b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"alpha": NaN}')),

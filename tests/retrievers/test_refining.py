@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import importlib
 import math
 import threading
@@ -18,25 +16,6 @@ from store_tools import where
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, LLMError, LLMOutputError, StoreError
 from agentic_retriever.retrievers import refining, source_scores
-from agentic_retriever.retrievers.refining import (
-    EXPANDED_KEY,
-    MAX_PASSAGES,
-    Boost,
-    CohereReranker,
-    CrossEncoderReranker,
-    LLMReranker,
-    Refining,
-    boost,
-    by_scores,
-    expand,
-    make_reranker,
-    mmr,
-    parse_boosts,
-    parse_order,
-    section_neighbours,
-    stop_at_fall,
-    store_vectors,
-)
 
 
 def dump(nodes):
@@ -57,7 +36,7 @@ class Reversing:
 
     def rerank(self, query, nodes, timeout_s):
         self.calls.append((ids(nodes), timeout_s))
-        return by_scores(nodes, [float(i) for i in range(len(nodes))])
+        return refining.by_scores(nodes, [float(i) for i in range(len(nodes))])
 
 
 @pytest.fixture
@@ -66,7 +45,7 @@ def run(monkeypatch):
 
     def refined(reranker=None, *, query="text", top_k=3, timeout_s=60.0, vectors=down, neighbours=down, **config):
         monkeypatch.setattr(refining, "make_reranker", lambda config, client: reranker)
-        made = Refining(RouterConfig(**config), None)
+        made = refining.Refining(RouterConfig(**config), None)
         return made.run(query, NODES, top_k=top_k, timeout_s=timeout_s, vectors=vectors, neighbours=neighbours)
 
     return refined
@@ -99,7 +78,7 @@ def test_boost_comes_before_rerank_which_sees_top_k_or_more_and_has_half_of_the_
 
 def test_the_model_of_a_question_is_asked_in_place_of_the_rerankers_own():
     (own, unasked), (given, asked) = client_of("1"), client_of("2, 1")
-    made = Refining(RouterConfig(reranker="llm"), own)
+    made = refining.Refining(RouterConfig(reranker="llm"), own)
     got, _ = made.run("q", NODES, top_k=2, timeout_s=9.0, vectors=down, neighbours=down, model=given)
     assert ids(got) == ["n1", "n0"]
     assert (len(unasked.prompts), len(asked.prompts)) == (0, 1)
@@ -115,21 +94,21 @@ def test_steps_that_fail_are_named_and_diverse_nodes_come_in_the_order_of_their_
     got, _ = run(mmr_trade_off=0.3, vectors=lambda node_ids: {i: vectors[i] for i in node_ids})
     assert "n5" in ids(got)
     assert scores(got) == sorted(scores(got), reverse=True)
-    assert set(ids(got)) == set(ids(mmr(NODES, vectors, top_k=3, trade_off=0.3)))
+    assert set(ids(got)) == set(ids(refining.mmr(NODES, vectors, top_k=3, trade_off=0.3)))
 
 
 def test_how_many_to_retrieve_and_to_keep():
-    plain = Refining(RouterConfig(), None)
+    plain = refining.Refining(RouterConfig(), None)
     assert plain.candidates(8) == plain.final_top_k(8, 0.9) == 8
     for config in ({"mmr_trade_off": 0.5}, {"boost_keywords": "a = 0.1"}, {"reranker": "cross_encoder"}):
-        chooses = Refining(RouterConfig(**config), None)
+        chooses = refining.Refining(RouterConfig(**config), None)
         assert (chooses.candidates(8), chooses.candidates(50)) == (20, 50)
 
 
 @pytest.mark.parametrize("kind", ["make_index", "make_edge_index"])
 def test_vectors_are_read_from_the_store(kind, request):
     index = request.getfixturevalue(kind)([TextNode(id_="a", text="red apple"), TextNode(id_="b", text="sea")])
-    found = store_vectors(index, ["b", "gone"])
+    found = refining.store_vectors(index, ["b", "gone"])
     assert list(found) == ["b"]
     assert list(found["b"]) == pytest.approx(index.embedding.base.get_text_embedding("sea"), abs=1e-6)
 
@@ -139,12 +118,12 @@ def test_vectors_are_read_from_the_store(kind, request):
     [(8, 0.0, 4), (8, 0.5, 8), (8, 1.0, 12), (4, 0.0, 3), (2, 0.0, 2), (1, 0.0, 1), (8, 7, 12), (10_000, 1.0, 10_000)],
 )
 def test_simple_questions_get_fewer_and_complex_ones_more(top_k, score, expected):
-    assert Refining(RouterConfig(adaptive_top_k=True), None).final_top_k(top_k, score) == expected
+    assert refining.Refining(RouterConfig(adaptive_top_k=True), None).final_top_k(top_k, score) == expected
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1), st.floats(0, 1))
 def test_it_grows_with_complexity_within_the_limits(top_k, one, other):
-    adaptive = Refining(RouterConfig(adaptive_top_k=True), None)
+    adaptive = refining.Refining(RouterConfig(adaptive_top_k=True), None)
     low, high = (adaptive.final_top_k(top_k, score) for score in sorted((one, other)))
     assert 1 <= low <= high <= 10_000
 
@@ -159,7 +138,7 @@ def test_it_grows_with_complexity_within_the_limits(top_k, one, other):
 )  # fmt: skip
 def test_nodes_behind_a_clear_gap_are_left_out(values, fall, kept):
     nodes = [hit(f"n{i}", value) for i, value in enumerate(values)]
-    assert stop_at_fall(nodes, fall) == nodes[:kept]  # the first three always stay
+    assert refining.stop_at_fall(nodes, fall) == nodes[:kept]  # the first three always stay
     assert len(nodes) == len(values)
 
 
@@ -169,15 +148,15 @@ BRAKES = [hit("a", 0.9, "tyres and wheels"), hit("b", 0.5, "the approval of brak
 
 def test_a_keyword_lifts_a_node_by_its_share_and_weights_add_up_within_the_range():
     before = dump(BRAKES)
-    got = boost("approval of a car", BRAKES, [Boost("approval", 0.75)])
+    got = refining.boost("approval of a car", BRAKES, [refining.Boost("approval", 0.75)])
     assert ids(got) == ["b", "a", "c"]
     assert scores(got) == pytest.approx([0.5 + 0.75 * 0.8, 0.9, 0.1])
     assert source_scores(got[0].node)["retrieved"] == 0.5
     assert got[1] is BRAKES[0]
     assert dump(BRAKES) == before
-    got = boost("approval brakes", BRAKES, [Boost("approval", 0.9), Boost("brakes", 0.9)])
+    got = refining.boost("approval brakes", BRAKES, [refining.Boost("approval", 0.9), refining.Boost("brakes", 0.9)])
     assert dict(zip(ids(got), scores(got), strict=True)) == pytest.approx({"b": 1.3, "a": 0.9, "c": 0.82})
-    sunk = boost("tyres", BRAKES, [Boost("tyres", -0.75)])
+    sunk = refining.boost("tyres", BRAKES, [refining.Boost("tyres", -0.75)])
     assert ids(sunk) == ["b", "a", "c"]
 
 
@@ -185,43 +164,47 @@ def test_a_keyword_lifts_a_node_by_its_share_and_weights_add_up_within_the_range
     ("query", "item", "order"),
     [
         # Endings, letter case and aliases do not matter.
-        ("¿Qué homologaciones hay?", Boost("approval", 1.0, ("homologación",)), "bac"),
-        ("approvals", Boost("APPROVAL", 1.0), "bac"),
-        ("approval of brakes", Boost("approval of brakes", 1.0), "bac"),
-        ("ABS and approval", Boost("ABS", 1.0, ("approval",)), "bac"),
+        ("¿Qué homologaciones hay?", refining.Boost("approval", 1.0, ("homologación",)), "bac"),
+        ("approvals", refining.Boost("APPROVAL", 1.0), "bac"),
+        ("approval of brakes", refining.Boost("approval of brakes", 1.0), "bac"),
+        ("ABS and approval", refining.Boost("ABS", 1.0, ("approval",)), "bac"),
         # What the question or the node does not have changes nothing.
-        ("brakes", Boost("approval", 1.0), "abc"),
-        ("approval", Boost("seat belt", 1.0, ("safety",)), "abc"),
-        ("the of", Boost("of the", 1.0), "abc"),
-        ("approve", Boost("proval", 1.0), "abc"),
-        ("", Boost("approval", 1.0), "abc"),
+        ("brakes", refining.Boost("approval", 1.0), "abc"),
+        ("approval", refining.Boost("seat belt", 1.0, ("safety",)), "abc"),
+        ("the of", refining.Boost("of the", 1.0), "abc"),
+        ("approve", refining.Boost("proval", 1.0), "abc"),
+        ("", refining.Boost("approval", 1.0), "abc"),
     ],
 )
 def test_a_keyword_counts_where_question_and_node_have_it(query, item, order):
-    got = boost(query, BRAKES, [item])
+    got = refining.boost(query, BRAKES, [item])
     assert ids(got) == [*order]
     assert order != "abc" or got == BRAKES
 
 
 def test_thai_keywords_are_found_in_running_text_and_scores_that_are_no_numbers_stay_last():
     nodes = [hit("a", 0.9, "ราคาประเมิน"), hit("b", 0.5, "ที่ดินแปลงนี้มีภาระจำนองอยู่"), hit("c", 0.1, "บ้าน")]
-    assert ids(boost("มีจำนองไหม", nodes, [Boost("จำนอง", 1.0)])) == ["b", "a", "c"]
+    assert ids(refining.boost("มีจำนองไหม", nodes, [refining.Boost("จำนอง", 1.0)])) == ["b", "a", "c"]
     nodes = [hit("a", 0.5), hit("b", None, "approval"), hit("c", math.nan, "approval")]
-    assert ids(boost("approval", nodes, [Boost("approval", 1.0)])) == ["a", "b", "c"]
-    assert boost("approval", [], [Boost("approval", 1.0)]) == []
+    assert ids(refining.boost("approval", nodes, [refining.Boost("approval", 1.0)])) == ["a", "b", "c"]
+    assert refining.boost("approval", [], [refining.Boost("approval", 1.0)]) == []
 
 
 def test_the_setting_is_read():
     text = " homologation | homologación = 0.3; ABS=-.1 \n\n E=mc2 = 1 ;"
-    expected = (Boost("homologation", 0.3, ("homologación",)), Boost("ABS", -0.1), Boost("E=mc2", 1.0))
-    assert parse_boosts(text) == expected
-    assert parse_boosts("  ") == ()
+    expected = (
+        refining.Boost("homologation", 0.3, ("homologación",)),
+        refining.Boost("ABS", -0.1),
+        refining.Boost("E=mc2", 1.0),
+    )
+    assert refining.parse_boosts(text) == expected
+    assert refining.parse_boosts("  ") == ()
 
 
 @pytest.mark.parametrize("text", ["abs", "abs=", "=1", "abs=x", "abs=nan", "abs=2", "abs|=1", "?=1", "a=1;" * 501])
 def test_a_bad_setting_is_refused(text):
     with pytest.raises(ConfigError, match="boost_keywords"):
-        Refining(RouterConfig(boost_keywords=text), None)
+        refining.Refining(RouterConfig(boost_keywords=text), None)
 
 
 def chunk(doc, at, section="one", lang="en"):
@@ -245,31 +228,31 @@ def hits_of(index, *wanted):
 def test_chunks_beside_a_hit_are_added_below_all_hits(index):
     hits = hits_of(index, "d#1", "e#1")
     before = dump(hits)
-    got = expand(hits, section_neighbours(index, width=1), limit=10)
+    got = refining.expand(hits, refining.section_neighbours(index, width=1), limit=10)
     assert ids(got) == ["d#1", "e#1", "d#0", "d#2", "e#2"]
     assert got[:2] == hits
     assert scores(got) == sorted(scores(got), reverse=True)
     assert len(set(scores(got))) == 5
-    assert [n.node.metadata.get(EXPANDED_KEY) for n in got] == [None, None, "d#1", "d#1", "e#1"]
-    assert EXPANDED_KEY in got[2].node.excluded_llm_metadata_keys
+    assert [n.node.metadata.get(refining.EXPANDED_KEY) for n in got] == [None, None, "d#1", "d#1", "e#1"]
+    assert refining.EXPANDED_KEY in got[2].node.excluded_llm_metadata_keys
     assert dump(hits) == before
     stored = index.vector_store.get_nodes(node_ids=["d#0"])[0]
-    assert EXPANDED_KEY not in stored.metadata
+    assert refining.EXPANDED_KEY not in stored.metadata
 
 
 def test_expansion_stays_in_the_section_the_limit_and_the_callers_filters(index):
-    around = section_neighbours(index, width=5)
+    around = refining.section_neighbours(index, width=5)
     assert [n.node_id for n in around(hits_of(index, "d#3")[0].node)] == ["d#0", "d#1", "d#2", "d#3"]
     assert [n.node_id for n in around(hits_of(index, "d#4")[0].node)] == ["d#4"]
     assert list(around(hits_of(index, "alone")[0].node)) == []
     assert list(around(chunk("gone", 1))) == []
-    around = section_neighbours(index, width=5)
-    assert ids(expand(hits_of(index, "d#1", "e#1"), around, limit=1)) == ["d#1", "e#1", "d#0"]
-    assert ids(expand(hits_of(index, "d#1"), around, limit=0)) == ["d#1"]
-    assert expand([], around, limit=3) == []
+    around = refining.section_neighbours(index, width=5)
+    assert ids(refining.expand(hits_of(index, "d#1", "e#1"), around, limit=1)) == ["d#1", "e#1", "d#0"]
+    assert ids(refining.expand(hits_of(index, "d#1"), around, limit=0)) == ["d#1"]
+    assert refining.expand([], around, limit=3) == []
     for filters, expected in ((where("lang", "en"), ["e#1"]), (MetadataFilters(filters=[]), ["e#1", "e#2"])):
-        around = section_neighbours(index, width=1, filters=filters)
-        assert ids(expand(hits_of(index, "e#1"), around, limit=9)) == expected
+        around = refining.section_neighbours(index, width=1, filters=filters)
+        assert ids(refining.expand(hits_of(index, "e#1"), around, limit=9)) == expected
 
 
 def test_a_store_that_fails_is_a_typed_error(make_index, monkeypatch):
@@ -277,7 +260,7 @@ def test_a_store_that_fails_is_a_typed_error(make_index, monkeypatch):
     node = hits_of(index, "d#1")[0].node
     monkeypatch.setattr(type(index.vector_store), "get_nodes", lambda self, **kwargs: 1 / 0)
     with pytest.raises(StoreError, match="ZeroDivisionError"):
-        section_neighbours(index, width=1)(node)
+        refining.section_neighbours(index, width=1)(node)
 
 
 # Maximal marginal relevance.
@@ -287,17 +270,17 @@ VECTORS = {"a": [1, 0], "b": [1, 0], "c": [0, 1]}
 
 def test_a_node_like_one_chosen_before_gives_way_unless_relevance_alone_counts():
     before = dump(TWO_ALIKE)
-    assert ids(mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=0.5)) == ["a", "c"]
-    assert ids(mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=0.9)) == ["a", "b"]
+    assert ids(refining.mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=0.5)) == ["a", "c"]
+    assert ids(refining.mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=0.9)) == ["a", "b"]
     assert dump(TWO_ALIKE) == before
-    assert mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=1.0) == TWO_ALIKE[:2]
-    assert mmr([], {}, top_k=2, trade_off=0.5) == []
+    assert refining.mmr(TWO_ALIKE, VECTORS, top_k=2, trade_off=1.0) == TWO_ALIKE[:2]
+    assert refining.mmr([], {}, top_k=2, trade_off=0.5) == []
 
 
 @pytest.mark.parametrize("vector", [None, [0, 0], [math.nan, 1], [1, 0, 0]])
 def test_a_node_without_a_usable_vector_is_like_none(vector):
     vectors = {"a": [1, 0], "c": [1, 0], **({} if vector is None else {"b": vector})}
-    assert ids(mmr(TWO_ALIKE, vectors, top_k=2, trade_off=0.5)) == ["a", "b"]
+    assert ids(refining.mmr(TWO_ALIKE, vectors, top_k=2, trade_off=0.5)) == ["a", "b"]
 
 
 def brute_force(relevance, cosines, top_k, trade_off):
@@ -324,7 +307,7 @@ def test_it_equals_the_definition(rows, top_k, percent):
     units = [np.array(v) / (np.linalg.norm(v) or 1) for v in vectors.values()]
     cosines = [[float(a @ b) for b in units] for a in units]
     expected = brute_force(relevance, cosines, top_k, percent / 100)
-    got = [int(i) for i in ids(mmr(nodes, vectors, top_k=top_k, trade_off=percent / 100))]
+    got = [int(i) for i in ids(refining.mmr(nodes, vectors, top_k=top_k, trade_off=percent / 100))]
     assert len(got) == len(set(got)) == len(expected)
 
     def gain(order, at):
@@ -344,7 +327,7 @@ KEY = "canary-7f3a"
 
 def llm_reranker(*replies):
     client, llm = client_of(*replies)
-    return LLMReranker(client, boundary=lambda: "k3v9q2xz"), llm
+    return refining.LLMReranker(client, boundary=lambda: "k3v9q2xz"), llm
 
 
 class Model:
@@ -374,7 +357,11 @@ def reranker(monkeypatch):
         made, packages = [], {"sentence_transformers": package, "cohere": package}
         monkeypatch.setattr(importlib, "import_module", packages.__getitem__)
         model.made = made
-        reranker = CohereReranker(Secret(KEY), "rerank-v3.5") if name == "cohere" else CrossEncoderReranker("m")
+        reranker = (
+            refining.CohereReranker(Secret(KEY), "rerank-v3.5")
+            if name == "cohere"
+            else refining.CrossEncoderReranker("m")
+        )
         return reranker, model
 
     return make
@@ -405,19 +392,19 @@ def test_nodes_come_in_the_new_order_as_copies(name, given, reranker):
     ],
 )  # fmt: skip
 def test_orders_are_read_in_any_usual_form(reply, order):
-    assert parse_order(reply, 3) == order
+    assert refining.parse_order(reply, 3) == order
 
 
 @pytest.mark.parametrize("reply", ["none of them", "", "99", "x" * 100_000, "9" * 100_000])
 def test_a_reply_without_an_order_is_a_typed_error(reply):
     with pytest.raises(LLMOutputError):
-        parse_order(reply, 3)
+        refining.parse_order(reply, 3)
 
 
 @given(st.text(max_size=200), st.integers(1, 30))
 def test_any_reply_gives_distinct_numbers_in_range(reply, count):
     try:
-        order = parse_order(reply, count)
+        order = refining.parse_order(reply, count)
     except LLMOutputError:
         return
     assert len(set(order)) == len(order)
@@ -431,7 +418,7 @@ def test_the_prompt_is_bounded_and_framed_and_one_node_needs_none():
     assert ids(got)[:3] == ["n019", "n000", "n001"]
     assert ids(got)[-1] == "n099"  # what the model leaves out follows in its order
     assert len(llm.prompts[0]) < 20_000
-    assert llm.prompts[0].count("<<k3v9q2xz passage") == MAX_PASSAGES
+    assert llm.prompts[0].count("<<k3v9q2xz passage") == refining.MAX_PASSAGES
     assert llm.prompts[0].rindex("which?") < llm.prompts[0].index("Order the passages")
     reranker, llm = llm_reranker("1")
     assert reranker.rerank("q", THREE[:1], 5) == THREE[:1]
@@ -479,7 +466,7 @@ def test_failures_are_typed_and_hide_the_key_and_a_model_that_hangs_is_left(rera
     stuck.set()
 
 
-@pytest.mark.parametrize("made", [CrossEncoderReranker("m"), CohereReranker(Secret("k"), "m")])
+@pytest.mark.parametrize("made", [refining.CrossEncoderReranker("m"), refining.CohereReranker(Secret("k"), "m")])
 def test_a_missing_extra_is_named(monkeypatch, made):
     monkeypatch.setattr(importlib, "import_module", raising(ImportError("no such package")))
     with pytest.raises(ConfigError, match=r"agentic-retriever\[rerank\]"):
@@ -489,16 +476,18 @@ def test_a_missing_extra_is_named(monkeypatch, made):
 def test_the_settings_choose():
     config = RouterConfig(cohere_api_key=KEY)
     client, _ = client_of("1")
-    assert make_reranker(config, client) is None
-    assert isinstance(make_reranker(config.with_changes(reranker="llm"), client), LLMReranker)
-    assert isinstance(make_reranker(config.with_changes(reranker="cross_encoder"), None), CrossEncoderReranker)
-    assert isinstance(make_reranker(config.with_changes(reranker="cohere"), None), CohereReranker)
+    assert refining.make_reranker(config, client) is None
+    assert isinstance(refining.make_reranker(config.with_changes(reranker="llm"), client), refining.LLMReranker)
+    assert isinstance(
+        refining.make_reranker(config.with_changes(reranker="cross_encoder"), None), refining.CrossEncoderReranker
+    )
+    assert isinstance(refining.make_reranker(config.with_changes(reranker="cohere"), None), refining.CohereReranker)
     for name in ("cross_encoder:m", "cohere:m"):
-        assert "m" in vars(make_reranker(config.with_changes(reranker=name), None)).values()
+        assert "m" in vars(refining.make_reranker(config.with_changes(reranker=name), None)).values()
     assert KEY not in repr(config)
     with pytest.raises(ConfigError, match="needs a model"):
-        make_reranker(config.with_changes(reranker="llm"), None)
+        refining.make_reranker(config.with_changes(reranker="llm"), None)
     with pytest.raises(ConfigError, match="cohere_api_key"):
-        make_reranker(RouterConfig(reranker="cohere"), None)
+        refining.make_reranker(RouterConfig(reranker="cohere"), None)
     with pytest.raises(ConfigError, match="none, llm, cross_encoder, cross_encoder:MODEL, cohere or cohere:MODEL"):
         RouterConfig(reranker="bert")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import json
 import sys
@@ -13,7 +11,7 @@ from store_tools import where
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.errors import EmbeddingError, StoreError, UnknownStrategyError
+from agentic_retriever.errors import EmbeddingError, RetrievalError, StoreError, UnknownStrategyError
 from agentic_retriever.filters import matches, node_fields
 from agentic_retriever.indices import Index, Indexer, IndexStorage
 from agentic_retriever.indices.derived import LeafHit
@@ -257,10 +255,15 @@ def test_a_missing_view_and_a_foreign_index_are_searched_densely(adapter, make_i
 
 
 @pytest.mark.parametrize("adapter", CLASSES)
-def test_a_question_that_cannot_be_embedded_is_an_error(adapter, make_index, settings):
+def test_a_question_that_cannot_be_embedded_is_searched_by_words(adapter, make_index, settings):
     index = make_index(book("red apple harvest"))
     index.embedding.embed_query = raising(EmbeddingError("the model is down"))
-    with pytest.raises(EmbeddingError, match="down"):
+    result = ask(adapter(index, settings), "red apple")
+    assert [(one.node.node_id, set(source_scores(one.node))) for one in result.nodes] == [("c0", {"bm25"})]
+    told = {"step": f"{adapter.strategy.value}.dense", "reason": "the model is down", "fallback": "BM25 search alone"}
+    assert [lost.to_dict() for lost in result.degraded] == [told]
+    index.keyword = raising(StoreError("no words"))
+    with pytest.raises(RetrievalError, match="dense: the model is down; bm25: no words"):
         ask(adapter(index, settings), "red apple")
     assert ids(ask(adapter(index, settings), "red", query_vector=tuple([1.0] * 32))) == ["c0"]
 

@@ -1,4 +1,4 @@
-from __future__ import annotations
+import threading
 
 import pytest
 from fault_material import PLAIN
@@ -6,7 +6,7 @@ from model_servers import KEY
 from small_indexes import GOOD
 
 from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.testing import FakeEmbedding
+from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
 
 @pytest.fixture
@@ -68,3 +68,16 @@ def make_tiers(make_router, ollama, cloud, loaded_clients):
         return make_router(**(tiers | PLAIN | changes))
 
     return make
+
+
+@pytest.fixture
+def gate():
+    """What hangs until the test ends."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+@pytest.fixture
+def hung_model(gate):
+    return FakeLLM(lambda _prompt: str(gate.wait(60)))

@@ -1,7 +1,5 @@
 """What the tests of faults and load share: a complex question, limits, and the faults of model servers."""
 
-from __future__ import annotations
-
 from model_servers import chat
 from small_indexes import GOOD
 

@@ -1,7 +1,5 @@
 """Decisions explained, recorded and replayed; questions about nothing; budgets and accounts; second tries; merging."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses
@@ -11,6 +9,7 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from unittest.mock import Mock
 
 import made_up_values
 import numpy as np
@@ -22,13 +21,14 @@ from made_up_values import COUNTS, NAMES, NUMBERS, TEXTS, answers
 from small_indexes import GOOD, QUESTION, Chooser, documents
 
 from agentic_retriever import Budget, Strategy, errors
-from agentic_retriever.llm import LLMClient
+from agentic_retriever.llm import LLMClient, TieredClient
 from agentic_retriever.pipeline import query
 from agentic_retriever.pipeline.answers import (
     MAX_CHARS,
-    AnswerCodec,
     AnswerStream,
     copied_answer,
+    decoded,
+    encoded,
     warm_outcome,
     worth_keeping,
 )
@@ -246,7 +246,8 @@ def test_what_is_left_and_what_a_metered_model_counts_and_refuses():
         spending.left("writing")
     left = Spending(None, 9.0, Time()).left("x")
     assert (left.timeout_s, left.max_llm_calls, left.max_usd) == (9.0, None, None)
-    client = LLMClient(FakeLLM(["one", "two", "three"]), tier=Tier.PRIMARY, timeout_s=5.0)
+    one = LLMClient(FakeLLM(["one", "two", "three"]), tier=Tier.PRIMARY, timeout_s=5.0)
+    client = TieredClient([one], timeout_s=5.0)
     spending = Spending(Budget(max_llm_calls=2), 9.0, Time())
     model = MeteredModel(client, spending)
     assert (model.tier, model.model) == (client.tier, client.model)
@@ -255,6 +256,22 @@ def test_what_is_left_and_what_a_metered_model_counts_and_refuses():
     with pytest.raises(errors.BudgetExceededError, match="max_llm_calls=2"):
         model.complete("p")
     assert spending.usage.llm_calls == 2
+
+
+def test_choices_by_a_model_and_what_comes_before_the_extract_have_shares_of_the_time():
+    time = Time()
+    spending = Spending(None, 120.0, time)
+    assert spending.choosing("x").timeout_s == pytest.approx(5)
+    time.now = 2.0
+    assert spending.choosing("x").timeout_s == pytest.approx(3)
+    time.now = 5.0
+    assert (spending.choosing("x").may_ask, spending.search_s("x")) == (False, 114.0)
+    time.now = 119.5
+    assert (spending.search_s("x"), spending.left_s("x")) == (0.25, 0.5)
+    given = []
+    model = Mock(complete=lambda _prompt, *, timeout_s, needs: given.append((timeout_s, needs)) or Mock(attempts=()))
+    MeteredModel(model, spending).complete("p")
+    assert given[0][0] == 0.25
 
 
 def result(prefix, scores):
@@ -358,9 +375,9 @@ def answer():
 @settings(max_examples=150, deadline=None)
 @given(ANSWERS)
 def test_answers_come_back_whole_and_copies_are_equal(answer):
-    data = AnswerCodec().encode(answer)
+    data = encoded(answer)
     assert set(json.loads(data)) - {"format"} == {field.name for field in dataclasses.fields(Answer)}
-    same(AnswerCodec().decode(data), answer)
+    same(decoded(data), answer)
     same(copied_answer(answer), answer)
 
 
@@ -372,14 +389,14 @@ def test_answers_of_the_router_come_back_whole(make):
     for strategy in ("vector", "hybrid", "metadata", "planner", None):
         answer = router.query(question, strategy=strategy)
         assert answer.nodes
-        same(AnswerCodec().decode(AnswerCodec().encode(answer)), answer)
+        same(decoded(encoded(answer)), answer)
 
 
 def test_what_json_cannot_hold_foreign_classes_and_other_bytes_are_refused(answer):
     for value in [math.nan, math.inf, b"bytes", object(), (1, 2), {1: 2}, {1, 2}, np.float32(1)]:
         answer.nodes[0].node.metadata["odd"] = value
         with pytest.raises(ValueError, match=r"JSON|text"):
-            AnswerCodec().encode(answer)
+            encoded(answer)
 
     class Mine(TextNode):
         pass
@@ -387,10 +404,10 @@ def test_what_json_cannot_hold_foreign_classes_and_other_bytes_are_refused(answe
     for node in (IndexNode(text="x", index_id="i", obj=TextNode(text="y")), Mine(text="x"), Document(text="x")):
         odd = dataclasses.replace(answer, nodes=(NodeWithScore(node=node, score=1.0),))
         with pytest.raises(ValueError, match="JSON"):
-            AnswerCodec().encode(odd)
+            encoded(odd)
     for data in [b"", b"null", b"[]", b"{}", b'{"format":1}', b'{"format":2}', b"\xff", b"[" * 100_000]:
         with pytest.raises(ValueError):
-            AnswerCodec().decode(data)
+            decoded(data)
 
 
 @settings(max_examples=200, deadline=None)
@@ -398,7 +415,7 @@ def test_what_json_cannot_hold_foreign_classes_and_other_bytes_are_refused(answe
 def test_a_damaged_answer_is_refused_or_an_answer(data):
     """Nothing but ValueError, whatever is missing or has another type."""
     answer = made_up_values.answer("t")
-    place = row = json.loads(AnswerCodec().encode(answer))
+    place = row = json.loads(encoded(answer))
     while True:
         key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
         inner = place[key]
@@ -410,7 +427,7 @@ def test_a_damaged_answer_is_refused_or_an_answer(data):
     else:
         place[key] = data.draw(PLAIN)
     with contextlib.suppress(ValueError):
-        assert isinstance(AnswerCodec().decode(json.dumps(row).encode()), Answer)
+        assert isinstance(decoded(json.dumps(row).encode()), Answer)
 
 
 def test_callers_cannot_change_what_is_kept_and_what_is_worth_keeping(answer):

@@ -1,30 +1,33 @@
 """The router as its callers see it: indexes, questions, pins, cache, failures."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import threading
 from copy import deepcopy
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
+from llama_index.core.bridge.pydantic import Field
 from llama_index.core.schema import Document, NodeWithScore
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
-from small_indexes import ANIMALS, PLANETS, documents
+from small_indexes import ANIMALS, PLANETS, Chooser, documents
 from small_indexes import QUESTION as SLEEP
 from store_tools import where
 from waiting import within
 
 from agentic_retriever import AgenticRouter, Budget, RouterConfig, Strategy, errors, retrievers
+from agentic_retriever.embeddings import model
 from agentic_retriever.errors import ConfigError, UnknownStrategyError
 from agentic_retriever.evaluation.results import BenchOptions
+from agentic_retriever.indices import profile
 from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies, StrategyMeasure
 from agentic_retriever.pipeline.query import Question
 from agentic_retriever.resources import register_strategy, training_stamp
 from agentic_retriever.retrievers import cards, unregister_strategy
 from agentic_retriever.schema import RouteDecision, Tier, View, strategy_named
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
+from agentic_retriever.threads import Breaker, BreakerState
 
 
 @pytest.fixture
@@ -151,6 +154,85 @@ def test_without_a_query_vector_words_still_find(make):
     assert answer.route.index.name == "animals"
     assert "sixteen" in answer.text
     assert "embedding" in {d.step for d in answer.degraded}
+
+
+class Hung(FakeEmbedding):
+    """Hangs on texts of one kind, and counts them."""
+
+    kind: str = ""
+    asked: list[str] = Field(default_factory=list)
+    back: ClassVar[threading.Event]
+
+    def _held(self, kind, text):
+        if kind == self.kind:
+            self.asked.append(text)
+            self.back.wait(60)
+        return self._vector(text)
+
+    def _get_query_embedding(self, query):
+        return self._held("question", query)
+
+    def _get_text_embedding(self, text):
+        return self._held("passage", text)
+
+
+@pytest.fixture
+def hung(monkeypatch):
+    monkeypatch.setattr(model, "QUESTION_S", 0.2, raising=False)
+    monkeypatch.setattr(profile, "DESCRIPTION_S", 0.2, raising=False)
+    Hung.back = threading.Event()
+    yield Hung(dimension=64)
+    Hung.back.set()
+
+
+BOTH = "When does the owl hunt? How many hours does the cat sleep?"
+
+
+@pytest.mark.parametrize("strategy", [None, *Strategy])
+def test_with_an_embedding_model_that_hangs_every_strategy_searches_words_after_one_wait(make, hung, strategy):
+    indexes = {"animals": documents(ANIMALS), "planets": documents(PLANETS)}
+    chooser = Chooser("animals", ("animals", "planets"))
+    router = make(indexes, embedding=hung, config={"deadline_s": 30.0}, classifier=chooser)
+    now = [0.0]
+    embedding = router.resources.embedding()
+    embedding.breaker = Breaker(failures=2, clock=lambda: now[0])
+    hung.kind = "question"
+    for pins in ({"index": "animals"}, {}, {"top_k": 2}):
+        answer = router.query(BOTH, strategy=strategy, **pins)
+        assert hung.asked == [BOTH, "animals"], "the question or a description was waited for again"
+        assert "night" in answer.text or "sixteen" in answer.text
+        assert answer.degraded[0].to_dict()["fallback"] == "words only"
+        assert all("dense" not in retrievers.source_scores(found.node) for found in answer.nodes)
+    hung.kind, now[0] = "", 30.0
+    answer = router.query(BOTH, strategy=strategy)
+    assert "embedding" not in {lost.step for lost in answer.degraded}
+    assert embedding.breaker.state is BreakerState.CLOSED
+
+
+def test_vectors_of_sentences_have_a_share_of_the_time(make, hung):
+    router = make({"animals": documents(ANIMALS)}, embedding=hung)
+    hung.kind = "passage"
+    [lost] = router.query(SLEEP).degraded
+    assert (lost.step, lost.fallback) == ("synthesis.embed", "term overlap")
+
+
+class Crowded(FakeEmbedding):
+    """Puts all passages next to each other, and questions on the other side."""
+
+    def _get_query_embedding(self, query):
+        return [-1.0, len(query) / 100, 0.0]
+
+    def _get_text_embedding(self, text):
+        return [1.0, len(text) / 1e4, 0.1]
+
+
+@pytest.mark.parametrize("strategy", [None, *Strategy])
+def test_a_foreign_question_to_near_identical_chunks_is_judged_as_far_off(make, strategy):
+    deposits = {f"lease {i}": f"The deposit of lease {i} is kept for {i} months." for i in range(12)}
+    router = make({"leases": documents(deposits)}, embedding=Crowded())
+    retrieval = router.retrieve("Why do penguins not fly south?", strategy=strategy)
+    assert retrieval.nodes
+    assert retrieval.tried[0].confidence == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_failing_strategy_gives_way_to_the_next_and_all_failing_is_one_error_with_all_causes(router, monkeypatch):

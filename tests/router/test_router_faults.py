@@ -1,7 +1,5 @@
 """Every fault of a model server, seen from the router: another tier answers in time, or extraction does."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
@@ -9,7 +7,7 @@ import uuid
 from functools import partial
 
 import pytest
-from fault_material import COMPLEX, LATE_S, OLLAMA_FAULTS, OPENROUTER_FAULTS, all_down, body, mode, status
+from fault_material import COMPLEX, LATE_S, OLLAMA_FAULTS, OPENROUTER_FAULTS, PLAIN, all_down, body, mode, status
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
@@ -19,14 +17,7 @@ from small_indexes import ANIMALS, GOOD, PLANETS, QUESTION, asked, documents
 from store_tools import where
 from waiting import wait_until, within
 
-from agentic_retriever import AgenticRouter, Budget, RouteDecision, RouterConfig, Strategy
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    ConfigError,
-    FilterError,
-    InvalidQueryError,
-    StreamBrokenError,
-)
+from agentic_retriever import AgenticRouter, Budget, RouteDecision, RouterConfig, Strategy, errors
 from agentic_retriever.llm import TieredClient
 from agentic_retriever.routing import AutoClassifier, AutoSelector
 from agentic_retriever.schema import Complexity, Tier
@@ -179,6 +170,48 @@ def test_a_prompt_or_an_answer_that_was_cut_is_told_and_not_cached(make_tiers, o
     assert timed(router).text == GOOD
 
 
+# What hangs takes its share of the time and no more
+
+
+LONG_S = 3.0  # the deadline where several steps hang, one after another
+
+
+def steps(answer):
+    return {lost.step for lost in answer.degraded}
+
+
+FOREIGN = "Which chords does a ukulele player learn first?"
+
+
+@pytest.mark.parametrize("way", ["query", "aquery", "stream"])
+@pytest.mark.parametrize(("mode", "question"), [("llm", QUESTION), ("auto", QUESTION), ("auto", FOREIGN)])
+async def test_routing_by_a_hung_model_leaves_time_to_answer(make_router, hung_model, monkeypatch, mode, question, way):
+    monkeypatch.setattr("agentic_retriever.resources.AutoClassifier", partial(AutoClassifier, margin=1.0))
+    monkeypatch.setattr("agentic_retriever.resources.AutoSelector", partial(AutoSelector, min_confidence=1.0))
+    router = make_router(model=hung_model, classifier=mode, selector=mode, deadline_s=LONG_S)
+    answer = await asked(router, way, question)
+    assert answer.tier is (Tier.NONE if question == FOREIGN else Tier.EXTRACTIVE)
+    assert ("routing.index.llm" in steps(answer), "routing.strategy.llm" in steps(answer)) == (True, mode == "llm")
+    assert sum("Source: " not in prompt for prompt in hung_model.prompts) == 1  # stage two does not ask what just hung
+    assert answer.timings_ms["routing"] <= 500 * LONG_S  # a quarter of the time, on a busy machine
+
+
+def test_models_within_a_search_leave_the_time_for_the_extract(make_router, hung_model):
+    router = make_router(model=hung_model, reranker="llm", deadline_s=LONG_S, **PLAIN)
+    answer = router.query(COMPARED, strategy="planner", index="animals")
+    assert {"planner.plan", "postprocess.rerank", "synthesis.llm"} <= steps(answer)
+    assert answer.timings_ms["retrieval"] + answer.timings_ms["rerank"] <= 700 * LONG_S  # 600, and 750 without
+
+
+def test_sentences_that_are_embedded_too_slowly_are_chosen_by_their_words(make_router, monkeypatch, gate):
+    router = make_router(deadline_s=HUNG_S)
+    router.retrieve(QUESTION)
+    monkeypatch.setattr(FakeEmbedding, "_get_text_embeddings", lambda *_: gate.wait(60))
+    with in_time():
+        answer = router.query(QUESTION)
+    assert ("sixteen hours" in answer.text, steps(answer)) == (True, {"synthesis.embed"})
+
+
 # Streams
 
 
@@ -221,7 +254,7 @@ BREAKS = {
 async def test_stream_that_breaks_off_is_told_and_never_spliced(make_tiers, ollama, cloud, fault, way):
     BREAKS[fault](ollama)
     router, shown = make_tiers(**deadline(fault)), []
-    with in_time(), pytest.raises(StreamBrokenError) as caught:
+    with in_time(), pytest.raises(errors.StreamBrokenError) as caught:
         await asked(router, way, shown=shown)
     text = "".join(shown)
     assert text.startswith("The cat sleeps")
@@ -328,7 +361,7 @@ def test_cloud_without_a_key_is_left_out_with_one_warning(make_tiers, ollama, ca
     answer = timed(router)
     assert failures(answer) == [(Tier.PRIMARY, "not_found"), (Tier.SMALL, None)]
     assert [r.levelname for r in caplog.records if "OPENROUTER_API_KEY" in r.message] == ["WARNING"]
-    with pytest.raises(ConfigError, match="OPENROUTER_API_KEY"):
+    with pytest.raises(errors.ConfigError, match="OPENROUTER_API_KEY"):
         make_tiers(llm="openrouter:x", openrouter_api_key="")
 
 
@@ -437,7 +470,7 @@ def test_history_of_a_router(make_tiers, ollama, tmp_path, kind, request):
     ollama.reply({"error": "x"}, 404)
     router.query(QUESTION + " Really?")
     assert list(router.stream(QUESTION + " Truly?"))
-    with pytest.raises(AgenticRetrieverError):
+    with pytest.raises(errors.AgenticRetrieverError):
         router.query("cat", index="nowhere")
     found = router.analytics()
     assert (found.queries, dict(found.errors)) == (5, {"UnknownIndexError": 1})
@@ -452,7 +485,7 @@ def test_history_that_is_gone_disturbs_no_query(make_tiers, ollama):
     router = make_tiers(query_log=f"postgresql://127.0.0.1:{free_port()}/none")
     with within(6):
         assert [router.query(f"{QUESTION} {n}").degraded for n in range(20)] == [()] * 20
-    with pytest.raises(AgenticRetrieverError, match="query history"):
+    with pytest.raises(errors.AgenticRetrieverError, match="query history"):
         router.analytics()
 
 
@@ -477,13 +510,13 @@ def nested(depth):
 def test_what_is_out_of_bounds_is_refused(make_router):
     router = make_router()
     for ask in (router.query, router.retrieve, router.route, router.stream):
-        with pytest.raises(InvalidQueryError, match="10,000,000 characters, at most 20,000"):
+        with pytest.raises(errors.InvalidQueryError, match="10,000,000 characters, at most 20,000"):
             ask("x " * 5_000_000)
     for top_k in (10_001, 10**30, 0, -1, True, 2.0, "5"):
-        with pytest.raises(InvalidQueryError, match="from 1 to 1"):
+        with pytest.raises(errors.InvalidQueryError, match="from 1 to 1"):
             router.retrieve(QUESTION, top_k=top_k)
     for filters in (MetadataFilters(filters=clauses(1_001)), nested(33), nested(3_000)):
-        with pytest.raises(FilterError):
+        with pytest.raises(errors.FilterError):
             router.query(QUESTION, filters=filters)
 
 
@@ -521,7 +554,7 @@ def test_no_logger_tells_a_question(make_router, caplog, tmp_path):
         router.add_index("cats", documents({"cat": "The cat sleeps sixteen hours a day."}))
         for _ in range(2):
             router.query(f"How long does the {CANARY} sleep?")
-        with pytest.raises(AgenticRetrieverError):
+        with pytest.raises(errors.AgenticRetrieverError):
             router.query(f"{CANARY} " * 10_000)
     finally:
         logging.getLogger("agentic_retriever").setLevel(logging.NOTSET)

@@ -1,9 +1,8 @@
 """Many callers at once: nothing fails, nothing waits for what hangs, nothing is left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
+import math
 import os
 import statistics
 import subprocess
@@ -24,11 +23,13 @@ from llama_index_instrumentation import root_dispatcher
 from model_servers import chat, stream_body
 from redis_servers import free_port, hang, misbehaving
 from small_indexes import GOOD, QUESTION, documents
-from waiting import wait_until, within
+from waiting import in_threads, wait_until, within
 
-from agentic_retriever import AgenticRouter, RouterConfig
+from agentic_retriever import AgenticRouter, Budget, RouterConfig
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, OverloadedError
+from agentic_retriever.routing import HeuristicSelector
 from agentic_retriever.schema import Tier
+from agentic_retriever.synthesis import ExtractiveSynthesizer
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
 MARS = "How many moons does Mars have?"
@@ -120,8 +121,8 @@ def test_sixteen_threads_get_the_answers_of_one(sites):
         answers = [told(router.query(question)) for question in turned]
         return answers[50 - number :] + answers[: 50 - number]
 
-    with within(60), ThreadPoolExecutor(16) as pool:
-        results = list(pool.map(work, range(16)))
+    with within(60):
+        results = in_threads(work, range(16))
     assert all(result == alone for result in results)
 
 
@@ -179,8 +180,8 @@ def test_stampede_on_a_cold_key_asks_the_model_once(sites):
 
     with ThreadPoolExecutor(51) as pool:
         in_tasks = pool.submit(lambda: asyncio.run(tasks()))
-        in_threads = [pool.submit(router.query, question) for _ in range(50)]
-        answers = in_tasks.result(30) + [one.result(30) for one in in_threads]
+        threads = [pool.submit(router.query, question) for _ in range(50)]
+        answers = in_tasks.result(30) + [one.result(30) for one in threads]
     assert len(llm.prompts) == 1
     assert len({told(answer) for answer in answers}) == 1
     assert sum(not answer.cached for answer in answers) == 1
@@ -224,6 +225,32 @@ async def test_hung_models_stop_neither_retrieval_nor_routing(make_tiers, ollama
     assert all(one.nodes for one in found[:5])
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(outcome, DeadlineExceededError | OverloadedError) or outcome.tier is Tier.EXTRACTIVE
+
+
+@pytest.mark.parametrize("mode", ["heuristic", "round_robin"])  # with the cache, and without it
+def test_callers_of_a_hung_model_get_the_extract_within_their_budget(make_router, monkeypatch, hung_model, mode):
+    monkeypatch.setattr(HeuristicSelector, "mode", mode)
+    extract, limit_s = ExtractiveSynthesizer.extract, 1.2
+    monkeypatch.setattr(ExtractiveSynthesizer, "extract", lambda *a, **b: time.sleep(limit_s / 3) or extract(*a, **b))
+
+    async def ask(router, number):
+        started, question = time.monotonic(), f"{QUESTION} {min(number, 6)}"  # alone, and six together
+        way = router.aquery if number else partial(asyncio.to_thread, router.query)
+        with suppress(DeadlineExceededError):
+            if (await way(question, budget=Budget(max_ms=1_000 * limit_s))).tier is Tier.EXTRACTIVE:
+                return time.monotonic() - started
+        return math.inf
+
+    def slowest(_attempt):
+        router = make_router(model=hung_model, workers=12, **PLAIN)
+        router.retrieve(QUESTION)
+
+        async def all_at_once():
+            return await asyncio.gather(*(ask(router, number) for number in range(12)))
+
+        return max(asyncio.run(all_at_once()))
+
+    best_of(3, limit_s + 0.1, slowest)
 
 
 def test_dead_primary_costs_little_once_it_is_left_alone(make_tiers, ollama, cloud, endpoints):

@@ -1,7 +1,5 @@
 """Texts, vectors and cards that the tests of routing share."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from agentic_retriever.schema import Strategy, StrategyCard

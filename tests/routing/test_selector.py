@@ -1,37 +1,25 @@
-from __future__ import annotations
-
 import math
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from routing_material import make_card
+from waiting import in_threads
 
+from agentic_retriever import routing
 from agentic_retriever.errors import NoEligibleStrategyError
-from agentic_retriever.routing import (
-    FEATURES,
-    HeuristicSelector,
-    RoundRobinSelector,
-    StrategySelector,
-    StrategyWeights,
-    assess_complexity,
-    fused_weights,
-    packaged_weights,
-    query_features,
-)
 from agentic_retriever.routing.selector import MAX_QUALITY_SHIFT, quality_shifts
 from agentic_retriever.schema import Strategy
 
-SELECTOR = HeuristicSelector()
-FUSED = HeuristicSelector(fused_weights())
+SELECTOR = routing.HeuristicSelector()
+FUSED = routing.HeuristicSelector(routing.fused_weights())
 
 
 def choose(query, cards, profile=None, selector=SELECTOR):
-    _, score = assess_complexity(query)
-    return selector.select(query, cards, features=query_features(query, profile, score))
+    _, score = routing.assess_complexity(query)
+    return selector.select(query, cards, features=routing.query_features(query, profile, score))
 
 
 @pytest.mark.parametrize(
@@ -78,12 +66,12 @@ def test_the_reason_names_the_signals_or_says_that_nothing_spoke(all_cards):
     selection = choose("borrowed bike", all_cards, selector=FUSED)
     assert selection.reason == "no signal for another strategy; best on average where none speaks"
     # The same certainty as by the wording alone, so that a model is asked as often.
-    plain = HeuristicSelector().select("x", all_cards, features={})
+    plain = routing.HeuristicSelector().select("x", all_cards, features={})
     assert choose("", all_cards, selector=FUSED).confidence == pytest.approx(plain.confidence)
 
 
 def test_without_weights_the_declared_order_decides(all_cards):
-    even = HeuristicSelector(StrategyWeights({}, {}))
+    even = routing.HeuristicSelector(routing.StrategyWeights({}, {}))
     for cards in (all_cards, all_cards[::-1]):
         selection = even.select("x", cards, features={})
         assert list(selection.scores) == [strategy.value for strategy in Strategy]
@@ -128,9 +116,9 @@ def test_one_card_is_the_only_choice():
     assert (selection.name, selection.mode, selection.confidence, selection.margin) == ("summary", "only", 1.0, 1.0)
 
 
-@pytest.mark.parametrize("selector", [SELECTOR, RoundRobinSelector()], ids=lambda s: s.mode)
+@pytest.mark.parametrize("selector", [SELECTOR, routing.RoundRobinSelector()], ids=lambda s: s.mode)
 def test_no_card_is_an_error(selector):
-    assert isinstance(selector, StrategySelector)
+    assert isinstance(selector, routing.StrategySelector)
     with pytest.raises(NoEligibleStrategyError, match="no strategy is offered"):
         selector.select("x", [], features={})
 
@@ -150,7 +138,7 @@ def test_any_text_gets_an_offered_strategy(query, offered, deeds):
     assert math.isclose(sum(shares), 1.0, abs_tol=1e-9)
 
 
-@given(st.dictionaries(st.sampled_from(FEATURES) | st.text(max_size=5), st.floats(), max_size=10))
+@given(st.dictionaries(st.sampled_from(routing.FEATURES) | st.text(max_size=5), st.floats(), max_size=10))
 def test_odd_features_do_no_harm(features):
     shares = SELECTOR.select("x", [make_card(strategy) for strategy in Strategy], features=features).scores.values()
     assert all(map(math.isfinite, shares))
@@ -158,40 +146,39 @@ def test_odd_features_do_no_harm(features):
 
 
 def test_round_robin_offers_each_in_turn_for_each_offer_and_fairly_over_threads(all_cards):
-    selector = RoundRobinSelector()
+    selector = routing.RoundRobinSelector()
     names = [selector.select("x", all_cards, features={}).name for _ in range(8)]
     assert names == [*(strategy.value for strategy in Strategy), "vector"]
     selection = selector.select("x", all_cards, features={})
     assert selection.mode == "round_robin"
     assert next(iter(selection.scores)) == selection.name == "hybrid"
     assert sum(selection.scores.values()) == pytest.approx(1.0)
-    selector = RoundRobinSelector()
+    selector = routing.RoundRobinSelector()
     two = [make_card(Strategy.VECTOR), make_card(Strategy.HYBRID)]
     three = [*two, make_card(Strategy.SUMMARY)]
     names = [selector.select("x", cards, features={}).name for cards in (two, three, two, three, two, three)]
     assert names == ["vector", "vector", "hybrid", "hybrid", "vector", "summary"]
-    selector = RoundRobinSelector()
+    selector = routing.RoundRobinSelector()
 
     def run(_: int) -> Counter:
         return Counter(selector.select("x", all_cards[:3], features={}).name for _ in range(1000))
 
-    with ThreadPoolExecutor(16) as pool:
-        total = sum(pool.map(run, range(16)), Counter())
+    total = sum(in_threads(run, range(16)), Counter())
     assert sum(total.values()) == 16_000
     assert max(total.values()) - min(total.values()) <= 1
 
 
 def test_both_tables_are_packaged_and_cover_strategies_and_signals():
-    weights = packaged_weights()
+    weights = routing.packaged_weights()
     spoken = {strategy for row in weights.signals.values() for strategy, weight in row.items() if weight > 0}
     assert spoken | {Strategy.VECTOR} == set(Strategy)
-    assert set(weights.signals) == set(FEATURES)
-    assert packaged_weights() is weights
-    fused, plain = fused_weights(), packaged_weights()
-    assert set(fused.signals) <= set(FEATURES)
+    assert set(weights.signals) == set(routing.FEATURES)
+    assert routing.packaged_weights() is weights
+    fused, plain = routing.fused_weights(), routing.packaged_weights()
+    assert set(fused.signals) <= set(routing.FEATURES)
     assert max(plain.base, key=plain.base.__getitem__) is Strategy.VECTOR
     assert max(fused.base, key=fused.base.__getitem__) is Strategy.HYBRID
-    assert fused_weights() is fused
+    assert routing.fused_weights() is fused
 
 
 @pytest.mark.parametrize(

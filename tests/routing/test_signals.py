@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 import math
 
@@ -17,11 +15,9 @@ from agentic_retriever.routing import (
     unregister_language,
 )
 from agentic_retriever.routing.signals import (
-    MAX_EXAMINED,
     SECOND_NAME,
     THIRD_NAME,
     ValueHit,
-    examined,
     hop_cues,
     load_table,
     matching_form,
@@ -31,7 +27,7 @@ from agentic_retriever.routing.signals import (
     table_languages,
     value_table,
 )
-from agentic_retriever.schema import Complexity
+from agentic_retriever.schema import MAX_EXAMINED, Complexity, examined
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.language_files import language_files
 

@@ -1,7 +1,5 @@
 """What other processes do to a store; each function runs in a process of its own."""
 
-from __future__ import annotations
-
 import resource
 import sys
 from pathlib import Path

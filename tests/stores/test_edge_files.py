@@ -1,7 +1,5 @@
 """The files of a collection: one handle per folder and process, kills, full disks, damage."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -16,17 +14,10 @@ from pathlib import Path
 import pytest
 import store_processes
 from store_processes import BATCH
-from store_tools import ask, in_threads, make_node, where
-from waiting import wait_until
+from store_tools import ask, make_node, where
+from waiting import in_threads, wait_until
 
-from agentic_retriever.errors import (
-    ConfigError,
-    EmbeddingMismatchError,
-    StoreBusyError,
-    StoreClosedError,
-    StoreDamagedError,
-    StoreError,
-)
+from agentic_retriever import errors
 from agentic_retriever.stores.edge import CollectionFile, QdrantEdgeVectorStore, edge_errors
 
 SEGMENT = "shard/segments/*"
@@ -43,7 +34,7 @@ def test_the_same_folder_twice_is_one_store(tmp_path):
     assert second.client is first.client is third.client
     assert second.count() == third.count() == 1
     first.close()
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         first.count()
     second.add([make_node(2)])
     second.close()
@@ -59,29 +50,29 @@ def test_collections_are_apart_and_their_dimension_is_pinned(tmp_path):
         a.add([make_node(1)])
         assert (a.count(), b.count()) == (1, 0)
         assert (a.dimension, b.dimension) == (8, 3)
-        with pytest.raises(EmbeddingMismatchError, match=r"holds vectors of 3 dimensions, got 8"):
+        with pytest.raises(errors.EmbeddingMismatchError, match=r"holds vectors of 3 dimensions, got 8"):
             b.add([make_node(1)])
-    with pytest.raises(EmbeddingMismatchError, match=r"8 dimensions, got 9"):
+    with pytest.raises(errors.EmbeddingMismatchError, match=r"8 dimensions, got 9"):
         QdrantEdgeVectorStore(tmp_path, "a", dimension=9)
     with QdrantEdgeVectorStore(tmp_path, "a") as store:  # the refusal left nothing locked
         assert store.dimension == 8
-        with pytest.raises(EmbeddingMismatchError):
+        with pytest.raises(errors.EmbeddingMismatchError):
             QdrantEdgeVectorStore(tmp_path, "a", dimension=9)
         assert store.count() == 1
     for dimension in (0, -1, 10**9):
-        with pytest.raises(ConfigError, match="dimension"):
+        with pytest.raises(errors.ConfigError, match="dimension"):
             QdrantEdgeVectorStore(tmp_path / "other", dimension=dimension)
 
 
 def test_names_that_are_no_plain_folder_names(tmp_path):
     for name in ("", ".", "..", "../evil", "a/b", "a\\b", "a\x00b", "a" * 101, "ก" * 100, ".hidden", "a.", " a", "CON",
                  "nul.txt", "a:b", "a\n", "*"):  # fmt: skip
-        with pytest.raises(ConfigError, match="collection name"):
+        with pytest.raises(errors.ConfigError, match="collection name"):
             QdrantEdgeVectorStore(tmp_path / "data", name)
         assert not (tmp_path / "data").exists(), name
     QdrantEdgeVectorStore(tmp_path, "a", dimension=3).close()
     (tmp_path / "a").rename(tmp_path / "b")
-    with pytest.raises(ConfigError, match="'a', not 'b'"):
+    with pytest.raises(errors.ConfigError, match="'a', not 'b'"):
         QdrantEdgeVectorStore(tmp_path, "b")
 
 
@@ -89,7 +80,7 @@ def test_folders_that_cannot_be_used(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "default").write_text("x")
     for path in (tmp_path / "file", tmp_path / "file" / "below", tmp_path):
-        with pytest.raises(StoreError, match="a file is in the way") as caught:
+        with pytest.raises(errors.StoreError, match="a file is in the way") as caught:
             QdrantEdgeVectorStore(path)
         assert str(path) in str(caught.value)
 
@@ -98,7 +89,7 @@ def test_folders_that_cannot_be_used(tmp_path):
 def test_a_folder_without_permission(tmp_path):
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(StoreError, match="permission"):
+        with pytest.raises(errors.StoreError, match="permission"):
             QdrantEdgeVectorStore(tmp_path)
     finally:
         tmp_path.chmod(0o700)
@@ -110,13 +101,13 @@ class PanicException(BaseException):
 
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
-    [(PermissionError(13, "Permission denied"), StoreError, "permission"),
-     (OSError(30, "Read-only file system"), StoreError, "permission"),
-     (OSError(28, "No space left on device"), StoreError, "space"),
-     (Exception("Service runtime error: IO Error: No space left on device (os error 28)"), StoreError, "space"),
-     (Exception("failed to open WAL x: Can't init WAL: Kind(WouldBlock)"), StoreBusyError, "already in use"),
-     (PanicException("index out of bounds"), StoreError, "index out of bounds"),
-     (ValueError("x" * 10_000), StoreError, "xxx")],
+    [(PermissionError(13, "Permission denied"), errors.StoreError, "permission"),
+     (OSError(30, "Read-only file system"), errors.StoreError, "permission"),
+     (OSError(28, "No space left on device"), errors.StoreError, "space"),
+     (Exception("Service runtime error: IO Error: No space left on device (os error 28)"), errors.StoreError, "space"),
+     (Exception("failed to open WAL x: Can't init WAL: Kind(WouldBlock)"), errors.StoreBusyError, "already in use"),
+     (PanicException("index out of bounds"), errors.StoreError, "index out of bounds"),
+     (ValueError("x" * 10_000), errors.StoreError, "xxx")],
 )  # fmt: skip
 def test_what_the_engine_and_the_system_raise_becomes_ours(tmp_path, error, kind, said):
     with pytest.raises(kind, match=said) as caught, edge_errors("do it", tmp_path):
@@ -142,11 +133,11 @@ def test_a_forked_child_can_use_nothing_and_writes_nothing(tmp_path):
         try:
             for use in (store.count, store.clear, store.flush, lambda: store.client, lambda: store.delete("x"),
                         lambda: store.add([make_node(2)]), lambda: store.query(ask())):  # fmt: skip
-                with pytest.raises(StoreClosedError, match="fork"):
+                with pytest.raises(errors.StoreClosedError, match="fork"):
                     use()
                 refused += 1
             store.close()
-            with pytest.raises(StoreBusyError):
+            with pytest.raises(errors.StoreBusyError):
                 QdrantEdgeVectorStore(tmp_path)
             refused += 1
             del use, store
@@ -219,12 +210,12 @@ def test_closing_waits_for_what_is_under_way(tmp_path):
         try:
             while True:
                 outcomes.append(len(store.query(ask(top_k=5, filters=where("n", 3, ">"))).ids))
-        except StoreError as err:
+        except errors.StoreError as err:
             endings.append(type(err))
 
     in_threads(use, range(5))
     assert set(outcomes) == {5}
-    assert endings == [StoreClosedError] * 4
+    assert endings == [errors.StoreClosedError] * 4
 
 
 async def test_async_use_after_close_is_the_same_error(tmp_path):
@@ -234,8 +225,8 @@ async def test_async_use_after_close_is_the_same_error(tmp_path):
     await asyncio.sleep(0)
     store.close()
     results = await asyncio.gather(*pending, return_exceptions=True)
-    assert all(isinstance(result, StoreClosedError) or result.ids == ["node-00001"] for result in results)
-    with pytest.raises(StoreClosedError):
+    assert all(isinstance(result, errors.StoreClosedError) or result.ids == ["node-00001"] for result in results)
+    with pytest.raises(errors.StoreClosedError):
         await store.aquery(ask())
 
 
@@ -290,7 +281,7 @@ def test_damage_is_found_on_opening(path, which, harm):
     collection = path / "default"
     _harm(next(collection.glob(which)), harm)
     for _ in range(2):  # and stays found: opening must not repair it into an empty index
-        with pytest.raises(StoreDamagedError, match="damaged or incomplete") as caught:
+        with pytest.raises(errors.StoreDamagedError, match="damaged or incomplete") as caught:
             QdrantEdgeVectorStore(path)
         assert str(collection) in str(caught.value)
 
@@ -299,7 +290,7 @@ def test_fewer_nodes_than_were_stored(path):
     with QdrantEdgeVectorStore(path) as store:
         assert store.count() == NODES
     _harm(path / "default" / "collection.json", (f'"points": {NODES}', f'"points": {NODES + 1}'))
-    with pytest.raises(StoreDamagedError, match="401 nodes were stored, 400 are left"):
+    with pytest.raises(errors.StoreDamagedError, match="401 nodes were stored, 400 are left"):
         QdrantEdgeVectorStore(path)
 
 
@@ -377,7 +368,7 @@ def test_a_second_process_is_told_what_to_do_and_harms_nobody(processes, tmp_pat
     process, connection = start(processes, store_processes.hold, tmp_path)
     assert receive(connection) == "open"
     for _ in range(2):
-        with pytest.raises(StoreBusyError, match=r"already in use.*server") as caught:
+        with pytest.raises(errors.StoreBusyError, match=r"already in use.*server") as caught:
             QdrantEdgeVectorStore(tmp_path)
         assert str(tmp_path) in str(caught.value)
     connection.send("go on")

@@ -1,7 +1,5 @@
 """The store in this process: storing, finding, deleting, in many threads and tasks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy
@@ -22,8 +20,8 @@ from llama_index.vector_stores.qdrant import QdrantVectorStore
 from qdrant_client import QdrantClient
 from qdrant_client.models import Distance, VectorParams
 from qdrant_edge import Point, ScrollRequest, UpdateOperation
-from store_tools import DIMENSION, ask, in_threads, make_node, vector, where
-from waiting import within
+from store_tools import DIMENSION, ask, make_node, vector, where
+from waiting import in_threads, within
 
 from agentic_retriever.errors import StoreError
 from agentic_retriever.stores import points

@@ -1,7 +1,5 @@
 """What can be stored, and filters on real engines, which find exactly the nodes that the plain evaluator accepts."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import math
@@ -24,17 +22,8 @@ from store_tools import assert_finds_what_is_accepted, fill, where
 
 from agentic_retriever.errors import IndexingError
 from agentic_retriever.filters import matches
+from agentic_retriever.stores import points
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
-from agentic_retriever.stores.points import (
-    infer_kinds,
-    node_payload,
-    plain_metadata,
-    point_id,
-    push_down,
-    stored_node,
-    stored_node_id,
-    wanted_points,
-)
 from agentic_retriever.stores.server import QdrantServerVectorStore, client_filter
 
 ON_SERVER = 60  # rows on a server, whose client's memory is slow
@@ -55,7 +44,7 @@ class Colour(Enum):
      ("\x00 'quoted', %s", "\x00 'quoted', %s")],
 )  # fmt: skip
 def test_values_are_stored_as_what_they_stand_for(value, stored):
-    found = plain_metadata({"k": value}, "n")["k"]
+    found = points.plain_metadata({"k": value}, "n")["k"]
     assert found == stored
     assert type(found) is type(stored)
     json.dumps(found, allow_nan=False)
@@ -67,13 +56,13 @@ def test_values_and_names_that_cannot_be_stored_are_named():
     for value in (b"x", object(), math.inf, -math.inf, 2**63, -(2**63) - 1, "\ud800", {1: "x"}, [b"x"],
                   {"a": object()}, dt.time(1), loop):  # fmt: skip
         with pytest.raises(IndexingError, match="nested" if value is loop else r"'k' of node 'n1'"):
-            plain_metadata({"ok": 1, "k": value}, "n1")
+            points.plain_metadata({"ok": 1, "k": value}, "n1")
     for field in ("_node_content", "_node_type", "document_id", "doc_id", "ref_doc_id"):
         with pytest.raises(IndexingError, match=field):
-            node_payload(TextNode(id_="n1", text="t", metadata={field: "x"}))
+            points.node_payload(TextNode(id_="n1", text="t", metadata={field: "x"}))
     for field in ("", "k" * 257, 3, None, "\ud800"):
         with pytest.raises(IndexingError):
-            plain_metadata({field: 1}, "n1")
+            points.plain_metadata({field: 1}, "n1")
 
 
 def test_nodes_that_cannot_be_stored():
@@ -86,35 +75,35 @@ def test_nodes_that_cannot_be_stored():
         TextNode(id_="n", text="t", relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id="None")}),
     ):
         with pytest.raises(IndexingError):
-            node_payload(node)
+            points.node_payload(node)
 
 
 def test_a_node_is_not_changed_and_comes_back():
     node = IndexNode(id_="n", index_id="other", text="t", metadata={"d": dt.date(2024, 5, 1)}, embedding=[1.0])
-    payload = node_payload(node)
+    payload = points.node_payload(node)
     assert node.metadata == {"d": dt.date(2024, 5, 1)}
     assert node.embedding == [1.0]
-    found = stored_node(payload)
+    found = points.stored_node(payload)
     assert isinstance(found, IndexNode)
     assert (found.node_id, found.index_id, found.metadata, found.embedding) == ("n", "other", {"d": "2024-05-01"}, None)
 
 
 @given(st.text(min_size=1))
 def test_ids_are_read_back_from_the_payload(node_id):
-    assert point_id(node_id) == str(uuid.UUID(point_id(node_id))) == point_id(node_id)
+    assert points.point_id(node_id) == str(uuid.UUID(points.point_id(node_id))) == points.point_id(node_id)
     if any("\ud800" <= char <= "\udfff" for char in node_id):
         with pytest.raises(IndexingError):
-            node_payload(TextNode(id_=node_id, text="t"))
+            points.node_payload(TextNode(id_=node_id, text="t"))
     else:
-        assert stored_node_id(node_payload(TextNode(id_=node_id, text="t"))) == node_id
+        assert points.stored_node_id(points.node_payload(TextNode(id_=node_id, text="t"))) == node_id
 
 
 def test_uuids_stay_and_other_ids_never_share_a_point():
     own = str(uuid.uuid4())
-    assert point_id(own) == own
+    assert points.point_id(own) == own
     ids = [own, own.upper(), own.replace("-", ""), f"{{{own}}}", "doc-1", "doc-2", "1", "é", "e\u0301", "\ud800"]
-    assert len({point_id(node_id) for node_id in ids}) == len(ids)
-    assert point_id("doc-1") == "a5dcf5dd-2726-5c14-804b-fe32de65e93c"  # pinned: stored indexes depend on it
+    assert len({points.point_id(node_id) for node_id in ids}) == len(ids)
+    assert points.point_id("doc-1") == "a5dcf5dd-2726-5c14-804b-fe32de65e93c"  # pinned: stored indexes depend on it
 
 
 @pytest.mark.parametrize(
@@ -124,9 +113,9 @@ def test_uuids_stay_and_other_ids_never_share_a_point():
      ([1, True], None), ([1, "2024-05-01"], None), (["a" * 129], None), ([{"a": 1}], None)],
 )  # fmt: skip
 def test_kinds(values, kind):
-    assert infer_kinds([{"k": value} for value in values], set()) == {"k": kind}
+    assert points.infer_kinds([{"k": value} for value in values], set()) == {"k": kind}
     # Fields without a value or with an unwritable name wait.
-    assert infer_kinds([{"k": None}, {"k": []}, {'q"': "x"}, {"known": 1}], {"known"}) == {}
+    assert points.infer_kinds([{"k": None}, {"k": []}, {'q"': "x"}, {"known": 1}], {"known"}) == {}
 
 
 @pytest.fixture(scope="module", params=["unindexed", "keyword", "float", "datetime", "bool"])
@@ -201,18 +190,18 @@ def test_the_sample_is_rich_enough(messy):
 )
 def test_what_the_engine_is_trusted_with(key, operator, value, exact, exact_on_server):
     filters = where(key, value, operator)
-    assert push_down(filters, {}).exact is exact
-    wanted = wanted_points(filters, {}, substrings=False)
+    assert points.push_down(filters, {}).exact is exact
+    wanted = points.wanted_points(filters, {}, substrings=False)
     assert wanted.exact is exact_on_server
     assert (client_filter(wanted.filter) is not None) == (key != 'k"')
 
 
 def test_nothing_is_nothing_and_numbers_are_not_looked_up_in_an_index_of_dates():
     assert client_filter(None) is None
-    wanted = wanted_points(where("doc_id", "None"), {})
+    wanted = points.wanted_points(where("doc_id", "None"), {})
     assert wanted.exact
     assert client_filter(wanted.filter).must[0].has_id == []
     number = where("k", 1)
-    assert push_down(number, {}).exact
-    assert not push_down(number, {"k": "datetime"}).exact
-    assert not push_down(number, {"k": "other"}).exact
+    assert points.push_down(number, {}).exact
+    assert not points.push_down(number, {"k": "datetime"}).exact
+    assert not points.push_down(number, {"k": "other"}).exact

@@ -1,7 +1,5 @@
 """The store on a Qdrant server: the contract in memory, over HTTP and on a real server, and what it refuses."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -15,17 +13,11 @@ from llama_index.vector_stores.qdrant import QdrantVectorStore
 from qdrant_client import QdrantClient, models
 from qdrant_servers import QdrantServer
 from server_tools import fresh_name, memory_link, real_link
-from store_tools import WORDS, ask, in_threads, make_node, vector, where
+from store_tools import WORDS, ask, make_node, vector, where
+from waiting import in_threads
 
+from agentic_retriever import errors
 from agentic_retriever.config import Secret
-from agentic_retriever.errors import (
-    ConfigError,
-    FilterError,
-    InvalidQueryError,
-    StoreDamagedError,
-    StoreError,
-    StoreUnreachableError,
-)
 from agentic_retriever.indices.keyword import KeywordIndex, SparseKeywordView
 from agentic_retriever.stores import node_store
 from agentic_retriever.stores.points import node_payload
@@ -90,7 +82,7 @@ def test_llama_index_reads_the_collection_since_it_is_its_own_store_that_calls_n
     assert found.ids == mine.ids
     assert found.similarities == pytest.approx(mine.similarities)
     assert [node.to_dict() for node in found.nodes] == [node.to_dict() for node in mine.nodes]
-    with pytest.raises(InvalidQueryError, match="qdrant_filters"):
+    with pytest.raises(errors.InvalidQueryError, match="qdrant_filters"):
         store.query(ask(), qdrant_filters=models.Filter())
     assert copy.copy(store).count() == copy.deepcopy(store).count() == 24
     with pytest.raises(TypeError, match="key"):
@@ -124,11 +116,11 @@ def test_another_programs_collection_is_left_alone_and_one_that_is_gone_is_damag
     assert store.count() == 0  # never made
     store.add([make_node(0)])
     store.client.delete_collection("c")
-    with pytest.raises(StoreDamagedError, match="gone"):
+    with pytest.raises(errors.StoreDamagedError, match="gone"):
         store.count()
     link = memory_link()
     link.call("x", lambda c: c.create_collection("c", models.VectorParams(size=8, distance=models.Distance.DOT)))
-    with pytest.raises(StoreError, match="another program"):
+    with pytest.raises(errors.StoreError, match="another program"):
         QdrantServerVectorStore(link, "c").add([make_node(0)])
 
 
@@ -139,7 +131,7 @@ def test_a_filter_that_the_server_cannot_check_is_exact_or_refused(store, monkey
     assert store.query(ask(top_k=3, filters=wanted)).ids == ["node-00057"]
     monkeypatch.setattr(type(store), "_max_scanned", 20)
     monkeypatch.setattr(node_store, "PAGE", 10)
-    with pytest.raises(FilterError, match="text_field"):
+    with pytest.raises(errors.FilterError, match="text_field"):
         store.query(ask(top_k=3, filters=wanted))
 
 
@@ -171,10 +163,10 @@ def faulty():
 
 @pytest.mark.parametrize(
     ("fault", "tries", "error", "says"),
-    [(500, 3, StoreUnreachableError, "fails"), (503, 3, StoreUnreachableError, "fails"),
-     (429, 3, StoreUnreachableError, "429"), (401, 1, StoreUnreachableError, "QDRANT_API_KEY"),
-     (403, 1, StoreUnreachableError, "QDRANT_API_KEY"), (404, 1, StoreDamagedError, "gone"),
-     (400, 1, StoreUnreachableError, "400"), ("html", 1, StoreUnreachableError, "no Qdrant server")],
+    [(500, 3, errors.StoreUnreachableError, "fails"), (503, 3, errors.StoreUnreachableError, "fails"),
+     (429, 3, errors.StoreUnreachableError, "429"), (401, 1, errors.StoreUnreachableError, "QDRANT_API_KEY"),
+     (403, 1, errors.StoreUnreachableError, "QDRANT_API_KEY"), (404, 1, errors.StoreDamagedError, "gone"),
+     (400, 1, errors.StoreUnreachableError, "400"), ("html", 1, errors.StoreUnreachableError, "no Qdrant server")],
 )  # fmt: skip
 def test_faults_of_a_server_are_typed_and_retried_where_that_helps(faulty, fault, tries, error, says):
     server, store = faulty
@@ -199,7 +191,7 @@ def test_a_fault_that_passes_is_not_seen_and_too_long_a_wait_ends_the_call(fault
         assert store.count() == 3
     server.requests.clear()
     server.always, server.headers = 429, {"retry-after": "60"}
-    with pytest.raises(StoreUnreachableError, match="asked too much"):
+    with pytest.raises(errors.StoreUnreachableError, match="asked too much"):
         store.count()
     assert len(server.requests) == 1
 
@@ -208,13 +200,13 @@ def test_a_server_that_hangs_or_is_down(faulty):
     server, store = faulty
     store._collection.link.timeout_s = 0.3
     server.always = "hang"
-    with pytest.raises(StoreUnreachableError, match=r"within 0\.3 s"):
+    with pytest.raises(errors.StoreUnreachableError, match=r"within 0\.3 s"):
         store.query(ask())
     server.released.set()
     down = QdrantServer()
     down.close()
     store = QdrantServerVectorStore(QdrantLink(down.url, timeout_s=5, pause=lambda _s: None), "c")
-    with pytest.raises(StoreUnreachableError, match="no connection") as caught:
+    with pytest.raises(errors.StoreUnreachableError, match="no connection") as caught:
         store.count()
     assert caught.value.__cause__ is not None
 
@@ -232,9 +224,9 @@ def test_a_write_that_is_cut_off_says_how_much_is_stored(faulty, monkeypatch):
         return answered(method, path, query, body)
 
     server._answer = answer
-    with pytest.raises(StoreUnreachableError, match=r"; 2 of the 5 nodes are stored, add all again") as caught:
+    with pytest.raises(errors.StoreUnreachableError, match=r"; 2 of the 5 nodes are stored, add all again") as caught:
         store.add([make_node(n) for n in range(10, 15)])
-    assert isinstance(caught.value.__cause__, StoreUnreachableError)
+    assert isinstance(caught.value.__cause__, errors.StoreUnreachableError)
     assert store.count() == 5
     server._answer = answered
     assert store.add([make_node(n) for n in range(10, 15)])
@@ -254,7 +246,7 @@ def test_fields_are_indexed_on_the_server_and_filters_pushed_down(faulty):
 
 def test_neither_the_key_nor_an_url_that_cannot_be_used_is_shown(served):
     for url in ("", "localhost:6333", "ftp://h", f"http://user:{CANARY}@h", "http://h:99999", "http://h?k=v"):
-        with pytest.raises(ConfigError, match="qdrant_url") as caught:
+        with pytest.raises(errors.ConfigError, match="qdrant_url") as caught:
             QdrantLink(url)
         assert CANARY not in shown(caught.value)
     link = QdrantLink(served.url, api_key=Secret(CANARY))
@@ -262,7 +254,7 @@ def test_neither_the_key_nor_an_url_that_cannot_be_used_is_shown(served):
     store.add([make_node(0)])
     told = [repr(link), str(link), repr(store), str(store), json.dumps(store.to_dict()), store.model_dump_json()]
     assert all(CANARY not in text for text in told)
-    with pytest.raises(StoreUnreachableError) as caught:
+    with pytest.raises(errors.StoreUnreachableError) as caught:
         QdrantServerVectorStore(QdrantLink(served.url, api_key=Secret("wrong")), "c").count()
     assert CANARY not in shown(caught.value)
     link.close()
@@ -324,7 +316,7 @@ def test_an_average_that_is_off_hardly_changes_the_order(both):
     other = QdrantServerVectorStore(
         memory_link(), "c", keywords=True, sparse=SparseBM25.fitted(sorted(texts, key=len)[20:60])
     )
-    other.add(store.export(None, 500)[0])
+    other.add([node.model_copy(update={"embedding": vector(0)}) for node in store.get_nodes()])
     assert other.words.sparse.average != pytest.approx(store.words.sparse.average, rel=0.02)
     chosen = random.Random(5)
     for _ in range(20):
@@ -348,7 +340,7 @@ def test_the_view_answers_as_the_keyword_index(both):
     even = view.search_nodes("river loan", 5, where("even", "true"))
     assert all(int(hit.node.node_id[1:]) % 2 == 0 for hit in even)
     assert view.search("of the", 5) == view.search("", 5) == view.search("zzzz", 5) == []
-    with pytest.raises(InvalidQueryError):
+    with pytest.raises(errors.InvalidQueryError):
         view.search("river", 0)
 
 
@@ -360,7 +352,7 @@ def test_settings_are_kept_beside_the_index_and_terms_have_the_same_number_every
     fitted.save(tmp_path)
     assert SparseBM25.load(tmp_path) == fitted
     (tmp_path / SPARSE_FILE).write_text("{", encoding="utf-8")
-    with pytest.raises(StoreDamagedError, match="index build"):
+    with pytest.raises(errors.StoreDamagedError, match="index build"):
         SparseBM25.load(tmp_path)
     assert not SparseBM25(fitted.language, fitted.average, "other").is_current
 

@@ -1,7 +1,5 @@
 """What every store of ours does, in this process and on a server."""
 
-from __future__ import annotations
-
 import math
 import uuid
 
@@ -14,16 +12,7 @@ from llama_index.core.vector_stores.types import MetadataFilters, VectorStoreQue
 from server_tools import memory_link
 from store_tools import DIMENSION, ask, make_node, vector, where
 
-from agentic_retriever.errors import (
-    ConfigError,
-    EmbeddingError,
-    EmbeddingMismatchError,
-    FilterError,
-    IndexingError,
-    InvalidQueryError,
-    StoreClosedError,
-    StoreError,
-)
+from agentic_retriever import errors
 from agentic_retriever.stores import node_store
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 from agentic_retriever.stores.server import QdrantServerVectorStore
@@ -50,7 +39,7 @@ def test_a_fresh_store_is_empty_in_every_way(store):
     store.clear()
     assert store.add([]) == []
     assert store.dimension is None
-    with pytest.raises(StoreError):
+    with pytest.raises(errors.StoreError):
         store.create_payload_index("k", "float")
 
 
@@ -132,11 +121,11 @@ def test_deleting(store):
     assert store.node_ids() == ["node-00008", "node-00010"]
     empty = MetadataFilters(filters=[])
     for nothing in ({}, {"node_ids": []}, {"filters": empty}, {"node_ids": [], "filters": where("even", 0)}):
-        with pytest.raises(StoreError, match="clear"):
+        with pytest.raises(errors.StoreError, match="clear"):
             store.delete_nodes(**nothing)
-    with pytest.raises(StoreError, match="clear"):
+    with pytest.raises(errors.StoreError, match="clear"):
         store.delete("")
-    with pytest.raises(FilterError):
+    with pytest.raises(errors.FilterError):
         store.delete_nodes(filters=where("even", None))
     assert store.count() == 2
     store.clear()
@@ -154,14 +143,14 @@ def test_bad_queries(store):
         ("qdrant_filters", ask(), {"qdrant_filters": object()}),
         *(("similarity_top_k", ask(top_k=top_k), {}) for top_k in (-1, True, 2.0, "5", None)),
     ):
-        with pytest.raises(InvalidQueryError, match=said):
+        with pytest.raises(errors.InvalidQueryError, match=said):
             store.query(query, **more)
-    with pytest.raises(InvalidQueryError, match="limit"):
+    with pytest.raises(errors.InvalidQueryError, match="limit"):
         store.get_nodes(limit=-1)
     for embedding in ([math.nan] * 8, [0.0] * 8, [math.inf] * 8, []):
-        with pytest.raises(EmbeddingError):
+        with pytest.raises(errors.EmbeddingError):
             store.query(VectorStoreQuery(query_embedding=embedding, similarity_top_k=1))
-    with pytest.raises(EmbeddingMismatchError, match=r"has 5 dimensions, the index holds 8"):
+    with pytest.raises(errors.EmbeddingMismatchError, match=r"has 5 dimensions, the index holds 8"):
         store.query(VectorStoreQuery(query_embedding=[1.0] * 5, similarity_top_k=1))
 
 
@@ -172,18 +161,18 @@ def test_closing(store):
     store.close()
     store.close()
     for use in (store.count, store.node_ids, store.flush, store.clear, lambda: store.client, lambda: list(pages)):
-        with pytest.raises(StoreClosedError, match="open it again"):
+        with pytest.raises(errors.StoreClosedError, match="open it again"):
             use()
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         store.add([make_node(1)])
 
 
 def test_a_payload_index_that_cannot_be(store):
     store.add([make_node(1)])
-    with pytest.raises(ConfigError, match="keyword, float, bool, datetime"):
+    with pytest.raises(errors.ConfigError, match="keyword, float, bool, datetime"):
         store.create_payload_index("a.b", "geo")
     for field in ("", 'q"', "_node_content"):
-        with pytest.raises(ConfigError, match="cannot be indexed"):
+        with pytest.raises(errors.ConfigError, match="cannot be indexed"):
             store.create_payload_index(field, "keyword")
 
 
@@ -204,10 +193,15 @@ def test_in_a_plain_llama_index_application(store):
 
 @pytest.mark.parametrize(
     ("embedding", "error", "said"),
-    [(None, EmbeddingError, "no embedding"), ([], EmbeddingError, "no embedding"),
-     ([math.nan] + [1.0] * 7, EmbeddingError, "NaN"), ([1.0] * 7 + [math.inf], EmbeddingError, "infinity"),
-     ([0.0] * 8, EmbeddingError, "zero"), ([1.0] * 7, EmbeddingMismatchError, "7 dimensions.* 8|8 dimensions, got 7")],
-)  # fmt: skip
+    [
+        (None, errors.EmbeddingError, "no embedding"),
+        ([], errors.EmbeddingError, "no embedding"),
+        ([math.nan] + [1.0] * 7, errors.EmbeddingError, "NaN"),
+        ([1.0] * 7 + [math.inf], errors.EmbeddingError, "infinity"),
+        ([0.0] * 8, errors.EmbeddingError, "zero"),
+        ([1.0] * 7, errors.EmbeddingMismatchError, "7 dimensions.* 8|8 dimensions, got 7"),
+    ],
+)
 def test_one_bad_node_and_nothing_of_the_batch_is_written(store, embedding, error, said):
     store.add([make_node(1)])
     bad = make_node(3)
@@ -215,7 +209,7 @@ def test_one_bad_node_and_nothing_of_the_batch_is_written(store, embedding, erro
     for batch in ([bad], [make_node(2), bad, make_node(4)]):
         with pytest.raises(error, match=said):
             store.add(batch)
-    with pytest.raises(IndexingError, match="'bad' of node 'node-00003'"):
+    with pytest.raises(errors.IndexingError, match="'bad' of node 'node-00003'"):
         store.add([make_node(2), make_node(3, bad=object())])
     assert store.node_ids() == ["node-00001"]
 

@@ -1,7 +1,5 @@
 """Nodes for the tests of synthesis."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode

@@ -1,16 +1,9 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from answer_nodes import make_node
 
-if TYPE_CHECKING:
-    from llama_index.core.schema import NodeWithScore
-
 
 @pytest.fixture
-def handbook() -> list[NodeWithScore]:
+def handbook():
     travel = (
         "# Travel\n\n## 2.1 Meals\n\nThe daily allowance for meals is EUR 48 in Germany. Receipts are not needed.\n\n"
         "## 2.2 Hotels\n\nHotels are booked by the travel desk. A night may cost up to EUR 140. "

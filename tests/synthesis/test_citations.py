@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import time
 from collections import Counter
@@ -176,8 +174,7 @@ SOURCES = {"en": TRAVEL, "es": NORMA, "th": DEED}
 
 def verdict(sentence: str, *texts: str, language: str = "en", **metadata):
     nodes = [make_node(text, start=0, doc_id=str(i), **metadata) for i, text in enumerate(texts)]
-    tokenizer = Tokenizer(language)
-    return judge(sentence, [PassageMatcher(p, tokenizer) for p in assemble(nodes, max_chars=10**6)], tokenizer)
+    return judge(sentence, [PassageMatcher(p, Tokenizer(language)) for p in assemble(nodes, max_chars=10**6)])
 
 
 # What the text in each language supports, and what it does not, with a problem that is told.

@@ -1,7 +1,5 @@
 """The published contract, run against every place that reads what a model chose."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from llama_index.core.schema import NodeWithScore, TextNode

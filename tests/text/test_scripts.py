@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import unicodedata
 from itertools import pairwise
@@ -153,8 +151,7 @@ def test_never_raises(text: str) -> None:
 def test_threads_agree() -> None:
     questions = ["¿Quién paga la tasa?", "Who pays the fee?", "Wer bezahlt die Gebühr?", "ใครจ่ายค่าธรรมเนียม"] * 25
     expected = [detect_language(question) for question in questions]
-    found: list[list[str]] = []
-    in_threads(8, lambda _i: found.append([detect_language(question) for question in questions]))
+    found = in_threads(lambda _i: [detect_language(question) for question in questions], range(8))
     assert found == [expected] * 8
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pickle
 
 import pytest
@@ -156,9 +154,7 @@ def test_threads_agree() -> None:
     text = text.translate(str.maketrans("0123456789", "abcdefghij"))
     expected = Tokenizer("es").tokens(text)
     tokens_module._rules.cache_clear()
-    found: list[list[str]] = []
-    in_threads(8, lambda _i: found.append(Tokenizer("es").tokens(text)))
-    assert found == [expected] * 8
+    assert in_threads(lambda _i: Tokenizer("es").tokens(text), range(8)) == [expected] * 8
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,13 @@
-from __future__ import annotations
-
 import datetime as dt
 import json
 import math
-import time
 from functools import lru_cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llama_index.core.vector_stores.types import FilterCondition, MetadataFilter, MetadataFilters
+from waiting import within
 
 from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError
 from agentic_retriever.filters import check_filters, matches
@@ -149,12 +147,10 @@ def test_what_is_no_name_is_refused(text):
     ],
 )  # fmt: skip
 def test_long_values_are_refused_at_once(text):
-    start = time.perf_counter()
-    for _ in range(20):
-        assert not is_listed_form(text)
-        assert parse_listed(text) is None
-    # With a pattern that tries every way to cut the text, one of these took minutes.
-    assert time.perf_counter() - start < 1.0
+    with within(1.0):  # with a pattern that tries every way to cut the text, one of these took minutes
+        for _ in range(20):
+            assert not is_listed_form(text)
+            assert parse_listed(text) is None
 
 
 DEED_FIELDS = dictionary(DEEDS)
@@ -376,9 +372,8 @@ def test_ranges_select_what_plain_comparison_selects(first, second):
     [("in 2019 or , by Perlis ", 5_000), ("Perlis A. ", 9_000), ("5 ไร่ 2 งาน ", 5_000), ("ก", 90_000), ("(", 90_000)],
 )
 def test_a_long_text_takes_no_longer_than_its_examined_part(text, times):
-    began = time.perf_counter()
-    understand(text * times, ALL, language="en")
-    assert time.perf_counter() - began < 2.0
+    with within(2.0):
+        understand(text * times, ALL, language="en")
 
 
 def test_every_language_describes_the_same():

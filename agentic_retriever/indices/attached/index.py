@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -48,8 +48,9 @@ from agentic_retriever.indices.attached.sources import NodeSource, Recognised, V
 from agentic_retriever.indices.derived import Progress, SilentProgress
 from agentic_retriever.indices.index import Index
 from agentic_retriever.indices.keyword import KeywordIndex
-from agentic_retriever.indices.prefilter.index import SOURCE_ALIASES, CandidateSet, MetadataIndex
+from agentic_retriever.indices.prefilter.index import CandidateSet, MetadataIndex
 from agentic_retriever.indices.profile import (
+    DESCRIPTION_S,
     IndexProfile,
     Matrix,
     ProfiledNode,
@@ -108,11 +109,11 @@ def attach_index(
                 f"index {name!r}: a {recognised.kind} needs a description=..., since its nodes cannot be listed and "
                 "questions are routed by what is known of an index"
             )
-        return AttachedRetriever(name, description, created, recognised, router)
+        return AttachedRetriever(name, description, recognised, router, router, created)
     own = None if recognised.embedding is None else wrap(recognised.embedding)
     if own is not None and is_same_model(own, router):
         own = router
-    made = AttachedIndex(name, description, created, recognised, router, own)
+    made = AttachedIndex(name, description, recognised, router, own or router, created)
     held = made.load(progress).dimension
     if own is not None and held is not None and held != own.dimension:
         raise EmbeddingMismatchError(
@@ -145,20 +146,21 @@ class Snapshot:
     sampled: Sequence[str]
 
 
+@dataclass(eq=False, repr=False)
 class _Attached(Index):
-    is_attached = True
-    dimension: int | None = None  # length of the stored vectors, or None where they cannot be read
+    name: str
+    description: str
+    recognised: Recognised
+    router: EmbeddingModel  # that routing is done with
+    embedding: EmbeddingModel
+    created: str
+    dimension: int | None = field(default=None, init=False)  # of the stored vectors, None where they cannot be read
 
-    def __init__(
-        self, name: str, description: str, created: str, recognised: Recognised, embedding: EmbeddingModel
-    ) -> None:
-        self.name = name
-        self.description = description
-        self.created = created
-        self.embedding = embedding
-        self.source = recognised.source or NodeSource()
-        self.vector_store = AttachedVectorStore(self, recognised.vector_store)
-        self._recognised = recognised
+    is_attached = True
+
+    def __post_init__(self) -> None:
+        self.source = self.recognised.source or NodeSource()
+        self.vector_store = AttachedVectorStore(self, self.recognised.vector_store)
         self._lock = threading.RLock()
 
 
@@ -174,22 +176,12 @@ class AttachedIndex(_Attached):
     has_prefilter = True
     may_hang = True  # nobody knows how long a foreign store takes
 
-    def __init__(
-        self,
-        name: str,
-        description: str,
-        created: str,
-        recognised: Recognised,
-        router: EmbeddingModel,
-        own: EmbeddingModel | None,
-    ) -> None:
-        super().__init__(name, description, created, recognised, own or router)
-        self._is_dense = recognised.vector_store is not None
-        self._router = router
-        self._own = own
-        self._watched = WatchedVersion(name, self.source)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._is_dense = self.recognised.vector_store is not None
+        self._watched = WatchedVersion(self.name, self.source)
         self._snapshot: Snapshot | None = None
-        self._catching_up = CatchingUp(f"reading index {name} again", self.load)
+        self._catching_up = CatchingUp(f"reading index {self.name} again", self.load)
 
     @property
     def version(self) -> int:
@@ -282,20 +274,14 @@ class AttachedIndex(_Attached):
                 raise
             logger.warning("index %r: the sample for routing stays as it was: %s", self.name, err)
             sampled, rows, cosines = before.sampled, before.profile.sample, before.background
-        profile = make_profile(
-            nodes,
-            rows,
-            name=self.name,
-            description=self.description,
-            description_vector=embed_description(self._router, self.name, self.description),
-            version=version,
-        )
+        vector = embed_description(self.router, self.name, self.description)
+        profile = make_profile(nodes, rows, self.name, self.description, vector, version)
         found = ((node.node_id, {**node.metadata, "doc_id": sources[node.node_id]}) for node in nodes)
         first = stored_vectors(self.source, [node.node_id for node in nodes[:1]])[1]
         return Snapshot(
             doc_ids=tuple(sorted({doc_id or node_id for node_id, doc_id in sources.items()})),
             keyword=KeywordIndex.build(texts.items(), tokenizer=Tokenizer(language=profile.language), version=version),
-            metadata=MetadataIndex.build(found, version, aliases=SOURCE_ALIASES),
+            metadata=MetadataIndex.build(found, version),
             profile=profile,
             background=cosines,
             dimension=first.shape[1] if len(first) else None,
@@ -314,26 +300,26 @@ class AttachedIndex(_Attached):
 
     def _sample(self, texts: Mapping[str, str], progress: Progress) -> tuple[Sequence[str], Matrix]:
         """Choose nodes and return their vectors by the router's model: stored ones where they are its."""
-        if self._own is self._router:
+        if self._is_dense and self.embedding is self.router:
             found, rows = stored_vectors(self.source, sample_ids(list(texts)))
             if found:
                 return found, rows
         chosen = sample_ids(list(texts), MAX_EMBEDDED)
-        return chosen, self._embedded(self._router, [texts[i] for i in chosen], progress)
+        return chosen, self._embedded(self.router, [texts[i] for i in chosen], progress)
 
     def _background(self, texts: Mapping[str, str], progress: Progress) -> tuple[float, float] | None:
-        if self._own is None or self._own is self._router:
+        if self.embedding is self.router:
             return None
         rows = stored_vectors(self.source, sample_ids(list(texts), _READ_FOR_BACKGROUND))[1]
         if not len(rows):
             chosen = set(sample_ids(list(texts), MAX_MEASURED))
-            rows = self._embedded(self._own, [text for i, text in texts.items() if i in chosen], progress)
+            rows = self._embedded(self.embedding, [text for i, text in texts.items() if i in chosen], progress)
         return background(rows)
 
     def _embedded(self, model: EmbeddingModel, texts: Sequence[str], progress: Progress) -> Matrix:
         """Embed the beginnings of passages without a trace on the disk."""
         progress.nodes(len(texts))
-        parts, size = [], self._router.batch_size
+        parts, size = [], self.router.batch_size
         for at in range(0, len(texts), size):
             part = [text[:MAX_PASSAGE_CHARS] for text in texts[at : at + size]]
             parts.append(model.embed_sentences(part))
@@ -355,7 +341,7 @@ class AttachedRetriever(_Attached):
 
     def keyword(self) -> KeywordIndex:
         raise StoreError(
-            f"index {self.name!r} is a {self._recognised.kind}, whose nodes cannot be listed; register its index "
+            f"index {self.name!r} is a {self.recognised.kind}, whose nodes cannot be listed; register its index "
             "instead, or use the strategy vector"
         )
 
@@ -373,23 +359,17 @@ class AttachedRetriever(_Attached):
     def profile(self) -> IndexProfile:
         known, version = self._profile, self.version
         if known is None or known.version != version:
-            vector = embed_description(self.embedding, self.name, self.description)
-            made = make_profile(
-                [ProfiledNode(self.name, self.description, {})],
-                vector[None, :] if len(vector) else np.empty((0, 0), dtype=np.float32),
-                name=self.name,
-                description=self.description,
-                description_vector=vector,
-                version=version,
-            )
-            known = replace(made, whole=False)
+            vector = embed_description(self.router, self.name, self.description, timeout_s=DESCRIPTION_S)
+            rows = vector[None, :] if len(vector) else np.empty((0, 0), dtype=np.float32)
+            nodes = [ProfiledNode(self.name, self.description, {})]
+            known = replace(make_profile(nodes, rows, self.name, self.description, vector, version), whole=False)
             if len(vector):
                 self._profile = known
         return known
 
     def ask(self, query: str, depth: int) -> list[NodeWithScore]:
-        retriever = deepened(self._recognised.retriever, depth)
-        what = f"the {self._recognised.kind} of index {self.name}"
+        retriever = deepened(self.recognised.retriever, depth)
+        what = f"the {self.recognised.kind} of index {self.name}"
         found = guarded(what, lambda: None if retriever is None else retriever.retrieve(QueryBundle(query))) or []
         if not isinstance(found, (list, tuple)):
             raise StoreError(f"{what} returned {type(found).__name__}; a list of NodeWithScore is needed")
@@ -544,17 +524,18 @@ class CatchingUp:
         # Two places, since a piece of work is done a moment before its thread ends.
         self._caller = DeadlineCaller(what, max_calls=2)
         self._lock = threading.Lock()
-        self._running: Future[str | None] | None = None
+        self._running: Future[str | None] = Future()
+        self._running.set_result(None)
         self._since = self._rest_until = 0.0
         self._pid = os.getpid()
 
     def run(self, timeout_s: float) -> str | None:
         with self._lock:
             running = self._running
-            is_over = running is None or self._pid != os.getpid()  # a fork leaves its threads behind
-            if running is not None and not is_over and running.done():
+            is_over = self._pid != os.getpid()  # a fork leaves its threads behind
+            if not is_over and running.done():
                 is_over = running.result() is None or self._timer() >= self._rest_until
-            if running is None or is_over:
+            if is_over:
                 self._since, self._pid = self._timer(), os.getpid()
                 # In a context of its own: it is no part of the question that happened to come first.
                 done = partial(contextvars.Context().run, self._done)

@@ -348,9 +348,6 @@ class ListedSource(NodeSource):
     def __init__(self, store: BasePydanticVectorStore) -> None:
         self._store = store
 
-    def count(self) -> int:
-        return len(self.nodes())
-
     def nodes(self) -> list[BaseNode]:
         given: list[BaseNode | None] = [*self._store.get_nodes(node_ids=None)]  # Chroma wants it said
         return [node for node in given if node is not None]

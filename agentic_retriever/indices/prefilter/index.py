@@ -29,7 +29,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -51,13 +51,10 @@ from agentic_retriever.filters import (
 )
 from agentic_retriever.indices.derived import DerivedView
 from agentic_retriever.indices.prefilter.btree import MANY, BPlusTree, Rows, Side, rows_of, union
-from agentic_retriever.indices.prefilter.snapshot import DAY_US, FieldIndex, NodeNumbers, Snapshot, microseconds_of
+from agentic_retriever.indices.prefilter.snapshot import DAY_US, FieldIndex, Item, NodeNumbers, Snapshot, moment_of
 from agentic_retriever.schema import MAX_TOP_K, check_top_k
 from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.stores.points import push_down
-
-if TYPE_CHECKING:
-    from agentic_retriever.indices.prefilter.snapshot import Item
 
 logger = logging.getLogger(__name__)
 
@@ -225,10 +222,10 @@ class Compiler:
         above, inclusive = compare(1, 0), compare(0, 0)
         if not isinstance(bound, str):
             return _compared(field.numbers, Side(bound, above, inclusive))
-        moment = parse_moment(bound)
+        moment = moment_of(bound)
         if moment is None:
             return self._texts(field, lambda text: compare(text, bound))
-        microseconds, is_date = microseconds_of(moment[0]), moment[1]
+        microseconds, is_date = moment
         day = microseconds // DAY_US  # dates are compared in days, date-times in microseconds
         pairs = [(field.days, Side(day, above, inclusive)), (field.moments, Side(microseconds, above, inclusive))]
         if is_date:
@@ -341,21 +338,20 @@ class MetadataIndex:
     Safe for any number of threads: a reader sees the state of one moment, writers wait for each other.
     """
 
-    def __init__(self, snapshot: Snapshot, aliases: Mapping[str, str] | None = None) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._aliases = dict(aliases or {})
         self._writing = threading.Lock()
 
     @classmethod
-    def build(cls, items: Iterable[Item], version: int, *, aliases: Mapping[str, str] | None = None) -> MetadataIndex:
-        """Build the index of ``(node_id, metadata)`` pairs; ``aliases`` are other names of fields in filters."""
-        return cls(Snapshot.build(items, version), aliases)
+    def build(cls, items: Iterable[Item], version: int) -> MetadataIndex:
+        """Build the index of ``(node_id, metadata)`` pairs."""
+        return cls(Snapshot.build(items, version))
 
     @classmethod
-    def load(cls, folder: Path, version: int, *, aliases: Mapping[str, str] | None = None) -> MetadataIndex | None:
+    def load(cls, folder: Path, version: int) -> MetadataIndex | None:
         """Read an index back, or give ``None`` when there is none, or it is of another version or file format."""
         snapshot = Snapshot.load(folder, version)
-        return None if snapshot is None else cls(snapshot, aliases)
+        return None if snapshot is None else cls(snapshot)
 
     def save(self, folder: Path) -> None:
         self._snapshot.save(folder)
@@ -403,12 +399,10 @@ class MetadataIndex:
 
     def _matcher(self, filters: MetadataFilters | None) -> tuple[Snapshot, Matcher]:
         snapshot = self._snapshot
-        fields: Mapping[str, FieldIndex] = snapshot.fields
-        if self._aliases:
-            known = {alias: fields[name] for alias, name in self._aliases.items() if name in fields}
-            fields = {**known, **fields}
+        fields = snapshot.fields
+        known = {alias: fields[name] for alias, name in SOURCE_ALIASES.items() if name in fields}
         check_filters(filters)
-        return snapshot, Compiler(fields, snapshot.alive).compile(filters)
+        return snapshot, Compiler({**known, **fields} if known else fields, snapshot.alive).compile(filters)
 
 
 def ids_limit(filters: MetadataFilters | None, *, nodes: int, top_k: int) -> int:
@@ -433,9 +427,9 @@ class MetadataView(DerivedView[MetadataIndex]):
         super().__init__(
             "metadata index",
             version,
-            load=lambda version: MetadataIndex.load(folder, version, aliases=SOURCE_ALIASES),
-            build=lambda version: MetadataIndex.build(_items(store.iter_nodes()), version, aliases=SOURCE_ALIASES),
-            save=lambda view: view.save(folder),
+            load=lambda version: MetadataIndex.load(folder, version),
+            build=lambda version: MetadataIndex.build(_items(store.iter_nodes()), version),
+            write=lambda view: view.save(folder),
         )
         self._store = store
 
@@ -454,9 +448,9 @@ class MetadataView(DerivedView[MetadataIndex]):
         ``written`` are nodes that are in the store by now, ``removed`` ids of nodes that are not any more.
         """
         with self._lock:
-            before = self._index_version()
+            before = self.index_version()
             yield
-            after = self._index_version()
+            after = self.index_version()
             if after != before and self._view is not None and self._made_from == before:
                 self._view.update(_items(written), removed, version=after)
                 self._made_from, self._unsaved = after, True
@@ -472,36 +466,31 @@ def _items(nodes: Iterable[BaseNode]) -> Iterator[tuple[str, Mapping[str, object
 
 
 class VectorRows:
-    """Unit vectors by node id, for one version of an index; immutable."""
+    """Unit vectors by the numbers of the nodes, for one version of an index; immutable."""
 
     def __init__(
-        self,
-        node_ids: Sequence[str],
-        matrix: npt.NDArray[np.float32],
-        version: int,
-        numbering: NodeNumbers | None = None,
+        self, node_ids: Sequence[str], matrix: npt.NDArray[np.float32], version: int, numbering: NodeNumbers
     ) -> None:
         self.version = version
         self._ids = list(node_ids)
-        self._rows = {node_id: row for row, node_id in enumerate(self._ids)}
         self._matrix = matrix
         self._numbering = numbering
-        known = () if numbering is None else (self._rows.get(numbering[i], -1) for i in range(len(numbering)))
+        rows = {node_id: row for row, node_id in enumerate(self._ids)}
+        known = (rows.get(numbering[i], -1) for i in range(len(numbering)))
         self._row_of_number = np.fromiter(known, dtype=np.int64)
 
-    def nearest(self, vector: Sequence[float], among: Iterable[str], top_k: int) -> list[tuple[str, float]] | None:
+    def nearest(self, vector: Sequence[float], among: AbstractSet[str], top_k: int) -> list[tuple[str, float]] | None:
+        """Find the nearest of some candidates; ``None`` where vectors or numbers cannot be compared."""
+        if not isinstance(among, CandidateSet) or among.numbering is not self._numbering:
+            return None
         query = np.asarray(vector, dtype=np.float32)
         norm = float(np.linalg.norm(query))
         if query.shape != self._matrix.shape[1:] or not np.isfinite(norm) or norm == 0:
             return None
-        if isinstance(among, CandidateSet) and among.numbering is self._numbering:
-            numbers = among.numbers()
-            # Numbers that were given since belong to a later version of the index.
-            rows = self._row_of_number[numbers[numbers < len(self._row_of_number)]]
-            rows = rows[rows >= 0]
-        else:
-            known = (self._rows[node_id] for node_id in among if node_id in self._rows)
-            rows = np.fromiter(known, dtype=np.int64)
+        numbers = among.numbers()
+        # Numbers that were given since belong to a later version of the index.
+        rows = self._row_of_number[numbers[numbers < len(self._row_of_number)]]
+        rows = rows[rows >= 0]
         if not len(rows):
             return []
         cosines = self._matrix[rows] @ (query / norm)

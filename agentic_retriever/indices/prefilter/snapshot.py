@@ -11,9 +11,11 @@ import datetime as dt
 import io
 import json
 import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +36,7 @@ from agentic_retriever.indices.prefilter.btree import (
 )
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    Item = tuple[str, Mapping[str, object]]
-
+Item: TypeAlias = tuple[str, Mapping[str, object]]  # node id and metadata
 Entries: TypeAlias = tuple[Keys, Rows]  # keys of one type, and the row of each
 Arrays: TypeAlias = "dict[str, npt.NDArray[Any]]"
 
@@ -154,9 +151,10 @@ class FieldIndex:
         return replace(self, words=self.words.without_texts(), unindexed=texts, whole=False)
 
 
-def microseconds_of(moment: dt.datetime) -> int:
-    """Count the microseconds from 1970 in UTC, exactly."""
-    return (moment - _EPOCH) // dt.timedelta(microseconds=1)
+def moment_of(text: str) -> tuple[int, bool] | None:
+    """Read an ISO 8601 date or date-time: the microseconds from 1970 in UTC, exactly, and whether it is a date."""
+    found = parse_moment(text)
+    return None if found is None else ((found[0] - _EPOCH) // dt.timedelta(microseconds=1), found[1])
 
 
 def _number_entries(numbers: Sequence[int | float], rows: Rows) -> Entries:
@@ -180,10 +178,10 @@ def _moment_entries(words: Factorised) -> tuple[Entries, Entries]:
         # Most texts are no dates, and parsing them to find out takes ten times as long as this look.
         if not isinstance(text, str) or len(text) < 10 or text[4] != "-":
             continue
-        found = parse_moment(text)
+        found = moment_of(text)
         if found is not None:
-            microseconds = microseconds_of(found[0])
-            (days if found[1] else moments)[code] = microseconds // DAY_US if found[1] else microseconds
+            microseconds, is_date = found
+            (days if is_date else moments)[code] = microseconds // DAY_US if is_date else microseconds
     return _spread(words, days), _spread(words, moments)
 
 
@@ -271,7 +269,7 @@ class Snapshot:
             whole = costs[name] <= budget
             budget -= costs[name] if whole else 0
             fields[name] = FieldIndex(whole=whole).insert(columns.pop(name))
-        return cls(version=version, numbers=NodeNumbers(node_ids), alive=_all_rows(size), fields=_in_use(fields))
+        return cls(version=version, numbers=NodeNumbers(node_ids), alive=BitMap(range(size)), fields=_in_use(fields))
 
     def insert(self, items: Iterable[Item], version: int) -> Snapshot:
         """Return a snapshot in which these nodes are as given; those whose id is known are replaced."""
@@ -314,7 +312,7 @@ class Snapshot:
         return replace(
             self,
             numbers=NodeNumbers([self.numbers[row] for row in kept.tolist()]),
-            alive=_all_rows(len(kept)),
+            alive=BitMap(range(len(kept))),
             fields={name: index.renumber(numbers) for name, index in self.fields.items()},
         )
 
@@ -346,7 +344,7 @@ class Snapshot:
             raise StoreDamagedError(f"{folder} is damaged: its files cannot be read back; rebuild it") from err
         if len(numbers) != nodes:
             raise StoreDamagedError(f"{folder} is damaged: its files disagree with manifest.json; rebuild it")
-        return cls(version=version, numbers=numbers, alive=_all_rows(len(numbers)), fields=fields)
+        return cls(version=version, numbers=numbers, alive=BitMap(range(len(numbers))), fields=fields)
 
 
 def _field_facts(name: str, index: FieldIndex, arrays: Arrays) -> dict[str, Any]:
@@ -448,10 +446,6 @@ def _few_codes(values: FieldValues) -> tuple[int, Rows, npt.NDArray[np.integer]]
         rows = words.rows
     one_in_a_row = bool((rows[1:] > rows[:-1]).all())
     return (few, rows, codes) if 0 < few <= _MAX_CLUSTERED and one_in_a_row else None
-
-
-def _all_rows(size: int) -> BitMap:
-    return bitmap_of(np.arange(size, dtype=np.uint32))
 
 
 def _in_use(fields: Mapping[str, FieldIndex]) -> dict[str, FieldIndex]:

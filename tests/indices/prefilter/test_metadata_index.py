@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import enum
 import json
 import logging
@@ -169,7 +167,7 @@ class TestCandidateSet:
 
 def test_unknown_fields_are_in_no_node_aliases_known_and_what_cannot_be_evaluated_is_refused():
     assert found(built(), "provinc", "x") == []
-    index = built({"n1": {"doc_id": "d"}}, aliases={"ref_doc_id": "doc_id"})
+    index = built({"n1": {"doc_id": "d"}})
     assert found(index, "ref_doc_id", "d") == ["n1"]
     index.update([("n2", {"doc_id": "d", "ref_doc_id": "e"})])  # a field may have the name of an alias
     assert found(index, "ref_doc_id", "e") == ["n2"]
@@ -582,9 +580,10 @@ def unit(count, seed=0):
 def test_nearest_equals_a_full_sort(count, top_k, among, seed):
     matrix = np.round(unit(count, seed), 1)  # rounded, so that cosines tie
     ids = [f"n{i:02d}" for i in range(count)]
-    wanted = [f"n{i:02d}" for i in sorted(among)]
+    everything = built({f"n{i:02d}": {} for i in range(60)}).candidates(None)
     query = unit(1, seed + 1)[0]
-    found = VectorRows(ids, matrix, 1).nearest(query.tolist(), wanted, top_k)
+    wanted = everything.narrowed(f"n{i:02d}" for i in among)
+    found = VectorRows(ids, matrix, 1, everything.numbering).nearest(query.tolist(), wanted, top_k)
     rows = [i for i in sorted(among) if i < count]
     cosines = matrix[rows] @ query if rows else []
     expected = sorted(((ids[i], float(c)) for i, c in zip(rows, cosines, strict=True)), key=lambda p: (-p[1], p[0]))
@@ -639,8 +638,11 @@ def test_search_in_memory_equals_search_by_the_engine_and_rows_of_an_old_version
 
 
 def test_small_indexes_do_without_and_a_vector_that_cannot_be_compared_gives_none(tmp_path):
+    a, other = (built({"a": {}}).candidates(None) for _ in range(2))
+    rows = VectorRows(["a"], unit(1), 1, a.numbering)
     for vector in ([0.0] * DIMENSION, [float("nan")] * DIMENSION, [1.0], []):
-        assert VectorRows(["a"], unit(1), 1).nearest(vector, ["a"], 1) is None
+        assert rows.nearest(vector, a, 1) is None
+    assert rows.nearest([1.0] * DIMENSION, other, 1) is None
     storage = IndexStorage(tmp_path)
     model = EmbeddingModel(FakeEmbedding(dimension=DIMENSION), name="fake")
     made = storage.create("small", model, description="", chunks=ChunkSettings())

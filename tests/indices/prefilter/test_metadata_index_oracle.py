@@ -3,8 +3,6 @@
 It does so beside stores, while nodes are added, updated and deleted, and while others read it.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import warnings
@@ -19,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters, VectorStoreQuery
 from metadata_strategies import cases, oracle, random_filters, random_row, seeds
-from store_tools import in_threads, where
+from store_tools import where
+from waiting import in_threads
 
 from agentic_retriever.filters import matches, node_fields, predicate
 from agentic_retriever.indices.prefilter import btree, snapshot
