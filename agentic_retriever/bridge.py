@@ -10,13 +10,7 @@ from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
-from agentic_retriever.pipeline.answers import (
-    AnswerStream,
-    AsyncAnswerStream,
-    as_response,
-    response_metadata,
-    source_nodes,
-)
+from agentic_retriever.pipeline import answers
 from agentic_retriever.pipeline.query import Pins, checked_pins
 from agentic_retriever.retrievers.base import CheckedRetriever, checked_bundle, with_hidden_metadata
 from agentic_retriever.schema import Answer, Retrieval
@@ -42,8 +36,8 @@ class Router(Protocol):
     async def aretrieve(self, query: str, *args: Any, **pins: Any) -> Retrieval: ...  # noqa: ANN401 - any pins
     def query(self, query: str, *args: Any, **pins: Any) -> Answer: ...  # noqa: ANN401 - any pins
     async def aquery(self, query: str, *args: Any, **pins: Any) -> Answer: ...  # noqa: ANN401 - any pins
-    def stream(self, query: str, *args: Any, **pins: Any) -> AnswerStream: ...  # noqa: ANN401 - any pins
-    def astream(self, query: str, *args: Any, **pins: Any) -> AsyncAnswerStream: ...  # noqa: ANN401 - any pins
+    def stream(self, query: str, *args: Any, **pins: Any) -> answers.AnswerStream: ...  # noqa: ANN401 - any pins
+    def astream(self, query: str, *args: Any, **pins: Any) -> answers.AsyncAnswerStream: ...  # noqa: ANN401 - any pins
 
 
 class RoutedRetriever(CheckedRetriever):
@@ -148,7 +142,7 @@ class RoutedQueryEngine(BaseQueryEngine):
 
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
         if not self._streaming:
-            return as_response(self._router.query(query_bundle.query_str, **self.pins))
+            return answers.as_response(self._router.query(query_bundle.query_str, **self.pins))
         stream = self._router.stream(query_bundle.query_str, **self.pins)
         first = next(stream, "")
         nodes, metadata = list(stream.nodes), _route_metadata(stream)
@@ -156,7 +150,7 @@ class RoutedQueryEngine(BaseQueryEngine):
 
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
         if not self._streaming:
-            return as_response(await self._router.aquery(query_bundle.query_str, **self.pins))
+            return answers.as_response(await self._router.aquery(query_bundle.query_str, **self.pins))
         stream = self._router.astream(query_bundle.query_str, **self.pins)
         first = await anext(stream, "")
         nodes, metadata = list(stream.nodes), _route_metadata(stream)
@@ -166,12 +160,12 @@ class RoutedQueryEngine(BaseQueryEngine):
         return {}
 
 
-def _route_metadata(stream: AnswerStream | AsyncAnswerStream) -> dict[str, Any]:
+def _route_metadata(stream: answers.AnswerStream | answers.AsyncAnswerStream) -> dict[str, Any]:
     return {} if stream.route is None else {"route": stream.route.to_dict()}
 
 
 def _pieces(
-    stream: AnswerStream, first: str, nodes: list[NodeWithScore], metadata: dict[str, Any]
+    stream: answers.AnswerStream, first: str, nodes: list[NodeWithScore], metadata: dict[str, Any]
 ) -> Generator[str, None, None]:
     with stream:
         yield first
@@ -180,7 +174,7 @@ def _pieces(
 
 
 async def _apieces(
-    stream: AsyncAnswerStream, first: str, nodes: list[NodeWithScore], metadata: dict[str, Any]
+    stream: answers.AsyncAnswerStream, first: str, nodes: list[NodeWithScore], metadata: dict[str, Any]
 ) -> AsyncGenerator[str, None]:
     async with stream:
         yield first
@@ -192,8 +186,8 @@ async def _apieces(
 def _complete(answer: Answer | None, nodes: list[NodeWithScore], metadata: dict[str, Any]) -> None:
     """Put the finished answer into what a response was begun with."""
     if answer is not None:
-        nodes[:] = source_nodes(answer)
-        metadata.update(response_metadata(answer))
+        nodes[:] = answers.source_nodes(answer)
+        metadata.update(answers.response_metadata(answer))
 
 
 def tool_description(indexes: Mapping[str, str], *, only: str | None = None) -> str:

@@ -7,6 +7,7 @@ use, such as ``REDIS_URL``.
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -90,6 +91,11 @@ def host_and_port(host: str, port: int | None) -> str:
     return (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
 
 
+def shown_url(url: str) -> str:
+    """Return an address without the name and password that may stand in it."""
+    return re.sub(r"(?<=//)[^/?#]*@", "", url)
+
+
 class SecretUrl(Secret):
     """A URL that may hold a password, or one of the words that stand for a place of our own; only these words show."""
 
@@ -147,6 +153,7 @@ class RouterConfig(BaseSettings):
 
     chunk_size: int = _setting(512, "largest chunk", "tokens", ge=32, le=8192)
     chunk_overlap: int = _setting(50, "text shared by neighbouring chunks", "tokens", ge=0)
+    follow_links: bool = _setting(False, "whether links that lead out of a folder are read, too")
     max_file_mb: float = _setting(50.0, "larger files are skipped and reported", "megabytes", ge=0.001)
 
     top_k: int = _setting(8, "nodes retrieved for a question", "nodes", ge=1, le=10_000)

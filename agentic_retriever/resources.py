@@ -17,6 +17,7 @@ from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.response_synthesizers import BaseSynthesizer
 
+from agentic_retriever import errors, retrievers, routing
 from agentic_retriever.cache import cache_key
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import (
@@ -27,16 +28,6 @@ from agentic_retriever.embeddings import (
     resolve_embedding,
 )
 from agentic_retriever.embeddings.model import MEMORY_TTL_S
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    ConfigError,
-    IndexExistsError,
-    IndexingError,
-    StoreDamagedError,
-    StoreError,
-    UnknownIndexError,
-    unknown_name,
-)
 from agentic_retriever.indices import Index, IndexStorage, IngestReport, Progress, StoredIndex
 from agentic_retriever.indices.attached.index import attach_index
 from agentic_retriever.indices.attached.sources import recognise
@@ -45,29 +36,6 @@ from agentic_retriever.indices.stored_nodes import check_index_name
 from agentic_retriever.json_files import is_finite
 from agentic_retriever.llm import ModelClient, build_client
 from agentic_retriever.redis import RedisVectorCache, open_link
-from agentic_retriever.retrievers import (
-    FUSION_FILE,
-    AdapterSettings,
-    Fusion,
-    RetrieverAdapter,
-    StrategySpec,
-    add_spec,
-    build_adapter,
-)
-from agentic_retriever.routing import (
-    FEATURES,
-    AutoClassifier,
-    AutoSelector,
-    EmbeddingClassifier,
-    HeuristicSelector,
-    IndexClassifier,
-    LLMClassifier,
-    LLMSelector,
-    ProfileClassifier,
-    RoundRobinSelector,
-    StrategySelector,
-    fused_weights,
-)
 from agentic_retriever.schema import Degradation, Strategy, Tier, View, strategy_named
 from agentic_retriever.synthesis import ExtractiveSynthesizer, ForeignSynthesizer, LLMSynthesizer, Synthesizer
 from agentic_retriever.synthesis.synthesizer import ForeignModel
@@ -83,7 +51,11 @@ def training_stamp(index: Index) -> tuple[tuple[int, int], ...]:
     """Return what changes whenever training changes how an index is searched; of one without a folder, nothing."""
     folder = index.folder
     # As texts, since every query asks for them, and joining paths costs more than asking the file system.
-    return () if folder is None else tuple(_last_change(f"{folder}/{name}") for name in (MEASURED_FILE, FUSION_FILE))
+    return (
+        ()
+        if folder is None
+        else tuple(_last_change(f"{folder}/{name}") for name in (MEASURED_FILE, retrievers.FUSION_FILE))
+    )
 
 
 def measured(index: Index) -> tuple[MeasuredStrategies | None, tuple[Degradation, ...]]:
@@ -96,7 +68,7 @@ def measured(index: Index) -> tuple[MeasuredStrategies | None, tuple[Degradation
 def _measured(folder: Path, _stamp: object) -> tuple[MeasuredStrategies | None, tuple[Degradation, ...]]:
     try:
         return MeasuredStrategies.load(folder), ()
-    except StoreDamagedError as err:
+    except errors.StoreDamagedError as err:
         return None, (Degradation(step="stage_two.measured", reason=str(err), fallback="the signals alone"),)
 
 
@@ -126,20 +98,20 @@ class AttachedIndexes(dict[str, Index]):
     def refuse(self, name: str) -> None:
         """See that a name is not that of an attached index."""
         if name in self:
-            raise IndexingError(
+            raise errors.IndexingError(
                 f"index {name!r} is an attached LlamaIndex index: change it through LlamaIndex; it has no files, "
                 "documents or views of its own"
             )
 
 
-def left_out(errors: Mapping[str, AgenticRetrieverError]) -> tuple[Degradation, ...]:
+def left_out(failed: Mapping[str, errors.AgenticRetrieverError]) -> tuple[Degradation, ...]:
     """Tell of the indexes that failed where others answer."""
     others = "the other indexes"
-    return tuple(Degradation(step=f"index.{name}", reason=str(err), fallback=others) for name, err in errors.items())
+    return tuple(Degradation(step=f"index.{name}", reason=str(err), fallback=others) for name, err in failed.items())
 
 
-def _taken(name: str) -> IndexExistsError:
-    return IndexExistsError(f"index {name!r} exists already; take another name, or remove_index({name!r}) first")
+def _taken(name: str) -> errors.IndexExistsError:
+    return errors.IndexExistsError(f"index {name!r} exists already; take another name, or remove_index({name!r}) first")
 
 
 class Resources:
@@ -155,7 +127,7 @@ class Resources:
     ) -> None:
         self.config = config
         if llm is not None and not hasattr(llm, "complete"):
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"llm must be a LlamaIndex LLM, got {type(llm).__name__}; name a model by the setting llm, "
                 "as in RouterConfig(llm='ollama:llama3:8b')"
             )
@@ -169,7 +141,7 @@ class Resources:
         self._packed = tuple(packed)
         self._lock = threading.RLock()
         self._embedding: EmbeddingModel | None = None
-        self._adapters: dict[tuple[str, Strategy], RetrieverAdapter] = {}
+        self._adapters: dict[tuple[str, Strategy], retrievers.RetrieverAdapter] = {}
         self.workers = Workers(config.workers, "agentic-retrieval")  # for searches side by side
 
     def embedding(self) -> EmbeddingModel:
@@ -194,8 +166,8 @@ class Resources:
         attached = self.attached.get(name)
         try:
             return self.stored(name) if attached is None else attached
-        except UnknownIndexError as err:
-            raise UnknownIndexError(unknown_name("index", str(name), self.names())) from err
+        except errors.UnknownIndexError as err:
+            raise errors.UnknownIndexError(errors.unknown_name("index", str(name), self.names())) from err
 
     def stored(self, name: str) -> StoredIndex:
         """Return an index of the data directory, opening it with its first use."""
@@ -210,11 +182,11 @@ class Resources:
     def usable(self) -> tuple[list[Index], tuple[Degradation, ...]]:
         """Return the indexes that can be opened, in order of their names, and why the others cannot."""
         found: list[Index] = []
-        problems: dict[str, StoreError] = {}
+        problems: dict[str, errors.StoreError] = {}
         for name in self.names():
             try:
                 found.append(self.index(name))
-            except StoreError as err:  # noqa: PERF203 - a damaged index leaves the others usable
+            except errors.StoreError as err:  # noqa: PERF203 - a damaged index leaves the others usable
                 problems[name] = err
         if problems and not found:
             raise next(iter(problems.values()))
@@ -229,7 +201,9 @@ class Resources:
             getattr(getattr(one, "_router", None), "resources", None) is self
             for one in (given, getattr(given, "_retriever", None))
         ):
-            raise IndexingError(f"index {name!r}: a {type(given).__name__} of this router would ask itself without end")
+            raise errors.IndexingError(
+                f"index {name!r}: a {type(given).__name__} of this router would ask itself without end"
+            )
         made = attach_index(
             name,
             recognise(name, given),
@@ -247,17 +221,19 @@ class Resources:
         """Tell whether an index's vectors are of the router's embedding model."""
         return not index.is_attached or index.embedding is self.embedding()
 
-    def adapter(self, index: Index, strategy: Strategy) -> RetrieverAdapter:
+    def adapter(self, index: Index, strategy: Strategy) -> retrievers.RetrieverAdapter:
         """Return the adapter of a strategy over an index, made once."""
         key = index.name, strategy
         with self._lock:
             adapter = self._adapters.get(key)
             if adapter is None:
-                adapter = self._adapters[key] = build_adapter(strategy, index, self.adapter_settings())
+                adapter = self._adapters[key] = retrievers.build_adapter(strategy, index, self.adapter_settings())
             return adapter
 
-    def adapter_settings(self) -> AdapterSettings:
-        return AdapterSettings(config=self.config, top_k=self.config.top_k, workers=self.workers, model=self.model)
+    def adapter_settings(self) -> retrievers.AdapterSettings:
+        return retrievers.AdapterSettings(
+            config=self.config, top_k=self.config.top_k, workers=self.workers, model=self.model
+        )
 
     def forget(self, name: str) -> None:
         with self._lock:
@@ -280,7 +256,7 @@ class Resources:
     def _remembered(self) -> str | None:
         known = self.storage.embeddings()
         if len(known) > 1 and self.config.embedding_model == "auto":
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"the indexes in {self.config.data_dir} have different embedding models ({', '.join(known)}); "
                 "set embedding_model to one of them, or keep them in separate data directories"
             )
@@ -295,43 +271,43 @@ _NEEDS_MODEL = "{setting} is {value}, which needs a model; set llm to ollama:MOD
 INDEX_MARGIN: Final = 0.4
 
 
-def make_classifier(config: RouterConfig, client: ModelClient | None) -> IndexClassifier:
+def make_classifier(config: RouterConfig, client: ModelClient | None) -> routing.IndexClassifier:
     """Return stage one."""
-    kind = EmbeddingClassifier if config.classifier == "embedding" else ProfileClassifier
+    kind = routing.EmbeddingClassifier if config.classifier == "embedding" else routing.ProfileClassifier
     profile = kind(INDEX_MARGIN)
     if config.classifier in {"embedding", "profile"}:
         return profile
-    model = None if client is None else LLMClassifier(client, profile, index_margin=INDEX_MARGIN)
+    model = None if client is None else routing.LLMClassifier(client, profile, index_margin=INDEX_MARGIN)
     if config.classifier == "auto":
-        return AutoClassifier(profile, model)
+        return routing.AutoClassifier(profile, model)
     if model is None:
-        raise ConfigError(_NEEDS_MODEL.format(setting="classifier", value=config.classifier))
+        raise errors.ConfigError(_NEEDS_MODEL.format(setting="classifier", value=config.classifier))
     return model
 
 
-def make_selector(config: RouterConfig, client: ModelClient | None) -> StrategySelector:
+def make_selector(config: RouterConfig, client: ModelClient | None) -> routing.StrategySelector:
     """Return stage two."""
     kind = config.selector
     if kind == "round_robin":
-        return RoundRobinSelector()
+        return routing.RoundRobinSelector()
     heuristic = heuristic_selector(config)
     if kind == "heuristic":
         return heuristic
     if kind == "auto":
-        return AutoSelector(heuristic, None if client is None else LLMSelector(client, heuristic))
+        return routing.AutoSelector(heuristic, None if client is None else routing.LLMSelector(client, heuristic))
     if client is None:
-        raise ConfigError(_NEEDS_MODEL.format(setting="selector", value=kind))
-    return LLMSelector(client, heuristic, form="word" if kind == "llm_word" else "structured")
+        raise errors.ConfigError(_NEEDS_MODEL.format(setting="selector", value=kind))
+    return routing.LLMSelector(client, heuristic, form="word" if kind == "llm_word" else "structured")
 
 
-def heuristic_selector(config: RouterConfig) -> HeuristicSelector:
+def heuristic_selector(config: RouterConfig) -> routing.HeuristicSelector:
     """Return what decides where no language model does.
 
     Unless the settings ask for the wording alone (``selector=heuristic``), it starts from ``hybrid`` where that is
     calibrated, since it was then better than dense search on every public collection that was tried.
     """
-    measured = config.selector != "heuristic" and config.fusion == Fusion.CALIBRATED.value
-    return HeuristicSelector(fused_weights() if measured else None)
+    measured = config.selector != "heuristic" and config.fusion == retrievers.Fusion.CALIBRATED.value
+    return routing.HeuristicSelector(routing.fused_weights() if measured else None)
 
 
 def make_synthesizer(resources: Resources, given: Synthesizer | BaseSynthesizer | None = None) -> Synthesizer:
@@ -344,7 +320,7 @@ def make_synthesizer(resources: Resources, given: Synthesizer | BaseSynthesizer 
         if callable(getattr(given, "synthesize", None)) and callable(getattr(given, "stream", None)):
             return given
         got = type(given).__name__
-        raise ConfigError(f"synthesizer must be a Synthesizer or a LlamaIndex response synthesizer, got {got}")
+        raise errors.ConfigError(f"synthesizer must be a Synthesizer or a LlamaIndex response synthesizer, got {got}")
     elif resources.model is not None:
         model = LLMSynthesizer(resources.model, unsupported=config.unsupported_sentences)
     # The embedding model is looked for with the first answer.
@@ -377,7 +353,7 @@ def _digest(value: object) -> str:
 
 # Strategies that a program adds to the seven of the package
 
-A = TypeVar("A", bound=type[RetrieverAdapter])
+A = TypeVar("A", bound=type[retrievers.RetrieverAdapter])
 
 _STRATEGY_NAME: Final = re.compile(r"(?!auto$)[a-z][a-z0-9_]{0,39}")
 
@@ -415,21 +391,25 @@ def register_strategy(
     signals = signals or {}
     _check(name, description, (cost, typical_ms))
     for signal, weight in signals.items():
-        if signal not in FEATURES:
-            raise ConfigError(unknown_name("signal", signal, FEATURES))
+        if signal not in routing.FEATURES:
+            raise errors.ConfigError(errors.unknown_name("signal", signal, routing.FEATURES))
         if not is_finite(weight):
-            raise ConfigError(f"the weight of signal {signal!r} must be a finite number, got {str(weight)[:40]!r}")
+            raise errors.ConfigError(
+                f"the weight of signal {signal!r} must be a finite number, got {str(weight)[:40]!r}"
+            )
     for view in needs:
         if view not in tuple(View):
-            raise ConfigError(unknown_name("view", view, [known.value for known in View]))
+            raise errors.ConfigError(errors.unknown_name("view", view, [known.value for known in View]))
 
     def decorate(adapter: A) -> A:
         given: object = adapter
-        if not (isinstance(given, type) and issubclass(given, RetrieverAdapter)):
-            raise ConfigError(f"strategy {name!r} must be a class that inherits RetrieverAdapter, not {given!r:.80}")
+        if not (isinstance(given, type) and issubclass(given, retrievers.RetrieverAdapter)):
+            raise errors.ConfigError(
+                f"strategy {name!r} must be a class that inherits RetrieverAdapter, not {given!r:.80}"
+            )
         adapter.strategy = added = strategy_named(name)
-        add_spec(
-            StrategySpec(
+        retrievers.add_spec(
+            retrievers.StrategySpec(
                 strategy=added,
                 description=description,
                 needs=tuple(map(View, needs)),
@@ -446,12 +426,12 @@ def register_strategy(
 
 def _check(name: str, description: str, positive: tuple[float, float]) -> None:
     if not _STRATEGY_NAME.fullmatch(name):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"a strategy's name must be small letters, digits and _, a letter first, 40 at most, not {name[:60]!r}"
         )
     if name in {strategy.value for strategy in Strategy}:
-        raise ConfigError(f"strategy {name!r} is one of the package's own; give yours another name")
+        raise errors.ConfigError(f"strategy {name!r} is one of the package's own; give yours another name")
     if "\n" in description or not description.endswith("."):
-        raise ConfigError(f"the description of strategy {name!r} must be one line that ends with a full stop")
+        raise errors.ConfigError(f"the description of strategy {name!r} must be one line that ends with a full stop")
     if not all(math.isfinite(value) and value > 0 for value in positive):
-        raise ConfigError(f"cost and typical_ms of strategy {name!r} must be numbers above 0, got {positive}")
+        raise errors.ConfigError(f"cost and typical_ms of strategy {name!r} must be numbers above 0, got {positive}")

@@ -1,6 +1,7 @@
 """The router that people use: from a question to a decision, to nodes, to a cited answer."""
 
 import asyncio
+import gc
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -32,15 +33,7 @@ from agentic_retriever.indices.derived import Watcher
 from agentic_retriever.indices.index import CopyReport, copy_index
 from agentic_retriever.ingestion import ChunkSettings, discover
 from agentic_retriever.ingestion.chunking import LEAF_SIZE
-from agentic_retriever.pipeline.answers import (
-    AnswerStream,
-    AsyncAnswerStream,
-    Explanation,
-    copied_answer,
-    decoded,
-    encoded,
-    warm_outcome,
-)
+from agentic_retriever.pipeline import answers
 from agentic_retriever.pipeline.query import Pins, Pipeline, Question, checked_pins, offer
 from agentic_retriever.querylog import Analytics, open_query_log
 from agentic_retriever.redis import RedisStore
@@ -110,8 +103,10 @@ class AgenticRouter:
         self.cache: SingleFlightCache[Answer] = SingleFlightCache(
             max_entries=config.cache_max_entries,
             ttl_s=config.cache_ttl_s,
-            second=None if resources.redis is None else (RedisStore(resources.redis, kind="answers"), encoded, decoded),
-            copy=copied_answer,
+            second=None
+            if resources.redis is None
+            else (RedisStore(resources.redis, kind="answers"), answers.encoded, answers.decoded),
+            copy=answers.copied_answer,
         )
         self._log = open_query_log(config)
         self._pipeline = Pipeline(
@@ -249,14 +244,14 @@ class AgenticRouter:
         for path in paths:
             discover(path)  # one that is not there must not leave an empty index behind
         resources, size = self.resources, self.config.chunk_size
-        is_new = name not in resources.storage.names()
+        is_new = not resources.storage.holds(name)
         if is_new:
             overlap, leaf = self.config.chunk_overlap, min(LEAF_SIZE, size)
             chunks = ChunkSettings(chunk_size=size, chunk_overlap=overlap, leaf_size=leaf)
             index = resources.storage.create(name, resources.embedding(), description=description, chunks=chunks)
         else:
             index = resources.stored(name)
-        indexer = Indexer(index, max_file_mb=self.config.max_file_mb, progress=progress)
+        indexer = Indexer(index, self.config, progress)
         documents = [item for item in items if isinstance(item, Document)]
         nodes = [item for item in items if isinstance(item, BaseNode) and not isinstance(item, Document)]
         report = IngestReport()
@@ -379,11 +374,11 @@ class AgenticRouter:
         index: str | None = None,
         strategy: str | Strategy | None = None,
         budget: Budget | None = None,
-    ) -> Explanation:
+    ) -> answers.Explanation:
         """Decide as :meth:`route`, and say why in words: print what is returned."""
         return self.explanation(self.route(query, index=index, strategy=strategy, budget=budget))
 
-    def explanation(self, decision: RouteDecision) -> Explanation:
+    def explanation(self, decision: RouteDecision) -> answers.Explanation:
         """Put a decision into words, with the strategies that its index can serve now.
 
         Args:
@@ -391,10 +386,10 @@ class AgenticRouter:
         """
         name = decision.index.name
         if name not in self.index_names():
-            return Explanation(decision=decision)
+            return answers.Explanation(decision=decision)
         index = self.resources.index(name)
         cards, _ = offer(index, measured(index)[0], left_ms=None)
-        return Explanation(decision=decision, cards=cards)
+        return answers.Explanation(decision=decision, cards=cards)
 
     def replay(self, decision: RouteDecision | Mapping[str, Any]) -> RouteDecision:
         """Route a recorded question again, with the same pins.
@@ -475,14 +470,14 @@ class AgenticRouter:
         top_k: int | None = None,
         budget: Budget | None = None,
         force_cloud: bool = False,
-    ) -> AnswerStream:
+    ) -> answers.AnswerStream:
         """Answer a question piece by piece, with the finished ``answer`` behind the pieces; arguments as :meth:`query`.
 
         The model may change until the first piece is shown, never after it: a reply that breaks off then raises a
         ``StreamBrokenError`` with what was shown. Iterating raises as :meth:`query` does, otherwise.
         """
         pins = Pins(index=index, strategy=strategy, filters=filters, top_k=top_k, budget=budget)
-        return AnswerStream(partial(self._pipeline.stream, _question(query, force_cloud=force_cloud, **pins)))
+        return answers.AnswerStream(partial(self._pipeline.stream, _question(query, force_cloud=force_cloud, **pins)))
 
     # -- The same for event loops
 
@@ -507,9 +502,9 @@ class AgenticRouter:
         question = _question(query, force_cloud=force_cloud, **pins)
         return await self._in_time(question.budget, self._pipeline.aanswer(question, self._workers))
 
-    def astream(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> AsyncAnswerStream:
+    def astream(self, query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> answers.AsyncAnswerStream:
         """Do as :meth:`stream`, for ``async for``, off the event loop."""
-        return AsyncAnswerStream(self.stream(query, force_cloud=force_cloud, **pins), self._streams)
+        return answers.AsyncAnswerStream(self.stream(query, force_cloud=force_cloud, **pins), self._streams)
 
     # -- As part of a LlamaIndex application
 
@@ -574,12 +569,13 @@ class AgenticRouter:
             questions: The questions, such as those that ``cache.read_questions(path)`` finds in a file.
             progress: Hears how many are done, and of how many.
         """
-        return warm(lambda one: warm_outcome(self.query(one)), tuple(questions), progress=progress)
+        return warm(lambda one: answers.warm_outcome(self.query(one)), tuple(questions), progress=progress)
 
     def close(self) -> None:
         """Close every index; a second call does nothing."""
         self._workers.close()
         self._finders.close()
+        self._streams.close()
         self.cache.close()
         if self._log is not None:
             self._log.close()
@@ -617,3 +613,8 @@ def _as_list(source: object) -> list[str | Path | BaseNode]:
         got = type(next((item for item in items if not isinstance(item, (str, Path, BaseNode))), source)).__name__
         raise IndexingError(f"a source must be a path or LlamaIndex documents or nodes, at least one; got {got}")
     return usable
+
+
+# What is loaded by now stays, so it need not be looked through again: with all of LlamaIndex, a full collection would
+# hold every thread, and with them an event loop, for a tenth of a second.
+gc.freeze()

@@ -7,6 +7,7 @@ pydantic, with ``from_dict()``. They are plain dataclasses, as a query makes doz
 answer cache copies one for each caller: pydantic's own classes would check all of that again.
 """
 
+import copyreg
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,9 +34,12 @@ _READERS: dict[type, TypeAdapter[Any]] = {}
 _ATOMS = frozenset({str, float, int, bool, type(None)})
 
 
-def frozen(mapping: Mapping[str, V]) -> Mapping[str, V]:
+def frozen(mapping: Mapping[str, V]) -> MappingProxyType[str, V]:
     """Copy a mapping into a read-only view, so that a frozen value stays frozen."""
     return MappingProxyType(dict(mapping))
+
+
+copyreg.pickle(MappingProxyType, lambda view: (frozen, (dict(view),)))  # so that values pickle and copy
 
 
 class Record:

@@ -58,6 +58,11 @@ class Workers:
             if self._executor is None or self._pid != os.getpid():
                 self._pid = os.getpid()
                 self._executor = ThreadPoolExecutor(self.max_workers, thread_name_prefix=self.name)
+                # All threads now, while none has work: starting one beside many busy ones would hold an event loop.
+                begun = threading.Event()
+                for _ in range(self.max_workers):
+                    self._executor.submit(begun.wait)
+                begun.set()
             return self._executor.submit(call)
 
     async def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -99,6 +104,7 @@ class DeadlineCaller:
         self._free = threading.BoundedSemaphore(max_calls)
         self._lock = threading.Lock()
         self._waiting = 0
+        self._starter = Workers(1, f"starting {what}")
 
     def call(self, function: Callable[[], T], timeout_s: float) -> T:
         """Return what the function returns, or raise what it raises or ``DeadlineExceededError``, within the time."""
@@ -125,6 +131,14 @@ class DeadlineCaller:
             self._free.release()
             raise
         return future
+
+    async def astart(self, function: Callable[[], T], timeout_s: float) -> Future[T]:
+        """Do as :meth:`start` without holding the event loop until the thread runs, which takes long beside others."""
+        return await self._starter.run(self.start, function, timeout_s)
+
+    def close(self) -> None:
+        """Let go of the thread that starts others; what runs goes on."""
+        self._starter.close(wait=False)
 
     def _take_place(self, timeout_s: float) -> None:
         if self._free.acquire(blocking=False):

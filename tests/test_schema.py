@@ -1,4 +1,6 @@
+import copy
 import json
+import pickle
 
 import pytest
 from hypothesis import given
@@ -24,6 +26,8 @@ def test_a_record_survives_json(decision):
     assert read.to_dict() == decision.to_dict()
     assert not decision.diff(read)
     assert str(decision.diff(read)) == "no difference"
+    for other in (copy.copy(decision), copy.deepcopy(decision), pickle.loads(pickle.dumps(decision))):
+        assert other == decision
 
 
 @given(ROUTES, ROUTES)

@@ -13,13 +13,12 @@ import typer
 
 from agentic_retriever.cli.console import Console, load_config, opened_router, reported, shown_steps
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.json_files import write_atomically
-from agentic_retriever.schema import Complexity
 
 if TYPE_CHECKING:
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.evaluation import Dataset, RoutingBenchmark, RoutingOptions, Section
     from agentic_retriever.router import AgenticRouter
+    from agentic_retriever.schema import Complexity
 
 Datasets = Annotated[
     list[str],
@@ -205,6 +204,8 @@ def _routing_measured(
 
 
 def _complexities(given: Sequence[str]) -> dict[str, Complexity]:
+    from agentic_retriever.schema import Complexity
+
     allowed = {member.value: member for member in Complexity}
     found = {}
     for item in given:
@@ -216,6 +217,8 @@ def _complexities(given: Sequence[str]) -> dict[str, Complexity]:
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    from agentic_retriever.json_files import write_atomically
+
     content = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
     write_atomically(path, (content + "\n").encode("utf-8", "surrogatepass"))
 

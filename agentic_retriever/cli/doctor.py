@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Check what is configured, reachable and indexed, and say what to do."""
     console, config = Console(), load_config(ctx.obj)
-    findings = [_data_dir(config), *_models(config), *_caches(config), _server(config), _history(config)]
+    findings = [_data_dir(config), _temporary(), *_models(config), *_caches(config), _server(config), _history(config)]
     findings += _indexes(config)
     if as_json:
         console.json([finding._asdict() for finding in findings])
@@ -56,6 +56,15 @@ def _data_dir(config: RouterConfig) -> Finding:
         return Finding(what, PROBLEM, f"{folder}: only {free_mb:,} MB free; make room")
     made = "" if folder.exists() else ", made with the first index"
     return Finding(what, OK, f"{folder}, {free_mb:,} MB free{made}")
+
+
+def _temporary() -> Finding:
+    from agentic_retriever.text.scripts import is_classifier_loaded
+
+    if is_classifier_loaded():
+        return Finding("temporary folder", OK, "the model that tells languages was unpacked there")
+    lost = "no room for the model that tells languages, so common words alone tell them"
+    return Finding("temporary folder", PROBLEM, f"{lost}; free 100 MB there, or set TMPDIR to another folder")
 
 
 def _models(config: RouterConfig) -> Iterator[Finding]:
@@ -89,13 +98,15 @@ def _models(config: RouterConfig) -> Iterator[Finding]:
 
 
 def _ollama(config: RouterConfig, served: Sequence[str] | None) -> Finding:
+    from agentic_retriever.config import shown_url
+
     wants = config.embedding_model.removeprefix("ollama:") if config.embedding_model.startswith("ollama:") else ""
     if served is None:
         hint = "; start it with: ollama serve" if wants else "; not needed for embeddings by these settings"
-        return Finding("ollama", PROBLEM if wants else NOTE, f"no answer at {config.ollama_base_url}{hint}")
+        return Finding("ollama", PROBLEM if wants else NOTE, f"no answer at {shown_url(config.ollama_base_url)}{hint}")
     if wants and wants not in served and f"{wants}:latest" not in served:
         return Finding("ollama", PROBLEM, f"it lacks {wants}; get it with: ollama pull {wants}")
-    return Finding("ollama", OK, f"{config.ollama_base_url}, {len(served)} models")
+    return Finding("ollama", OK, f"{shown_url(config.ollama_base_url)}, {len(served)} models")
 
 
 def _caches(config: RouterConfig) -> Iterator[Finding]:
@@ -166,11 +177,14 @@ def _indexes(config: RouterConfig) -> Iterator[Finding]:
 def _index(router: AgenticRouter, name: str) -> Finding:
     what = f"index {name}"
     try:
-        counts = router.stored_index(name).catalog.counts()
+        catalog = router.stored_index(name).catalog
+        counts, cut_off = catalog.counts(), catalog.unfinished_sources()
     except StoreBusyError as err:
         return Finding(what, NOTE, str(err))
     except AgenticRetrieverError as err:
         return Finding(what, PROBLEM, str(err))
     if counts.unfinished:
         return Finding(what, PROBLEM, f"{counts.unfinished:,} documents unfinished; run its index add again")
+    if cut_off:
+        return Finding(what, PROBLEM, f"adding {', '.join(cut_off)} was cut off; run its index add again")
     return Finding(what, OK, f"{counts.documents:,} documents, {counts.nodes:,} nodes")

@@ -19,13 +19,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters, VectorStoreQuery
 
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    DeadlineExceededError,
-    StoreClosedError,
-    StoreDamagedError,
-    StoreError,
-)
+from agentic_retriever import errors
 from agentic_retriever.filters import is_empty
 from agentic_retriever.indices.stored_nodes import LEAVES, SUMMARIES, StoredNodes
 from agentic_retriever.ingestion import ChunkSettings
@@ -115,7 +109,7 @@ class DerivedView(Generic[V]):
                 view = None
                 try:
                     view = self.load(version)
-                except StoreDamagedError as err:
+                except errors.StoreDamagedError as err:
                     logger.warning("%s; building the %s again", err, self.what)
                 if view is None:
                     view, self._unsaved = self.build(version), True
@@ -131,7 +125,7 @@ class DerivedView(Generic[V]):
             try:
                 self.write(self._view)
                 self._unsaved = False
-            except StoreError as err:
+            except errors.StoreError as err:
                 logger.warning("the %s could not be saved (%s); it is built again next time", self.what, err)
 
 
@@ -197,7 +191,7 @@ class DerivedCollection(Generic[V]):
                 opening = partial(self._index.stores.open, self.name, self._index.manifest.dimension)
                 try:
                     self._store = opening()
-                except StoreDamagedError as err:
+                except errors.StoreDamagedError as err:
                     logger.warning("%s; making the %s of index %r again", err, self.name, self._index.name)
                     self._index.stores.discard(self.name)
                     self._store = opening()
@@ -212,7 +206,7 @@ class DerivedCollection(Generic[V]):
         state = self._state
         if state is None or state.version != self._index.version:
             if not self.is_usable():
-                raise StoreError(
+                raise errors.StoreError(
                     f"the {self.name} of index {self._index.name!r} are not built for its present state, and it has "
                     f"more than {BUILT_IN_QUERY:,} nodes; build its views first"
                 )
@@ -221,9 +215,9 @@ class DerivedCollection(Generic[V]):
             else:
                 try:
                     state = self._caller.call(self.refresh, timeout_s)
-                except DeadlineExceededError as err:
+                except errors.DeadlineExceededError as err:
                     told = "are still being built; a later query can use them"
-                    raise DeadlineExceededError(f"the {self.name} of index {self._index.name!r} {told}") from err
+                    raise errors.DeadlineExceededError(f"the {self.name} of index {self._index.name!r} {told}") from err
         known = self._view
         if known is None or known[0] is not state:
             known = self._view = state, self._view_of(self.store, state)
@@ -259,7 +253,7 @@ class DerivedCollection(Generic[V]):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosedError(f"index {self._index.name!r} is closed; open it again")
+            raise errors.StoreClosedError(f"index {self._index.name!r} is closed; open it again")
 
     def _known(self) -> ViewState | None:
         """Return the state in memory, unless another process may have brought the view further than this one knows."""
@@ -274,7 +268,7 @@ class DerivedCollection(Generic[V]):
         if self._saved_version is None or self._index.is_remote:
             try:
                 found = self._version_on_disk()
-            except StoreError as err:  # whoever uses the view will be told
+            except errors.StoreError as err:  # whoever uses the view will be told
                 logger.warning("%s", err)
                 found = None
             self._saved_version = INCOMPLETE if found is None else found
@@ -294,7 +288,7 @@ class DerivedCollection(Generic[V]):
             if version is not None:
                 saved = json.loads(read_files(self._folder, [_FILE])[_FILE].decode("utf-8", "surrogatepass"))
                 return ViewState(version, {doc_id: DocumentState(**known) for doc_id, known in saved.items()})
-        except StoreDamagedError as err:
+        except errors.StoreDamagedError as err:
             logger.warning("%s; making the view again", err)
         return ViewState(INCOMPLETE, {})
 
@@ -334,14 +328,14 @@ class DerivedCollection(Generic[V]):
                     del documents[doc_id]
                 self._write(documents, changed, derivation, progress)
             except BaseException:
-                with suppress(StoreError):  # the first error is the one to tell
+                with suppress(errors.StoreError):  # the first error is the one to tell
                     self._save(ViewState(INCOMPLETE, documents))
                 raise
         state = ViewState(version, documents)
         try:
             self.store.flush()
             self._save(state)
-        except StoreError as err:
+        except errors.StoreError as err:
             what = "the state of the %s could not be saved (%s); they are checked again next time"
             logger.warning(what, self.name, err)
         return state
@@ -589,7 +583,7 @@ def summary_derivation(write: SummaryWriter | None = None) -> Derivation:
         prompt = summary_prompt(str(chunks[0].metadata.get("title", "")), text, boundary)
         try:
             summary = without_thoughts(write(prompt))
-        except AgenticRetrieverError as err:
+        except errors.AgenticRetrieverError as err:
             failures += 1
             logger.warning("a summary could not be written (%s); using central sentences", err)
             return ""

@@ -17,32 +17,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from filelock import FileLock
 from llama_index.core.schema import BaseNode, NodeWithScore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, MetadataFilters
 
+from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.errors import (
-    ConfigError,
-    IndexExistsError,
-    IndexingError,
-    SourceError,
-    StoreDamagedError,
-    StoreError,
-    UnknownIndexError,
-    unknown_name,
-)
-from agentic_retriever.indices.derived import (
-    SILENT,
-    HierarchyView,
-    Progress,
-    SummaryView,
-    SummaryWriter,
-    Watcher,
-    hierarchy_collection,
-    summary_collection,
-    summary_derivation,
-)
+from agentic_retriever.indices import derived, stored_nodes
 from agentic_retriever.indices.keyword import KeywordSearch, fitted_words, keyword_view, revise_words, server_words
 from agentic_retriever.indices.prefilter.index import (
     CandidateSet,
@@ -52,25 +34,10 @@ from agentic_retriever.indices.prefilter.index import (
     VectorRowsView,
 )
 from agentic_retriever.indices.profile import PROFILE_FILE, IndexProfile, profile_view
-from agentic_retriever.indices.stored_nodes import (
-    CATALOG_FILE,
-    CHUNKS,
-    COLLECTIONS,
-    EMBEDDED,
-    MANIFEST_FILE,
-    SERVER,
-    EmbeddedStores,
-    IndexStores,
-    Manifest,
-    ServerStores,
-    StoredNodes,
-    StoreServer,
-    check_index_name,
-    stores_of,
-)
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.json_files import model_bytes, write_atomically
 from agentic_retriever.schema import Strategy, View
+from agentic_retriever.stores.edge import edge_errors
 from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25
 
@@ -153,12 +120,12 @@ class Index(ABC):
 
     def ask(self, query: str, depth: int) -> Sequence[NodeWithScore]:  # noqa: ARG002 - for those that can
         """Ask for nodes in words, about so many."""
-        raise StoreError(f"index {self.name!r} cannot be asked in words")
+        raise errors.StoreError(f"index {self.name!r} cannot be asked in words")
 
     # What makes filters fast.
 
     def metadata(self) -> MetadataIndex:
-        raise StoreError(f"index {self.name!r} has no prefilter")
+        raise errors.StoreError(f"index {self.name!r} has no prefilter")
 
     def candidates(self, filters: MetadataFilters | None) -> AbstractSet[str]:  # noqa: ARG002 - for those that know
         """Return the ids of the nodes that satisfy filters, exactly; without a prefilter, none."""
@@ -174,16 +141,16 @@ class Index(ABC):
 
     # What is derived from the nodes.
 
-    def hierarchy(self, *, timeout_s: float | None = None) -> HierarchyView:  # noqa: ARG002 - for those that have it
+    def hierarchy(self, *, timeout_s: float | None = None) -> derived.HierarchyView:  # noqa: ARG002 - for those that have it
         """Return the leaves of the current version, built within so many seconds if need be."""
-        raise StoreError(f"index {self.name!r} keeps no leaves; use an index of this package for this strategy")
+        raise errors.StoreError(f"index {self.name!r} keeps no leaves; use one of this package for this strategy")
 
-    def summaries(self, *, timeout_s: float | None = None) -> SummaryView:  # noqa: ARG002 - for those that have them
+    def summaries(self, *, timeout_s: float | None = None) -> derived.SummaryView:  # noqa: ARG002 - for those that have them
         """Return the summaries of the current version, built within so many seconds if need be."""
-        raise StoreError(f"index {self.name!r} keeps no summaries; use an index of this package for this strategy")
+        raise errors.StoreError(f"index {self.name!r} keeps no summaries; use one of this package for this strategy")
 
     def build_views(  # noqa: B027 - a default
-        self, progress: Progress | None = None, *, write_summary: SummaryWriter | None = None
+        self, progress: derived.Progress | None = None, *, write_summary: derived.SummaryWriter | None = None
     ) -> None:
         """Bring leaves and summaries up to date; an index without them has nothing to do."""
 
@@ -197,7 +164,7 @@ class Index(ABC):
         """Have it read anew by the next question, where changes cannot be seen."""
 
 
-class StoredIndex(StoredNodes, Index):
+class StoredIndex(stored_nodes.StoredNodes, Index):
     """A named collection of nodes with several views, each built on first use and again when the index changed.
 
     Safe to use from many threads; one process at a time holds it, unless its nodes are on a server: then processes of
@@ -207,7 +174,9 @@ class StoredIndex(StoredNodes, Index):
     folder: Path
     vector_store: NodeStore
 
-    def __init__(self, folder: Path, embedding: EmbeddingModel, *, server: StoreServer | None = None) -> None:
+    def __init__(
+        self, folder: Path, embedding: EmbeddingModel, *, server: stored_nodes.StoreServer | None = None
+    ) -> None:
         super().__init__(folder, embedding, server)
         self.may_hang = self.is_remote
         self.has_prefilter = not self.is_remote
@@ -216,8 +185,8 @@ class StoredIndex(StoredNodes, Index):
         self._keyword = keyword_view(self, lambda: self.language)
         self._metadata = MetadataView(self.vector_store, folder / "metadata", version)
         self._vector_rows = VectorRowsView(self.vector_store, version, lambda: self.metadata().numbering)
-        self._leaves = hierarchy_collection(self)
-        self._summaries = summary_collection(self)
+        self._leaves = derived.hierarchy_collection(self)
+        self._summaries = derived.summary_collection(self)
 
     @property
     def views(self) -> frozenset[View]:
@@ -242,17 +211,19 @@ class StoredIndex(StoredNodes, Index):
     def vector_rows(self) -> VectorRows | None:
         return None if self.is_remote else self._vector_rows.current(self.count())
 
-    def hierarchy(self, *, timeout_s: float | None = None) -> HierarchyView:
+    def hierarchy(self, *, timeout_s: float | None = None) -> derived.HierarchyView:
         return self._leaves.current(timeout_s)
 
-    def summaries(self, *, timeout_s: float | None = None) -> SummaryView:
+    def summaries(self, *, timeout_s: float | None = None) -> derived.SummaryView:
         return self._summaries.current(timeout_s)
 
-    def build_views(self, progress: Progress | None = None, *, write_summary: SummaryWriter | None = None) -> None:
+    def build_views(
+        self, progress: derived.Progress | None = None, *, write_summary: derived.SummaryWriter | None = None
+    ) -> None:
         with self.exclusive("keyword"):
             revise_words(self, progress)
         self._leaves.refresh(progress)
-        derivation = None if write_summary is None else summary_derivation(write_summary)
+        derivation = None if write_summary is None else derived.summary_derivation(write_summary)
         self._summaries.refresh(progress, derivation=derivation)
 
     def changing(
@@ -277,7 +248,7 @@ _SETTLED_NS = 2_000_000_000
 class IndexStorage:
     """The indexes below one data directory; each is opened with its first use and shared by all threads."""
 
-    def __init__(self, data_dir: str | Path, *, server: StoreServer | None = None) -> None:
+    def __init__(self, data_dir: str | Path, *, server: stored_nodes.StoreServer | None = None) -> None:
         self.data_dir = Path(data_dir)
         self.server = server
         self._indexes = str(self.data_dir / INDEXES)  # as text: joining paths costs more than asking the file system
@@ -288,7 +259,7 @@ class IndexStorage:
     @classmethod
     def from_config(cls, config: RouterConfig) -> IndexStorage:
         """Take data directory and server from the settings; calls nobody."""
-        return cls(config.data_dir, server=StoreServer.from_config(config))
+        return cls(config.data_dir, server=stored_nodes.StoreServer.from_config(config))
 
     def names(self) -> list[str]:
         """Return the names of all indexes, in order; reads folder names only, and only when they have changed."""
@@ -304,16 +275,21 @@ class IndexStorage:
             return []
         except OSError as err:
             what = f"cannot list the data directory {self._indexes}: {err.strerror}; check the path"
-            raise SourceError(what) from err
+            raise errors.SourceError(what) from err
 
-    def manifest(self, name: str) -> Manifest:
-        return Manifest.read(self._folder(name))
+    def holds(self, name: str) -> bool:
+        """Tell whether there is an index of that name, not just a folder in which making one was cut off."""
+        files = (stored_nodes.MANIFEST_FILE, stored_nodes.CHUNKS)
+        return name in self.names() and any((self.data_dir / INDEXES / name / file).exists() for file in files)
+
+    def manifest(self, name: str) -> stored_nodes.Manifest:
+        return stored_nodes.Manifest.read(self._folder(name))
 
     def embeddings(self) -> list[str]:
         """Return the identities of the embedding models that the readable indexes were built with, without repeats."""
         found: dict[str, None] = {}
         for name in self.names():
-            with suppress(StoreDamagedError):  # opening that index will say so
+            with suppress(errors.StoreDamagedError):  # opening that index will say so
                 found[self.manifest(name).embedding] = None
         return list(found)
 
@@ -327,13 +303,13 @@ class IndexStorage:
         return self._open.get(name)
 
     def create(self, name: str, embedding: EmbeddingModel, *, description: str, chunks: ChunkSettings) -> StoredIndex:
-        name = check_index_name(name)
+        name = stored_nodes.check_index_name(name)
         folder = self.data_dir / INDEXES / name
         with self._lock:
-            if (folder / MANIFEST_FILE).exists() or (folder / CHUNKS).exists():
-                what = f"index {name!r} exists already in {self.data_dir}; add to it, or remove it first"
-                raise IndexExistsError(what)
-            manifest = Manifest(
+            if self.holds(name):
+                what = f"index {name!r} exists already in {self.data_dir}, or is being made; add to it"
+                raise errors.IndexExistsError(what)
+            manifest = stored_nodes.Manifest(
                 name=name,
                 description=description.strip(),
                 embedding=embedding.name,
@@ -342,23 +318,26 @@ class IndexStorage:
                 **asdict(chunks),
             )
             if self.server is not None:
-                stores = ServerStores.choose(folder, name, self.server)
-                manifest = replace(manifest, store=SERVER, collection=stores.base)
+                stores = stored_nodes.ServerStores.choose(folder, name, self.server)
+                manifest = replace(manifest, store=stored_nodes.SERVER, collection=stores.base)
             manifest.write(folder)
             return self.open(name, embedding)
 
     def remove(self, name: str) -> None:
-        with self._lock:
+        with self._lock, ExitStack() as held:
             folder = self._folder(name)
             self.shut(name)
-            with suppress(StoreDamagedError):  # what it had on a server, if anything, cannot be told then
-                manifest = Manifest.read(folder)
-                for collection in COLLECTIONS if manifest.store == SERVER else ():
-                    stores_of(folder, manifest, self.server).discard(collection)
-            try:
-                shutil.rmtree(folder)
-            except OSError as err:
-                raise StoreError(f"cannot remove {folder}: {err.strerror or err}; check the permissions") from err
+            with edge_errors("remove the index", folder):
+                for lock in folder.rglob("*.lock"):  # another process may have it open, or change it
+                    held.enter_context(FileLock(lock, blocking=False))
+            with suppress(errors.StoreDamagedError):  # what it had on a server, if anything, cannot be told then
+                manifest = stored_nodes.Manifest.read(folder)
+                for collection in stored_nodes.COLLECTIONS if manifest.store == stored_nodes.SERVER else ():
+                    stored_nodes.stores_of(folder, manifest, self.server).discard(collection)
+            with edge_errors("remove the index", folder):
+                doomed = folder.with_name(f".{name}.removed")  # whole or not at all, whatever comes between
+                shutil.rmtree(doomed, ignore_errors=True)
+                shutil.rmtree(folder.replace(doomed))
 
     def shut(self, name: str) -> None:
         with self._lock:
@@ -376,7 +355,7 @@ class IndexStorage:
     def _folder(self, name: str) -> Path:
         names = self.names()
         if name not in names:
-            raise UnknownIndexError(unknown_name("index", str(name), names))
+            raise errors.UnknownIndexError(errors.unknown_name("index", str(name), names))
         return self.data_dir / INDEXES / name
 
 
@@ -387,7 +366,9 @@ class IndexStorage:
 COPY_FILE: Final = "copy.json"
 PAGE: Final = 256
 _PASSES: Final = 3
-_NOT_COPIED: Final = frozenset({MANIFEST_FILE, PROFILE_FILE, COPY_FILE, SPARSE_FILE, *COLLECTIONS})
+_NOT_COPIED: Final = frozenset(
+    {stored_nodes.MANIFEST_FILE, PROFILE_FILE, COPY_FILE, SPARSE_FILE, *stored_nodes.COLLECTIONS}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,20 +408,20 @@ def copy_index(
     *,
     to: str,
     new_name: str | None = None,
-    progress: Watcher | None = None,
+    progress: derived.Watcher | None = None,
 ) -> CopyReport:
     """Move an index to where it is not, or copy it under another name. Add nothing to it meanwhile."""
-    if to not in {EMBEDDED, SERVER}:
-        raise IndexingError(unknown_name("place", to, (EMBEDDED, SERVER)))
+    if to not in {stored_nodes.EMBEDDED, stored_nodes.SERVER}:
+        raise errors.IndexingError(errors.unknown_name("place", to, (stored_nodes.EMBEDDED, stored_nodes.SERVER)))
     source = storage.open(name, embedding)
     if new_name is None and source.manifest.store == to:
-        raise IndexingError(f"index {name!r} is {to} already; name a copy with --as, or choose the other place")
-    target = check_index_name(new_name) if new_name is not None else name
+        raise errors.IndexingError(f"index {name!r} is {to} already; name a copy with --as, or choose the other place")
+    target = stored_nodes.check_index_name(new_name) if new_name is not None else name
     if new_name is not None and target in storage.names():
         what = f"index {target!r} exists already in {storage.data_dir}; remove it, or take another name"
-        raise IndexExistsError(what)
+        raise errors.IndexExistsError(what)
     folder = source.folder if new_name is None else source.folder.parent / f".copy-{target}"
-    copying = _Copy(storage, source, folder, target, to, progress or SILENT)
+    copying = _Copy(storage, source, folder, target, to, progress or derived.SILENT)
     copying.run()
     if new_name is None:
         copying.finish()
@@ -456,11 +437,11 @@ class _Copy:
     folder: Path
     name: str
     to: str
-    progress: Watcher
+    progress: derived.Watcher
     nodes: dict[str, int] = field(default_factory=dict)
     resumed: int = 0
     state: _State = field(init=False)
-    stores: IndexStores = field(init=False)
+    stores: stored_nodes.IndexStores = field(init=False)
 
     def __post_init__(self) -> None:
         known = _State.load(self.folder)
@@ -470,17 +451,17 @@ class _Copy:
     def run(self) -> None:
         for _ in range(_PASSES):
             if self.state.version != self.source.version:
-                for name in COLLECTIONS:
+                for name in stored_nodes.COLLECTIONS:
                     self.stores.discard(name)
                 self.state.version = self.source.version
                 self.state.save(self.folder)
             self.resumed = 0
-            for name in COLLECTIONS:
+            for name in stored_nodes.COLLECTIONS:
                 if self.source.stores.exists(name):
                     self._collection(name)
             if self.state.version == self.source.version:
                 return
-        raise IndexingError(f"index {self.source.name!r} kept changing while it was copied; add nothing meanwhile")
+        raise errors.IndexingError(f"index {self.source.name!r} kept changing while it was copied; add nothing then")
 
     def finish(self) -> None:
         """Let the index live where its copy is, and drop what it had."""
@@ -488,24 +469,28 @@ class _Copy:
         with self.source.exclusive("documents"):
             self.storage.shut(self.name)
             replace(manifest, store=self.state.to, collection=self.state.collection).write(self.folder)
-        for name in COLLECTIONS:
+        for name in stored_nodes.COLLECTIONS:
             old.discard(name)
         (self.folder / COPY_FILE).unlink(missing_ok=True)
-        if self.state.to == EMBEDDED:
+        if self.state.to == stored_nodes.EMBEDDED:
             (self.folder / SPARSE_FILE).unlink(missing_ok=True)
 
     def publish(self, folder: Path) -> None:
         """Bring the copy's folder to its place, whole."""
         for item in self.source.folder.iterdir():
-            if item.name in _NOT_COPIED or item.name.startswith((CATALOG_FILE, ".")) or item.suffix == ".lock":
+            if (
+                item.name in _NOT_COPIED
+                or item.name.startswith((stored_nodes.CATALOG_FILE, "."))
+                or item.suffix == ".lock"
+            ):
                 continue
             if item.is_dir():
                 shutil.copytree(item, self.folder / item.name, dirs_exist_ok=True)
             else:
                 shutil.copy2(item, self.folder / item.name)
         with (
-            closing(sqlite3.connect(self.source.folder / CATALOG_FILE)) as there,
-            closing(sqlite3.connect(self.folder / CATALOG_FILE)) as here,
+            closing(sqlite3.connect(self.source.folder / stored_nodes.CATALOG_FILE)) as there,
+            closing(sqlite3.connect(self.folder / stored_nodes.CATALOG_FILE)) as here,
         ):
             there.backup(here)
         pins = replace(self.source.manifest, name=self.name, store=self.state.to, collection=self.state.collection)
@@ -514,32 +499,32 @@ class _Copy:
         try:
             self.folder.rename(folder)
         except OSError as err:
-            raise StoreError(f"cannot rename {self.folder} to {folder}: {err.strerror or err}") from err
+            raise errors.StoreError(f"cannot rename {self.folder} to {folder}: {err.strerror or err}") from err
 
-    def _target_stores(self) -> IndexStores:
+    def _target_stores(self) -> stored_nodes.IndexStores:
         """Say where the copy goes; what a given-up copy left there is taken over or removed."""
-        if self.state.to == EMBEDDED:
-            stores = EmbeddedStores(self.folder)
+        if self.state.to == stored_nodes.EMBEDDED:
+            stores = stored_nodes.EmbeddedStores(self.folder)
             if not (self.folder / COPY_FILE).exists():
-                for name in COLLECTIONS:
+                for name in stored_nodes.COLLECTIONS:
                     stores.discard(name)
                 self.state.save(self.folder)
             return stores
         server = self.storage.server
         if server is None:
             what = "no Qdrant server is configured; set QDRANT_URL (setting qdrant_url), such as http://localhost:6333"
-            raise ConfigError(what)
+            raise errors.ConfigError(what)
         if not self.state.collection:
-            self.state.collection = ServerStores.choose(self.folder, self.name, server).base
+            self.state.collection = stored_nodes.ServerStores.choose(self.folder, self.name, server).base
             self.state.save(self.folder)
-        return ServerStores(server, self.state.collection, self.folder)
+        return stored_nodes.ServerStores(server, self.state.collection, self.folder)
 
     def _collection(self, name: str) -> None:
         dimension = self.source.manifest.dimension
         with ExitStack() as stack:
-            if name == CHUNKS:
+            if name == stored_nodes.CHUNKS:
                 there: NodeStore = self.source.vector_store
-                if self.to == SERVER and SparseBM25.load(self.folder) is None:
+                if self.to == stored_nodes.SERVER and SparseBM25.load(self.folder) is None:
                     fitted_words(self.source).save(self.folder)
             else:
                 there = stack.enter_context(self.source.stores.open(name, dimension))
@@ -559,7 +544,7 @@ class _Copy:
             here.flush()
             self.nodes[name] = here.count()
             if self.nodes[name] != len(wanted):
-                raise StoreError(
+                raise errors.StoreError(
                     f"the copy of the {name} of index {self.source.name!r} is not whole: {self.nodes[name]:,} nodes of "
                     f"{len(wanted):,}; the source is as before; run the copy again"
                 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llama_index.core.schema import BaseNode, Document, TextNode
 
+from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import IndexingError
 from agentic_retriever.indices.derived import Progress, SilentProgress
 from agentic_retriever.indices.index import StoredIndex
@@ -24,7 +25,7 @@ from agentic_retriever.ingestion import (
     read_source,
 )
 from agentic_retriever.show import render, short_text
-from agentic_retriever.stores.points import embedded_text
+from agentic_retriever.stores.points import embedded_text, plain_metadata
 
 FLUSH_NODES = 64  # nodes that are embedded and written together; also the most work that a crash can lose
 
@@ -53,9 +54,12 @@ class IngestReport:
 class Indexer:
     """Writes sources into one index; one at a time per index."""
 
-    def __init__(self, index: StoredIndex, *, max_file_mb: float = 50.0, progress: Progress | None = None) -> None:
+    def __init__(
+        self, index: StoredIndex, config: RouterConfig | None = None, progress: Progress | None = None
+    ) -> None:
         self._index = index
-        self._max_bytes = int(max_file_mb * 1_000_000)
+        self._max_bytes = int((config.max_file_mb if config else 50.0) * 1_000_000)
+        self._follow_links = config is not None and config.follow_links
         self._progress = progress or SilentProgress()
         self._pending: list[tuple[CatalogEntry, list[TextNode]]] = []  # documents waiting to be written together
         self._report = IngestReport()
@@ -63,12 +67,13 @@ class Indexer:
     def add_path(self, path: str | Path) -> IngestReport:
         """Bring a file, or a folder with all below it, into the index and drop documents no longer found there."""
         root = Path(path).absolute()
-        files = discover(root)
+        files = discover(root, follow_links=self._follow_links)
+        self._index.catalog.begin_source(str(root))
         self._progress.files(len(files))
         seen: set[str] = set()
         broken: set[str] = set()
         for file in files:
-            for item in read_source(file, root=root, max_bytes=self._max_bytes):
+            for item in read_source(file, root=root, max_bytes=self._max_bytes, follow_links=self._follow_links):
                 if isinstance(item, SkippedSource):
                     self._report += IngestReport(skipped=(item,))
                     broken.add(item.source)
@@ -80,6 +85,7 @@ class Indexer:
         catalog = self._index.catalog
         entries = {i: catalog.get(i) for i in catalog.doc_ids(root=str(root)) if i not in seen}
         self._remove([i for i, entry in entries.items() if entry is None or entry.source not in broken])
+        catalog.end_source(str(root))
         return self._finish()
 
     def add_documents(self, documents: Sequence[Document]) -> IngestReport:
@@ -129,6 +135,11 @@ class Indexer:
         return doc_id
 
     def _stage(self, entry: CatalogEntry, make_nodes: Callable[[], list[TextNode]]) -> None:
+        try:
+            plain_metadata(entry.metadata, entry.doc_id)
+        except IndexingError as err:  # one value that cannot be stored costs no other document
+            self._report += IngestReport(skipped=(SkippedSource(entry.source or entry.doc_id, str(err)),))
+            return
         if any(waiting.doc_id == entry.doc_id for waiting, _ in self._pending):
             self._flush()
         known = self._index.catalog.get(entry.doc_id)

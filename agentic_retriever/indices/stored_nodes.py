@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shutil
 import sqlite3
@@ -22,17 +23,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 from filelock import FileLock, Timeout
 from llama_index.core.schema import BaseNode
 
+from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.errors import (
-    EmbeddingMismatchError,
-    IndexExistsError,
-    IndexingError,
-    StoreBusyError,
-    StoreClosedError,
-    StoreDamagedError,
-    StoreError,
-)
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.json_files import model_bytes, write_atomically
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
@@ -76,11 +69,12 @@ _COUNTS = (
     " (SELECT COUNT(*) FROM documents WHERE content_hash = ''),"
     " (SELECT COUNT(*) FROM nodes JOIN documents USING (doc_id) WHERE content_hash != '')"
 )
+_ADDING = "adding "
 _DOCUMENT = "SELECT doc_id, source, root, kind, title, metadata, text, content_hash FROM documents"
 
 
-def damaged(name: str, what: str) -> StoreDamagedError:
-    return StoreDamagedError(
+def damaged(name: str, what: str) -> errors.StoreDamagedError:
+    return errors.StoreDamagedError(
         f"index {name!r} is damaged or incomplete: {what}; remove it (agentic-retriever index remove {name}) "
         "and add its sources again; vectors of unchanged text are still in the embedding cache"
     )
@@ -127,7 +121,7 @@ def check_index_name(name: object) -> str:
     """Return an index name that is safe as a folder on every platform, in Unicode's NFC form."""
     normal = unicodedata.normalize("NFC", name) if isinstance(name, str) else ""
     if not _NAME.fullmatch(normal) or normal.endswith("."):
-        raise IndexingError(
+        raise errors.IndexingError(
             f"index name {str(name)[:80]!r} cannot be used; take 1 to 64 letters, digits, '_', '-' or '.', "
             "starting with a letter or a digit"
         )
@@ -153,7 +147,7 @@ class EmbeddedStores:
             if self.exists(name):
                 shutil.rmtree(self._folder / name)
         except OSError as err:
-            raise StoreError(f"cannot remove {self._folder / name}: {err.strerror or err}; check permissions") from err
+            raise errors.StoreError(f"cannot remove {self._folder / name}: {err.strerror}; check permissions") from err
 
     def lost(self) -> str:
         return f"gone from {self._folder / CHUNKS}"
@@ -186,7 +180,7 @@ class ServerStores:
     def choose(cls, folder: Path, name: str, server: StoreServer) -> ServerStores:
         stores = cls(server, f"{server.prefix}{name}", folder)
         if stores.exists(CHUNKS):
-            raise IndexExistsError(
+            raise errors.IndexExistsError(
                 f"Qdrant at {server.link.address} has a collection {stores._name_of(CHUNKS)!r} already, from another "
                 "data directory perhaps; set qdrant_prefix to another text, or use another name"
             )
@@ -235,7 +229,7 @@ def stores_of(folder: Path, manifest: Manifest, server: StoreServer | None) -> I
     if manifest.store != SERVER:
         raise damaged(manifest.name, f"its manifest names the store {manifest.store!r}")
     if server is None:
-        raise StoreError(
+        raise errors.StoreError(
             f"index {manifest.name!r} lives on a Qdrant server, in the collections {manifest.collection}-...; set "
             "QDRANT_URL (setting qdrant_url) to that server, and QDRANT_API_KEY if it wants a key"
         )
@@ -273,6 +267,7 @@ class Catalog:
     def __init__(self, folder: Path, name: str, *, shared: bool = False) -> None:
         self._name = name
         self._shared = shared
+        self._pid = os.getpid()
         self._path = folder / CATALOG_FILE
         self._lock = threading.RLock()
         self._version: int | None = None
@@ -310,6 +305,20 @@ class Catalog:
         """Return the ids of a document's nodes, intended ones included, in order."""
         return [row[0] for row in self._read("SELECT node_id FROM nodes WHERE doc_id = ? ORDER BY node_id", (doc_id,))]
 
+    def begin_source(self, root: str) -> None:
+        """Note that a file or folder is being added, until :meth:`end_source`."""
+        with self._write() as connection:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, 0)", (_ADDING + root,))
+
+    def end_source(self, root: str) -> None:
+        with self._write() as connection:
+            connection.execute("DELETE FROM meta WHERE key = ?", (_ADDING + root,))
+
+    def unfinished_sources(self) -> list[str]:
+        """Return the files and folders whose adding was cut off."""
+        rows = self._read("SELECT key FROM meta WHERE key LIKE ? ORDER BY key", (f"{_ADDING}%",))
+        return [key.removeprefix(_ADDING) for (key,) in rows]
+
     def begin(self, documents: Sequence[tuple[CatalogEntry, Sequence[str]]]) -> None:
         """Note that these documents are about to get these nodes."""
         with self._write() as connection:
@@ -344,6 +353,7 @@ class Catalog:
 
     def close(self) -> None:
         with self._lock:
+            self._version = None
             self._connection.close()
 
     def _read(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
@@ -366,14 +376,16 @@ class Catalog:
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
+        if self._pid != os.getpid():
+            raise errors.StoreClosedError(f"index {self._name!r} was opened before a fork; open it after forking")
         with self._lock:
             try:
                 yield
             except sqlite3.ProgrammingError as err:  # what a closed connection answers with
-                raise StoreClosedError(f"index {self._name!r} is closed; open it again") from err
+                raise errors.StoreClosedError(f"index {self._name!r} is closed; open it again") from err
             except sqlite3.OperationalError as err:
                 what = f"index {self._name!r}: cannot use {self._path}: {err}; check space and permissions"
-                raise StoreError(what) from err
+                raise errors.StoreError(what) from err
             except sqlite3.DatabaseError as err:
                 raise damaged(self._name, f"{self._path} is not a readable catalog") from err
 
@@ -389,7 +401,7 @@ class StoredNodes:
         self.created = self.manifest.created
         self.embedding = embedding
         if embedding.name != self.manifest.embedding:
-            raise EmbeddingMismatchError(
+            raise errors.EmbeddingMismatchError(
                 f"index {self.name!r} was built with the embedding model {self.manifest.embedding!r}, the router uses "
                 f"{embedding.name!r}; set embedding_model to the first, or build the index again under the second"
             )
@@ -397,12 +409,12 @@ class StoredNodes:
         self._counted = (-1, 0)
         self._locks: dict[str, FileLock] = {}
         is_new = not self.stores.exists(CHUNKS)
-        if not is_new and not (folder / CATALOG_FILE).exists():
-            raise damaged(self.name, f"{folder / CATALOG_FILE} is missing")
-        # The store's lock is what keeps a second process out, so it is taken before anything is written.
+        # The store's lock is what keeps a second process out, so it is taken before anything is judged or written.
         self.vector_store: NodeStore = self.stores.open(CHUNKS, self.manifest.dimension, must_exist=not is_new)
         with ExitStack() as undo:
             undo.callback(self.vector_store.close)
+            if not is_new and not (folder / CATALOG_FILE).exists() and self.vector_store.count():
+                raise damaged(self.name, f"{folder / CATALOG_FILE} is missing")
             self.catalog = Catalog(folder, self.name, shared=self.is_remote)
             undo.callback(self.catalog.close)
             self._check_counts(is_new=is_new)
@@ -450,7 +462,7 @@ class StoredNodes:
             held = lock.acquire(timeout=_LOCK_PATIENCE_S)
         except Timeout as err:
             busy = f"another process is changing the {what} of index {self.name!r}; try again when it is done"
-            raise StoreBusyError(busy) from err
+            raise errors.StoreBusyError(busy) from err
         with held:
             yield
 
@@ -463,6 +475,8 @@ class StoredNodes:
         if is_new and counts.finished_nodes:
             raise damaged(self.name, f"its {counts.finished_nodes:,} nodes are {self.stores.lost()}")
         expected = counts.nodes
+        for root in self.catalog.unfinished_sources():
+            logger.warning("index %r is incomplete: adding %s was cut off; add it again to finish", self.name, root)
         if counts.unfinished:
             what = "index %r is incomplete: writing %d documents was cut off; add its sources again to finish"
             logger.warning(what, self.name, counts.unfinished)

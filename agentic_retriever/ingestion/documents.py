@@ -252,6 +252,7 @@ def _decode_unmarked(data: bytes) -> str:
 _BLOCK = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _ENTRY = re.compile(r"([^\s:#\-\[\]{}][^:\n]*?)[ \t]*:(?=[ \t]|$)")
 _LOOK_AHEAD = 65_536
+_MAX_ENTRY_CHARS = 2_000  # longer ones stay as written, since reading takes quadratic time
 # What explicit tags such as !!int raise on values that are none, besides YAML's own errors.
 _UNREADABLE = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
@@ -309,7 +310,8 @@ def _key_and_value(entry: str) -> tuple[str, object]:
     key, _, written = entry.partition(":")
     loaded = None
     with suppress(*_UNREADABLE):
-        loaded = yaml.load(entry, _Loader)  # noqa: S506 - a SafeLoader that reads less
+        if len(entry) <= _MAX_ENTRY_CHARS:
+            loaded = yaml.load(entry, _Loader)  # noqa: S506 - a SafeLoader that reads less
     if not isinstance(loaded, dict) or len(loaded) != 1:
         return key.strip(), "\n".join(line.strip() for line in written.split("\n") if line.strip())
     [(loaded_key, value)] = loaded.items()

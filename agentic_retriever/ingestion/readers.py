@@ -7,7 +7,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -18,21 +18,7 @@ from bs4.element import NavigableString, PreformattedString
 from bs4.exceptions import ParserRejectedMarkup
 
 from agentic_retriever.errors import SourceError
-from agentic_retriever.ingestion.documents import (
-    MAX_SOURCE_BYTES,
-    PageSpan,
-    SkippedSource,
-    SourceDocument,
-    SourceFile,
-    clean_text,
-    decode_bytes,
-    decode_text,
-    flat_metadata,
-    locate,
-    parse_front_matter,
-    too_large,
-    unreadable,
-)
+from agentic_retriever.ingestion import documents
 from agentic_retriever.ingestion.structure import scan_blocks
 
 # HTML to text with Markdown-like structure, by BeautifulSoup.
@@ -57,7 +43,7 @@ def html_to_text(data: bytes) -> tuple[str, str]:
     line. Tables of one column, and tables around other tables, are page layout and become plain blocks.
     """
     try:
-        soup = BeautifulSoup(_decoded_html(data), "html.parser")
+        soup = BeautifulSoup(_decoded_html(data), "lxml")  # Python's own parser may take quadratic time
     except (ParserRejectedMarkup, RecursionError) as err:
         raise SourceError("is HTML that cannot be parsed; save it again from a browser") from err
     headings = soup.find_all("h1", limit=2)
@@ -65,10 +51,15 @@ def html_to_text(data: bytes) -> tuple[str, str]:
     if soup.title is not None:
         candidates.append(soup.title)
     titles = (" ".join(tag.get_text(" ").split()) for tag in candidates)
-    title = clean_text(next((title for title in titles if title), ""))
-    for tag in [*soup.find_all(_DROPPED), *soup.find_all(hidden=True)]:
-        tag.extract()
-    text = clean_text(_Writer().write(soup))
+    title = documents.clean_text(next((title for title in titles if title), ""))
+    kept: list[Tag] = [soup]
+    for tag in kept:  # grows meanwhile; what stands in something dropped is not looked at
+        for child in [one for one in tag.contents if isinstance(one, Tag)]:
+            if child.name in _DROPPED or child.has_attr("hidden"):
+                child.extract()
+            else:
+                kept.append(child)
+    text = documents.clean_text(_Writer(kept).write(soup))
     if not text.strip():
         raise SourceError("holds no text")
     return title, text
@@ -85,13 +76,16 @@ def _decoded_html(data: bytes) -> str:
                 continue
             if "\0" not in text:
                 return text
-    return decode_text(data)
+    return documents.decode_text(data)
 
 
 class _Writer:
     """Collects text and block breaks while walking over the elements, without recursion."""
 
-    def __init__(self) -> None:
+    def __init__(self, tags: Sequence[Tag]) -> None:
+        tables = [tag for tag in tags if tag.name == "table"]
+        outer = {id(table.find_parent("table")) for table in tables}
+        self._data = {id(table) for table in tables if id(table) not in outer and _has_columns(table)}
         self._blocks: list[str] = []
         self._line: list[str] = []
         self._prefix = ""
@@ -107,7 +101,7 @@ class _Writer:
                 self._end_block(tight=item == "li")
             elif isinstance(item, Tag):
                 depth += self._open(item, depth)
-                if item.name != "pre" and not (item.name == "table" and _is_data(item)):
+                if item.name != "pre" and id(item) not in self._data:
                     if item.name in {*_BLOCKS, *_HEADINGS, "li"}:
                         stack.append(item.name)
                     stack.extend(reversed(item.contents))
@@ -130,7 +124,7 @@ class _Writer:
             return 1
         elif name == "pre":
             self._raw(f"{_FENCE}\n{tag.get_text().strip(chr(10))}\n{_FENCE}")
-        elif name == "table" and _is_data(tag):
+        elif id(tag) in self._data:
             self._raw(_rows(tag))
         elif name in _BLOCKS:
             self._end_block(tight=bool(self._prefix))
@@ -159,9 +153,7 @@ class _Writer:
         self._tight = tight
 
 
-def _is_data(table: Tag) -> bool:
-    if table.find("table") is not None:
-        return False
+def _has_columns(table: Tag) -> bool:
     return any(len(row.find_all(["td", "th"], limit=2)) > 1 for row in table.find_all("tr"))
 
 
@@ -180,11 +172,11 @@ def _rows(table: Tag) -> str:
 _TOP_HEADING_WITHIN = 20_000
 
 
-def _read_markdown(file: SourceFile) -> Iterator[SourceDocument]:
+def _read_markdown(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
     """Read a Markdown file; its front matter becomes metadata and stays in the text, where offsets count it."""
     text = _decoded(file)
-    front = parse_front_matter(text)
-    metadata, body_start = (flat_metadata(front.values, doc_id=file.doc_id), front.end) if front else ({}, 0)
+    front = documents.parse_front_matter(text)
+    metadata, body_start = (documents.flat_metadata(front.values, doc_id=file.doc_id), front.end) if front else ({}, 0)
     if not text[body_start:].strip():
         raise SourceError("has front matter but no text")
     given = metadata.get("title")
@@ -195,14 +187,14 @@ def _read_markdown(file: SourceFile) -> Iterator[SourceDocument]:
     yield replace(file.document(text, kind="md", title=str(given)), metadata=metadata)
 
 
-def _decoded(file: SourceFile) -> str:
-    text = decode_text(file.read())
+def _decoded(file: documents.SourceFile) -> str:
+    text = documents.decode_text(file.read())
     if not text.strip():
         raise SourceError("holds only white space")
     return text
 
 
-def _read_html(file: SourceFile) -> Iterator[SourceDocument]:
+def _read_html(file: documents.SourceFile) -> Iterator[documents.SourceDocument]:
     title, text = html_to_text(file.read())
     yield file.document(text, kind="html", title=title)
 
@@ -218,7 +210,7 @@ _BREAKAGE = (
 )  # fmt: skip
 
 
-def _read_pdf(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
+def _read_pdf(file: documents.SourceFile) -> Iterator[documents.SourceDocument | documents.SkippedSource]:
     """Extract the text of a PDF, its pages joined by an empty line. Hyphens at line ends are left as they are."""
     try:
         import pypdf  # noqa: PLC0415 - an optional extra
@@ -240,17 +232,17 @@ def _read_pdf(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
     texts: list[str] = []
     for number in range(1, page_count + 1):
         try:
-            texts.append(clean_text(reader.pages[number - 1].extract_text()))
+            texts.append(documents.clean_text(reader.pages[number - 1].extract_text()))
         except (PyPdfError, *_BREAKAGE):  # noqa: PERF203 - a broken page costs no other one
             texts.append("")
-            yield SkippedSource(f"{file.source}#page={number}", "the page is broken; its text is left out")
+            yield documents.SkippedSource(f"{file.source}#page={number}", "the page is broken; its text is left out")
     text = _PAGE_BREAK.join(texts)
     if not text.strip():
         raise SourceError("holds no text, perhaps only scanned images; run text recognition (OCR) on it first")
     starts = accumulate((len(page) + len(_PAGE_BREAK) for page in texts), initial=0)
     placed = enumerate(zip(starts, texts, strict=False), start=1)
-    pages = tuple(PageSpan(number, at, at + len(page)) for number, (at, page) in placed)
-    yield replace(file.document(text, kind="pdf", title=" ".join(clean_text(title).split())), pages=pages)
+    pages = tuple(documents.PageSpan(number, at, at + len(page)) for number, (at, page) in placed)
+    yield replace(file.document(text, kind="pdf", title=" ".join(documents.clean_text(title).split())), pages=pages)
 
 
 # Records in BEIR form, one JSON object a line: ``_id``, ``text``, and optionally ``title`` and ``metadata``
@@ -259,7 +251,7 @@ _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 _OWN_FIELDS = frozenset({"_id", "id", "text", "title", "metadata"})
 
 
-def _read_jsonl(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
+def _read_jsonl(file: documents.SourceFile) -> Iterator[documents.SourceDocument | documents.SkippedSource]:
     """Read records as they are asked for, never the whole file at once (unless it is UTF-16).
 
     ``doc_id`` is ``_id``, or ``id`` where there is no ``_id``. The text is the field ``text`` exactly; a record that
@@ -275,22 +267,22 @@ def _read_jsonl(file: SourceFile) -> Iterator[SourceDocument | SkippedSource]:
         try:
             doc = _record_document(json_record(line, file.max_bytes), file)
         except SourceError as err:
-            yield SkippedSource(f"{file.source}:{number}", str(err))
+            yield documents.SkippedSource(f"{file.source}:{number}", str(err))
             continue
         first = first_line.setdefault(doc.doc_id, number)
         said = f"the id {doc.doc_id[:80]!r} is that of line {first} already"
-        yield doc if first == number else SkippedSource(f"{file.source}:{number}", said)
+        yield doc if first == number else documents.SkippedSource(f"{file.source}:{number}", said)
     if not number:
         raise SourceError("holds only blank lines")
 
 
-def json_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
+def json_lines(file: documents.SourceFile) -> Iterator[tuple[int, bytes]]:
     """Yield number and bytes of each line that is not blank; an overlong one is cut just above the limit."""
     try:
         with file.path.open("rb") as stream:
             head = stream.read(4)
             if head.startswith(_WIDE_MARKS):
-                lines: Iterator[bytes] = iter(decode_bytes(file.read()).encode().split(b"\n"))
+                lines: Iterator[bytes] = iter(documents.decode_bytes(file.read()).encode().split(b"\n"))
             else:
                 stream.seek(len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0)
                 lines = iter(lambda: stream.readline(file.max_bytes + 1), b"")
@@ -301,12 +293,12 @@ def json_lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
                 inside = len(line) > file.max_bytes and not line.endswith(b"\n")
                 number += not inside
     except OSError as err:
-        raise unreadable(err) from err
+        raise documents.unreadable(err) from err
 
 
 def json_record(line: bytes, max_bytes: int) -> Mapping[str, object]:
     if len(line) > max_bytes:
-        raise too_large(max_bytes)
+        raise documents.too_large(max_bytes)
     if b"\0" in line:
         raise SourceError("the line is binary, not text (it holds NUL bytes)")
     try:
@@ -324,11 +316,11 @@ def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is no JSON number")
 
 
-def _record_document(record: Mapping[str, object], file: SourceFile) -> SourceDocument:
+def _record_document(record: Mapping[str, object], file: documents.SourceFile) -> documents.SourceDocument:
     given_id = record.get("id") if record.get("_id") is None else record["_id"]
     if isinstance(given_id, bool) or not isinstance(given_id, (str, int, float)) or not str(given_id).strip():
         raise SourceError("the record has no _id; give it a string or a number")
-    doc_id = clean_text(str(given_id))
+    doc_id = documents.clean_text(str(given_id))
     title, text = _string(record, "title"), _string(record, "text")
     if not text.strip():
         text = title if title.strip() else ""
@@ -336,10 +328,10 @@ def _record_document(record: Mapping[str, object], file: SourceFile) -> SourceDo
     if given is not None and not isinstance(given, dict):
         raise SourceError(f"metadata of the record {doc_id[:80]!r} is a {type(given).__name__}, not an object")
     fields = {key: value for key, value in record.items() if key not in _OWN_FIELDS}
-    metadata = flat_metadata({**fields, **(given or {})}, doc_id=doc_id)
+    metadata = documents.flat_metadata({**fields, **(given or {})}, doc_id=doc_id)
     named = metadata.get("title")
     title = title or (named if isinstance(named, str) else "")
-    return SourceDocument(
+    return documents.SourceDocument(
         doc_id=doc_id, text=text, metadata=metadata, source=file.source, root=file.root, title=title, kind="jsonl"
     )
 
@@ -348,12 +340,12 @@ def _string(record: Mapping[str, object], field: str) -> str:
     value = record.get(field)
     if not isinstance(value, str | None):
         raise SourceError(f"the field {field!r} is a {type(value).__name__}, not a string")
-    return clean_text(value or "")
+    return documents.clean_text(value or "")
 
 
 # Which reader reads what
 
-_READERS: dict[str, Callable[[SourceFile], Iterator[SourceDocument | SkippedSource]]] = {
+_READERS: dict[str, Callable[[documents.SourceFile], Iterator[documents.SourceDocument | documents.SkippedSource]]] = {
     ".md": _read_markdown,
     ".markdown": _read_markdown,
     ".txt": lambda file: iter([file.document(_decoded(file), kind="txt")]),
@@ -365,12 +357,12 @@ _READERS: dict[str, Callable[[SourceFile], Iterator[SourceDocument | SkippedSour
 SUPPORTED_SUFFIXES: tuple[str, ...] = tuple(_READERS)  # in lower case; upper case counts the same
 
 
-def discover(path: Path) -> list[Path]:
+def discover(path: Path, *, follow_links: bool = False) -> list[Path]:
     """List the files to read below a path.
 
-    A folder is walked to the bottom. Hidden files and folders and files of other kinds are passed over, links are
-    followed and each folder is visited once, so links in a circle end. A folder inside that cannot be listed is in the
-    result itself, so that ``read_source`` reports it. A file is returned whatever its suffix.
+    A folder is walked to the bottom. Hidden files and folders and files of other kinds are passed over; each folder is
+    visited once, so links in a circle end. A folder inside that cannot be listed, or whose link leads out and is not to
+    be followed, is in the result itself, so that ``read_source`` reports it. A file is returned whatever its suffix.
     """
     path = Path(path)
     try:
@@ -380,7 +372,7 @@ def discover(path: Path) -> list[Path]:
         with os.scandir(path):
             pass
     except OSError as err:
-        raise SourceError(f"{path} {unreadable(err)}") from err
+        raise SourceError(f"{path} {documents.unreadable(err)}") from err
     found: list[Path] = []
     refused: list[OSError] = []
     visited: set[tuple[int, int]] = set()
@@ -391,25 +383,34 @@ def discover(path: Path) -> list[Path]:
             folders.clear()
             continue
         visited.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        shown = sorted(here / name for name in folders if not name.startswith("."))
+        left = [] if follow_links else [one for one in shown if _leads_out(one, path)]
+        found.extend(left)
+        folders[:] = [one.name for one in shown if one not in left]
         files = (here / name for name in names if not name.startswith("."))
         found.extend(file for file in files if file.suffix.lower() in SUPPORTED_SUFFIXES)
     found.extend(Path(error.filename) for error in refused)
     return sorted(found)
 
 
+def _leads_out(path: Path, root: Path) -> bool:
+    return not path.resolve().is_relative_to(root.resolve())
+
+
 def read_source(
-    path: Path, *, root: Path, max_bytes: int = MAX_SOURCE_BYTES
-) -> Iterator[SourceDocument | SkippedSource]:
-    file = locate(Path(path), root=Path(root), max_bytes=max_bytes)
+    path: Path, *, root: Path, max_bytes: int = documents.MAX_SOURCE_BYTES, follow_links: bool = False
+) -> Iterator[documents.SourceDocument | documents.SkippedSource]:
+    file = documents.locate(Path(path), root=Path(root), max_bytes=max_bytes)
     reader = _READERS.get(file.path.suffix.lower())
-    if file.path.is_dir():
-        yield SkippedSource(file.source, "is a folder that cannot be listed; check its permissions")
+    if not follow_links and _leads_out(file.path, Path(root)):
+        yield documents.SkippedSource(file.source, "is a link that leads out of the folder; allow it with follow_links")
+    elif file.path.is_dir():
+        yield documents.SkippedSource(file.source, "is a folder that cannot be listed; check its permissions")
     elif reader is None:
         allowed = ", ".join(SUPPORTED_SUFFIXES)
-        yield SkippedSource(file.source, f"is of no kind that can be read; allowed are {allowed}")
+        yield documents.SkippedSource(file.source, f"is of no kind that can be read; allowed are {allowed}")
     else:
         try:
             yield from reader(file)
         except SourceError as err:
-            yield SkippedSource(file.source, str(err))
+            yield documents.SkippedSource(file.source, str(err))

@@ -22,18 +22,8 @@ from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.llms import LLM
 from typing_extensions import Self
 
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    AllModelsFailedError,
-    BudgetExceededError,
-    DeadlineExceededError,
-    LLMError,
-    LLMOutputError,
-    ModelPausedError,
-    OverloadedError,
-    SynthesisError,
-)
-from agentic_retriever.llm.replies import without_thoughts
+from agentic_retriever import errors
+from agentic_retriever.llm.replies import MAX_SCANNED_CHARS, without_thoughts
 from agentic_retriever.schema import NO_LIMITS, Attempt, Budget, Complexity, FailureKind, Tier, TierUsage, Usage
 from agentic_retriever.threads import DeadlineCaller
 
@@ -41,7 +31,7 @@ if TYPE_CHECKING:
     import httpx
 
 _DRAWS: Final = 4
-_NOT_SENT: Final = (BudgetExceededError, ModelPausedError, OverloadedError)
+_NOT_SENT: Final = (errors.BudgetExceededError, errors.ModelPausedError, errors.OverloadedError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,36 +134,36 @@ def ask(
     ``prompt`` writes the prompt with a boundary, and raises ``SynthesisError`` for one that occurs in the texts; when
     several in a row do, that is an ``LLMError`` like a failure of the model.
     """
-    refused: SynthesisError | None = None
+    refused: errors.SynthesisError | None = None
     for _ in range(_DRAWS):
         try:
             text = prompt(boundary())
-        except SynthesisError as err:
+        except errors.SynthesisError as err:
             refused = err
             continue
         reply = client.complete(text, timeout_s=timeout_s, needs=needs)
         return replace(reply, text=without_thoughts(reply.text))
-    raise LLMError(f"{_DRAWS} boundaries in a row occur in the texts; pass a better source of randomness") from refused
+    raise errors.LLMError(f"{_DRAWS} boundaries in a row occur in the texts; pass better randomness") from refused
 
 
-def spent_on_failure(tier: Tier, model: str, failure: AgenticRetrieverError) -> tuple[TierUsage, ...]:
+def spent_on_failure(tier: Tier, model: str, failure: errors.AgenticRetrieverError) -> tuple[TierUsage, ...]:
     """Account for a call that failed: one call for each model that was asked; tokens are not known, and 0."""
-    if isinstance(failure, AllModelsFailedError):
+    if isinstance(failure, errors.AllModelsFailedError):
         return spent_on(failure.attempts)
-    if isinstance(failure, _NOT_SENT) or isinstance(failure.__cause__, SynthesisError):
+    if isinstance(failure, _NOT_SENT) or isinstance(failure.__cause__, errors.SynthesisError):
         return ()
     return (_usage(Attempt(tier=tier, model=model)),)
 
 
 # What can go wrong with a model call, told apart without importing any provider's package.
 
-FAILURES: Final = (LLMError, DeadlineExceededError)  # anything else is a defect or an interrupt
+FAILURES: Final = (errors.LLMError, errors.DeadlineExceededError)  # anything else is a defect or an interrupt
 _HINTS: Final = {
     FailureKind.TIMEOUT: "allow more time with llm_timeout_s, or take a faster model",
     FailureKind.UNREACHABLE: "check that it runs and that its address is right",
     FailureKind.AUTHENTICATION: "check the key, for OpenRouter OPENROUTER_API_KEY",
     FailureKind.PAYMENT: "add credit, or take another model",
-    FailureKind.NOT_FOUND: "check the model's name, for Ollama run `ollama pull`",
+    FailureKind.NOT_FOUND: "check the address and the model's name, for Ollama run `ollama pull`",
     FailureKind.BAD_REQUEST: "check the model's name and that the prompt fits its context",
     FailureKind.RATE_LIMITED: "wait, or take another model",
     FailureKind.SERVER: "try again, or take another model",
@@ -183,12 +173,12 @@ _BY_STATUS: Final = {
     401: FailureKind.AUTHENTICATION, 402: FailureKind.PAYMENT, 403: FailureKind.AUTHENTICATION,
     404: FailureKind.NOT_FOUND, 408: FailureKind.TIMEOUT, 429: FailureKind.RATE_LIMITED, 504: FailureKind.TIMEOUT,
 }  # fmt: skip
-_OWN: Final[tuple[tuple[type[AgenticRetrieverError], FailureKind], ...]] = (
-    (LLMOutputError, FailureKind.OUTPUT),
-    (ModelPausedError, FailureKind.PAUSED),
-    (BudgetExceededError, FailureKind.BUDGET),
-    (OverloadedError, FailureKind.OVERLOADED),
-    (DeadlineExceededError, FailureKind.TIMEOUT),
+_OWN: Final[tuple[tuple[type[errors.AgenticRetrieverError], FailureKind], ...]] = (
+    (errors.LLMOutputError, FailureKind.OUTPUT),
+    (errors.ModelPausedError, FailureKind.PAUSED),
+    (errors.BudgetExceededError, FailureKind.BUDGET),
+    (errors.OverloadedError, FailureKind.OVERLOADED),
+    (errors.DeadlineExceededError, FailureKind.TIMEOUT),
 )
 # A body that is HTML, empty, cut, an error object with status 200 or lacks its choices shows as one of these, raised
 # deep inside the provider's client.
@@ -214,9 +204,11 @@ def failure_kind(err: BaseException) -> FailureKind:
             return kind
     if isinstance(err, WithheldError):
         return err.kind
-    if isinstance(err, LLMError) and err.__cause__ is not None:
+    if isinstance(err, errors.LLMError) and err.__cause__ is not None:
         return failure_kind(err.__cause__)
     status = getattr(err, "status_code", None)
+    if isinstance(status, int) and 300 <= status < 400:
+        return FailureKind.NOT_FOUND
     if isinstance(status, int) and status >= 400:
         return _BY_STATUS.get(status, FailureKind.SERVER if status >= 500 else FailureKind.BAD_REQUEST)
     return _kind_by_class(err)
@@ -236,7 +228,9 @@ def _kind_by_class(err: BaseException) -> FailureKind:
     return FailureKind.SERVER if any(name in {"ResponseError", "APIError"} for name in names) else FailureKind.OTHER
 
 
-def own_error(err: BaseException, *, who: str, timeout_s: float, secrets: Sequence[str]) -> AgenticRetrieverError:
+def own_error(
+    err: BaseException, *, who: str, timeout_s: float, secrets: Sequence[str]
+) -> errors.AgenticRetrieverError:
     """Turn a foreign error into one of ours with its cause, to be raised out of the handler.
 
     The text of ``err`` is left out: it may hold the provider's raw body, the prompt or a key. Where it holds one of the
@@ -247,7 +241,9 @@ def own_error(err: BaseException, *, who: str, timeout_s: float, secrets: Sequen
     detail = f"HTTP {status}" if isinstance(status, int) and status > 0 else type(err).__name__
     if kind is FailureKind.TIMEOUT:
         detail += f", {timeout_s:.1f} s"
-    ours = {FailureKind.TIMEOUT: DeadlineExceededError, FailureKind.OUTPUT: LLMOutputError}.get(kind, LLMError)
+    ours = {FailureKind.TIMEOUT: errors.DeadlineExceededError, FailureKind.OUTPUT: errors.LLMOutputError}.get(
+        kind, errors.LLMError
+    )
     error = ours(f"{who}: {kind.value} ({detail}); {_HINTS.get(kind, 'see the cause')}")
     error.__cause__ = WithheldError(err) if _holds_secret(err, secrets) else err
     return error
@@ -340,6 +336,8 @@ def _count(raw: object, name: str) -> int:
 _CURRENT: contextvars.ContextVar[ProviderCall | None] = contextvars.ContextVar("agentic_retriever_call", default=None)
 _END = object()
 _STOP = object()
+_LATE = object()
+_MAX_WAITING: Final = 64  # pieces that were read and not yet shown
 
 
 class StreamStopped(BaseException):
@@ -350,11 +348,12 @@ class ProviderCall:
     """One request to a provider with all that its client sends below; safe to use from several threads.
 
     The pieces of a streamed reply come from the thread that reads them to the one that shows them, the last one within
-    ``limit_s``; the connection is cut when the reader goes away.
+    ``limit_s``; few wait at a time, and the connection is cut when the reader goes away.
     """
 
     def __init__(self, who: str, limit_s: float) -> None:
         self.text = ""  # what was handed out so far
+        self.enough = False  # set to end a streamed reply with what was handed out
         self.ending = Ending()
         self.retry_after_s: float | None = None  # what the server asked to wait before the next request
         self._who = who
@@ -364,6 +363,7 @@ class ProviderCall:
         self._connection: Any = None
         self._responses: list[httpx.Response] = []
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._room = threading.Semaphore(_MAX_WAITING)
         self._over = False
         self._stopped = False
 
@@ -388,7 +388,8 @@ class ProviderCall:
     def _read(self, chunks: Iterator[CompletionResponse]) -> None:
         try:
             for chunk in chunks:
-                if self._stopped:
+                left = self._deadline - time.monotonic()
+                if left <= 0 or not self._room.acquire(timeout=left) or self._stopped:
                     return
                 self._queue.put(chunk)
         finally:
@@ -417,12 +418,13 @@ class ProviderCall:
             if connection is not None and not self._over:
                 _cut(connection)
         self._queue.put(_STOP)
+        self._room.release()
 
     def starts(self, request: httpx.Request) -> None:
         """Limit a request to the time that is left; ``DeadlineExceededError`` if the call was given up."""
         left = self._deadline - time.monotonic()
         if self._stopped or left <= 0:
-            raise DeadlineExceededError("the call was given up before its request was sent")
+            raise errors.DeadlineExceededError("the call was given up before its request was sent")
         limits = request.extensions.get("timeout") or {}
         kinds = ("connect", "read", "write", "pool")
         request.extensions["timeout"] = {kind: min(left, limits.get(kind) or left) for kind in kinds}
@@ -439,7 +441,7 @@ class ProviderCall:
     def tokens(self) -> Generator[str, None, None]:
         """Yield the pieces as they come, blank ones before the first word held back; raise what the client raised."""
         seen = held = ""
-        while True:
+        while not self.enough and len(seen) < MAX_SCANNED_CHARS:
             item = self._next()
             if item is _END:
                 return
@@ -454,17 +456,21 @@ class ProviderCall:
                 self.text += held
                 piece, held = held, ""
                 yield piece
+        self.ending.reason = "length"
 
     def _next(self) -> object:
-        try:
-            item = self._queue.get(timeout=max(0.0, self._deadline - time.monotonic()))
-        except queue.Empty:
-            raise DeadlineExceededError(
-                f"{self._who} did not end its answer within {self._limit_s:.1f} s; allow more time"
-            ) from None
+        left = self._deadline - time.monotonic()
+        item: object = _LATE
+        if left > 0:
+            with contextlib.suppress(queue.Empty):
+                item = self._queue.get(timeout=left)
+        self._room.release()
         # What the cut connection raises comes after the reader went away and is no failure.
         if item is _STOP or self._stopped:
             raise StreamStopped
+        if item is _LATE:
+            late = f"{self._who} did not end its answer within {self._limit_s:.1f} s"
+            raise errors.DeadlineExceededError(f"{late}; allow more time")
         if isinstance(item, BaseException):
             raise item
         return item
@@ -543,6 +549,11 @@ class Canceller:
             if self._call is not None:
                 self._call.stop()
 
+    def cut(self) -> None:
+        with self._lock:
+            if self._call is not None:
+                self._call.enough = True
+
     def sleep(self, seconds: float) -> None:
         """Wait; ``StreamStopped`` if the stream is closed, or gets so."""
         if self._event.wait(seconds):
@@ -573,6 +584,10 @@ class ReplyStream:
             raise StopIteration from None
         self.text += piece
         return piece
+
+    def cut(self) -> None:
+        """Let the answer end here: what came so far is the reply, as one that was cut."""
+        self._canceller.cut()
 
     def close(self) -> None:
         """Give the answer up; harmless at any time, more than once and from any thread."""
@@ -613,7 +628,7 @@ class AsyncPieces:
             raise StopAsyncIteration
         if self._queue is None:
             self._queue = asyncio.Queue()
-            self._caller.start(_pump(self._stream, asyncio.get_running_loop(), self._queue), 0.0)
+            await self._caller.astart(_pump(self._stream, asyncio.get_running_loop(), self._queue), 0.0)
         item = await self._queue.get()
         if isinstance(item, str):
             self.text += item

@@ -16,16 +16,7 @@ from llama_index.core.llms import LLM
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    ConfigError,
-    DeadlineExceededError,
-    LLMOutputError,
-    ModelPausedError,
-    OverloadedError,
-    StreamBrokenError,
-    unknown_name,
-)
+from agentic_retriever import errors
 from agentic_retriever.llm.calls import (
     FAILURES,
     Canceller,
@@ -39,6 +30,7 @@ from agentic_retriever.llm.calls import (
     model_window,
     own_error,
 )
+from agentic_retriever.llm.replies import says_something
 from agentic_retriever.schema import Attempt, FailureKind, Record, Tier, TierUsage, frozen
 from agentic_retriever.threads import Breaker, DeadlineCaller, Ticket
 
@@ -93,7 +85,7 @@ class PriceTable(BaseModel):
             own = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as err:
             unread = f"setting prices_file: cannot read {path} ({type(err).__name__})"
-            raise ConfigError(f"{unread}; make it a readable JSON file") from err
+            raise errors.ConfigError(f"{unread}; make it a readable JSON file") from err
         added = cls._parse(own, str(path))
         about = {"as_of": added.as_of or table.as_of, "source": added.source or table.source}
         return cls(**about, prices={**table.prices, **added.prices})
@@ -103,7 +95,7 @@ class PriceTable(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as err:
-            raise ConfigError(f"setting prices_file: {where}{_what_is_wrong(err.errors()[0])}") from None
+            raise errors.ConfigError(f"setting prices_file: {where}{_what_is_wrong(err.errors()[0])}") from None
 
     def price(self, model: str) -> Price | None:
         """Return the price of a model, or ``None`` if the table does not know it.
@@ -124,7 +116,7 @@ def _what_is_wrong(problem: ErrorDetails) -> str:
     entry = f": {str(keys[1])[:80]!r}" if len(keys) > 1 else ""
     if problem["type"] == "extra_forbidden":
         known = ("in", "out", "context") if entry else ("as_of", "source", "unit", "models")
-        return f"{entry}: {unknown_name('key', str(keys[-1]), known)}"
+        return f"{entry}: {errors.unknown_name('key', str(keys[-1]), known)}"
     if entry:
         return f'{entry} needs "in" and "out" from 0 in USD per million tokens, and "context" in tokens or not at all'
     if keys and keys[0] in {"as_of", "source"}:
@@ -240,12 +232,12 @@ class Trial:
         """Begin a request, and return the seconds that it has, if any; ``ModelPausedError`` if the breaker is open."""
         left = self._limit_s - self.seconds
         if left <= 0:
-            raise DeadlineExceededError(f"{self._client.who}: no time is left to ask it; allow the query more time")
+            raise errors.DeadlineExceededError(f"{self._client.who}: no time is left to ask it; allow more time")
         breaker = self._endpoint.breaker
         self._ticket = breaker.enter()
         if self._ticket is None:
             failed = f"{self._client.who}: not asked since it failed {breaker.failures} times in a row"
-            raise ModelPausedError(f"{failed}; tried again in {breaker.retry_in_s:.0f} s")
+            raise errors.ModelPausedError(f"{failed}; tried again in {breaker.retry_in_s:.0f} s")
         self.requests += 1
         self._given_s = left
         return left
@@ -256,15 +248,15 @@ class Trial:
         if ticket is not None:
             self._endpoint.breaker.leave(ticket, ok=ok)
 
-    def broke(self, error: AgenticRetrieverError) -> None:
+    def broke(self, error: errors.AgenticRetrieverError) -> None:
         """End a request that failed, after which there will be no other one."""
-        if isinstance(error, OverloadedError):
+        if isinstance(error, errors.OverloadedError):
             self.requests -= 1
         kind = failure_kind(error)
         hasty = kind is FailureKind.TIMEOUT and self._given_s < _FAIR_S
         self.leave(ok=None if kind in _SAYS_NOTHING or hasty else False)
 
-    def failed(self, error: AgenticRetrieverError, retry_after_s: float | None) -> None:
+    def failed(self, error: errors.AgenticRetrieverError, retry_after_s: float | None) -> None:
         """End a request that failed, and wait until it is time for the next one; raise the error if there is none."""
         self.broke(error)
         left = self._limit_s - self.seconds
@@ -357,7 +349,7 @@ class LLMClient:
             except FAILURES as err:
                 if call.text:
                     trial.broke(err)
-                    raise StreamBrokenError(f"{err} (after {len(call.text):,} characters)", call.text) from err
+                    raise errors.StreamBrokenError(f"{err} (after {len(call.text):,} characters)", call.text) from err
                 call.stop()
                 trial.failed(err, call.retry_after_s)
             except BaseException:
@@ -394,9 +386,9 @@ class LLMClient:
 
     def _reply(self, prompt: str, text: object, ending: Ending, trial: Trial) -> LLMReply:
         if ending.reason == "error":  # as OpenRouter says it
-            raise LLMOutputError(f"{self.who}: it failed within its answer; try again, or take another model")
-        if not isinstance(text, str) or not text.strip():
-            raise LLMOutputError(f"{self.who}: the reply is blank; try again, or take another model")
+            raise errors.LLMOutputError(f"{self.who}: it failed within its answer; try again, or take another model")
+        if not isinstance(text, str) or not says_something(text):
+            raise errors.LLMOutputError(f"{self.who}: the reply is blank; try again, or take another model")
         tokens = (ending.prompt_tokens or estimate_tokens(prompt), ending.completion_tokens or estimate_tokens(text))
         price = self.endpoint.price
         return LLMReply(

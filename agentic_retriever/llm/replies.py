@@ -39,6 +39,8 @@ _TAG: Final = re.compile(r"<(/?)(?:think|thinking|thoughts?|reasoning)>|\[(/?)TH
 # Some models write their channels out; what comes after the last of these marks is the answer.
 _FINAL: Final = "<|channel|>final<|message|>"
 _TURN_END: Final = re.compile(r"<\|(?:return|end|im_end|eot_id)\|>")
+# Whatever changes what of a text is thought; none is longer than 16 characters.
+THOUGHT_MARK: Final = re.compile(rf"{_TAG.pattern}|<\|[a-z_]{{1,12}}\|>", re.IGNORECASE)
 
 _OPENING: Final = re.compile(r"[{\[]")
 _SKIP: Final = re.compile(r"\s+|//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -79,6 +81,11 @@ def without_thoughts(text: str) -> str:
     if depth == 0:
         kept.append(text[at:])
     return "\n".join(kept).strip()[:MAX_REPLY_CHARS].strip()
+
+
+def says_something(text: str) -> bool:
+    """Tell whether there is more in a text than thoughts, white space and characters without a form."""
+    return any(char.isprintable() and not char.isspace() for char in without_thoughts(text))
 
 
 def json_values(text: str) -> list[object]:

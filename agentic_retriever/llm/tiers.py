@@ -15,23 +15,9 @@ from typing import Any, Final
 
 from llama_index.core.llms import LLM
 
-from agentic_retriever.config import RouterConfig
+from agentic_retriever.config import RouterConfig, shown_url
 from agentic_retriever.errors import AllModelsFailedError, ConfigError, DeadlineExceededError, StreamBrokenError
-from agentic_retriever.llm.calls import (
-    FAILURES,
-    NO_NEEDS,
-    AsyncReplyStream,
-    Canceller,
-    LLMReply,
-    ReplyStream,
-    TierNeeds,
-    estimate_tokens,
-    event_hooks,
-    failure_kind,
-    is_ollama,
-    model_name,
-    result_of,
-)
+from agentic_retriever.llm import calls
 from agentic_retriever.llm.client import (
     FREE,
     CostReport,
@@ -121,38 +107,42 @@ class TieredClient:
         """Tokens of prompt and answer together that every tier holds."""
         return min(client.context_tokens for client in self._clients.values())
 
-    def context_tokens_for(self, needs: TierNeeds) -> int:
+    def context_tokens_for(self, needs: calls.TierNeeds) -> int:
         """Return the window, in tokens, of the tier that would be asked first."""
         return self.order(needs)[0].context_tokens
 
-    def order(self, needs: TierNeeds = NO_NEEDS) -> tuple[LLMClient, ...]:
+    def order(self, needs: calls.TierNeeds = calls.NO_NEEDS) -> tuple[LLMClient, ...]:
         """Return the models in the order in which they are asked."""
         is_long = needs.context_chars > self.long_context_chars
         cloud_first = needs.force_cloud or needs.complexity is Complexity.COMPLEX or is_long
         tiers = _CLOUD_FIRST if cloud_first else _LOCAL_FIRST
         return tuple(self._clients[tier] for tier in tiers if tier in self._clients)
 
-    def complete(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> LLMReply:
+    def complete(
+        self, prompt: str, *, timeout_s: float | None = None, needs: calls.TierNeeds | None = None
+    ) -> calls.LLMReply:
         """Answer a prompt in ``timeout_s`` seconds in all, or in those of the client if that is less.
 
         The reply lists what was tried in ``attempts``, and so does the ``AllModelsFailedError`` when no tier answers;
         without any time it is a ``DeadlineExceededError``.
         """
-        return result_of(self._pieces(prompt, timeout_s, needs or NO_NEEDS, None))
+        return calls.result_of(self._pieces(prompt, timeout_s, needs or calls.NO_NEEDS, None))
 
-    def stream(self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None) -> ReplyStream:
+    def stream(
+        self, prompt: str, *, timeout_s: float | None = None, needs: calls.TierNeeds | None = None
+    ) -> calls.ReplyStream:
         """Answer a prompt piece by piece; arguments and errors before the first piece as :meth:`complete`.
 
         The tier may change until the first piece was shown, never after it: then a failure is a ``StreamBrokenError``
         with what was shown.
         """
-        return ReplyStream(lambda canceller: self._pieces(prompt, timeout_s, needs or NO_NEEDS, canceller))
+        return calls.ReplyStream(lambda canceller: self._pieces(prompt, timeout_s, needs or calls.NO_NEEDS, canceller))
 
     def astream(
-        self, prompt: str, *, timeout_s: float | None = None, needs: TierNeeds | None = None
-    ) -> AsyncReplyStream:
+        self, prompt: str, *, timeout_s: float | None = None, needs: calls.TierNeeds | None = None
+    ) -> calls.AsyncReplyStream:
         """Return the twin of :meth:`stream` for ``async for``; the event loop is never blocked."""
-        return AsyncReplyStream(self.stream(prompt, timeout_s=timeout_s, needs=needs), self._streams)
+        return calls.AsyncReplyStream(self.stream(prompt, timeout_s=timeout_s, needs=needs), self._streams)
 
     def costs(self, spent: Sequence[TierUsage]) -> CostReport:
         """Compare what was spent with what the cloud model alone would have cost for the same tokens."""
@@ -171,12 +161,13 @@ class TieredClient:
         return tuple(_found(client, look, ends) for client, look in zip(clients, started, strict=True))
 
     def close(self) -> None:
+        self._streams.close()
         for client in self._clients.values():
             client.close()
 
     def _pieces(
-        self, prompt: str, timeout_s: float | None, needs: TierNeeds, canceller: Canceller | None
-    ) -> Generator[str, None, LLMReply]:
+        self, prompt: str, timeout_s: float | None, needs: calls.TierNeeds, canceller: calls.Canceller | None
+    ) -> Generator[str, None, calls.LLMReply]:
         attempts: list[Attempt] = []
         last: Exception | None = None
         for client, limit_s in self._turns(prompt, timeout_s, needs, attempts):
@@ -185,11 +176,14 @@ class TieredClient:
                 reply = yield from client.answer(prompt, trial, canceller)
             except StreamBrokenError as err:
                 # What a stream that broke off brought is paid for.
-                counts = {"prompt_tokens": estimate_tokens(prompt), "answer_tokens": estimate_tokens(err.text)}
-                attempts.append(trial.attempt(failure=failure_kind(err), **counts))
+                counts = {
+                    "prompt_tokens": calls.estimate_tokens(prompt),
+                    "answer_tokens": calls.estimate_tokens(err.text),
+                }
+                attempts.append(trial.attempt(failure=calls.failure_kind(err), **counts))
                 raise StreamBrokenError(str(err), err.text, attempts) from err.__cause__
-            except FAILURES as err:
-                attempts.append(trial.attempt(failure=failure_kind(err)))
+            except calls.FAILURES as err:
+                attempts.append(trial.attempt(failure=calls.failure_kind(err)))
                 last = err
             else:
                 attempts.append(trial.attempt(prompt_tokens=reply.prompt_tokens, answer_tokens=reply.completion_tokens))
@@ -198,14 +192,14 @@ class TieredClient:
         raise AllModelsFailedError(f"no model answered: {tried}; see agentic-retriever doctor", attempts) from last
 
     def _turns(
-        self, prompt: str, timeout_s: float | None, needs: TierNeeds, attempts: list[Attempt]
+        self, prompt: str, timeout_s: float | None, needs: calls.TierNeeds, attempts: list[Attempt]
     ) -> Iterator[tuple[LLMClient, float]]:
         """Yield the models to ask, each with its share of the time; enter those that are passed over."""
         limit = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
         if limit <= 0:
             raise DeadlineExceededError("no time is left to ask a model; allow the query more time")
         ends = self._clock() + limit
-        prompt_tokens = estimate_tokens(prompt)
+        prompt_tokens = calls.estimate_tokens(prompt)
         refusals = {client: client.refusal(prompt_tokens, needs) for client in self.order(needs)}
         attempts += [_passed_over(client, refusal) for client, refusal in refusals.items() if refusal is not None]
         able = [client for client, refusal in refusals.items() if refusal is None]
@@ -325,7 +319,7 @@ def _lacks_key(config: RouterConfig, setting: str) -> bool:
 
 def _stand_in(config: RouterConfig, tier: Tier, llm: LLM, table: PriceTable) -> LLMClient:
     key = getattr(llm, "api_key", None)
-    price = FREE if is_ollama(llm) else table.price(model_name(llm))
+    price = FREE if calls.is_ollama(llm) else table.price(calls.model_name(llm))
     return _client(config, tier, llm, price=price, secrets=(key,) if isinstance(key, str) and key else ())
 
 
@@ -334,7 +328,9 @@ def _ollama(config: RouterConfig, tier: Tier, model: str) -> LLMClient:
     from ollama import Client  # noqa: PLC0415
 
     url = config.ollama_base_url
-    client = Client(host=url, timeout=config.llm_timeout_s, verify=_tls(), event_hooks=event_hooks())
+    # No client follows a redirect, which could carry a prompt to another host.
+    hooks = calls.event_hooks()
+    client = Client(url, timeout=config.llm_timeout_s, verify=_tls(), event_hooks=hooks, follow_redirects=False)
     llm = Ollama(
         model=model,
         base_url=url,
@@ -358,7 +354,9 @@ def _openrouter(config: RouterConfig, tier: Tier, model: str, price: Price | Non
     client_log = logging.getLogger("openai._base_client")
     if client_log.level == logging.NOTSET:
         client_log.setLevel(logging.INFO)
-    http = httpx.Client(timeout=config.llm_timeout_s, follow_redirects=True, verify=_tls(), event_hooks=event_hooks())
+    http = httpx.Client(
+        timeout=config.llm_timeout_s, follow_redirects=True, verify=_tls(), event_hooks=calls.event_hooks()
+    )
     key = config.openrouter_api_key.reveal()
     llm = OpenRouter(
         model=model,
@@ -394,27 +392,29 @@ def _client(config: RouterConfig, tier: Tier, llm: LLM, **settings: Any) -> LLMC
 
 def _ollama_probe(base_url: str, model: str, timeout_s: float) -> str:
     """Say what is wrong with an Ollama server or whether it lacks a model (``GET /api/tags``); ``""`` if nothing is."""
+    shown = shown_url(base_url)
     try:
         names = _listed(base_url, "/api/tags", "models", "name", timeout_s)
     except OSError:
-        return f"no answer at {base_url}; start it with: ollama serve"
+        return f"no answer at {shown}; start it with: ollama serve"
     except (ValueError, TypeError, LookupError):
-        return f"{base_url} does not answer as Ollama does; check ollama_base_url"
+        return f"{shown} does not answer as Ollama does; check ollama_base_url"
     there = model in names or f"{model}:latest" in names
-    return "" if there else f"{base_url} does not have it; get it with: ollama pull {model}"
+    return "" if there else f"{shown} does not have it; get it with: ollama pull {model}"
 
 
 def _openrouter_probe(base_url: str, model: str, timeout_s: float) -> str:
     """Say the same of OpenRouter (``GET /models``, which takes no key)."""
+    shown = shown_url(base_url)
     try:
         names = _listed(base_url, "/models", "data", "id", timeout_s)
     except urllib.error.HTTPError as err:
-        return f"{base_url} answers with HTTP {err.code}; check openrouter_base_url, or wait"
+        return f"{shown} answers with HTTP {err.code}; check openrouter_base_url, or wait"
     except OSError:
-        return f"no answer at {base_url}; check the network"
+        return f"no answer at {shown}; check the network"
     except (ValueError, TypeError, LookupError):
-        return f"{base_url} does not answer as OpenRouter does; check openrouter_base_url"
-    return "" if model in names else f"{base_url} does not list it; check the model's name"
+        return f"{shown} does not answer as OpenRouter does; check openrouter_base_url"
+    return "" if model in names else f"{shown} does not list it; check the model's name"
 
 
 def _listed(base_url: str, path: str, key: str, name: str, timeout_s: float) -> set[str]:

@@ -83,10 +83,10 @@ def decoded(data: bytes) -> Answer:
 def _node_row(scored: NodeWithScore) -> dict[str, Any]:
     node = scored.node
     kind = node.class_name()
-    if _NODE_CLASSES.get(kind) is not type(node) or getattr(node, "obj", None) is not None:
+    if _NODE_CLASSES.get(kind) is not type(node) or node.__dict__.get("obj") is not None:
         raise ValueError(f"a {type(node).__name__} of another class, or that carries an object, has no JSON form here")
     # mode="python" keeps what JSON has no word for, so that it is refused instead of quietly becoming something else.
-    content = node.model_dump(mode="python", exclude_defaults=True)
+    content = node.model_dump(mode="python", exclude_defaults=True, exclude={"id_"})
     try:
         return {"class": kind, "id": node.node_id, "score": scored.score, "node": _JSON.validate_python(content)}
     except ValidationError as err:

@@ -6,6 +6,7 @@ Each step is a LlamaIndex span, with LlamaIndex's events where they fit; docs/ll
 import asyncio
 import logging
 import math
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,19 +23,9 @@ from llama_index.core.instrumentation.events.synthesis import SynthesizeEndEvent
 from llama_index.core.schema import NodeWithScore
 from llama_index.core.vector_stores.types import MetadataFilters
 
+from agentic_retriever import errors, retrievers, routing, schema
 from agentic_retriever.cache import SingleFlightCache, cache_key
 from agentic_retriever.embeddings.model import Vector, embedding_time_s
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    DeadlineExceededError,
-    InvalidQueryError,
-    NoEligibleStrategyError,
-    OutOfScopeError,
-    RetrievalError,
-    RoutingError,
-    UnknownIndexError,
-    unknown_name,
-)
 from agentic_retriever.filters import check_filters, normalise
 from agentic_retriever.indices import Index, IndexProfile
 from agentic_retriever.indices.profile import MAX_TERMS, MeasuredStrategies
@@ -44,53 +35,13 @@ from agentic_retriever.pipeline.answers import as_response, copied_answer, worth
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
-from agentic_retriever.retrievers import (
-    REGISTRY,
-    RetrievalRequest,
-    SearchResult,
-    cards,
-    check_served,
-    source_scores,
-    spec_of,
-)
+from agentic_retriever.retrievers import refining
 from agentic_retriever.retrievers.base import copied_nodes, run_sides
-from agentic_retriever.retrievers.refining import (
-    EXPANDED_KEY,
-    Neighbours,
-    NodePostprocessors,
-    Refining,
-    section_neighbours,
-    store_vectors,
-)
-from agentic_retriever.routing import (
-    DomainTerms,
-    IndexClassifier,
-    StrategySelector,
-    assess_complexity,
-    complexity_reasons,
-    query_features,
-    support_of,
-)
-from agentic_retriever.schema import (
-    Answer,
-    Budget,
-    Degradation,
-    Retrieval,
-    RouteDecision,
-    Selection,
-    Strategy,
-    StrategyCard,
-    Tier,
-    Tried,
-    Usage,
-    View,
-    check_top_k,
-)
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, unknown_share
 from agentic_retriever.synthesis.confidence import MAX_JUDGED, why_not_read
 from agentic_retriever.text import detect_language, normalise_query
-from agentic_retriever.threads import DeadlineCaller, Workers
+from agentic_retriever.threads import DeadlineCaller, Workers, usable_cores
 from agentic_retriever.tracing import RouteDecisionEvent, Span, span
 
 logger = logging.getLogger(__name__)
@@ -100,8 +51,8 @@ RETRY_BELOW: Final = 0.5  # the next strategy is tried when what was found fits 
 _TIME_FACTOR: Final = 2.0  # and when the time left is that many times what the last one took
 
 _MISSING: Final = {
-    View.SUMMARY: "the index has no summaries; build them with: agentic-retriever index build NAME",
-    View.HIERARCHY: "the index has no leaves; build them with: agentic-retriever index build NAME",
+    schema.View.SUMMARY: "the index has no summaries; build them with: agentic-retriever index build NAME",
+    schema.View.HIERARCHY: "the index has no leaves; build them with: agentic-retriever index build NAME",
 }
 
 
@@ -112,9 +63,9 @@ class Question:
     query: str
     top_k: int | None = None
     index: str | None = None
-    strategy: Strategy | None = None
+    strategy: schema.Strategy | None = None
     filters: MetadataFilters | None = None
-    budget: Budget | None = None
+    budget: schema.Budget | None = None
     force_cloud: bool = False
 
     def shown(self) -> dict[str, object]:
@@ -127,10 +78,10 @@ class Pins(TypedDict, total=False):
     """What a question is asked with besides its text; what is ``None`` or missing the router decides."""
 
     index: str | None
-    strategy: str | Strategy | None
+    strategy: str | schema.Strategy | None
     filters: MetadataFilters | None
     top_k: int | None
-    budget: Budget | None
+    budget: schema.Budget | None
 
 
 def checked_pins(pins: Pins) -> dict[str, Any]:
@@ -138,8 +89,8 @@ def checked_pins(pins: Pins) -> dict[str, Any]:
     check_filters(pins.get("filters"))
     strategy, top_k = pins.get("strategy"), pins.get("top_k")
     if top_k is not None:
-        check_top_k(top_k)
-    return {**pins, "strategy": None if strategy is None else spec_of(strategy).strategy}
+        schema.check_top_k(top_k)
+    return {**pins, "strategy": None if strategy is None else retrievers.spec_of(strategy).strategy}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,11 +99,11 @@ class _Run:
 
     question: Question
     spending: Spending
-    recorded: RouteDecision | None = None  # a decision to follow where chance or a model made it
-    degraded: list[Degradation] = field(default_factory=list)  # while routing
+    recorded: schema.RouteDecision | None = None  # a decision to follow where chance or a model made it
+    degraded: list[schema.Degradation] = field(default_factory=list)  # while routing
     vector: Vector | None = None
-    decision: RouteDecision = field(init=False, repr=False)  # there only once it was routed
-    order: tuple[Strategy, ...] = ()  # the strategies to try
+    decision: schema.RouteDecision = field(init=False, repr=False)  # there only once it was routed
+    order: tuple[schema.Strategy, ...] = ()  # the strategies to try
     origin: Mapping[str, str] = field(default_factory=dict)  # index of each node by its id, after retrieval
 
 
@@ -160,8 +111,8 @@ class _Run:
 class _Find:
     """What one strategy found, and the index of each node by its id."""
 
-    tried: Tried
-    result: SearchResult = field(default_factory=SearchResult)
+    tried: schema.Tried
+    result: retrievers.SearchResult = field(default_factory=retrievers.SearchResult)
     origin: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -174,7 +125,7 @@ class _Find:
         if not self.result.nodes:
             return -1.0
         understood = bool(self.result.understood)
-        if self.tried.strategy is Strategy.METADATA and not (understood and self.result.degraded):
+        if self.tried.strategy is schema.Strategy.METADATA and not (understood and self.result.degraded):
             return 1.0 if understood else 0.0
         return 0.5 if self.tried.confidence is None else self.tried.confidence
 
@@ -184,11 +135,11 @@ class Pipeline:
     """Takes questions through the steps, in the order in which they stand here; safe to use from many threads."""
 
     resources: Resources
-    classifier: IndexClassifier
-    selector: StrategySelector
+    classifier: routing.IndexClassifier
+    selector: routing.StrategySelector
     synthesizer: Synthesizer
-    postprocessors: NodePostprocessors
-    cache: SingleFlightCache[Answer]
+    postprocessors: refining.NodePostprocessors
+    cache: SingleFlightCache[schema.Answer]
     log: QueryLog | None
     writers: str  # what answers depend on besides settings and indexes
     timer: Callable[[], float]
@@ -196,13 +147,14 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self._config = config = self.resources.config
-        self._domain_terms = DomainTerms.parse(config.domain_terms)
-        self._refining = Refining(config, self.resources.model)
+        self._domain_terms = routing.DomainTerms.parse(config.domain_terms)
+        self._refining = refining.Refining(config, self.resources.model)
         self._caller = DeadlineCaller("retrieval", max_calls=4 * config.workers)
+        self._turns = threading.Semaphore(usable_cores())
 
     # -- Answered, or only routed, or only retrieved
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: Question) -> schema.Answer:
         """Answer a question, or return its answer from the cache."""
         run = self._begin(question)
         with self._query(run) as traced:
@@ -213,7 +165,7 @@ class Pipeline:
             answer, cached = self.cache.get_or_compute(key, compute, keep=worth_keeping, timeout_s=waiting_s)
             return self._hand_out(run, answer, traced, cached=cached)
 
-    async def aanswer(self, question: Question, workers: Workers) -> Answer:
+    async def aanswer(self, question: Question, workers: Workers) -> schema.Answer:
         """Do as :meth:`answer`; whoever waits for an answer that is being made holds no thread."""
         run = self._begin(question)
         with self._query(run) as traced:
@@ -234,18 +186,20 @@ class Pipeline:
             )
             return self._hand_out(run, answer, traced, cached=cached)
 
-    def stream(self, question: Question, control: StreamControl) -> Generator[str, None, Answer]:
+    def stream(self, question: Question, control: StreamControl) -> Generator[str, None, schema.Answer]:
         """Do as :meth:`answer`, piece by piece, to be run in a context of its own; a cached answer is one piece."""
         run = self._begin(question)
         with self._query(run) as traced:
-            key, epoch = self._key(run), self.cache.epoch
-            cached = self.cache.peek(key) if self._caches(question) else None
+            with self._turn(run):
+                key, epoch = self._key(run), self.cache.epoch
+                cached = self.cache.peek(key) if self._caches(question) else None
+                if cached is None:
+                    self._route(run)
+                    retrieval = self._retrieve(run)
             if cached is not None:
                 control.found(cached.nodes, cached.route)
                 yield cached.text
                 return self._hand_out(run, cached, traced, cached=True)
-            self._route(run)
-            retrieval = self._retrieve(run)
             # Copies, as the caller has them while the answer is still written from these.
             control.found(copied_nodes(retrieval.nodes), retrieval.route)
             answer = yield from self._write(run, retrieval, control)
@@ -254,27 +208,28 @@ class Pipeline:
                 self.cache.put(key, copied_answer(answer), epoch=epoch)
             return self._hand_out(run, answer, traced, cached=False)
 
-    def route(self, question: Question, *, recorded: RouteDecision | None = None) -> RouteDecision:
+    def route(self, question: Question, *, recorded: schema.RouteDecision | None = None) -> schema.RouteDecision:
         """Decide; with ``recorded``, as then where chance or a model decided."""
         return self._route(self._begin(question, recorded))
 
-    def retrieve(self, question: Question) -> Retrieval:
+    def retrieve(self, question: Question) -> schema.Retrieval:
         """Decide and fetch."""
         with span("AgenticRouter.retrieve", question.shown) as traced:
             run = self._begin(question)
             run.spending.extract_s = 0.0  # nothing is extracted
-            self._route(run)
-            retrieval = self._retrieve(run)
+            with self._turn(run):
+                self._route(run)
+                retrieval = self._retrieve(run)
             if traced is not None:
                 traced.finish(list(retrieval.nodes))
             return retrieval
 
-    def limit_s(self, budget: Budget | None) -> float:
+    def limit_s(self, budget: schema.Budget | None) -> float:
         """Return the seconds that a query may take."""
         deadline_s = self._config.deadline_s
         return deadline_s if budget is None or budget.max_ms is None else min(deadline_s, budget.max_ms / 1000)
 
-    def _begin(self, question: Question, recorded: RouteDecision | None = None) -> _Run:
+    def _begin(self, question: Question, recorded: schema.RouteDecision | None = None) -> _Run:
         spending = Spending(question.budget, self.limit_s(question.budget), self.timer)
         return _Run(question=question, spending=spending, recorded=recorded)
 
@@ -291,7 +246,7 @@ class Pipeline:
                 self.log.record_answer(None, error=err, query=query, query_id=query_id, timings_ms=timings)
             raise
 
-    def _hand_out(self, run: _Run, answer: Answer, traced: Span | None, *, cached: bool) -> Answer:
+    def _hand_out(self, run: _Run, answer: schema.Answer, traced: Span | None, *, cached: bool) -> schema.Answer:
         """Give an answer its number, and tell the history and whoever watches."""
         timings = run.spending.timings_ms() if cached else answer.timings_ms
         done = replace(answer, cached=cached, timings_ms=timings, query_id=self.new_id())
@@ -333,13 +288,28 @@ class Pipeline:
             force_cloud=question.force_cloud,
         )
 
-    def _compute(self, run: _Run) -> Answer:
-        self._route(run)
-        return result_of(self._write(run, self._retrieve(run)))
+    def _compute(self, run: _Run) -> schema.Answer:
+        with self._turn(run):
+            self._route(run)
+            retrieval = self._retrieve(run)
+        return result_of(self._write(run, retrieval))
+
+    @contextmanager
+    def _turn(self, run: _Run) -> Iterator[None]:
+        """Let few queries compute at a time, since an event loop waits long among many busy threads.
+
+        Others may hang, so that a turn is waited for in vain only for a tenth of the time.
+        """
+        held = self._turns.acquire(timeout=run.spending.remaining_s() / 10)
+        try:
+            yield
+        finally:
+            if held:
+                self._turns.release()
 
     # -- Routed
 
-    def _route(self, run: _Run) -> RouteDecision:
+    def _route(self, run: _Run) -> schema.RouteDecision:
         question, spending = run.question, run.spending
         with span("AgenticRouter.route", question.shown) as traced:
             only = self._only_index(question)
@@ -348,16 +318,18 @@ class Pipeline:
                 run.degraded += self.resources.attached.catch_up(question.index, spending.remaining_s() / 2)
                 index, versions = self._choose_index(run, only)
                 chosen = self.resources.index(index.name)
-                complexity, score = assess_complexity(question.query)
-                features = query_features(question.query, chosen.profile(), score, domain_terms=self._domain_terms)
+                complexity, score = routing.assess_complexity(question.query)
+                features = routing.query_features(
+                    question.query, chosen.profile(), score, domain_terms=self._domain_terms
+                )
                 strategy, withheld = self._choose_strategy(run, chosen, features)
-            run.decision = RouteDecision(
+            run.decision = schema.RouteDecision(
                 query=question.query,
                 index=index,
                 strategy=strategy,
                 complexity=complexity,
                 complexity_score=score,
-                complexity_reasons=complexity_reasons(question.query),
+                complexity_reasons=routing.complexity_reasons(question.query),
                 features=features,
                 timings_ms=spending.timings_ms(),
                 degraded=(*run.degraded, *index.degraded, *strategy.degraded),
@@ -367,16 +339,16 @@ class Pipeline:
             if traced is not None:
                 record = run.decision.to_dict()
                 traced.finish(record, RouteDecisionEvent(decision=record))
-            run.order = tuple(map(Strategy, dict.fromkeys((strategy.name, *strategy.scores))))
+            run.order = tuple(map(schema.Strategy, dict.fromkeys((strategy.name, *strategy.scores))))
             return run.decision
 
     def _only_index(self, question: Question) -> str | None:
         """Return the index that needs no choice: the caller's, or the only one there is."""
         names = self.resources.names()
         if question.index is not None and question.index not in names:
-            raise UnknownIndexError(unknown_name("index", question.index, names))
+            raise errors.UnknownIndexError(errors.unknown_name("index", question.index, names))
         if not names:
-            raise RoutingError(
+            raise errors.RoutingError(
                 f"there is no index in {self._config.data_dir}; add one with add_index() "
                 "or: agentic-retriever index add NAME PATH"
             )
@@ -388,11 +360,11 @@ class Pipeline:
             try:
                 limit = embedding_time_s(run.spending.left_s("embedding the question"))
                 return self.resources.embedding().embed_query(run.question.query, timeout_s=limit)
-            except AgenticRetrieverError as err:
-                run.degraded.append(Degradation(step="embedding", reason=str(err), fallback="words only"))
+            except errors.AgenticRetrieverError as err:
+                run.degraded.append(schema.Degradation(step="embedding", reason=str(err), fallback="words only"))
                 return None
 
-    def _choose_index(self, run: _Run, only: str | None) -> tuple[Selection, dict[str, int]]:
+    def _choose_index(self, run: _Run, only: str | None) -> tuple[schema.Selection, dict[str, int]]:
         """Run stage one where there is a choice; return also the versions of the indexes that it saw."""
         if only is not None:
             mode, why = ("pinned", "the caller named it") if run.question.index else ("only", "it is the only index")
@@ -412,20 +384,22 @@ class Pipeline:
         run.spending.add(selection.spent)
         return self._apply_on_abstain(selection, indexes), versions
 
-    def _apply_on_abstain(self, selection: Selection, indexes: Sequence[Index]) -> Selection:
+    def _apply_on_abstain(self, selection: schema.Selection, indexes: Sequence[Index]) -> schema.Selection:
         """Apply the setting ``on_abstain`` to a question that seems to be about nothing in the indexes."""
         policy, default = self._config.on_abstain, self._config.default_index
         if not selection.abstained or policy in {"answer", "decline"}:
             return selection
         if policy == "raise":
-            raise OutOfScopeError(
+            raise errors.OutOfScopeError(
                 f"the question seems to be about none of the {len(indexes)} indexes ({selection.reason}); "
                 "ask something else, name an index, or set on_abstain to answer, all, default or decline"
             )
         if policy == "default":
             known = [index.name for index in indexes]
             if default not in known:
-                raise UnknownIndexError(unknown_name("index in the setting default_index", default, known))
+                raise errors.UnknownIndexError(
+                    errors.unknown_name("index in the setting default_index", default, known)
+                )
             reason = f"out of scope, so the default index; {selection.reason}"
             return replace(selection, name=default, names=(default,), reason=reason)
         filled = {index.name for index in indexes if index.count() > 0}
@@ -434,18 +408,18 @@ class Pipeline:
 
     def _choose_strategy(
         self, run: _Run, index: Index, features: Mapping[str, float]
-    ) -> tuple[Selection, dict[str, str]]:
+    ) -> tuple[schema.Selection, dict[str, str]]:
         """Run stage two where the caller named no strategy; return also what was not offered to it, and why."""
         pinned, spending = run.question.strategy, run.spending
         if pinned is not None:
-            check_served(pinned, index)
+            retrievers.check_served(pinned, index)
             return _sure(pinned.value, "pinned", "the caller named it"), {}
         figures, lost = measured(index)
         # A caller's budget alone withholds strategies, never the deadline of the settings.
         left_ms = None if spending.budget.max_ms is None else 1000 * spending.left_s("choosing the strategy")
         offered, withheld = offer(index, figures, left_ms=left_ms)
         if not offered:
-            raise NoEligibleStrategyError(f"index {index.name!r} serves no registered strategy")
+            raise errors.NoEligibleStrategyError(f"index {index.name!r} serves no registered strategy")
         then = run.recorded.strategy if run.recorded else None
         if then is not None and _by_chance(then) and then.name in {card.strategy.value for card in offered}:
             return then, withheld
@@ -456,7 +430,7 @@ class Pipeline:
 
     # -- Retrieved
 
-    def _retrieve(self, run: _Run) -> Retrieval:
+    def _retrieve(self, run: _Run) -> schema.Retrieval:
         """Run the chosen strategy, and the next one when it fails or finds nothing near; refine the best find."""
         question, index = run.question, run.decision.index
         declined = index.abstained and self._config.on_abstain == "decline"
@@ -467,7 +441,7 @@ class Pipeline:
             for strategy in () if declined else run.order:
                 try:
                     finds.append(self._attempt(run, strategy))
-                except (DeadlineExceededError, InvalidQueryError):
+                except (errors.DeadlineExceededError, errors.InvalidQueryError):
                     if not finds:
                         raise
                     break
@@ -480,46 +454,46 @@ class Pipeline:
             if failures and not finds:
                 listed = "; ".join(f"{name}: {_reason(err)}" for name, err in failures.items())
                 message = f"every strategy failed on index {index.name!r} ({listed})"
-                raise RetrievalError(message, failures) from next(iter(failures.values()))
+                raise errors.RetrievalError(message, failures) from next(iter(failures.values()))
             retrieval = self._refined(run, finds, failures)
             if traced is not None:
                 nodes = list(retrieval.nodes)
                 traced.finish(nodes, RetrievalEndEvent(str_or_query_bundle=question.query, nodes=nodes))
             return retrieval
 
-    def _attempt(self, run: _Run, strategy: Strategy) -> _Find:
+    def _attempt(self, run: _Run, strategy: schema.Strategy) -> _Find:
         """Search all chosen indexes side by side; one that fails is left out as long as another answers."""
         spending, chosen = run.spending, run.decision.index
         top_k = self._refining.candidates(self._kept(run))
         searches = {name: partial(self._search, run, strategy, name, top_k) for name in chosen.names}
         before = spending.remaining_s()
-        errors: dict[str, AgenticRetrieverError] = {}
+        failed: dict[str, errors.AgenticRetrieverError] = {}
         with spending.step("retrieval"):
             if len(searches) == 1:
                 results = {chosen.name: searches[chosen.name]()}
             else:
                 left = partial(spending.search_s, "searching")
-                results, errors = run_sides(self.resources.workers, searches, timeout_s=left)
+                results, failed = run_sides(self.resources.workers, searches, timeout_s=left)
             if not results:
-                raise errors[chosen.name]
+                raise failed[chosen.name]
             nodes, origin = merge_indexes(self.resources, results, chosen.scores, query_vector=run.vector, top_k=top_k)
-        result = SearchResult(
+        result = retrievers.SearchResult(
             nodes,
-            degraded=(*left_out(errors), *(step for result in results.values() for step in result.degraded)),
+            degraded=(*left_out(failed), *(step for result in results.values() for step in result.degraded)),
             understood=tuple(dict.fromkeys(line for result in results.values() for line in result.understood)),
         )
         index = self.resources.index(chosen.name)
         fits = relevance(nodes, index.search_profile() or index.profile())
         ms = (before - spending.remaining_s()) * 1000
-        return _Find(Tried(strategy=strategy, confidence=fits, nodes=len(nodes), ms=ms), result, origin)
+        return _Find(schema.Tried(strategy=strategy, confidence=fits, nodes=len(nodes), ms=ms), result, origin)
 
-    def _search(self, run: _Run, strategy: Strategy, name: str, top_k: int) -> SearchResult:
+    def _search(self, run: _Run, strategy: schema.Strategy, name: str, top_k: int) -> retrievers.SearchResult:
         index = self.resources.index(name)
         # An index with a model of its own embeds the question itself.
         compares = self.resources.compares(index)
         vector = run.vector if compares else None
         left = run.spending.search_s(f"searching index {name!r}")
-        request = RetrievalRequest(
+        request = retrievers.RetrievalRequest(
             query=run.question.query,
             top_k=top_k,
             filters=run.question.filters,
@@ -549,19 +523,19 @@ class Pipeline:
 
     # -- Refined
 
-    def _refined(self, run: _Run, finds: Sequence[_Find], failures: Mapping[str, BaseException]) -> Retrieval:
+    def _refined(self, run: _Run, finds: Sequence[_Find], failures: Mapping[str, BaseException]) -> schema.Retrieval:
         """Put the record of the search around the best find; without any, nothing was searched."""
-        nothing = _Find(Tried(strategy=run.order[0], confidence=None, nodes=0, ms=0.0))
+        nothing = _Find(schema.Tried(strategy=run.order[0], confidence=None, nodes=0, ms=0.0))
         best = max(finds, key=lambda one: one.rank, default=nothing)  # the first of equals
         run.origin = best.origin
         nodes, lost = self._refine(run, best) if finds else ((), ())
         names = [strategy.value for strategy in run.order]
         following = dict(zip(names, [*names[1:], "none"], strict=True))
         failed = (
-            Degradation(step=f"retrieval.{name}", reason=_reason(err), fallback=following[name])
+            schema.Degradation(step=f"retrieval.{name}", reason=_reason(err), fallback=following[name])
             for name, err in failures.items()
         )
-        return Retrieval(
+        return schema.Retrieval(
             nodes=tuple(nodes),
             strategy=best.tried.strategy,
             indexes=run.decision.index.names,
@@ -573,16 +547,16 @@ class Pipeline:
             usage=run.spending.usage,
         )
 
-    def _refine(self, run: _Run, find: _Find) -> tuple[Sequence[NodeWithScore], tuple[Degradation, ...]]:
+    def _refine(self, run: _Run, find: _Find) -> tuple[Sequence[NodeWithScore], tuple[schema.Degradation, ...]]:
         """Boost, rerank, diversify, cut and expand, as the settings ask; ``find.origin`` learns of added nodes."""
         question, spending, name, top_k = run.question, run.spending, self._config.reranker, self._kept(run)
         given = list(find.result.nodes)
         begins = partial(ReRankStartEvent, query=question.query, nodes=given, top_n=top_k, model_name=name)
 
         @cache
-        def reader(index: str) -> Neighbours:
+        def reader(index: str) -> refining.Neighbours:
             width = self._config.expand_neighbours
-            return section_neighbours(self.resources.index(index), width=width, filters=question.filters)
+            return refining.section_neighbours(self.resources.index(index), width=width, filters=question.filters)
 
         with span("AgenticRouter.refine", question.shown, None if name == "none" else begins) as traced:
             with spending.step("rerank"):
@@ -600,7 +574,7 @@ class Pipeline:
                     done = self.postprocessors.run(question.query, nodes, filters=question.filters, timeout_s=limit)
                     nodes, lost = done[0], (*lost, *done[1])
             for entry in nodes:
-                hit = entry.node.metadata.get(EXPANDED_KEY)
+                hit = entry.node.metadata.get(refining.EXPANDED_KEY)
                 if hit in find.origin:
                     find.origin.setdefault(entry.node.node_id, find.origin[hit])
             if traced is not None:
@@ -619,43 +593,44 @@ class Pipeline:
             mine = [node_id for node_id in node_ids if run.origin.get(node_id) == name]
             index = self.resources.index(name)
             if len(mine) == len(node_ids) or self.resources.compares(index):  # else they are of different models
-                found.update(store_vectors(index, mine))
+                found.update(refining.store_vectors(index, mine))
         return found
 
     # -- Written
 
     def _write(
-        self, run: _Run, retrieval: Retrieval, control: StreamControl | None = None
-    ) -> Generator[str, None, Answer]:
+        self, run: _Run, retrieval: schema.Retrieval, control: StreamControl | None = None
+    ) -> Generator[str, None, schema.Answer]:
         """Answer, piece by piece where there is a ``control``; never raises for want of a model."""
         query, nodes = run.question.query, [scored.node.node_id for scored in retrieval.nodes]
         begins = partial(SynthesizeStartEvent, query=query)
         with span("AgenticRouter.synthesize", lambda: {"query": query, "nodes": nodes}, begins) as traced:
             with run.spending.step("synthesis"):
-                index = self.resources.index(retrieval.indexes[0])
-                doubt = ""  # why the passages are not read
-                if retrieval.nodes:
-                    texts = [embedded_text(found.node) for found in retrieval.nodes[:MAX_JUDGED]]
-                    doubt = why_not_read(support_of(query, index.profile(), texts, query_vector=run.vector).probability)
-                write = self.synthesizer.synthesize if control is None else self.synthesizer.stream
-                done = write(
-                    query,
-                    () if doubt else retrieval.nodes,
-                    complexity=run.decision.complexity,
-                    language=detect_language(query),
-                    evidence=self._evidence(run, retrieval, index),
-                    limits=self._limits(run, control),
-                    index_of=run.origin,
-                )
-                if isinstance(done, Generator):
-                    done = yield from done
+                with self._turn(run):
+                    index = self.resources.index(retrieval.indexes[0])
+                    doubt = ""  # why the passages are not read
+                    if retrieval.nodes:
+                        texts = [embedded_text(found.node) for found in retrieval.nodes[:MAX_JUDGED]]
+                        fits = routing.support_of(query, index.profile(), texts, query_vector=run.vector)
+                        doubt = why_not_read(fits.probability)
+                    pieces = self.synthesizer.read(
+                        query,
+                        () if doubt else retrieval.nodes,
+                        in_pieces=control is not None,
+                        complexity=run.decision.complexity,
+                        language=detect_language(query),
+                        evidence=self._evidence(run, retrieval, index),
+                        limits=self._limits(run, control),
+                        index_of=run.origin,
+                    )
+                done = (yield from pieces) if control is not None else result_of(pieces)
             answer = self._written(run, retrieval, done, doubt)
             if traced is not None:
                 response = as_response(answer)
                 traced.finish(response, SynthesizeEndEvent(query=query, response=response))
             return answer
 
-    def _evidence(self, run: _Run, retrieval: Retrieval, index: Index) -> Evidence:
+    def _evidence(self, run: _Run, retrieval: schema.Retrieval, index: Index) -> Evidence:
         profile, unknown = index.profile(), None
         if profile.whole and len(profile.document_frequency) < MAX_TERMS:
             unknown = unknown_share(run.question.query, profile.document_frequency, language=profile.language)
@@ -671,20 +646,20 @@ class Pipeline:
             control=control,
         )
 
-    def _written(self, run: _Run, retrieval: Retrieval, done: Synthesis, doubt: str) -> Answer:
+    def _written(self, run: _Run, retrieval: schema.Retrieval, done: Synthesis, doubt: str) -> schema.Answer:
         """Put the record of the query around what was written."""
         run.spending.add_ms("llm", done.llm_ms)
         degraded = (*retrieval.degraded, *done.degraded)
-        if run.question.force_cloud and done.tier is not Tier.CLOUD:
+        if run.question.force_cloud and done.tier is not schema.Tier.CLOUD:
             reason = "no cloud model answered; see the attempts, or set llm_cloud to openrouter:MODEL if there is none"
-            degraded = (*degraded, Degradation(step="synthesis.cloud", reason=reason, fallback=done.tier.value))
-        return Answer(
+            degraded = (*degraded, schema.Degradation(step="synthesis.cloud", reason=reason, fallback=done.tier.value))
+        return schema.Answer(
             text=done.text,
             citations=done.citations,
             confidence=done.confidence,
             route=retrieval.route,
             nodes=retrieval.nodes,
-            usage=Usage.of((*retrieval.usage.tiers, *done.usage.tiers)),
+            usage=schema.Usage.of((*retrieval.usage.tiers, *done.usage.tiers)),
             timings_ms={"embedding": 0.0, "rerank": 0.0, **run.spending.timings_ms()},
             tier=done.tier,
             cached=False,
@@ -700,17 +675,17 @@ class Pipeline:
 
 def offer(
     index: Index, figures: MeasuredStrategies | None, *, left_ms: float | None
-) -> tuple[tuple[StrategyCard, ...], dict[str, str]]:
+) -> tuple[tuple[schema.StrategyCard, ...], dict[str, str]]:
     """List the strategies that stage two may choose from, and why it may not choose the others.
 
     A strategy whose typical latency does not fit what the caller's budget leaves is withheld; the fastest one never is.
     """
-    served = cards(index, measured=figures)
+    served = retrievers.cards(index, measured=figures)
     missing = {} if index.is_attached else _MISSING
     names = {card.strategy for card in served}
     withheld = {
         strategy.value: next((missing[view] for view in spec.needs if view in missing), "the index cannot serve it")
-        for strategy, spec in REGISTRY.items()
+        for strategy, spec in retrievers.REGISTRY.items()
         if strategy not in names
     }
     left_ms = math.inf if left_ms is None else left_ms
@@ -721,18 +696,18 @@ def offer(
     return tuple(card for card in served if card not in slow), withheld
 
 
-def _sure(name: str, mode: str, reason: str) -> Selection:
-    return Selection(name=name, confidence=1.0, scores={name: 1.0}, margin=1.0, reason=reason, mode=mode)
+def _sure(name: str, mode: str, reason: str) -> schema.Selection:
+    return schema.Selection(name=name, confidence=1.0, scores={name: 1.0}, margin=1.0, reason=reason, mode=mode)
 
 
-def _by_chance(selection: Selection) -> bool:
+def _by_chance(selection: schema.Selection) -> bool:
     """Tell whether a choice would come out otherwise next time although nothing changed."""
     return selection.escalated or selection.mode in {"llm", "round_robin"}
 
 
 def _reason(err: BaseException) -> str:
     """Say what happened in one line; the text of a foreign error may hold anything, so only its type is told."""
-    return str(err) if isinstance(err, AgenticRetrieverError) else type(err).__name__
+    return str(err) if isinstance(err, errors.AgenticRetrieverError) else type(err).__name__
 
 
 # What cosines tell of retrieved nodes: how near they are to a question, and one order for those of several indexes
@@ -758,13 +733,13 @@ def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile) -> float | 
 
 def _node_cosine(node: NodeWithScore) -> float | None:
     """Return the cosine by which a node was found, or ``None`` when it was found by words alone."""
-    scores = source_scores(node.node)
+    scores = retrievers.source_scores(node.node)
     return max((scores[source] for source in _COSINES if source in scores), default=None)
 
 
 def merge_indexes(
     resources: Resources,
-    results: Mapping[str, SearchResult],
+    results: Mapping[str, retrievers.SearchResult],
     index_scores: Mapping[str, float],
     *,
     query_vector: Vector | None,
@@ -783,13 +758,17 @@ def merge_indexes(
         cosines |= {node_id: cosine for node_id, cosine in found.items() if cosine is not None}
         missing = [node_id for node_id, cosine in found.items() if cosine is None]
         if missing and query_vector is not None:
-            vectors = store_vectors(index, missing)
+            vectors = refining.store_vectors(index, missing)
             cosines |= {node_id: float(np.dot(np.asarray(v), query_vector)) for node_id, v in vectors.items()}
     return merge_by_cosine(results, index_scores, cosines=cosines, top_k=top_k)
 
 
 def merge_by_cosine(
-    results: Mapping[str, SearchResult], index_scores: Mapping[str, float], *, cosines: Mapping[str, float], top_k: int
+    results: Mapping[str, retrievers.SearchResult],
+    index_scores: Mapping[str, float],
+    *,
+    cosines: Mapping[str, float],
+    top_k: int,
 ) -> tuple[list[NodeWithScore], dict[str, str]]:
     """Merge the results of several indexes.
 

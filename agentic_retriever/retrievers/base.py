@@ -11,6 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cache
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -19,14 +20,8 @@ from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
 
+from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    DeadlineExceededError,
-    EmbeddingError,
-    InvalidQueryError,
-    RetrievalError,
-)
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
 from agentic_retriever.indices import Index
 from agentic_retriever.indices.prefilter.index import FilterPlan, PlanKind
@@ -52,7 +47,7 @@ _UNCHANGING: Final = frozenset({str, int, float, bool, type(None)})
 _PYDANTIC_COPIES: Final = (BaseModel.__copy__, BaseModel.__deepcopy__)
 # Where pydantic keeps what a model holds; writing there directly passes by its checks, which cost most of the time.
 _SLOTS: Final = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
-_SETTERS: Final = tuple(BaseModel.__dict__[slot].__set__ for slot in _SLOTS)
+_SET_VALUES, _SET_NAMES, _SET_EXTRA, _SET_PRIVATE = (BaseModel.__dict__[slot].__set__ for slot in _SLOTS)
 
 
 def copied_node(node: NodeT) -> NodeT:
@@ -74,23 +69,26 @@ def copied_nodes(nodes: Iterable[NodeWithScore]) -> tuple[NodeWithScore, ...]:
 
 
 def _copied(value: Any) -> Any:  # noqa: ANN401 - any value that a node holds
-    kind = type(value)
-    if kind in (dict, list):
+    kind: Any = type(value)
+    if kind is dict or kind is list:
         made = value.copy()
-        for place, one in value.items() if kind is dict else enumerate(value):
+        for place, one in made.items() if kind is dict else enumerate(made):
             if type(one) not in _UNCHANGING:
                 made[place] = _copied(one)
         return made
-    if kind in _UNCHANGING or isinstance(value, Enum):
-        return value
-    if not isinstance(value, BaseModel) or (kind.__copy__, kind.__deepcopy__) != _PYDANTIC_COPIES:
-        return copy.deepcopy(value)  # also of a class that copies in a way of its own
-    model = object.__new__(kind)
-    extra, private = value.__pydantic_extra__, value.__pydantic_private__
-    parts = (_copied(value.__dict__), value.__pydantic_fields_set__.copy(), extra and _copied(extra), _copied(private))
-    for write, part in zip(_SETTERS, parts, strict=True):
-        write(model, part)
+    if not _copies_plainly(kind):  # also a class that copies in a way of its own
+        return value if kind in _UNCHANGING or isinstance(value, Enum) else copy.deepcopy(value)
+    model, extra, private = object.__new__(kind), value.__pydantic_extra__, value.__pydantic_private__
+    _SET_VALUES(model, _copied(value.__dict__))
+    _SET_NAMES(model, value.__pydantic_fields_set__.copy())
+    _SET_EXTRA(model, extra and _copied(extra))
+    _SET_PRIVATE(model, private and _copied(private))
     return model
+
+
+@cache  # asked for each model of each node, where a look at the class takes as long as the copy
+def _copies_plainly(kind: type) -> bool:
+    return issubclass(kind, BaseModel) and (kind.__copy__, kind.__deepcopy__) == _PYDANTIC_COPIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +207,7 @@ class RetrieverAdapter(CheckedRetriever):
         deadline = self._settings.timer() + timeout_s
         check_request(request)
         if not timeout_s > 0:
-            raise DeadlineExceededError("the time budget ran out before the search began; allow more time")
+            raise errors.DeadlineExceededError("the time budget ran out before the search began; allow more time")
         if run_guarded(f"index {self._index.name}", self._index.count) == 0:
             return SearchResult()
         plan = filter_plan(self._index, request.filters, request.top_k)
@@ -217,20 +215,20 @@ class RetrieverAdapter(CheckedRetriever):
             return SearchResult()  # nothing satisfies the filters, so nothing need be embedded or searched
         try:
             found = self._search(request, deadline)
-        except EmbeddingError as err:
+        except errors.EmbeddingError as err:
             found = self._by_words(request, err)
         return keep_promises(found, request)
 
-    def _by_words(self, request: RetrievalRequest, err: EmbeddingError) -> SearchResult:
+    def _by_words(self, request: RetrievalRequest, err: errors.EmbeddingError) -> SearchResult:
         """Search by words alone, and say why."""
         index, what = self._index, self.strategy.value
         try:
             with store_guard(f"the words of index {index.name}"):
                 ranking, nodes = search_words(index, request, 2 * request.top_k)
                 found = take_nodes(index, ranking, nodes, request.top_k)
-        except AgenticRetrieverError as none:
+        except errors.AgenticRetrieverError as none:
             told = f"both sides of {what} search failed: dense: {err}; {BM25}: {none}"
-            raise RetrievalError(told, {"dense": err, BM25: none}) from err
+            raise errors.RetrievalError(told, {"dense": err, BM25: none}) from err
         lost = Degradation(step=f"{what}.dense", reason=str(err), fallback="BM25 search alone")
         return SearchResult(found, (lost,), sources={BM25: dict(ranking)})
 
@@ -263,7 +261,7 @@ def check_request(request: RetrievalRequest) -> None:
     check_top_k(request.top_k)
     check_filters(request.filters)
     if request.query_vector is not None and not all(map(math.isfinite, request.query_vector)):
-        raise InvalidQueryError("the query vector holds NaN or infinity; pass finite numbers, or none at all")
+        raise errors.InvalidQueryError("the query vector holds NaN or infinity; pass finite numbers, or none at all")
 
 
 # What the contract of a retriever promises of every result, kept in one place for all strategies.
@@ -354,7 +352,7 @@ def filter_plan(index: Index, filters: MetadataFilters | None, depth: int) -> Fi
 
 def run_sides(
     workers: Workers, sides: Mapping[str, Callable[[], T]], *, timeout_s: Callable[[], float]
-) -> tuple[dict[str, T], dict[str, AgenticRetrieverError]]:
+) -> tuple[dict[str, T], dict[str, errors.AgenticRetrieverError]]:
     """Run the sides at the same time, the first one in the calling thread; one that fails never fails the others.
 
     A side that no worker has begun by the time it is needed is taken back and run here. So it is safe to call this from
@@ -362,10 +360,10 @@ def run_sides(
     """
     futures: dict[str, Future[T]] = {}
     for name in [*sides][1:]:
-        with suppress(AgenticRetrieverError):  # the pool is closed or full; the calling thread can do it
+        with suppress(errors.AgenticRetrieverError):  # the pool is closed or full; the calling thread can do it
             futures[name] = workers.submit(run_guarded, name, sides[name])
     results: dict[str, T] = {}
-    errors: dict[str, AgenticRetrieverError] = {}
+    failed: dict[str, errors.AgenticRetrieverError] = {}
     for name, call in sides.items():
         try:
             if name not in futures or futures[name].cancel():
@@ -373,18 +371,18 @@ def run_sides(
                     results[name] = call()
             else:
                 results[name] = futures[name].result(timeout=max(0.0, timeout_s()))
-        except AgenticRetrieverError as err:  # noqa: PERF203 - each side fails by itself
-            errors[name] = err
+        except errors.AgenticRetrieverError as err:  # noqa: PERF203 - each side fails by itself
+            failed[name] = err
         except FutureTimeoutError as err:
-            errors[name] = DeadlineExceededError(f"{name} did not end in time; allow more time")
-            errors[name].__cause__ = err
-    return results, errors
+            failed[name] = errors.DeadlineExceededError(f"{name} did not end in time; allow more time")
+            failed[name].__cause__ = err
+    return results, failed
 
 
 def merge_sides(
     what: str,
     sides: dict[str, T],
-    errors: dict[str, AgenticRetrieverError],
+    failed: dict[str, errors.AgenticRetrieverError],
     merge: Callable[[Mapping[str, T]], SearchResult],
     *,
     reread: str,
@@ -393,15 +391,15 @@ def merge_sides(
     """Merge two sides of a search; ``reread`` is the one whose hits are only now read from the store, and may fail."""
     try:
         result = merge(sides)
-    except AgenticRetrieverError as err:
-        errors[reread] = err
+    except errors.AgenticRetrieverError as err:
+        failed[reread] = err
         sides.pop(reread, None)
         result = merge(sides)
     if not sides:
-        causes = "; ".join(f"{side}: {err}" for side, err in errors.items())
-        first = next(err for side, err in errors.items() if side != reread)
-        raise RetrievalError(f"both sides of {what} failed: {causes}", errors) from first
-    told = [Degradation(step=lost[side][0], reason=str(err), fallback=lost[side][1]) for side, err in errors.items()]
+        causes = "; ".join(f"{side}: {err}" for side, err in failed.items())
+        first = next(err for side, err in failed.items() if side != reread)
+        raise errors.RetrievalError(f"both sides of {what} failed: {causes}", failed) from first
+    told = [Degradation(step=lost[side][0], reason=str(err), fallback=lost[side][1]) for side, err in failed.items()]
     return replace(result, degraded=tuple(told))
 
 

@@ -23,17 +23,7 @@ from agentic_retriever.filters import check_filters, is_empty, node_fields, pred
 from agentic_retriever.indices import Index, KeywordIndex, embedded_text
 from agentic_retriever.indices.attached.sources import recognise
 from agentic_retriever.indices.profile import ProfiledNode, dominant_language
-from agentic_retriever.retrievers.base import (
-    BM25,
-    CheckedRetriever,
-    RetrievalRequest,
-    SearchResult,
-    check_request,
-    copied_node,
-    keep_promises,
-    search_words,
-    take_nodes,
-)
+from agentic_retriever.retrievers import base
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.tracing import safe_callbacks
@@ -44,7 +34,7 @@ _WORDS: Final = "keyword"
 _VERSION: Final = 1
 
 
-class BM25Retriever(CheckedRetriever, LlamaBM25Retriever):
+class BM25Retriever(base.CheckedRetriever, LlamaBM25Retriever):
     """LlamaIndex's ``BM25Retriever`` with terms for every script and filters that hold.
 
     It takes the place of ``llama_index.retrievers.bm25.BM25Retriever`` where one is expected. What is different: Thai,
@@ -99,7 +89,7 @@ class BM25Retriever(CheckedRetriever, LlamaBM25Retriever):
         check_filters(filters)
         self._filters = filters
         self._index = index
-        self._nodes = {node.node_id: copied_node(node) for node in nodes or ()}
+        self._nodes = {node.node_id: base.copied_node(node) for node in nodes or ()}
         if len(self._nodes) < len(nodes or ()):
             raise IndexingError("a node id comes twice among the nodes; node ids must be unique")
         if words is None:
@@ -146,16 +136,16 @@ class BM25Retriever(CheckedRetriever, LlamaBM25Retriever):
         return cls(nodes, **options)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        request = RetrievalRequest(query_bundle.query_str, self.similarity_top_k, self._filters)
-        check_request(request)
+        request = base.RetrievalRequest(query_bundle.query_str, self.similarity_top_k, self._filters)
+        base.check_request(request)
         if self._index is not None:
-            ranking, nodes = search_words(self._index, request, request.top_k)
-            found = take_nodes(self._index, ranking, nodes, request.top_k)
+            ranking, nodes = base.search_words(self._index, request, request.top_k)
+            found = base.take_nodes(self._index, ranking, nodes, request.top_k)
         else:
             ranking = self._words.search(request.query, request.top_k, allowed=self._allowed)
             known = [(self._nodes[node_id], score) for node_id, score in ranking if node_id in self._nodes]
             found = [NodeWithScore(node=node, score=score) for node, score in known]
-        return keep_promises(SearchResult(found, sources={BM25: dict(ranking)}), request).nodes
+        return base.keep_promises(base.SearchResult(found, sources={base.BM25: dict(ranking)}), request).nodes
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return await asyncio.to_thread(self._retrieve, query_bundle)

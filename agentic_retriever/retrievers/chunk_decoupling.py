@@ -8,16 +8,7 @@ from typing import Final
 from llama_index.core.schema import BaseNode
 
 from agentic_retriever.indices.derived import LeafHit
-from agentic_retriever.retrievers.base import (
-    RetrievalRequest,
-    RetrieverAdapter,
-    SearchResult,
-    merge_sides,
-    run_sides,
-    scores_of,
-    take_nodes,
-    with_hidden_metadata,
-)
+from agentic_retriever.retrievers import base
 from agentic_retriever.retrievers.hybrid import ranked
 from agentic_retriever.retrievers.vector import leaves_for_chunks, nearest, open_leaves, with_vector
 from agentic_retriever.schema import Strategy
@@ -44,7 +35,7 @@ class _Side:
     nodes: Mapping[str, BaseNode] = field(default_factory=dict)
 
 
-class ChunkDecouplingRetriever(RetrieverAdapter):
+class ChunkDecouplingRetriever(base.RetrieverAdapter):
     """Searches leaves, twice ``top_k`` of them, and chunks side by side, and returns chunks.
 
     Every leaf that is found brings its chunk, as the window around it. A chunk scores the mean of its own cosine and
@@ -54,28 +45,28 @@ class ChunkDecouplingRetriever(RetrieverAdapter):
 
     strategy = Strategy.CHUNK_DECOUPLING
 
-    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
+    def _search(self, request: base.RetrievalRequest, deadline: float) -> base.SearchResult:
         left = partial(self._left_s, deadline)
         request = with_vector(self._index, request, left())
         calls: dict[str, Callable[[], _Side]] = {
             LEAF: lambda: self._fine(request, left()),
             CHUNK: lambda: self._coarse(request, left()),
         }
-        sides, errors = run_sides(self._settings.workers, calls, timeout_s=left)
+        sides, errors = base.run_sides(self._settings.workers, calls, timeout_s=left)
         merge = partial(self._merged, request=request)
-        return merge_sides("chunk_decoupling", sides, errors, merge, reread=LEAF, lost=_LOST)
+        return base.merge_sides("chunk_decoupling", sides, errors, merge, reread=LEAF, lost=_LOST)
 
-    def _fine(self, request: RetrievalRequest, left_s: float) -> _Side:
+    def _fine(self, request: base.RetrievalRequest, left_s: float) -> _Side:
         hits = leaves_for_chunks(open_leaves(self._index, left_s), request, depth=FINE_FACTOR * request.top_k)
         best = {hit.chunk_id: hit for hit in reversed(hits)}  # the first of each chunk is its best
         return _Side({chunk_id: hit.score for chunk_id, hit in best.items()}, leaves=best)
 
-    def _coarse(self, request: RetrievalRequest, left_s: float) -> _Side:
+    def _coarse(self, request: base.RetrievalRequest, left_s: float) -> _Side:
         found = nearest(self._index, request, FINE_FACTOR * request.top_k, left_s)
-        scores = {node_id: score for node_id, score in scores_of(found).items() if score is not None}
+        scores = {node_id: score for node_id, score in base.scores_of(found).items() if score is not None}
         return _Side(scores, nodes={one.node.node_id: one.node for one in found})
 
-    def _merged(self, sides: Mapping[str, _Side], request: RetrievalRequest) -> SearchResult:
+    def _merged(self, sides: Mapping[str, _Side], request: base.RetrievalRequest) -> base.SearchResult:
         # The mean over the sides that found anything; what one did not find counts there as its least.
         filled = [(side.scores, min(side.scores.values())) for side in sides.values() if side.scores]
         chunk_ids = {chunk_id: None for scores, _least in filled for chunk_id in scores}
@@ -85,9 +76,9 @@ class ChunkDecouplingRetriever(RetrieverAdapter):
         }
         nodes = {node_id: node for side in sides.values() for node_id, node in side.nodes.items()}
         leaves = sides[LEAF].leaves if LEAF in sides else {}
-        taken = take_nodes(self._index, ranked(list(means.items())), nodes, request.top_k, filters=request.filters)
+        taken = base.take_nodes(self._index, ranked(list(means.items())), nodes, request.top_k, filters=request.filters)
         for one in taken:
             leaf = leaves.get(one.node.node_id)
             if leaf is not None:
-                one.node = with_hidden_metadata(one.node, **{SPAN_KEY: {"start": leaf.start, "end": leaf.end}})
-        return SearchResult(taken, sources={name: side.scores for name, side in sides.items()})
+                one.node = base.with_hidden_metadata(one.node, **{SPAN_KEY: {"start": leaf.start, "end": leaf.end}})
+        return base.SearchResult(taken, sources={name: side.scores for name, side in sides.items()})

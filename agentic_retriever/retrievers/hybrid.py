@@ -23,19 +23,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from agentic_retriever import json_files
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, StoreDamagedError
-from agentic_retriever.retrievers.base import (
-    BM25,
-    Ranking,
-    RetrievalRequest,
-    RetrieverAdapter,
-    SearchResult,
-    merge_sides,
-    run_guarded,
-    run_sides,
-    scores_of,
-    search_words,
-    take_nodes,
-)
+from agentic_retriever.retrievers import base
 from agentic_retriever.retrievers.vector import DENSE, nearest, with_vector
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.stores.points import Hit
@@ -80,7 +68,7 @@ class Fusion(str, Enum):
 
 
 def fuse(
-    method: Fusion, lists: Mapping[str, Ranking], weights: Weights, *, floors: Weights | None = None
+    method: Fusion, lists: Mapping[str, base.Ranking], weights: Weights, *, floors: Weights | None = None
 ) -> list[tuple[str, float]]:
     """Merge the ranked lists of several sources into one."""
     for source in lists:
@@ -106,7 +94,7 @@ def _points(method: Fusion, entries: list[Entry], count: int, floor: float | Non
     return _to_unit(entries, floor), 0.0
 
 
-def ranked(entries: Ranking) -> list[Entry]:
+def ranked(entries: base.Ranking) -> list[Entry]:
     """Return a list in order, without repetitions; a score that is no finite number becomes ``None`` and goes last."""
     best: dict[str, float | None] = {}
     for node_id, score in entries:
@@ -134,7 +122,7 @@ def _to_unit(entries: list[Entry], floor: float | None = None) -> dict[str, floa
     return {node_id: (score * scale - low * scale) / span for node_id, score in finite}
 
 
-def unit_scores(entries: Ranking) -> dict[str, float]:
+def unit_scores(entries: base.Ranking) -> dict[str, float]:
     """Bring scores to [0, 1], best first: all 1 where they are the same; what has no score gets 0."""
     in_order = ranked(entries)
     units = _to_unit([entry for entry in in_order if entry[1] is not None])
@@ -245,14 +233,14 @@ FUSED: Final = "fused"  # in the per-source scores only where two lists were mer
 
 CALIBRATED_DEPTH: Final = 100  # searched on each side, so that scores are the same for every top_k up to it
 
-_LOST: Final = {DENSE: ("hybrid.dense", "BM25 search alone"), BM25: ("hybrid.keyword", "dense search alone")}
+_LOST: Final = {DENSE: ("hybrid.dense", "BM25 search alone"), base.BM25: ("hybrid.keyword", "dense search alone")}
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
     """What one side found: ids and scores, best first, and those nodes that it has read."""
 
-    ranking: Ranking
+    ranking: base.Ranking
     nodes: Mapping[str, BaseNode] = field(default_factory=dict)
     profile: IndexProfile | None = None  # what cosines are worth on the index
     degraded: tuple[Degradation, ...] = ()
@@ -265,7 +253,7 @@ class _Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideLists:
-    lists: Mapping[str, Ranking]
+    lists: Mapping[str, base.Ranking]
     floors: Mapping[str, float]
     excess: float | None
 
@@ -273,17 +261,17 @@ class SideLists:
     def of(cls, sides: Mapping[str, _Side], depth: int) -> SideLists:
         """Take them from what the sides found, each searched this deep."""
         lists = {name: side.ranking for name, side in sides.items() if side.ranking}
-        words, dense = lists.get(BM25, ()), lists.get(DENSE, ())
-        floors = {BM25: 0.0} if 0 < len(words) < depth else {}
+        words, dense = lists.get(base.BM25, ()), lists.get(DENSE, ())
+        floors = {base.BM25: 0.0} if 0 < len(words) < depth else {}
         profile = next((side.profile for side in sides.values() if side.profile is not None), None)
         return cls(lists=lists, floors=floors, excess=dense_excess(dense[0][1] if dense else None, profile))
 
     def merged(self, dense_weight: float, method: Fusion = Fusion.CALIBRATED) -> list[tuple[str, float]]:
         """Merge the sides, best first; calibrated and weighted scores are in [0, 1]."""
-        return fuse(method, self.lists, {DENSE: dense_weight, BM25: 1 - dense_weight}, floors=self.floors)
+        return fuse(method, self.lists, {DENSE: dense_weight, base.BM25: 1 - dense_weight}, floors=self.floors)
 
 
-class HybridRetriever(RetrieverAdapter):
+class HybridRetriever(base.RetrieverAdapter):
     """Dense and BM25 search, merged by calibrated or fixed weights, reciprocal ranks or Borda votes.
 
     Where only one side finds anything (no word of the question occurs in the index, or the other side failed), its
@@ -300,16 +288,16 @@ class HybridRetriever(RetrieverAdapter):
     def _fusion(self) -> Fusion:
         return Fusion(self._settings.config.fusion)
 
-    def search_sides(self, request: RetrievalRequest) -> SideLists:
+    def search_sides(self, request: base.RetrievalRequest) -> SideLists:
         """Search both sides as for calibrated fusion, and do not merge them; for fitting the weights."""
         depth = max(CALIBRATED_DEPTH, request.top_k)
         sides = {
             DENSE: _Side.of(nearest(self._index, request, depth, self._settings.config.deadline_s)),
-            BM25: self._with_background(_Side(*search_words(self._index, request, depth))),
+            base.BM25: self._with_background(_Side(*base.search_words(self._index, request, depth))),
         }
         return SideLists.of(sides, depth)
 
-    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
+    def _search(self, request: base.RetrievalRequest, deadline: float) -> base.SearchResult:
         left, alpha = partial(self._left_s, deadline), self._settings.config.hybrid_alpha
         request = with_vector(self._index, request, left())
         is_calibrated = self._fusion is Fusion.CALIBRATED
@@ -323,16 +311,16 @@ class HybridRetriever(RetrieverAdapter):
             )
             if hits is not None:
                 found = [NodeWithScore(node=hit.node, score=hit.score) for hit in hits]
-                return SearchResult(found, sources={FUSED: scores_of(found)})
+                return base.SearchResult(found, sources={FUSED: base.scores_of(found)})
         sides, errors = self._both_sides(request, depth, left)
         weigh, degraded = self._weigh() if is_calibrated else (lambda _excess: alpha, ())
         merge = partial(self._merged, top_k=request.top_k, depth=depth, weigh=weigh)
-        result = merge_sides("hybrid search", sides, errors, merge, reread=BM25, lost=_LOST)
+        result = base.merge_sides("hybrid search", sides, errors, merge, reread=base.BM25, lost=_LOST)
         of_sides = (step for side in sides.values() for step in side.degraded)
         return replace(result, degraded=(*result.degraded, *degraded, *of_sides))
 
     def _both_sides(
-        self, request: RetrievalRequest, depth: int, left: Left
+        self, request: base.RetrievalRequest, depth: int, left: Left
     ) -> tuple[dict[str, _Side], dict[str, AgenticRetrieverError]]:
         """Search both sides, in one request where the index is on a server, else next to each other."""
 
@@ -343,20 +331,22 @@ class HybridRetriever(RetrieverAdapter):
             request, lambda server, vector: server.search_both(vector, request.query, depth, request.filters)
         )
         if both is not None:
-            return {DENSE: _Side.of(both[0]), BM25: completed(_Side.of(both[1]))}, {}
+            return {DENSE: _Side.of(both[0]), base.BM25: completed(_Side.of(both[1]))}, {}
         sides: dict[str, Callable[[], _Side]] = {
             DENSE: lambda: _Side.of(nearest(self._index, request, depth, left())),
-            BM25: lambda: completed(_Side(*search_words(self._index, request, depth))),
+            base.BM25: lambda: completed(_Side(*base.search_words(self._index, request, depth))),
         }
-        return run_sides(self._settings.workers, sides, timeout_s=left)
+        return base.run_sides(self._settings.workers, sides, timeout_s=left)
 
-    def _ask_server(self, request: RetrievalRequest, search: Callable[[ServerWords, Sequence[float]], T]) -> T | None:
+    def _ask_server(
+        self, request: base.RetrievalRequest, search: Callable[[ServerWords, Sequence[float]], T]
+    ) -> T | None:
         server = self._index.both_sides()
         if server is None:
             return None
         try:
             asked = partial(search, server, request.query_vector or ())
-            return run_guarded(f"the server of index {self._index.name}", asked)
+            return base.run_guarded(f"the server of index {self._index.name}", asked)
         except AgenticRetrieverError:
             return None  # each side by itself may still work, and whoever searches them tells what failed
 
@@ -378,22 +368,22 @@ class HybridRetriever(RetrieverAdapter):
         index = self._index
         try:
             # Cosines of a search are worth what the index's own model makes of them.
-            return replace(side, profile=run_guarded(f"the profile of index {index.name}", index.search_profile))
+            return replace(side, profile=base.run_guarded(f"the profile of index {index.name}", index.search_profile))
         except AgenticRetrieverError as err:
             lost = Degradation(step="hybrid.background", reason=str(err), fallback="weights that suit any question")
             return replace(side, degraded=(lost,))
 
     def _merged(
         self, sides: Mapping[str, _Side], *, top_k: int, depth: int, weigh: Callable[[float | None], float]
-    ) -> SearchResult:
+    ) -> base.SearchResult:
         found = SideLists.of(sides, depth)
         nodes = {node_id: node for side in sides.values() for node_id, node in side.nodes.items()}
         sources = {name: dict(entries) for name, entries in found.lists.items()}
-        ranking: Ranking = next(iter(found.lists.values()), ())
+        ranking: base.Ranking = next(iter(found.lists.values()), ())
         if len(found.lists) > 1:
             ranking = found.merged(weigh(found.excess), self._fusion)
             sources[FUSED] = dict(ranking)
-        return SearchResult(take_nodes(self._index, ranking, nodes, top_k), sources=sources)
+        return base.SearchResult(base.take_nodes(self._index, ranking, nodes, top_k), sources=sources)
 
 
 def search_depth(top_k: int) -> int:

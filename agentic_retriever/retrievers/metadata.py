@@ -8,14 +8,7 @@ from llama_index.core.callbacks.base import CallbackManager
 
 from agentic_retriever.errors import EmbeddingError
 from agentic_retriever.indices import Index
-from agentic_retriever.retrievers.base import (
-    AdapterSettings,
-    RetrievalRequest,
-    RetrieverAdapter,
-    SearchResult,
-    run_guarded,
-    scores_of,
-)
+from agentic_retriever.retrievers import base
 from agentic_retriever.retrievers.vector import DENSE, nearest, with_vector
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.understanding.fields import FieldDictionary
@@ -25,7 +18,7 @@ from agentic_retriever.understanding.understanding import extract_with_llm, rela
 SURE: Final = 0.7
 
 
-class MetadataRetriever(RetrieverAdapter):
+class MetadataRetriever(base.RetrieverAdapter):
     """Values, ranges and years that a question names become filters; the nearest nodes among what is left are returned.
 
     When nothing is left, the least certain clause is dropped and the search made again; every clause that was dropped
@@ -36,18 +29,18 @@ class MetadataRetriever(RetrieverAdapter):
     strategy = Strategy.METADATA
     keeps_deadlines = True
 
-    def __init__(self, index: Index, settings: AdapterSettings, **more: CallbackManager | None) -> None:
+    def __init__(self, index: Index, settings: base.AdapterSettings, **more: CallbackManager | None) -> None:
         super().__init__(index, settings, **more)
         self._lock = threading.Lock()
         self._fields: tuple[int, FieldDictionary] | None = None
 
-    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
+    def _search(self, request: base.RetrievalRequest, deadline: float) -> base.SearchResult:
         index, model = self._index, request.model or self._settings.model
         with self._lock:  # the values of the index's current version, read once for each version
             version = index.version
             if self._fields is None or self._fields[0] != version:
                 rows = (node.metadata for node in index.known_nodes())
-                self._fields = version, run_guarded(f"index {index.name}", lambda: FieldDictionary.build(rows))
+                self._fields = version, base.run_guarded(f"index {index.name}", lambda: FieldDictionary.build(rows))
             fields = self._fields[1]
         if model is None:
             read = understand(request.query, fields)
@@ -66,7 +59,7 @@ class MetadataRetriever(RetrieverAdapter):
                 result = self._by_words(narrowed, failed)
             else:
                 found = nearest(index, narrowed, request.top_k, self._left_s(deadline))
-                result = SearchResult(found, sources={DENSE: scores_of(found)})
+                result = base.SearchResult(found, sources={DENSE: base.scores_of(found)})
             if result.nodes:
                 break
         lost = (

@@ -19,28 +19,13 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, TextNode
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
+from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig, Secret
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    ConfigError,
-    DeadlineExceededError,
-    LLMError,
-    LLMOutputError,
-    RetrievalError,
-)
 from agentic_retriever.filters import merge_and, node_fields, predicate
 from agentic_retriever.indices import Index, embedded_text
 from agentic_retriever.llm import ModelClient, ask, containers, json_values, random_boundary, without_thoughts
 from agentic_retriever.llm.prompts import rerank_prompt
-from agentic_retriever.retrievers.base import (
-    SCORES_KEY,
-    fetch_nodes,
-    finite_or_least,
-    finite_scores,
-    run_guarded,
-    source_scores,
-    with_hidden_metadata,
-)
+from agentic_retriever.retrievers import base
 from agentic_retriever.retrievers.hybrid import unit_scores
 from agentic_retriever.schema import MAX_TOP_K, Degradation
 from agentic_retriever.text import Tokenizer, detect_language
@@ -125,7 +110,7 @@ def _attempt(
 ) -> list[NodeWithScore]:
     try:
         return call()
-    except AgenticRetrieverError as err:
+    except errors.AgenticRetrieverError as err:
         degraded.append(Degradation(step=f"postprocess.{step}", reason=str(err), fallback="the order before it"))
         return kept
 
@@ -135,19 +120,19 @@ def _attempt(
 
 def in_order(nodes: Iterable[NodeWithScore]) -> list[NodeWithScore]:
     """Return nodes by falling score, then by id; those without a finite score last."""
-    return sorted(nodes, key=lambda entry: (-finite_or_least(entry.score), entry.node.node_id))
+    return sorted(nodes, key=lambda entry: (-base.finite_or_least(entry.score), entry.node.node_id))
 
 
 def rescored(entry: NodeWithScore, score: float) -> NodeWithScore:
-    known = dict(source_scores(entry.node))
+    known = dict(base.source_scores(entry.node))
     if entry.score is not None:
         known.setdefault(RETRIEVED, entry.score)
-    return NodeWithScore(node=with_hidden_metadata(entry.node, **{SCORES_KEY: known}), score=score)
+    return NodeWithScore(node=base.with_hidden_metadata(entry.node, **{base.SCORES_KEY: known}), score=score)
 
 
 def stop_at_fall(nodes: Sequence[NodeWithScore], fall: float) -> list[NodeWithScore]:
     """Leave out the nodes behind the first gap that is a larger share of the range of scores; 0 leaves out none."""
-    values = [finite_or_least(entry.score) for entry in nodes]
+    values = [base.finite_or_least(entry.score) for entry in nodes]
     if fall == 0 or len(values) < 2 or not math.isfinite(values[0] - values[-1]):
         return list(nodes)
     limit = fall * (values[0] - values[-1])
@@ -172,7 +157,7 @@ class Boost:
 def parse_boosts(text: str) -> tuple[Boost, ...]:
     entries = [entry.strip() for line in text.splitlines() for entry in line.split(";") if entry.strip()]
     if len(entries) > MAX_BOOSTS:
-        raise ConfigError(f"boost_keywords has {len(entries):,} keywords, at most {MAX_BOOSTS} are allowed")
+        raise errors.ConfigError(f"boost_keywords has {len(entries):,} keywords, at most {MAX_BOOSTS} are allowed")
     return tuple(map(_parsed, entries))
 
 
@@ -183,12 +168,12 @@ def _parsed(entry: str) -> Boost:
     except ValueError:
         weight = math.nan
     if not words.strip() or math.isnan(weight):
-        raise ConfigError(f"boost_keywords needs KEYWORD = WEIGHT or KEYWORD | ALIAS = WEIGHT, got {entry[:80]!r}")
+        raise errors.ConfigError(f"boost_keywords needs KEYWORD = WEIGHT or KEYWORD|ALIAS = WEIGHT, got {entry[:80]!r}")
     keyword, *aliases = (form.strip() for form in words.split("|"))
     if not all(any(map(str.isalnum, form)) for form in (keyword, *aliases)):
-        raise ConfigError(f"boost_keywords: a keyword and its aliases need a letter or digit, got {keyword[:80]!r}")
+        raise errors.ConfigError(f"boost_keywords: keyword and aliases need a letter or digit, got {keyword[:80]!r}")
     if abs(weight) > MAX_WEIGHT:
-        raise ConfigError(f"boost_keywords: the weight of {keyword[:80]!r} must be from -1 to 1, got {weight!r}")
+        raise errors.ConfigError(f"boost_keywords: the weight of {keyword[:80]!r} must be from -1 to 1, got {weight!r}")
     return Boost(keyword, weight, tuple(aliases))
 
 
@@ -202,7 +187,7 @@ def boost(query: str, nodes: Sequence[NodeWithScore], boosts: Sequence[Boost]) -
     asked = _joined(tokenizer.tokens(query))
     forms = [(item.weight, _forms(item, tokenizer)) for item in boosts]
     wanted = [(weight, of_item) for weight, of_item in forms if any(form in asked for form in of_item)]
-    values = finite_scores(nodes)
+    values = base.finite_scores(nodes)
     if not wanted or not values:
         return list(nodes)
     span = (max(values) - min(values)) or 1.0
@@ -210,7 +195,7 @@ def boost(query: str, nodes: Sequence[NodeWithScore], boosts: Sequence[Boost]) -
     for entry in nodes:
         text = _joined(tokenizer.tokens(embedded_text(entry.node)))
         total = math.fsum(weight for weight, of_item in wanted if any(form in text for form in of_item))
-        score = finite_or_least(entry.score)
+        score = base.finite_or_least(entry.score)
         moved = score + max(-MAX_WEIGHT, min(MAX_WEIGHT, total)) * span
         lifted.append(entry if total == 0 or score == -math.inf else rescored(entry, moved))
     return in_order(lifted)
@@ -235,7 +220,7 @@ def make_reranker(config: RouterConfig, client: ModelClient | None) -> LLMRerank
     """Return the reranker that the settings name, or ``None`` for none; it connects and loads with its first call."""
     if config.reranker == "llm":
         if client is None:
-            raise ConfigError("reranker llm needs a model; set llm to ollama:MODEL or openrouter:MODEL")
+            raise errors.ConfigError("reranker llm needs a model; set llm to ollama:MODEL or openrouter:MODEL")
         return LLMReranker(client)
     kind, _, model = config.reranker.partition(":")
     if kind == "cross_encoder":
@@ -250,7 +235,7 @@ def passage_text(entry: NodeWithScore, max_chars: int = MAX_PASSAGE_CHARS) -> st
 
 def by_scores(nodes: Sequence[NodeWithScore], scores: Sequence[float]) -> list[NodeWithScore]:
     if len(scores) != len(nodes) or not all(map(math.isfinite, scores)):
-        raise LLMOutputError(f"the reranker gave {len(scores)} scores for {len(nodes)} nodes, or some are no numbers")
+        raise errors.LLMOutputError(f"the reranker gave {len(scores)} scores for {len(nodes)} nodes, or no numbers")
     return in_order(rescored(entry, float(score)) for entry, score in zip(nodes, scores, strict=True))
 
 
@@ -295,7 +280,7 @@ def parse_order(reply: str, count: int) -> list[int]:
     numbers = dict.fromkeys(_listed_numbers(text) or _written_numbers(text))
     order = [number for number in numbers if 1 <= number <= count]
     if not order:
-        raise LLMOutputError(f"the reply names none of the {count} passages ({len(reply):,} characters)")
+        raise errors.LLMOutputError(f"the reply names none of the {count} passages ({len(reply):,} characters)")
     return order
 
 
@@ -337,7 +322,7 @@ class ScoringReranker(ABC):
             return []
         texts = [passage_text(entry) for entry in nodes]
         call = partial(self._caller.call, partial(self._scores, query, texts, timeout_s), timeout_s)
-        scores = guarded(self._what, call, error=LLMError, advice="see the cause, or set reranker to none")
+        scores = guarded(self._what, call, error=errors.LLMError, advice="see the cause, or set reranker to none")
         return by_scores(nodes, scores)
 
     def _ready(self) -> Any:  # noqa: ANN401 - of an optional package
@@ -346,7 +331,7 @@ class ScoringReranker(ABC):
                 package = importlib.import_module(self.package)
             except ImportError as err:
                 how = "pip install 'agentic-retriever[rerank]', or set reranker to none"
-                raise ConfigError(f"{self.needed_by} needs the extra 'rerank': {how}") from err
+                raise errors.ConfigError(f"{self.needed_by} needs the extra 'rerank': {how}") from err
             self._made = self._make(package)
         return self._made
 
@@ -386,7 +371,7 @@ class CohereReranker(ScoringReranker):
 
     def __init__(self, api_key: Secret, model: str) -> None:
         if not api_key:
-            raise ConfigError("reranking by Cohere needs a key; set cohere_api_key, or reranker to none")
+            raise errors.ConfigError("reranking by Cohere needs a key; set cohere_api_key, or reranker to none")
         super().__init__(f"Cohere model {model}", model)
         self._key = api_key
 
@@ -400,7 +385,7 @@ class CohereReranker(ScoringReranker):
         reply = client.rerank(model=self._model, query=query, documents=texts, top_n=len(texts), request_options=limits)
         found = sorted((int(result.index), float(result.relevance_score)) for result in reply.results)
         if [index for index, _score in found] != list(range(len(texts))):
-            raise LLMOutputError(f"{self._what}: its reply does not rank each of the {len(texts)} nodes once")
+            raise errors.LLMOutputError(f"{self._what}: its reply does not rank each of the {len(texts)} nodes once")
         return [score for _index, score in found]
 
 
@@ -447,9 +432,9 @@ def _cosines(vectors: Sequence[npt.ArrayLike | None]) -> npt.NDArray[np.float64]
 def store_vectors(index: Index, node_ids: Sequence[str]) -> Mapping[str, npt.ArrayLike]:
     read = getattr(index.vector_store, "vectors", None)  # our own stores and attached ones
     if read is not None:
-        found, matrix = run_guarded(f"the store of index {index.name}", lambda: read(node_ids))
+        found, matrix = base.run_guarded(f"the store of index {index.name}", lambda: read(node_ids))
         return dict(zip(found, matrix, strict=True))
-    nodes = fetch_nodes(index, node_ids)
+    nodes = base.fetch_nodes(index, node_ids)
     return {node_id: node.embedding for node_id, node in nodes.items() if node.embedding is not None}
 
 
@@ -463,7 +448,7 @@ SECTION: Final = "section"
 def expand(nodes: Sequence[NodeWithScore], neighbours: Neighbours, *, limit: int) -> list[NodeWithScore]:
     added: list[NodeWithScore] = []
     known = {entry.node.node_id for entry in nodes}
-    floor = min(finite_scores(nodes), default=0.0)
+    floor = min(base.finite_scores(nodes), default=0.0)
     for hit in nodes:
         if len(added) >= limit:
             break
@@ -471,7 +456,7 @@ def expand(nodes: Sequence[NodeWithScore], neighbours: Neighbours, *, limit: int
             if node.node_id not in known and len(added) < limit:
                 known.add(node.node_id)
                 floor = math.nextafter(floor, -math.inf)
-                beside = with_hidden_metadata(node, **{EXPANDED_KEY: hit.node.node_id})
+                beside = base.with_hidden_metadata(node, **{EXPANDED_KEY: hit.node.node_id})
                 added.append(NodeWithScore(node=beside, score=floor))
     return [*nodes, *added]
 
@@ -485,7 +470,9 @@ def section_neighbours(index: Index, *, width: int, filters: MetadataFilters | N
         if not doc_id:
             return []
         wanted = merge_and(MetadataFilters(filters=[MetadataFilter(key="doc_id", value=doc_id)]), filters)
-        found = run_guarded(f"the store of index {index.name}", lambda: index.vector_store.get_nodes(filters=wanted))
+        found = base.run_guarded(
+            f"the store of index {index.name}", lambda: index.vector_store.get_nodes(filters=wanted)
+        )
         # Some stores know no such field, or let others through.
         mine = [node for node in found if node.ref_doc_id == doc_id and satisfies(node_fields(node))]
         return sorted(mine, key=lambda node: (_start(node), node.node_id))
@@ -514,7 +501,7 @@ class NodePostprocessors:
         wrong = [one for one in given if not isinstance(one, BaseNodePostprocessor)]
         if wrong:
             expected = "LlamaIndex node postprocessors (BaseNodePostprocessor)"
-            raise ConfigError(f"postprocessors must be {expected}, got {type(wrong[0]).__name__}")
+            raise errors.ConfigError(f"postprocessors must be {expected}, got {type(wrong[0]).__name__}")
         self._callers = [(one, DeadlineCaller(f"the node postprocessor {type(one).__name__}")) for one in given]
         self._timer = timer
 
@@ -533,10 +520,10 @@ class NodePostprocessors:
             left_s = deadline - self._timer()
             try:
                 if left_s <= 0:
-                    raise DeadlineExceededError(f"the time ran out before {caller.what} began; allow more time")
-                returned = guarded(caller.what, partial(caller.call, call, left_s), error=RetrievalError)
+                    raise errors.DeadlineExceededError(f"the time ran out before {caller.what} began; allow more time")
+                returned = guarded(caller.what, partial(caller.call, call, left_s), error=errors.RetrievalError)
                 kept = _checked(returned, kept, filters)
-            except AgenticRetrieverError as err:
+            except errors.AgenticRetrieverError as err:
                 step = f"postprocess.{type(one).__name__}"
                 degraded.append(Degradation(step=step, reason=str(err), fallback="the nodes before it"))
         return kept, tuple(degraded)
@@ -545,15 +532,15 @@ class NodePostprocessors:
 def _checked(returned: object, before: Sequence[NodeWithScore], filters: MetadataFilters | None) -> list[NodeWithScore]:
     """Hold the result to what is promised of every retrieval."""
     if not isinstance(returned, (list, tuple)) or not all(isinstance(one, NodeWithScore) for one in returned):
-        raise RetrievalError(f"it must return a list of NodeWithScore, got {type(returned).__name__}", {})
-    scores = {scored.node.node_id: finite_or_least(scored.score) for scored in before}
+        raise errors.RetrievalError(f"it must return a list of NodeWithScore, got {type(returned).__name__}", {})
+    scores = {scored.node.node_id: base.finite_or_least(scored.score) for scored in before}
     allowed = predicate(filters)
     unique: dict[str, NodeWithScore] = {}
     for scored in returned:
         node_id = scored.node.node_id
         if node_id in unique or (node_id not in scores and not allowed(node_fields(scored.node))):
             continue
-        given, earlier = finite_or_least(scored.score), scores.get(node_id, 0.0)
+        given, earlier = base.finite_or_least(scored.score), scores.get(node_id, 0.0)
         score = next((value for value in (given, earlier) if value > -math.inf), 0.0)
         unique[node_id] = scored if score == given else NodeWithScore(node=scored.node, score=score)
     return list(unique.values())

@@ -14,36 +14,25 @@ from agentic_retriever.filters import is_empty
 from agentic_retriever.indices import Index
 from agentic_retriever.indices.derived import HierarchyView, LeafHit
 from agentic_retriever.indices.prefilter.index import MAX_CANDIDATES, PlanKind
-from agentic_retriever.retrievers.base import (
-    AdapterSettings,
-    RetrievalRequest,
-    RetrieverAdapter,
-    SearchResult,
-    fetch_nodes,
-    filter_plan,
-    run_guarded,
-    satisfying,
-    scores_of,
-    store_guard,
-)
+from agentic_retriever.retrievers import base
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.threads import DeadlineCaller, guard
 
 DENSE: Final = "dense"  # the source in the per-source scores; its score is the cosine
 
 
-class VectorRetriever(RetrieverAdapter):
+class VectorRetriever(base.RetrieverAdapter):
     """Dense search. An empty index answers without embedding the question."""
 
     strategy = Strategy.VECTOR
     keeps_deadlines = True
 
-    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
+    def _search(self, request: base.RetrievalRequest, deadline: float) -> base.SearchResult:
         found = nearest(self._index, request, request.top_k, self._left_s(deadline))
-        return SearchResult(found, sources={DENSE: scores_of(found)})
+        return base.SearchResult(found, sources={DENSE: base.scores_of(found)})
 
 
-def with_vector(index: Index, request: RetrievalRequest, left_s: float) -> RetrievalRequest:
+def with_vector(index: Index, request: base.RetrievalRequest, left_s: float) -> base.RetrievalRequest:
     """Return the request with the question's vector, embedded now if it has none."""
     if request.query_vector is not None:
         return request
@@ -59,8 +48,8 @@ def with_vector(index: Index, request: RetrievalRequest, left_s: float) -> Retri
     return replace(request, query_vector=tuple(float(x) for x in embedded))
 
 
-def nearest(index: Index, request: RetrievalRequest, depth: int, left_s: float) -> list[NodeWithScore]:
-    plan = filter_plan(index, request.filters, depth)
+def nearest(index: Index, request: base.RetrievalRequest, depth: int, left_s: float) -> list[NodeWithScore]:
+    plan = base.filter_plan(index, request.filters, depth)
     if plan is not None and plan.kind is PlanKind.NONE:
         return []  # nothing satisfies the filters, so there is nothing to search
     request = with_vector(index, request, left_s)
@@ -69,13 +58,13 @@ def nearest(index: Index, request: RetrievalRequest, depth: int, left_s: float) 
         rows, vector = index.vector_rows(), request.query_vector or ()
         found = None if rows is None else rows.nearest(vector, index.candidates(request.filters), depth)
         if found is not None:
-            nodes = fetch_nodes(index, [node_id for node_id, _cosine in found])
+            nodes = base.fetch_nodes(index, [node_id for node_id, _cosine in found])
             return [NodeWithScore(node=nodes[i], score=cosine) for i, cosine in found if i in nodes]
     return _query(index, request, depth, None if plan is None or plan.node_ids is None else list(plan.node_ids))
 
 
 def nearest_among(
-    index: Index, request: RetrievalRequest, node_ids: Collection[str], depth: int
+    index: Index, request: base.RetrievalRequest, node_ids: Collection[str], depth: int
 ) -> list[NodeWithScore]:
     """Find those of some nodes that are nearest to the question, which has its vector."""
     if not node_ids or request.query_vector is None:
@@ -85,15 +74,15 @@ def nearest_among(
 
 
 def plain_search(
-    index: Index, request: RetrievalRequest, *, step: str, err: AgenticRetrieverError, left_s: float
-) -> SearchResult:
+    index: Index, request: base.RetrievalRequest, *, step: str, err: AgenticRetrieverError, left_s: float
+) -> base.SearchResult:
     """Search as ``vector`` does, and say why."""
     found = nearest(index, request, request.top_k, left_s)
     lost = Degradation(step=step, reason=str(err), fallback="dense search over chunks")
-    return SearchResult(found, (lost,), sources={DENSE: scores_of(found)})
+    return base.SearchResult(found, (lost,), sources={DENSE: base.scores_of(found)})
 
 
-def _query(index: Index, request: RetrievalRequest, depth: int, node_ids: list[str] | None) -> list[NodeWithScore]:
+def _query(index: Index, request: base.RetrievalRequest, depth: int, node_ids: list[str] | None) -> list[NodeWithScore]:
     query = VectorStoreQuery(
         query_embedding=list(request.query_vector or ()),
         # Beside ids a text would tell some stores that an empty list of them means no restriction.
@@ -103,12 +92,12 @@ def _query(index: Index, request: RetrievalRequest, depth: int, node_ids: list[s
         # A group without clauses must not reach a store: some take it for "nothing", some for "everything".
         filters=None if is_empty(request.filters) else request.filters,
     )
-    with store_guard(f"the store of index {index.name}"):
+    with base.store_guard(f"the store of index {index.name}"):
         result = index.vector_store.query(query)
     nodes = {node.node_id: node for node in result.nodes or ()}
     found = [node.node_id for node in result.nodes or ()]
     if not nodes and result.ids:  # stores that keep no text answer with ids only
-        found, nodes = result.ids, fetch_nodes(index, result.ids)
+        found, nodes = result.ids, base.fetch_nodes(index, result.ids)
     scored = zip(found, result.similarities or (), strict=False)
     return [NodeWithScore(node=nodes[i], score=score) for i, score in scored if i in nodes]
 
@@ -126,14 +115,14 @@ def view_time_s(left_s: float) -> float:
 
 def open_leaves(index: Index, left_s: float) -> HierarchyView:
     open_now = partial(index.hierarchy, timeout_s=view_time_s(left_s))
-    return run_guarded(f"opening the leaves of index {index.name}", open_now)
+    return base.run_guarded(f"opening the leaves of index {index.name}", open_now)
 
 
-def leaves_for_chunks(view: HierarchyView, request: RetrievalRequest, *, depth: int) -> list[LeafHit]:
+def leaves_for_chunks(view: HierarchyView, request: base.RetrievalRequest, *, depth: int) -> list[LeafHit]:
     """Find leaves, best first, until they come from ``top_k`` different chunks."""
     vector = request.query_vector or ()
     while True:
-        hits = run_guarded("the leaves", partial(view.search, vector, depth, filters=request.filters))
+        hits = base.run_guarded("the leaves", partial(view.search, vector, depth, filters=request.filters))
         is_enough = len({hit.chunk_id for hit in hits}) >= request.top_k
         if is_enough or len(hits) < depth or depth >= MAX_LEAVES:
             return hits
@@ -146,7 +135,7 @@ ASKED: Final = "retriever"  # the source in the per-source scores; the score is 
 MAX_DEPTH: Final = 1_000
 
 
-class AskedRetriever(RetrieverAdapter):
+class AskedRetriever(base.RetrieverAdapter):
     """Asks the index itself, gives up on it when the time is over, and looks through its answer.
 
     Filters are applied to what it gives, so it is asked for more, up to 1,000, while too few satisfy them.
@@ -155,23 +144,23 @@ class AskedRetriever(RetrieverAdapter):
     strategy = Strategy.VECTOR
     keeps_deadlines = True
 
-    def __init__(self, index: Index, settings: AdapterSettings) -> None:
+    def __init__(self, index: Index, settings: base.AdapterSettings) -> None:
         super().__init__(index, settings)
         # Of its own, so that a retriever that hangs takes no thread from others.
         self._caller = DeadlineCaller(f"index {index.name}")
 
-    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
+    def _search(self, request: base.RetrievalRequest, deadline: float) -> base.SearchResult:
         is_filtered = not is_empty(request.filters)
         depth = min(_GROWTH * request.top_k, MAX_DEPTH) if is_filtered else request.top_k
         before = -1
         while True:
             given = self._ask(request.query, depth, deadline)
-            kept = satisfying(given, request.filters)
+            kept = base.satisfying(given, request.filters)
             is_all = len(given) < depth or len(given) <= before or depth >= MAX_DEPTH
             if not is_filtered or len(kept) >= request.top_k or is_all:
-                return SearchResult(kept, sources={ASKED: scores_of(kept)})
+                return base.SearchResult(kept, sources={ASKED: base.scores_of(kept)})
             before, depth = len(given), min(_GROWTH * depth, MAX_DEPTH)
 
     def _ask(self, query: str, depth: int, deadline: float) -> list[NodeWithScore]:
-        call = partial(run_guarded, f"index {self._index.name}", lambda: list(self._index.ask(query, depth)))
+        call = partial(base.run_guarded, f"index {self._index.name}", lambda: list(self._index.ask(query, depth)))
         return self._caller.call(call, self._left_s(deadline))

@@ -17,14 +17,7 @@ from typing_extensions import override
 
 from agentic_retriever.errors import RoutingError
 from agentic_retriever.indices.profile import IndexProfile
-from agentic_retriever.routing.signals import (
-    ValueHit,
-    checked_share,
-    last_made,
-    query_terms,
-    softmax,
-    value_hits,
-)
+from agentic_retriever.routing import signals
 from agentic_retriever.schema import NO_LIMITS, Budget, Selection, examined
 from agentic_retriever.text import UNDETERMINED, Tokenizer, detect_language
 from agentic_retriever.text.tokens import absent, identifiers, without_asking, without_requests
@@ -196,16 +189,16 @@ class Evidence(NamedTuple):
     """The evidence for one index by kind, and the values that the query names."""
 
     kinds: Mapping[str, float]
-    hits: Sequence[ValueHit]
+    hits: Sequence[signals.ValueHit]
 
 
 def weigh(query: str, profiles: Profiles, cosines: Sequence[float] | None) -> dict[str, Evidence]:
     """Collect the evidence for each of several indexes, by their names."""
-    terms = {language: query_terms(query, language) for language in {profile.language for profile in profiles}}
+    terms = {language: signals.query_terms(query, language) for language in {profile.language for profile in profiles}}
     likelihood = {language: _likelihood_ratios(found, profiles) for language, found in terms.items()}
     evidence = {}
     for at, profile in enumerate(profiles):
-        hits = value_hits(profile, terms[profile.language])
+        hits = signals.value_hits(profile, terms[profile.language])
         fields = min(len({hit.field for hit in hits}), _MAX_VALUE_FIELDS)
         kinds = {
             "cosine": cosines[at] if cosines else 0.0,
@@ -291,7 +284,7 @@ def thinned(sample: Vector, limit: int) -> Vector:
 
 
 # Reading every second row of a matrix takes as long as reading all of them, so thinned samples are kept.
-_last_thinned = last_made(thinned, 512)
+_last_thinned = signals.last_made(thinned, 512)
 
 
 def _nearest_mean(vector: Vector, sample: Vector) -> float:
@@ -330,8 +323,8 @@ class _EvidenceClassifier(IndexClassifier):
     def __init__(
         self, index_margin: float = DEFAULT_INDEX_MARGIN, *, abstain_below: float = DEFAULT_ABSTAIN_BELOW
     ) -> None:
-        self.index_margin = checked_share("index_margin", index_margin)
-        self.abstain_below = checked_share("abstain_below", abstain_below)
+        self.index_margin = signals.checked_share("index_margin", index_margin)
+        self.abstain_below = signals.checked_share("abstain_below", abstain_below)
 
     @override
     def classify(
@@ -364,7 +357,7 @@ class _EvidenceClassifier(IndexClassifier):
     def _picked(self, profiles: Profiles, weighed: _Weighed) -> Selection:
         """Pick by probability; equals in order of registration."""
         found = [weighed.evidence.get(profile.name) for profile in profiles]
-        shares = softmax([reduce(add, kinds.values()) if kinds else -math.inf for kinds in found])
+        shares = signals.softmax([reduce(add, kinds.values()) if kinds else -math.inf for kinds in found])
         order = sorted(range(len(profiles)), key=lambda at: (-shares[at], at))
         names = [profiles[at].name for at in order]
         margin = shares[order[0]] - shares[order[1]] if len(names) > 1 else 1.0

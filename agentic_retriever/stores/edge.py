@@ -53,15 +53,7 @@ from qdrant_edge import (
 )
 from typing_extensions import Self
 
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    ConfigError,
-    EmbeddingMismatchError,
-    StoreBusyError,
-    StoreClosedError,
-    StoreDamagedError,
-    StoreError,
-)
+from agentic_retriever import errors
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.stores.node_store import NodeStore, Offset, Page, Side, Vectors
 from agentic_retriever.stores.points import (
@@ -89,42 +81,55 @@ def edge_errors(action: str, folder: Path, *, loading: bool = False) -> Iterator
     """Turn what goes wrong inside into an error of ours."""
     try:
         yield
-    except (AgenticRetrieverError, KeyboardInterrupt, SystemExit, GeneratorExit):
+    except (errors.AgenticRetrieverError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as err:  # Edge raises bare Exception, and on a panic a BaseException that cannot be imported
         raise _translate(err, action, folder, loading=loading) from err
 
 
-def _translate(err: BaseException, action: str, folder: Path, *, loading: bool) -> StoreError:
+def _translate(err: BaseException, action: str, folder: Path, *, loading: bool) -> errors.StoreError:
     detail = " ".join(str(err).split())[:300]
     code = err.errno if isinstance(err, OSError) else None
     if isinstance(err, Timeout) or _BUSY_MARK in detail:
-        return StoreBusyError(
+        return errors.StoreBusyError(
             f"{folder} is already in use by another process; close it there, use another folder, or run a Qdrant "
             "server when several processes must share one index"
         )
     if code in _FULL or any(mark in detail for mark in _FULL_MARKS):
-        return StoreError(
+        return errors.StoreError(
             f"cannot {action} in {folder}: the disk, a quota or the file size limit is exhausted ({detail}); free some "
             "space and try again, what was acknowledged before is kept"
         )
     if code in _DENIED or any(mark in detail for mark in _DENIED_MARKS):
-        return StoreError(
+        return errors.StoreError(
             f"cannot {action} in {folder}: permission denied ({detail}); make the folder writable for this user or "
             "choose another"
         )
     if isinstance(err, (FileExistsError, NotADirectoryError)):
-        return StoreError(f"cannot {action} in {folder}: a file is in the way ({detail}); choose another folder")
+        return errors.StoreError(f"cannot {action} in {folder}: a file is in the way ({detail}); choose another folder")
     if loading and not isinstance(err, MemoryError):
         return _damaged(folder, detail or type(err).__name__)
-    return StoreError(f"cannot {action} in {folder}: {detail or type(err).__name__}")
+    return errors.StoreError(f"cannot {action} in {folder}: {detail or type(err).__name__}")
 
 
-def _damaged(folder: Path, what: str) -> StoreDamagedError:
-    return StoreDamagedError(
+def _damaged(folder: Path, what: str) -> errors.StoreDamagedError:
+    return errors.StoreDamagedError(
         f"the index in {folder} is damaged or incomplete: {what}; restore the folder from a copy, or remove it and "
         "index the sources again"
     )
+
+
+_MIN_FREE_BYTES: Final = 64 * 1024**2
+
+
+def check_space(action: str, folder: Path, data_bytes: int = 0) -> None:
+    """Stop before the disk is full: the engine maps its files into memory, where writing then kills the process."""
+    free, needed = shutil.disk_usage(folder).free, _MIN_FREE_BYTES + 3 * data_bytes
+    if free < needed:
+        raise errors.StoreError(
+            f"cannot {action} in {folder}: {free // 1024**2:,} MB of disk are free, {needed // 1024**2:,} MB are "
+            "needed; free some space and try again"
+        )
 
 
 MAX_NAME_LENGTH: Final = 100
@@ -186,7 +191,7 @@ def check_collection_name(name: str) -> str:
     elif _RESERVED_NAME.fullmatch(normal):
         problem = "is reserved on some systems"
     if problem is not None:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"the collection name {name[:60]!r} {problem}; allowed are letters, digits, spaces, '_', '-' and '.', "
             f"at most {MAX_NAME_LENGTH} characters"
         )
@@ -241,7 +246,7 @@ class SharedShard:
         """Use the engine for reading, side by side with other readers and a writer."""
         with self._idle:
             if self._shut:
-                raise StoreClosedError(f"the index in {self.folder} was closed meanwhile; open it again")
+                raise errors.StoreClosedError(f"the index in {self.folder} was closed meanwhile; open it again")
             self._busy += 1
         try:
             with edge_errors(action, self.folder):
@@ -270,7 +275,7 @@ class SharedShard:
         """Check that the folder holds what a user expects; make the collection where a dimension is given."""
         stored = self.description.collection if self.description is not None else self.collection
         if stored != collection:
-            raise ConfigError(f"{self.folder} holds the collection {stored!r}, not {collection!r}; choose another name")
+            raise errors.ConfigError(f"{self.folder} holds the collection {stored!r}, not {collection!r}; take another")
         if dimension is not None:
             with edge_errors("make the index", self.folder):
                 self.ensure_made(dimension)
@@ -279,12 +284,13 @@ class SharedShard:
         """Make the engine's files, or check that those there are have this dimension."""
         with self._write_lock:
             if self.dimension is not None and self.dimension != dimension:
-                raise EmbeddingMismatchError(
+                raise errors.EmbeddingMismatchError(
                     f"the index in {self.folder} holds vectors of {self.dimension} dimensions, got "
                     f"{dimension}; use the embedding model it was built with, or build it again"
                 )
             if self.edge is not None:
                 return
+            check_space("make the index", self.folder)
             made = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
             description = CollectionFile(collection=self.collection, dimension=dimension, created=made)
             description.write(self.folder)
@@ -348,6 +354,7 @@ class SharedShard:
         if description is None or not description.ready:
             return None
         with edge_errors("open the index", self.folder, loading=True), ExitStack() as undo:
+            check_space("open the index", self.folder)
             self.edge = EdgeShard.load(str(self.folder / "shard"))
             undo.callback(self.edge.close)
             found = self.edge.count(CountRequest(exact=True))
@@ -367,7 +374,7 @@ class SharedShard:
 def open_shard(folder: Path, *, collection: str, dimension: int | None = None) -> SharedShard:
     """Open or make the collection in a folder, or join those in this process who have it open."""
     if dimension is not None and not 1 <= dimension <= MAX_DIMENSION:
-        raise ConfigError(f"the dimension is {dimension}; allowed are 1 to {MAX_DIMENSION:,}")
+        raise errors.ConfigError(f"the dimension is {dimension}; allowed are 1 to {MAX_DIMENSION:,}")
     with edge_errors("open the index", folder):
         folder.mkdir(parents=True, exist_ok=True)
         real = folder.resolve()
@@ -395,7 +402,7 @@ class _Registry:
     def close_all(self) -> None:
         with self.lock:
             for shard in list(self.shards.values()):
-                with suppress(StoreError):  # the log has everything; the next start replays it
+                with suppress(errors.StoreError):  # the log has everything; the next start replays it
                     shard.shut(_EXIT_PATIENCE_S)
             self.shards.clear()
 
@@ -416,8 +423,6 @@ if hasattr(os, "register_at_fork"):
 
 # Making an index takes tens of milliseconds, more than all scans that it would spare a small collection.
 INDEX_FROM: Final = 500
-# The engine maps its files into memory, and writing to a map on a full disk kills the process. So stop before that.
-_MIN_FREE_BYTES: Final = 64 * 1024**2
 _GRAPH_EFFORT: Final = 512  # candidates that a search through the graph keeps
 _WORKERS: Final = 4
 
@@ -500,6 +505,7 @@ class QdrantEdgeVectorStore(NodeStore):
             StoreError: The disk failed.
         """
         with self._writing("optimize the index"):
+            check_space("optimize the index", self._shard.folder)
             changed = self._shard.edge is not None and self._shard.edge.optimize()
             self._shard.refresh()
             return changed
@@ -529,12 +535,12 @@ class QdrantEdgeVectorStore(NodeStore):
 
     def _check_open(self) -> None:
         if self._shard.is_inherited:
-            raise StoreClosedError(
+            raise errors.StoreClosedError(
                 f"the index in {self._shard.folder} was opened by the parent process and cannot be used after a fork; "
                 "open it in one process only, after forking"
             )
         if self._closed:
-            raise StoreClosedError(f"the index in {self._shard.folder} is closed; open it again")
+            raise errors.StoreClosedError(f"the index in {self._shard.folder} is closed; open it again")
 
     def _reading(self, what: str) -> AbstractContextManager[EdgeShard | None]:
         self._check_open()
@@ -546,18 +552,12 @@ class QdrantEdgeVectorStore(NodeStore):
 
     def _engine(self) -> EdgeShard:
         if self._shard.edge is None:
-            raise StoreError(f"the index in {self._shard.folder} holds nothing yet; add nodes first")
+            raise errors.StoreError(f"the index in {self._shard.folder} holds nothing yet; add nodes first")
         return self._shard.edge
 
     def _prepare(self, vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
-        free = shutil.disk_usage(self._shard.folder).free
         size = vectors.nbytes + sum(len(payload["_node_content"]) for payload in payloads)
-        needed = _MIN_FREE_BYTES + 3 * size
-        if free < needed:
-            raise StoreError(
-                f"cannot add nodes in {self._shard.folder}: {free // 1024**2:,} MB of disk are free, "
-                f"{needed // 1024**2:,} MB are needed; free some space and try again"
-            )
+        check_space("add nodes", self._shard.folder, size)
         if SOURCE_FIELD in self._kinds() or self._engine().info().points_count + len(payloads) >= INDEX_FROM:
             self._index_fields(payloads)
 

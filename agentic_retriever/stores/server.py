@@ -23,17 +23,8 @@ from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 from typing_extensions import Self
 
+from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig, Secret, host_and_port
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    ConfigError,
-    DeadlineExceededError,
-    EmbeddingMismatchError,
-    StoreClosedError,
-    StoreDamagedError,
-    StoreError,
-    StoreUnreachableError,
-)
 from agentic_retriever.stores.node_store import TIE_MARGIN, NodeStore, Offset, Page, Side, Vectors
 from agentic_retriever.stores.points import (
     FIELD_KINDS,
@@ -62,7 +53,7 @@ _WAITING: Final = 64
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class CollectionMissingError(StoreError):
+class CollectionMissingError(errors.StoreError):
     """The server has no such collection."""
 
 
@@ -113,12 +104,12 @@ class QdrantLink:
             tries += 1
             try:
                 return self._caller.call(lambda: function(self._connected()), max(0.0, end - time.monotonic()))
-            except DeadlineExceededError as err:
-                raise StoreUnreachableError(
+            except errors.DeadlineExceededError as err:
+                raise errors.StoreUnreachableError(
                     f"cannot {what}: Qdrant at {self.address} gave no answer within {limit:.1f} s; check that it is "
                     "up and not overloaded"
                 ) from err
-            except AgenticRetrieverError:
+            except errors.AgenticRetrieverError:
                 raise
             except Exception as err:  # noqa: BLE001 - the seam to the client, whose parser raises anything on nonsense
                 error, wait_s = self._judged(what, err, _PAUSE_S * 2 ** (tries - 1))
@@ -162,46 +153,50 @@ class QdrantLink:
         with self._lock:
             try:
                 return function(self._client)
-            except AgenticRetrieverError:
+            except errors.AgenticRetrieverError:
                 raise
             except ValueError as err:
                 if "not found" in str(err):
                     raise CollectionMissingError(f"cannot {what}: there is no such collection in memory") from err
-                raise StoreError(f"cannot {what} in the client's memory: {type(err).__name__}") from err
+                raise errors.StoreError(f"cannot {what} in the client's memory: {type(err).__name__}") from err
             except RuntimeError as err:
-                raise StoreClosedError(f"cannot {what}: the client is closed") from err
+                raise errors.StoreClosedError(f"cannot {what}: the client is closed") from err
 
-    def _judged(self, what: str, err: Exception, wait_s: float) -> tuple[StoreError, float | None]:
+    def _judged(self, what: str, err: Exception, wait_s: float) -> tuple[errors.StoreError, float | None]:
         """Return the error to raise, and after how many seconds another try may help, or ``None``."""
         place = f"cannot {what}: Qdrant at {self.address}"
         if isinstance(err, ResourceExhaustedResponse):
             told = f"{place} is asked too much (429); ask less at once, or give it more resources"
-            return StoreUnreachableError(told), max(wait_s, float(err.retry_after_s))
+            return errors.StoreUnreachableError(told), max(wait_s, float(err.retry_after_s))
         if isinstance(err, UnexpectedResponse):
             kind, problem, passes = _status_problem(err.status_code or 0)
             return kind(f"{place} {problem}"), wait_s if passes else None
         if isinstance(err, ResponseHandlingException) and not isinstance(err.source, ValueError):
             told = f"cannot {what}: no connection to Qdrant at {self.address} ({type(err.source).__name__})"
-            return StoreUnreachableError(f"{told}; check that it is up, and QDRANT_URL"), wait_s
+            return errors.StoreUnreachableError(f"{told}; check that it is up, and QDRANT_URL"), wait_s
         told = f"cannot {what}: what answers at {self.address} is no Qdrant server; check QDRANT_URL"
-        return StoreUnreachableError(told), None
+        return errors.StoreUnreachableError(told), None
 
 
-def _status_problem(status: int) -> tuple[type[StoreError], str, bool]:
+def _status_problem(status: int) -> tuple[type[errors.StoreError], str, bool]:
     """Return the kind of error, what to say, and whether it may pass."""
     if status in {401, 403}:
-        return StoreUnreachableError, f"refuses the key ({status}); set QDRANT_API_KEY to a key that may write", False
+        return (
+            errors.StoreUnreachableError,
+            f"refuses the key ({status}); set QDRANT_API_KEY to a key that may write",
+            False,
+        )
     if status == 404:
         return CollectionMissingError, "has no such collection (404); check QDRANT_URL", False
     if status == 429 or status >= 500:
-        return StoreUnreachableError, f"fails ({status}); see its log", True
+        return errors.StoreUnreachableError, f"fails ({status}); see its log", True
     told = f"answers {status}; it may be too old (1.18 or newer is needed), see its log"
-    return StoreUnreachableError, told, False
+    return errors.StoreUnreachableError, told, False
 
 
 def _address(url: str) -> str:
     """Return host and port of a URL, and never what may be a secret."""
-    wrong = ConfigError(
+    wrong = errors.ConfigError(
         "setting qdrant_url must look like http://host:6333 or https://host:6333, without a user or a key in it (that "
         "is qdrant_api_key); got something else (not shown, it may hold a secret)"
     )
@@ -265,7 +260,7 @@ class _CollectionClient:
                 found = self.link.call(what, lambda client: getattr(client, method)(*args, **options))
             except CollectionMissingError as err:
                 if self.was_there:
-                    raise StoreDamagedError(
+                    raise errors.StoreDamagedError(
                         f"cannot {what}: the collection {self.name!r} is gone from Qdrant at {self.link.address}; "
                         "restore it from a snapshot, or add the sources again"
                     ) from err
@@ -290,7 +285,7 @@ class _CollectionClient:
     def check_open(self) -> None:
         """Refuse use after the store was closed."""
         if self.closed:
-            raise StoreClosedError(f"the collection {self.name!r} is closed; open it again")
+            raise errors.StoreClosedError(f"the collection {self.name!r} is closed; open it again")
 
 
 class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[misc]  # theirs also take a shard's key
@@ -433,7 +428,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         info = self._collection.get_collection(self.collection_name)
         vectors: Any = info.config.params.vectors
         if not isinstance(vectors, dict) or self.dense_vector_name not in vectors:
-            raise StoreError(
+            raise errors.StoreError(
                 f"the collection {self.collection_name!r} on Qdrant at {self._collection.link.address} was made by "
                 f"another program: it has no vector named {self.dense_vector_name!r}; set qdrant_prefix so that names "
                 "do not meet"
@@ -446,8 +441,8 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
         self._indexed = {path_field(path): kind if kind in FIELD_KINDS else "other" for path, kind in found.items()}
         self._indexed_read = time.monotonic()
 
-    def _mismatch(self, got: int, stored: int) -> EmbeddingMismatchError:
-        return EmbeddingMismatchError(
+    def _mismatch(self, got: int, stored: int) -> errors.EmbeddingMismatchError:
+        return errors.EmbeddingMismatchError(
             f"the vectors have {got} dimensions, the collection {self.collection_name!r} holds {stored}; use the "
             "embedding model that it was made with"
         )

@@ -252,43 +252,60 @@ class CitedText:
     checks: tuple[SentenceCheck, ...] = ()
 
 
-def check_citations(
-    text: str,
-    passages: Sequence[ContextPassage],
-    *,
-    language: str = "und",
-    index_of: Mapping[str, str] = NO_INDEXES,
-    unsupported: Unsupported = "flag",
-) -> CitedText:
-    """Look up every citation of a text, add those that are missing, drop those that were invented.
+class CitationChecker:
+    """Looks up every citation of a text, adds those that are missing, drops those that were invented.
 
     A sentence keeps the passages that it names, each with the stretch that supports it best, however badly, unless
     another passage supports it and none of those does. One that names none gets the passage that supports it, if there
-    is one. Each distinct stretch has a number of its own.
+    is one. Each distinct stretch has a number of its own. The text may come in parts, each of whole sentences.
     """
-    tokenizer = Tokenizer(language)
-    # Without what would read as our mark; where taking one out leaves another, only its question mark goes.
-    unmarked = _OWN_MARK.sub("", text).replace(UNSUPPORTED_MARK, "[ ]")
-    clean, marks = read_markers(unmarked, len(passages))
-    numbering, writer = _Numbering(index_of), _Rewriter(unsupported)
-    matchers = [PassageMatcher(passage, tokenizer) for passage in passages]
-    at = 0
-    sentences = split_sentences(clean)
-    for i, (sentence, named) in enumerate(zip(sentences, _all_named(clean, sentences, marks), strict=True)):
-        gap = clean[at : sentence.start]
-        at = sentence.end
-        if not any(char.isalnum() for char in sentence.text) or _is_lead_in(sentence.text, named):
-            writer.copy(gap + sentence.text)
-            continue
-        if i < _MAX_CHECKED:
-            check, found = _check(sentence.text, named, matchers)
-        else:
-            check, found = unsupported_sentence(sentence.text, "not checked: the answer is too long"), []
-        shown = found if check.supported or unsupported != "drop" else []
-        writer.write(gap, replace(check, citations=numbering.numbers(shown)))
-    answer, checks = writer.finish(clean[at:])
-    support = sum(check.score for check in checks) / len(checks) if checks else 0.0
-    return CitedText(text=answer, citations=numbering.citations(), support=support, checks=checks)
+
+    def __init__(
+        self,
+        passages: Sequence[ContextPassage],
+        *,
+        language: str = "und",
+        index_of: Mapping[str, str] = NO_INDEXES,
+        unsupported: Unsupported = "flag",
+    ) -> None:
+        tokenizer = Tokenizer(language)
+        self._matchers = [PassageMatcher(passage, tokenizer) for passage in passages]
+        self._numbering, self._writer = _Numbering(index_of), _Rewriter(unsupported)
+        self._unsupported = unsupported
+        self._sentences = 0
+        self._gap = ""  # behind the last sentence
+
+    def add(self, text: str) -> None:
+        """Check a part of the text and write it."""
+        # Without what would read as our mark; where taking one out leaves another, only its question mark goes.
+        unmarked = _OWN_MARK.sub("", text).replace(UNSUPPORTED_MARK, "[ ]")
+        clean, marks = read_markers(unmarked, len(self._matchers))
+        at, sentences = 0, split_sentences(clean)
+        for sentence, named in zip(sentences, _all_named(clean, sentences, marks), strict=True):
+            gap = self._gap + clean[at : sentence.start]
+            at, self._gap = sentence.end, ""
+            self._sentences += 1
+            if not any(char.isalnum() for char in sentence.text) or _is_lead_in(sentence.text, named):
+                self._writer.copy(gap + sentence.text)
+                continue
+            if self._sentences <= _MAX_CHECKED:
+                check, found = _check(sentence.text, named, self._matchers)
+            else:
+                check, found = unsupported_sentence(sentence.text, "not checked: the answer is too long"), []
+            shown = found if check.supported or self._unsupported != "drop" else []
+            self._writer.write(gap, replace(check, citations=self._numbering.numbers(shown)))
+        self._gap += clean[at:]
+
+    def preview(self, unfinished: str) -> str:
+        """Return what is written so far and, behind it, the beginning of a sentence that is not checked yet."""
+        return self._writer.joined(self._gap + unfinished)
+
+    def finish(self, text: str = "") -> CitedText:
+        """Check the last part of the text, or all of it."""
+        self.add(text)
+        answer, checks = self._writer.finish(self._gap)
+        support = sum(check.score for check in checks) / len(checks) if checks else 0.0
+        return CitedText(text=answer, citations=self._numbering.citations(), support=support, checks=checks)
 
 
 def _is_lead_in(sentence: str, named: Sequence[int]) -> bool:
@@ -378,13 +395,16 @@ class _Rewriter:
         self._checks: list[SentenceCheck] = []
         self._kept = False
 
-    def copy(self, text: str) -> None:
-        if not self._text:
+    def joined(self, text: str) -> str:
+        before = self._text
+        if not before:
             text = text.lstrip()
         if text.lstrip(" \t").startswith("\n"):
-            self._text = self._text.rstrip(" \t")
-            text = text.lstrip(" \t")
-        self._text += _LINE_END.sub("", text)
+            before, text = before.rstrip(" \t"), text.lstrip(" \t")
+        return before + _LINE_END.sub("", text)
+
+    def copy(self, text: str) -> None:
+        self._text = self.joined(text)
 
     def write(self, gap: str, check: SentenceCheck) -> None:
         if not check.supported and self._unsupported == "drop":

@@ -9,26 +9,13 @@ from llama_index.core.schema import MetadataMode, NodeWithScore
 from numpy.typing import NDArray
 from rapidfuzz import fuzz
 
+from agentic_retriever import schema
 from agentic_retriever.llm import ReplyStream
-from agentic_retriever.schema import (
-    NO_LIMITS,
-    Attempt,
-    Budget,
-    Citation,
-    Complexity,
-    Confidence,
-    Degradation,
-    RouteDecision,
-    SentenceCheck,
-    Tier,
-    Usage,
-    frozen,
-)
 from agentic_retriever.text import split_sentences
 from agentic_retriever.text.numbers import numbers_in
 
-NO_INDEXES: Final[Mapping[str, str]] = frozen({})
-MAX_PASSAGES: Final = {Complexity.SIMPLE: 5, Complexity.COMPLEX: 10}  # most that a model reads
+NO_INDEXES: Final[Mapping[str, str]] = schema.frozen({})
+MAX_PASSAGES: Final = {schema.Complexity.SIMPLE: 5, schema.Complexity.COMPLEX: 10}  # most that a model reads
 _MIN_CUT_CHARS = 200
 _NEAR_DUPLICATE = 92
 _MAX_COMPARED = 50
@@ -57,9 +44,9 @@ class ContextPassage:
     def node_id(self) -> str:
         return self.node.node.node_id
 
-    def cite(self, start: int, end: int, score: float, *, number: int = 0, index: str = "") -> Citation:
+    def cite(self, start: int, end: int, score: float, *, number: int = 0, index: str = "") -> schema.Citation:
         """Make the citation of a stretch of the text; number and index may be filled in later."""
-        return Citation(
+        return schema.Citation(
             number=number,
             doc_id=self.doc_id,
             node_id=self.node_id,
@@ -184,7 +171,7 @@ class StreamControl:
 
     def __init__(self) -> None:
         self.nodes: tuple[NodeWithScore, ...] = ()
-        self.route: RouteDecision | None = None
+        self.route: schema.RouteDecision | None = None
         self._lock = threading.RLock()
         self._open: ReplyStream | None = None
         self.cancelled = False
@@ -196,7 +183,7 @@ class StreamControl:
             if self.cancelled:
                 stream.close()
 
-    def found(self, nodes: tuple[NodeWithScore, ...], route: RouteDecision) -> None:
+    def found(self, nodes: tuple[NodeWithScore, ...], route: schema.RouteDecision) -> None:
         self.nodes, self.route = nodes, route
 
     def cancel(self) -> None:
@@ -219,7 +206,7 @@ class Evidence:
 class Limits:
     max_chars: int = 8_000  # Most source text in a prompt, in characters
     max_passages: int | None = None  # Most passages in a prompt, or None for 5, and 10 for a complex question
-    budget: Budget = NO_LIMITS
+    budget: schema.Budget = schema.NO_LIMITS
     force_cloud: bool = False
     timeout_s: float | None = None  # Seconds from now until a model must be done, or None for its own limit
     control: StreamControl | None = None
@@ -230,13 +217,15 @@ class Synthesis:
     """An answer before the router puts its record around it."""
 
     text: str
-    tier: Tier  # Who wrote it; NONE for the message that nothing was found
-    confidence: Confidence
+    tier: schema.Tier  # Who wrote it; NONE for the message that nothing was found
+    confidence: schema.Confidence
     language: str  # ISO 639-1 code of the question
-    citations: tuple[Citation, ...] = ()
-    usage: Usage = field(default_factory=Usage)  # Failed calls included; their tokens are not known and count 0
-    degraded: tuple[Degradation, ...] = ()
+    citations: tuple[schema.Citation, ...] = ()
+    usage: schema.Usage = field(
+        default_factory=schema.Usage
+    )  # Failed calls included; their tokens are not known and count 0
+    degraded: tuple[schema.Degradation, ...] = ()
     llm_ms: float = 0.0  # Milliseconds spent on the model
     nodes_left_out: int = 0
-    checks: tuple[SentenceCheck, ...] = ()
-    attempts: tuple[Attempt, ...] = ()
+    checks: tuple[schema.SentenceCheck, ...] = ()
+    attempts: tuple[schema.Attempt, ...] = ()

@@ -13,15 +13,8 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from typing_extensions import Unpack
 
+from agentic_retriever import errors
 from agentic_retriever.embeddings.model import embedding_time_s
-from agentic_retriever.errors import (
-    BudgetExceededError,
-    DeadlineExceededError,
-    LLMError,
-    LLMOutputError,
-    StreamBrokenError,
-    SynthesisError,
-)
 from agentic_retriever.llm import (
     LLMReply,
     ModelClient,
@@ -35,8 +28,9 @@ from agentic_retriever.llm import (
     without_thoughts,
 )
 from agentic_retriever.llm.prompts import NO_ANSWER, answer_prompt, not_found
-from agentic_retriever.schema import Complexity, Confidence, Degradation, Tier, Usage
-from agentic_retriever.synthesis.checking import CitedText, Unsupported, check_citations
+from agentic_retriever.llm.replies import THOUGHT_MARK
+from agentic_retriever.schema import Complexity, Confidence, ConfidenceLevel, Degradation, Tier, Usage
+from agentic_retriever.synthesis.checking import CitationChecker, CitedText, Unsupported
 from agentic_retriever.synthesis.citations import read_markers
 from agentic_retriever.synthesis.confidence import confidence_score, is_answerable
 from agentic_retriever.synthesis.context import (
@@ -60,7 +54,10 @@ MAX_ANSWER_CHARS: Final = 10_000  # longer answers are cut, and say so
 _DRAWS: Final = 4
 _DEFAULT_S: Final = 60.0
 _BLANK: Final = "Empty Response"  # what LlamaIndex says when its model said nothing
+_COUNTED: Final = re.compile(r"^Response \d+: ", re.MULTILINE)  # what it writes before each of several
 _NO_ANSWER: Final = re.compile(rf"[\W_]*{NO_ANSWER.replace('_', '[ _]')}\b", re.IGNORECASE)
+_SETTLED_CHARS: Final = 12
+_SPOKEN: Final = "\0"
 _OPEN_TAG: Final = re.compile(r"<[^<>\n]{0,40}\Z")
 _OPEN_MARKER: Final = re.compile(r"\s*[\[【［〔].*\Z", re.DOTALL)
 _SQUEEZED: Final = re.compile(r"[\W_]+")
@@ -104,13 +101,13 @@ class _Writer(ABC):
         """Answer a question from passages: piece by piece where the model can and ``control`` is given to end it."""
         read, whole, streamed = self._ask(query, passages, language, timeout_s, needs)
         policy = self._unsupported
-        check = partial(check_citations, passages=read, language=language, index_of=index_of, unsupported=policy)
-        shown = StreamedText(check, len(read), whole_sentences=policy == "drop")
+        checker = partial(CitationChecker, read, language=language, index_of=index_of, unsupported=policy)
+        shown = StreamedText(checker(), len(read), whole_sentences=policy == "drop")
         if control is not None and streamed is not None:
             reply = yield from _shown(streamed(), shown, control)
         else:
             reply = whole()
-        answer = _read_answer(reply, check, len(read))
+        answer = _read_answer(reply, checker().finish, len(read))
         rest = shown.finish(answer.cited.text) if answer.cited is not None else ""
         if rest:
             yield rest
@@ -144,9 +141,9 @@ class LLMSynthesizer(_Writer):
     def _framed(self, query: str, passages: Passages, language: str) -> str:
         given = [(p.number, p.header, p.text) for p in passages]
         for _ in range(_DRAWS):
-            with suppress(SynthesisError):  # the boundary occurs in the texts
+            with suppress(errors.SynthesisError):  # the boundary occurs in the texts
                 return answer_prompt(query, given, language, self._boundary())
-        raise SynthesisError(f"{_DRAWS} boundaries in a row occur in the texts; pass a better source of randomness")
+        raise errors.SynthesisError(f"{_DRAWS} boundaries in a row occur in the texts; pass better randomness")
 
 
 class ForeignModel:
@@ -177,7 +174,7 @@ class ForeignSynthesizer(_Writer):
     ) -> _Ask:
         del language  # its own prompt says in which one to write
         if needs is not None and needs.budget.max_usd is not None:
-            raise BudgetExceededError(f"what {self.client.model} costs is not known, so a budget in USD forbids it")
+            raise errors.BudgetExceededError(f"what {self.client.model} costs is not known: a budget in USD forbids it")
         timeout_s = _DEFAULT_S if timeout_s is None else timeout_s
         return passages, partial(self._reply, query, passages, timeout_s), None
 
@@ -187,10 +184,10 @@ class ForeignSynthesizer(_Writer):
         def write() -> str:
             response = self._synthesizer.synthesize(QueryBundle(query), nodes)
             text = "" if getattr(response, "response", "") is None else str(response)  # reads a stream to its end
-            return "" if text.strip() == _BLANK else text
+            return "" if text.strip() == _BLANK else _COUNTED.sub("", text)
 
         started = time.monotonic()
-        text = guarded(self._caller.what, partial(self._caller.call, write, timeout_s), error=SynthesisError)
+        text = guarded(self._caller.what, partial(self._caller.call, write, timeout_s), error=errors.SynthesisError)
         return LLMReply(
             text=text,
             model=self.client.model,
@@ -215,7 +212,7 @@ def _numbered(passage: ContextPassage) -> NodeWithScore:
 def _read_answer(reply: LLMReply, check: Callable[[str], CitedText], passages: int) -> LLMAnswer:
     text = without_thoughts(reply.text)
     if not text:
-        raise LLMOutputError(f"{reply.tier.value} model {reply.model}: the reply is blank; take another model")
+        raise errors.LLMOutputError(f"{reply.tier.value} model {reply.model}: the reply is blank; take another model")
     if _NO_ANSWER.match(text):
         return LLMAnswer(cited=None, reply=reply, passages=passages)
     if len(text) > MAX_ANSWER_CHARS:
@@ -227,14 +224,18 @@ def _shown(stream: ReplyStream, shown: "StreamedText", control: StreamControl) -
     with stream as pieces:
         control.watch(pieces)
         try:
-            yield from filter(None, map(shown.feed, pieces))
-        except StreamBrokenError as err:
+            for piece in pieces:
+                if more := shown.feed(piece):
+                    yield more
+                if shown.full:
+                    pieces.cut()
+        except errors.StreamBrokenError as err:
             if shown.shown:
                 raise
             # Only thoughts came so far, so that another way to answer can still be taken.
-            raise LLMOutputError(str(err)) from err
+            raise errors.LLMOutputError(str(err)) from err
         if pieces.reply is None:
-            raise LLMOutputError("the stream was closed before its end; ask again")
+            raise errors.LLMOutputError("the stream was closed before its end; ask again")
         return pieces.reply
 
 
@@ -247,33 +248,53 @@ class StreamedText:
     shown, and only the finished answer counts.
     """
 
-    def __init__(self, check: Callable[[str], CitedText], known: int, *, whole_sentences: bool = False) -> None:
-        self._check = check
+    def __init__(self, checker: CitationChecker, known: int, *, whole_sentences: bool = False) -> None:
+        self._checker = checker
         self._known = known
         self._whole = whole_sentences
         self._raw = ""
-        self._base = ""
-        self._finished = 0
+        self._text = ""  # of it, what is no thought
+        self._speaks = True  # and whether what comes next is none
+        self._at = 0  # where in the text the sentence begins that is being written
         self.shown = ""
 
+    @property
+    def full(self) -> bool:
+        return len(self._text) >= MAX_ANSWER_CHARS
+
     def feed(self, piece: str) -> str:
-        self._raw += piece
-        text = without_thoughts(_OPEN_TAG.sub("", self._raw))
-        begun = _SQUEEZED.sub("", text[:40]).casefold()
+        self._read(piece)
+        begun = _SQUEEZED.sub("", self._text[:40]).casefold()
         if begun.startswith(_REFUSAL) or _REFUSAL.startswith(begun):  # is, or may become, the word for "no answer"
             return ""
-        clean, _ = read_markers(_OPEN_MARKER.sub("", text) if text.count("[") > text.count("]") else text, self._known)
+        rest = _OPEN_TAG.sub("", self._text[self._at :]).rstrip()
+        rest = _OPEN_MARKER.sub("", rest) if rest.count("[") > rest.count("]") else rest
+        clean, marks = read_markers(rest, self._known)
         sentences = split_sentences(clean)
         if not sentences:
             return ""
         last = sentences[-1].text
-        if len(sentences) != self._finished + 1:
-            self._finished = len(sentences) - 1
-            # The finished text up to the sentence that is still being written.
-            cited = self._check(text).text if self._finished else last
-            at = cited.rfind(last)
-            self._base = cited[:at] if at >= 0 else self._base
-        return self.finish(self._base.rstrip() if self._whole else self._base + last)
+        if len(sentences) > 1:
+            # The words that a sentence begins with may yet join it to the one before; so may its marker.
+            settled = len(last) > _SETTLED_CHARS and not (marks and marks[-1].position > sentences[-1].start)
+            if not settled or not rest.endswith(last):
+                last = sentences[0].text
+            else:
+                self._checker.add(rest[: -len(last)])
+                self._at += len(rest) - len(last)
+        return self.finish(self._checker.preview("").rstrip() if self._whole else self._checker.preview(last))
+
+    def _read(self, piece: str) -> None:
+        """Read one more piece: only what marks thoughts makes it look at all of the text again."""
+        known = len(self._raw)
+        self._raw += piece
+        if THOUGHT_MARK.search(self._raw, max(0, known - 16)):
+            text = without_thoughts(self._raw + _SPOKEN)
+            self._speaks = text.endswith(_SPOKEN)
+            self._text = text.removesuffix(_SPOKEN)
+        elif self._speaks:
+            self._text += piece
+        self._text = self._text.lstrip()[:MAX_ANSWER_CHARS]
 
     def finish(self, final: str) -> str:
         if not final.startswith(self.shown):
@@ -286,7 +307,7 @@ class StreamedText:
 # --- what stands around it: nothing is found, an extract answers, or a model ----------------------------------------
 
 MAX_READ_CHARS: Final = 200_000  # most text that the extractor reads; lower-ranked nodes are left out
-_FAILURES: Final = (LLMError, DeadlineExceededError, SynthesisError)
+_FAILURES: Final = (errors.LLMError, errors.DeadlineExceededError, errors.SynthesisError)
 
 
 class Asked(TypedDict, total=False):
@@ -332,13 +353,13 @@ class Synthesizer:
         self._threshold = answer_threshold
 
     def synthesize(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> Synthesis:
-        return result_of(self._answer(self._task(query, nodes, **asked), in_pieces=False))
+        return result_of(self.read(query, nodes, in_pieces=False, **asked))
 
-    def stream(
-        self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]
+    def read(
+        self, query: str, nodes: Sequence[NodeWithScore], *, in_pieces: bool, **asked: Unpack[Asked]
     ) -> Generator[str, None, Synthesis]:
-        """Answer piece by piece; arguments and result as :meth:`synthesize`."""
-        return (yield from self._answer(self._task(query, nodes, **asked), in_pieces=True))
+        """Read the nodes; the answer, written when it is iterated over, is the same as of :meth:`synthesize`."""
+        return self._answer(self._task(query, nodes, **asked), in_pieces=in_pieces)
 
     def _task(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> _Task:
         limits = asked.get("limits") or Limits()
@@ -404,7 +425,7 @@ class Synthesizer:
                 index_of=task.index_of,
                 control=(limits.control or StreamControl()) if in_pieces else None,
             )
-        except StreamBrokenError:
+        except errors.StreamBrokenError:
             raise
         except _FAILURES as err:
             spent = spent_on_failure(llm.client.tier, llm.client.model, err)
@@ -413,7 +434,8 @@ class Synthesizer:
             done = _answered(task, answer)
         done = replace(done, llm_ms=(time.monotonic() - started) * 1_000)
         if done.tier in {Tier.NONE, Tier.EXTRACTIVE}:
-            yield done.text
+            # Behind words that were shown before they were found wanting.
+            yield f"\n\n{done.text}" if in_pieces and done.tier is Tier.NONE and done.checks else done.text
         return done
 
 
@@ -445,16 +467,19 @@ def _extracted(task: _Task, failure: Exception | None = None) -> Synthesis:
 
 def _answered(task: _Task, answer: LLMAnswer) -> Synthesis:
     reply, cited = answer.reply, answer.cited
-    if cited is None or not cited.text:  # the model saw no answer, or the passages support nothing of what it wrote
+    # Below every threshold for answering, where the model saw no answer or nothing is left of what it wrote.
+    confidence = Confidence.of(task.confidence(cited.support) if cited is not None and cited.text else 0.0)
+    unsure = confidence.level is ConfidenceLevel.NOT_FOUND
+    if cited is None or (unsure and not any(check.supported for check in cited.checks)):
         checks = () if cited is None else cited.checks
-        nothing = _nothing_found(task, 0.0)  # below every threshold for answering
+        nothing = _nothing_found(task, confidence.score)
         return replace(nothing, usage=Usage(reply.spent), checks=checks, attempts=reply.attempts)
     return Synthesis(
         text=cited.text,
         citations=cited.citations,
         tier=reply.tier,
         usage=Usage(reply.spent),
-        confidence=Confidence.of(task.confidence(cited.support)),
+        confidence=confidence,
         degraded=(*task.extraction.degraded, *_degraded(reply)),
         language=task.language,
         nodes_left_out=task.nodes - answer.passages,

@@ -6,10 +6,12 @@ The table names the scripts that need rules of their own somewhere in this packa
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
 from bisect import bisect_right
 from collections import Counter
+from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -18,6 +20,8 @@ from agentic_retriever.text.language_files import section, stopwords
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
+
+logger = logging.getLogger(__name__)
 
 
 class Script(str, Enum):
@@ -164,13 +168,21 @@ _WORD_RE: Final = re.compile(r"[^\W\d_]+")
 
 
 @lru_cache(1)
-def _classifier() -> LanguageIdentifier:
+def _classifier() -> LanguageIdentifier | None:
+    """Load the classifier; ``None``, said once, where the folder for temporary files has no room to unpack it."""
     # Imported here because its model takes half a second to load, which a program that asks for no language of a
     # Latin text shall not pay. An own instance: the module's functions share one that anybody may restrict.
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # noqa: PLC0415
 
-    identifier: LanguageIdentifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    return identifier
+    with suppress(OSError):
+        identifier: LanguageIdentifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        return identifier
+    logger.warning("the folder for temporary files is full; languages are told by common words alone; set TMPDIR")
+    return None
+
+
+def is_classifier_loaded() -> bool:
+    return _classifier() is not None
 
 
 def detect_language(text: str) -> str:
@@ -187,11 +199,9 @@ def _detected(sample: str) -> str:
         return UNDETERMINED
     words = {word.casefold() for word in _WORD_RE.findall(sample)}
     candidates = _CANDIDATES[script].split()
-    belief: dict[str, float] = {
-        language: probability * _COMMON.get(language, 1.0)
-        for language, probability in _classifier().rank(sample)
-        if language in candidates
-    }
+    classifier = _classifier()
+    ranked = [(language, 1.0) for language in candidates] if classifier is None else classifier.rank(sample)
+    belief = {language: p * _COMMON.get(language, 1.0) for language, p in ranked if language in candidates}
     for language in section("stopwords").keys() & belief.keys():
         belief[language] *= _STOPWORD_WEIGHT ** min(len(words & stopwords(language)), 6)
     return max(belief, key=lambda language: belief[language])

@@ -9,19 +9,7 @@ from typing import Any, Final
 
 from agentic_retriever.text.numbers import Moment, add_up, decimal_sign, make_date, read_figures, units
 from agentic_retriever.text.scripts import UNSPACED
-from agentic_retriever.understanding.fields import (
-    FieldDictionary,
-    Folded,
-    Match,
-    ValueRef,
-    choose_reading,
-    fits_given_names,
-    fold_query,
-    grammar_words,
-    listed_words,
-    phrases,
-    question_languages,
-)
+from agentic_retriever.understanding import fields
 
 MAX_EXAMINED: Final = 4_000  # characters of a question that are looked at; what stands behind them makes no clause
 _MAX_GAP: Final = 16
@@ -30,17 +18,17 @@ _TIGHT_LINK: Final = re.compile(r"[\s:=\"'(]*")
 
 
 class Question:
-    def __init__(self, query: str, dictionary: FieldDictionary, language: str | None) -> None:
+    def __init__(self, query: str, dictionary: fields.FieldDictionary, language: str | None) -> None:
         examined = query[:MAX_EXAMINED]
         self.query, self.dictionary = query, dictionary
-        self.folded: Folded = fold_query(examined)
+        self.folded: fields.Folded = fields.fold_query(examined)
         self.text = self.folded.text
-        code, self.languages = question_languages(examined, language)
+        code, self.languages = fields.question_languages(examined, language)
         self.stems = (code, *sorted(self.languages - {"th", code}))
         self.decimal = decimal_sign(code)
         self.matches = tuple(dictionary.matcher.matches(self.text))
-        self._ends: dict[int, list[Match]] = {}
-        self._starts: dict[int, list[Match]] = {}
+        self._ends: dict[int, list[fields.Match]] = {}
+        self._starts: dict[int, list[fields.Match]] = {}
         for match in self.matches:
             if match.fields:
                 self._ends.setdefault(match.end, []).append(match)
@@ -64,7 +52,7 @@ class Question:
         return _fields(named), max((match.end for match in named), default=end)
 
 
-def _fields(matches: Iterable[Match]) -> frozenset[str]:
+def _fields(matches: Iterable[fields.Match]) -> frozenset[str]:
     return frozenset(name for match in matches for name in match.fields)
 
 
@@ -90,7 +78,7 @@ _ROMAN: Final = re.compile(r"[ivxlc]{1,6}")
 
 @dataclass(frozen=True, slots=True)
 class NamedValue:
-    refs: tuple[ValueRef, ...]
+    refs: tuple[fields.ValueRef, ...]
     certainty: float  # In (0, 1]
     place: tuple[int, int]  # Where the value itself stands in the folded text
     span: tuple[int, int]  # The same with the name of its field or the word that negates it
@@ -116,11 +104,11 @@ def _longest(values: list[NamedValue]) -> list[NamedValue]:
     return sorted(kept, key=lambda value: value.place)
 
 
-def _judge(question: Question, matches: Iterable[Match]) -> list[NamedValue]:
+def _judge(question: Question, matches: Iterable[fields.Match]) -> list[NamedValue]:
     return [value for match in matches if (value := _judge_one(question, match)) is not None]
 
 
-def _judge_one(question: Question, match: Match) -> NamedValue | None:
+def _judge_one(question: Question, match: fields.Match) -> NamedValue | None:
     refs = [ref for ref in match.values if ref.how != "family"]
     if not refs:
         return None
@@ -138,11 +126,11 @@ def _judge_one(question: Question, match: Match) -> NamedValue | None:
     return NamedValue(tuple(ref for ref, _ in usable), certainty, own, own)
 
 
-def _fields_beside(question: Question, match: Match) -> tuple[frozenset[str], tuple[int, int]]:
+def _fields_beside(question: Question, match: fields.Match) -> tuple[frozenset[str], tuple[int, int]]:
     """Fields named before a match or, where words stand between spaces, behind it; with the whole stretch."""
     own = match.start, match.end
     text = question.text[match.start : match.end]
-    grammar = text in grammar_words()
+    grammar = text in fields.grammar_words()
     if grammar and not _as_stored(question, match):
         return frozenset(), own
     before, start = question.named_before(match.start, tight=grammar or sum(map(str.isalpha, text)) < 2)
@@ -152,21 +140,21 @@ def _fields_beside(question: Question, match: Match) -> tuple[frozenset[str], tu
     return after, (match.start, end)
 
 
-def _as_stored(question: Question, match: Match) -> bool:
+def _as_stored(question: Question, match: fields.Match) -> bool:
     shown = question.as_written(match.start, match.end)
     return any(shown in ref.originals for ref in match.values)
 
 
-def _certainty_unnamed(question: Question, match: Match, ref: ValueRef) -> float | None:
+def _certainty_unnamed(question: Question, match: fields.Match, ref: fields.ValueRef) -> float | None:
     """How sure a value is whose field is not named; ``None`` where it does not count."""
     text = question.text[match.start : match.end]
     around = question.text[match.start - 1 : match.start] + question.text[match.end : match.end + 1]
     info = question.dictionary.fields[ref.field]
     if around == '""':
         return _UNSURE if info.topical else _QUOTED
-    if info.topical or text in grammar_words() or sum(map(str.isalpha, text)) < 2 or _ROMAN.fullmatch(text):
+    if info.topical or text in fields.grammar_words() or sum(map(str.isalpha, text)) < 2 or _ROMAN.fullmatch(text):
         return None
-    if text in listed_words("common"):
+    if text in fields.listed_words("common"):
         return _COMMON
     if _is_short(text) or _other_capitals(question.as_written(match.start, match.end), ref):
         return _UNSURE if _as_stored(question, match) else None
@@ -180,7 +168,7 @@ def _is_short(text: str) -> bool:
     return len(text) <= (3 if "\u0e00" <= text[0] < "\u1100" else 1)
 
 
-def _other_capitals(shown: str, ref: ValueRef) -> bool:
+def _other_capitals(shown: str, ref: fields.ValueRef) -> bool:
     """Tell whether an abbreviation in capitals stands in the question as a word in small letters: ``IT`` and ``it``."""
     short = all(original.isupper() and len(original) <= _SHORT_CAPITALS for original in ref.originals)
     return short and shown not in ref.originals and not UNSPACED.match(shown)
@@ -217,7 +205,7 @@ def _find_people(question: Question) -> list[NamedValue]:
     return found
 
 
-def _is_cued(question: Question, start: int, refs: Sequence[ValueRef], last_cued: int) -> bool:
+def _is_cued(question: Question, start: int, refs: Sequence[fields.ValueRef], last_cued: int) -> bool:
     """Tell whether a name stands behind its field or a word such as ``by``, or in a list that began behind one."""
     if 0 <= last_cued <= start and _BETWEEN_NAMES.fullmatch(question.text, last_cued, start):
         return True
@@ -226,20 +214,20 @@ def _is_cued(question: Question, start: int, refs: Sequence[ValueRef], last_cued
     return any(ref.field in named for ref in refs) or _by_words().search(before) is not None
 
 
-def _is_person(question: Question, match: Match, *, cued: bool, given: bool) -> bool:
+def _is_person(question: Question, match: fields.Match, *, cued: bool, given: bool) -> bool:
     """A family name counts behind a cue, elsewhere with a capital inside a sentence unless it is a common word."""
     text = question.text[match.start : match.end]
     capital = question.as_written(match.start, match.end)[:1].isupper()
-    if text in grammar_words():
+    if text in fields.grammar_words():
         return capital and given and cued
     if cued:
-        return capital or text not in listed_words("common")
-    ordinary = len(text) < _MIN_ALONE or text in listed_words("common") or question.query.isupper()
+        return capital or text not in fields.listed_words("common")
+    ordinary = len(text) < _MIN_ALONE or text in fields.listed_words("common") or question.query.isupper()
     first = _SENTENCE_START.search(question.text, max(0, match.start - 8), match.start) is not None
     return capital and not ordinary and (given or not first)
 
 
-def _find_given(question: Question, match: Match) -> tuple[int, int, tuple[str, ...]]:
+def _find_given(question: Question, match: fields.Match) -> tuple[int, int, tuple[str, ...]]:
     """Find the given names around a family name: where the whole name begins and ends, and what they are."""
     behind = _INITIALS_BEHIND.match(question.text, match.end)
     if behind is not None:
@@ -252,7 +240,7 @@ def _find_given(question: Question, match: Match) -> tuple[int, int, tuple[str, 
             break
         capital = question.as_written(found.start("word"), found.end("word"))[:1].isupper()
         initial = len(found["word"]) == 1
-        other = found["word"] in grammar_words() or found["word"] in listed_words("titles")
+        other = found["word"] in fields.grammar_words() or found["word"] in fields.listed_words("titles")
         abbreviated = initial and found["stop"]
         if (
             (other and not abbreviated)
@@ -265,18 +253,20 @@ def _find_given(question: Question, match: Match) -> tuple[int, int, tuple[str, 
     return start, match.end, tuple(words)
 
 
-def _narrow(question: Question, match: Match, ref: ValueRef, given: tuple[str, ...]) -> ValueRef | None:
+def _narrow(
+    question: Question, match: fields.Match, ref: fields.ValueRef, given: tuple[str, ...]
+) -> fields.ValueRef | None:
     names = question.dictionary.matcher.families[ref.field].get(question.text[match.start : match.end], [])
-    kept = tuple(stored for name, stored in names if fits_given_names(given, name.given))
-    return ValueRef(ref.field, kept, "family") if kept else None
+    kept = tuple(stored for name, stored in names if fields.fits_given_names(given, name.given))
+    return fields.ValueRef(ref.field, kept, "family") if kept else None
 
 
 @lru_cache(1)
 def _by_words() -> re.Pattern[str]:
     """Words right before a name that say it is a person's: by, de, โดย."""
-    words = {phrase for phrase, readings in phrases().items() if any(r.symbol == "J" for r in readings)}
+    words = {phrase for phrase, readings in fields.phrases().items() if any(r.symbol == "J" for r in readings)}
     listed = "|".join(re.escape(word) for word in sorted({*words, "de", "del", "either"}, key=len, reverse=True))
-    forms = "|".join(re.escape(word) for word in sorted(listed_words("titles"), key=len, reverse=True))
+    forms = "|".join(re.escape(word) for word in sorted(fields.listed_words("titles"), key=len, reverse=True))
     return re.compile(rf"(?:^|[\s,(]|[\u0e00-\u0e7f])(?:{listed}) *(?:(?:{forms}) *)?\Z")
 
 
@@ -327,7 +317,7 @@ class Stream:
 def read_stream(question: Question, values: Sequence[NamedValue]) -> Stream:
     items = [Item("V", *value.place, value) for value in values]
     covered = {at for value in values for at in range(*value.place)}
-    cues: list[Match] = []
+    cues: list[fields.Match] = []
     for match in sorted(question.matches, key=lambda m: (m.start - m.end, m.start)):
         usable = match.fields or any(reading.language in question.languages for reading in match.readings)
         if usable and covered.isdisjoint(range(match.start, match.end)):
@@ -374,7 +364,7 @@ def _is_code(text: str, start: int, end: int, edges: tuple[set[int], set[int]]) 
     return glued or (behind.isascii() and behind.isalpha() and end not in cue_starts)
 
 
-def _read_cues(question: Question, mixed: Sequence[Item | Match]) -> list[Item]:
+def _read_cues(question: Question, mixed: Sequence[Item | fields.Match]) -> list[Item]:
     """Give each cue the reading that fits its place, and leave out fillers."""
     items: list[Item] = []
     for thing in mixed:
@@ -382,7 +372,7 @@ def _read_cues(question: Question, mixed: Sequence[Item | Match]) -> list[Item]:
             items.append(thing)
             continue
         behind_number = bool(items) and items[-1].symbol in _NUMERIC
-        reading = choose_reading(thing.readings, question.languages, behind_number=behind_number)
+        reading = fields.choose_reading(thing.readings, question.languages, behind_number=behind_number)
         if thing.fields and (reading is None or reading.symbol not in "YU"):
             items.append(Item("F", thing.start, thing.end, thing.fields))
         elif reading is None:

@@ -327,7 +327,7 @@ def test_words_come_before_the_model_has_ended(make_server, run):
 
 def test_escape_sequences_of_a_model_do_not_reach_the_terminal(make_server, run):
     server = make_server()
-    tail = ["\\has 28 days \x9b", "31mof annual leave. ", "[1]"]
+    tail = ["\\has 28 days \x9b", "mof annual leave. ", "[1]"]
     pieces = ["Every employee \x1b", "]8;;http://evil.example\x1b", *tail]
     server.reply(stream_body("ollama", pieces))
     out, err = run(server).communicate(timeout=60)

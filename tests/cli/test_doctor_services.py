@@ -69,6 +69,15 @@ def tiers(url):
 ROLES = ("primary model", "cloud model", "small model")
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_no_password_in_an_address_is_shown(doctor, up, answers):
+    url = (up.url if answers else f"http://127.0.0.1:{free_port()}").replace("//", "//someone:canary@")
+    _, found = doctor(**tiers(url), EMBEDDING_MODEL="ollama:llama3:8b")
+    assert found["temporary folder"][0] == "ok"
+    assert "127.0.0.1" in str(found)
+    assert "canary" not in str(found)
+
+
 def test_what_is_up_is_ok_and_what_is_missing_is_named_with_what_to_do(doctor, up):
     code, found = doctor(**tiers(up.url))
     assert code == 0

@@ -14,16 +14,7 @@ from waiting import in_threads
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from qdrant_servers import QdrantServer
 
-from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.errors import (
-    ConfigError,
-    IndexExistsError,
-    IndexingError,
-    StoreBusyError,
-    StoreDamagedError,
-    StoreError,
-    StoreUnreachableError,
-)
+from agentic_retriever import AgenticRouter, RouterConfig, errors
 from agentic_retriever.indices import Indexer, IndexStorage, KeywordIndex, QdrantEdgeVectorStore
 from agentic_retriever.indices import index as copying
 from agentic_retriever.indices import stored_nodes as index_module
@@ -99,7 +90,7 @@ def test_new_indexes_go_to_the_server_stay_readable_and_take_over_no_collection_
     assert again.keyword().search("harbour", 3)
     again.close()
     other = IndexStorage(tmp_path / "other", server=storage.server)
-    with pytest.raises(IndexExistsError, match="qdrant_prefix"):
+    with pytest.raises(errors.IndexExistsError, match="qdrant_prefix"):
         other.create("docs", embedding, description="", chunks=CHUNKS)
     storage.remove("docs")
     assert other.create("docs", embedding, description="", chunks=CHUNKS).count() == 0
@@ -174,7 +165,7 @@ def test_another_process_sees_what_is_written_and_writers_wait_for_each_other(st
     with index.exclusive("documents"):
         with index.exclusive("documents"):  # the same process may go on
             pass
-        with pytest.raises(StoreBusyError, match="another process"):
+        with pytest.raises(errors.StoreBusyError, match="another process"):
             Indexer(other).add_documents([Document(id_="x", text="x")])
     other.close()
 
@@ -184,7 +175,7 @@ def test_words_cut_by_another_version_are_told_and_made_again(index, caplog):
     stale = replace(words.sparse, fingerprint="older")
     words.sparse = stale
     index._keyword._view = None
-    with pytest.raises(StoreError, match="index build docs"):
+    with pytest.raises(errors.StoreError, match="index build docs"):
         index.keyword()
     adapter = build_adapter(Strategy.HYBRID, index, AdapterSettings())
     assert adapter.search(RetrievalRequest("harbour", 3)).nodes
@@ -293,23 +284,23 @@ def test_a_copy_of_an_index_that_changed_meanwhile_is_whole(storage, embedding, 
 
 
 def test_what_cannot_be_copied_is_told_and_settings_that_are_missing_are_named(storage, embedding, index):
-    with pytest.raises(IndexingError, match="server already"):
+    with pytest.raises(errors.IndexingError, match="server already"):
         copy_index(storage, "docs", embedding, to="server")
-    with pytest.raises(IndexingError, match="embedded"):
+    with pytest.raises(errors.IndexingError, match="embedded"):
         copy_index(storage, "docs", embedding, to="moon")
     made(storage, embedding, "other", server=False)
-    with pytest.raises(IndexExistsError):
+    with pytest.raises(errors.IndexExistsError):
         copy_index(storage, "docs", embedding, to="embedded", new_name="other")
     storage.close()
     alone = IndexStorage(storage.data_dir)
-    with pytest.raises(ConfigError, match="QDRANT_URL"):
+    with pytest.raises(errors.ConfigError, match="QDRANT_URL"):
         copy_index(alone, "other", embedding, to="server")
-    with pytest.raises(StoreError, match="QDRANT_URL"):
+    with pytest.raises(errors.StoreError, match="QDRANT_URL"):
         alone.open("docs", embedding)
-    with pytest.raises(StoreError, match="QDRANT_URL"):
+    with pytest.raises(errors.StoreError, match="QDRANT_URL"):
         alone.remove("docs")
     alone.close()
-    with pytest.raises(StoreDamagedError, match="is QDRANT_URL the server"):
+    with pytest.raises(errors.StoreDamagedError, match="is QDRANT_URL the server"):
         IndexStorage(storage.data_dir, server=memory_server()).open("docs", embedding)
 
 
@@ -327,7 +318,7 @@ def test_a_server_that_fails_leaves_the_source(tmp_path, embedding, small_pages)
         return refused(method, path, query, body)
 
     server._answer = answer
-    with pytest.raises(StoreUnreachableError):
+    with pytest.raises(errors.StoreUnreachableError):
         copy_index(storage, "docs", embedding, to="server")
     assert everything(storage.open("docs", embedding)) == before
     server._answer = refused

@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 
@@ -6,22 +7,12 @@ import pytest
 from llama_index.core.schema import Document, TextNode
 from waiting import in_threads
 
+from agentic_retriever import AgenticRouter, RouterConfig, errors
 from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel
-from agentic_retriever.errors import (
-    EmbeddingError,
-    EmbeddingMismatchError,
-    IndexExistsError,
-    IndexingError,
-    SourceError,
-    StoreBusyError,
-    StoreClosedError,
-    StoreDamagedError,
-    StoreError,
-    UnknownIndexError,
-)
 from agentic_retriever.indices import Indexer, IndexStorage
 from agentic_retriever.indices.stored_nodes import (
     CATALOG_FILE,
+    CHUNKS,
     MANIFEST_FILE,
     Catalog,
     CatalogCounts,
@@ -84,13 +75,13 @@ def test_state_survives_reopening_and_garbage_is_damage(tmp_path):
     first.confirm([(entry("a"), ["n1"])])
     first.close()
     first.close()
-    with pytest.raises(StoreClosedError, match="'test' is closed"):
+    with pytest.raises(errors.StoreClosedError, match="'test' is closed"):
         first.version()
     again = Catalog(tmp_path, "test")
     assert (again.version(), again.doc_ids()) == (1, ["a"])
     again.close()
     (tmp_path / CATALOG_FILE).write_bytes(b"this is no database " * 100)
-    with pytest.raises(StoreDamagedError, match="'test' is damaged"):
+    with pytest.raises(errors.StoreDamagedError, match="'test' is damaged"):
         Catalog(tmp_path, "test")
 
 
@@ -125,13 +116,13 @@ def test_a_manifest_comes_back_and_one_that_is_later_missing_or_unreadable_says_
     manifest().write(tmp_path)
     path = tmp_path / MANIFEST_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
-    with pytest.raises(StoreDamagedError, match="format 99, this version reads 1"):
+    with pytest.raises(errors.StoreDamagedError, match="format 99, this version reads 1"):
         Manifest.read(tmp_path)
     path.unlink()
     for content in (None, b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"format": 1}', b"null"):
         if content is not None:
             path.write_bytes(content)
-        with pytest.raises(StoreDamagedError, match=r"is missing or not a manifest; remove it .*index remove"):
+        with pytest.raises(errors.StoreDamagedError, match=r"is missing or not a manifest; remove it .*index remove"):
             Manifest.read(tmp_path)
 
 
@@ -140,7 +131,7 @@ def test_good_names_one_form_of_each_and_those_that_are_no_safe_folder():
         assert check_index_name(name) == name
     assert check_index_name("homologacio\u0301n") == "homologaci\u00f3n"
     for name in ("", ".", "..", "../x", "a/b", "a\\b", "a\0b", ".hidden", "-x", "x" * 65, "a b", "a.", 5, None):
-        with pytest.raises(IndexingError, match="cannot be used"):
+        with pytest.raises(errors.IndexingError, match="cannot be used"):
             check_index_name(name)
 
 
@@ -161,7 +152,7 @@ def test_a_full_disk_leaves_the_old_file_and_a_file_in_the_way_is_a_typed_error(
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StoreError, match="cannot write"):
+    with pytest.raises(errors.StoreError, match="cannot write"):
         write_atomically(tmp_path / "file" / "f", b"x")
 
 
@@ -214,7 +205,7 @@ def test_a_run_costs_what_has_changed_a_removed_file_leaves_nothing_and_the_node
     assert Indexer(index).add_path(folder).removed == 1
     assert doc_ids_in_store(index) == ["alpha.md", "gamma.md"]
     assert index.catalog.get("beta.md") is None
-    with pytest.raises(SourceError):
+    with pytest.raises(errors.SourceError):
         Indexer(index).add_path(tmp_path / "nowhere")
     (folder / "gamma.md").write_bytes(b"\x00\x01\x02binary\x00")
     (folder / "empty.txt").write_text("")
@@ -251,7 +242,7 @@ def test_every_node_points_at_its_source_text_until_its_document_is_removed(inde
     for node in index.nodes():
         source = index.source_text(node.ref_doc_id)
         assert source[node.start_char_idx : node.end_char_idx] == node.text
-    with pytest.raises(IndexingError, match="no document 'nope'"):
+    with pytest.raises(errors.IndexingError, match="no document 'nope'"):
         Indexer(index).remove_documents(["alpha.md", "nope"])
     assert Indexer(index).remove_documents(["alpha.md"]).removed == 1
     assert sorted(set(doc_ids_in_store(index))) == ["beta.md", "gamma.md", "long.md"]
@@ -267,6 +258,44 @@ def test_documents_and_nodes_of_llama_index(index):
     assert Indexer(index).add_nodes(nodes).added == 2
     assert {node.node_id for node in index.nodes()} >= {"n1", "n2"}
     assert Indexer(index).add_nodes(nodes).unchanged == 2
+
+
+def test_a_value_that_cannot_be_stored_costs_its_own_document_only(index, folder):
+    (folder / "wild.md").write_text("---\nk: !!float 1.0e999\n---\n# Wild\n\nText.\n", encoding="utf-8")
+    (folder / "wild.jsonl").write_text('{"_id": "a", "text": "x", "k": 1.0e999}\n{"_id": "b", "text": "y"}\n')
+    for added in (4, 0):  # a rerun goes through as well
+        report = Indexer(index).add_path(folder)
+        assert report.added == added
+        assert ["inf is no finite number" in skipped.reason for skipped in report.skipped] == [True, True]
+    assert doc_ids_in_store(index) == ["alpha.md", "b", "beta.md", "gamma.md"]
+
+
+def test_adding_that_was_cut_off_between_two_batches_is_told_until_it_is_done_again(
+    storage, index, folder, monkeypatch, caplog, embedding
+):
+    def interrupted(*_args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Indexer, "_flush", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Indexer(index).add_path(folder)
+    storage.shut("docs")
+    index = storage.open("docs", embedding)
+    assert f"adding {folder} was cut off" in caplog.text
+    assert index.catalog.unfinished_sources() == [str(folder)]
+    Indexer(index).add_path(folder)
+    assert index.catalog.unfinished_sources() == []
+
+
+def test_a_closed_index_answers_nothing_even_of_what_it_has_read(storage, index, folder):
+    Indexer(index).add_path(folder)
+    for read in (index.metadata, index.keyword, index.profile):
+        read()
+    storage.shut("docs")
+    for use in (index.metadata, index.keyword, index.profile, index.count):
+        with pytest.raises(errors.StoreClosedError):
+            use()
 
 
 def test_embedder_that_dies_half_way_then_a_second_run(storage, tmp_path, folder):
@@ -285,7 +314,7 @@ def test_embedder_that_dies_half_way_then_a_second_run(storage, tmp_path, folder
         Dying(embed_batch_size=64), name="fake", batch_size=64, disk=DiskVectorCache(tmp_path / "v.sqlite")
     )
     index = storage.create("dying", model, description="", chunks=ChunkSettings())
-    with pytest.raises(EmbeddingError):
+    with pytest.raises(errors.EmbeddingError):
         Indexer(index).add_path(folder)
     stored = index.count()
     assert 0 < stored < 203
@@ -328,7 +357,7 @@ def test_a_lost_part_is_damage_and_never_an_empty_index(storage, index, embeddin
         path.rmdir() if path.is_dir() else path.unlink()
     for extra in place.glob("catalog.sqlite-*"):
         extra.unlink()
-    with pytest.raises(StoreDamagedError, match="index remove"):
+    with pytest.raises(errors.StoreDamagedError, match="index remove"):
         storage.open("docs", embedding)
     storage.remove("docs")
 
@@ -345,23 +374,49 @@ def test_a_second_process_is_told_who_is_busy_another_model_refused_and_unknown_
         "from agentic_retriever.testing import FakeEmbedding\n"
         "try:\n    IndexStorage(sys.argv[1]).open('docs', EmbeddingModel(FakeEmbedding(), name='fake'))\n"
         "except StoreBusyError as err:\n    print('busy')\n"
+        "try:\n    IndexStorage(sys.argv[1]).remove('docs')\nexcept StoreBusyError as err:\n    print('kept')\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(storage.data_dir)], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "busy"
+    assert done.stdout.split() == ["busy", "kept"]
     assert index.count() == 3
-    assert StoreBusyError.exit_code == 7
+    assert errors.StoreBusyError.exit_code == 7
     storage.close()
     other = EmbeddingModel(FakeEmbedding(dimension=8), name="other")
-    with pytest.raises(EmbeddingMismatchError, match="built with the embedding model 'fake', the router uses 'other'"):
+    with pytest.raises(
+        errors.EmbeddingMismatchError, match="built with the embedding model 'fake', the router uses 'other'"
+    ):
         storage.open("docs", other)
-    with pytest.raises(IndexExistsError):
+    with pytest.raises(errors.IndexExistsError):
         storage.create("docs", embedding, description="", chunks=ChunkSettings())
-    with pytest.raises(UnknownIndexError, match=r"did you mean 'docs'\? \(known: docs\)"):
+    with pytest.raises(errors.UnknownIndexError, match=r"did you mean 'docs'\? \(known: docs\)"):
         storage.open("dosc", embedding)
     storage.remove("docs")
     assert storage.names() == []
+    assert list((storage.data_dir / "indexes").iterdir()) == []
+
+
+@pytest.mark.parametrize("left", [[], [CHUNKS], [MANIFEST_FILE], [MANIFEST_FILE, CHUNKS]])
+def test_making_an_index_that_was_cut_off_can_be_done_again(tmp_path, left):
+    """What there is, is made first; whoever comes then, perhaps while another process makes it, goes on."""
+    with AgenticRouter(RouterConfig(data_dir=tmp_path, query_log="none"), embedding=FakeEmbedding()) as router:
+        router.add_index("docs", [Document(id_="a", text="one")], description="docs")
+    folder = tmp_path / "indexes" / "docs"
+    for item in folder.iterdir():
+        if item.name == CHUNKS:
+            shutil.rmtree(item)
+            if CHUNKS in left:
+                item.mkdir()
+        elif item.name not in left:
+            shutil.rmtree(item) if item.is_dir() else item.unlink()
+    with AgenticRouter(RouterConfig(data_dir=tmp_path, query_log="none"), embedding=FakeEmbedding()) as router:
+        if left == [CHUNKS]:  # perhaps the nodes of an index that has lost its manifest
+            with pytest.raises(errors.StoreDamagedError):
+                router.add_index("docs", [Document(id_="a", text="one")], description="docs")
+        else:
+            assert router.add_index("docs", [Document(id_="a", text="one")], description="docs").added == 1
+            assert router.index("docs").count() == 1
 
 
 KILLED = """

@@ -2,6 +2,7 @@ import io
 import json
 import os
 import sys
+import time
 from datetime import date
 from pathlib import Path
 
@@ -50,6 +51,48 @@ def test_links_in_a_circle_end_a_file_is_itself_and_a_missing_path_an_error(tmp_
     assert discover(path) == [path]
     with pytest.raises(SourceError, match="absent cannot be read: No such file or directory; check"):
         discover(tmp_path / "absent")
+
+
+def test_links_that_lead_out_are_reported_unless_they_are_allowed(tmp_path):
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / f"{folder.name}.md").write_text("x")
+    (inside / "file.md").symlink_to(outside / "out.md")
+    (inside / "folder").symlink_to(outside, target_is_directory=True)
+    (inside / "own.md").symlink_to(inside / "in.md")
+    found = discover(inside)
+    assert [path.name for path in found] == ["file.md", "folder", "in.md", "own.md"]
+    read = [next(read_source(path, root=inside)) for path in found]
+    assert [isinstance(one, SkippedSource) for one in read] == [True, True, False, False]
+    assert all("leads out of the folder" in one.reason for one in read[:2])
+    allowed = discover(inside, follow_links=True)
+    assert [path.name for path in allowed] == ["file.md", "out.md", "in.md", "own.md"]
+    assert all(isinstance(next(read_source(path, root=inside, follow_links=True)), SourceDocument) for path in allowed)
+
+
+@pytest.mark.parametrize(
+    ("unit", "count"),
+    [
+        ("<table><tr><td>", 30_000), ("<nav>", 60_000), ("<p>x", 60_000), ("<tr><td>a<td>b", 20_000),
+        ('<a href="', 60_000), ("<a ", 100_000), ("<!--", 100_000), ("<ul><li>x", 20_000), ("<div>", 60_000),
+    ],
+)  # fmt: skip
+def test_no_page_takes_quadratic_time(tmp_path, unit, count):
+    took = []
+    for size in (count // 8, count // 2):
+        (tmp_path / "a.html").write_text("<p>text</p><table>" + unit * size)
+        started = time.process_time()
+        list(read_source(tmp_path / "a.html", root=tmp_path))
+        took.append(time.process_time() - started)
+    assert took[1] < 8 * took[0] + 0.5
+
+
+def test_no_front_matter_takes_quadratic_time():
+    for unit in ("[", "{", "- ", "? ", "&a "):
+        started = time.process_time()
+        parse_front_matter(f"---\nk: {unit * (32_000 // len(unit))}\n---\ntext\n")
+        assert time.process_time() - started < 0.5
 
 
 def refuse(monkeypatch, function, refused):

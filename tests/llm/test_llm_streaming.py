@@ -138,6 +138,34 @@ def test_a_stall_and_slow_pieces_end_at_the_total_deadline(release):
         assert failure_kind(caught.value) is FailureKind.TIMEOUT
 
 
+def test_an_endless_stream_is_read_only_as_fast_as_it_is_shown_and_ends_at_its_limits():
+    written = []
+
+    def endless(_prompt):
+        while True:
+            written.append(1)
+            yield f"word {len(written)} "
+
+    stream = stream_of(client_of(endless, timeout_s=0.5))
+    assert next(stream) == "word 1 "
+    time.sleep(0.2)
+    assert len(written) < 100  # what nobody reads is not fetched
+    time.sleep(0.4)
+    with pytest.raises(StreamBrokenError, match=r"within 0\.5 s"):  # though pieces wait
+        next(stream)
+    count = len(written)
+    time.sleep(0.1)
+    assert len(written) == count
+    cut = stream_of(client_of(endless))
+    next(cut)
+    cut.cut()
+    assert list(cut) == []
+    assert (cut.reply.text, cut.reply.truncated) == (cut.text, True)
+    big = stream_of(client_of(lambda _p: iter(lambda: "x" * 10_000, None)))
+    assert len("".join(big)) == 400_000
+    assert big.reply.truncated
+
+
 def test_failure_before_the_first_piece_is_retried_and_the_breaker_forgives_readers_who_leave():
     script = [[ConnectionError("x")], [ConnectionError("x")], ["ok"]]
     one = client_of(lambda _p: iter(script.pop(0)), retry=RetryPolicy(base_s=0.01, draw=lambda: 0.5))
@@ -273,7 +301,7 @@ def test_hundred_abandoned_async_streams_leave_nothing(server, provider, tiers_o
     server.reply(stream_body(provider, ["a ", "b "], finish=None))
     server.mode = "stall"
     client = tiers_on(workers=32)
-    before = threading.active_count()
+    before = threading.active_count() + 1  # which starts the others, until the client is closed
 
     async def one(i):
         stream = client.astream("q", timeout_s=10)

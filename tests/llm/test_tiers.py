@@ -13,14 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import within
 
+from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.errors import (
-    AllModelsFailedError,
-    ConfigError,
-    DeadlineExceededError,
-    LLMError,
-    ModelPausedError,
-)
 from agentic_retriever.llm import LLMClient, TieredClient, TierNeeds, build_client, spent_on
 from agentic_retriever.llm.calls import failure_kind
 from agentic_retriever.llm.client import FREE, CostReport, Endpoint, Price, PriceTable, RetryPolicy, cost_report
@@ -85,10 +79,10 @@ def test_failures_fall_through_and_every_attempt_is_listed_with_what_it_cost():
     assert accounts == [("llama", 1, 0), ("gpt", 1, 0), ("qwen", 1, 1)]
     assert json.loads(json.dumps([a.to_dict() for a in reply.attempts]))[1]["failure"] == "output"
     tiers = three([ConnectionError("SECRET")], [TypeError("SECRET")], ["  "])
-    with pytest.raises(AllModelsFailedError) as caught:
+    with pytest.raises(errors.AllModelsFailedError) as caught:
         tiers.complete("the PROMPT")
     error = caught.value
-    assert isinstance(error, LLMError)
+    assert isinstance(error, errors.LLMError)
     assert error.exit_code == 8
     assert failure_kind(error) is FailureKind.OUTPUT
     assert [a.failure for a in error.attempts] == [FailureKind.UNREACHABLE, FailureKind.OUTPUT, FailureKind.OUTPUT]
@@ -104,10 +98,10 @@ def test_hanging_first_tier_leaves_time_for_the_next_and_all_hanging_end_at_the_
     assert reply.text == "cloud"
     assert reply.attempts[0].failure is FailureKind.TIMEOUT
     assert 0.4 < reply.attempts[0].seconds < 0.9
-    with pytest.raises(DeadlineExceededError, match="no time"):
+    with pytest.raises(errors.DeadlineExceededError, match="no time"):
         three().complete("q", timeout_s=0)
     tiers = three(*[lambda _p: str(release.wait(20))] * 3)
-    with within(1.0 + 0.5), pytest.raises(AllModelsFailedError) as caught:
+    with within(1.0 + 0.5), pytest.raises(errors.AllModelsFailedError) as caught:
         tiers.complete("q", timeout_s=1.0)
     assert [a.failure for a in caught.value.attempts] == [FailureKind.TIMEOUT] * 3
 
@@ -140,7 +134,7 @@ def test_costs_compare_with_the_cloud_model_and_a_budget_excludes_what_may_cost_
     rich = TierNeeds(force_cloud=True, budget=Budget(max_usd=0.01))
     assert tiers.complete("q", needs=rich).tier is Tier.CLOUD
     unknown = model(Tier.PRIMARY, ["x"], price=None)
-    with pytest.raises(AllModelsFailedError, match="not within the budget"):
+    with pytest.raises(errors.AllModelsFailedError, match="not within the budget"):
         TieredClient([unknown], timeout_s=5).complete("q", needs=rich)
 
 
@@ -171,9 +165,9 @@ def test_dead_primary_costs_three_requests_in_a_hundred_calls_and_comes_back(fak
     assert len(asked) == 3
     assert replies[0].attempts[0].requests == 3
     assert {(r.attempts[0].failure, r.attempts[0].requests) for r in replies[1:]} == {(FailureKind.PAUSED, 0)}
-    with pytest.raises(AllModelsFailedError) as caught:
+    with pytest.raises(errors.AllModelsFailedError) as caught:
         TieredClient([primary], timeout_s=10).complete("q")
-    with pytest.raises(ModelPausedError, match="3 times in a row; tried again in"):
+    with pytest.raises(errors.ModelPausedError, match="3 times in a row; tried again in"):
         raise caught.value.__cause__
     fake_clock.tick(30)
     assert tiers.complete("q").text == "cloud"  # the probe fails
@@ -204,7 +198,7 @@ def test_twenty_hung_calls_do_not_stop_other_work(release):
     def ask():
         try:
             tiers.complete("q", timeout_s=1.0)
-        except AllModelsFailedError as err:
+        except errors.AllModelsFailedError as err:
             kinds.append(err.attempts[0].failure)
 
     threads = [threading.Thread(target=ask) for _ in range(20)]
@@ -241,14 +235,14 @@ CANARY = "sk-or-canary-4711"
 def test_unknown_model_setting_lists_what_is_allowed_and_none_gives_no_model():
     assert build_client(RouterConfig()) is None
     for value in ("", "gpt-4", "ollama:", "ollama:  ", "openrouter:", "none:x", "openai:gpt-4o", ":"):
-        with pytest.raises(ConfigError, match=r"none, ollama:MODEL .* openrouter:MODEL"):
+        with pytest.raises(errors.ConfigError, match=r"none, ollama:MODEL .* openrouter:MODEL"):
             build_client(RouterConfig(llm=value, openrouter_api_key=CANARY))
     for setting, value, told in (
         ("llm", "openrouter", "OPENROUTER_API_KEY"),
         ("llm_cloud", "gpt-4", "llm_cloud"),
         ("llm_small", "gpt-4", "llm_small"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(errors.ConfigError, match=told):
             build_client(RouterConfig(**{setting: value}))
 
 
@@ -370,7 +364,7 @@ def test_packaged_table_is_dated_and_knows_what_is_free_and_an_own_file_goes_bef
     path = tmp_path / "prices.json"
     models = {CLOUD: {"in": 1, "out": 2}, "a/b": {"in": 0, "out": 0}}
     path.write_text(json.dumps({"as_of": "2030-01-01", "models": models}))
-    with pytest.raises(ConfigError, match="nowhere"):
+    with pytest.raises(errors.ConfigError, match="nowhere"):
         PriceTable.load(tmp_path / "nowhere.json")
     table = PriceTable.load(path)
     assert (table.as_of, table.price(CLOUD).cost_usd(1_000_000, 1_000_000)) == ("2030-01-01", 3.0)
@@ -395,7 +389,7 @@ WRONG = '{"models": {"a/b": {"in": 1, "out": 1, '
 def test_a_broken_file_is_named_and_a_misspelt_key_told_with_what_was_meant(tmp_path, text, told):
     path = tmp_path / "mine.json"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"prices_file: .*mine\.json") as caught:
+    with pytest.raises(errors.ConfigError, match=r"prices_file: .*mine\.json") as caught:
         PriceTable.load(path)
     assert not told or str(caught.value).startswith(f"setting prices_file: {path}")
     assert told in str(caught.value)

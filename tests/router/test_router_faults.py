@@ -186,8 +186,8 @@ FOREIGN = "Which chords does a ukulele player learn first?"
 @pytest.mark.parametrize("way", ["query", "aquery", "stream"])
 @pytest.mark.parametrize(("mode", "question"), [("llm", QUESTION), ("auto", QUESTION), ("auto", FOREIGN)])
 async def test_routing_by_a_hung_model_leaves_time_to_answer(make_router, hung_model, monkeypatch, mode, question, way):
-    monkeypatch.setattr("agentic_retriever.resources.AutoClassifier", partial(AutoClassifier, margin=1.0))
-    monkeypatch.setattr("agentic_retriever.resources.AutoSelector", partial(AutoSelector, min_confidence=1.0))
+    monkeypatch.setattr("agentic_retriever.routing.AutoClassifier", partial(AutoClassifier, margin=1.0))
+    monkeypatch.setattr("agentic_retriever.routing.AutoSelector", partial(AutoSelector, min_confidence=1.0))
     router = make_router(model=hung_model, classifier=mode, selector=mode, deadline_s=LONG_S)
     answer = await asked(router, way, question)
     assert answer.tier is (Tier.NONE if question == FOREIGN else Tier.EXTRACTIVE)
@@ -311,8 +311,8 @@ def test_no_more_models_are_asked_than_the_budget_allows(make_tiers, ollama, clo
 
 
 def test_routing_and_answer_share_the_calls(make_tiers, ollama, monkeypatch):
-    monkeypatch.setattr("agentic_retriever.resources.AutoClassifier", partial(AutoClassifier, margin=1.0))
-    monkeypatch.setattr("agentic_retriever.resources.AutoSelector", partial(AutoSelector, min_confidence=1.0))
+    monkeypatch.setattr("agentic_retriever.routing.AutoClassifier", partial(AutoClassifier, margin=1.0))
+    monkeypatch.setattr("agentic_retriever.routing.AutoSelector", partial(AutoSelector, min_confidence=1.0))
     ollama.reply(chat("ollama", GOOD))
     router = make_tiers(classifier="auto", selector="auto")
     answer = timed(router, budget=Budget(max_llm_calls=2))

@@ -43,6 +43,13 @@ def test_a_nearly_full_disk_is_noticed_before_writing(store, monkeypatch):
         store.add([make_node(2)])
     assert store.node_ids() == ["node-00001"]
     assert store.count(where("x", 1)) == 0
+    with pytest.raises(StoreError, match="cannot optimize the index"):
+        store.optimize()
+    store.close()
+    # The engine, whose write to a mapped file would end the process, is neither opened nor made.
+    for name, said in ((store.collection_name, "open"), ("fresh", "make")):
+        with pytest.raises(StoreError, match=rf"cannot {said} the index .* 0 MB of disk are free, 64 MB are needed"):
+            QdrantEdgeVectorStore(store.path, collection_name=name, dimension=store.dimension)
 
 
 def test_foreign_and_broken_points_are_skipped_with_one_warning(store, caplog):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from answer_nodes import make_node
 
 from agentic_retriever.sample import DATA
-from agentic_retriever.synthesis import assemble, check_citations
+from agentic_retriever.synthesis import CitationChecker, assemble
 from agentic_retriever.text import split_sentences
 from agentic_retriever.text.language_files import section
 
@@ -176,7 +176,7 @@ class Case:
         return assemble(nodes, max_chars=10**6)
 
     def checked(self) -> CitedText:
-        return check_citations(self.answer, self.passages, language=self.language)
+        return CitationChecker(self.passages, language=self.language).finish(self.answer)
 
 
 @lru_cache(1)

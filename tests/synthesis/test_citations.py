@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_retriever.schema import SentenceCheck
-from agentic_retriever.synthesis import ExtractiveSynthesizer, PassageMatcher, assemble, check_citations
+from agentic_retriever.synthesis import CitationChecker, ExtractiveSynthesizer, PassageMatcher, assemble
 from agentic_retriever.synthesis.checking import UNSUPPORTED_MARK, judge
 from agentic_retriever.synthesis.citations import MARKER, NUMBER_MISMATCH_CAP, read_markers
 from agentic_retriever.synthesis.extractive import quoted_checks
@@ -332,7 +332,7 @@ def numbers(text: str) -> list[int]:
 
 
 def check(text: str, nodes, language: str = "en", **kwargs):
-    return check_citations(text, assemble(nodes, max_chars=10**6), language=language, **kwargs)
+    return CitationChecker(assemble(nodes, max_chars=10**6), language=language, **kwargs).finish(text)
 
 
 def test_each_sentence_gets_a_check_with_its_place_its_citations_and_its_problems(handbook):

@@ -9,28 +9,24 @@ import pytest
 from answer_nodes import make_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.schema import IndexNode, NodeWithScore, TextNode
 from waiting import within
 
-from agentic_retriever.errors import (
-    AllModelsFailedError,
-    DeadlineExceededError,
-    LLMError,
-    LLMOutputError,
-    SynthesisError,
-)
+from agentic_retriever import errors
 from agentic_retriever.llm import LLMClient, LLMReply, TieredClient, result_of
 from agentic_retriever.llm.client import Endpoint
 from agentic_retriever.llm.prompts import NOT_FOUND
-from agentic_retriever.schema import Budget, Complexity, ConfidenceLevel, Tier, Usage
+from agentic_retriever.schema import Budget, Complexity, ConfidenceLevel, FailureKind, Tier, Usage
 from agentic_retriever.synthesis import (
+    CitationChecker,
     Evidence,
     ExtractiveSynthesizer,
     Limits,
     LLMSynthesizer,
+    StreamControl,
     Synthesizer,
     assemble,
-    check_citations,
 )
 from agentic_retriever.synthesis.synthesizer import StreamedText
 from agentic_retriever.testing.fakes import FakeLLM
@@ -195,7 +191,7 @@ def test_relevance_carries_a_question_in_another_language(handbook):
 @pytest.mark.parametrize(
     "fault",
     [
-        LLMError("primary model x: down"), ConnectionError("SECRET"), "", "   ", TypeError("SECRET"),
+        errors.LLMError("primary model x: down"), ConnectionError("SECRET"), "", "   ", TypeError("SECRET"),
     ],
 )  # fmt: skip
 def test_any_failure_of_the_model_gives_the_extract(handbook, fault):
@@ -211,7 +207,7 @@ def test_any_failure_of_the_model_gives_the_extract(handbook, fault):
 
 def test_a_model_that_is_left_alone_counts_no_call(handbook):
     endpoint = Endpoint(breaker=Breaker(failures=1))
-    client = LLMClient(FakeLLM([LLMError("down")]), tier=Tier.PRIMARY, timeout_s=5, endpoint=endpoint)
+    client = LLMClient(FakeLLM([errors.LLMError("down")]), tier=Tier.PRIMARY, timeout_s=5, endpoint=endpoint)
     synthesizer = Synthesizer(ExtractiveSynthesizer(), LLMSynthesizer(TieredClient([client], timeout_s=5)))
     got = [synthesizer.synthesize(QUERY, handbook) for _ in range(2)]
     assert [(one.tier, one.usage.llm_calls) for one in got] == [(Tier.EXTRACTIVE, 1), (Tier.EXTRACTIVE, 0)]
@@ -380,7 +376,7 @@ def test_the_boundary_is_new_each_time_and_redrawn_when_it_occurs(handbook):
     assert "<<b3b3b3b3 question>>" in llm.prompts[0]
 
     writer, llm = model_writer(["x"], boundary=lambda: "aaaaaaaa")
-    with pytest.raises(SynthesisError):
+    with pytest.raises(errors.SynthesisError):
         result_of(writer.write("aaaaaaaa", passages(handbook)))
     assert llm.prompts == []
 
@@ -395,14 +391,15 @@ def test_no_answer_is_recognised(handbook, reply):
 def test_thoughts_are_no_answer(handbook):
     said = "<think>Maybe [2]?</think>\nReceipts are not needed [1]."
     assert write([said], handbook).cited.text == "Receipts are not needed. [1]"
-    for thoughts in ("<think>hm</think>  ", "<think>cut off in the middle"):
-        with pytest.raises(LLMOutputError):
+    for thoughts in ("<think>hm</think>  ", "<think>cut off in the middle", "\u200b\u2060 \ufeff"):
+        with pytest.raises(errors.AllModelsFailedError) as caught:
             write([thoughts], handbook)
+        assert [attempt.failure for attempt in caught.value.attempts] == [FailureKind.OUTPUT]
 
 
 def test_failures_pass_through(handbook):
-    for raised in (LLMError, DeadlineExceededError):
-        with pytest.raises(AllModelsFailedError) as caught:
+    for raised in (errors.LLMError, errors.DeadlineExceededError):
+        with pytest.raises(errors.AllModelsFailedError) as caught:
             write([raised("down")], handbook)
         assert isinstance(caught.value.__cause__, raised)
 
@@ -428,13 +425,13 @@ REPLIES = [
 
 def fed(reply, sizes=(1,), policy="flag"):
     """A stream, what checks its text, and the pieces that it showed."""
-    check = partial(check_citations, passages=PASSAGES, language="en", unsupported=policy)
-    stream = StreamedText(check, len(PASSAGES), whole_sentences=policy == "drop")
+    checker = partial(CitationChecker, PASSAGES, language="en", unsupported=policy)
+    stream = StreamedText(checker(), len(PASSAGES), whole_sentences=policy == "drop")
     pieces, at, turn = [], 0, 0
     while at < len(reply):
         pieces.append(stream.feed(reply[at : at + sizes[turn % len(sizes)]]))
         at, turn = at + sizes[turn % len(sizes)], turn + 1
-    return stream, check, pieces
+    return stream, checker().finish, pieces
 
 
 def run(reply, policy="flag"):
@@ -457,6 +454,40 @@ def test_words_are_shown_before_the_sentence_is_finished(reply):
     before, _, final = run(reply)
     assert len([piece for piece in before if piece]) > 10
     assert len("".join(before)) > len(final) / 2
+
+
+def cpu_seconds(tokens, thoughts=False):
+    sentence = ["Annual", " leave", " is", " 28", " days", " a", " year", " [1]", ".", " "]
+    thinking = ["<think>", *(["so", " > ", "[x] "] * tokens), "</think>"] if thoughts else []
+    checker = CitationChecker(PASSAGES, language="en")
+    stream, started = StreamedText(checker, len(PASSAGES)), time.process_time()
+    shown = "".join(map(stream.feed, [*thinking, *(sentence * (tokens // len(sentence)))]))
+    assert shown.startswith("Annual leave is 28 days a year. [1] Annual")
+    return time.process_time() - started
+
+
+@pytest.mark.parametrize("thoughts", [False, True])
+def test_checks_of_a_stream_take_linear_time_and_end_at_the_limit(thoughts, monkeypatch):
+    assert min(cpu_seconds(8_000, thoughts) for _ in range(2)) < 1
+    monkeypatch.setattr("agentic_retriever.synthesis.synthesizer.MAX_ANSWER_CHARS", 10**6)
+    assert min(cpu_seconds(16_000, thoughts) for _ in range(2)) < 0.3 + 3 * cpu_seconds(8_000, thoughts)
+
+
+def test_a_streamed_answer_ends_at_the_size_limit():
+    asked = []
+
+    class Endless(FakeLLM):
+        def stream_complete(self, prompt, formatted=False, **kwargs):
+            while True:
+                asked.append(1)
+                yield CompletionResponse(text="", delta="Annual leave is 28 days a year [1]. ")
+
+    tiers = TieredClient([LLMClient(Endless(["x"]), tier=Tier.PRIMARY, timeout_s=30)], timeout_s=30)
+    pieces = LLMSynthesizer(tiers).write("q", PASSAGES, language="en", control=StreamControl())
+    answer = result_of(pieces)
+    assert len(asked) < 500
+    assert answer.reply.truncated
+    assert 9_000 < len(answer.cited.text) < 12_000
 
 
 def test_left_out_sentences_are_never_shown():

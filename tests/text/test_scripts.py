@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from waiting import in_threads
 
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.text import Script, detect_language, dominant_script, normalise_query
+from agentic_retriever.text import Script, detect_language, dominant_script, normalise_query, scripts
 from agentic_retriever.text.language_files import SECTIONS, language_files, languages_with, parse_language
 from agentic_retriever.text.scripts import TerminalPieces, safe_terminal, script_of
 
@@ -146,6 +146,23 @@ def test_only_the_beginning_is_examined() -> None:
 def test_never_raises(text: str) -> None:
     language = detect_language(text)
     assert language == "und" or (len(language) == 2 and language.isascii() and language.islower())
+
+
+def test_a_full_folder_for_temporary_files_costs_the_classifier_alone(monkeypatch, caplog):
+    def full(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    scripts._classifier.cache_clear()
+    scripts._detected.cache_clear()
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    try:
+        questions = ["¿Quién paga la tasa de la que se habla?", "Who pays the fee for all of this?", "ใครจ่ายค่าธรรมเนียม"]
+        assert [detect_language(question) for question in questions] == ["es", "en", "th"]
+        assert not scripts.is_classifier_loaded()
+        assert [record.message for record in caplog.records if "TMPDIR" in record.message] == [caplog.messages[0]]
+    finally:
+        scripts._classifier.cache_clear()
+        scripts._detected.cache_clear()
 
 
 def test_threads_agree() -> None:

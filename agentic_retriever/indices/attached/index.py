@@ -33,16 +33,8 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryResult,
 )
 
+from agentic_retriever import errors
 from agentic_retriever.embeddings import EmbeddingModel, embedding_name
-from agentic_retriever.errors import (
-    AgenticRetrieverError,
-    DeadlineExceededError,
-    EmbeddingError,
-    EmbeddingMismatchError,
-    IndexingError,
-    InvalidQueryError,
-    StoreError,
-)
 from agentic_retriever.filters import is_empty, node_fields, predicate
 from agentic_retriever.indices.attached.sources import NodeSource, Recognised, Vectors
 from agentic_retriever.indices.derived import Progress, SilentProgress
@@ -105,7 +97,7 @@ def attach_index(
     """Make an attached index, and read what routing needs of it."""
     if recognised.source is None:
         if not description.strip():
-            raise IndexingError(
+            raise errors.IndexingError(
                 f"index {name!r}: a {recognised.kind} needs a description=..., since its nodes cannot be listed and "
                 "questions are routed by what is known of an index"
             )
@@ -116,7 +108,7 @@ def attach_index(
     made = AttachedIndex(name, description, recognised, router, own or router, created)
     held = made.load(progress).dimension
     if own is not None and held is not None and held != own.dimension:
-        raise EmbeddingMismatchError(
+        raise errors.EmbeddingMismatchError(
             f"index {name!r} holds vectors of dimension {held}, its embedding model {own.name} gives "
             f"{own.dimension}; load the index with the model that it was built with: embed_model=..."
         )
@@ -269,7 +261,7 @@ class AttachedIndex(_Attached):
         try:
             sampled, rows = self._sample(texts, progress)
             cosines = self._background(texts, progress)
-        except (EmbeddingError, DeadlineExceededError) as err:
+        except (errors.EmbeddingError, errors.DeadlineExceededError) as err:
             if before is None:
                 raise
             logger.warning("index %r: the sample for routing stays as it was: %s", self.name, err)
@@ -340,7 +332,7 @@ class AttachedRetriever(_Attached):
     _profile: IndexProfile | None = None
 
     def keyword(self) -> KeywordIndex:
-        raise StoreError(
+        raise errors.StoreError(
             f"index {self.name!r} is a {self.recognised.kind}, whose nodes cannot be listed; register its index "
             "instead, or use the strategy vector"
         )
@@ -372,11 +364,11 @@ class AttachedRetriever(_Attached):
         what = f"the {self.recognised.kind} of index {self.name}"
         found = guarded(what, lambda: None if retriever is None else retriever.retrieve(QueryBundle(query))) or []
         if not isinstance(found, (list, tuple)):
-            raise StoreError(f"{what} returned {type(found).__name__}; a list of NodeWithScore is needed")
+            raise errors.StoreError(f"{what} returned {type(found).__name__}; a list of NodeWithScore is needed")
         others = [type(one).__name__ for one in found if one is not None]
         found = [one for one in found if isinstance(one, (NodeWithScore, BaseNode))]
         if others and not found:
-            raise StoreError(f"{what} returned a list of {others[0]}; a list of NodeWithScore is needed")
+            raise errors.StoreError(f"{what} returned a list of {others[0]}; a list of NodeWithScore is needed")
         nodes = [one if isinstance(one, NodeWithScore) else NodeWithScore(node=one) for one in found]
         if all(node.score is None for node in nodes):
             return [NodeWithScore(node=node.node, score=1 / (at + 1)) for at, node in enumerate(nodes)]
@@ -436,8 +428,8 @@ class AttachedVectorStore(BasePydanticVectorStore):
     def delete(self, ref_doc_id: str, **delete_kwargs: object) -> None:  # noqa: ARG002 - LlamaIndex's signature
         raise self._read_only()
 
-    def _read_only(self) -> StoreError:
-        return StoreError(f"index {self._index.name!r} is attached, so it is changed through LlamaIndex only")
+    def _read_only(self) -> errors.StoreError:
+        return errors.StoreError(f"index {self._index.name!r} is attached, so it is changed through LlamaIndex only")
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
         satisfies = predicate(filters)
@@ -456,12 +448,12 @@ class AttachedVectorStore(BasePydanticVectorStore):
         if self._store is None or (allowed is not None and not allowed):
             return VectorStoreQueryResult([], [], [])
         if query.mode is not VectorStoreQueryMode.DEFAULT or query.doc_ids is not None:
-            raise InvalidQueryError("an attached index is searched in the default mode, without doc_ids")
+            raise errors.InvalidQueryError("an attached index is searched in the default mode, without doc_ids")
         if query.query_embedding is None:
-            raise InvalidQueryError("the question has no vector")
+            raise errors.InvalidQueryError("the question has no vector")
         vector, expected = list(query.query_embedding), self._index.dimension
         if expected is not None and len(vector) != expected:
-            raise EmbeddingMismatchError(
+            raise errors.EmbeddingMismatchError(
                 f"index {self._index.name!r} holds vectors of dimension {expected}, the question's has {len(vector)}; "
                 "the embedding model of the index is another one than its vectors come from"
             )
@@ -510,8 +502,8 @@ class AttachedVectorStore(BasePydanticVectorStore):
         """Read from a store that may hang: what is done with nodes that were found has no deadline of its own."""
         try:
             return self._caller.call(call, READ_S)
-        except DeadlineExceededError as err:
-            raise StoreError(str(err)) from err
+        except errors.DeadlineExceededError as err:
+            raise errors.StoreError(str(err)) from err
 
 
 class CatchingUp:
@@ -549,7 +541,7 @@ class CatchingUp:
     def _done(self) -> str | None:
         try:
             self._work()
-        except AgenticRetrieverError as err:
+        except errors.AgenticRetrieverError as err:
             self._rest_until = self._timer() + REST_S
             logger.warning("%s failed, so it stays as it was: %s", self._what, err)
             return str(err)
@@ -604,6 +596,6 @@ class WatchedVersion:
     def _seen(self, look: Callable[[], Hashable], before: Hashable) -> Hashable:
         try:
             return guarded(f"index {self._name}", look)
-        except StoreError as err:
+        except errors.StoreError as err:
             logger.debug("changes of index %r cannot be seen: %s", self._name, err)
             return before

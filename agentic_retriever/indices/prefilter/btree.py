@@ -239,38 +239,9 @@ class BPlusTree:
         # leaves stay a quarter full on average.
         return left if _SHRINK * len(left.bitmap) >= self.peak else BPlusTree().insert(*left.entries())
 
-    def find(self, side: Side, within: BitMap | None = None) -> BitMap:
-        """Find the rows, of those within a bitmap, that have a key on one side of a bound."""
+    def cut(self, side: Side) -> Cut:
         side = self._exact(side)
-        path, leaf, end = self._cut(side.bound, inclusive=side.inclusive != side.above)
-        parts = [inner.upto[place - 1] for inner, place in path if place > 0]
-        if leaf is not None and end:
-            parts.append(leaf.part(0, end))
-        if not side.above:
-            return union(parts if within is None else [part & within for part in parts])
-        found = self.bitmap if within is None else self.bitmap & within
-        for part in parts:
-            found = found - part
-        if self.repeats:  # such a row may have one key below the bound and another above it
-            above = [child.bitmap for inner, place in path for child in inner.children[place + 1 :]]
-            if leaf is not None:
-                above.append(leaf.part(end, len(leaf.keys)))
-            repeats = self.repeats if within is None else self.repeats & within
-            found = union([found, *(part & repeats for part in above)])
-        return found
-
-    def count(self, side: Side) -> tuple[int, int]:
-        """Count at least and at most how many rows ``find`` gives; the same where no row has several keys."""
-        side = self._exact(side)
-        path, leaf, end = self._cut(side.bound, inclusive=side.inclusive != side.above)
-        below = sum(len(inner.upto[place - 1]) for inner, place in path if place > 0)
-        if leaf is not None:
-            below += end if leaf.rows is not None else end * len(leaf.bitmap)
-        rows = len(self.bitmap)
-        if self.repeats:
-            return 0, rows if side.above else min(below, rows)
-        count = rows - below if side.above else below
-        return count, count
+        return Cut(self, side.above, *self._cut(side.bound, inclusive=side.inclusive != side.above))
 
     def equal(self, key: Key) -> BitMap:
         exact = self._exact(Side(key, above=False, inclusive=True)).bound
@@ -328,6 +299,47 @@ class BPlusTree:
         # No key lies between the bound and what it was rounded to.
         inclusive = side.inclusive if rounded == side.bound else (rounded > side.bound) == side.above
         return Side(rounded, side.above, inclusive)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """Where the keys of a tree are parted by a bound: the way down with the child taken, the leaf, the place in it."""
+
+    tree: BPlusTree
+    above: bool
+    path: list[tuple[Inner, int]]
+    leaf: Leaf | None
+    end: int
+
+    def find(self, within: BitMap | None = None) -> BitMap:
+        """Find the rows, of those within a bitmap, that have a key on the wanted side."""
+        tree, leaf, end = self.tree, self.leaf, self.end
+        parts = [inner.upto[place - 1] for inner, place in self.path if place > 0]
+        if leaf is not None and end:
+            parts.append(leaf.part(0, end))
+        if not self.above:
+            return union(parts if within is None else [part & within for part in parts])
+        found = tree.bitmap if within is None else tree.bitmap & within
+        for part in parts:
+            found = found - part
+        if tree.repeats:  # such a row may have one key below the bound and another above it
+            above = [child.bitmap for inner, place in self.path for child in inner.children[place + 1 :]]
+            if leaf is not None:
+                above.append(leaf.part(end, len(leaf.keys)))
+            repeats = tree.repeats if within is None else tree.repeats & within
+            found = union([found, *(part & repeats for part in above)])
+        return found
+
+    def count(self) -> tuple[int, int]:
+        """Count at least and at most how many rows ``find`` gives; the same where no row has several keys."""
+        below = sum([len(inner.upto[place - 1]) for inner, place in self.path if place > 0])
+        if self.leaf is not None:
+            below += self.end if self.leaf.rows is not None else self.end * len(self.leaf.bitmap)
+        rows = len(self.tree.bitmap)
+        if self.tree.repeats:
+            return 0, rows if self.above else min(below, rows)
+        count = rows - below if self.above else below
+        return count, count
 
 
 def _sorted(keys: Keys, rows: Rows) -> tuple[Keys, Rows, BitMap]:

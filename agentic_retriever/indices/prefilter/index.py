@@ -198,17 +198,22 @@ class Compiler:
             matchers = [self._equal(field, [value]) for value in values]
             return self._both(matchers or [self._any([field.present])])
         matcher = self._equal(field, values)
-        negative = clause.operator in {FilterOperator.NE, FilterOperator.NIN}
+        negative = clause.operator is FilterOperator.NE or clause.operator is FilterOperator.NIN
         return self._without(field.present, matcher) if negative else matcher
 
     def _equal(self, field: FieldIndex, values: Iterable[Scalar]) -> Matcher:
-        wanted = dict.fromkeys(str(value).lower() if isinstance(value, bool) else value for value in values)
-        texts = [value for value in wanted if isinstance(value, str)]
-        found: list[BitMap | None] = [field.numbers.equal(value) for value in wanted if not isinstance(value, str)]
-        for value in texts:
+        found: list[BitMap | None] = []
+        has_text = False
+        for value in dict.fromkeys(str(value).lower() if isinstance(value, bool) else value for value in values):
+            if not isinstance(value, str):
+                found.append(field.numbers.equal(value))
+                continue
+            has_text = True
+            found.append(field.words.postings.get(value))
             truth = as_boolean(value)
-            found += [field.words.postings.get(key) for key in (value, truth) if key is not None]
-        if texts and field.unindexed:
+            if truth is not None:
+                found.append(field.words.postings.get(truth))
+        if has_text and field.unindexed:
             return self._any([*found, field.unindexed], exact=False)
         return self._any(found)
 
@@ -250,7 +255,7 @@ class Compiler:
             rows,
             low=max(sizes, default=0) if exact else 0,
             high=min(self._total, sum(sizes)),
-            cost=sum(size if size <= _DENSE else _cost(bitmap) for size, bitmap in zip(sizes, bitmaps, strict=True)),
+            cost=sum(sizes) if max(sizes, default=0) <= _DENSE else sum(map(_cost, bitmaps)),
             exact=exact,
         )
 
@@ -278,12 +283,12 @@ class Compiler:
         """Passed by the rows that pass any of some matchers."""
         if len(matchers) == 1:
             return matchers[0]
+        if not matchers:
+            return self._any([])
+        finders, lows, highs, costs, exact = zip(*matchers, strict=True)
+        high = min(self._total, sum(highs))
         return Matcher(
-            lambda within: union([matcher.rows(within) for matcher in matchers]),
-            low=max((matcher.low for matcher in matchers), default=0),
-            high=min(self._total, sum(matcher.high for matcher in matchers)),
-            cost=sum(matcher.cost for matcher in matchers),
-            exact=all(matcher.exact for matcher in matchers),
+            lambda within: union([rows(within) for rows in finders]), max(lows), high, sum(costs), all(exact)
         )
 
     def _both(self, matchers: Sequence[Matcher]) -> Matcher:
@@ -305,18 +310,17 @@ class Compiler:
                     break  # nothing can pass any more
             return BitMap() if running is None else running
 
+        _, lows, highs, costs, exact = zip(*matchers, strict=True)
+        low = max(0, sum(lows) - self._total * (len(matchers) - 1))
         return Matcher(
-            rows,
-            low=max(0, sum(matcher.low for matcher in matchers) - self._total * (len(matchers) - 1)),
-            high=min(matcher.high for matcher in matchers),
-            cost=min(matcher.cost for matcher in matchers),  # the others see little of what the cheapest leaves
-            exact=all(matcher.exact for matcher in matchers),
-        )
+            rows, low, min(highs), min(costs), all(exact)
+        )  # the others see little of what the cheapest leaves
 
 
 def _compared(keys: BPlusTree, side: Side) -> Matcher:
-    low, high = keys.count(side)
-    return Matcher(lambda within: keys.find(side, within), low, high, cost=min(high, _cost(keys.bitmap)))
+    cut = keys.cut(side)
+    low, high = cut.count()
+    return Matcher(cut.find, low, high, cost=min(high, _cost(keys.bitmap)))
 
 
 def _cost(bitmap: BitMap) -> int:

@@ -39,11 +39,11 @@ def arrays(entries, dtype=np.float64):
 
 
 def below(tree, bound, inclusive):
-    return tree.find(Side(bound, False, inclusive))
+    return tree.cut(Side(bound, False, inclusive)).find()
 
 
 def above(tree, bound, inclusive):
-    return tree.find(Side(bound, True, inclusive))
+    return tree.cut(Side(bound, True, inclusive)).find()
 
 
 def depth(node):
@@ -80,9 +80,9 @@ def check(tree, entries, bounds=BOUNDS):
             side = Side(bound, above, inclusive)
             accepts = {(False, False): lt, (False, True): le, (True, False): gt, (True, True): ge}[above, inclusive]
             expected = {row for key, row in entries if accepts(key, bound)}
-            assert set(tree.find(side)) == expected
-            assert tree.find(side, WITHIN) == BitMap(expected) & WITHIN
-            low, high = tree.count(side)
+            assert set(tree.cut(side).find()) == expected
+            assert tree.cut(side).find(WITHIN) == BitMap(expected) & WITHIN
+            low, high = tree.cut(side).count()
             assert low <= len(expected) <= high
             assert low == high or tree.repeats
 
@@ -139,7 +139,7 @@ def test_a_tall_tree(small, monkeypatch):
     for bound in (0.0, 1.0, 777.5, 19_999.0):
         assert list(below(tree, bound, True)) == np.flatnonzero(found <= bound).tolist()
         assert list(above(tree, bound, False)) == np.flatnonzero(found > bound).tolist()
-        assert tree.count(Side(bound, False, False)) == ((found < bound).sum(),) * 2
+        assert tree.cut(Side(bound, False, False)).count() == ((found < bound).sum(),) * 2
     tall = depth(tree.root)
     tree = tree.delete(BitMap(rows[:-50].tolist()))
     assert sorted(tree.entries()[1].tolist()) == rows[-50:].tolist()
@@ -180,7 +180,7 @@ def test_rows_with_several_keys_are_on_both_sides_and_an_empty_tree_has_none():
     assert list(tree.repeats) == [7]
     assert list(below(tree, 3.0, True)) == [7]
     assert list(above(tree, 3.0, True)) == [7, 8]
-    assert list(tree.find(Side(3.0, True, True), BitMap([7]))) == [7]
+    assert list(tree.cut(Side(3.0, True, True)).find(BitMap([7]))) == [7]
     assert list(tree.delete(BitMap([7])).repeats) == []
     tree = BPlusTree().insert(*arrays([]))
     assert not tree
