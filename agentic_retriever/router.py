@@ -121,8 +121,9 @@ class AgenticRouter:
             timer=timer,
             new_id=new_id,
         )
-        self._workers = Workers(config.workers, "agentic-router")
-        self._finders = Workers(config.workers, "agentic-finder")  # goes on while answers wait for models that hang
+        self._workers = Workers(config.workers, "agentic-router", at_once=True)
+        # Goes on while answers wait for models that hang.
+        self._finders = Workers(config.workers, "agentic-finder", at_once=True)
         self._streams = DeadlineCaller("streamed answers", max_calls=_MAX_STREAMS, max_waiting=0)
 
     @classmethod

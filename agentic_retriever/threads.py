@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from enum import Enum
@@ -31,15 +31,17 @@ def usable_cores() -> int:
 class Workers:
     """A pool of at most ``max_workers`` named threads, started on first use.
 
+    For an event loop, all start ``at_once``, while none has work: it would be held by one that starts beside busy ones.
     Each call runs in a copy of its caller's context variables. A pool that was in use before ``os.fork`` starts fresh
     threads in the child, where the old ones do not exist.
     """
 
-    def __init__(self, max_workers: int, name: str) -> None:
+    def __init__(self, max_workers: int, name: str, *, at_once: bool = False) -> None:
         if max_workers < 1:
             raise ValueError(f"max_workers is {max_workers}; at least 1 is needed")
         self.max_workers = max_workers
         self.name = name
+        self._at_once = at_once
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
@@ -58,11 +60,8 @@ class Workers:
             if self._executor is None or self._pid != os.getpid():
                 self._pid = os.getpid()
                 self._executor = ThreadPoolExecutor(self.max_workers, thread_name_prefix=self.name)
-                # All threads now, while none has work: starting one beside many busy ones would hold an event loop.
-                begun = threading.Event()
-                for _ in range(self.max_workers):
-                    self._executor.submit(begun.wait)
-                begun.set()
+                begun = threading.Barrier(self.max_workers)
+                wait([self._executor.submit(begun.wait) for _ in range(self.max_workers if self._at_once else 0)])
             return self._executor.submit(call)
 
     async def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

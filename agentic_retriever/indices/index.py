@@ -141,11 +141,11 @@ class Index(ABC):
 
     # What is derived from the nodes.
 
-    def hierarchy(self, *, timeout_s: float | None = None) -> derived.HierarchyView:  # noqa: ARG002 - for those that have it
+    def hierarchy(self, *, timeout_s: float | None = None) -> derived.HierarchyView:  # noqa: ARG002 - if they have it
         """Return the leaves of the current version, built within so many seconds if need be."""
         raise errors.StoreError(f"index {self.name!r} keeps no leaves; use one of this package for this strategy")
 
-    def summaries(self, *, timeout_s: float | None = None) -> derived.SummaryView:  # noqa: ARG002 - for those that have them
+    def summaries(self, *, timeout_s: float | None = None) -> derived.SummaryView:  # noqa: ARG002 - if they have them
         """Return the summaries of the current version, built within so many seconds if need be."""
         raise errors.StoreError(f"index {self.name!r} keeps no summaries; use one of this package for this strategy")
 

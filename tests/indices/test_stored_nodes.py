@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,24 +10,14 @@ from waiting import in_threads
 
 from agentic_retriever import AgenticRouter, RouterConfig, errors
 from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel
-from agentic_retriever.indices import Indexer, IndexStorage
-from agentic_retriever.indices.stored_nodes import (
-    CATALOG_FILE,
-    CHUNKS,
-    MANIFEST_FILE,
-    Catalog,
-    CatalogCounts,
-    CatalogEntry,
-    Manifest,
-    check_index_name,
-)
+from agentic_retriever.indices import Indexer, stored_nodes
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.testing import FakeEmbedding
 
 
 def entry(doc_id, *, root="/r", text="text", content_hash="h1"):
-    return CatalogEntry(
+    return stored_nodes.CatalogEntry(
         doc_id=doc_id, source=f"{root}/{doc_id}", root=root, kind="txt", title="T",
         metadata={"year": 2020, "tags": ["a"]}, text=text, content_hash=content_hash,
     )  # fmt: skip
@@ -34,14 +25,14 @@ def entry(doc_id, *, root="/r", text="text", content_hash="h1"):
 
 @pytest.fixture
 def catalog(tmp_path):
-    opened = Catalog(tmp_path, "test")
+    opened = stored_nodes.Catalog(tmp_path, "test")
     yield opened
     opened.close()
 
 
 def test_a_document_is_unfinished_until_confirmed_then_loses_stale_nodes_and_is_removed_in_two_steps(catalog):
     catalog.begin([(entry("a"), ["n1"])])
-    assert catalog.counts() == CatalogCounts(documents=1, nodes=1, unfinished=1, finished_nodes=0)
+    assert catalog.counts() == stored_nodes.CatalogCounts(documents=1, nodes=1, unfinished=1, finished_nodes=0)
     assert catalog.get("a").content_hash == ""
     assert catalog.version() == 0
     document = entry("a", text="ข้อความ \U0001f600 \n")
@@ -63,7 +54,7 @@ def test_a_document_is_unfinished_until_confirmed_then_loses_stale_nodes_and_is_
     assert catalog.counts().unfinished == 1
     catalog.confirm_removal(["a"])
     assert catalog.doc_ids() == ["b"]
-    assert catalog.counts() == CatalogCounts(documents=1, nodes=1, unfinished=0, finished_nodes=1)
+    assert catalog.counts() == stored_nodes.CatalogCounts(documents=1, nodes=1, unfinished=0, finished_nodes=1)
     for doc_id, root in (("a", "/x"), ("b", "/y"), ("c", "/x")):
         catalog.confirm([(entry(doc_id, root=root), [])])
     assert catalog.doc_ids(root="/x") == ["a", "c"]
@@ -71,18 +62,18 @@ def test_a_document_is_unfinished_until_confirmed_then_loses_stale_nodes_and_is_
 
 
 def test_state_survives_reopening_and_garbage_is_damage(tmp_path):
-    first = Catalog(tmp_path, "test")
+    first = stored_nodes.Catalog(tmp_path, "test")
     first.confirm([(entry("a"), ["n1"])])
     first.close()
     first.close()
     with pytest.raises(errors.StoreClosedError, match="'test' is closed"):
         first.version()
-    again = Catalog(tmp_path, "test")
+    again = stored_nodes.Catalog(tmp_path, "test")
     assert (again.version(), again.doc_ids()) == (1, ["a"])
     again.close()
-    (tmp_path / CATALOG_FILE).write_bytes(b"this is no database " * 100)
+    (tmp_path / stored_nodes.CATALOG_FILE).write_bytes(b"this is no database " * 100)
     with pytest.raises(errors.StoreDamagedError, match="'test' is damaged"):
-        Catalog(tmp_path, "test")
+        stored_nodes.Catalog(tmp_path, "test")
 
 
 def test_a_failed_write_changes_nothing_and_threads_share_one_catalog(catalog):
@@ -106,33 +97,33 @@ def manifest(**changes):
         "name": "n", "description": "d", "embedding": "e", "dimension": 3, "chunk_size": 512, "chunk_overlap": 50,
         "leaf_size": 128, "created": "2026-01-01T00:00:00+00:00",
     }  # fmt: skip
-    return Manifest(**{**pins, **changes})
+    return stored_nodes.Manifest(**{**pins, **changes})
 
 
 def test_a_manifest_comes_back_and_one_that_is_later_missing_or_unreadable_says_so(tmp_path):
     manifest(description="โฉนด").write(tmp_path)
-    assert Manifest.read(tmp_path) == manifest(description="โฉนด")
-    assert [p.name for p in tmp_path.iterdir()] == [MANIFEST_FILE]
+    assert stored_nodes.Manifest.read(tmp_path) == manifest(description="โฉนด")
+    assert [p.name for p in tmp_path.iterdir()] == [stored_nodes.MANIFEST_FILE]
     manifest().write(tmp_path)
-    path = tmp_path / MANIFEST_FILE
+    path = tmp_path / stored_nodes.MANIFEST_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
     with pytest.raises(errors.StoreDamagedError, match="format 99, this version reads 1"):
-        Manifest.read(tmp_path)
+        stored_nodes.Manifest.read(tmp_path)
     path.unlink()
     for content in (None, b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"format": 1}', b"null"):
         if content is not None:
             path.write_bytes(content)
         with pytest.raises(errors.StoreDamagedError, match=r"is missing or not a manifest; remove it .*index remove"):
-            Manifest.read(tmp_path)
+            stored_nodes.Manifest.read(tmp_path)
 
 
 def test_good_names_one_form_of_each_and_those_that_are_no_safe_folder():
     for name in ("a", "docs-2024", "โฉนด", "homologación", "a.b_c", "x" * 64):
-        assert check_index_name(name) == name
-    assert check_index_name("homologacio\u0301n") == "homologaci\u00f3n"
+        assert stored_nodes.check_index_name(name) == name
+    assert stored_nodes.check_index_name("homologacio\u0301n") == "homologaci\u00f3n"
     for name in ("", ".", "..", "../x", "a/b", "a\\b", "a\0b", ".hidden", "-x", "x" * 65, "a b", "a.", 5, None):
         with pytest.raises(errors.IndexingError, match="cannot be used"):
-            check_index_name(name)
+            stored_nodes.check_index_name(name)
 
 
 def test_a_full_disk_leaves_the_old_file_and_a_file_in_the_way_is_a_typed_error(tmp_path):
@@ -397,21 +388,22 @@ def test_a_second_process_is_told_who_is_busy_another_model_refused_and_unknown_
     assert list((storage.data_dir / "indexes").iterdir()) == []
 
 
-@pytest.mark.parametrize("left", [[], [CHUNKS], [MANIFEST_FILE], [MANIFEST_FILE, CHUNKS]])
+@pytest.mark.parametrize(
+    "left", [[], [stored_nodes.CHUNKS], [stored_nodes.MANIFEST_FILE], [stored_nodes.MANIFEST_FILE, stored_nodes.CHUNKS]]
+)
 def test_making_an_index_that_was_cut_off_can_be_done_again(tmp_path, left):
-    """What there is, is made first; whoever comes then, perhaps while another process makes it, goes on."""
     with AgenticRouter(RouterConfig(data_dir=tmp_path, query_log="none"), embedding=FakeEmbedding()) as router:
         router.add_index("docs", [Document(id_="a", text="one")], description="docs")
     folder = tmp_path / "indexes" / "docs"
     for item in folder.iterdir():
-        if item.name == CHUNKS:
+        if item.name == stored_nodes.CHUNKS:
             shutil.rmtree(item)
-            if CHUNKS in left:
+            if stored_nodes.CHUNKS in left:
                 item.mkdir()
         elif item.name not in left:
             shutil.rmtree(item) if item.is_dir() else item.unlink()
     with AgenticRouter(RouterConfig(data_dir=tmp_path, query_log="none"), embedding=FakeEmbedding()) as router:
-        if left == [CHUNKS]:  # perhaps the nodes of an index that has lost its manifest
+        if left == [stored_nodes.CHUNKS]:  # perhaps the nodes of an index that has lost its manifest
             with pytest.raises(errors.StoreDamagedError):
                 router.add_index("docs", [Document(id_="a", text="one")], description="docs")
         else:
@@ -420,40 +412,73 @@ def test_making_an_index_that_was_cut_off_can_be_done_again(tmp_path, left):
 
 
 KILLED = """
-import sys
-from agentic_retriever.embeddings import EmbeddingModel, DiskVectorCache
-from agentic_retriever.indices import Indexer, IndexStorage
+import os, signal, sys, traceback
+from llama_index.core.schema import Document
+from agentic_retriever.embeddings import EmbeddingModel
+from agentic_retriever.indices import Indexer, IndexStorage, ingest
+from agentic_retriever.indices.stored_nodes import Catalog
 from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.stores.edge import QdrantEdgeVectorStore as Store
 from agentic_retriever.testing import FakeEmbedding
-data, source = sys.argv[1:]
-storage = IndexStorage(data)
-model = EmbeddingModel(FakeEmbedding(), name="fake", disk=DiskVectorCache(data + "/vectors.sqlite"))
-if "docs" in storage.names():
-    index = storage.open("docs", model)
-else:
-    index = storage.create("docs", model, description="", chunks=ChunkSettings())
-print("ready", flush=True)
-report = Indexer(index).add_path(source)
-print("done", report.added + report.updated + report.unchanged, index.count(), flush=True)
-storage.close()
+
+STEPS = [(Catalog, "begin"), (Store, "add"), (Store, "delete_nodes"), (Catalog, "confirm")]
+ingest.FLUSH_NODES = 3
+
+def text(number, version):
+    return f"Record {number} tells of subject {version}."
+
+def opened():
+    storage, model = IndexStorage(sys.argv[1]), EmbeddingModel(FakeEmbedding(), name="fake")
+    if "docs" in storage.names():
+        return storage.open("docs", model)
+    return storage.create("docs", model, description="", chunks=ChunkSettings())
+
+def update(version):
+    index = opened()
+    Indexer(index).add_documents([Document(doc_id=str(i), text=text(i, version)) for i in range(12)])
+    assert sorted(node.text for node in index.nodes()) == sorted(text(i, version) for i in range(12))
+    assert index.catalog.counts().unfinished == 0
+
+def killed(version):
+    kind, name = STEPS[version % 4]
+    real, turn, done_first, turns = getattr(kind, name), 1 + version // 8 % 4, version // 4 % 2, []
+    def step(*args, **kwargs):
+        turns.append(1)
+        if len(turns) < turn:
+            return real(*args, **kwargs)
+        if done_first:
+            real(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+    setattr(kind, name, step)
+    update(version)
+
+def ended(version):
+    kept = {node.ref_doc_id for node in opened().nodes() if node.text in (text(int(node.ref_doc_id), version - 1),
+            text(int(node.ref_doc_id), version))}
+    assert kept == {str(i) for i in range(12)}, kept
+    update(version)
+
+def status(work, version):
+    pid = os.fork()  # nothing is open here
+    if pid:
+        return os.waitpid(pid, 0)[1]
+    try:
+        work(version)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+assert status(update, 0) == 0
+for version in range(1, 1 + int(sys.argv[2])):
+    assert os.WTERMSIG(status(killed, version)) == signal.SIGKILL, version
+    assert status(ended, version) == 0, version
+print("done")
 """
 
 
-def test_kill_9_while_indexing_then_again_is_complete_without_duplicates(tmp_path, kill_while_running):
-    corpus = tmp_path / "corpus.jsonl"
-    records = (
-        {"_id": f"d{i}", "title": f"Title {i}", "text": f"Record {i} tells of subject {i}."} for i in range(1500)
-    )
-    corpus.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    data = tmp_path / "data"
-    assert kill_while_running(KILLED, (0.05, 0.3, 0.6, 0.9), data, corpus) >= 2
-    command = [sys.executable, "-c", KILLED, str(data), str(corpus)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["ready", "done", "1500", "1500"]
-    storage = IndexStorage(data)
-    model = EmbeddingModel(FakeEmbedding(), name="fake")
-    index = storage.open("docs", model)
-    ids = [node.ref_doc_id for node in index.nodes()]
-    assert len(ids) == len(set(ids)) == 1500
-    assert index.catalog.counts().unfinished == 0
-    storage.close()
+def test_kills_in_the_write_phase_of_updates_lose_nothing_and_leave_nothing_twice(tmp_path):
+    """Eight moments, before and after each of four steps; KILLS=100 takes two minutes."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path), os.environ.get("KILLS", "16")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "done\n", done.stderr[-2_000:]

