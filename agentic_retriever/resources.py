@@ -250,6 +250,7 @@ class Resources:
             self.storage.close()
             if self._embedding is not None:
                 self._embedding.close()
+                self._embedding = None  # with its model and the threads of its engine, where nobody else has them
             if self.redis is not None:
                 self.redis.close()
 

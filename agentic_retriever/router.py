@@ -23,11 +23,11 @@ from llama_index.core.tools import QueryEngineTool, ToolMetadata
 from llama_index.core.vector_stores.types import MetadataFilters
 from typing_extensions import Self, Unpack
 
+from agentic_retriever import errors
 from agentic_retriever.bridge import RoutedQueryEngine, RoutedRetriever, tool_description
 from agentic_retriever.cache import SingleFlightCache, WarmReport, warm
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import VectorSource
-from agentic_retriever.errors import AgenticRetrieverError, ConfigError, DeadlineExceededError, IndexingError
 from agentic_retriever.indices import Index, Indexer, IngestReport, Progress, StoredIndex
 from agentic_retriever.indices.derived import Watcher
 from agentic_retriever.indices.index import CopyReport, copy_index
@@ -153,7 +153,7 @@ class AgenticRouter:
         described = dict(descriptions or {})
         if not described.keys() <= indexes.keys():
             unknown = ", ".join(sorted(map(repr, described.keys() - indexes.keys())))
-            raise IndexingError(f"descriptions of {unknown}, which is not among the indexes")
+            raise errors.IndexingError(f"descriptions of {unknown}, which is not among the indexes")
         router = cls(config, **options)
         try:
             for name, index in indexes.items():
@@ -234,7 +234,7 @@ class AgenticRouter:
         """
         if index is not None or source is None:
             if source is not None or index is None:
-                raise IndexingError(f"index {name!r} needs either a source or index=..., and exactly one of them")
+                raise errors.IndexingError(f"index {name!r} needs either a source or index=..., exactly one of them")
             return self.resources.attach(name, index, description=description, progress=progress)
         self.resources.attached.refuse(name)
         return self._add_sources(name, source, description, progress)
@@ -265,7 +265,7 @@ class AgenticRouter:
         if is_new and not index.count():
             self.remove_index(name)
             reasons = "; ".join(f"{s.source}: {s.reason}" for s in report.skipped[:3]) or "no supported files"
-            raise IndexingError(f"nothing could be indexed, so index {name!r} was not made ({reasons})")
+            raise errors.IndexingError(f"nothing could be indexed, so index {name!r} was not made ({reasons})")
         return report
 
     def build_views(self, name: str, *, progress: Progress | None = None) -> None:
@@ -558,7 +558,7 @@ class AgenticRouter:
             QueryLogError: If the history cannot be read.
         """
         if self._log is None:
-            raise ConfigError("query_log is none, so there is no history; set it to sqlite or the URL of a database")
+            raise errors.ConfigError("query_log is none, so there is no history; set it to sqlite or a database's URL")
         return self._log.analytics(since, until)
 
     def warm(
@@ -593,17 +593,22 @@ class AgenticRouter:
         try:
             return await asyncio.wait_for(call, limit + _GRACE_S)
         except asyncio.TimeoutError as err:
-            raise DeadlineExceededError(f"the query took longer than {limit:.1f} s; allow more or ask less") from err
+            raise errors.DeadlineExceededError(
+                f"the query took longer than {limit:.1f} s; allow more or ask less"
+            ) from err
 
     def _description(self, name: str) -> str:
         try:
             attached = self.resources.attached.get(name)
             return (self.resources.storage.manifest(name) if attached is None else attached).description
-        except AgenticRetrieverError:  # using that index will say so
+        except errors.AgenticRetrieverError:  # using that index will say so
             return ""
 
 
 def _question(query: str, *, force_cloud: bool = False, **pins: Unpack[Pins]) -> Question:
+    for name, kind in (("index", str), ("budget", Budget)):
+        if not isinstance(pins.get(name), kind | None):
+            raise errors.InvalidQueryError(f"{name} must be a {kind.__name__}, got {type(pins.get(name)).__name__}")
     return Question(query=check_query(query), force_cloud=force_cloud, **checked_pins(pins))
 
 
@@ -612,7 +617,7 @@ def _as_list(source: object) -> list[str | Path | BaseNode]:
     usable = [item for item in items if isinstance(item, (str, Path, BaseNode))]
     if not items or len(usable) < len(items):
         got = type(next((item for item in items if not isinstance(item, (str, Path, BaseNode))), source)).__name__
-        raise IndexingError(f"a source must be a path or LlamaIndex documents or nodes, at least one; got {got}")
+        raise errors.IndexingError(f"a source must be a path or LlamaIndex documents or nodes, at least one; got {got}")
     return usable
 
 

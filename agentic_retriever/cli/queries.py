@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -160,7 +161,14 @@ def reference(citation: Citation) -> str:
 
 def _read(text: str) -> str:
     """Return the question, read from standard input for ``-``."""
-    return sys.stdin.read() if text == "-" else text
+    asked = sys.stdin.read() if text == "-" else text
+    if not any("\udc80" <= char <= "\udcff" for char in asked):  # how Python marks bytes that the locale has not
+        return asked
+    try:
+        return os.fsencode(asked).decode()
+    except UnicodeError as err:
+        garbled = "the question is garbled: its bytes are not of this locale, nor UTF-8; check LC_ALL"
+        raise InvalidQueryError(garbled) from err
 
 
 @reported

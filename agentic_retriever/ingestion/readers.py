@@ -33,6 +33,7 @@ _LISTS = frozenset({"dd", "dl", "dt", "legend", "ol", "summary", "ul"})
 _TABLES = frozenset({"caption", "table", "tbody", "td", "tfoot", "th", "thead", "tr"})
 _BLOCKS = _CONTAINERS | _PARTS | _LISTS | _TABLES
 _FENCE = "```"
+_MAX_INDENT = 20  # lists in lists; without an end, the text grows with the square of them
 
 
 def html_to_text(data: bytes) -> tuple[str, str]:
@@ -120,7 +121,7 @@ class _Writer:
             self._prefix = "#" * _HEADINGS[name] + " "
         elif name == "li":
             self._end_block(tight=True)
-            self._prefix = "  " * depth + "- "
+            self._prefix = "  " * min(depth, _MAX_INDENT) + "- "
             return 1
         elif name == "pre":
             self._raw(f"{_FENCE}\n{tag.get_text().strip(chr(10))}\n{_FENCE}")

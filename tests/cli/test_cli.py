@@ -203,6 +203,9 @@ def test_closed_pipe_and_narrow_encoding(home):
     done = process(home, "query", "¿Qué día es?", env=narrow)
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
+    done = subprocess.run([*map(os.fsencode, COMMAND), b"query", b"d\xeda"], cwd=home, env=narrow, **OPTIONS)
+    assert "the question is garbled" in done.stderr
+    assert done.returncode == 4
 
 
 def test_interrupt_is_one_line(home, tmp_path):

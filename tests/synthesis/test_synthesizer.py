@@ -459,8 +459,7 @@ def test_words_are_shown_before_the_sentence_is_finished(reply):
 def cpu_seconds(tokens, thoughts=False):
     sentence = ["Annual", " leave", " is", " 28", " days", " a", " year", " [1]", ".", " "]
     thinking = ["<think>", *(["so", " > ", "[x] "] * tokens), "</think>"] if thoughts else []
-    checker = CitationChecker(PASSAGES, language="en")
-    stream, started = StreamedText(checker, len(PASSAGES)), time.process_time()
+    stream, started = StreamedText(CitationChecker(PASSAGES, language="en"), len(PASSAGES)), time.process_time()
     shown = "".join(map(stream.feed, [*thinking, *(sentence * (tokens // len(sentence)))]))
     assert shown.startswith("Annual leave is 28 days a year. [1] Annual")
     return time.process_time() - started
@@ -483,8 +482,7 @@ def test_a_streamed_answer_ends_at_the_size_limit():
                 yield CompletionResponse(text="", delta="Annual leave is 28 days a year [1]. ")
 
     tiers = TieredClient([LLMClient(Endless(["x"]), tier=Tier.PRIMARY, timeout_s=30)], timeout_s=30)
-    pieces = LLMSynthesizer(tiers).write("q", PASSAGES, language="en", control=StreamControl())
-    answer = result_of(pieces)
+    answer = result_of(LLMSynthesizer(tiers).write("q", PASSAGES, language="en", control=StreamControl()))
     assert len(asked) < 500
     assert answer.reply.truncated
     assert 9_000 < len(answer.cited.text) < 12_000
