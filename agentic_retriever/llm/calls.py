@@ -383,7 +383,7 @@ class ProviderCall:
         except BaseException as err:  # noqa: BLE001 - handed to the reader, who raises it
             self._queue.put(err)
         else:
-            self._queue.put(_END)
+            self._queue.put(_END if time.monotonic() < self._deadline else _LATE)
 
     def _read(self, chunks: Iterator[CompletionResponse]) -> None:
         try:

@@ -18,6 +18,7 @@ from llama_index.core.llms import LLM
 from agentic_retriever.config import RouterConfig, shown_url
 from agentic_retriever.errors import AllModelsFailedError, ConfigError, DeadlineExceededError, StreamBrokenError
 from agentic_retriever.llm import calls
+from agentic_retriever.llm.calls import estimate_tokens
 from agentic_retriever.llm.client import (
     FREE,
     CostReport,
@@ -176,10 +177,7 @@ class TieredClient:
                 reply = yield from client.answer(prompt, trial, canceller)
             except StreamBrokenError as err:
                 # What a stream that broke off brought is paid for.
-                counts = {
-                    "prompt_tokens": calls.estimate_tokens(prompt),
-                    "answer_tokens": calls.estimate_tokens(err.text),
-                }
+                counts = {"prompt_tokens": estimate_tokens(prompt), "answer_tokens": estimate_tokens(err.text)}
                 attempts.append(trial.attempt(failure=calls.failure_kind(err), **counts))
                 raise StreamBrokenError(str(err), err.text, attempts) from err.__cause__
             except calls.FAILURES as err:
@@ -199,7 +197,7 @@ class TieredClient:
         if limit <= 0:
             raise DeadlineExceededError("no time is left to ask a model; allow the query more time")
         ends = self._clock() + limit
-        prompt_tokens = calls.estimate_tokens(prompt)
+        prompt_tokens = estimate_tokens(prompt)
         refusals = {client: client.refusal(prompt_tokens, needs) for client in self.order(needs)}
         attempts += [_passed_over(client, refusal) for client, refusal in refusals.items() if refusal is not None]
         able = [client for client, refusal in refusals.items() if refusal is None]

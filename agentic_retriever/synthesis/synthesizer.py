@@ -101,13 +101,15 @@ class _Writer(ABC):
         """Answer a question from passages: piece by piece where the model can and ``control`` is given to end it."""
         read, whole, streamed = self._ask(query, passages, language, timeout_s, needs)
         policy = self._unsupported
-        checker = partial(CitationChecker, read, language=language, index_of=index_of, unsupported=policy)
-        shown = StreamedText(checker(), len(read), whole_sentences=policy == "drop")
+        make = partial(CitationChecker, read, language=language, index_of=index_of, unsupported=policy)
+        checker = make()
+        shown = StreamedText(checker, len(read), whole_sentences=policy == "drop")
         if control is not None and streamed is not None:
             reply = yield from _shown(streamed(), shown, control)
+            checker = make()  # the whole is read anew, as it is without a stream
         else:
             reply = whole()
-        answer = _read_answer(reply, checker().finish, len(read))
+        answer = _read_answer(reply, checker.finish, len(read))
         rest = shown.finish(answer.cited.text) if answer.cited is not None else ""
         if rest:
             yield rest
