@@ -61,7 +61,7 @@ class Workers:
                 self._pid = os.getpid()
                 self._executor = ThreadPoolExecutor(self.max_workers, thread_name_prefix=self.name)
                 begun = threading.Barrier(self.max_workers)
-                wait([self._executor.submit(begun.wait) for _ in range(self.max_workers if self._at_once else 0)])
+                wait([self._executor.submit(begun.wait, 1.0) for _ in range(self.max_workers if self._at_once else 0)])
             return self._executor.submit(call)
 
     async def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -320,8 +320,8 @@ def _beir_folder(folder: Path, *, with_corpus: bool, split: str | None) -> Datas
 def read_documents(place: Path, problems: ProblemLog) -> tuple[SourceDocument, ...]:
     """Read a file, or every document below a folder that can be indexed."""
     found: dict[str, SourceDocument] = {}
-    for file in discover(place):
-        for item in read_source(file, root=place):
+    for file in discover(place, follow_links=True):  # nothing of it is indexed, so it may lie anywhere
+        for item in read_source(file, root=place, follow_links=True):
             if not isinstance(item, SourceDocument):
                 line = item.source.rpartition(":")[2]
                 kind = ProblemKind.DUPLICATE_ID if item.reason.startswith("the id ") else ProblemKind.BROKEN_LINE

@@ -312,9 +312,8 @@ class Compiler:
 
         _, lows, highs, costs, exact = zip(*matchers, strict=True)
         low = max(0, sum(lows) - self._total * (len(matchers) - 1))
-        return Matcher(
-            rows, low, min(highs), min(costs), all(exact)
-        )  # the others see little of what the cheapest leaves
+        # The cheapest one's cost: the others see little of what it leaves.
+        return Matcher(rows, low, min(highs), min(costs), all(exact))
 
 
 def _compared(keys: BPlusTree, side: Side) -> Matcher:
