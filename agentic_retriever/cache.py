@@ -29,6 +29,7 @@ from agentic_retriever.schema import Record
 V = TypeVar("V")
 T = TypeVar("T")
 Job: TypeAlias = Callable[[], None]
+_Maker: TypeAlias = Callable[[], V]  # makes a copy of a value
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +82,8 @@ class SingleFlightCache(Generic[V]):
 
     ``max_entries`` or ``ttl_s`` of 0 turns both levels off (single flight still works); numbers below raise
     ``ConfigError``. ``second`` is the second level, and the functions that turn values into JSON in UTF-8 and back, or
-    raise; never with pickle, as others may write a store. ``copy`` makes what is handed out from what is kept, so that
-    callers cannot change it.
+    raise; never with pickle, as others may write a store. ``prepare`` looks at a value once and returns what hands out
+    copies of it, so that callers cannot change what is kept.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class SingleFlightCache(Generic[V]):
         ttl_s: float,
         timer: Callable[[], float] = time.monotonic,
         second: tuple[_Store, Callable[[V], bytes], Callable[[bytes], V]] | None = None,
-        copy: Callable[[V], V] = lambda value: value,
+        prepare: Callable[[V], _Maker[V]] = lambda value: lambda: value,
     ) -> None:
         if max_entries < 0:
             raise ConfigError(f"max_entries must be 0 or more, got {max_entries}")
@@ -101,14 +102,14 @@ class SingleFlightCache(Generic[V]):
         self._keeps = bool(max_entries and ttl_s)
         self._ttl_s = float(ttl_s)
         self._timer = timer
-        self._copy = copy
+        self._prepare = prepare
         self._store: _Store | None = None
         if second is not None and self._keeps:
             self._store, self._encode, self._decode = second
         self._store_errors = 0
         self._lock = threading.Lock()  # guards all below
         # A value is kept with the time at which it ends, since those from a second level have less than the full time.
-        self._memory: TLRUCache[str, tuple[V, float]] = TLRUCache(
+        self._memory: TLRUCache[str, tuple[_Maker[V], float]] = TLRUCache(
             max(1, max_entries), ttu=lambda _key, entry, _now: entry[1], timer=timer
         )
         self._flights: dict[str, _Flight[V]] = {}
@@ -132,12 +133,12 @@ class SingleFlightCache(Generic[V]):
         while True:
             flight, leads = self._board(key, leader=compute)
             if isinstance(flight, tuple):
-                return self._copy(flight[0]), True
+                return flight[0](), True
             if leads:
-                value, computed = self._lead(flight, compute, keep)
-                return self._copy(value), not computed
+                make, computed = self._lead(flight, compute, keep)
+                return make(), not computed
             try:
-                return self._copy(flight.future.result(self._left(ends))[0]), True
+                return flight.future.result(self._left(ends))[0](), True
             except _AbandonedError:
                 continue
             except FutureTimeoutError as err:
@@ -164,12 +165,12 @@ class SingleFlightCache(Generic[V]):
         while True:
             flight, leads = self._board(key, leader=None)
             if isinstance(flight, tuple):
-                return self._copy(flight[0]), True
+                return flight[0](), True
             if leads:
                 flight.unwanted = unwanted
                 self._start(flight, compute, keep, submit)
             try:
-                value, computed = await asyncio.wait_for(asyncio.wrap_future(flight.future), self._left(ends))
+                make, computed = await asyncio.wait_for(asyncio.wrap_future(flight.future), self._left(ends))
             except _AbandonedError:
                 continue
             except asyncio.CancelledError:
@@ -177,20 +178,20 @@ class SingleFlightCache(Generic[V]):
                 raise
             except asyncio.TimeoutError as err:
                 return self._late(flight, timeout_s, err, leads), True
-            return self._copy(value), not (leads and computed and flight.leader is flight)
+            return make(), not (leads and computed and flight.leader is flight)
 
     def peek(self, key: str) -> V | None:
         """Return the value of a key from either level, or ``None``; nobody is made to wait or to compute."""
         with self._lock:
             found, epoch = self._in_memory(key), self.epoch
         found = found or self._in_store(key, epoch)
-        return None if found is None else self._copy(found[0])
+        return None if found is None else found[0]()
 
     def put(self, key: str, value: V, *, epoch: int) -> None:
         """Keep a value that was made elsewhere, unless the cache was cleared since ``epoch`` was read."""
         with self._lock:
             self._counts["misses"] += 1
-        if self._keep(key, value, epoch):
+        if self._keep(key, self._prepare(value), epoch):
             self._share(key, value, epoch)
 
     def clear(self) -> int:
@@ -216,7 +217,7 @@ class SingleFlightCache(Generic[V]):
             self._memory.expire()
             return CacheStats(**self._counts, entries=len(self._memory), store_errors=self._store_errors, store=store)
 
-    def _board(self, key: str, *, leader: object | None) -> tuple[tuple[V, float] | _Flight[V], bool]:
+    def _board(self, key: str, *, leader: object | None) -> tuple[tuple[_Maker[V], float] | _Flight[V], bool]:
         """Find the value of a key, in a tuple, or its flight; and whether the caller has to see to the computation."""
         with self._lock:
             found = self._in_memory(key)
@@ -258,8 +259,8 @@ class SingleFlightCache(Generic[V]):
                 flight.leader = flight
             return free
 
-    def _lead(self, flight: _Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]) -> tuple[V, bool]:
-        """Find the value in the second level or compute it; return it, and whether it was computed."""
+    def _lead(self, flight: _Flight[V], compute: Callable[[], V], keep: Callable[[V], bool]) -> tuple[_Maker[V], bool]:
+        """Find the value in the second level or compute it; return its copies, and whether it was computed."""
         kept = False
         try:
             found = self._in_store(flight.key, flight.epoch)
@@ -267,18 +268,19 @@ class SingleFlightCache(Generic[V]):
                 with self._lock:
                     self._counts["misses"] += 1
                 value = compute()
-                kept = self._keep(flight.key, value, flight.epoch, wanted=keep(value))
+                make = self._prepare(value)
+                kept = self._keep(flight.key, make, flight.epoch, wanted=keep(value))
             else:
-                value = found[0]
+                make = found[0]
         except BaseException as err:
             self._fail(flight, err)
             raise
         with self._lock:
             self._forget(flight)
-        flight.future.set_result((value, found is None))
+        flight.future.set_result((make, found is None))
         if kept:
             self._share(flight.key, value, flight.epoch)
-        return value, found is None
+        return make, found is None
 
     def _fail(self, flight: _Flight[V], err: BaseException) -> None:
         """End a flight with a failure, for all who wait; they compute for themselves if it is no ``Exception``."""
@@ -302,7 +304,7 @@ class SingleFlightCache(Generic[V]):
         if self._flights.get(flight.key) is flight:
             del self._flights[flight.key]
 
-    def _in_memory(self, key: str) -> tuple[V, float] | None:
+    def _in_memory(self, key: str) -> tuple[_Maker[V], float] | None:
         try:
             entry = self._memory[key]
         except KeyError:
@@ -310,13 +312,13 @@ class SingleFlightCache(Generic[V]):
         self._counts["hits"] += 1
         return entry
 
-    def _in_store(self, key: str, epoch: int) -> tuple[V, float] | None:
+    def _in_store(self, key: str, epoch: int) -> tuple[_Maker[V], float] | None:
         """Return a value from the second level, and keep it in memory; of an old epoch there is none."""
         stored = self._attempt("read", lambda store: store.get(key), None)
         if stored is None:
             return None
         data, ttl_s = stored
-        found = self._attempt("decode", lambda _store: (self._decode(data), ttl_s), None)
+        found = self._attempt("decode", lambda _store: (self._prepare(self._decode(data)), ttl_s), None)
         if found is None:
             self._attempt("delete", lambda store: store.delete(key), None)
             return None
@@ -327,18 +329,18 @@ class SingleFlightCache(Generic[V]):
             self._remember(key, found[0], min(ttl_s, self._ttl_s))
         return found
 
-    def _keep(self, key: str, value: V, epoch: int, *, wanted: bool = True) -> bool:
+    def _keep(self, key: str, make: _Maker[V], epoch: int, *, wanted: bool = True) -> bool:
         """Keep a value in memory if it is wanted and was begun after the last clearing; return whether it was kept."""
         with self._lock:
             kept = wanted and epoch == self.epoch
             self._counts["unkept"] += not kept
             if kept:
-                self._remember(key, value, self._ttl_s)
+                self._remember(key, make, self._ttl_s)
         return kept
 
-    def _remember(self, key: str, value: V, ttl_s: float) -> None:
+    def _remember(self, key: str, make: _Maker[V], ttl_s: float) -> None:
         if self._keeps and ttl_s > 0:
-            self._memory[key] = (value, self._timer() + ttl_s)
+            self._memory[key] = (make, self._timer() + ttl_s)
 
     def _share(self, key: str, value: V, epoch: int) -> None:
         """Hand a value that was kept to the second level, and take it back if all was cleared meanwhile."""
@@ -364,7 +366,7 @@ class SingleFlightCache(Generic[V]):
     def _late(self, flight: _Flight[V], timeout_s: float | None, err: Exception, leads: bool) -> V:
         # The computation may have ended just now, or have raised a TimeoutError of its own.
         if flight.future.done():
-            return self._copy(flight.future.result()[0])
+            return flight.future.result()[0]()
         what = "there was no answer" if leads else "the same question is still being answered for another caller"
         raise DeadlineExceededError(f"{what} after {timeout_s or 0:.1f} s; allow more time") from err
 
@@ -382,7 +384,7 @@ class _Flight(Generic[V]):
     leader: object | None  # who computes: the flight itself for a worker of the task that made it, else a thread
     waiting: int = 1
     unwanted: Callable[[], None] = lambda: None
-    future: Future[tuple[V, bool]] = field(default_factory=Future)  # the value, and whether it was computed
+    future: Future[tuple[_Maker[V], bool]] = field(default_factory=Future)  # the value, and whether it was computed
 
     def __post_init__(self) -> None:
         self.future.set_running_or_notify_cancel()  # so that no task that waits for it can cancel it

@@ -172,12 +172,7 @@ class RedisStore:
     """
 
     def __init__(
-        self,
-        link: RedisLink,
-        *,
-        kind: str,
-        namespace: str = NAMESPACE,
-        clock: Callable[[], float] = time.time,
+        self, link: RedisLink, *, kind: str, namespace: str = NAMESPACE, clock: Callable[[], float] = time.time
     ) -> None:
         wrong = next((name for name in (kind, namespace) if not _NAME.fullmatch(name)), None)
         if wrong is not None:

@@ -142,11 +142,17 @@ class Resources:
         self._lock = threading.RLock()
         self._embedding: EmbeddingModel | None = None
         self._adapters: dict[tuple[str, Strategy], retrievers.RetrieverAdapter] = {}
+        self._closed = False
         self.workers = Workers(config.workers, "agentic-retrieval")  # for searches side by side
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise errors.StoreClosedError("this router is closed; make another one")
 
     def embedding(self) -> EmbeddingModel:
         """Return the embedding model, choosing it now if the settings leave that open."""
         with self._lock:
+            self.check_open()
             if self._embedding is None:
                 base = self._given or resolve_embedding(self.config, remembered=self._remembered())
                 self._embedding = EmbeddingModel(
@@ -159,10 +165,12 @@ class Resources:
             return self._embedding
 
     def names(self) -> list[str]:
+        self.check_open()
         return sorted({*self.storage.names(), *self.attached}) if self.attached else self.storage.names()
 
     def index(self, name: str) -> Index:
         """Return an index, opening it with its first use."""
+        self.check_open()
         attached = self.attached.get(name)
         try:
             return self.stored(name) if attached is None else attached
@@ -171,6 +179,7 @@ class Resources:
 
     def stored(self, name: str) -> StoredIndex:
         """Return an index of the data directory, opening it with its first use."""
+        self.check_open()
         self.attached.refuse(name)
         opened = self.storage.opened(name)
         if opened is not None:
@@ -236,21 +245,27 @@ class Resources:
         )
 
     def forget(self, name: str) -> None:
+        self.check_open()
         with self._lock:
             self._adapters = {key: adapter for key, adapter in self._adapters.items() if key[0] != name}
 
-    def close(self) -> None:
-        """Close every index and cache file; a later use opens them again."""
+    def release(self) -> None:
+        """Close every index and cache file, and let the embedding model go; a later use opens them again."""
         with self._lock:
             self._adapters.clear()
-            self.workers.close(wait=False)
-            self.workers = Workers(self.workers.max_workers, self.workers.name)
-            if self.model is not None:
-                self.model.close()
             self.storage.close()
             if self._embedding is not None:
                 self._embedding.close()
                 self._embedding = None  # with its model and the threads of its engine, where nobody else has them
+
+    def close(self) -> None:
+        """Release all that is open for good; a second call does nothing."""
+        with self._lock:
+            self._closed = True
+            self.workers.close(wait=False)
+            if self.model is not None:
+                self.model.close()
+            self.release()
             if self.redis is not None:
                 self.redis.close()
 
@@ -318,7 +333,7 @@ def make_synthesizer(resources: Resources, given: Synthesizer | BaseSynthesizer 
     if isinstance(given, BaseSynthesizer):
         model = ForeignSynthesizer(given, unsupported=config.unsupported_sentences)
     elif given is not None:
-        if callable(getattr(given, "synthesize", None)) and callable(getattr(given, "stream", None)):
+        if callable(getattr(given, "read", None)):
             return given
         got = type(given).__name__
         raise errors.ConfigError(f"synthesizer must be a Synthesizer or a LlamaIndex response synthesizer, got {got}")

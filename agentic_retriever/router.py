@@ -106,7 +106,7 @@ class AgenticRouter:
             second=None
             if resources.redis is None
             else (RedisStore(resources.redis, kind="answers"), answers.encoded, answers.decoded),
-            copy=answers.copied_answer,
+            prepare=answers.prepared_answer,
         )
         self._log = open_query_log(config)
         self._pipeline = Pipeline(
@@ -573,7 +573,7 @@ class AgenticRouter:
         return warm(lambda one: answers.warm_outcome(self.query(one)), tuple(questions), progress=progress)
 
     def close(self) -> None:
-        """Close every index; a second call does nothing."""
+        """Close every index; a later use raises ``StoreClosedError``, a second call does nothing."""
         self._workers.close()
         self._finders.close()
         self._streams.close()

@@ -40,9 +40,9 @@ def _hit(answer: Answer) -> Row:
     from cachetools import TTLCache
 
     from agentic_retriever.cache import SingleFlightCache
-    from agentic_retriever.pipeline.answers import copied_answer
+    from agentic_retriever.pipeline.answers import prepared_answer
 
-    ours: SingleFlightCache[Answer] = SingleFlightCache(max_entries=ENTRIES, ttl_s=1_800, copy=copied_answer)
+    ours: SingleFlightCache[Answer] = SingleFlightCache(max_entries=ENTRIES, ttl_s=1_800, prepare=prepared_answer)
     theirs: TTLCache[str, Answer] = TTLCache(ENTRIES, 1_800)
     lock = threading.Lock()
     keys = [f"{i:064x}" for i in range(ENTRIES)]

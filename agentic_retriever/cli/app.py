@@ -1,12 +1,14 @@
 """The command line itself; what a command needs is loaded only when it runs."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from agentic_retriever.cli import terminal
 from agentic_retriever.cli.bench import bench, bench_routing, train
-from agentic_retriever.cli.console import SHOW_TRACEBACK, Console
 from agentic_retriever.cli.demo import demo
 from agentic_retriever.cli.doctor import doctor
 from agentic_retriever.cli.indexes import index_app
@@ -34,7 +36,7 @@ def _show_version(value: bool) -> None:
     if value:
         from agentic_retriever import __version__
 
-        Console().line(f"agentic-retriever {__version__}")
+        terminal.Console().line(f"agentic-retriever {__version__}")
         raise typer.Exit
 
 
@@ -48,7 +50,7 @@ def _common(
     ] = False,
 ) -> None:
     ctx.obj = data_dir
-    ctx.meta[SHOW_TRACEBACK] = traceback
+    ctx.meta[terminal.SHOW_TRACEBACK] = traceback
 
 
 for _command in (demo, query, route, doctor, stats, bench_routing, bench, train, warm):
@@ -56,5 +58,7 @@ for _command in (demo, query, route, doctor, stats, bench_routing, bench, train,
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; a closed output takes nothing, and must not become the number of a file that is opened."""
+    none = Path(os.devnull)
+    sys.stdout, sys.stderr = (one or none.open("w") for one in (sys.stdout, sys.stderr))
     app()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentic_retriever.cli.console import Console, load_config, opened_router, reported, shown_steps
+from agentic_retriever.cli.terminal import Console, load_config, opened_router, reported, shown_steps
 from agentic_retriever.errors import ConfigError
 
 if TYPE_CHECKING:

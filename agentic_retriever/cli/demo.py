@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from agentic_retriever.cli.console import Console, load_config, reported, shown_progress
+from agentic_retriever.cli import terminal
 from agentic_retriever.cli.indexes import show_report
 from agentic_retriever.cli.queries import show_facts
 from agentic_retriever.sample import DEMO_QUESTIONS, SAMPLE_INDEXES, VECTORS, load_questions
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from agentic_retriever.router import AgenticRouter
 
 
-@reported
+@terminal.reported
 def demo(ctx: typer.Context) -> None:
     """Build three sample indexes and answer questions in three languages; needs no key and no server."""
     from agentic_retriever.embeddings import PackedVectors
     from agentic_retriever.router import AgenticRouter
 
-    console, given = Console(), load_config(ctx.obj)
+    console, given = terminal.Console(), terminal.load_config(ctx.obj)
     # A data directory of its own, and the model of the shipped vectors.
     config = given.with_changes(data_dir=given.data_dir / "demo", embedding_model="local", selector="heuristic")
     start = time.perf_counter()
     with AgenticRouter(config, packed=[PackedVectors(VECTORS)]) as router:
         console.line(f"Indexing the sample corpus into {config.data_dir}", style="bold")
         for sample in SAMPLE_INDEXES:
-            with shown_progress(console) as progress:
+            with terminal.shown_progress(console) as progress:
                 report = router.add_index(sample.name, sample.folder, description=sample.description, progress=progress)
             show_report(console, sample.name, report)
         console.line(f"ready in {time.perf_counter() - start:.1f} s")
@@ -41,7 +41,7 @@ def demo(ctx: typer.Context) -> None:
     console.line('  agentic-retriever index add mine PATH --description "what it holds"')
 
 
-def _ask(console: Console, router: AgenticRouter) -> tuple[int, int]:
+def _ask(console: terminal.Console, router: AgenticRouter) -> tuple[int, int]:
     """Ask the questions; return how many went to the expected index, and how many have one."""
     questions = {str(q["id"]): q for q in load_questions()}
     right = asked = 0

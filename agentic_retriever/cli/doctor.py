@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from agentic_retriever.cli.console import AsJson, Console, load_config, opened_router, reported
+from agentic_retriever.cli import terminal
 from agentic_retriever.errors import AgenticRetrieverError, ConfigError, StoreBusyError
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ class Finding(NamedTuple):
     detail: str
 
 
-@reported
-def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
+@terminal.reported
+def doctor(ctx: typer.Context, as_json: terminal.AsJson = False) -> None:
     """Check what is configured, reachable and indexed, and say what to do."""
-    console, config = Console(), load_config(ctx.obj)
+    console, config = terminal.Console(), terminal.load_config(ctx.obj)
     findings = [_data_dir(config), _temporary(), *_models(config), *_caches(config), _server(config), _history(config)]
     findings += _indexes(config)
     if as_json:
@@ -163,7 +163,7 @@ def _history(config: RouterConfig) -> Finding:
 
 def _indexes(config: RouterConfig) -> Iterator[Finding]:
     try:
-        with opened_router(config) as router:
+        with terminal.opened_router(config) as router:
             names = router.index_names()
             if not names:
                 yield Finding("indexes", NOTE, "none yet; add one with: agentic-retriever index add NAME PATH")
@@ -177,8 +177,10 @@ def _indexes(config: RouterConfig) -> Iterator[Finding]:
 def _index(router: AgenticRouter, name: str) -> Finding:
     what = f"index {name}"
     try:
-        catalog = router.stored_index(name).catalog
-        counts, cut_off = catalog.counts(), catalog.unfinished_sources()
+        index = router.stored_index(name)
+        counts, cut_off = index.catalog.counts(), index.catalog.unfinished_sources()
+        if not counts.unfinished:
+            index.check_contents()
     except StoreBusyError as err:
         return Finding(what, NOTE, str(err))
     except AgenticRetrieverError as err:

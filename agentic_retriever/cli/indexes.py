@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentic_retriever.cli.console import (
-    AsJson,
-    Console,
-    load_config,
-    opened_router,
-    reported,
-    shown_progress,
-    shown_steps,
-)
+from agentic_retriever.cli import terminal
 from agentic_retriever.errors import StoreDamagedError
 
 if TYPE_CHECKING:
@@ -32,17 +24,17 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the index.")]
 
 
 @index_app.command("add")
-@reported
+@terminal.reported
 def index_add(
     ctx: typer.Context,
     name: Name,
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders to index.")],
     description: Annotated[str, typer.Option("--description", help="What the index holds; helps routing.")] = "",
-    as_json: AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Make an index from files, or bring it up to date with them."""
-    console = Console()
-    with opened_router(load_config(ctx.obj)) as router, shown_progress(console) as progress:
+    console = terminal.Console()
+    with terminal.opened_router(terminal.load_config(ctx.obj)) as router, terminal.shown_progress(console) as progress:
         report = router.add_index(name, list(paths), description=description, progress=progress)
         documents, nodes = router.stored_index(name).catalog.counts().documents, router.index(name).count()
     if as_json:
@@ -55,13 +47,13 @@ def index_add(
 
 
 @index_app.command("list")
-@reported
-def index_list(ctx: typer.Context, as_json: AsJson = False) -> None:
+@terminal.reported
+def index_list(ctx: typer.Context, as_json: terminal.AsJson = False) -> None:
     """List the indexes."""
     # Opens none, so it works while another process holds them.
     from agentic_retriever.indices import IndexStorage
 
-    console, storage = Console(), IndexStorage(load_config(ctx.obj).data_dir)
+    console, storage = terminal.Console(), IndexStorage(terminal.load_config(ctx.obj).data_dir)
     rows = [_listed(storage, name) for name in storage.names()]
     if as_json:
         console.json(rows)
@@ -72,11 +64,11 @@ def index_list(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 
 @index_app.command("show")
-@reported
-def index_show(ctx: typer.Context, name: Name, as_json: AsJson = False) -> None:
+@terminal.reported
+def index_show(ctx: typer.Context, name: Name, as_json: terminal.AsJson = False) -> None:
     """Show an index: its pins, counts, documents and fields."""
-    console = Console()
-    with opened_router(load_config(ctx.obj)) as router:
+    console = terminal.Console()
+    with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
         facts = index_facts(router, name)
     if as_json:
         console.json(facts)
@@ -96,18 +88,18 @@ def index_show(ctx: typer.Context, name: Name, as_json: AsJson = False) -> None:
 
 
 @index_app.command("build")
-@reported
+@terminal.reported
 def index_build(ctx: typer.Context, name: Name) -> None:
     """Build the leaves and summaries of an index, which some strategies need, however large it is."""
-    console = Console()
-    with opened_router(load_config(ctx.obj)) as router, shown_progress(console) as progress:
+    console = terminal.Console()
+    with terminal.opened_router(terminal.load_config(ctx.obj)) as router, terminal.shown_progress(console) as progress:
         router.build_views(name, progress=progress)
         views = ", ".join(sorted(view.value for view in router.index(name).views))
     console.line(f"{name}: {views} ready")
 
 
 @index_app.command("copy")
-@reported
+@terminal.reported
 def index_copy(
     ctx: typer.Context,
     name: Name,
@@ -115,11 +107,11 @@ def index_copy(
     new_name: Annotated[
         str | None, typer.Option("--as", help="Keep the index and make a copy of this name; else the index moves.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Move an index to the Qdrant server or back, or copy it; run again, it goes on where it was cut off."""
-    console = Console()
-    with opened_router(load_config(ctx.obj)) as router, shown_steps(console) as steps:
+    console = terminal.Console()
+    with terminal.opened_router(terminal.load_config(ctx.obj)) as router, terminal.shown_steps(console) as steps:
         report = router.copy_index(name, to=to, new_name=new_name, progress=steps)
     if as_json:
         console.json(asdict(report))
@@ -131,7 +123,7 @@ def index_copy(
 
 
 @index_app.command("remove")
-@reported
+@terminal.reported
 def index_remove(
     ctx: typer.Context,
     name: Name,
@@ -140,10 +132,10 @@ def index_remove(
     ] = None,
 ) -> None:
     """Remove an index, or documents of it."""
-    console = Console()
-    config = load_config(ctx.obj)
+    console = terminal.Console()
+    config = terminal.load_config(ctx.obj)
     if documents:
-        with opened_router(config) as router:
+        with terminal.opened_router(config) as router:
             report = router.remove_documents(name, documents)
         console.line(f"{name}: {report.removed:,} documents removed")
         return
@@ -154,7 +146,7 @@ def index_remove(
     console.line(f"{name}: removed")
 
 
-def show_report(console: Console, name: str, report: IngestReport) -> None:
+def show_report(console: terminal.Console, name: str, report: IngestReport) -> None:
     """Write what a run of indexing did, and each source that was skipped."""
     console.line(
         f"{name}: {report.added:,} added, {report.updated:,} updated, {report.unchanged:,} unchanged, "

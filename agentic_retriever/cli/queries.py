@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentic_retriever.cli.console import (
-    AsJson,
-    Console,
-    PinnedIndex,
-    PinnedStrategy,
-    Question,
-    load_config,
-    opened_router,
-    reported,
-    shown_steps,
-)
+from agentic_retriever.cli import terminal
 from agentic_retriever.errors import ConfigError, InvalidQueryError, LLMError
 
 if TYPE_CHECKING:
@@ -33,14 +23,14 @@ _QUOTE_CHARS = 160
 _MOST_DAYS = 36_500
 
 
-@reported
+@terminal.reported
 def query(
     ctx: typer.Context,
-    text: Question,
-    index: PinnedIndex = None,
-    strategy: PinnedStrategy = None,
+    text: terminal.Question,
+    index: terminal.PinnedIndex = None,
+    strategy: terminal.PinnedStrategy = None,
     top_k: Annotated[int | None, typer.Option("--top-k", help="Most nodes to retrieve.")] = None,
-    as_json: AsJson = False,
+    as_json: terminal.AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show what was weighed and how long it took.")] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Print the answer as it is written.")] = False,
     max_ms: Annotated[float | None, typer.Option("--max-ms", help="Most milliseconds for the whole query.")] = None,
@@ -50,14 +40,14 @@ def query(
     """Answer a question with citations."""
     from agentic_retriever.schema import Budget
 
-    console, streams = Console(), stream and not as_json
+    console, streams = terminal.Console(), stream and not as_json
     wanted: dict[str, Any] = {
         "index": index,
         "strategy": strategy,
         "top_k": top_k,
         "budget": Budget(max_ms=max_ms, max_usd=max_usd, max_llm_calls=max_llm_calls),
     }
-    with opened_router(load_config(ctx.obj)) as router:
+    with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
         asked = _read(text)
         answer = _streamed(console, router, asked, wanted) if streams else router.query(asked, **wanted)
         explanation = router.explanation(answer.route) if explain else None
@@ -75,7 +65,7 @@ def query(
         console.table(["step", "ms"], steps, title="the whole query")
 
 
-def _streamed(console: Console, router: AgenticRouter, text: str, wanted: dict[str, Any]) -> Answer:
+def _streamed(console: terminal.Console, router: AgenticRouter, text: str, wanted: dict[str, Any]) -> Answer:
     with router.stream(text, **wanted) as pieces:
         try:
             for piece in pieces:
@@ -91,17 +81,17 @@ def _streamed(console: Console, router: AgenticRouter, text: str, wanted: dict[s
     return answer
 
 
-@reported
+@terminal.reported
 def route(
     ctx: typer.Context,
-    text: Question,
-    index: PinnedIndex = None,
-    strategy: PinnedStrategy = None,
-    as_json: AsJson = False,
+    text: terminal.Question,
+    index: terminal.PinnedIndex = None,
+    strategy: terminal.PinnedStrategy = None,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Show which index and strategy a question goes to, and why."""
-    console = Console()
-    with opened_router(load_config(ctx.obj)) as router:
+    console = terminal.Console()
+    with terminal.opened_router(terminal.load_config(ctx.obj)) as router:
         explanation = router.explain(_read(text), index=index, strategy=strategy)
     if as_json:
         console.json(explanation.decision.to_dict())
@@ -110,7 +100,7 @@ def route(
         console.line(line)
 
 
-def show_facts(console: Console, answer: Answer) -> None:
+def show_facts(console: terminal.Console, answer: Answer) -> None:
     """Write the references, and one line on how the answer came about."""
     if answer.citations:
         console.line()
@@ -137,7 +127,7 @@ def show_facts(console: Console, answer: Answer) -> None:
         console.warn(f"{lost.step} fell back to {lost.fallback}: {lost.reason}")
 
 
-def _show_path(console: Console, answer: Answer) -> None:
+def _show_path(console: terminal.Console, answer: Answer) -> None:
     if len(answer.tried) > 1:
         tries = []
         for one in answer.tried:
@@ -171,11 +161,11 @@ def _read(text: str) -> str:
         raise InvalidQueryError(garbled) from err
 
 
-@reported
+@terminal.reported
 def stats(
     ctx: typer.Context,
     days: Annotated[float, typer.Option("--days", min=0.0, help="Length of the period; 0 takes all there is.")] = 30.0,
-    as_json: AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Show what was asked lately: routes, latency, cache hits, cost, fallbacks and errors."""
     # Opens no index, so it works beside a running router.
@@ -183,7 +173,7 @@ def stats(
 
     if not (math.isfinite(days) and 0 <= days <= _MOST_DAYS):
         raise InvalidQueryError(f"days must be from 0 to {_MOST_DAYS:,}, got {days:g}")
-    console, log = Console(), open_query_log(load_config(ctx.obj))
+    console, log = terminal.Console(), open_query_log(terminal.load_config(ctx.obj))
     if log is None:
         raise ConfigError("query_log is none, so there is no history; set it to sqlite or the URL of a database")
     since = datetime.now(timezone.utc) - timedelta(days=days) if days else None
@@ -201,23 +191,23 @@ def stats(
         console.table(headers, rows, title=title)
 
 
-@reported
+@terminal.reported
 def warm(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Questions, one a line, or .jsonl with a field query.")],
-    as_json: AsJson = False,
+    as_json: terminal.AsJson = False,
 ) -> None:
     """Ask questions beforehand, so that their answers are in the cache; worth it with Redis, which others share."""
     from agentic_retriever.cache import read_questions
 
-    console = Console()
+    console = terminal.Console()
     questions, problems = read_questions(file)
     for problem in problems:
         console.warn(problem)
-    config = load_config(ctx.obj)
+    config = terminal.load_config(ctx.obj)
     if not config.redis_url:
         console.warn("no redis_url is set, so the answers are kept for this process only, which now ends")
-    with opened_router(config) as router, shown_steps(console) as steps:
+    with terminal.opened_router(config) as router, terminal.shown_steps(console) as steps:
         steps.begin("questions", len(questions))
         report = router.warm(questions, progress=lambda _done, _total: steps.advance(1))
     if as_json:

@@ -4,24 +4,17 @@ from agentic_retriever.embeddings.model import (
     DiskVectorCache,
     EmbeddingModel,
     PackedVectors,
-    VectorCache,
     VectorSource,
     query_hash,
     text_hash,
 )
-from agentic_retriever.embeddings.resolve import (
-    LocalE5Embedding,
-    embedding_name,
-    ollama_models,
-    resolve_embedding,
-)
+from agentic_retriever.embeddings.resolve import LocalE5Embedding, embedding_name, ollama_models, resolve_embedding
 
 __all__ = [
     "DiskVectorCache",
     "EmbeddingModel",
     "LocalE5Embedding",
     "PackedVectors",
-    "VectorCache",
     "VectorSource",
     "embedding_name",
     "ollama_models",

@@ -218,7 +218,7 @@ def router_contestant(
         chosen = result.route.strategy
         return Found(result.nodes, {**spent(result), "confidence": chosen.confidence, "reason": chosen.reason})
 
-    return Contestant(name=name, ask=ask, close=router.resources.close if owned else None)
+    return Contestant(name=name, ask=ask, close=router.resources.release if owned else None)
 
 
 def spent(result: Retrieval | Answer) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 from agentic_retriever.indices.derived import Progress
 from agentic_retriever.indices.index import Index, IndexStorage, StoredIndex
 from agentic_retriever.indices.ingest import Indexer, IngestReport
-from agentic_retriever.indices.keyword import KeywordIndex, KeywordSearch
+from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.indices.profile import IndexProfile
-from agentic_retriever.indices.stored_nodes import Manifest
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 from agentic_retriever.stores.points import embedded_text
 
@@ -16,8 +15,6 @@ __all__ = [
     "Indexer",
     "IngestReport",
     "KeywordIndex",
-    "KeywordSearch",
-    "Manifest",
     "Progress",
     "QdrantEdgeVectorStore",
     "StoredIndex",

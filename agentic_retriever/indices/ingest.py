@@ -9,23 +9,14 @@ from pathlib import Path
 
 from llama_index.core.schema import BaseNode, Document, TextNode
 
+from agentic_retriever import ingestion
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import IndexingError
 from agentic_retriever.indices.derived import Progress, SilentProgress
 from agentic_retriever.indices.index import StoredIndex
-from agentic_retriever.indices.stored_nodes import CatalogEntry
-from agentic_retriever.ingestion import (
-    CHUNKING_VERSION,
-    SkippedSource,
-    SourceDocument,
-    chunk_document,
-    discover,
-    from_llama_documents,
-    nodes_as_they_are,
-    read_source,
-)
+from agentic_retriever.indices.stored_nodes import CatalogEntry, vector_checksums
 from agentic_retriever.show import render, short_text
-from agentic_retriever.stores.points import embedded_text, plain_metadata
+from agentic_retriever.stores.points import embedded_text, plain_metadata, unit_vectors
 
 FLUSH_NODES = 64  # nodes that are embedded and written together; also the most work that a crash can lose
 
@@ -40,7 +31,7 @@ class IngestReport:
     removed: int = 0
     nodes: int = 0
     embedded: int = 0
-    skipped: tuple[SkippedSource, ...] = ()
+    skipped: tuple[ingestion.SkippedSource, ...] = ()
 
     def __add__(self, other: IngestReport) -> IngestReport:
         return IngestReport(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
@@ -67,14 +58,16 @@ class Indexer:
     def add_path(self, path: str | Path) -> IngestReport:
         """Bring a file, or a folder with all below it, into the index and drop documents no longer found there."""
         root = Path(path).absolute()
-        files = discover(root, follow_links=self._follow_links)
+        files = ingestion.discover(root, follow_links=self._follow_links)
         self._index.catalog.begin_source(str(root))
         self._progress.files(len(files))
         seen: set[str] = set()
         broken: set[str] = set()
         for file in files:
-            for item in read_source(file, root=root, max_bytes=self._max_bytes, follow_links=self._follow_links):
-                if isinstance(item, SkippedSource):
+            for item in ingestion.read_source(
+                file, root=root, max_bytes=self._max_bytes, follow_links=self._follow_links
+            ):
+                if isinstance(item, ingestion.SkippedSource):
                     self._report += IngestReport(skipped=(item,))
                     broken.add(item.source)
                 else:
@@ -90,8 +83,8 @@ class Indexer:
 
     def add_documents(self, documents: Sequence[Document]) -> IngestReport:
         """Bring LlamaIndex documents into the index; one with a known id replaces the old one."""
-        for item in from_llama_documents(documents):
-            if isinstance(item, SkippedSource):
+        for item in ingestion.from_llama_documents(documents):
+            if isinstance(item, ingestion.SkippedSource):
                 self._report += IngestReport(skipped=(item,))
             else:
                 self._take(item)
@@ -101,8 +94,8 @@ class Indexer:
     def add_nodes(self, nodes: Sequence[BaseNode]) -> IngestReport:
         """Bring LlamaIndex nodes into the index as they are; all nodes of one document replace its old ones."""
         by_document: dict[str, list[TextNode]] = {}
-        skipped: list[SkippedSource] = []
-        for node in nodes_as_they_are(nodes, on_skip=skipped.append):
+        skipped: list[ingestion.SkippedSource] = []
+        for node in ingestion.nodes_as_they_are(nodes, on_skip=skipped.append):
             by_document.setdefault(node.ref_doc_id or node.node_id, []).append(node)
         for doc_id, group in by_document.items():
             digest = hashlib.sha256("\0".join(f"{n.node_id}\0{n.hash}" for n in group).encode("utf-8", "replace"))
@@ -121,7 +114,7 @@ class Indexer:
         self._remove(wanted)
         return self._finish()
 
-    def _take(self, document: SourceDocument) -> str:
+    def _take(self, document: ingestion.SourceDocument) -> str:
         doc_id = document.doc_id
         taken = {entry.doc_id: entry for entry, _ in self._pending}
         known = taken.get(doc_id) or self._index.catalog.get(doc_id)
@@ -129,16 +122,16 @@ class Indexer:
         if known is not None and known.source not in {"", document.source} and Path(known.source).exists():
             doc_id = f"{doc_id}~{hashlib.sha256(document.source.encode()).hexdigest()[:8]}"
         same = {name: getattr(document, name) for name in ("source", "root", "kind", "title", "metadata", "text")}
-        entry = CatalogEntry(doc_id, **same, content_hash=f"{CHUNKING_VERSION}:{document.content_hash}")
+        entry = CatalogEntry(doc_id, **same, content_hash=f"{ingestion.CHUNKING_VERSION}:{document.content_hash}")
         settings = self._index.manifest.chunk_settings
-        self._stage(entry, lambda: chunk_document(replace(document, doc_id=doc_id), settings))
+        self._stage(entry, lambda: ingestion.chunk_document(replace(document, doc_id=doc_id), settings))
         return doc_id
 
     def _stage(self, entry: CatalogEntry, make_nodes: Callable[[], list[TextNode]]) -> None:
         try:
             plain_metadata(entry.metadata, entry.doc_id)
         except IndexingError as err:  # one value that cannot be stored costs no other document
-            self._report += IngestReport(skipped=(SkippedSource(entry.source or entry.doc_id, str(err)),))
+            self._report += IngestReport(skipped=(ingestion.SkippedSource(entry.source or entry.doc_id, str(err)),))
             return
         if any(waiting.doc_id == entry.doc_id for waiting, _ in self._pending):
             self._flush()
@@ -151,7 +144,9 @@ class Indexer:
             return
         nodes = make_nodes()
         if not nodes:
-            note = SkippedSource(entry.doc_id, "the document has no text; it is listed, but there is nothing to search")
+            note = ingestion.SkippedSource(
+                entry.doc_id, "the document has no text; it is listed, but there is nothing to search"
+            )
             self._report += IngestReport(skipped=(note,))
         self._report += IngestReport(updated=1) if known is not None else IngestReport(added=1)
         self._pending.append((entry, nodes))
@@ -181,7 +176,8 @@ class Indexer:
             if stale:
                 store.delete_nodes(node_ids=stale)
             with self._index.changing(written=ready, removed=stale):
-                catalog.confirm(ids)
+                sums = vector_checksums(unit_vectors(ready)) if ready else []
+                catalog.confirm(ids, dict(zip((node.node_id for node in ready), sums, strict=True)))
         self._report += IngestReport(nodes=len(nodes), embedded=embedded)
 
     def _remove(self, doc_ids: Sequence[str]) -> None:

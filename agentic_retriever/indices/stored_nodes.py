@@ -13,6 +13,7 @@ import shutil
 import sqlite3
 import threading
 import unicodedata
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -20,16 +21,18 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 from filelock import FileLock, Timeout
 from llama_index.core.schema import BaseNode
 
 from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.ingestion import ChunkSettings
+from agentic_retriever.ingestion import ChunkSettings, SourceDocument
 from agentic_retriever.json_files import model_bytes, write_atomically
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
-from agentic_retriever.stores.node_store import NodeStore
+from agentic_retriever.stores.node_store import PAGE, NodeStore
 from agentic_retriever.stores.sparse import SparseBM25
 
 if TYPE_CHECKING:
@@ -62,7 +65,12 @@ CREATE TABLE IF NOT EXISTS documents (
 CREATE INDEX IF NOT EXISTS documents_root ON documents (root);
 CREATE TABLE IF NOT EXISTS nodes (node_id TEXT PRIMARY KEY, doc_id TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS nodes_doc ON nodes (doc_id);
+CREATE TABLE IF NOT EXISTS checksums (node_id TEXT PRIMARY KEY, checksum INTEGER NOT NULL) WITHOUT ROWID;
 """
+_DROP_NODES = (
+    "DELETE FROM checksums WHERE node_id IN (SELECT node_id FROM nodes WHERE doc_id = ?)",
+    "DELETE FROM nodes WHERE doc_id = ?",
+)
 _RAISE_VERSION = "UPDATE meta SET value = value + 1 WHERE key = 'version'"
 _COUNTS = (
     "SELECT (SELECT COUNT(*) FROM documents), (SELECT COUNT(*) FROM nodes),"
@@ -248,6 +256,17 @@ class CatalogEntry(NamedTuple):
     text: str
     content_hash: str
 
+    @property
+    def is_altered(self) -> bool:
+        """Whether a document that was read from a source is not what its hash says; nodes were added as they are."""
+        fields = {name: getattr(self, name) for name in ("doc_id", "kind", "title", "metadata", "text")}
+        _, colon, digest = self.content_hash.partition(":")
+        return bool(colon) and SourceDocument(**fields).content_hash != digest
+
+
+def vector_checksums(vectors: npt.NDArray[np.float32]) -> list[int]:
+    return [zlib.crc32(row.tobytes()) for row in vectors]
+
 
 class CatalogCounts(NamedTuple):
     documents: int
@@ -325,13 +344,21 @@ class Catalog:
             for entry, node_ids in documents:
                 self._put(connection, entry._replace(content_hash=""), node_ids)
 
-    def confirm(self, documents: Sequence[tuple[CatalogEntry, Sequence[str]]]) -> None:
-        """Note that these documents now have exactly these nodes, and raise the version."""
+    def confirm(
+        self, documents: Sequence[tuple[CatalogEntry, Sequence[str]]], checksums: Mapping[str, int] | None = None
+    ) -> None:
+        """Note that documents now have exactly these nodes, whose vectors may be as before; raise the version."""
         with self._write() as connection:
             for entry, node_ids in documents:
-                connection.execute("DELETE FROM nodes WHERE doc_id = ?", (entry.doc_id,))
+                for drop in _DROP_NODES[checksums is None :]:
+                    connection.execute(drop, (entry.doc_id,))
                 self._put(connection, entry, node_ids)
+            connection.executemany("INSERT OR REPLACE INTO checksums VALUES (?, ?)", (checksums or {}).items())
             connection.execute(_RAISE_VERSION)
+
+    def checksums(self) -> dict[str, int]:
+        """Return the checksum of each node's vector; those that earlier versions wrote have none."""
+        return dict(self._read("SELECT node_id, checksum FROM checksums"))
 
     @staticmethod
     def _put(connection: sqlite3.Connection, entry: CatalogEntry, node_ids: Sequence[str]) -> None:
@@ -347,8 +374,8 @@ class Catalog:
     def confirm_removal(self, doc_ids: Sequence[str]) -> None:
         """Note that these documents and their nodes are gone, and raise the version."""
         with self._write() as connection:
-            connection.executemany("DELETE FROM nodes WHERE doc_id = ?", [(i,) for i in doc_ids])
-            connection.executemany("DELETE FROM documents WHERE doc_id = ?", [(i,) for i in doc_ids])
+            for drop in (*_DROP_NODES, "DELETE FROM documents WHERE doc_id = ?"):
+                connection.executemany(drop, [(i,) for i in doc_ids])
             connection.execute(_RAISE_VERSION)
 
     def close(self) -> None:
@@ -450,6 +477,23 @@ class StoredNodes:
         # A server lists nodes by the hash of their ids, so the first of them are a fair sample.
         nodes = self.nodes()
         return islice(nodes, KNOWN_NODES) if self.is_remote else nodes
+
+    def check_contents(self) -> None:
+        """Hold source texts and vectors against their checksums, which no engine does when it reads them."""
+        texts = [entry.doc_id for entry in self.catalog.documents() if entry.is_altered]
+        if texts:
+            raise damaged(self.name, f"the text of {len(texts):,} documents is not what was added, as of {texts[0]!r}")
+        sums = {} if self.is_remote else self.catalog.checksums()
+        ids = list(sums)
+        for start in range(0, len(ids), PAGE):
+            wanted = ids[start : start + PAGE]
+            found, vectors = self.vector_store.vectors(wanted)
+            wrong = [i for i, checksum in zip(found, vector_checksums(vectors), strict=True) if checksum != sums[i]]
+            if wrong or len(found) < len(wanted):
+                what = (
+                    f"vectors of {len(wrong) + len(wanted) - len(found):,} nodes or more are not those that were added"
+                )
+                raise damaged(self.name, what)
 
     @contextmanager
     def exclusive(self, what: str) -> Iterator[None]:

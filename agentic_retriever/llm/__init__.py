@@ -1,17 +1,12 @@
 """The seam to language models: tiers, one retry loop, breakers, total deadlines, costs and typed errors."""
 
 from agentic_retriever.llm.calls import (
-    AsyncPieces,
     LLMReply,
     ModelClient,
-    ReplyStream,
-    StreamsReplies,
     TierNeeds,
     ask,
-    estimate_tokens,
     random_boundary,
     result_of,
-    spent_on,
     spent_on_failure,
 )
 from agentic_retriever.llm.client import LLMClient
@@ -19,24 +14,19 @@ from agentic_retriever.llm.replies import Choice, containers, json_values, read_
 from agentic_retriever.llm.tiers import TieredClient, build_client
 
 __all__ = [
-    "AsyncPieces",
     "Choice",
     "LLMClient",
     "LLMReply",
     "ModelClient",
-    "ReplyStream",
-    "StreamsReplies",
     "TierNeeds",
     "TieredClient",
     "ask",
     "build_client",
     "containers",
-    "estimate_tokens",
     "json_values",
     "random_boundary",
     "read_choice",
     "result_of",
-    "spent_on",
     "spent_on_failure",
     "without_thoughts",
 ]

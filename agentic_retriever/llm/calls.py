@@ -23,7 +23,7 @@ from llama_index.core.llms import LLM
 from typing_extensions import Self
 
 from agentic_retriever import errors
-from agentic_retriever.llm.replies import MAX_SCANNED_CHARS, without_thoughts
+from agentic_retriever.llm.replies import MAX_SCANNED_CHARS, SpokenText, says_something, without_thoughts
 from agentic_retriever.schema import NO_LIMITS, Attempt, Budget, Complexity, FailureKind, Tier, TierUsage, Usage
 from agentic_retriever.threads import DeadlineCaller
 
@@ -439,11 +439,15 @@ class ProviderCall:
                 _cut(self._connection)
 
     def tokens(self) -> Generator[str, None, None]:
-        """Yield the pieces as they come, blank ones before the first word held back; raise what the client raised."""
+        """Yield the pieces as they come, thoughts before the first word along with it; raise what the client raised."""
         seen = held = ""
+        spoken = SpokenText()
         while not self.enough and len(seen) < MAX_SCANNED_CHARS:
             item = self._next()
             if item is _END:
+                if says_something(held):
+                    self.text += held
+                    yield held
                 return
             self.ending.see(getattr(item, "raw", None))
             delta, text = getattr(item, "delta", None), getattr(item, "text", None)
@@ -452,7 +456,9 @@ class ProviderCall:
                 delta = text[len(seen) :] if isinstance(text, str) and text.startswith(seen) else ""
             seen += delta
             held += delta
-            if held and (self.text or held.strip()):
+            if not spoken.begun:
+                spoken.feed(delta)
+            if held and spoken.begun:
                 self.text += held
                 piece, held = held, ""
                 yield piece

@@ -17,19 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from agentic_retriever import errors
-from agentic_retriever.llm.calls import (
-    FAILURES,
-    Canceller,
-    Ending,
-    LLMReply,
-    ProviderCall,
-    TierNeeds,
-    estimate_tokens,
-    failure_kind,
-    model_name,
-    model_window,
-    own_error,
-)
+from agentic_retriever.llm import calls
 from agentic_retriever.llm.replies import says_something
 from agentic_retriever.schema import Attempt, FailureKind, Record, Tier, TierUsage, frozen
 from agentic_retriever.threads import Breaker, DeadlineCaller, Ticket
@@ -214,7 +202,7 @@ class Endpoint:
 class Trial:
     """One call to one model: its seconds so far, its requests, its way past the breaker. For one thread."""
 
-    def __init__(self, client: LLMClient, timeout_s: float, canceller: Canceller | None) -> None:
+    def __init__(self, client: LLMClient, timeout_s: float, canceller: calls.Canceller | None) -> None:
         self.requests = 0
         self._client = client
         self._endpoint = client.endpoint
@@ -252,7 +240,7 @@ class Trial:
         """End a request that failed, after which there will be no other one."""
         if isinstance(error, errors.OverloadedError):
             self.requests -= 1
-        kind = failure_kind(error)
+        kind = calls.failure_kind(error)
         hasty = kind is FailureKind.TIMEOUT and self._given_s < _FAIR_S
         self.leave(ok=None if kind in _SAYS_NOTHING or hasty else False)
 
@@ -260,7 +248,9 @@ class Trial:
         """End a request that failed, and wait until it is time for the next one; raise the error if there is none."""
         self.broke(error)
         left = self._limit_s - self.seconds
-        wait = self._endpoint.retry.wait_s(self.requests, failure_kind(error), left_s=left, retry_after_s=retry_after_s)
+        wait = self._endpoint.retry.wait_s(
+            self.requests, calls.failure_kind(error), left_s=left, retry_after_s=retry_after_s
+        )
         if wait is None or not self._client.available:
             raise error
         self._sleep(wait)
@@ -299,7 +289,7 @@ class LLMClient:
         endpoint: Endpoint | None = None,
     ) -> None:
         self.tier = tier
-        self.model = model_name(llm)
+        self.model = calls.model_name(llm)
         self.who = f"{tier.value} model {self.model}"
         self.timeout_s = timeout_s
         self.endpoint = endpoint or Endpoint()
@@ -312,14 +302,14 @@ class LLMClient:
 
     @property
     def context_tokens(self) -> int:
-        return model_window(self._llm())
+        return calls.model_window(self._llm())
 
     @property
     def available(self) -> bool:
         """Whether the breaker lets calls through."""
         return self.endpoint.breaker.retry_in_s == 0
 
-    def refusal(self, prompt_tokens: int, needs: TierNeeds) -> FailureKind | None:
+    def refusal(self, prompt_tokens: int, needs: calls.TierNeeds) -> FailureKind | None:
         """Say why a prompt of about that many tokens must not be sent to the model, or ``None`` if it may.
 
         The estimate may be twice too high, so only a prompt of more than twice the window is refused; a server would
@@ -333,20 +323,22 @@ class LLMClient:
         usd = None if price is None else price.cost_usd(prompt_tokens, self.endpoint.max_answer_tokens)
         return FailureKind.BUDGET if usd is None or usd > needs.budget.max_usd else None
 
-    def answer(self, prompt: str, trial: Trial, canceller: Canceller | None) -> Generator[str, None, LLMReply]:
+    def answer(
+        self, prompt: str, trial: Trial, canceller: calls.Canceller | None
+    ) -> Generator[str, None, calls.LLMReply]:
         """Answer a prompt within a call that has begun; with a canceller, the pieces are yielded as they come.
 
         A failure after the first piece is a ``StreamBrokenError``; ``StreamStopped`` ends it when nobody reads on.
         """
         while True:
             left = trial.enter()
-            call = ProviderCall(self.who, left)
+            call = calls.ProviderCall(self.who, left)
             if canceller is not None:
                 canceller.watch(call)
             try:
                 text = yield from self._sent(prompt, call, left, streamed=canceller is not None)
                 reply = self._reply(prompt, text, call.ending, trial)
-            except FAILURES as err:
+            except calls.FAILURES as err:
                 if call.text:
                     trial.broke(err)
                     raise errors.StreamBrokenError(f"{err} (after {len(call.text):,} characters)", call.text) from err
@@ -366,7 +358,9 @@ class LLMClient:
     def close(self) -> None:
         self.endpoint.on_close()
 
-    def _sent(self, prompt: str, call: ProviderCall, left_s: float, *, streamed: bool) -> Generator[str, None, object]:
+    def _sent(
+        self, prompt: str, call: calls.ProviderCall, left_s: float, *, streamed: bool
+    ) -> Generator[str, None, object]:
         """Send one request and return the text of the reply; what the model's client raises comes out as ours."""
         llm = self._llm()
         try:
@@ -377,21 +371,24 @@ class LLMClient:
             response = self._caller.call(lambda: call.run(lambda: llm.complete(prompt)), left_s)
             call.ending.see(getattr(response, "raw", None))
             return getattr(response, "text", None)
-        except FAILURES:
+        except calls.FAILURES:
             raise
         except Exception as err:  # noqa: BLE001 - the seam to foreign code: providers raise whatever they like
-            failure = own_error(err, who=self.who, timeout_s=left_s, secrets=self.endpoint.secrets)
+            failure = calls.own_error(err, who=self.who, timeout_s=left_s, secrets=self.endpoint.secrets)
         # Out of the handler, so that an error whose text is withheld is not the context of ours either.
         raise failure
 
-    def _reply(self, prompt: str, text: object, ending: Ending, trial: Trial) -> LLMReply:
+    def _reply(self, prompt: str, text: object, ending: calls.Ending, trial: Trial) -> calls.LLMReply:
         if ending.reason == "error":  # as OpenRouter says it
             raise errors.LLMOutputError(f"{self.who}: it failed within its answer; try again, or take another model")
         if not isinstance(text, str) or not says_something(text):
             raise errors.LLMOutputError(f"{self.who}: the reply is blank; try again, or take another model")
-        tokens = (ending.prompt_tokens or estimate_tokens(prompt), ending.completion_tokens or estimate_tokens(text))
+        tokens = (
+            ending.prompt_tokens or calls.estimate_tokens(prompt),
+            ending.completion_tokens or calls.estimate_tokens(text),
+        )
         price = self.endpoint.price
-        return LLMReply(
+        return calls.LLMReply(
             text=text,
             model=self.model,
             tier=self.tier,

@@ -42,6 +42,9 @@ _TURN_END: Final = re.compile(r"<\|(?:return|end|im_end|eot_id)\|>")
 # Whatever changes what of a text is thought; none is longer than 16 characters.
 THOUGHT_MARK: Final = re.compile(rf"{_TAG.pattern}|<\|[a-z_]{{1,12}}\|>", re.IGNORECASE)
 
+OPEN_TAG: Final = re.compile(r"<[^<>\n]{0,40}\Z")
+_SPOKEN: Final = "\0"
+
 _OPENING: Final = re.compile(r"[{\[]")
 _SKIP: Final = re.compile(r"\s+|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _STRINGS: Final = {
@@ -86,6 +89,28 @@ def without_thoughts(text: str) -> str:
 def says_something(text: str) -> bool:
     """Tell whether there is more in a text than thoughts, white space and characters without a form."""
     return any(char.isprintable() and not char.isspace() for char in without_thoughts(text))
+
+
+class SpokenText:
+    """What a model says beside its thoughts, as it comes: only what marks thoughts has all of the text read again."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.begun = False  # whether there is something in it
+        self._raw = ""
+        self._speaks = True  # whether what comes next is no thought
+
+    def feed(self, piece: str) -> None:
+        known = len(self._raw)
+        self._raw += piece
+        if THOUGHT_MARK.search(self._raw, max(0, known - 16)):
+            text = without_thoughts(self._raw + _SPOKEN)
+            self._speaks = text.endswith(_SPOKEN)
+            self.text = piece = text.removesuffix(_SPOKEN)
+        elif self._speaks:
+            self.text += piece
+        if self._speaks and not self.begun and not OPEN_TAG.search(self.text[-50:]):  # which may become a thought
+            self.begun = says_something(piece)
 
 
 def json_values(text: str) -> list[object]:

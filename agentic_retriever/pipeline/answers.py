@@ -13,8 +13,8 @@ from typing_extensions import Self
 
 from agentic_retriever.cache import WarmOutcome
 from agentic_retriever.errors import AgenticRetrieverError
-from agentic_retriever.llm import AsyncPieces
-from agentic_retriever.retrievers.base import copied_nodes
+from agentic_retriever.llm.calls import AsyncPieces
+from agentic_retriever.retrievers.base import copied_nodes, prepared_copies
 from agentic_retriever.schema import Answer, RouteDecision, Selection, StrategyCard, Tier
 from agentic_retriever.show import render, short_text, shortened, signals_text
 from agentic_retriever.synthesis import StreamControl
@@ -44,8 +44,14 @@ def warm_outcome(answer: Answer) -> WarmOutcome:
 
 
 def copied_answer(answer: Answer) -> Answer:
-    """Copy an answer as far as callers can change it, so that the cached one stays as it was."""
+    """Copy an answer as far as callers can change it."""
     return replace(answer, nodes=copied_nodes(answer.nodes))
+
+
+def prepared_answer(answer: Answer) -> Callable[[], Answer]:
+    """Return what copies an answer of the cache, so that it stays as it was."""
+    copies = prepared_copies(answer.nodes)
+    return lambda: replace(answer, nodes=copies())
 
 
 # In bytes: whole, nodes with their texts and metadata, the decision and everything that was spent

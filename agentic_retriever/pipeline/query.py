@@ -230,6 +230,7 @@ class Pipeline:
         return deadline_s if budget is None or budget.max_ms is None else min(deadline_s, budget.max_ms / 1000)
 
     def _begin(self, question: Question, recorded: schema.RouteDecision | None = None) -> _Run:
+        self.resources.check_open()
         spending = Spending(question.budget, self.limit_s(question.budget), self.timer)
         return _Run(question=question, spending=spending, recorded=recorded)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from agentic_retriever.errors import AllModelsFailedError, BudgetExceededError, DeadlineExceededError
-from agentic_retriever.llm import LLMReply, ModelClient, TierNeeds, spent_on
+from agentic_retriever.llm.calls import LLMReply, ModelClient, TierNeeds, spent_on
 from agentic_retriever.schema import NO_LIMITS, Budget, TierUsage, Usage
 
 # How the time of a query is shared. What hangs takes all that it is given, so nobody is given what later steps need.

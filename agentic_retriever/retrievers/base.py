@@ -11,7 +11,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -78,11 +78,48 @@ def _copied(value: Any) -> Any:  # noqa: ANN401 - any value that a node holds
         return made
     if not _copies_plainly(kind):  # also a class that copies in a way of its own
         return value if kind in _UNCHANGING or isinstance(value, Enum) else copy.deepcopy(value)
-    model, extra, private = object.__new__(kind), value.__pydantic_extra__, value.__pydantic_private__
-    _SET_VALUES(model, _copied(value.__dict__))
-    _SET_NAMES(model, value.__pydantic_fields_set__.copy())
-    _SET_EXTRA(model, extra and _copied(extra))
-    _SET_PRIVATE(model, private and _copied(private))
+    extra, private = value.__pydantic_extra__, value.__pydantic_private__
+    names = value.__pydantic_fields_set__.copy()
+    return _made_model(kind, _copied(value.__dict__), names, extra and _copied(extra), private and _copied(private))
+
+
+def prepared_copies(nodes: Sequence[NodeWithScore]) -> Callable[[], tuple[NodeWithScore, ...]]:
+    """Return what copies nodes that nobody changes any more: what can change in them is looked for once."""
+    try:
+        makers = [_copier(node) for node in nodes]
+    except RecursionError:
+        return partial(copy.deepcopy, tuple(nodes))
+    return lambda: tuple([make() for make in makers])
+
+
+def _copier(value: Any) -> Any:  # noqa: ANN401 - likewise; a function, or None for what need not be copied
+    kind: Any = type(value)
+    if kind in _UNCHANGING or isinstance(value, Enum):
+        return None
+    if kind is dict or kind is list:
+        parts = value.items() if kind is dict else enumerate(value)
+        changing = [(place, make) for place, one in parts if (make := _copier(one)) is not None]
+        return partial(_made_container, value, changing) if changing else value.copy
+    if not _copies_plainly(kind):
+        return partial(copy.deepcopy, value)
+    values, names = _copier(value.__dict__), value.__pydantic_fields_set__.copy
+    extra, private = _copier(value.__pydantic_extra__), _copier(value.__pydantic_private__)
+    return lambda: _made_model(kind, values(), names(), extra and extra(), private and private())
+
+
+def _made_container(values: Any, changing: Sequence[tuple[Any, Callable[[], object]]]) -> Any:  # noqa: ANN401
+    made = values.copy()
+    for place, make in changing:
+        made[place] = make()
+    return made
+
+
+def _made_model(kind: type[object], values: object, names: object, extra: object, private: object) -> object:
+    model: object = object.__new__(kind)
+    _SET_VALUES(model, values)
+    _SET_NAMES(model, names)
+    _SET_EXTRA(model, extra)
+    _SET_PRIVATE(model, private)
     return model
 
 

@@ -14,27 +14,10 @@ from agentic_retriever.errors import AgenticRetrieverError, LLMOutputError, Retr
 from agentic_retriever.indices import Index, embedded_text
 from agentic_retriever.llm import ModelClient, ask, containers, json_values, random_boundary, without_thoughts
 from agentic_retriever.llm.prompts import plan_prompt
-from agentic_retriever.retrievers.base import (
-    AdapterSettings,
-    RetrievalRequest,
-    RetrieverAdapter,
-    Scores,
-    SearchResult,
-    run_sides,
-    source_scores,
-    with_hidden_metadata,
-)
+from agentic_retriever.retrievers import base
 from agentic_retriever.retrievers.hybrid import HybridRetriever, unit_scores
 from agentic_retriever.schema import Degradation, Strategy
-from agentic_retriever.text import Tokenizer, count_overlap, detect_language, split_sentences, stopwords
-from agentic_retriever.text.language_files import (
-    NEVER,
-    any_of,
-    check_keys,
-    check_strings,
-    language_files,
-    languages_with,
-)
+from agentic_retriever.text import Tokenizer, count_overlap, detect_language, language_files, split_sentences, stopwords
 
 # From one question to several, by its words alone.
 
@@ -55,7 +38,7 @@ def split_question(query: str) -> tuple[str, ...]:
     text = " ".join(unicodedata.normalize("NFC", query[: MAX_SPLIT_CHARS + 1]).split())
     if len(text) > MAX_SPLIT_CHARS:
         return ()
-    language, known = detect_language(text), languages_with("clauses")
+    language, known = detect_language(text), language_files.languages_with("clauses")
     tables = [load_table(code) for code in ((language,) if language in known else known)]
     several = len(_QUESTION.findall(text)) >= MIN_PARTS
     for way in (compared, asked, _by_name) if several else (compared, _by_name, asked):
@@ -147,20 +130,22 @@ def _folded(char: str) -> str:
 
 @lru_cache(64)
 def load_table(language: str) -> ClauseTable:
-    return parse_table(language_files()[language], file=f"languages/{language}.json")
+    return parse_table(language_files.language_files()[language], file=f"languages/{language}.json")
 
 
 def parse_table(data: Mapping[str, Any], *, file: str) -> ClauseTable:
-    lists, spaced = check_keys(data["clauses"], LISTS, where=f"{file}: clauses"), data["spaced"]
+    lists, spaced = language_files.check_keys(data["clauses"], LISTS, where=f"{file}: clauses"), data["spaced"]
     patterns = {}
     for name in LISTS:
         where = f"{file}: clauses.{name}"
-        patterns[name] = any_of(check_strings(lists[name], where=where), spaced=spaced, where=where)
+        patterns[name] = language_files.any_of(
+            language_files.check_strings(lists[name], where=where), spaced=spaced, where=where
+        )
     # A comma or a joining word; a preposition or two may stand before the question word behind it.
     joins, asks, relatives = (patterns[name].pattern for name in ("joins", "asks", "relatives"))
     asking = rf"(?:\w{{1,4}}\s){{0,2}}(?:{asks})"
     starts = rf"(?:[,;]\s*|\s)(?:{joins})\s+(?={asking})|[,;]\s*(?!{relatives})(?={asking})"
-    return ClauseTable(data["language"], spaced, re.compile(starts) if spaced else NEVER, **patterns)
+    return ClauseTable(data["language"], spaced, re.compile(starts) if spaced else language_files.NEVER, **patterns)
 
 
 # Several questions in one: each clause that asks, with what was said before it.
@@ -369,10 +354,10 @@ def _last_word(words: Sequence[re.Match[str]], named: Sequence[bool], small: Seq
 # 2024", "margin in 2025"]; the whole question is among them where it found the node.
 PARTS_KEY: Final = "retrieval_parts"
 
-Retrieve: TypeAlias = Callable[[RetrievalRequest], SearchResult]  # how a part is searched for
+Retrieve: TypeAlias = Callable[[base.RetrievalRequest], base.SearchResult]  # how a part is searched for
 
 
-class PlannerRetriever(RetrieverAdapter):
+class PlannerRetriever(base.RetrieverAdapter):
     """Answers for questions that ask for several things: comparisons, several questions, facts of several documents.
 
     The parts come from the model in the settings where there is one, else from the words of the question; the whole
@@ -386,12 +371,16 @@ class PlannerRetriever(RetrieverAdapter):
     strategy = Strategy.PLANNER
 
     def __init__(
-        self, index: Index, settings: AdapterSettings, retrieve: Retrieve | None = None, **more: CallbackManager | None
+        self,
+        index: Index,
+        settings: base.AdapterSettings,
+        retrieve: Retrieve | None = None,
+        **more: CallbackManager | None,
     ) -> None:
         super().__init__(index, settings, **more)
         self._retrieve_part: Retrieve = retrieve or HybridRetriever(index, settings).search
 
-    def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
+    def _search(self, request: base.RetrievalRequest, deadline: float) -> base.SearchResult:
         parts, degraded = self._plan(request, self._left_s(deadline))
         if len(parts) < MIN_PARTS:
             whole = self._one(request, deadline)
@@ -400,7 +389,7 @@ class PlannerRetriever(RetrieverAdapter):
         for i, part in enumerate(parts, start=1):
             asked[f"part {i}"] = replace(asked["question"], query=part, query_vector=None)
         calls = {name: partial(self._one, single, deadline) for name, single in asked.items()}
-        results, errors = run_sides(self._settings.workers, calls, timeout_s=partial(self._left_s, deadline))
+        results, errors = base.run_sides(self._settings.workers, calls, timeout_s=partial(self._left_s, deadline))
         if not results:
             causes = "; ".join(f"{name}: {err}" for name, err in errors.items())
             raise RetrievalError(f"every part of the question failed: {causes}", errors) from errors["question"]
@@ -412,7 +401,7 @@ class PlannerRetriever(RetrieverAdapter):
         merged = merge_parts(found, request.query, tokenizer=tokenizer, top_k=request.top_k)
         return replace(merged, degraded=tuple(dict.fromkeys(degraded)))
 
-    def _plan(self, request: RetrievalRequest, left_s: float) -> tuple[tuple[str, ...], list[Degradation]]:
+    def _plan(self, request: base.RetrievalRequest, left_s: float) -> tuple[tuple[str, ...], list[Degradation]]:
         client = request.model or self._settings.model
         if client is None:
             return split_question(request.query), []
@@ -423,7 +412,7 @@ class PlannerRetriever(RetrieverAdapter):
             lost = Degradation(step="planner.plan", reason=str(err), fallback="splitting by words")
             return split_question(request.query), [lost]
 
-    def _one(self, request: RetrievalRequest, deadline: float) -> SearchResult:
+    def _one(self, request: base.RetrievalRequest, deadline: float) -> base.SearchResult:
         return self._retrieve_part(replace(request, timeout_s=self._left_s(deadline)))
 
 
@@ -431,7 +420,7 @@ def _by_source(nodes: Sequence[NodeWithScore]) -> dict[str, dict[str, float | No
     """Return what sources gave the nodes of a result, by source."""
     found: dict[str, dict[str, float | None]] = {}
     for one in nodes:
-        for name, score in source_scores(one.node).items():
+        for name, score in base.source_scores(one.node).items():
             found.setdefault(name, {})[one.node.node_id] = score
     return found
 
@@ -447,7 +436,7 @@ OVERLAP: Final = "overlap"
 
 def merge_parts(
     found: Mapping[str, Sequence[NodeWithScore]], query: str, *, tokenizer: Tokenizer, top_k: int
-) -> SearchResult:
+) -> base.SearchResult:
     """Merge the results of several questions.
 
     A node's score is 0.7 times its similarity plus 0.3 times its keyword overlap, both in [0, 1]. Its similarity is the
@@ -474,10 +463,14 @@ def merge_parts(
     kept = dict.fromkeys(list(dict.fromkeys(best))[:top_k])
     kept |= dict.fromkeys([node_id for node_id in order if node_id not in kept][: top_k - len(kept)])
     chosen = [node_id for node_id in order if node_id in kept]
-    marked = {i: with_hidden_metadata(nodes[i].node, **{PARTS_KEY: list(by_part[i])}) for i in chosen}
+    marked = {i: base.with_hidden_metadata(nodes[i].node, **{PARTS_KEY: list(by_part[i])}) for i in chosen}
     planned = [NodeWithScore(node=node, score=totals[i]) for i, node in marked.items()]
-    sources: dict[str, Scores] = {**_by_source([nodes[i] for i in chosen]), SIMILARITY: similarity, OVERLAP: overlaps}
-    return SearchResult(planned, sources=sources)
+    sources: dict[str, base.Scores] = {
+        **_by_source([nodes[i] for i in chosen]),
+        SIMILARITY: similarity,
+        OVERLAP: overlaps,
+    }
+    return base.SearchResult(planned, sources=sources)
 
 
 # The parts of a question as a model sees them.

@@ -11,15 +11,8 @@ from llama_index.core.schema import BaseNode, IndexNode, NodeRelationship, NodeW
 
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError
 from agentic_retriever.indices.derived import HierarchyView, LeafHit
+from agentic_retriever.retrievers import vector
 from agentic_retriever.retrievers.base import RetrievalRequest, RetrieverAdapter, SearchResult, fetch_nodes
-from agentic_retriever.retrievers.vector import (
-    DENSE,
-    leaves_for_chunks,
-    nearest_among,
-    open_leaves,
-    plain_search,
-    with_vector,
-)
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.understanding.references import ReferenceMap, find_references
 
@@ -61,13 +54,13 @@ class RecursiveRetriever(RetrieverAdapter):
     _known: tuple[HierarchyView, ReferenceMap] | None = None
 
     def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
-        request = with_vector(self._index, request, self._left_s(deadline))
+        request = vector.with_vector(self._index, request, self._left_s(deadline))
         try:
-            view = open_leaves(self._index, self._left_s(deadline))
-            hits = leaves_for_chunks(view, request, depth=max(MIN_LEAVES, LEAF_FACTOR * request.top_k))
+            view = vector.open_leaves(self._index, self._left_s(deadline))
+            hits = vector.leaves_for_chunks(view, request, depth=max(MIN_LEAVES, LEAF_FACTOR * request.top_k))
         except AgenticRetrieverError as err:
             left_s = self._left_s(deadline)
-            return plain_search(self._index, request, step="recursive.leaves", err=err, left_s=left_s)
+            return vector.plain_search(self._index, request, step="recursive.leaves", err=err, left_s=left_s)
         trail = self._read(merged(hits), request.top_k)
         try:
             known = self._known
@@ -103,7 +96,7 @@ class RecursiveRetriever(RetrieverAdapter):
             targets = trail.targets(frontier, references)
             if not targets:
                 return
-            found = nearest_among(self._index, request, targets, len(targets))
+            found = vector.nearest_among(self._index, request, targets, len(targets))
             known = {one.node.node_id for one in found}
             # Not every store can be asked for some nodes only.
             others = fetch_nodes(self._index, [node_id for node_id in targets if node_id not in known])
@@ -142,7 +135,7 @@ class _Trail:
 
     found: dict[str, NodeWithScore] = field(default_factory=dict)
     sources: dict[str, dict[str, float | None]] = field(
-        default_factory=lambda: {name: {} for name in (DENSE, LEAF, MERGED, REFERRED)}
+        default_factory=lambda: {name: {} for name in (vector.DENSE, LEAF, MERGED, REFERRED)}
     )
     followed: int = 0
     visited: set[str] = field(default_factory=set)
@@ -170,7 +163,7 @@ class _Trail:
                 score = one.score + REFERRED_SHARE * max(0.0, targets[node_id] - one.score)
             known = self.found.get(node_id)
             best = score if known is None or known.score is None else max(score, known.score)
-            self.sources[DENSE][node_id], self.sources[REFERRED][node_id] = one.score, score
+            self.sources[vector.DENSE][node_id], self.sources[REFERRED][node_id] = one.score, score
             self.found[node_id] = NodeWithScore(node=one.node, score=best)
             added.append(self.found[node_id])
         return added

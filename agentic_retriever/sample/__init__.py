@@ -32,10 +32,7 @@ SAMPLE_INDEXES = (
         "Reglamento de homologación de vehículos de Alborada: requisitos técnicos, anexos, "
         "procedimientos, tasas y sanciones",
     ),
-    SampleIndex(
-        "land_deeds",
-        "โฉนดและหนังสือสำคัญที่ดิน: ทะเบียนที่ดินรายแปลง จังหวัด อำเภอ เนื้อที่ ภาระผูกพัน และคู่มือค่าธรรมเนียมการโอน",
-    ),
+    SampleIndex("land_deeds", "โฉนดและหนังสือสำคัญที่ดิน: ทะเบียนที่ดินรายแปลง จังหวัด อำเภอ เนื้อที่ ภาระผูกพัน และคู่มือค่าธรรมเนียมการโอน"),
     SampleIndex(
         "handbook",
         "Northlight Instruments company handbook: expenses, procurement, finance results, treasury, "

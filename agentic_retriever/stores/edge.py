@@ -55,18 +55,8 @@ from typing_extensions import Self
 
 from agentic_retriever import errors
 from agentic_retriever.json_files import write_atomically
+from agentic_retriever.stores import points
 from agentic_retriever.stores.node_store import NodeStore, Offset, Page, Side, Vectors
-from agentic_retriever.stores.points import (
-    FIELD_KINDS,
-    SOURCE_FIELD,
-    EnginePoint,
-    FactT,
-    FieldKind,
-    KnownPoints,
-    Payload,
-    path_field,
-    point_id,
-)
 from agentic_retriever.threads import Workers
 
 _BUSY_MARK: Final = "WouldBlock"  # what Edge says when its own lock on the write-ahead log is taken
@@ -202,7 +192,7 @@ def check_collection_name(name: str) -> str:
 # one handle, and another process gets StoreBusyError, because our own lock file is taken before a file of the engine is
 # touched. A child made by os.fork gets StoreClosedError and writes nothing.
 
-SCHEMA: Final = {kind: getattr(PayloadSchemaType, kind.capitalize()) for kind in FIELD_KINDS}
+SCHEMA: Final = {kind: getattr(PayloadSchemaType, kind.capitalize()) for kind in points.FIELD_KINDS}
 _KIND_OF: Final = {str(schema): kind for kind, schema in SCHEMA.items()}
 _FLUSH_EVERY: Final = 20_000  # nodes; bounds the log that is replayed after a crash
 _EXIT_PATIENCE_S: Final = 10.0
@@ -305,7 +295,9 @@ class SharedShard:
         if self.edge is not None:
             info = self.edge.info()
             fields = info.payload_schema.items()
-            self.kinds = {path_field(path): _KIND_OF.get(str(index.data_type), "other") for path, index in fields}
+            self.kinds = {
+                points.path_field(path): _KIND_OF.get(str(index.data_type), "other") for path, index in fields
+            }
             self.approximate = info.indexed_vectors_count > 0
 
     def flush(self) -> None:
@@ -510,7 +502,9 @@ class QdrantEdgeVectorStore(NodeStore):
             self._shard.refresh()
             return changed
 
-    def query_known(self, query: VectorStoreQuery, known: KnownPoints[FactT]) -> list[tuple[FactT, float]]:
+    def query_known(
+        self, query: VectorStoreQuery, known: points.KnownPoints[points.FactT]
+    ) -> list[tuple[points.FactT, float]]:
         """Find as :meth:`query` does, and read only those points of which ``known`` has no fact."""
         vector, top_k, wanted = self._checked(query, {})
         if not wanted.exact:
@@ -520,9 +514,9 @@ class QdrantEdgeVectorStore(NodeStore):
             with self._reading("read nodes") as edge:
                 return [] if edge is None else edge.retrieve(list(point_ids), with_payload=True, with_vector=False)
 
-        def read(points: Sequence[EnginePoint], whole: bool) -> tuple[list[tuple[FactT, float]], int]:
-            floor = float("-inf") if whole or not points else points[-1].score
-            scores = {str(point.id): point.score for point in points if point.score > floor}
+        def read(best: Sequence[points.EnginePoint], whole: bool) -> tuple[list[tuple[points.FactT, float]], int]:
+            floor = float("-inf") if whole or not best else best[-1].score
+            scores = {str(point.id): point.score for point in best if point.score > floor}
             facts = known.of(list(scores), retrieve)
             order = sorted(facts, key=lambda point: (-scores[point], facts[point][0]))[:top_k]
             return [(facts[point][1], scores[point]) for point in order], len(scores) - len(facts)
@@ -558,13 +552,13 @@ class QdrantEdgeVectorStore(NodeStore):
     def _prepare(self, vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
         size = vectors.nbytes + sum(len(payload["_node_content"]) for payload in payloads)
         check_space("add nodes", self._shard.folder, size)
-        if SOURCE_FIELD in self._kinds() or self._engine().info().points_count + len(payloads) >= INDEX_FROM:
+        if points.SOURCE_FIELD in self._kinds() or self._engine().info().points_count + len(payloads) >= INDEX_FROM:
             self._index_fields(payloads)
 
     def _put(self, nodes: Sequence[BaseNode], vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
         rows = zip(nodes, vectors, payloads, strict=True)
-        points = [Point(point_id(node.node_id), cast("Any", vector), payload) for node, vector, payload in rows]
-        self._engine().update(UpdateOperation.upsert_points(points))
+        made = [Point(points.point_id(node.node_id), cast("Any", vector), payload) for node, vector, payload in rows]
+        self._engine().update(UpdateOperation.upsert_points(made))
 
     def _remove(self, point_ids: list[Any]) -> None:
         self._engine().update(UpdateOperation.delete_points(point_ids))
@@ -572,14 +566,14 @@ class QdrantEdgeVectorStore(NodeStore):
     def _kinds(self) -> Mapping[str, str]:
         return self._shard.kinds
 
-    def _make_index(self, path: str, kind: FieldKind, *, replace: bool) -> None:
+    def _make_index(self, path: str, kind: points.FieldKind, *, replace: bool) -> None:
         edge = self._engine()
         if replace:
             edge.update(UpdateOperation.delete_field_index(path))
         edge.update(UpdateOperation.create_field_index(path, SCHEMA[kind]))
         self._shard.refresh()
 
-    def _scroll(self, condition: Filter | None, offset: Offset, size: int, payload: Payload) -> Page:
+    def _scroll(self, condition: Filter | None, offset: Offset, size: int, payload: points.Payload) -> Page:
         fields = PayloadSelector.Include(payload) if isinstance(payload, list) else payload
         with self._reading("read nodes") as edge:
             if edge is None:
@@ -619,8 +613,8 @@ class QdrantEdgeVectorStore(NodeStore):
 
 
 def found_facts(
-    store: BasePydanticVectorStore, query: VectorStoreQuery, known: KnownPoints[FactT]
-) -> list[tuple[FactT, float]]:
+    store: BasePydanticVectorStore, query: VectorStoreQuery, known: points.KnownPoints[points.FactT]
+) -> list[tuple[points.FactT, float]]:
     """Search any store for facts about its nodes, best first."""
     if isinstance(store, QdrantEdgeVectorStore):
         return store.query_known(query, known)

@@ -27,29 +27,7 @@ from typing_extensions import Self
 
 from agentic_retriever.errors import ConfigError, FilterError, InvalidQueryError, StoreError
 from agentic_retriever.filters import is_empty
-from agentic_retriever.stores.points import (
-    FIELD_KINDS,
-    MAX_INDEXED_FIELDS,
-    RESERVED_FIELDS,
-    SOURCE_FIELD,
-    EnginePoint,
-    FieldKind,
-    Hit,
-    Payload,
-    Point,
-    WantedPoints,
-    infer_kinds,
-    node_payload,
-    payload_path,
-    point_id,
-    rank_points,
-    read_nodes,
-    stored_node_id,
-    unit_vector,
-    unit_vectors,
-    wanted_points,
-    warn_of_foreign,
-)
+from agentic_retriever.stores import points
 from agentic_retriever.threads import Workers
 
 PAGE: Final = 1_000  # points that are read at a time
@@ -63,9 +41,9 @@ Ids: TypeAlias = Sequence[str] | None
 Vectors: TypeAlias = npt.NDArray[np.float32]
 Side: TypeAlias = Any  # what points are near to: a unit vector, or a sparse one of the client's
 Offset: TypeAlias = Any  # where points begin: a number, a text or a UUID; None at the first, and after the last
-Page: TypeAlias = tuple[Sequence[Point], Offset]  # points, and where the next ones begin
+Page: TypeAlias = tuple[Sequence[points.Point], Offset]  # points, and where the next ones begin
 # Reads the best of points that are the whole list or not, and counts those that are not ours.
-Reader: TypeAlias = Callable[[Sequence[EnginePoint], bool], tuple[list[T], int]]
+Reader: TypeAlias = Callable[[Sequence[points.EnginePoint], bool], tuple[list[T], int]]
 
 
 def _off_loop(method: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
@@ -125,8 +103,8 @@ class NodeStore(BasePydanticVectorStore, ABC):
         """
         self._check_open()
         if nodes:
-            payloads = [node_payload(node) for node in nodes]
-            vectors = unit_vectors(nodes)
+            payloads = [points.node_payload(node) for node in nodes]
+            vectors = points.unit_vectors(nodes)
             done = 0
             try:
                 with self._writing("add nodes", vectors.shape[1], len(nodes)):
@@ -232,7 +210,7 @@ class NodeStore(BasePydanticVectorStore, ABC):
         found: list[BaseNode] = []
         if node_ids is None:
             for records in self._pages(self._select(filters), whole=True):
-                found.extend(read_nodes(records))
+                found.extend(points.read_nodes(records))
                 if limit is not None and len(found) >= limit:
                     break
             return found[:limit]
@@ -240,19 +218,19 @@ class NodeStore(BasePydanticVectorStore, ABC):
         for start in range(0, len(unique), PAGE):
             wanted = self._select(filters, node_ids=unique[start : start + PAGE])
             for records in self._pages(wanted, whole=True):
-                found.extend(read_nodes(records))
+                found.extend(points.read_nodes(records))
         by_id = {node.node_id: node for node in found}
         return [by_id[node_id] for node_id in unique if node_id in by_id][:limit]
 
     def iter_nodes(self, batch: int = 256) -> Iterator[BaseNode]:
         """Go through every node without holding all in memory, ``batch`` at a time, always in the same order."""
         for records in self._pages(self._select(None), size=max(1, batch), whole=True):
-            yield from read_nodes(records)
+            yield from points.read_nodes(records)
 
     def node_ids(self) -> list[str]:
         """Return the ids of all nodes, sorted."""
         pages = self._pages(self._select(None), whole=True)
-        found = (stored_node_id(record.payload) for records in pages for record in records)
+        found = (points.stored_node_id(record.payload) for records in pages for record in records)
         return sorted(node_id for node_id in found if node_id is not None)
 
     def vectors(self, node_ids: Sequence[str]) -> tuple[list[str], Vectors]:
@@ -260,11 +238,11 @@ class NodeStore(BasePydanticVectorStore, ABC):
         unique = list(dict.fromkeys(node_ids))
         rows: dict[str, npt.ArrayLike] = {}
         for start in range(0, len(unique), PAGE):
-            rows.update(self._vectors([point_id(node_id) for node_id in unique[start : start + PAGE]]))
-        found = [node_id for node_id in unique if point_id(node_id) in rows]
+            rows.update(self._vectors([points.point_id(node_id) for node_id in unique[start : start + PAGE]]))
+        found = [node_id for node_id in unique if points.point_id(node_id) in rows]
         matrix = np.empty((len(found), self._stored_dimension or 0), dtype=np.float32)
         for row, node_id in zip(matrix, found, strict=True):
-            row[:] = rows[point_id(node_id)]
+            row[:] = rows[points.point_id(node_id)]
         return found, matrix
 
     def count(self, filters: MetadataFilters | None = None) -> int:
@@ -272,7 +250,7 @@ class NodeStore(BasePydanticVectorStore, ABC):
         wanted = self._select(filters)
         return self._count(wanted.filter) if wanted.exact else sum(len(records) for records in self._pages(wanted))
 
-    def create_payload_index(self, field: str, kind: FieldKind) -> None:
+    def create_payload_index(self, field: str, kind: points.FieldKind) -> None:
         """Index a metadata field for faster filters.
 
         ``add`` does so by itself for up to 64 fields whose values are of one type; in this process from 500 nodes on.
@@ -286,10 +264,10 @@ class NodeStore(BasePydanticVectorStore, ABC):
             ConfigError: The kind is unknown or the field's name cannot be indexed.
             StoreError: Nothing was ever stored, or the disk or the server failed.
         """
-        if kind not in FIELD_KINDS:
-            raise ConfigError(f"unknown kind of payload index {kind!r:.40}; allowed: {', '.join(FIELD_KINDS)}")
-        path = payload_path(field)
-        if path is None or field in RESERVED_FIELDS:
+        if kind not in points.FIELD_KINDS:
+            raise ConfigError(f"unknown kind of payload index {kind!r:.40}; allowed: {', '.join(points.FIELD_KINDS)}")
+        path = points.payload_path(field)
+        if path is None or field in points.RESERVED_FIELDS:
             raise ConfigError(
                 f"the field {field!r:.60} cannot be indexed; its name is empty, reserved, or has a quote or backslash"
             )
@@ -342,10 +320,10 @@ class NodeStore(BasePydanticVectorStore, ABC):
         """The kind of payload index of each indexed field."""
 
     @abstractmethod
-    def _make_index(self, path: str, kind: FieldKind, *, replace: bool) -> None: ...
+    def _make_index(self, path: str, kind: points.FieldKind, *, replace: bool) -> None: ...
 
     @abstractmethod
-    def _scroll(self, condition: Filter | None, offset: Offset, size: int, payload: Payload) -> Page:
+    def _scroll(self, condition: Filter | None, offset: Offset, size: int, payload: points.Payload) -> Page:
         """Read a page of points, and where the next one begins."""
 
     @abstractmethod
@@ -357,7 +335,7 @@ class NodeStore(BasePydanticVectorStore, ABC):
     @abstractmethod
     def _ask(
         self, sides: Sequence[Side], limit: int, condition: Filter | None, payload: bool
-    ) -> Sequence[Sequence[EnginePoint]]:
+    ) -> Sequence[Sequence[points.EnginePoint]]:
         """Find the best points of each side, by falling score."""
 
     # What is the same for all engines.
@@ -366,7 +344,9 @@ class NodeStore(BasePydanticVectorStore, ABC):
     def _stored_dimension(self) -> int | None:
         return self.dimension
 
-    def _checked(self, query: VectorStoreQuery, unknown: Mapping[str, object]) -> tuple[Vectors, int, WantedPoints]:
+    def _checked(
+        self, query: VectorStoreQuery, unknown: Mapping[str, object]
+    ) -> tuple[Vectors, int, points.WantedPoints]:
         """Check a query; return its unit vector, how many nodes it asks for, and which."""
         self._check_open()
         top_k = query.similarity_top_k
@@ -378,7 +358,7 @@ class NodeStore(BasePydanticVectorStore, ABC):
             raise InvalidQueryError(f"similarity_top_k is {top_k!r}; allowed are whole numbers from 0")
         if query.query_embedding is None:
             raise InvalidQueryError("the query has no embedding; embed its text first")
-        vector = unit_vector(query.query_embedding, self._stored_dimension)
+        vector = points.unit_vector(query.query_embedding, self._stored_dimension)
         # VectorStoreIndex.as_retriever() sends an empty list when it restricts nothing, and always the query's text.
         # Taken at its word it would find nothing in any store that keeps the text itself.
         is_unrestricted = query.node_ids == [] and query.query_str is not None
@@ -386,19 +366,21 @@ class NodeStore(BasePydanticVectorStore, ABC):
         wanted = self._select(query.filters, node_ids=node_ids, doc_ids=query.doc_ids)
         return vector, 0 if node_ids == [] or query.doc_ids == [] else top_k, wanted
 
-    def _select(self, filters: MetadataFilters | None, node_ids: Ids = None, doc_ids: Ids = None) -> WantedPoints:
+    def _select(
+        self, filters: MetadataFilters | None, node_ids: Ids = None, doc_ids: Ids = None
+    ) -> points.WantedPoints:
         """Say which points are wanted; every restriction narrows the others."""
         kinds = {} if filters is None else self._kinds()
-        return wanted_points(filters, kinds, node_ids, doc_ids, substrings=self._finds_substrings)
+        return points.wanted_points(filters, kinds, node_ids, doc_ids, substrings=self._finds_substrings)
 
-    def _find(self, sides: Sequence[Side], top_k: int, wanted: WantedPoints) -> list[list[Hit]]:
+    def _find(self, sides: Sequence[Side], top_k: int, wanted: points.WantedPoints) -> list[list[points.Hit]]:
         """Find the best wanted nodes of each side, by falling score and then by id."""
         if top_k > PAGE:  # engines set memory aside for as many as they are asked for
             top_k = max(1, min(top_k, self._count(None)))
-        return self._find_points(sides, top_k, wanted, partial(rank_points, accepts=wanted.accepts, top_k=top_k))
+        return self._find_points(sides, top_k, wanted, partial(points.rank_points, accepts=wanted.accepts, top_k=top_k))
 
     def _find_points(
-        self, sides: Sequence[Side], top_k: int, wanted: WantedPoints, read: Reader[T], *, payload: bool = True
+        self, sides: Sequence[Side], top_k: int, wanted: points.WantedPoints, read: Reader[T], *, payload: bool = True
     ) -> list[list[T]]:
         """Look deeper until the best wanted points of each side are known."""
         limit = top_k + TIE_MARGIN if wanted.exact else _GROWTH * top_k + 2 * TIE_MARGIN
@@ -408,16 +390,16 @@ class NodeStore(BasePydanticVectorStore, ABC):
                 wanted = self._resolve(wanted)
             waiting = [i for i in range(len(sides)) if i not in found]
             answers = self._ask([sides[i] for i in waiting], limit, wanted.filter, payload)
-            for i, points in zip(waiting, answers, strict=True):
-                exhausted = len(points) < limit
-                hits, foreign = read(points, exhausted or limit > top_k + _MAX_TIES)
+            for i, best in zip(waiting, answers, strict=True):
+                exhausted = len(best) < limit
+                hits, foreign = read(best, exhausted or limit > top_k + _MAX_TIES)
                 if exhausted or len(hits) == top_k:
-                    warn_of_foreign(foreign)
+                    points.warn_of_foreign(foreign)
                     found[i] = hits
             limit *= _GROWTH
         return [found[i] for i in range(len(sides))]
 
-    def _resolve(self, wanted: WantedPoints) -> WantedPoints:
+    def _resolve(self, wanted: points.WantedPoints) -> points.WantedPoints:
         """Find out which points are wanted, and ask for exactly these from now on."""
         ids: list[Any] = []
         looked_at, offset = 0, None
@@ -434,7 +416,9 @@ class NodeStore(BasePydanticVectorStore, ABC):
                     "or a range of numbers"
                 )
 
-    def _pages(self, wanted: WantedPoints, *, size: int | None = None, whole: bool = False) -> Iterator[list[Point]]:
+    def _pages(
+        self, wanted: points.WantedPoints, *, size: int | None = None, whole: bool = False
+    ) -> Iterator[list[points.Point]]:
         """Go through the wanted points in the engine's order, with their whole payload or what decides of it."""
         payload = True if whole else wanted.payload
         offset = None
@@ -455,11 +439,13 @@ class NodeStore(BasePydanticVectorStore, ABC):
     def _index_fields(self, payloads: Sequence[Mapping[str, object]]) -> None:
         """Index the source's id, and fields whose values are of one type, up to 64."""
         kinds = self._kinds()
-        wanted: dict[str, FieldKind | None] = {} if SOURCE_FIELD in kinds else {SOURCE_FIELD: "keyword"}
-        wanted.update(infer_kinds(payloads, RESERVED_FIELDS | self._unindexed | kinds.keys()))
-        room = MAX_INDEXED_FIELDS - len(kinds)
+        wanted: dict[str, points.FieldKind | None] = (
+            {} if points.SOURCE_FIELD in kinds else {points.SOURCE_FIELD: "keyword"}
+        )
+        wanted.update(points.infer_kinds(payloads, points.RESERVED_FIELDS | self._unindexed | kinds.keys()))
+        room = points.MAX_INDEXED_FIELDS - len(kinds)
         for field, kind in wanted.items():
-            path = payload_path(field)
+            path = points.payload_path(field)
             if kind is None or path is None or room <= 0:
                 self._unindexed.add(field)
             else:

@@ -25,21 +25,8 @@ from typing_extensions import Self
 
 from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig, Secret, host_and_port
+from agentic_retriever.stores import points
 from agentic_retriever.stores.node_store import TIE_MARGIN, NodeStore, Offset, Page, Side, Vectors
-from agentic_retriever.stores.points import (
-    FIELD_KINDS,
-    EnginePoint,
-    FieldKind,
-    Hit,
-    Payload,
-    embedded_text,
-    path_field,
-    point_id,
-    rank_points,
-    stored_node,
-    unit_vector,
-    warn_of_foreign,
-)
 from agentic_retriever.stores.sparse import SparseBM25, SparseRow
 from agentic_retriever.threads import DeadlineCaller, Workers
 
@@ -398,14 +385,16 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
     def _put(self, nodes: Sequence[BaseNode], vectors: Vectors, payloads: Sequence[dict[str, Any]]) -> None:
         named: list[dict[str, Any]] = [{self.dense_vector_name: row.tolist()} for row in vectors]
         if self._words is not None:
-            for row, sparse in zip(named, self._words.vectors([embedded_text(node) for node in nodes]), strict=True):
+            for row, sparse in zip(
+                named, self._words.vectors([points.embedded_text(node) for node in nodes]), strict=True
+            ):
                 if sparse.indices:
                     row[self.sparse_vector_name] = sparse
-        points = [
-            models.PointStruct(id=point_id(node.node_id), vector=row, payload=payload)
+        rows = [
+            models.PointStruct(id=points.point_id(node.node_id), vector=row, payload=payload)
             for node, row, payload in zip(nodes, named, payloads, strict=True)
         ]
-        self._collection.upsert(self.collection_name, points, wait=True)
+        self._collection.upsert(self.collection_name, rows, wait=True)
 
     def _remove(self, point_ids: list[Any]) -> None:
         QdrantVectorStore.delete_nodes(self, node_ids=point_ids)
@@ -417,12 +406,12 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
                     self._read_info(self.dimension)
             return self._indexed
 
-    def _make_index(self, path: str, kind: FieldKind, *, replace: bool) -> None:
+    def _make_index(self, path: str, kind: points.FieldKind, *, replace: bool) -> None:
         if replace:
             self._collection.delete_payload_index(self.collection_name, path)
         schema = models.PayloadSchemaType(kind)
         self._collection.create_payload_index(self.collection_name, path, field_schema=schema, wait=True)
-        self._indexed = {**self._indexed, path_field(path): kind}
+        self._indexed = {**self._indexed, points.path_field(path): kind}
 
     def _read_info(self, dimension: int | None) -> None:
         info = self._collection.get_collection(self.collection_name)
@@ -438,7 +427,9 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
             raise self._mismatch(dimension, stored)
         self.dimension = stored
         found = {path: getattr(index.data_type, "value", "") for path, index in (info.payload_schema or {}).items()}
-        self._indexed = {path_field(path): kind if kind in FIELD_KINDS else "other" for path, kind in found.items()}
+        self._indexed = {
+            points.path_field(path): kind if kind in points.FIELD_KINDS else "other" for path, kind in found.items()
+        }
         self._indexed_read = time.monotonic()
 
     def _mismatch(self, got: int, stored: int) -> errors.EmbeddingMismatchError:
@@ -447,7 +438,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
             "embedding model that it was made with"
         )
 
-    def _scroll(self, condition: edge.Filter | None, offset: Offset, size: int, payload: Payload) -> Page:
+    def _scroll(self, condition: edge.Filter | None, offset: Offset, size: int, payload: points.Payload) -> Page:
         options = {"limit": size, "offset": offset, "with_payload": payload, "scroll_filter": client_filter(condition)}
         with suppress(CollectionMissingError):
             page: Page = self._collection.scroll(self.collection_name, **options)
@@ -470,7 +461,7 @@ class QdrantServerVectorStore(NodeStore, QdrantVectorStore):  # type: ignore[mis
 
     def _ask(
         self, sides: Sequence[Side], limit: int, condition: edge.Filter | None, payload: bool
-    ) -> Sequence[Sequence[EnginePoint]]:
+    ) -> Sequence[Sequence[points.EnginePoint]]:
         self._kinds()  # a collection of other vectors is an error of ours, and none of the server's
         common: dict[str, Any] = {"filter": client_filter(condition), "limit": limit, "params": self._params(limit)}
         requests = [models.QueryRequest(**common, **self._near(side), with_payload=payload) for side in sides]
@@ -508,14 +499,14 @@ class ServerWords:
         self._on_fitted = on_fitted
         self.sparse = sparse
 
-    def search_words(self, text: str, top_k: int, filters: MetadataFilters | None = None) -> list[Hit]:
+    def search_words(self, text: str, top_k: int, filters: MetadataFilters | None = None) -> list[points.Hit]:
         """Find nodes by words: BM25 with the server's document frequencies."""
         wanted, words = self._store._select(filters), self._question(text)
         return self._store._find([words], top_k, wanted)[0] if words.indices else []
 
     def search_both(
         self, vector: Sequence[float], text: str, top_k: int, filters: MetadataFilters | None = None
-    ) -> tuple[list[Hit], list[Hit]]:
+    ) -> tuple[list[points.Hit], list[points.Hit]]:
         """Find nodes by cosine and by words, in one request."""
         asked = self._question(text)
         sides: list[Side] = [self._unit(vector), *([asked] if asked.indices else [])]
@@ -525,7 +516,7 @@ class ServerWords:
     def search_fused(
         self, vector: Sequence[float], text: str, top_k: int, *, depth: int, alpha: float, rrf_k: int,
         filters: MetadataFilters | None = None,
-    ) -> list[Hit] | None:  # fmt: skip
+    ) -> list[points.Hit] | None:  # fmt: skip
         """Let the server merge both by reciprocal ranks, in one request; ``None`` where it cannot.
 
         It takes ``1 / (rank / weight + k - 1)``, ranks from 1. With weights of 1 and ``k`` one higher that is the usual
@@ -546,8 +537,8 @@ class ServerWords:
                 limit=top_k + TIE_MARGIN,
                 with_payload=True,
             )
-            hits, foreign = rank_points(found.points, whole=True, accepts=wanted.accepts, top_k=top_k)
-            warn_of_foreign(foreign)
+            hits, foreign = points.rank_points(found.points, whole=True, accepts=wanted.accepts, top_k=top_k)
+            points.warn_of_foreign(foreign)
             return hits
         return []
 
@@ -563,14 +554,14 @@ class ServerWords:
         """Make all sparse vectors again, page by page; the dense ones stay."""
         store = self._store
         for records in store._pages(store._select(None), size=_STEP, whole=True):
-            points = []
+            rows = []
             for record in records:
-                node = stored_node(record.payload)
+                node = points.stored_node(record.payload)
                 if node is not None:
-                    words = _sparse_vector(sparse.document(embedded_text(node)))
-                    points.append(models.PointVectors(id=record.id, vector={store.sparse_vector_name: words}))
-            if points:
-                store._collection.update_vectors(store.collection_name, points, wait=True)
+                    words = _sparse_vector(sparse.document(points.embedded_text(node)))
+                    rows.append(models.PointVectors(id=record.id, vector={store.sparse_vector_name: words}))
+            if rows:
+                store._collection.update_vectors(store.collection_name, rows, wait=True)
             on_done(len(records))
         self._keep(sparse)
 
@@ -578,7 +569,7 @@ class ServerWords:
         return _sparse_vector(([], []) if self.sparse is None else self.sparse.query(text))
 
     def _unit(self, vector: Sequence[float]) -> Vectors:
-        return unit_vector(vector, self._store.dimension)
+        return points.unit_vector(vector, self._store.dimension)
 
     def _keep(self, sparse: SparseBM25) -> None:
         if self._on_fitted is not None:

@@ -9,16 +9,7 @@ from typing import Final, Literal
 from rapidfuzz import fuzz
 
 from agentic_retriever.schema import Citation, SentenceCheck
-from agentic_retriever.synthesis.citations import (
-    Facts,
-    Grounds,
-    Mark,
-    PassageMatcher,
-    gather,
-    opposed,
-    read_markers,
-    words_only,
-)
+from agentic_retriever.synthesis import citations
 from agentic_retriever.synthesis.context import NO_INDEXES, ContextPassage
 from agentic_retriever.text import Script, Sentence, Tokenizer, dominant_script, split_sentences
 from agentic_retriever.text.names import find_names, foreign_thai_names
@@ -54,20 +45,22 @@ def unsupported_sentence(sentence: str, problem: str) -> SentenceCheck:
     return SentenceCheck(start=0, end=len(sentence), text=sentence, supported=False, score=0.0, problems=(problem,))
 
 
-def judge(sentence: str, matchers: Sequence[PassageMatcher]) -> SentenceCheck:
+def judge(sentence: str, matchers: Sequence[citations.PassageMatcher]) -> SentenceCheck:
     """Decide whether passages support a sentence, one of them or several together; its place is left open."""
     whole = SentenceCheck(start=0, end=len(sentence), text=sentence, supported=True, score=1.0)
     if any(matcher.is_verbatim(sentence) for matcher in matchers):
         return whole
     if not matchers:
         return unsupported_sentence(sentence, "no passage is cited")
-    said = Facts(sentence, matchers[0].tokenizer)
-    grounds = gather(said, [matcher.facts for matcher in matchers], [matcher.header for matcher in matchers])
+    said = citations.Facts(sentence, matchers[0].tokenizer)
+    grounds = citations.gather(said, [matcher.facts for matcher in matchers], [matcher.header for matcher in matchers])
     likeness = _likeness(said, grounds)
     found = [f"date {date.text} is not in the source" for date in _foreign_dates(said, grounds)]
     found += [f"number {number.text} is not in the source" for number in _foreign_numbers(said, grounds)]
     found += [f"name {name} is not in the source" for name in _foreign_names(said, grounds)]
-    if opposed(said.text, grounds.core[0].text, lambda text: words_only(said.tokenizer.tokens(text))):
+    if citations.opposed(
+        said.text, grounds.core[0].text, lambda text: citations.words_only(said.tokenizer.tokens(text))
+    ):
         found.append("says the opposite")
     problems = list(dict.fromkeys(found))[:_MAX_PROBLEMS]
     scripts = {dominant_script(segment.text) for segment in grounds.core}
@@ -81,7 +74,7 @@ def judge(sentence: str, matchers: Sequence[PassageMatcher]) -> SentenceCheck:
     return replace(whole, supported=not problems, score=score, problems=tuple(problems))
 
 
-def _likeness(said: Facts, grounds: Grounds) -> float:
+def _likeness(said: citations.Facts, grounds: citations.Grounds) -> float:
     """Mean of the share of terms that the grounds have and the best fuzzy match of a segment of them."""
     covered = frozenset().union(*(segment.terms for segment in (*grounds.core, *grounds.headers)))
     share = len(said.terms & covered) / len(said.terms) if said.terms else 1.0
@@ -94,7 +87,7 @@ def _likeness(said: Facts, grounds: Grounds) -> float:
 # --- what speaks against a sentence: a number, date or name that its source lacks, or the opposite ----------------
 
 
-def _foreign_dates(said: Facts, grounds: Grounds) -> Iterator[Date]:
+def _foreign_dates(said: citations.Facts, grounds: citations.Grounds) -> Iterator[Date]:
     if not said.dates:
         return
     close = (*grounds.core, *grounds.headers)
@@ -109,7 +102,7 @@ def _foreign_dates(said: Facts, grounds: Grounds) -> Iterator[Date]:
         yield date
 
 
-def _foreign_numbers(said: Facts, grounds: Grounds) -> Iterator[Number]:
+def _foreign_numbers(said: citations.Facts, grounds: citations.Grounds) -> Iterator[Number]:
     skip = _ENUMERATION.match(said.text)
     begin = skip.end() if skip else 0
     for number in said.numbers:
@@ -119,7 +112,7 @@ def _foreign_numbers(said: Facts, grounds: Grounds) -> Iterator[Number]:
             yield number
 
 
-def _has_number(number: Number, said: Facts, grounds: Grounds) -> bool:
+def _has_number(number: Number, said: citations.Facts, grounds: citations.Grounds) -> bool:
     if any(_in_part(number, part) for part in grounds.core):
         return True
     if _is_year(number):
@@ -135,7 +128,7 @@ def _has_number(number: Number, said: Facts, grounds: Grounds) -> bool:
     return any(_in_part(number, part) for part in (*grounds.near, *grounds.headers))
 
 
-def _in_part(number: Number, part: Facts) -> bool:
+def _in_part(number: Number, part: citations.Facts) -> bool:
     wanted = {number.value, number.scaled}
     if _is_year(number):
         wanted |= {str(int(number.value) + BUDDHIST), str(int(number.value) - BUDDHIST)}
@@ -149,7 +142,7 @@ def _in_part(number: Number, part: Facts) -> bool:
     return False
 
 
-def _unit(number: Number, facts: Facts) -> str:
+def _unit(number: Number, facts: citations.Facts) -> str:
     found = _UNIT.match(facts.text, number.end)
     word = found[1].casefold() if found else ""
     terms = facts.tokenizer.tokens(word)
@@ -162,7 +155,7 @@ def _is_year(number: Number) -> bool:
     )
 
 
-def _foreign_names(said: Facts, grounds: Grounds) -> Iterator[str]:
+def _foreign_names(said: citations.Facts, grounds: citations.Grounds) -> Iterator[str]:
     close = (*grounds.core, *grounds.headers)
     near = frozenset().union(*(part.keys for part in close))
     terms = frozenset().union(*(part.terms for part in close))
@@ -179,11 +172,11 @@ def _foreign_names(said: Facts, grounds: Grounds) -> Iterator[str]:
     yield from foreign_thai_names(said.text, _joined(close), _joined((*grounds.whole, *grounds.headers)))
 
 
-def _joined(parts: Iterable[Facts]) -> str:
+def _joined(parts: Iterable[citations.Facts]) -> str:
     return "\n".join(part.text for part in parts)
 
 
-def _swapped_opening(said: Facts, grounds: Grounds) -> Iterator[str]:
+def _swapped_opening(said: citations.Facts, grounds: citations.Grounds) -> Iterator[str]:
     """The first word of a sentence that is otherwise the source's, where the source has a name."""
     source, language = grounds.core[0], said.tokenizer.language
     for name, rival in zip(find_names(said.text, language)[:1], find_names(source.text, language)[:1], strict=False):
@@ -196,7 +189,7 @@ def _swapped_opening(said: Facts, grounds: Grounds) -> Iterator[str]:
 # --- what of a sentence stands nowhere: the mark of something added to a true one ---------------------------------
 
 
-def _longest_unmatched(said: Facts, grounds: Grounds) -> str:
+def _longest_unmatched(said: citations.Facts, grounds: citations.Grounds) -> str:
     """Find the longest stretch of a sentence that its passages do not have, if it is too long to be mere wording."""
     runs = [(run.lastgroup or "thai", run[0]) for run in _RUN.finditer(said.text)]
     if runs:
@@ -206,7 +199,7 @@ def _longest_unmatched(said: Facts, grounds: Grounds) -> str:
     return _spaced(said, frozenset().union(*(part.terms for part in (*grounds.core, *grounds.near, *grounds.headers))))
 
 
-def _spaced(said: Facts, known: frozenset[str]) -> str:
+def _spaced(said: citations.Facts, known: frozenset[str]) -> str:
     best: list[re.Match[str]] = []
     run: list[re.Match[str]] = []
     for word in _WORD.finditer(said.text):
@@ -269,7 +262,7 @@ class CitationChecker:
         unsupported: Unsupported = "flag",
     ) -> None:
         tokenizer = Tokenizer(language)
-        self._matchers = [PassageMatcher(passage, tokenizer) for passage in passages]
+        self._matchers = [citations.PassageMatcher(passage, tokenizer) for passage in passages]
         self._numbering, self._writer = _Numbering(index_of), _Rewriter(unsupported)
         self._unsupported = unsupported
         self._sentences = 0
@@ -279,7 +272,7 @@ class CitationChecker:
         """Check a part of the text and write it."""
         # Without what would read as our mark; where taking one out leaves another, only its question mark goes.
         unmarked = _OWN_MARK.sub("", text).replace(UNSUPPORTED_MARK, "[ ]")
-        clean, marks = read_markers(unmarked, len(self._matchers))
+        clean, marks = citations.read_markers(unmarked, len(self._matchers))
         at, sentences = 0, split_sentences(clean)
         for sentence, named in zip(sentences, _all_named(clean, sentences, marks), strict=True):
             gap = self._gap + clean[at : sentence.start]
@@ -314,7 +307,7 @@ def _is_lead_in(sentence: str, named: Sequence[int]) -> bool:
     return short and not named and not any(char.isdecimal() for char in sentence)
 
 
-def _all_named(text: str, sentences: Sequence[Sentence], marks: Sequence[Mark]) -> list[list[int]]:
+def _all_named(text: str, sentences: Sequence[Sentence], marks: Sequence[citations.Mark]) -> list[list[int]]:
     """The passages that each sentence names: those cited behind its beginning and not behind that of the next one.
 
     Thai has no full stop, so that a marker stands for all the clauses before it on its line that have none.
@@ -330,7 +323,7 @@ def _all_named(text: str, sentences: Sequence[Sentence], marks: Sequence[Mark]) 
 
 
 def _check(
-    sentence: str, named: Sequence[int], matchers: Sequence[PassageMatcher]
+    sentence: str, named: Sequence[int], matchers: Sequence[citations.PassageMatcher]
 ) -> tuple[SentenceCheck, list[Citation]]:
     """Find what supports a sentence: the passages that it names, or else one of the others."""
     cited = [matchers[number - 1] for number in named]
@@ -350,7 +343,7 @@ def _check(
     return check, [replace(citation, score=min(citation.score, check.score)) for _, citation in located]
 
 
-def _elsewhere(sentence: str, others: Sequence[PassageMatcher]) -> tuple[SentenceCheck, Citation] | None:
+def _elsewhere(sentence: str, others: Sequence[citations.PassageMatcher]) -> tuple[SentenceCheck, Citation] | None:
     """The best of the passages that are not cited, if it supports a sentence beyond doubt."""
     # Only a first look: the beginning of a long sentence tells whether a passage may hold it.
     terms = frozenset(others[0].tokenizer.tokens(sentence[:_LOOKED_AT])) if others else frozenset()

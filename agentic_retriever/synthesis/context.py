@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rapidfuzz import fuzz
 
 from agentic_retriever import schema
-from agentic_retriever.llm import ReplyStream
+from agentic_retriever.llm.calls import ReplyStream
 from agentic_retriever.text import split_sentences
 from agentic_retriever.text.numbers import numbers_in
 

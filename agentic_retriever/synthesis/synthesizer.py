@@ -15,34 +15,14 @@ from typing_extensions import Unpack
 
 from agentic_retriever import errors
 from agentic_retriever.embeddings.model import embedding_time_s
-from agentic_retriever.llm import (
-    LLMReply,
-    ModelClient,
-    ReplyStream,
-    StreamsReplies,
-    TierNeeds,
-    estimate_tokens,
-    random_boundary,
-    result_of,
-    spent_on_failure,
-    without_thoughts,
-)
+from agentic_retriever.llm import calls
 from agentic_retriever.llm.prompts import NO_ANSWER, answer_prompt, not_found
-from agentic_retriever.llm.replies import THOUGHT_MARK
+from agentic_retriever.llm.replies import OPEN_TAG, SpokenText, without_thoughts
 from agentic_retriever.schema import Complexity, Confidence, ConfidenceLevel, Degradation, Tier, Usage
+from agentic_retriever.synthesis import context
 from agentic_retriever.synthesis.checking import CitationChecker, CitedText, Unsupported
 from agentic_retriever.synthesis.citations import read_markers
 from agentic_retriever.synthesis.confidence import confidence_score, is_answerable
-from agentic_retriever.synthesis.context import (
-    MAX_PASSAGES,
-    NO_INDEXES,
-    ContextPassage,
-    Evidence,
-    Limits,
-    StreamControl,
-    Synthesis,
-    assemble,
-)
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer, quoted_checks
 from agentic_retriever.text import detect_language, split_sentences
 from agentic_retriever.threads import DeadlineCaller, guarded
@@ -57,8 +37,6 @@ _BLANK: Final = "Empty Response"  # what LlamaIndex says when its model said not
 _COUNTED: Final = re.compile(r"^Response \d+: ", re.MULTILINE)  # what it writes before each of several
 _NO_ANSWER: Final = re.compile(rf"[\W_]*{NO_ANSWER.replace('_', '[ _]')}\b", re.IGNORECASE)
 _SETTLED_CHARS: Final = 12
-_SPOKEN: Final = "\0"
-_OPEN_TAG: Final = re.compile(r"<[^<>\n]{0,40}\Z")
 _OPEN_MARKER: Final = re.compile(r"\s*[\[【［〔].*\Z", re.DOTALL)
 _SQUEEZED: Final = re.compile(r"[\W_]+")
 _REFUSAL: Final = _SQUEEZED.sub("", NO_ANSWER).casefold()
@@ -67,13 +45,13 @@ _REFUSAL: Final = _SQUEEZED.sub("", NO_ANSWER).casefold()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LLMAnswer:
     cited: CitedText | None  # None where it said that the passages do not answer
-    reply: LLMReply
+    reply: calls.LLMReply
     passages: int
 
 
-Passages = Sequence[ContextPassage]
+Passages = Sequence[context.ContextPassage]
 # One question ready for a model: the passages that it reads, and how to have its reply at once or in pieces.
-_Ask = tuple[Passages, Callable[[], LLMReply], Callable[[], ReplyStream] | None]
+_Ask = tuple[Passages, Callable[[], calls.LLMReply], Callable[[], calls.ReplyStream] | None]
 
 
 class _Writer(ABC):
@@ -84,7 +62,7 @@ class _Writer(ABC):
 
     @abstractmethod
     def _ask(
-        self, query: str, passages: Passages, language: str, timeout_s: float | None, needs: TierNeeds | None
+        self, query: str, passages: Passages, language: str, timeout_s: float | None, needs: calls.TierNeeds | None
     ) -> _Ask: ...
 
     def write(
@@ -94,9 +72,9 @@ class _Writer(ABC):
         *,
         language: str = "und",
         timeout_s: float | None = None,
-        needs: TierNeeds | None = None,
-        index_of: Mapping[str, str] = NO_INDEXES,
-        control: StreamControl | None = None,
+        needs: calls.TierNeeds | None = None,
+        index_of: Mapping[str, str] = context.NO_INDEXES,
+        control: context.StreamControl | None = None,
     ) -> Generator[str, None, LLMAnswer]:
         """Answer a question from passages: piece by piece where the model can and ``control`` is given to end it."""
         read, whole, streamed = self._ask(query, passages, language, timeout_s, needs)
@@ -118,14 +96,18 @@ class _Writer(ABC):
 
 class LLMSynthesizer(_Writer):
     def __init__(
-        self, client: ModelClient, *, boundary: Callable[[], str] = random_boundary, unsupported: Unsupported = "flag"
+        self,
+        client: calls.ModelClient,
+        *,
+        boundary: Callable[[], str] = calls.random_boundary,
+        unsupported: Unsupported = "flag",
     ) -> None:
         super().__init__(unsupported)
         self.client = client
         self._boundary = boundary
 
     def _ask(
-        self, query: str, passages: Passages, language: str, timeout_s: float | None, needs: TierNeeds | None
+        self, query: str, passages: Passages, language: str, timeout_s: float | None, needs: calls.TierNeeds | None
     ) -> _Ask:
         client = self.client
         room = client.context_tokens - ANSWER_TOKENS
@@ -133,10 +115,10 @@ class LLMSynthesizer(_Writer):
         for count in range(len(passages), -1, -1):
             given = passages[:count]
             prompt = self._framed(query, given, language)
-            if count <= 1 or estimate_tokens(prompt) <= room:
+            if count <= 1 or calls.estimate_tokens(prompt) <= room:
                 break
         whole = partial(client.complete, prompt, timeout_s=timeout_s, needs=needs)
-        if isinstance(client, StreamsReplies):
+        if isinstance(client, calls.StreamsReplies):
             return given, whole, partial(client.stream, prompt, timeout_s=timeout_s, needs=needs)
         return given, whole, None
 
@@ -172,7 +154,7 @@ class ForeignSynthesizer(_Writer):
         self._caller = DeadlineCaller(f"the response synthesizer {type(synthesizer).__name__}", max_calls=32)
 
     def _ask(
-        self, query: str, passages: Passages, language: str, timeout_s: float | None, needs: TierNeeds | None
+        self, query: str, passages: Passages, language: str, timeout_s: float | None, needs: calls.TierNeeds | None
     ) -> _Ask:
         del language  # its own prompt says in which one to write
         if needs is not None and needs.budget.max_usd is not None:
@@ -180,7 +162,7 @@ class ForeignSynthesizer(_Writer):
         timeout_s = _DEFAULT_S if timeout_s is None else timeout_s
         return passages, partial(self._reply, query, passages, timeout_s), None
 
-    def _reply(self, query: str, passages: Passages, timeout_s: float) -> LLMReply:
+    def _reply(self, query: str, passages: Passages, timeout_s: float) -> calls.LLMReply:
         nodes = [_numbered(passage) for passage in passages]
 
         def write() -> str:
@@ -190,19 +172,20 @@ class ForeignSynthesizer(_Writer):
 
         started = time.monotonic()
         text = guarded(self._caller.what, partial(self._caller.call, write, timeout_s), error=errors.SynthesisError)
-        return LLMReply(
+        return calls.LLMReply(
             text=text,
             model=self.client.model,
             tier=self.client.tier,
-            prompt_tokens=sum(estimate_tokens(passage.text) for passage in passages) + estimate_tokens(query),
-            completion_tokens=estimate_tokens(text),
+            prompt_tokens=sum(calls.estimate_tokens(passage.text) for passage in passages)
+            + calls.estimate_tokens(query),
+            completion_tokens=calls.estimate_tokens(text),
             truncated=False,
             seconds=time.monotonic() - started,
             priced=False,
         )
 
 
-def _numbered(passage: ContextPassage) -> NodeWithScore:
+def _numbered(passage: context.ContextPassage) -> NodeWithScore:
     """Return a copy of the passage's node that shows a model its number and header, and no other metadata."""
     node = passage.node.node.model_copy()
     node.metadata = dict(node.metadata)
@@ -211,7 +194,7 @@ def _numbered(passage: ContextPassage) -> NodeWithScore:
     return NodeWithScore(node=node, score=passage.node.score)
 
 
-def _read_answer(reply: LLMReply, check: Callable[[str], CitedText], passages: int) -> LLMAnswer:
+def _read_answer(reply: calls.LLMReply, check: Callable[[str], CitedText], passages: int) -> LLMAnswer:
     text = without_thoughts(reply.text)
     if not text:
         raise errors.LLMOutputError(f"{reply.tier.value} model {reply.model}: the reply is blank; take another model")
@@ -222,7 +205,9 @@ def _read_answer(reply: LLMReply, check: Callable[[str], CitedText], passages: i
     return LLMAnswer(cited=check(text), reply=reply, passages=passages)
 
 
-def _shown(stream: ReplyStream, shown: "StreamedText", control: StreamControl) -> Generator[str, None, LLMReply]:
+def _shown(
+    stream: calls.ReplyStream, shown: "StreamedText", control: context.StreamControl
+) -> Generator[str, None, calls.LLMReply]:
     with stream as pieces:
         control.watch(pieces)
         try:
@@ -254,9 +239,8 @@ class StreamedText:
         self._checker = checker
         self._known = known
         self._whole = whole_sentences
-        self._raw = ""
-        self._text = ""  # of it, what is no thought
-        self._speaks = True  # and whether what comes next is none
+        self._spoken = SpokenText()
+        self._text = ""
         self._at = 0  # where in the text the sentence begins that is being written
         self.shown = ""
 
@@ -265,11 +249,12 @@ class StreamedText:
         return len(self._text) >= MAX_ANSWER_CHARS
 
     def feed(self, piece: str) -> str:
-        self._read(piece)
+        self._spoken.feed(piece)
+        self._text = self._spoken.text.lstrip()[:MAX_ANSWER_CHARS]
         begun = _SQUEEZED.sub("", self._text[:40]).casefold()
         if begun.startswith(_REFUSAL) or _REFUSAL.startswith(begun):  # is, or may become, the word for "no answer"
             return ""
-        rest = _OPEN_TAG.sub("", self._text[self._at :]).rstrip()
+        rest = OPEN_TAG.sub("", self._text[self._at :]).rstrip()
         rest = _OPEN_MARKER.sub("", rest) if rest.count("[") > rest.count("]") else rest
         clean, marks = read_markers(rest, self._known)
         sentences = split_sentences(clean)
@@ -285,18 +270,6 @@ class StreamedText:
                 self._checker.add(rest[: -len(last)])
                 self._at += len(rest) - len(last)
         return self.finish(self._checker.preview("").rstrip() if self._whole else self._checker.preview(last))
-
-    def _read(self, piece: str) -> None:
-        """Read one more piece: only what marks thoughts makes it look at all of the text again."""
-        known = len(self._raw)
-        self._raw += piece
-        if THOUGHT_MARK.search(self._raw, max(0, known - 16)):
-            text = without_thoughts(self._raw + _SPOKEN)
-            self._speaks = text.endswith(_SPOKEN)
-            self._text = text.removesuffix(_SPOKEN)
-        elif self._speaks:
-            self._text += piece
-        self._text = self._text.lstrip()[:MAX_ANSWER_CHARS]
 
     def finish(self, final: str) -> str:
         if not final.startswith(self.shown):
@@ -317,8 +290,8 @@ class Asked(TypedDict, total=False):
 
     complexity: Complexity
     language: str | None  # ISO 639-1; without it, the one that is detected
-    evidence: Evidence | None
-    limits: Limits | None
+    evidence: context.Evidence | None
+    limits: context.Limits | None
     index_of: Mapping[str, str]  # The name of the index of each node, by the id of the node
 
 
@@ -326,10 +299,10 @@ class Asked(TypedDict, total=False):
 class _Task:
     query: str
     language: str
-    limits: Limits
-    evidence: Evidence
+    limits: context.Limits
+    evidence: context.Evidence
     index_of: Mapping[str, str]
-    passages: tuple[ContextPassage, ...]
+    passages: tuple[context.ContextPassage, ...]
     nodes: int
     extraction: Extraction
     complexity: Complexity
@@ -354,22 +327,22 @@ class Synthesizer:
         self._llm = llm
         self._threshold = answer_threshold
 
-    def synthesize(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> Synthesis:
-        return result_of(self.read(query, nodes, in_pieces=False, **asked))
+    def synthesize(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> context.Synthesis:
+        return calls.result_of(self.read(query, nodes, in_pieces=False, **asked))
 
     def read(
         self, query: str, nodes: Sequence[NodeWithScore], *, in_pieces: bool, **asked: Unpack[Asked]
-    ) -> Generator[str, None, Synthesis]:
+    ) -> Generator[str, None, context.Synthesis]:
         """Read the nodes; the answer, written when it is iterated over, is the same as of :meth:`synthesize`."""
         return self._answer(self._task(query, nodes, **asked), in_pieces=in_pieces)
 
     def _task(self, query: str, nodes: Sequence[NodeWithScore], **asked: Unpack[Asked]) -> _Task:
-        limits = asked.get("limits") or Limits()
+        limits = asked.get("limits") or context.Limits()
         ends = None if limits.timeout_s is None else time.monotonic() + limits.timeout_s
-        index_of, evidence = asked.get("index_of", NO_INDEXES), asked.get("evidence") or Evidence()
+        index_of, evidence = asked.get("index_of", context.NO_INDEXES), asked.get("evidence") or context.Evidence()
         language = asked.get("language") or detect_language(query)
         complexity = asked.get("complexity", Complexity.SIMPLE)
-        passages = assemble(nodes, max_chars=MAX_READ_CHARS)
+        passages = context.assemble(nodes, max_chars=MAX_READ_CHARS)
         extraction = self._extractive.extract(
             query,
             passages,
@@ -391,7 +364,7 @@ class Synthesizer:
             complexity=complexity,
         )
 
-    def _answer(self, task: _Task, *, in_pieces: bool) -> Generator[str, None, Synthesis]:
+    def _answer(self, task: _Task, *, in_pieces: bool) -> Generator[str, None, context.Synthesis]:
         llm = self._llm if task.limits.budget.may_ask else None
         found = task.extraction
         score = task.confidence(found.support if llm is None else 1.0)
@@ -406,11 +379,11 @@ class Synthesizer:
 
     def _ask_model(
         self, task: _Task, llm: LLMSynthesizer | ForeignSynthesizer, *, in_pieces: bool
-    ) -> Generator[str, None, Synthesis]:
+    ) -> Generator[str, None, context.Synthesis]:
         limits = task.limits
-        most = MAX_PASSAGES[task.complexity] if limits.max_passages is None else limits.max_passages
-        passages = assemble([p.node for p in task.passages], max_chars=limits.max_chars, max_passages=most)
-        needs = TierNeeds(
+        most = context.MAX_PASSAGES[task.complexity] if limits.max_passages is None else limits.max_passages
+        passages = context.assemble([p.node for p in task.passages], max_chars=limits.max_chars, max_passages=most)
+        needs = calls.TierNeeds(
             complexity=task.complexity,
             context_chars=sum(len(passage.text) for passage in passages),
             force_cloud=limits.force_cloud,
@@ -425,12 +398,12 @@ class Synthesizer:
                 timeout_s=limits.timeout_s,
                 needs=needs,
                 index_of=task.index_of,
-                control=(limits.control or StreamControl()) if in_pieces else None,
+                control=(limits.control or context.StreamControl()) if in_pieces else None,
             )
         except errors.StreamBrokenError:
             raise
         except _FAILURES as err:
-            spent = spent_on_failure(llm.client.tier, llm.client.model, err)
+            spent = calls.spent_on_failure(llm.client.tier, llm.client.model, err)
             done = replace(_extracted(task, err), usage=Usage(spent))
         else:
             done = _answered(task, answer)
@@ -441,8 +414,8 @@ class Synthesizer:
         return done
 
 
-def _nothing_found(task: _Task, score: float) -> Synthesis:
-    return Synthesis(
+def _nothing_found(task: _Task, score: float) -> context.Synthesis:
+    return context.Synthesis(
         text=not_found(task.language),
         tier=Tier.NONE,
         confidence=Confidence.of(score),
@@ -451,11 +424,11 @@ def _nothing_found(task: _Task, score: float) -> Synthesis:
     )
 
 
-def _extracted(task: _Task, failure: Exception | None = None) -> Synthesis:
+def _extracted(task: _Task, failure: Exception | None = None) -> context.Synthesis:
     """Answer with the sentences that were found, the failure of the model noted where there was one."""
     found = task.extraction
     fallback = Degradation(step="synthesis.llm", reason=str(failure), fallback="extractive")
-    return Synthesis(
+    return context.Synthesis(
         text=found.text,
         citations=found.citations,
         tier=Tier.EXTRACTIVE,
@@ -467,7 +440,7 @@ def _extracted(task: _Task, failure: Exception | None = None) -> Synthesis:
     )
 
 
-def _answered(task: _Task, answer: LLMAnswer) -> Synthesis:
+def _answered(task: _Task, answer: LLMAnswer) -> context.Synthesis:
     reply, cited = answer.reply, answer.cited
     # Below every threshold for answering, where the model saw no answer or nothing is left of what it wrote.
     confidence = Confidence.of(task.confidence(cited.support) if cited is not None and cited.text else 0.0)
@@ -476,7 +449,7 @@ def _answered(task: _Task, answer: LLMAnswer) -> Synthesis:
         checks = () if cited is None else cited.checks
         nothing = _nothing_found(task, confidence.score)
         return replace(nothing, usage=Usage(reply.spent), checks=checks, attempts=reply.attempts)
-    return Synthesis(
+    return context.Synthesis(
         text=cited.text,
         citations=cited.citations,
         tier=reply.tier,
@@ -490,7 +463,7 @@ def _answered(task: _Task, answer: LLMAnswer) -> Synthesis:
     )
 
 
-def _degraded(reply: LLMReply) -> list[Degradation]:
+def _degraded(reply: calls.LLMReply) -> list[Degradation]:
     failed = "; ".join(str(attempt) for attempt in reply.attempts if attempt.failure is not None)
     cut = "the answer was cut off: output limit, filter, or a stream without an end"
     window = "the server cut the prompt to its window"

@@ -28,6 +28,7 @@ from agentic_retriever.errors import ConfigError
 from agentic_retriever.pipeline.query import Question
 from agentic_retriever.routing import ProfileClassifier
 from agentic_retriever.schema import Budget, Complexity, RouteDecision, Tier
+from agentic_retriever.synthesis import ExtractiveSynthesizer, Synthesizer
 from agentic_retriever.testing import FakeLLM
 
 PARENTS = {
@@ -351,13 +352,14 @@ def test_promises_hold_whatever_they_return_and_what_is_none_is_named(make_route
         make_router(postprocessors=["rerank"])
     with pytest.raises(ConfigError, match="synthesizer"):
         make_router(synthesizer="compact")
+    assert make_router(synthesizer=Synthesizer(ExtractiveSynthesizer())).query(CAT).tier is Tier.EXTRACTIVE
     plain, staged = make_router(), make_router(postprocessors=[Doing(what=list)])
     assert plain.query(MARS).text == staged.query(MARS).text
 
 
 @pytest.mark.parametrize("kind", [CompactAndRefine, Refine, TreeSummarize, SimpleSummarize, Accumulate])
 def test_any_response_synthesizer_writes_the_answer(make_router, kind, monkeypatch):
-    monkeypatch.setattr("agentic_retriever.synthesis.synthesizer.MAX_PASSAGES", dict.fromkeys(Complexity, 1))
+    monkeypatch.setattr("agentic_retriever.synthesis.context.MAX_PASSAGES", dict.fromkeys(Complexity, 1))
     llm = FakeLLM([GOOD])
     answer = make_router(synthesizer=synthesizer(llm, kind)).query(CAT)
     assert "sixteen hours a day" in answer.text

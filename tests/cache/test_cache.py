@@ -443,7 +443,7 @@ class TestTasks:
         assert max(gaps) < 0.25
 
     async def test_everybody_gets_a_copy(self, workers):
-        cache = SingleFlightCache(max_entries=10, ttl_s=60, copy=list)
+        cache = SingleFlightCache(max_entries=10, ttl_s=60, prepare=lambda kept: lambda: list(kept))
         gate = Gate(["a"])
         tasks = [asyncio.create_task(cache.aget_or_compute("k", gate, submit=workers.submit)) for _ in range(3)]
         await waiting(cache, 2)

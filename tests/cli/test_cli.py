@@ -8,14 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import command_line
 import pytest
+import typer
 from command_line import COMMAND, run_here, run_process
 from model_servers import stream_body
 
 from agentic_retriever.cli.app import app
-from agentic_retriever.cli.console import Console
+from agentic_retriever.cli.terminal import Console, reported
 from agentic_retriever.config import PREFIX, RouterConfig
 from agentic_retriever.errors import ConfigError
 
@@ -195,10 +197,30 @@ def test_wrong_settings_are_exit_code_3_and_a_wrong_command_line_is_2(home):
     assert cli(home, "qwery", "x").returncode == 2
 
 
-def test_closed_pipe_and_narrow_encoding(home):
-    command = f"{sys.executable} -m agentic_retriever index show handbook --json | head -c 1; exit ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize(
+    ("output", "code", "told"),
+    [
+        ("| head -c 1; exit ${PIPESTATUS[0]}", {0, 141}, ""),
+        ("> /dev/full", {141}, "error: the output cannot be written (No space left on device)"),
+        (">&-", {0}, ""), (">&- 2>&-", {0}, ""),
+    ],
+)  # fmt: skip
+def test_an_output_that_is_closed_or_full(home, output, code, told):
+    command = f"{sys.executable} -m agentic_retriever index show handbook --json {output}"
     done = subprocess.run(["bash", "-c", command], cwd=home, env=environment(), **OPTIONS)
-    assert "Traceback" not in done.stderr
+    assert (done.returncode in code, done.stderr.partition(";")[0]) == (True, told)
+
+
+def test_a_second_interrupt_ends_the_program_at_once(monkeypatch, capsys):
+    handlers = []
+    monkeypatch.setattr(signal, "signal", lambda _number, handler: handlers.append(handler))
+    with pytest.raises(typer.Exit) as end:
+        reported(Mock(side_effect=KeyboardInterrupt))()
+    assert (end.value.exit_code, handlers) == (130, [signal.SIG_IGN, signal.SIG_DFL])
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_narrow_encoding(home):
     narrow = environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
     done = process(home, "query", "¿Qué día es?", env=narrow)
     assert "Traceback" not in done.stderr

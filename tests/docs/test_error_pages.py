@@ -6,7 +6,7 @@ from settings_pages import HEADINGS, configuration_markdown, env_example
 
 from agentic_retriever import errors
 from agentic_retriever.cli.app import EXIT_CODES
-from agentic_retriever.cli.console import INTERRUPTED, OUTPUT_CLOSED, UNEXPECTED
+from agentic_retriever.cli.terminal import INTERRUPTED, OUTPUT_CLOSED, UNEXPECTED
 from agentic_retriever.config import PREFIX, REMOVED, RouterConfig
 
 PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from waiting import in_threads
 
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.embeddings import (
-    LocalE5Embedding,
-    embedding_name,
-    ollama_models,
-    resolve_embedding,
-)
+from agentic_retriever.embeddings import LocalE5Embedding, embedding_name, ollama_models, resolve_embedding
 from agentic_retriever.embeddings import resolve as local
 from agentic_retriever.errors import ConfigError
 

@@ -9,28 +9,8 @@ import pytest
 from evaluation_material import BOAT_QUERIES, BOATS, DIMENSION, bench, embed, write_beir, write_lines, write_vectors
 
 from agentic_retriever.errors import EvaluationError
-from agentic_retriever.evaluation import benchmark
-from agentic_retriever.evaluation.datasets import (
-    MAX_LISTED,
-    DatasetKind,
-    ProblemKind,
-    ProblemLog,
-    ProblemReport,
-    check_names,
-    load_dataset,
-    resolve_source,
-)
+from agentic_retriever.evaluation import benchmark, datasets, material
 from agentic_retriever.evaluation.harness import average_precision
-from agentic_retriever.evaluation.material import (
-    KnownVectors,
-    dataset_profile,
-    describe,
-    embed_dataset,
-    load_vectors,
-    read_descriptions,
-    sample_profile,
-    vectors_file,
-)
 from agentic_retriever.evaluation.measures import answer_f1, answer_tokens, exact_match
 from agentic_retriever.sample import SAMPLE_INDEXES
 from agentic_retriever.schema import Complexity, Strategy
@@ -38,8 +18,12 @@ from agentic_retriever.testing import FakeEmbedding
 
 
 def test_beir_folder(boats):
-    dataset = load_dataset(boats)
-    assert (dataset.name, dataset.kind, dataset.description) == ("boats", DatasetKind.BEIR, "boats and the harbour")
+    dataset = datasets.load_dataset(boats)
+    assert (dataset.name, dataset.kind, dataset.description) == (
+        "boats",
+        datasets.DatasetKind.BEIR,
+        "boats and the harbour",
+    )
     assert {d.doc_id: d.text for d in dataset.documents} == BOATS
     assert [(q.query_id, q.text, q.index, dict(q.relevance)) for q in dataset.queries] == [
         (i, text, "boats", {doc_id: 1}) for i, (text, doc_id) in BOAT_QUERIES.items()
@@ -59,7 +43,7 @@ def test_everything_wrong_in_a_folder_is_counted_and_listed(tmp_path):
     folder = write_beir(tmp_path / "bad", BOATS, BOAT_QUERIES, extra_queries=queries, extra_judgments=judgments)
     with (folder / "corpus.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"_id": "b1", "text": "twice"}\n{"_id": "b6", "text": \n')
-    dataset = load_dataset(folder)
+    dataset = datasets.load_dataset(folder)
     assert dict(dataset.problems.counts) == {
         "bad_judgment": 2, "broken_line": 3, "duplicate_id": 3, "missing_field": 2, "unjudged_query": 2,
         "unknown_document": 1, "unknown_query": 1,
@@ -85,28 +69,28 @@ def test_a_missing_or_empty_file_is_named(boats):
         good = (boats / name).read_text()
         (boats / name).write_text(content)
         with pytest.raises(EvaluationError, match=name.split("/")[0]) as caught:
-            load_dataset(boats)
+            datasets.load_dataset(boats)
         assert str(boats) in str(caught.value)
         (boats / name).unlink()
         with pytest.raises(EvaluationError, match=name.split("/")[0]):
-            load_dataset(boats)
+            datasets.load_dataset(boats)
         (boats / name).write_text(good)
     (boats / "corpus.jsonl").unlink()
-    dataset = load_dataset(boats, with_corpus=False)  # judgments of any document count
+    dataset = datasets.load_dataset(boats, with_corpus=False)  # judgments of any document count
     assert dataset.documents == ()
     assert len(dataset.queries) == 2
 
 
 def test_splits_and_a_broken_description(boats):
     write_lines(boats / "qrels" / "dev.tsv", ["q1\tb2\t1"])
-    assert dict(load_dataset(boats).queries[0].relevance) == {"b1": 1, "b2": 1}
-    assert dict(load_dataset(boats, split="dev").queries[0].relevance) == {"b2": 1}
+    assert dict(datasets.load_dataset(boats).queries[0].relevance) == {"b1": 1, "b2": 1}
+    assert dict(datasets.load_dataset(boats, split="dev").queries[0].relevance) == {"b2": 1}
     with pytest.raises(EvaluationError, match=r"train\.tsv"):
-        load_dataset(boats, split="train")
+        datasets.load_dataset(boats, split="train")
     for content in ("[1]", "{", '{"description": 3}'):
         (boats / "dataset.json").write_text(content)
         with pytest.raises(EvaluationError, match=r"dataset\.json"):
-            load_dataset(boats)
+            datasets.load_dataset(boats)
 
 
 def test_questions_file(tmp_path):
@@ -123,9 +107,9 @@ def test_questions_file(tmp_path):
             "{",
         ],
     )  # fmt: skip
-    dataset = load_dataset(path)
+    dataset = datasets.load_dataset(path)
     first, outside, unknown, odd = dataset.queries
-    assert dataset.kind is DatasetKind.QUESTIONS
+    assert dataset.kind is datasets.DatasetKind.QUESTIONS
     assert (first.strategy, first.complexity, first.answer) == (Strategy.HYBRID, Complexity.SIMPLE, "nine")
     assert dict(first.relevance) == {"b1": 1}
     assert (outside.query_id, outside.index, outside.answerable) == ("line-2", None, False)
@@ -142,24 +126,24 @@ def test_what_is_no_data_set(boats, tmp_path):
     for given, told in ((path, r"none\.jsonl holds no question.*broken line"), (tmp_path / "nowhere", "does not exist"),
                         (tmp_path / "a.csv", "neither a folder")):  # fmt: skip
         with pytest.raises(EvaluationError, match=told):
-            load_dataset(given)
+            datasets.load_dataset(given)
     for content in ("[]", "{", '{"queries": {}, "corpus": {}}', '{"queries":{},"corpus":{},"relevant_docs":{}}'):
         (tmp_path / "x.json").write_text(content, encoding="utf-8")
         with pytest.raises(EvaluationError, match=r"x\.json"):
-            load_dataset(tmp_path / "x.json")
+            datasets.load_dataset(tmp_path / "x.json")
     with pytest.raises(EvaluationError, match="EmbeddingQAFinetuneDataset"):
-        resolve_source(42)
+        datasets.resolve_source(42)
     other = write_beir(tmp_path / "else" / "boats", BOATS, BOAT_QUERIES)
     with pytest.raises(EvaluationError, match="called 'boats'"):
-        check_names([load_dataset(boats), load_dataset(other)])
+        datasets.check_names([datasets.load_dataset(boats), datasets.load_dataset(other)])
     write_lines(tmp_path / "bare" / "corpus.jsonl", [{"_id": "a", "text": "Nothing."}])
     with pytest.raises(EvaluationError, match="has no questions"):
-        resolve_source(tmp_path / "bare")
+        datasets.resolve_source(tmp_path / "bare")
 
 
 def test_sample_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    dataset = load_dataset("sample")
+    dataset = datasets.load_dataset("sample")
     assert dataset.problems.total == 0
     assert {q.index for q in dataset.queries} == {"handbook", "homologacion", "land_deeds", None}
     assert all(q.answerable == (q.index is not None) for q in dataset.queries)
@@ -167,7 +151,7 @@ def test_sample_by_name(tmp_path, monkeypatch):
 
 def test_limit_draws_by_seed_and_keeps_the_order(tmp_path):
     path = write_lines(tmp_path / "many.jsonl", [{"id": i, "query": f"q{i}", "index": "x"} for i in range(50)])
-    dataset = load_dataset(path)
+    dataset = datasets.load_dataset(path)
     chosen = [q.query_id for q in dataset.limited(10, seed=1).queries]
     assert chosen == [q.query_id for q in dataset.limited(10, seed=1).queries]
     assert chosen == sorted(chosen, key=int)
@@ -177,13 +161,13 @@ def test_limit_draws_by_seed_and_keeps_the_order(tmp_path):
 
 
 def test_problems_beyond_the_limit_are_counted_still():
-    log = ProblemLog()
-    for line in range(MAX_LISTED + 7):
-        log.add(ProblemKind.BROKEN_LINE, "a.jsonl", "x" * 999, line=line)
-    log.add(ProblemKind.BROKEN_LINE, "b.jsonl", "one\nline")
-    report = ProblemReport.merged([log.report(), ProblemReport()])
-    assert report.counts == {"broken_line": MAX_LISTED + 8}
-    assert len(report.listed) == MAX_LISTED + 1
+    log = datasets.ProblemLog()
+    for line in range(datasets.MAX_LISTED + 7):
+        log.add(datasets.ProblemKind.BROKEN_LINE, "a.jsonl", "x" * 999, line=line)
+    log.add(datasets.ProblemKind.BROKEN_LINE, "b.jsonl", "one\nline")
+    report = datasets.ProblemReport.merged([log.report(), datasets.ProblemReport()])
+    assert report.counts == {"broken_line": datasets.MAX_LISTED + 8}
+    assert len(report.listed) == datasets.MAX_LISTED + 1
     assert max(len(p.detail) for p in report.listed) == 200
     assert report.listed[-1].detail == "one line"
 
@@ -200,7 +184,7 @@ def test_finetune_object_and_file(tmp_path):
     given = Finetune()
     path = tmp_path / "tuned.json"
     path.write_text(json.dumps(given.__dict__), encoding="utf-8")
-    for found, name in ((resolve_source(given), "finetune"), (load_dataset(path), "tuned")):
+    for found, name in ((datasets.resolve_source(given), "finetune"), (datasets.load_dataset(path), "tuned")):
         assert found.name == name
         assert [(q.query_id, dict(q.relevance)) for q in found.queries] == [("q1", {"b1": 1})]
         assert {d.doc_id for d in found.documents} == set(BOATS)
@@ -224,7 +208,7 @@ def corpus_only(folder):
 
 
 def test_pseudo_queries_are_left_out_of_their_own_document(tmp_path):
-    found = resolve_source(corpus_only(tmp_path / "alone"))
+    found = datasets.resolve_source(corpus_only(tmp_path / "alone"))
     assert found.pseudo
     assert found.problems.counts == {"duplicate_id": 1}
     assert all(query.pseudo for query in found.queries)
@@ -236,7 +220,7 @@ def test_pseudo_queries_are_left_out_of_their_own_document(tmp_path):
         assert query.text not in whole
         assert len(whole) > 20
     assert by_id["d3"].text == "Too short."
-    again = resolve_source(tmp_path / "alone")
+    again = datasets.resolve_source(tmp_path / "alone")
     assert [q.text for q in again.queries] == [q.text for q in found.queries]
 
 
@@ -254,14 +238,14 @@ def test_a_folder_and_an_index_without_judgments_say_how_to_go_on(tmp_path, rout
     folder = corpus_only(tmp_path / "unjudged")
     write_lines(folder / "queries.jsonl", [{"_id": "q1", "text": "Where does wheat grow?"}])
     with pytest.raises(EvaluationError) as wrong:
-        resolve_source(folder)
+        datasets.resolve_source(folder)
     assert str(wrong.value).startswith(f"{folder / 'qrels'} holds no *.tsv; ")
     assert "without queries.jsonl, or an index of them: pseudo-queries" in str(wrong.value)
     (folder / "queries.jsonl").unlink()
-    assert resolve_source(folder).pseudo
+    assert datasets.resolve_source(folder).pseudo
     write_lines(tmp_path / "asked.jsonl", [{"query": "Where does wheat grow?", "index": "fields"}])
     router.add_index("fields", folder / "corpus.jsonl")
-    assert resolve_source("fields", router).name == "fields"
+    assert datasets.resolve_source("fields", router).name == "fields"
     with pytest.raises(EvaluationError, match="without judgments, bench fields asks pseudo-queries"):
         benchmark(router, tmp_path / "asked.jsonl", strategies=["vector"])
     assert benchmark(router, "fields", strategies=["vector"], views=False).results["fields"].pseudo
@@ -332,7 +316,7 @@ class CountingEmbedder:
 
 
 def test_vectors_by_id_at_unit_length(boats, vectors):
-    known = load_vectors(vectors_file(vectors, "boats"), load_dataset(boats))
+    known = material.load_vectors(material.vectors_file(vectors, "boats"), datasets.load_dataset(boats))
     assert set(known.documents) == set(BOATS)
     assert set(known.queries) == set(BOAT_QUERIES)
     assert {len(vector) for vector in known.queries.values()} == {DIMENSION}
@@ -350,7 +334,7 @@ def test_missing_duplicate_and_unusable_vectors_are_counted(boats, tmp_path):
         tmp_path / "v.npz", BOATS, BOAT_QUERIES, doc_ids=np.array(ids), doc_vectors=rows,
         query_ids=np.array(["q1", "other"]),
     )  # fmt: skip
-    known = load_vectors(path, load_dataset(boats))
+    known = material.load_vectors(path, datasets.load_dataset(boats))
     assert set(known.documents) == {"b1", "b4"}
     assert dict(known.problems.counts) == {
         "duplicate_vector": 1, "missing_document_vector": 3, "missing_query_vector": 1, "unusable_vector": 2,
@@ -358,7 +342,7 @@ def test_missing_duplicate_and_unusable_vectors_are_counted(boats, tmp_path):
 
 
 def test_unusable_files_are_named(boats, tmp_path):
-    dataset = load_dataset(boats)
+    dataset = datasets.load_dataset(boats)
     for changes, told in (
         ({"query_ids": None}, "lacks the arrays query_ids"),
         ({"doc_ids": np.array(["b1"])}, "doc_ids and doc_vectors must be"),
@@ -368,45 +352,47 @@ def test_unusable_files_are_named(boats, tmp_path):
     ):
         path = write_vectors(tmp_path / "v.npz", BOATS, BOAT_QUERIES, **changes)
         with pytest.raises(EvaluationError, match=rf"v\.npz.*{told}|{told}.*v\.npz"):
-            load_vectors(path, dataset)
+            material.load_vectors(path, dataset)
     (tmp_path / "text.npz").write_text("no zip")
     for path, told in ((tmp_path / "gone.npz", "is missing"), (tmp_path / "text.npz", "cannot be read")):
         with pytest.raises(EvaluationError, match=told):
-            load_vectors(path, dataset)
+            material.load_vectors(path, dataset)
     with pytest.raises(EvaluationError, match="does not exist"):
-        vectors_file(tmp_path / "nowhere", "boats")
-    assert vectors_file(tmp_path / "text.npz", "boats") == tmp_path / "text.npz"
+        material.vectors_file(tmp_path / "nowhere", "boats")
+    assert material.vectors_file(tmp_path / "text.npz", "boats") == tmp_path / "text.npz"
 
 
 def test_computed_vectors_are_of_a_bounded_sample(boats):
     embedder, done = CountingEmbedder(), []
     watcher = SimpleNamespace(begin=lambda what, total: None, advance=done.append)
-    known = embed_dataset(load_dataset(boats), embedder, most_documents=3, watcher=watcher)
+    known = material.embed_dataset(datasets.load_dataset(boats), embedder, most_documents=3, watcher=watcher)
     assert len(known.documents) == len(embedder.passages) == 3
     assert sum(done) == 3 + len(BOAT_QUERIES)
-    again = embed_dataset(load_dataset(boats), CountingEmbedder(), most_documents=3)
+    again = material.embed_dataset(datasets.load_dataset(boats), CountingEmbedder(), most_documents=3)
     assert list(again.documents) == list(known.documents)
 
 
 def test_profile_of_a_folder_and_of_a_sample_index_that_needs_no_model(boats, vectors):
-    dataset = load_dataset(boats)
-    profile = dataset_profile(dataset, load_vectors(vectors / "boats.npz", dataset), "boats", sample_size=4)
+    dataset = datasets.load_dataset(boats)
+    profile = material.dataset_profile(
+        dataset, material.load_vectors(vectors / "boats.npz", dataset), "boats", sample_size=4
+    )
     assert (profile.name, profile.nodes, profile.language) == ("boats", 5, "en")
     assert profile.sample.shape == (4, DIMENSION)
     assert profile.document_frequency["harbour"] == 2
-    assert dataset_profile(dataset, KnownVectors()).sample.shape == (0, 0)
+    assert material.dataset_profile(dataset, material.KnownVectors()).sample.shape == (0, 0)
     for index in SAMPLE_INDEXES:
-        profile = sample_profile(index.name, description_vector=np.zeros(384, np.float32))
+        profile = material.sample_profile(index.name, description_vector=np.zeros(384, np.float32))
         assert profile.nodes == len(profile.sample) > 100
         assert profile.sample.shape[1] == 384
 
 
 def test_descriptions_in_order_of_trust(boats, bread, tmp_path):
-    found = describe([load_dataset(boats), load_dataset(bread)], {"boats": "given"})
+    found = material.describe([datasets.load_dataset(boats), datasets.load_dataset(bread)], {"boats": "given"})
     assert (found["boats"].text, found["boats"].origin) == ("given", "file")
     assert (found["bread"].text, found["bread"].origin) == ("bread, dough and the oven", "dataset.json")
     (boats / "dataset.json").unlink()
-    found = describe([load_dataset(boats), load_dataset(bread)], {})
+    found = material.describe([datasets.load_dataset(boats), datasets.load_dataset(bread)], {})
     assert found["boats"].origin == "terms"
     assert "harbour" in found["boats"].text.split(", ")[:3]
     assert "needs" not in found["boats"].text.split(", ")[:3]
@@ -415,14 +401,14 @@ def test_descriptions_in_order_of_trust(boats, bread, tmp_path):
     text = "ที่ดินในจังหวัดเชียงใหม่"
     records = [{"_id": f"b{at + 1}", "title": title, "text": text} for at, title in enumerate(titles)]
     write_lines(boats / "corpus.jsonl", records)
-    [found] = describe([load_dataset(boats)], {}).values()
+    [found] = material.describe([datasets.load_dataset(boats)], {}).values()
     assert (found.origin, found.text) == ("titles", ", ".join(titles))
 
 
 def test_a_file_of_descriptions_and_what_is_wrong_in_it_is_named(tmp_path):
     path = tmp_path / "d.json"
     path.write_text('{"boats": " about boats "}')
-    assert read_descriptions(path) == {"boats": "about boats"}
+    assert material.read_descriptions(path) == {"boats": "about boats"}
     for content, told in (
         ("{", "as JSON: JSONDecodeError; check the path and the file"),
         ('["boats"]', "must be an object from the names of data sets to descriptions, got \"['boats']\""),
@@ -432,6 +418,6 @@ def test_a_file_of_descriptions_and_what_is_wrong_in_it_is_named(tmp_path):
     ):
         path.write_text(content)
         with pytest.raises(EvaluationError) as wrong:
-            read_descriptions(path)
+            material.read_descriptions(path)
         assert str(wrong.value).removeprefix("cannot read ").startswith(str(path))
         assert told in str(wrong.value)

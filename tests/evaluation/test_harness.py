@@ -13,18 +13,10 @@ from hypothesis import strategies as st
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import ConfigError, EvaluationError, UnknownIndexError
-from agentic_retriever.evaluation import BenchOptions, benchmark, measures
+from agentic_retriever.evaluation import BenchOptions, benchmark, measures, results
 from agentic_retriever.evaluation.harness import take_turns
 from agentic_retriever.evaluation.measures import MEASURES, Row, measure_rankings
 from agentic_retriever.evaluation.peers import Journal
-from agentic_retriever.evaluation.results import (
-    against_baseline,
-    cheapest_within,
-    mean_choice,
-    oracle_row,
-    pareto_front,
-    routing_quality,
-)
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Strategy
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
@@ -245,10 +237,10 @@ grades = st.floats(0, 1, width=16)
 @given(st.lists(st.tuples(grades, grades, grades), min_size=1, max_size=12))
 def test_oracle_and_regret_are_what_they_say(table):
     rows = [row(name, [one[at] for one in table]) for at, name in enumerate(("vector", "hybrid", "summary"))]
-    oracle = oracle_row(rows, seed=0)
+    oracle = results.oracle_row(rows, seed=0)
     assert oracle.values("nDCG@10") == [max(one) for one in table]
     auto = rows[0]
-    found = routing_quality(rows, auto, seed=0)
+    found = results.routing_quality(rows, auto, seed=0)
     assert found.accuracy == pytest.approx(np.mean([one[0] == max(one) for one in table]))
     assert found.mean_regret == pytest.approx(np.mean([max(one) - one[0] for one in table]))
     means = {one.name: one.mean() for one in rows}
@@ -259,29 +251,29 @@ def test_oracle_and_regret_are_what_they_say(table):
 
 def test_the_choice_over_several_data_sets_is_held_against_one_strategy_for_all():
     means = {"vector": 0.4, "hybrid": 0.5, "auto": 0.53, "oracle": 0.6}
-    found = mean_choice(means)
+    found = results.mean_choice(means)
     assert (found.best_fixed, found.best_fixed_mean) == ("hybrid", 0.5)
     assert found.gap_closed == pytest.approx(0.3)
     assert found.to_dict()["gap_closed"] == found.gap_closed
-    assert mean_choice({**means, "auto": 0.45}).gap_closed == pytest.approx(-0.5)
-    assert mean_choice({**means, "oracle": 0.5}).gap_closed is None
+    assert results.mean_choice({**means, "auto": 0.45}).gap_closed == pytest.approx(-0.5)
+    assert results.mean_choice({**means, "oracle": 0.5}).gap_closed is None
     for missing in ("auto", "oracle"):
-        assert mean_choice({name: mean for name, mean in means.items() if name != missing}) is None
-    assert mean_choice({"auto": 0.5, "oracle": 0.5}) is None
+        assert results.mean_choice({name: mean for name, mean in means.items() if name != missing}) is None
+    assert results.mean_choice({"auto": 0.5, "oracle": 0.5}) is None
 
 
 def test_cheapest_within_takes_the_cheap_one_only_if_it_is_good_and_against_leaves_the_oracle_out():
-    assert cheapest_within({"vector": 0.39, "planner": 0.40}) == "vector"
-    assert cheapest_within({"vector": 0.37, "planner": 0.40}) == "planner"
+    assert results.cheapest_within({"vector": 0.39, "planner": 0.40}) == "vector"
+    assert results.cheapest_within({"vector": 0.37, "planner": 0.40}) == "planner"
     rows = {name: row(name, [0.1, 0.2]) for name in ("hybrid", "oracle", "planner")}
-    found = against_baseline(rows, None, seed=0)
+    found = results.against_baseline(rows, None, seed=0)
     assert found.baseline == "hybrid"
     assert set(found.rows) == {"planner"}
 
 
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.tuples(st.floats(1, 9), st.floats(0, 1)), min_size=1))
 def test_pareto_front_is_what_nothing_beats(points):
-    front = pareto_front(points)
+    front = results.pareto_front(points)
     for name, (ms, quality) in points.items():
         beaten = any((m <= ms and q > quality) or (m < ms and q >= quality) for m, q in points.values())
         assert not (name in front and beaten)

@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
 from agentic_retriever.errors import ConfigError, EvaluationError
-from agentic_retriever.evaluation.measures import (
-    bootstrap_interval,
-    compare,
-    fold_to_documents,
-    holm,
-    measure_reliability,
-    ndcg_by_query,
-    randomisation_test,
-)
+from agentic_retriever.evaluation import measures
 from agentic_retriever.evaluation.results import check_plot, draw_reliability
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -28,7 +20,7 @@ PAIRS = st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=40)
 
 @given(PAIRS)
 def test_classification_equals_brute_force(pairs):
-    outcomes = compare([g for g, _ in pairs], [c for _, c in pairs])
+    outcomes = measures.compare([g for g, _ in pairs], [c for _, c in pairs])
     assert outcomes.total == len(pairs)
     assert outcomes.accuracy == pytest.approx(sum(g == c for g, c in pairs) / len(pairs))
     recalls, scores = [], []
@@ -51,18 +43,18 @@ def test_classification_equals_brute_force(pairs):
 
 
 def test_nothing_to_compare():
-    outcomes = compare([], [])
+    outcomes = measures.compare([], [])
     assert outcomes.accuracy is outcomes.macro_accuracy is outcomes.macro_f1 is None
     assert outcomes.confusion() == {}
     with pytest.raises(ValueError, match="as many"):
-        compare(["a"], [])
+        measures.compare(["a"], [])
 
 
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.floats(0.1, 5)), min_size=1, max_size=60), st.integers(1, 20)
 )
 def test_calibration_error_equals_brute_force(rows, bins):
-    found = measure_reliability(
+    found = measures.measure_reliability(
         [c for c, _, _ in rows], [r for _, r, _ in rows], bins=bins, weights=[w for _, _, w in rows]
     )
     total, expected = sum(w for _, _, w in rows), 0.0
@@ -82,12 +74,12 @@ def test_calibration_error_equals_brute_force(rows, bins):
 
 
 def test_calibration_of_known_cases():
-    assert measure_reliability([0.8] * 5, [True] * 4 + [False]).ece == pytest.approx(0)
-    assert measure_reliability([1.0] * 4, [True, False, False, False]).ece == pytest.approx(0.75)
-    assert measure_reliability([], []).ece is None
+    assert measures.measure_reliability([0.8] * 5, [True] * 4 + [False]).ece == pytest.approx(0)
+    assert measures.measure_reliability([1.0] * 4, [True, False, False, False]).ece == pytest.approx(0.75)
+    assert measures.measure_reliability([], []).ece is None
     for bad in ([1.1], [-0.1], [math.nan]):
         with pytest.raises(ValueError, match="in \\[0, 1\\]"):
-            measure_reliability(bad, [True])
+            measures.measure_reliability(bad, [True])
 
 
 def ndcg(ranking, grades, cutoff=10):
@@ -106,7 +98,7 @@ DOCS = [f"d{at}" for at in range(14)]
 )
 def test_ndcg_equals_brute_force(grades, ranking):
     pytest.importorskip("ir_measures")
-    found = ndcg_by_query({"q": grades, "nobody answered": {"d1": 1}}, {"q": ranking, "not asked": ["d1"]})
+    found = measures.ndcg_by_query({"q": grades, "nobody answered": {"d1": 1}}, {"q": ranking, "not asked": ["d1"]})
     assert found == {"q": pytest.approx(ndcg(ranking, grades), abs=1e-6), "nobody answered": 0.0}
 
 
@@ -117,8 +109,8 @@ def node(node_id, doc_id, score):
 
 def test_a_document_counts_by_its_best_node():
     rows = [("n1", "a", 0.5), ("n2", "b", 0.4), ("n3", "b", 0.9), ("n4", None, 0.45), ("n5", "c", 0.5)]
-    assert fold_to_documents([node(*row) for row in rows]) == ["b", "a", "c", "n4"]
-    assert fold_to_documents([]) == []
+    assert measures.fold_to_documents([node(*row) for row in rows]) == ["b", "a", "c", "n4"]
+    assert measures.fold_to_documents([]) == []
 
 
 def test_missing_libraries_name_the_extra(monkeypatch, tmp_path):
@@ -131,7 +123,7 @@ def test_missing_libraries_name_the_extra(monkeypatch, tmp_path):
 
     monkeypatch.setattr(importlib, "import_module", load)
     with pytest.raises(ConfigError, match="extra 'bench'"):
-        ndcg_by_query({"q": {"d": 1}}, {})
+        measures.ndcg_by_query({"q": {"d": 1}}, {})
     with pytest.raises(ConfigError, match="extra 'bench'"):
         check_plot(tmp_path / "a.svg")
 
@@ -141,7 +133,7 @@ def test_diagrams(tmp_path, name, start):
     pytest.importorskip("matplotlib")
     with pytest.raises(EvaluationError, match=r"\.svg or \.png"):
         draw_reliability({}, tmp_path / "a.gif")
-    one = measure_reliability([0.1, 0.6, 0.9, 0.95], [False, True, True, False])
+    one = measures.measure_reliability([0.1, 0.6, 0.9, 0.95], [False, True, True, False])
     measured = dict.fromkeys(("one", "two", "x", "y"), one)
     draw_reliability(measured, tmp_path / name)
     first = (tmp_path / name).read_bytes()
@@ -161,34 +153,34 @@ def test_randomisation_is_that_of_all_sign_changes(pairs):
     sums = [abs(sum(g * s for g, s in zip(gaps, signs, strict=True)))
             for signs in itertools.product((1, -1), repeat=len(gaps))]  # fmt: skip
     expected = sum(one >= seen - 1e-9 for one in sums) / len(sums)
-    assert randomisation_test(first, second, seed=1) == pytest.approx(expected)
+    assert measures.randomisation_test(first, second, seed=1) == pytest.approx(expected)
 
 
 def test_random_sign_changes_come_near_to_all_of_them():
     rng = np.random.default_rng(5)
     gaps = rng.normal(0.05, 0.2, 14)
     exact = np.mean(np.abs(np.array(list(itertools.product((1, -1), repeat=14))) @ gaps) >= abs(gaps.sum()) - 1e-12)
-    found = randomisation_test(gaps.tolist(), [0.0] * 14, seed=3)
+    found = measures.randomisation_test(gaps.tolist(), [0.0] * 14, seed=3)
     assert found == pytest.approx(float(exact), abs=0.02)
-    assert found == randomisation_test(gaps.tolist(), [0.0] * 14, seed=3)
-    assert found != randomisation_test(gaps.tolist(), [0.0] * 14, seed=4)
+    assert found == measures.randomisation_test(gaps.tolist(), [0.0] * 14, seed=3)
+    assert found != measures.randomisation_test(gaps.tolist(), [0.0] * 14, seed=4)
 
 
 def test_equal_ways_do_not_differ_and_clear_ones_do():
-    assert randomisation_test([0.5] * 30, [0.5] * 30, seed=0) == 1.0
-    assert randomisation_test([0.9] * 30, [0.1] * 30, seed=0) < 0.001
+    assert measures.randomisation_test([0.5] * 30, [0.5] * 30, seed=0) == 1.0
+    assert measures.randomisation_test([0.9] * 30, [0.1] * 30, seed=0) < 0.001
     for first, second in (([], []), ([1.0], [1.0, 2.0])):
         with pytest.raises(EvaluationError, match="as many values"):
-            randomisation_test(first, second, seed=0)
+            measures.randomisation_test(first, second, seed=0)
     for numbers, resamples in (([0.5], 0), ([], 10)):
         with pytest.raises(EvaluationError, match="bootstrap"):
-            bootstrap_interval(numbers, seed=0, resamples=resamples)
+            measures.bootstrap_interval(numbers, seed=0, resamples=resamples)
 
 
 @given(values, st.integers(0, 5))
 @settings(max_examples=50)
 def test_bootstrap_is_that_of_plain_resampling(numbers, seed):
-    low, high = bootstrap_interval(numbers, seed=seed, resamples=200)
+    low, high = measures.bootstrap_interval(numbers, seed=seed, resamples=200)
     rng = np.random.default_rng(seed)
     drawn = rng.integers(0, len(numbers), size=(200, len(numbers)))
     means = sorted(float(np.mean([np.float64(numbers[at]) for at in row])) for row in drawn)
@@ -199,7 +191,7 @@ def test_bootstrap_is_that_of_plain_resampling(numbers, seed):
 
 def test_bootstrap_covers_the_mean_about_as_often_as_it_says():
     rng = np.random.default_rng(0)
-    drawn = [bootstrap_interval(rng.random(60).tolist(), seed=1, resamples=400) for _ in range(200)]
+    drawn = [measures.bootstrap_interval(rng.random(60).tolist(), seed=1, resamples=400) for _ in range(200)]
     assert 180 <= sum(low <= 0.5 <= high for low, high in drawn) <= 199
 
 
@@ -210,7 +202,7 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(p_values, alpha):
         if (len(p_values) - at) * p_values[name] > alpha:
             break
         rejected.add(name)
-    corrected = holm(p_values)
+    corrected = measures.holm(p_values)
     assert list(corrected) == list(p_values)
     assert {name for name, p in corrected.items() if p <= alpha} == rejected
     assert all(p_values[name] <= corrected[name] <= 1 for name in p_values)

@@ -22,14 +22,6 @@ from agentic_retriever.evaluation import routing
 from agentic_retriever.evaluation.datasets import load_dataset
 from agentic_retriever.evaluation.material import RoutedQuery, RoutingMaterial, RoutingOptions, prepare
 from agentic_retriever.evaluation.peers import Journal, LlamaIndexEmbeddingSelector, NearestUtteranceRouter, Run
-from agentic_retriever.evaluation.routing import (
-    FAILED,
-    Contender,
-    bench_routing,
-    evaluate_complexity,
-    evaluate_stage_two,
-    material_key,
-)
 from agentic_retriever.indices.profile import ProfiledNode, make_profile
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.schema import Complexity, Selection, Strategy, StrategyCard, Tier, TierUsage
@@ -81,13 +73,13 @@ def test_measures_of_stage_one():
              ("bread 0.8 abstain", "bread"), ("broken", "bread"), ("boats 0.5 abstain", None), ("boats 0.5", None),
              ("typed", None)]  # fmt: skip
     queries, done = [query(text, index) for text, index in asked], Counting()
-    scripted = Contender(classifier=Scripted())
+    scripted = routing.Contender(classifier=Scripted())
     found = stage_one(queries, PROFILES, scripted, timer=lambda: next(ticks) / 1000, watcher=done)
     told = found.to_dict()
     assert told["queries"] == 5
     assert told["accuracy"] == pytest.approx(3 / 5)
     assert told["macro_accuracy"] == pytest.approx((2 / 3 + 1 / 2) / 2)
-    assert told["confusion"] == {"boats": {"boats": 2, "bread": 1}, "bread": {"bread": 1, FAILED: 1}}
+    assert told["confusion"] == {"boats": {"boats": 2, "bread": 1}, "bread": {"bread": 1, routing.FAILED: 1}}
     assert told["reached"] == pytest.approx(4 / 5)
     assert told["searched"] == pytest.approx((1 + 1 + 2 + 1 + 0) / 5)
     assert told["abstention"] == {
@@ -107,13 +99,13 @@ def test_measures_of_stage_one():
 
 
 def test_scores_that_are_no_probabilities_and_questions_that_cannot_be_right():
-    scores = Contender(classifier=Scripted(), peer=True)
+    scores = routing.Contender(classifier=Scripted(), peer=True)
     found = stage_one([query("boats 0.9", "boats")], PROFILES, scores)
     assert (found.ece, found.macro_ece, found.reliability, found.peer) == (None, None, None, True)
     assert found.abstention.recall is None
     for asked, told in (([], "no question"), ([query("boats 1", "cars")], r"'cars'.*boats, bread")):
         with pytest.raises(EvaluationError, match=told):
-            stage_one(asked, PROFILES, Contender(classifier=Scripted()))
+            stage_one(asked, PROFILES, routing.Contender(classifier=Scripted()))
 
 
 def test_an_interrupted_run_goes_on(tmp_path):
@@ -126,11 +118,11 @@ def test_an_interrupted_run_goes_on(tmp_path):
             return super().classify(query, profiles, query_vector=query_vector)
 
     with Journal(tmp_path / "j", "run") as journal, pytest.raises(KeyboardInterrupt):
-        stage_one(queries, PROFILES, Contender(classifier=Stopping()), journal=journal)
+        stage_one(queries, PROFILES, routing.Contender(classifier=Stopping()), journal=journal)
     second = Scripted()
     with Journal(tmp_path / "j", "run") as again:
         assert [record["query"] for record in again.records] == [q.query_id for q in queries[:3]]
-        stage_one(queries, PROFILES, Contender(classifier=second), journal=again)
+        stage_one(queries, PROFILES, routing.Contender(classifier=second), journal=again)
         assert [record["confidence"] for record in again.records] == [0.1, 0.2, 0.3, 0.4, 0.5]
     assert second.asked == ["boats 0.4", "boats 0.4", "boats 0.5"]  # the first one warms up
     again.remove()
@@ -184,11 +176,13 @@ def test_stage_two():
     queries = [query(text, index, strategy=label) for text, index, label in asked]
     profiles = {"boats": PROFILES[0]}
     material = RoutingMaterial(profiles=profiles, cards=cards, queries=tuple(queries), descriptions={}, passages={})
-    found = evaluate_stage_two(material, LastCard(), Run(), way="last")
-    assert found.outcomes.confusion() == {"hybrid": {"hybrid": 1}, "vector": {"hybrid": 1, FAILED: 1}}
+    found = routing.evaluate_stage_two(material, LastCard(), Run(), way="last")
+    assert found.outcomes.confusion() == {"hybrid": {"hybrid": 1}, "vector": {"hybrid": 1, routing.FAILED: 1}}
     assert found.to_dict()["accuracy"] == pytest.approx(1 / 3)
     assert len(found.failures) == 1
-    assert evaluate_stage_two(replace(material, queries=tuple(queries[3:])), LastCard(), Run(), way="last") is None
+    assert (
+        routing.evaluate_stage_two(replace(material, queries=tuple(queries[3:])), LastCard(), Run(), way="last") is None
+    )
 
 
 def test_complexity(monkeypatch):
@@ -199,18 +193,18 @@ def test_complexity(monkeypatch):
         query("simple c", None, complexity=Complexity.SIMPLE),
         query("simple d", None),
     ]
-    found = evaluate_complexity(queries)
+    found = routing.evaluate_complexity(queries)
     assert found.to_dict()["balanced_accuracy"] == pytest.approx(0.75)
     assert found.to_dict()["by_dataset"] == {"d": pytest.approx(2 / 3)}
-    assert evaluate_complexity(queries[3:]) is None
+    assert routing.evaluate_complexity(queries[3:]) is None
 
 
 def run(router, datasets, tmp_path=None, **options):
     material = prepare(datasets, router, RoutingOptions(**options))
     if tmp_path is None:
-        return bench_routing(material, router)
-    with Journal(tmp_path / "j", material_key(material, router.config.to_dict())) as journal:
-        return bench_routing(material, router, journal=journal)
+        return routing.bench_routing(material, router)
+    with Journal(tmp_path / "j", routing.material_key(material, router.config.to_dict())) as journal:
+        return routing.bench_routing(material, router, journal=journal)
 
 
 def test_two_folders_with_vectors(router, boats, bread, vectors):

@@ -11,6 +11,7 @@ from waiting import in_threads
 from agentic_retriever import AgenticRouter, RouterConfig, errors
 from agentic_retriever.embeddings import DiskVectorCache, EmbeddingModel
 from agentic_retriever.indices import Indexer, stored_nodes
+from agentic_retriever.indices.index import copy_index
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.json_files import write_atomically
 from agentic_retriever.testing import FakeEmbedding
@@ -59,6 +60,20 @@ def test_a_document_is_unfinished_until_confirmed_then_loses_stale_nodes_and_is_
         catalog.confirm([(entry(doc_id, root=root), [])])
     assert catalog.doc_ids(root="/x") == ["a", "c"]
     assert [e.doc_id for e in catalog.documents()] == ["a", "b", "c"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_writes_nothing(catalog):
+    child = os.fork()
+    if child == 0:
+        try:
+            catalog.confirm([(entry("a"), ["n1"])])
+        except errors.StoreClosedError as err:
+            os._exit(0 if "fork" in str(err) else 2)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (catalog.version(), catalog.doc_ids()) == (0, [])
 
 
 def test_state_survives_reopening_and_garbage_is_damage(tmp_path):
@@ -279,6 +294,28 @@ def test_adding_that_was_cut_off_between_two_batches_is_told_until_it_is_done_ag
     assert index.catalog.unfinished_sources() == []
 
 
+def test_texts_and_vectors_that_are_not_what_was_added_are_damage(storage, index, embedding, tmp_path):
+    (tmp_path / "a.md").write_text("---\nat: 0.1\n---\n# Title\n\nText.\n\n| k |\n|--|\n| 0.1 |\n")
+    Indexer(index).add_documents([Document(text=text, doc_id=text, metadata={"at": 0.1}) for text in ("one", "two")])
+    Indexer(index).add_nodes([TextNode(id_="n", text="three")])
+    Indexer(index).add_path(tmp_path / "a.md")
+    index.check_contents()
+    copy_index(storage, "docs", embedding, to="embedded", new_name="copy")
+    storage.open("copy", embedding).check_contents()
+    Indexer(index).remove_documents(["two"])
+    assert set(index.catalog.checksums()) == {node.node_id for node in index.nodes()}
+    [node] = index.vector_store.get_nodes(["n"])
+    index.vector_store.add([node.model_copy(update={"embedding": embedding.embed_query("other").tolist()})])
+    with pytest.raises(errors.StoreDamagedError, match="vectors of 1 nodes or more are not those"):
+        index.check_contents()
+    index.catalog._read("UPDATE documents SET text = 'One' WHERE doc_id = 'one'")
+    with pytest.raises(errors.StoreDamagedError, match="text of 1 documents is not what was added, as of 'one'"):
+        index.check_contents()
+    index.catalog._read("UPDATE documents SET text = 'one' WHERE doc_id = 'one'")
+    index.catalog._read("DELETE FROM checksums")  # as earlier versions had none
+    index.check_contents()
+
+
 def test_a_closed_index_answers_nothing_even_of_what_it_has_read(storage, index, folder):
     Indexer(index).add_path(folder)
     for read in (index.metadata, index.keyword, index.profile):
@@ -479,6 +516,6 @@ print("done")
 
 def test_kills_in_the_write_phase_of_updates_lose_nothing_and_leave_nothing_twice(tmp_path):
     """Eight moments, before and after each of four steps; KILLS=100 takes two minutes."""
-    command = [sys.executable, "-c", KILLED, str(tmp_path), os.environ.get("KILLS", "16")]
+    command = [sys.executable, "-c", KILLED, str(tmp_path), os.environ.get("KILLS", "8")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.stdout == "done\n", done.stderr[-2_000:]

@@ -82,11 +82,7 @@ def test_what_only_looks_like_a_heading(text):
             [("6.2.1. Presencia", "6.2.1", ""), ("6.2.2. Número", "6.2.2", "")],
             id="a numbered section whose text begins on its line",
         ),
-        pytest.param(
-            "".join(f"{at}.1. Chapter about a thing\n{at}.2. Another thing\n" for at in range(1, 5)) + f"\n{BODY}",
-            [("", "", "")],
-            id="a contents list is no sequence of sections",
-        ),
+        pytest.param("".join(f"{n}.1. About a thing\n" for n in range(1, 9)) + BODY, [("", "", "")], id="contents"),
         pytest.param("1.1 Scope ........ 4\n\nText.\n", [("", "", "")], id="dot leaders mark a contents line"),
         pytest.param(
             f"1. Introduction\n\n{BODY}\n2. Methods\n\n{BODY}\n",
@@ -98,11 +94,7 @@ def test_what_only_looks_like_a_heading(text):
             [("6. Luces", "6", ""), ("6. Luces > 6.1. Cruce", "6.1", "")],
             id="single numbers are sections when numbered ones stand below them",
         ),
-        pytest.param(
-            f"# Guide\n\n1. Introduction\n\n{BODY}\n2. Methods\n\n{BODY}\n",
-            [("Guide", "", "")],
-            id="single numbers are list items in a document with markdown headings",
-        ),
+        pytest.param(f"# Guide\n\n1. One\n\n{BODY}\n2. Two\n\n{BODY}\n", [("Guide", "", "")], id="list items below #"),
         pytest.param(
             f"6.2 Luz de cruce\n\n{BODY}\n3.5 Kilos de harina\n\n{BODY}\n6.3 Luz de freno\n\n{BODY}",
             [("6.2 Luz de cruce", "6.2", ""), ("6.3 Luz de freno", "6.3", "")],

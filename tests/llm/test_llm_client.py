@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from waiting import in_threads, within
 
 from agentic_retriever.errors import DeadlineExceededError, LLMError, LLMOutputError
-from agentic_retriever.llm import LLMClient, TieredClient, estimate_tokens, result_of
-from agentic_retriever.llm.calls import failure_kind, retry_after_s
+from agentic_retriever.llm import LLMClient, TieredClient, result_of
+from agentic_retriever.llm.calls import estimate_tokens, failure_kind, retry_after_s
 from agentic_retriever.llm.client import MIN_REQUEST_S, RETRIED, Endpoint, RetryPolicy, Trial
 from agentic_retriever.schema import FailureKind, Tier
 from agentic_retriever.testing.fakes import FakeLLM

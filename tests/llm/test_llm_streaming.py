@@ -109,6 +109,17 @@ def test_tier_changes_before_the_first_piece_while_there_is_one_after_a_stall_to
         assert list(tiers.stream("q")) == ["ok"]
 
 
+@pytest.mark.parametrize("thoughts", [["<think>", "hm"], ["<th", "ink>a</think>", "\u200b"], ["\u200b", " \ufeff"]])
+@pytest.mark.parametrize("end", [(), (ConnectionError("gone"),)])
+def test_tier_changes_after_thoughts_alone_which_come_along_with_the_first_word(thoughts, end):
+    second = client_of(["<th", "ink>so", "</think>", "\n5", " <", " 6"], tier=Tier.SMALL)
+    stream = TieredClient([client_of([*thoughts, *end]), second], timeout_s=5).stream("q")
+    assert list(stream) == ["<think>so</think>\n5", " <", " 6"]
+    kinds = [FailureKind.UNREACHABLE if end else FailureKind.OUTPUT, None]
+    assert [attempt.failure for attempt in stream.reply.attempts] == kinds
+    assert list(stream_of(client_of(["<b"]))) == ["<b"]  # what might have become a thought
+
+
 def test_failure_after_the_first_piece_is_told_with_what_came_and_never_spliced():
     other = client_of(["other answer"], Tier.CLOUD)
     tiers = TieredClient([client_of(["half ", "an ", ConnectionError("SECRET")]), other], timeout_s=5)

@@ -15,8 +15,8 @@ from waiting import within
 
 from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig
-from agentic_retriever.llm import LLMClient, TieredClient, TierNeeds, build_client, spent_on
-from agentic_retriever.llm.calls import failure_kind
+from agentic_retriever.llm import LLMClient, TieredClient, TierNeeds, build_client
+from agentic_retriever.llm.calls import failure_kind, spent_on
 from agentic_retriever.llm.client import FREE, CostReport, Endpoint, Price, PriceTable, RetryPolicy, cost_report
 from agentic_retriever.llm.tiers import context_window, share_s
 from agentic_retriever.schema import Budget, Complexity, FailureKind, Tier, TierUsage

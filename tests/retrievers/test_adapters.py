@@ -19,6 +19,7 @@ from llama_index.core.schema import (
     MetadataMode,
     Node,
     NodeRelationship,
+    NodeWithScore,
     QueryBundle,
     RelatedNodeInfo,
     TextNode,
@@ -29,7 +30,8 @@ from store_tools import where
 
 from agentic_retriever import retrievers
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, FilterError, InvalidQueryError, StoreError
-from agentic_retriever.retrievers.base import SCORES_KEY, copied_node, copied_nodes, run_guarded, run_sides, take_nodes
+from agentic_retriever.retrievers import base
+from agentic_retriever.retrievers.base import SCORES_KEY, run_guarded, run_sides, take_nodes
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.testing.retriever_contract import check_result, contract_nodes
 from agentic_retriever.threads import Workers
@@ -389,10 +391,15 @@ def picture(node):
     return repr((type(node), node.__dict__, sorted(node.__pydantic_fields_set__)))
 
 
-@given(NODES)
-def test_a_copy_is_equal_and_shares_nothing_that_can_be_changed(node):
+def prepared_copy(node):
+    return base.prepared_copies([NodeWithScore(node=node)])()[0].node
+
+
+@pytest.mark.parametrize("copied", [base.copied_node, prepared_copy])
+@given(node=NODES)
+def test_a_copy_is_equal_and_shares_nothing_that_can_be_changed(copied, node):
     before = picture(node)
-    made = copied_node(node)
+    made = copied(node)
     deep = node.model_copy(deep=True)
     assert made == deep
     assert made.__pydantic_fields_set__ >= deep.__pydantic_fields_set__
@@ -400,12 +407,12 @@ def test_a_copy_is_equal_and_shares_nothing_that_can_be_changed(node):
     assert not {id(part) for part in changeable(made)} & {id(part) for part in changeable(node)}
     deface(made)
     assert picture(node) == before
-    assert copied_node(node) == deep
+    assert copied(node) == deep
 
 
 @given(NODES)
 def test_what_a_copy_is_made_from_changes_no_copy(node):
-    made = copied_node(node)
+    made = base.copied_node(node)
     before = picture(made)
     deface(node)
     assert picture(made) == before
@@ -416,19 +423,19 @@ def test_circles_are_copied_objects_left_out_and_own_ways_to_copy_kept():
     circle["again"] = circle
     node = TextNode(text="a circle")
     node.metadata["circle"] = circle
-    made = copied_node(node)
-    assert made.metadata["circle"]["again"] is made.metadata["circle"]
-    assert made.metadata["circle"] is not circle
-    assert made.metadata["circle"]["name"] is not circle["name"]
+    for made in (base.copied_node(node), prepared_copy(node)):
+        assert made.metadata["circle"]["again"] is made.metadata["circle"]
+        assert made.metadata["circle"] is not circle
+        assert made.metadata["circle"]["name"] is not circle["name"]
     node = IndexNode(text="pointer", index_id="elsewhere", obj=threading.Lock())
-    made = copied_node(node)
+    made = base.copied_node(node)
     assert made.obj is None
     assert node.obj is not None
     assert made.index_id == "elsewhere"
     node = Own(text="own", metadata={"list": [1], "date": date(2024, 1, 2)}, embedding=[0.5])
-    made = copied_node(node)
-    assert (made.text, made.metadata, made.embedding) == ("own copied", node.metadata, [0.5])
-    assert made.metadata["list"] is not node.metadata["list"]
+    for made in (base.copied_node(node), prepared_copy(node)):
+        assert (made.text, made.metadata, made.embedding) == ("own copied", node.metadata, [0.5])
+        assert made.metadata["list"] is not node.metadata["list"]
 
 
 @pytest.mark.parametrize("strategy", retrievers.REGISTRY)
@@ -455,10 +462,10 @@ def test_whatever_is_done_to_a_result_no_store_cache_or_second_result_shows_it(
     stored = [picture(node) for node in index.vector_store.get_nodes()]
     found = adapter.search(request).nodes
     cached = copy.deepcopy(found)
-    answered = [picture(n.node) for n in copied_nodes(cached)]
+    answered = [picture(n.node) for n in base.copied_nodes(cached)]
     assert found
-    for n in (*found, *copied_nodes(cached)):
+    for n in (*found, *base.copied_nodes(cached)):
         deface(n)
     assert [picture(node) for node in index.vector_store.get_nodes()] == stored
-    assert [picture(n.node) for n in copied_nodes(cached)] == answered
+    assert [picture(n.node) for n in base.copied_nodes(cached)] == answered
     assert [picture(n.node) for n in adapter.search(request).nodes] == answered

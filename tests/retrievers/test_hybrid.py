@@ -13,15 +13,8 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from search_material import QUERY, ask, ids, of_document, pairs, raising, scores
 from store_tools import where
 
+from agentic_retriever import retrievers
 from agentic_retriever.errors import ConfigError, EmbeddingError, RetrievalError, StoreDamagedError, StoreError
-from agentic_retriever.retrievers import (
-    FUSION_FILE,
-    HybridRetriever,
-    PlannerRetriever,
-    RetrievalRequest,
-    VectorRetriever,
-    source_scores,
-)
 from agentic_retriever.retrievers.hybrid import (
     DEFAULT_FUSION,
     Fusion,
@@ -351,7 +344,9 @@ def no_model(monkeypatch):
 @pytest.mark.parametrize("fusion", list(Fusion))
 def test_without_a_known_word_hybrid_equals_vector(query, fusion, index, make_settings):
     settings = make_settings(fusion=fusion)
-    hybrid, vector = (ask(kind(index, settings), query) for kind in (HybridRetriever, VectorRetriever))
+    hybrid, vector = (
+        ask(kind(index, settings), query) for kind in (retrievers.HybridRetriever, retrievers.VectorRetriever)
+    )
     assert [n.to_dict() for n in hybrid.nodes] == [n.to_dict() for n in vector.nodes]
     assert hybrid.degraded == ()
 
@@ -362,12 +357,12 @@ def test_alpha_moves_the_order(make_index, make_settings, fusion):
     index.vector_store.scores = {"words": 0.1, "meaning": 0.9}
     for alpha, first in ((0.99, "meaning"), (0.01, "words")):
         settings = make_settings(fusion=fusion, hybrid_alpha=alpha)
-        assert ids(ask(HybridRetriever(index, settings), "zebra", 1)) == [first]
+        assert ids(ask(retrievers.HybridRetriever(index, settings), "zebra", 1)) == [first]
 
 
 def test_a_word_that_only_bm25_finds_comes_in(zebra, settings):
-    found = ask(HybridRetriever(zebra, settings), "A-12", 60).nodes
-    assert [set(source_scores(n.node)) for n in found if n.node_id == "z"] == [{"bm25", "fused"}]
+    found = ask(retrievers.HybridRetriever(zebra, settings), "A-12", 60).nodes
+    assert [set(retrievers.source_scores(n.node)) for n in found if n.node_id == "z"] == [{"bm25", "fused"}]
 
 
 @pytest.mark.parametrize(
@@ -379,9 +374,9 @@ def test_one_side_that_fails_leaves_the_other(broken, step, fallback, source, in
         no_model(index, "the model is down")
     else:
         index.keyword = raising(StoreError("the model is down"))
-    result = ask(HybridRetriever(index, settings), top_k=3)
+    result = ask(retrievers.HybridRetriever(index, settings), top_k=3)
     check_result(result.nodes, 3)
-    assert [source_scores(n.node) for n in result.nodes] == [{source: n.score} for n in result.nodes]
+    assert [retrievers.source_scores(n.node) for n in result.nodes] == [{source: n.score} for n in result.nodes]
     told = {"step": step, "reason": "the model is down", "fallback": fallback}
     assert [d.to_dict() for d in result.degraded] == [told]
 
@@ -390,14 +385,14 @@ def test_both_sides_failing_is_one_error_with_both_causes(index, settings, no_mo
     no_model(index)
     index.keyword = raising(RuntimeError("no view"))
     with pytest.raises(RetrievalError, match=r"dense: no model; bm25: .*RuntimeError") as caught:
-        ask(HybridRetriever(index, settings))
+        ask(retrievers.HybridRetriever(index, settings))
     assert set(caught.value.causes) == {"dense", "bm25"}
     assert caught.value.__cause__ is caught.value.causes["dense"]
 
 
 def test_hits_of_bm25_that_cannot_be_read_leave_the_dense_ones(zebra, make_settings, monkeypatch, no_model):
     settings = make_settings(dense_weight=lambda excess: 0.1)  # so that the hit of BM25 comes first
-    expected = ask(VectorRetriever(zebra, settings), "zebra", 60)
+    expected = ask(retrievers.VectorRetriever(zebra, settings), "zebra", 60)
     get_nodes = type(zebra.vector_store).get_nodes
 
     def unreadable(self, node_ids=None, filters=None):
@@ -406,12 +401,12 @@ def test_hits_of_bm25_that_cannot_be_read_leave_the_dense_ones(zebra, make_setti
         return get_nodes(self, node_ids, filters)
 
     monkeypatch.setattr(type(zebra.vector_store), "get_nodes", unreadable)
-    result = ask(HybridRetriever(zebra, settings), "zebra", 60)
+    result = ask(retrievers.HybridRetriever(zebra, settings), "zebra", 60)
     assert pairs(result) == pairs(expected)
     assert [d.step for d in result.degraded] == ["hybrid.keyword"]
     no_model(zebra)
     with pytest.raises(RetrievalError) as caught:
-        ask(HybridRetriever(zebra, settings), "zebra", 60)
+        ask(retrievers.HybridRetriever(zebra, settings), "zebra", 60)
     assert set(caught.value.causes) == {"dense", "bm25"}
 
 
@@ -419,17 +414,17 @@ def test_a_node_deleted_makes_room_and_filters_by_document_work_on_both_sides(in
     view = index.keyword()
     index.keyword = lambda: view
     del index.vector_store.kept["n07"]
-    found = ids(ask(HybridRetriever(index, settings), top_k=3))
+    found = ids(ask(retrievers.HybridRetriever(index, settings), top_k=3))
     assert len(found) == 3
     assert "n07" not in found
     nodes = [of_document(n.node_id, n.text, f"doc-{n.metadata['lang']}") for n in contract_nodes()]
-    found = ask(HybridRetriever(make_index(nodes), settings), QUERY, 9, where("doc_id", "doc-th"))
+    found = ask(retrievers.HybridRetriever(make_index(nodes), settings), QUERY, 9, where("doc_id", "doc-th"))
     assert set(ids(found)) == {"n05", "n08"}
 
 
 @pytest.mark.parametrize("top_k", [1, 3])
 def test_a_filter_that_leaves_one_gives_exactly_that_one(top_k, index, settings):
-    adapter = HybridRetriever(index, settings)
+    adapter = retrievers.HybridRetriever(index, settings)
     found = ids(ask(adapter, QUERY, top_k, where("year", 2024)))
     assert set(found) <= {"n01", "n08"}
     assert found[0] == "n08"
@@ -442,7 +437,7 @@ def test_bm25_under_a_filter_is_exact_and_finds_a_rare_match_far_down_the_rankin
     nodes[-1].metadata = {"last": 1}
     index = make_index(nodes)
     no_model(index)
-    assert ids(ask(HybridRetriever(index, settings), "zebra", 5, where("last", 1))) == ["n01499"]
+    assert ids(ask(retrievers.HybridRetriever(index, settings), "zebra", 5, where("last", 1))) == ["n01499"]
     words = ["zebra zebra", "zebra", "zebra and more words", "zebra with a few more words"]
     nodes = [
         TextNode(id_=f"n{i:03d}", text=words[i % 4], metadata={"k": i % 5, "r": i % 3}, embedding=[1.0] * 32)
@@ -454,7 +449,7 @@ def test_bm25_under_a_filter_is_exact_and_finds_a_rare_match_far_down_the_rankin
     everything = index.keyword().search("zebra", 400)
     expected = [i for i, _ in everything if int(i[1:]) % 5 == 3 or int(i[1:]) % 3 == 2]
     for top_k in (1, 7, 60):
-        assert ids(ask(HybridRetriever(index, settings), "zebra", top_k, either)) == expected[:top_k]
+        assert ids(ask(retrievers.HybridRetriever(index, settings), "zebra", top_k, either)) == expected[:top_k]
 
 
 def test_depth_of_each_side():
@@ -489,64 +484,67 @@ def first(adapter, top_k=1):
 
 
 def test_the_installed_model_decides_as_soon_as_it_is_there(stripes, settings):
-    adapter = HybridRetriever(stripes, settings)
-    FusionModel(alpha=0.1, slope=0.0).save(stripes.folder / FUSION_FILE)
+    adapter = retrievers.HybridRetriever(stripes, settings)
+    FusionModel(alpha=0.1, slope=0.0).save(stripes.folder / retrievers.FUSION_FILE)
     assert first(adapter) == ["n000"]
-    FusionModel(alpha=0.9, slope=0.0, pivot=1.5).save(stripes.folder / FUSION_FILE)
+    FusionModel(alpha=0.9, slope=0.0, pivot=1.5).save(stripes.folder / retrievers.FUSION_FILE)
     assert first(adapter) == [f"n{COUNT - 1}"]
-    FusionModel(alpha=0.0, slope=0.0).save(stripes.folder / FUSION_FILE)
-    assert first(PlannerRetriever(stripes, settings)) == ["n000"]
+    FusionModel(alpha=0.0, slope=0.0).save(stripes.folder / retrievers.FUSION_FILE)
+    assert first(retrievers.PlannerRetriever(stripes, settings)) == ["n000"]
 
 
 def test_one_side_alone_can_be_installed(stripes, settings):
-    by_words, by_vector = stripes.keyword().search("zebra", 50), first(VectorRetriever(stripes, settings), 50)
+    by_words, by_vector = (
+        stripes.keyword().search("zebra", 50),
+        first(retrievers.VectorRetriever(stripes, settings), 50),
+    )
     for alpha, expected in ((0.0, [i for i, _ in by_words]), (1.0, by_vector)):
-        FusionModel(alpha=alpha, slope=0.0, reach=0.0).save(stripes.folder / FUSION_FILE)
-        assert first(HybridRetriever(stripes, settings), 50) == expected
+        FusionModel(alpha=alpha, slope=0.0, reach=0.0).save(stripes.folder / retrievers.FUSION_FILE)
+        assert first(retrievers.HybridRetriever(stripes, settings), 50) == expected
 
 
 def test_what_stands_out_by_vector_gets_more_weight(stripes, settings):
-    adapter = HybridRetriever(stripes, settings)
+    adapter = retrievers.HybridRetriever(stripes, settings)
     stripes.background = background(0.65, 0.01)  # the best cosine is 0.799
-    assert adapter.search_sides(RetrievalRequest("zebra", 5)).excess > 5
+    assert adapter.search_sides(retrievers.RetrievalRequest("zebra", 5)).excess > 5
     assert first(adapter) == [f"n{COUNT - 1}"]
     stripes.background = background(0.79, 0.05)
-    assert adapter.search_sides(RetrievalRequest("zebra", 5)).excess < -2
+    assert adapter.search_sides(retrievers.RetrievalRequest("zebra", 5)).excess < -2
     assert first(adapter) == ["n000"]
 
 
 def test_a_lost_profile_or_a_damaged_model_is_told_and_the_defaults_hold(stripes, settings):
     stripes.background = StoreError("the profile is gone")
-    result = ask(HybridRetriever(stripes, settings), "zebra")
+    result = ask(retrievers.HybridRetriever(stripes, settings), "zebra")
     assert [lost.step for lost in result.degraded] == ["hybrid.background"]
     stripes.background = None
-    other = ask(HybridRetriever(stripes, settings), "zebra")
+    other = ask(retrievers.HybridRetriever(stripes, settings), "zebra")
     assert [n.to_dict() for n in result.nodes] == [n.to_dict() for n in other.nodes]
     assert other.degraded == ()
-    adapter = HybridRetriever(stripes, settings)
+    adapter = retrievers.HybridRetriever(stripes, settings)
     expected = first(adapter, 20)
-    (stripes.folder / FUSION_FILE).write_text("{}")
+    (stripes.folder / retrievers.FUSION_FILE).write_text("{}")
     result = ask(adapter, "zebra", 20)
     assert ids(result) == expected
     [lost] = result.degraded
     assert (lost.step, lost.fallback) == ("hybrid.fusion", "the default weights")
-    assert FUSION_FILE in lost.reason
+    assert retrievers.FUSION_FILE in lost.reason
 
 
 def test_scores_are_in_the_unit_interval_and_sides_say_whether_their_list_is_whole(stripes, settings, make_index):
-    adapter = HybridRetriever(stripes, settings)
+    adapter = retrievers.HybridRetriever(stripes, settings)
     few, many = (ask(adapter, "zebra", top_k) for top_k in (5, 100))
     assert pairs(few) == pairs(many)[:5]
     assert all(0 <= score <= 1 for score in scores(many))
     by_words = dict(stripes.keyword().search("zebra", COUNT))
     for found in many.nodes:
-        given = source_scores(found.node)
+        given = retrievers.source_scores(found.node)
         assert given["fused"] == found.score
         assert given.get("dense") in (None, stripes.vector_store.scores[found.node_id])
         assert given.get("bm25") in (None, by_words[found.node_id])
     assert len(first(adapter, COUNT)) == COUNT
-    cut = HybridRetriever(stripes, settings).search_sides(RetrievalRequest("zebra", 5))
+    cut = retrievers.HybridRetriever(stripes, settings).search_sides(retrievers.RetrievalRequest("zebra", 5))
     assert (len(cut.lists["bm25"]), cut.floors) == (100, {})
-    whole = HybridRetriever(make_index([TextNode(id_="a", text="zebra")]), settings)
-    assert whole.search_sides(RetrievalRequest("zebra", 5)).floors == {"bm25": 0.0}
-    assert whole.search_sides(RetrievalRequest("unknown", 5)).lists.keys() == {"dense"}
+    whole = retrievers.HybridRetriever(make_index([TextNode(id_="a", text="zebra")]), settings)
+    assert whole.search_sides(retrievers.RetrievalRequest("zebra", 5)).floors == {"bm25": 0.0}
+    assert whole.search_sides(retrievers.RetrievalRequest("unknown", 5)).lists.keys() == {"dense"}

@@ -307,13 +307,7 @@ def hit(chunk, score, *, siblings=4, leaf=0):
 
 
 def test_leaves_are_merged_from_the_ratio_on_and_score_below_one():
-    hits = [
-        hit("a", 0.8),
-        hit("a", 0.7, leaf=1),
-        hit("b", 0.82),
-        hit("c", 0.81, siblings=1),
-        hit("d", 0.5, siblings=9),
-    ]
+    hits = [hit("a", 0.8), hit("a", 0.7, leaf=1), hit("b", 0.82), hit("c", 0.81, siblings=1), hit("d", 0.5, siblings=9)]
     hits += [hit("d", 0.4, siblings=9, leaf=1)]
     chunks = {chunk.chunk_id: chunk for chunk in merged(hits, 0.5)}
     assert chunks["a"].score > 0.8

@@ -1,8 +1,10 @@
 """The router as its callers see it: indexes, questions, pins, cache, failures."""
 
+import gc
 import os
 import pickle
 import threading
+import weakref
 from copy import deepcopy
 from types import SimpleNamespace
 from typing import ClassVar
@@ -309,14 +311,22 @@ def test_construction_touches_nothing(tmp_path):
         AgenticRouter(config.with_changes(llm="gpt"))
 
 
-def test_a_removed_index_is_gone_its_name_is_free_and_a_closed_router_opens_again(router):
+async def test_a_removed_index_is_gone_its_name_is_free_and_a_closed_router_frees_its_model_and_says_so(router):
     router.remove_index("planets")
     assert router.index_names() == ["animals"]
     router.add_index("planets", documents(PLANETS))
     assert router.query("moons of Mars", index="planets").nodes
-    router.close()
-    assert router.retrieve("cat").nodes
-    router.close()
+    model = weakref.ref(router.resources.embedding())
+    for _ in range(2):
+        router.close()
+    gc.collect()
+    assert model() is None
+    uses = [router.query, router.retrieve, router.route, router.index, router.remove_index, router.build_views]
+    for use in (*uses, lambda name: router.add_index(name, documents(PLANETS)), lambda name: list(router.stream(name))):
+        with pytest.raises(errors.StoreClosedError, match="make another"):
+            use("animals")
+    with pytest.raises(errors.StoreClosedError, match="make another"):
+        await router.aquery("animals")
 
 
 async def test_async_twins_equal_the_sync_ones_and_keep_the_deadline_inside_a_sync_retriever(router, monkeypatch):
@@ -336,7 +346,7 @@ async def test_async_twins_equal_the_sync_ones_and_keep_the_deadline_inside_a_sy
 
 def test_a_damaged_index_does_not_take_the_others_down_and_another_model_is_a_clear_error(router, make):
     place = router.index("planets").folder
-    router.close()
+    router.resources.release()
     (place / "manifest.json").write_text("{")
     answer = router.query(SLEEP)
     assert "sixteen" in answer.text

@@ -5,18 +5,12 @@ import numpy as np
 import pytest
 from routing_material import make_card
 
+from agentic_retriever import routing
 from agentic_retriever.embeddings import EmbeddingModel, PackedVectors, embedding_name, text_hash
 from agentic_retriever.evaluation.measures import measure_reliability
 from agentic_retriever.indices import embedded_text
 from agentic_retriever.indices.profile import ProfiledNode, make_profile, sample_ids
 from agentic_retriever.ingestion import ChunkSettings, SourceDocument, chunk_document, discover, read_source
-from agentic_retriever.routing import (
-    HeuristicSelector,
-    ProfileClassifier,
-    assess_complexity,
-    query_features,
-    support_of,
-)
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import Complexity, Strategy
 from agentic_retriever.synthesis.confidence import SUPPORT_BELOW
@@ -53,7 +47,7 @@ def sample_profiles():
 def test_sample_questions_find_their_index_by_words_alone(sample_profiles):
     answerable = [question for question in QUESTIONS if question["answerable"]]
     profiles = list(sample_profiles.values())
-    found = [ProfileClassifier().classify(q["query"], profiles, query_vector=None).name for q in answerable]
+    found = [routing.ProfileClassifier().classify(q["query"], profiles, query_vector=None).name for q in answerable]
     assert np.mean([name == q["index"] for name, q in zip(found, answerable, strict=True)]) >= 0.97
 
 
@@ -64,9 +58,9 @@ def test_sample_questions_find_their_strategy(sample_profiles):
         # The weights were chosen on the odd numbers.
         if not question["index"] or int(question["id"].split("-")[1]) % 2:
             continue
-        _, score = assess_complexity(question["query"])
-        features = query_features(question["query"], sample_profiles[question["index"]], score)
-        selection = HeuristicSelector().select(question["query"], cards, features=features)
+        _, score = routing.assess_complexity(question["query"])
+        features = routing.query_features(question["query"], sample_profiles[question["index"]], score)
+        selection = routing.HeuristicSelector().select(question["query"], cards, features=features)
         right.append(selection.name == question["strategy"])
     assert len(right) >= 40
     assert np.mean(right) >= 0.9
@@ -75,7 +69,7 @@ def test_sample_questions_find_their_strategy(sample_profiles):
 def test_sample_questions_get_their_complexity():
     right = defaultdict(list)
     for question in QUESTIONS:
-        verdict, _ = assess_complexity(question["query"])
+        verdict, _ = routing.assess_complexity(question["query"])
         right[question["complexity"]].append(verdict.value == question["complexity"])
     assert set(right) == {"simple", "complex"}
     assert np.mean([np.mean(found) for found in right.values()]) >= 0.9
@@ -86,7 +80,7 @@ def test_questions_in_two_steps_are_told_from_those_in_one(shared_data):
     complex_share = {}
     for name in ("xquad-en", "xquad-es", "xquad-th", "hotpotqa-100"):
         queries = [record["text"] for record in _lines(shared_data / "collections" / name / "queries.jsonl")]
-        found = [assess_complexity(query)[0] is Complexity.COMPLEX for query in queries]
+        found = [routing.assess_complexity(query)[0] is Complexity.COMPLEX for query in queries]
         complex_share[name] = {"odd": np.mean(found[1::2]), "all": np.mean(found)}
     # Cues and weights were chosen on even positions; odd ones were held out. Reached: 0.905 on both.
     for part, least in (("odd", 0.88), ("all", 0.88)):
@@ -135,9 +129,9 @@ def judged(local_embedding):
     rows = []
     for question in QUESTIONS:
         vector = model.embed_query(question["query"])
-        selection = ProfileClassifier().classify(question["query"], profiles, query_vector=vector)
+        selection = routing.ProfileClassifier().classify(question["query"], profiles, query_vector=vector)
         index = indexes[selection.name]
-        support = support_of(question["query"], index.profile, index.nearest(vector), query_vector=vector)
+        support = routing.support_of(question["query"], index.profile, index.nearest(vector), query_vector=vector)
         declined = selection.abstained or support.probability < SUPPORT_BELOW
         even = int(question["id"].split("-")[1]) % 2 == 0
         rows.append((even, question["answerable"], bool(question.get("looks_like")), selection.abstained, declined))
@@ -183,7 +177,7 @@ def selected(shared_data):
         # Every third question of the large collections keeps this short.
         records = [record for record in _lines(folder / "queries.jsonl") if record["_id"] in of_query]
         asked += [(name, r["text"], of_query[r["_id"]]) for r in records[:: 3 if len(records) > 500 else 1]]
-    classifier = ProfileClassifier()
+    classifier = routing.ProfileClassifier()
     return [name for name, _, _ in asked], [
         classifier.classify(text, profiles, query_vector=vector) for _, text, vector in asked
     ]

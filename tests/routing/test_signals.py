@@ -6,37 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import within
 
+from agentic_retriever import routing
 from agentic_retriever.errors import ConfigError
-from agentic_retriever.routing import (
-    assess_complexity,
-    complexity_reasons,
-    query_features,
-    register_language,
-    unregister_language,
-)
-from agentic_retriever.routing.signals import (
-    SECOND_NAME,
-    THIRD_NAME,
-    ValueHit,
-    hop_cues,
-    load_table,
-    matching_form,
-    parse_table,
-    question_count,
-    read_query,
-    table_languages,
-    value_table,
-)
+from agentic_retriever.routing import signals
 from agentic_retriever.schema import MAX_EXAMINED, Complexity, examined
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.language_files import language_files
 
 
 def test_every_packaged_table_is_sound():
-    assert {"en", "es", "th"} <= set(table_languages())
-    for language in table_languages():
-        assert load_table(language).language == language
-        assert load_table(language) is load_table(language)
+    assert {"en", "es", "th"} <= set(signals.table_languages())
+    for language in signals.table_languages():
+        assert signals.load_table(language).language == language
+        assert signals.load_table(language) is signals.load_table(language)
 
 
 @pytest.mark.parametrize(
@@ -50,13 +32,13 @@ def test_every_packaged_table_is_sound():
     ],
 )
 def test_a_query_gets_the_tables_of_its_language(query, languages):
-    assert [table.language for table in read_query(query).tables] == languages
+    assert [table.language for table in signals.read_query(query).tables] == languages
 
 
 def test_words_are_matched_without_accents_and_capitals_and_stars_take_endings():
-    assert matching_form("  ¿QUÉ\t Comparación\n según Ñu? ") == "¿que comparacion segun nu?"
-    assert matching_form("ทำ") == matching_form("ท\u0e4d\u0e32")
-    table = load_table("en")
+    assert signals.matching_form("  ¿QUÉ\t Comparación\n según Ñu? ") == "¿que comparacion segun nu?"
+    assert signals.matching_form("ทำ") == signals.matching_form("ท\u0e4d\u0e32")
+    table = signals.load_table("en")
     assert table.matches("comparison", "a comparative table, versus others")
     assert table.matches("overview", "please summarised this")
     assert not table.matches("comparison", "the vsat terminal")
@@ -92,7 +74,7 @@ def test_a_damaged_table_names_file_and_key(path, value, named):
     if value is ...:
         del place[path[-1]]
     with pytest.raises(ConfigError) as caught:
-        parse_table(raw, file="languages/xx.json")
+        signals.parse_table(raw, file="languages/xx.json")
     assert "languages/xx.json" in str(caught.value)
     assert named in str(caught.value)
 
@@ -106,37 +88,39 @@ COMPARE = "Lequel vaut mieux pour les employés, le congé annuel ou le congé s
 def french():
     ranges = {"patterns": [r"entre (?P<low>\d+) et (?P<high>\d+)"]}
     signals = {"comparison": ["différence*", "compar*"], "range": ranges}
-    register_language("fr", signals=signals, complexity={"strong_keywords": ["différence*"], "conjunctions": ["et"]})
+    routing.register_language(
+        "fr", signals=signals, complexity={"strong_keywords": ["différence*"], "conjunctions": ["et"]}
+    )
     yield
-    unregister_language("fr")
+    routing.unregister_language("fr")
 
 
 def test_questions_of_the_language_are_read_by_its_table():
-    before = [table.language for table in read_query(COMPARE).tables]
-    assert query_features(COMPARE, None, 0.0)["comparison"] == 0.0
-    assert assess_complexity(COMPARE)[0] is Complexity.SIMPLE
-    register_language("fr", signals={"comparison": ["LÉQUEL"]}, complexity={"strong_keywords": ["vaut mieux"]})
+    before = [table.language for table in signals.read_query(COMPARE).tables]
+    assert routing.query_features(COMPARE, None, 0.0)["comparison"] == 0.0
+    assert routing.assess_complexity(COMPARE)[0] is Complexity.SIMPLE
+    routing.register_language("fr", signals={"comparison": ["LÉQUEL"]}, complexity={"strong_keywords": ["vaut mieux"]})
     try:
-        assert [table.language for table in read_query(COMPARE).tables] == ["fr"]
-        assert query_features(COMPARE, None, 0.0)["comparison"] == 1.0
-        assert assess_complexity(COMPARE)[0] is Complexity.COMPLEX
+        assert [table.language for table in signals.read_query(COMPARE).tables] == ["fr"]
+        assert routing.query_features(COMPARE, None, 0.0)["comparison"] == 1.0
+        assert routing.assess_complexity(COMPARE)[0] is Complexity.COMPLEX
     finally:
-        unregister_language("fr")
-    assert [table.language for table in read_query(COMPARE).tables] == before
-    assert assess_complexity(COMPARE)[0] is Complexity.SIMPLE
+        routing.unregister_language("fr")
+    assert [table.language for table in signals.read_query(COMPARE).tables] == before
+    assert routing.assess_complexity(COMPARE)[0] is Complexity.SIMPLE
 
 
 def test_a_registered_language_is_read_by_its_table_beside_the_others(french):
-    table = load_table("fr")
+    table = signals.load_table("fr")
     assert table.matches("comparison", "les differences")
     assert table.matches("range", "entre 5 et 10 jours")
     assert not table.matches("overview", "resume")
-    assert query_features("Les congés entre 5 et 10 jours du personnel", None, 0.0)["range"] == 1.0
-    assert [table.language for table in read_query("What is the difference between the two?").tables] == ["en"]
-    assert table_languages() == ("en", "es", "fr", "th")
-    register_language("fr", signals={"overview": ["résumé"]})
-    assert not load_table("fr").matches("comparison", "differences")
-    assert load_table("fr").matches("overview", "un resume")
+    assert routing.query_features("Les congés entre 5 et 10 jours du personnel", None, 0.0)["range"] == 1.0
+    assert [table.language for table in signals.read_query("What is the difference between the two?").tables] == ["en"]
+    assert signals.table_languages() == ("en", "es", "fr", "th")
+    routing.register_language("fr", signals={"overview": ["résumé"]})
+    assert not signals.load_table("fr").matches("comparison", "differences")
+    assert signals.load_table("fr").matches("overview", "un resume")
 
 
 @pytest.mark.parametrize(
@@ -155,10 +139,10 @@ def test_a_registered_language_is_read_by_its_table_beside_the_others(french):
 )
 def test_what_cannot_be_registered_or_taken_away_is_named(code, table, said):
     with pytest.raises(ConfigError, match=said):
-        register_language(code, **table)
-    assert "fr" not in table_languages()
+        routing.register_language(code, **table)
+    assert "fr" not in signals.table_languages()
     with pytest.raises(ConfigError, match="no table was added"):
-        unregister_language("en")
+        routing.unregister_language("en")
 
 
 @pytest.mark.parametrize(
@@ -187,8 +171,8 @@ def test_what_cannot_be_registered_or_taken_away_is_named(code, table, said):
     ],
 )  # fmt: skip
 def test_values_that_a_query_names(language, values, query, found):
-    table = value_table({name: frozenset(listed) for name, listed in values.items()}, language)
-    assert table.found(Tokenizer(language=language).query_tokens(query)) == [ValueHit(*hit) for hit in found]
+    table = signals.value_table({name: frozenset(listed) for name, listed in values.items()}, language)
+    assert table.found(Tokenizer(language=language).query_tokens(query)) == [signals.ValueHit(*hit) for hit in found]
 
 
 def test_both_ends_of_a_long_query_are_examined():
@@ -273,7 +257,7 @@ IN_STEPS = "who is the owner of the yacht painted by Ada or the sloop sailed by 
 
 @pytest.mark.parametrize("query", COMPLEX + SIMPLE)
 def test_complex_and_simple(query):
-    verdict, score = assess_complexity(query)
+    verdict, score = routing.assess_complexity(query)
     assert verdict is (Complexity.COMPLEX if query in COMPLEX else Complexity.SIMPLE)
     assert score > 0.1 if query in COMPLEX else score < 0.3
 
@@ -293,7 +277,7 @@ def test_complex_and_simple(query):
     ],
 )
 def test_the_first_check_that_applies_decides(query, is_complex):
-    assert (assess_complexity(query)[0] is Complexity.COMPLEX) is is_complex
+    assert (routing.assess_complexity(query)[0] is Complexity.COMPLEX) is is_complex
 
 
 @pytest.mark.parametrize(
@@ -306,7 +290,7 @@ def test_the_first_check_that_applies_decides(query, is_complex):
     ],
 )
 def test_questions_in_several_steps_are_told_by_their_wording(questions, verdict, least):
-    assert sum(assess_complexity(query)[0] is verdict for query in questions) >= least
+    assert sum(routing.assess_complexity(query)[0] is verdict for query in questions) >= least
 
 
 HEAVY = (
@@ -328,33 +312,33 @@ HEAVY = (
     ],
 )
 def test_the_score_adds_up(query, score):
-    assert assess_complexity(query)[1] == pytest.approx(score)
+    assert routing.assess_complexity(query)[1] == pytest.approx(score)
 
 
 def test_reasons_and_cues_name_what_was_found():
-    assert complexity_reasons("") == ()
-    assert complexity_reasons("Is it true?") == ("simple_pattern",)
+    assert routing.complexity_reasons("") == ()
+    assert routing.complexity_reasons("Is it true?") == ("simple_pattern",)
     told = ("strong_keyword: evaluate", "strong_keyword: compare", "medium_keyword: trend", "conjunctions: 1")
-    assert complexity_reasons("evaluate the trend and compare") == told
-    assert complexity_reasons("when did Ada meet Charles") == ("several_names",)
-    reasons = complexity_reasons(f"Why? When? {'salt ' * 60} compare {'pepper ' * 10} with oil")
+    assert routing.complexity_reasons("evaluate the trend and compare") == told
+    assert routing.complexity_reasons("when did Ada meet Charles") == ("several_names",)
+    reasons = routing.complexity_reasons(f"Why? When? {'salt ' * 60} compare {'pepper ' * 10} with oil")
     assert "several_questions: 2" in reasons
     assert "more_than_150_characters" in reasons
     assert any(reason.startswith("complex_pattern: compare pepper") and len(reason) <= 60 for reason in reasons)
     few, many = cues_of("who is the owner of the yacht"), cues_of(IN_STEPS)
     assert 0.0 < sum(few.values()) < 0.3 <= sum(many.values())
-    assert "simple_pattern" in complexity_reasons("Are Ada Lovelace and Mary Miller both painters?")
+    assert "simple_pattern" in routing.complexity_reasons("Are Ada Lovelace and Mary Miller both painters?")
 
 
 def test_relative_clauses_are_no_questions():
-    text = matching_form("¿Dónde está el coche que compré y que vendí?")
-    assert question_count(text, [load_table("es")]) == 1
-    assert question_count(matching_form("really??!"), [load_table("en")]) == 1
-    assert question_count(matching_form("Who? When? Where?"), [load_table("en")]) == 3
+    text = signals.matching_form("¿Dónde está el coche que compré y que vendí?")
+    assert signals.question_count(text, [signals.load_table("es")]) == 1
+    assert signals.question_count(signals.matching_form("really??!"), [signals.load_table("en")]) == 1
+    assert signals.question_count(signals.matching_form("Who? When? Where?"), [signals.load_table("en")]) == 3
 
 
 def cues_of(query: str) -> dict[str, float]:
-    return hop_cues(query, read_query(query))
+    return signals.hop_cues(query, signals.read_query(query))
 
 
 @pytest.mark.parametrize(
@@ -392,10 +376,12 @@ def test_plain_questions_have_no_cue(query):
 @pytest.mark.parametrize(
     ("query", "weight"),
     [
-        pytest.param("did Ada meet Charles", SECOND_NAME, id="two"),
-        pytest.param("did Ada meet Charles and Mary", SECOND_NAME + THIRD_NAME, id="three"),
+        pytest.param("did Ada meet Charles", signals.SECOND_NAME, id="two"),
+        pytest.param("did Ada meet Charles and Mary", signals.SECOND_NAME + signals.THIRD_NAME, id="three"),
         pytest.param(
-            "when did White leave. The end of Miller was near. So did Brown", SECOND_NAME + THIRD_NAME, id="end"
+            "when did White leave. The end of Miller was near. So did Brown",
+            signals.SECOND_NAME + signals.THIRD_NAME,
+            id="end",
         ),
         pytest.param("Gandhi and his friends in Porbandar", None, id="not at the start"),
         pytest.param("did Ada Lovelace know that Ada Lovelace was early", None, id="once"),
@@ -411,24 +397,24 @@ def test_names_are_counted(query, weight):
 
 
 def test_cue_weights_are_those_of_the_table_and_capitals_tell_nothing_without_one():
-    long = next(cue for cue in load_table("en").hops if cue.name == "long")
+    long = next(cue for cue in signals.load_table("en").hops if cue.name == "long")
     words = " ".join(["salt"] * 12)
     assert cues_of(words)["long"] == pytest.approx(long.weight)
     assert cues_of(f"{words} {words}")["long"] == pytest.approx(3 * long.weight)
     german = "Welche Versicherung brauche ich für meinen Hund, wenn die Nachbarin mit ihm spazieren geht?"
-    assert len(read_query(german).tables) > 1
+    assert len(signals.read_query(german).tables) > 1
     assert "several_names" not in cues_of(german)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(exclude_categories=()), max_size=400))
 def test_any_text_has_a_complexity_and_cues_of_positive_weight(query):
-    verdict, score = assess_complexity(query)
+    verdict, score = routing.assess_complexity(query)
     assert isinstance(verdict, Complexity)
     assert 0.0 <= score <= 1.0
-    assert all(isinstance(reason, str) and reason for reason in complexity_reasons(query))
+    assert all(isinstance(reason, str) and reason for reason in routing.complexity_reasons(query))
     cues = cues_of(query)
-    known = {cue.name for code in table_languages() for cue in load_table(code).hops}
+    known = {cue.name for code in signals.table_languages() for cue in signals.load_table(code).hops}
     assert set(cues) <= known | {"several_names", "quotation"}
     assert all(weight > 0.0 for weight in cues.values())
 
@@ -442,6 +428,6 @@ def test_any_text_has_a_complexity_and_cues_of_positive_weight(query):
 )  # fmt: skip
 def test_repetition_takes_no_long_time(unit):
     query = (unit * 10_000)[:10_000]
-    read = read_query(query)
+    read = signals.read_query(query)
     with within(1.0):  # the patterns take milliseconds, one of quadratic time would take seconds
-        hop_cues(query, read)
+        signals.hop_cues(query, read)

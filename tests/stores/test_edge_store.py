@@ -166,7 +166,7 @@ def test_indexes_by_hand_and_their_number(store, monkeypatch):
         assert _kinds(store) == {"a.b": kind.capitalize()}
         assert store.count(where("a.b", 3)) == 1
     monkeypatch.setattr("agentic_retriever.stores.edge.INDEX_FROM", 1)
-    monkeypatch.setattr("agentic_retriever.stores.node_store.MAX_INDEXED_FIELDS", 3)
+    monkeypatch.setattr("agentic_retriever.stores.points.MAX_INDEXED_FIELDS", 3)
     assert MAX_INDEXED_FIELDS == 64
     store.add([make_node(2, **{f"f{n}": n for n in range(10)})])
     assert len(_kinds(store)) == 3

@@ -13,12 +13,7 @@ from agentic_retriever.routing import HeuristicSelector, LLMClassifier, LLMSelec
 from agentic_retriever.schema import Strategy, StrategyCard, Tier
 from agentic_retriever.synthesis import LLMSynthesizer
 from agentic_retriever.synthesis.context import assemble
-from agentic_retriever.testing.choice_contract import (
-    HEAVY_REPLIES,
-    MALFORMED_REPLIES,
-    ChoiceReaderContract,
-    ReplyReaderContract,
-)
+from agentic_retriever.testing import choice_contract
 from agentic_retriever.understanding.understanding import MAX_CLAUSES, OPERATORS, read_reply
 
 
@@ -52,12 +47,12 @@ def settled(selection):
     return None
 
 
-class TestReadChoice(ChoiceReaderContract):
+class TestReadChoice(choice_contract.ChoiceReaderContract):
     def read(self, reply):
         return read_choice(reply, self.options).name
 
 
-class TestReadChoiceOfNamesInManyForms(ChoiceReaderContract):
+class TestReadChoiceOfNamesInManyForms(choice_contract.ChoiceReaderContract):
     options = ("กฎหมาย", "xquad-en", "chunk_decoupling", "xquad", "2024 reports")
 
     def read(self, reply):
@@ -71,7 +66,7 @@ def profile_of(name, text):
     )
 
 
-class TestLLMClassifier(ChoiceReaderContract):
+class TestLLMClassifier(choice_contract.ChoiceReaderContract):
     options = ("alpha", "beta", "gamma")
     profiles = tuple(profile_of(name, f"words about {name}") for name in options)
 
@@ -80,7 +75,7 @@ class TestLLMClassifier(ChoiceReaderContract):
         return settled(classifier.classify("what about it", self.profiles, query_vector=None))
 
 
-class OfStrategies(ChoiceReaderContract):
+class OfStrategies(choice_contract.ChoiceReaderContract):
     options = ("vector", "hybrid", "chunk_decoupling")
     form: str
 
@@ -101,7 +96,7 @@ class TestWordSelector(OfStrategies):
     form = "word"
 
 
-class TestOrders(ReplyReaderContract):
+class TestOrders(choice_contract.ReplyReaderContract):
     def read(self, reply):
         return parse_order(reply, 3)
 
@@ -111,7 +106,7 @@ class TestOrders(ReplyReaderContract):
         assert set(found) <= {1, 2, 3}
 
 
-class TestPlans(ReplyReaderContract):
+class TestPlans(choice_contract.ReplyReaderContract):
     def read(self, reply):
         return parse_plan(reply)
 
@@ -119,7 +114,7 @@ class TestPlans(ReplyReaderContract):
         assert all(isinstance(part, str) and part.strip() for part in found)
 
 
-class TestFilters(ReplyReaderContract):
+class TestFilters(choice_contract.ReplyReaderContract):
     def read(self, reply):
         return read_reply(reply)
 
@@ -130,14 +125,14 @@ class TestFilters(ReplyReaderContract):
 
 
 def test_the_suite_is_as_large_as_it_says():
-    names = [case.name for case in MALFORMED_REPLIES]
+    names = [case.name for case in choice_contract.MALFORMED_REPLIES]
     assert len(names) >= 60
     assert len(set(names)) == len(names)
-    assert sum(case.expected is None for case in MALFORMED_REPLIES) >= 40
-    assert all(len(reply) <= 1_000_100 for reply in HEAVY_REPLIES.values())
+    assert sum(case.expected is None for case in choice_contract.MALFORMED_REPLIES) >= 40
+    assert all(len(reply) <= 1_000_100 for reply in choice_contract.HEAVY_REPLIES.values())
 
 
-class Careless(ChoiceReaderContract):
+class Careless(choice_contract.ChoiceReaderContract):
     """Reads as most code does; the suite must find it out."""
 
     def read(self, reply):
@@ -150,7 +145,7 @@ class Careless(ChoiceReaderContract):
         assert found in self.options
 
 
-class Credulous(ChoiceReaderContract):
+class Credulous(choice_contract.ChoiceReaderContract):
     def read(self, reply):
         for option in self.options:
             if option in reply:
@@ -165,7 +160,7 @@ def test_a_careless_reader_does_not_pass():
         Credulous().test_every_case()
 
 
-class TestAnswers(ReplyReaderContract):
+class TestAnswers(choice_contract.ReplyReaderContract):
     """A cited answer or "no answer"; the passages decide what can be cited."""
 
     def read(self, reply):

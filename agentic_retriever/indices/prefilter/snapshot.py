@@ -23,21 +23,11 @@ from pyroaring import BitMap
 
 from agentic_retriever.errors import IndexingError, StoreDamagedError
 from agentic_retriever.filters import elements, is_missing, parse_moment
-from agentic_retriever.indices.prefilter.btree import (
-    BPlusTree,
-    Factorised,
-    InvertedIndex,
-    Keys,
-    Rows,
-    bitmap_of,
-    rows_of,
-    texts_cost,
-    union,
-)
+from agentic_retriever.indices.prefilter import btree
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 
 Item: TypeAlias = tuple[str, Mapping[str, object]]  # node id and metadata
-Entries: TypeAlias = tuple[Keys, Rows]  # keys of one type, and the row of each
+Entries: TypeAlias = tuple[btree.Keys, btree.Rows]  # keys of one type, and the row of each
 Arrays: TypeAlias = "dict[str, npt.NDArray[Any]]"
 
 FORMAT: Final = 1
@@ -62,12 +52,12 @@ _PARTS: Final = ("words", *_ORDERED)
 class FieldValues:
     """What the nodes have in one field, taken apart but not yet indexed."""
 
-    present: Rows  # those in which the field is not missing
-    words: Factorised  # texts and booleans
+    present: btree.Rows  # those in which the field is not missing
+    words: btree.Factorised  # texts and booleans
     numbers: Entries
 
     @classmethod
-    def of(cls, values: Sequence[Any], rows: Rows) -> FieldValues:
+    def of(cls, values: Sequence[Any], rows: btree.Rows) -> FieldValues:
         """Take metadata values of any type apart, one for each of the rows, which are ascending."""
         flat, flat_rows, present = values, rows, rows
         if set(map(type, values)) == {list}:
@@ -76,32 +66,32 @@ class FieldValues:
         # All text, all boolean or all numbers, as by far the most fields are.
         kinds = set(map(type, flat))
         if kinds <= {str} or kinds == {bool}:
-            return cls(present, Factorised.of(flat, flat_rows), _number_entries([], flat_rows[:0]))
+            return cls(present, btree.Factorised.of(flat, flat_rows), _number_entries([], flat_rows[:0]))
         if kinds <= {int, float}:
             keys, _ = entries = _number_entries(flat, flat_rows)
             if keys.dtype == np.float64 and not np.isnan(keys).any():
-                return cls(present, Factorised.of([], flat_rows[:0]), entries)
+                return cls(present, btree.Factorised.of([], flat_rows[:0]), entries)
         return cls._of_mixed(values, rows)
 
-    def renumber(self, numbers: Rows) -> FieldValues:
+    def renumber(self, numbers: btree.Rows) -> FieldValues:
         keys, rows = self.numbers
         words = replace(self.words, rows=numbers[self.words.rows])
         return FieldValues(numbers[self.present], words, (keys, numbers[rows]))
 
     @classmethod
-    def _of_mixed(cls, values: Sequence[object], rows: Rows) -> FieldValues:
+    def _of_mixed(cls, values: Sequence[object], rows: btree.Rows) -> FieldValues:
         there = [(value, row) for value, row in zip(values, rows.tolist(), strict=True) if not is_missing(value)]
         scalars = [(scalar, row) for value, row in there for scalar in elements(value)]
         words = [(scalar, row) for scalar, row in scalars if isinstance(scalar, (str, bool))]
         numbers = [(scalar, row) for scalar, row in scalars if not isinstance(scalar, (str, bool))]
         return cls(
             _rows(there),
-            Factorised.of([word for word, _ in words], _rows(words)),
+            btree.Factorised.of([word for word, _ in words], _rows(words)),
             _number_entries([number for number, _ in numbers], _rows(numbers)),
         )
 
 
-def _rows(pairs: Sequence[tuple[object, int]]) -> Rows:
+def _rows(pairs: Sequence[tuple[object, int]]) -> btree.Rows:
     return np.asarray([row for _, row in pairs], dtype=np.uint32)
 
 
@@ -111,22 +101,24 @@ class FieldIndex:
 
     whole: bool = True  # whether texts are indexed
     present: BitMap = field(default_factory=BitMap)  # rows in which the field is not missing
-    words: InvertedIndex = field(default_factory=InvertedIndex)  # texts and booleans; booleans alone if not ``whole``
+    words: btree.InvertedIndex = field(
+        default_factory=btree.InvertedIndex
+    )  # texts and booleans; booleans alone if not ``whole``
     unindexed: BitMap = field(default_factory=BitMap)  # rows that have a text, if not ``whole``
-    numbers: BPlusTree = field(default_factory=BPlusTree)  # by worth
-    days: BPlusTree = field(default_factory=BPlusTree)  # dates without a time, as days since 1970
-    moments: BPlusTree = field(default_factory=BPlusTree)  # date-times, as microseconds since 1970 in UTC
+    numbers: btree.BPlusTree = field(default_factory=btree.BPlusTree)  # by worth
+    days: btree.BPlusTree = field(default_factory=btree.BPlusTree)  # dates without a time, as days since 1970
+    moments: btree.BPlusTree = field(default_factory=btree.BPlusTree)  # date-times, as microseconds since 1970 in UTC
 
     def insert(self, values: FieldValues) -> FieldIndex:
         """Return an index that has these values too; their rows must be new."""
         words, unindexed = values.words, self.unindexed
         if not self.whole:
             texts, words = words.split_texts()
-            unindexed = unindexed | bitmap_of(texts)
+            unindexed = unindexed | btree.bitmap_of(texts)
         days, moments = _moment_entries(values.words)
         return FieldIndex(
             whole=self.whole,
-            present=self.present | bitmap_of(values.present),
+            present=self.present | btree.bitmap_of(values.present),
             words=self.words.insert(words),
             unindexed=unindexed,
             numbers=self.numbers.insert(*values.numbers),
@@ -140,14 +132,16 @@ class FieldIndex:
         parts: dict[str, Any] = {name: getattr(self, name).delete(rows) for name in _PARTS}
         return replace(self, present=self.present - rows, unindexed=self.unindexed - rows, **parts)
 
-    def renumber(self, numbers: Rows) -> FieldIndex:
+    def renumber(self, numbers: btree.Rows) -> FieldIndex:
         parts: dict[str, Any] = {name: getattr(self, name).renumber(numbers) for name in _PARTS}
-        parts |= {name: bitmap_of(numbers[rows_of(getattr(self, name))]) for name in ("present", "unindexed")}
+        parts |= {
+            name: btree.bitmap_of(numbers[btree.rows_of(getattr(self, name))]) for name in ("present", "unindexed")
+        }
         return replace(self, **parts)
 
     def without_texts(self) -> FieldIndex:
         """Return the index with its texts left out; dates keep their ranges."""
-        texts = union([rows for _, rows in self.words.texts()])
+        texts = btree.union([rows for _, rows in self.words.texts()])
         return replace(self, words=self.words.without_texts(), unindexed=texts, whole=False)
 
 
@@ -157,7 +151,7 @@ def moment_of(text: str) -> tuple[int, bool] | None:
     return None if found is None else ((found[0] - _EPOCH) // dt.timedelta(microseconds=1), found[1])
 
 
-def _number_entries(numbers: Sequence[int | float], rows: Rows) -> Entries:
+def _number_entries(numbers: Sequence[int | float], rows: btree.Rows) -> Entries:
     """Make ``float64`` keys of numbers of any size where these are exact, else keep the numbers themselves."""
     try:
         keys = np.asarray(numbers, dtype=np.float64)
@@ -170,7 +164,7 @@ def _number_entries(numbers: Sequence[int | float], rows: Rows) -> Entries:
     return keys, rows
 
 
-def _moment_entries(words: Factorised) -> tuple[Entries, Entries]:
+def _moment_entries(words: btree.Factorised) -> tuple[Entries, Entries]:
     """Find the ISO 8601 dates, as days, and date-times, as microseconds, among texts."""
     days: dict[int, int] = {}
     moments: dict[int, int] = {}
@@ -185,7 +179,7 @@ def _moment_entries(words: Factorised) -> tuple[Entries, Entries]:
     return _spread(words, days), _spread(words, moments)
 
 
-def _spread(words: Factorised, keys: dict[int, int]) -> Entries:
+def _spread(words: btree.Factorised, keys: dict[int, int]) -> Entries:
     """Give every row whose word has a key that key."""
     if not keys:
         return np.empty(0, dtype=np.int64), words.rows[:0]
@@ -263,7 +257,7 @@ class Snapshot:
         size = len(node_ids)
         budget = _text_budget(size)
         fields: dict[str, FieldIndex] = {}
-        costs = {name: texts_cost(values.words.values) for name, values in columns.items()}
+        costs = {name: btree.texts_cost(values.words.values) for name, values in columns.items()}
         # The fields of few texts first, so that what is left out does not depend on the order of the fields.
         for name in sorted(columns, key=lambda name: (costs[name], name)):
             whole = costs[name] <= budget
@@ -304,10 +298,10 @@ class Snapshot:
 
     def compact(self) -> Snapshot:
         """Return the same nodes under row numbers without holes."""
-        kept = rows_of(self.alive)
+        kept = btree.rows_of(self.alive)
         if len(kept) == self.numbers.packed == len(self.numbers):
             return self
-        numbers: Rows = np.zeros(len(self.numbers), dtype=np.uint32)
+        numbers: btree.Rows = np.zeros(len(self.numbers), dtype=np.uint32)
         numbers[kept] = np.arange(len(kept), dtype=np.uint32)
         return replace(
             self,
@@ -376,10 +370,10 @@ def _field_of(facts: Mapping[str, Any], arrays: Arrays) -> FieldIndex:
     for part in _ORDERED:
         kept, rows = facts[part]["keys"], arrays[facts[part]["rows"]]
         keys = np.array(facts[part]["numbers"], dtype=object) if kept is None else arrays[kept]
-        trees[part] = BPlusTree().insert(keys, rows)
+        trees[part] = btree.BPlusTree().insert(keys, rows)
     # Earlier versions wrote the rows with texts of whole fields, too.
     unindexed = BitMap() if facts["whole"] else texts
-    lists = InvertedIndex(words, texts_cost(words))
+    lists = btree.InvertedIndex(words, btree.texts_cost(words))
     return FieldIndex(whole=bool(facts["whole"]), present=present, words=lists, unindexed=unindexed, **trees)
 
 
@@ -435,7 +429,7 @@ def _clustered(node_ids: list[str], columns: dict[str, FieldValues]) -> tuple[li
     return [node_ids[row] for row in order.tolist()], columns
 
 
-def _few_codes(values: FieldValues) -> tuple[int, Rows, npt.NDArray[np.integer]] | None:
+def _few_codes(values: FieldValues) -> tuple[int, btree.Rows, npt.NDArray[np.integer]] | None:
     """Number the values of a field that has one in a row and few in all: how many they are, rows, numbers."""
     words, (keys, rows) = values.words, values.numbers
     few, codes = len(words.values), words.codes

@@ -10,16 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from pyroaring import BitMap
 
 from agentic_retriever.indices.prefilter import btree
-from agentic_retriever.indices.prefilter.btree import (
-    VALUE_BYTES,
-    BPlusTree,
-    Factorised,
-    InvertedIndex,
-    Leaf,
-    Side,
-    bitmap_of,
-    rows_of,
-)
 
 SMALL = {"LEAF": 4, "FANOUT": 4, "RUN": 3}
 WITHIN = BitMap(range(0, 60, 7))
@@ -39,16 +29,16 @@ def arrays(entries, dtype=np.float64):
 
 
 def below(tree, bound, inclusive):
-    return tree.cut(Side(bound, False, inclusive)).find()
+    return tree.cut(btree.Side(bound, False, inclusive)).find()
 
 
 def above(tree, bound, inclusive):
-    return tree.cut(Side(bound, True, inclusive)).find()
+    return tree.cut(btree.Side(bound, True, inclusive)).find()
 
 
 def depth(node):
     """Height of a node; also checks everything that must be true of it."""
-    if isinstance(node, Leaf):
+    if isinstance(node, btree.Leaf):
         held, rows = node.entries()
         assert len(held) == len(rows) > 0
         assert (held[:-1] <= held[1:]).all()
@@ -77,7 +67,7 @@ def check(tree, entries, bounds=BOUNDS):
     for bound in bounds:
         assert set(tree.equal(bound)) == {row for key, row in entries if key == bound}
         for above, inclusive in product((False, True), repeat=2):
-            side = Side(bound, above, inclusive)
+            side = btree.Side(bound, above, inclusive)
             accepts = {(False, False): lt, (False, True): le, (True, False): gt, (True, True): ge}[above, inclusive]
             expected = {row for key, row in entries if accepts(key, bound)}
             assert set(tree.cut(side).find()) == expected
@@ -92,7 +82,7 @@ class TreeAsList(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         shrink(self.patch)
-        self.tree, self.entries, self.rows = BPlusTree(), [], 0
+        self.tree, self.entries, self.rows = btree.BPlusTree(), [], 0
 
     @rule(found=st.lists(st.lists(keys, min_size=1, max_size=3), max_size=20), seed=st.integers(0, 100))
     def insert(self, found, seed):
@@ -132,14 +122,14 @@ def test_a_tall_tree(small, monkeypatch):
     found = rng.permutation(np.repeat(np.arange(20_000.0), rng.integers(1, 3, 20_000)))
     rows = np.arange(len(found), dtype=np.uint32)
     half = len(found) // 2
-    tree = BPlusTree().insert(found[:half], rows[:half])
+    tree = btree.BPlusTree().insert(found[:half], rows[:half])
     for part in np.array_split(np.arange(half, len(found)), 5):
         tree = tree.insert(found[part], rows[part])
     depth(tree.root)
     for bound in (0.0, 1.0, 777.5, 19_999.0):
         assert list(below(tree, bound, True)) == np.flatnonzero(found <= bound).tolist()
         assert list(above(tree, bound, False)) == np.flatnonzero(found > bound).tolist()
-        assert tree.cut(Side(bound, False, False)).count() == ((found < bound).sum(),) * 2
+        assert tree.cut(btree.Side(bound, False, False)).count() == ((found < bound).sum(),) * 2
     tall = depth(tree.root)
     tree = tree.delete(BitMap(rows[:-50].tolist()))
     assert sorted(tree.entries()[1].tolist()) == rows[-50:].tolist()
@@ -150,7 +140,7 @@ def test_a_tall_tree(small, monkeypatch):
 
 def test_a_range_takes_few_bitmaps_whatever_its_width():
     rng = np.random.default_rng(2)
-    tree = BPlusTree().insert(rng.random(300_000), np.arange(300_000, dtype=np.uint32))
+    tree = btree.BPlusTree().insert(rng.random(300_000), np.arange(300_000, dtype=np.uint32))
     height = depth(tree.root)
     assert height == 4
     for bound in (0.001, 0.3, 0.5, 0.999):
@@ -159,7 +149,7 @@ def test_a_range_takes_few_bitmaps_whatever_its_width():
 
 def test_heavy_keys_keep_no_arrays_and_keys_of_any_kind_compare():
     found = np.repeat([1.0, 2.0, 3.0], [5_000, 10, 5_000])
-    tree = BPlusTree().insert(found, np.arange(len(found), dtype=np.uint32))
+    tree = btree.BPlusTree().insert(found, np.arange(len(found), dtype=np.uint32))
     assert [leaf.rows is None for leaf in tree.leaves()] == [True, False, True]
     tree = tree.insert(np.array([0.5, 1.0, 1.5, 3.5]), np.arange(len(found), len(found) + 4, dtype=np.uint32))
     depth(tree.root)
@@ -168,7 +158,7 @@ def test_heavy_keys_keep_no_arrays_and_keys_of_any_kind_compare():
     few = tree.delete(BitMap(range(4_995)))
     assert len(few.equal(1.0)) == 6
     entries = [(2**53, 1), (2**53 + 1, 2), (1.5, 3), (10**30, 4), (float("inf"), 5), (-(10**400), 6)]
-    tree = BPlusTree().insert(*arrays(entries, object))
+    tree = btree.BPlusTree().insert(*arrays(entries, object))
     assert list(tree.equal(2**53)) == [1]
     assert list(above(tree, 2**53, False)) == [2, 4, 5]
     assert list(below(tree, 1.5, False)) == [6]
@@ -176,13 +166,13 @@ def test_heavy_keys_keep_no_arrays_and_keys_of_any_kind_compare():
 
 
 def test_rows_with_several_keys_are_on_both_sides_and_an_empty_tree_has_none():
-    tree = BPlusTree().insert(*arrays([(1.0, 7), (10.0, 7), (1.0, 7), (5.0, 8)]))
+    tree = btree.BPlusTree().insert(*arrays([(1.0, 7), (10.0, 7), (1.0, 7), (5.0, 8)]))
     assert list(tree.repeats) == [7]
     assert list(below(tree, 3.0, True)) == [7]
     assert list(above(tree, 3.0, True)) == [7, 8]
-    assert list(tree.cut(Side(3.0, True, True)).find(BitMap([7]))) == [7]
+    assert list(tree.cut(btree.Side(3.0, True, True)).find(BitMap([7]))) == [7]
     assert list(tree.delete(BitMap([7])).repeats) == []
-    tree = BPlusTree().insert(*arrays([]))
+    tree = btree.BPlusTree().insert(*arrays([]))
     assert not tree
     check(tree, [])
     assert tree.insert(*arrays([])) is tree
@@ -196,7 +186,7 @@ pairs = st.lists(st.tuples(values, st.integers(0, 200_000)), max_size=30)
 
 
 def factorised(entries):
-    return Factorised.of([value for value, _ in entries], np.array([row for _, row in entries], dtype=np.uint32))
+    return btree.Factorised.of([value for value, _ in entries], np.array([row for _, row in entries], dtype=np.uint32))
 
 
 def lists(index):
@@ -213,7 +203,7 @@ def expected(entries):
 @settings(max_examples=200, deadline=None)
 @given(pairs, pairs, st.sets(st.integers(0, 200_000)), st.integers(0, 100))
 def test_build_insert_and_delete_equal_plain_sets(first, second, gone, more):
-    before = InvertedIndex().insert(factorised(first))
+    before = btree.InvertedIndex().insert(factorised(first))
     assert lists(before) == expected(first)
 
     grown = before.insert(factorised(second))
@@ -224,11 +214,11 @@ def test_build_insert_and_delete_equal_plain_sets(first, second, gone, more):
     left = grown.delete(BitMap(gone))
     assert lists(left) == expected([(v, r) for v, r in [*first, *second] if r not in gone])
     assert lists(grown) == expected([*first, *second])
-    assert left.cost == sum(VALUE_BYTES + len(v) for _, v in lists(left) if isinstance(v, str))
+    assert left.cost == sum(btree.VALUE_BYTES + len(v) for _, v in lists(left) if isinstance(v, str))
 
 
 def test_text_true_and_the_boolean_are_two_of_many_values_and_without_texts_booleans_stay_and_rows_are_renumbered():
-    index = InvertedIndex().insert(factorised([("True", 1), (True, 2)]))
+    index = btree.InvertedIndex().insert(factorised([("True", 1), (True, 2)]))
     assert set(index.postings["True"]) == {1}
     assert set(index.postings[True]) == {2}
     assert False not in index.postings
@@ -236,21 +226,21 @@ def test_text_true_and_the_boolean_are_two_of_many_values_and_without_texts_bool
     values = factorised([("x", 1), (True, 2), ("y", 2), ("x", 3)])
     texts, booleans = values.split_texts()
     assert texts.tolist() == [1, 2, 3]
-    for index in (InvertedIndex().insert(values).without_texts(), InvertedIndex().insert(booleans)):
+    for index in (btree.InvertedIndex().insert(values).without_texts(), btree.InvertedIndex().insert(booleans)):
         assert lists(index) == {(bool, True): {2}}
         assert index.cost == 0
-    index = InvertedIndex().insert(factorised([("x", 1), ("x", 3), ("y", 0)]))
+    index = btree.InvertedIndex().insert(factorised([("x", 1), ("x", 3), ("y", 0)]))
     assert lists(index.renumber(np.array([5, 4, 9, 2], dtype=np.uint32))) == {(str, "x"): {4, 2}, (str, "y"): {5}}
-    index = InvertedIndex().insert(factorised([("x", 1)]))
+    index = btree.InvertedIndex().insert(factorised([("x", 1)]))
     assert index.delete(BitMap([7])) is index
     entries = [(str(number), number) for number in range(70_000)]  # more than 16 bits number
-    index = InvertedIndex().insert(factorised(entries))
+    index = btree.InvertedIndex().insert(factorised(entries))
     assert len(index.postings) == 70_000
     assert list(index.postings["69999"]) == [69_999]
 
 
 def test_bitmaps_and_arrays():
     rows = np.array([9, 2, 2, 70_000], dtype=np.uint32)
-    assert list(bitmap_of(rows)) == [2, 9, 70_000]
-    assert rows_of(bitmap_of(rows)).tolist() == [2, 9, 70_000]
-    assert rows_of(BitMap()).tolist() == []
+    assert list(btree.bitmap_of(rows)) == [2, 9, 70_000]
+    assert btree.rows_of(btree.bitmap_of(rows)).tolist() == [2, 9, 70_000]
+    assert btree.rows_of(BitMap()).tolist() == []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import logging
 import os
+import signal
 import sys
 import time
 import warnings
@@ -179,8 +181,17 @@ P = ParamSpec("P")
 INTERRUPTED = 130
 OUTPUT_CLOSED = 141
 UNEXPECTED = 1
+_UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 #: Key of the command line's context under which ``--traceback`` is kept.
 SHOW_TRACEBACK = "agentic_retriever.traceback"
+
+
+def _output_lost(err: OSError) -> typer.Exit:
+    # Python would complain again when it flushes at exit, so what is left goes nowhere.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if err.errno != errno.EPIPE:
+        Console().error(f"the output cannot be written ({err.strerror}); make room, or send it elsewhere")
+    return typer.Exit(OUTPUT_CLOSED)
 
 
 def reported(command: Callable[P, None]) -> Callable[P, None]:
@@ -195,15 +206,15 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
             Console().error(str(err))
             raise typer.Exit(err.exit_code) from err
         except KeyboardInterrupt as err:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             Console().error("interrupted; what was finished is kept, run the same command to go on")
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # who cannot wait for the end of threads ends it at once
             raise typer.Exit(INTERRUPTED) from err
-        except BrokenPipeError as err:
-            # Python would complain again when it flushes at exit, so what is left goes nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(OUTPUT_CLOSED) from err
         except typer.Exit:
             raise
         except Exception as err:  # the last resort: a program that ends says so in one line
+            if isinstance(err, OSError) and err.filename is None and err.errno in _UNWRITABLE:
+                raise _output_lost(err) from err
             context = next((arg for arg in (*args, *kwargs.values()) if isinstance(arg, typer.Context)), None)
             if context is not None and context.meta.get(SHOW_TRACEBACK):
                 raise
