@@ -7,28 +7,72 @@ import functools
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import time
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec, TextIO
 
 import typer
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from agentic_retriever.errors import AgenticRetrieverError
-from agentic_retriever.text.scripts import TerminalPieces, safe_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from rich.progress import Progress
+
     from agentic_retriever.config import RouterConfig
     from agentic_retriever.router import AgenticRouter
+
+
+# ECMA-48: CSI (parameters, intermediates, a final byte), the string sequences that end in BEL or ST, and two- or
+# three-byte escapes; U+009B and its kin are the one-character spellings of the same. A string is only taken as such
+# when it is terminated, so that a stray introducer cannot swallow the text behind it.
+_ESCAPE_RE: Final = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,4096}(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]{0,2}[0-~]"
+)
+# What may be the beginning of such a sequence, at the end of a text that goes on.
+_OPEN_ESCAPE_RE: Final = re.compile(
+    r"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,4096}\x1b?"
+    r"|\x1b[ -/]{0,2})\Z"
+)
+_UNPRINTABLE_RE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def safe_terminal(text: str) -> str:
+    """Take out of a text what could steer the terminal that shows it."""
+    text = _UNPRINTABLE_RE.sub("", _ESCAPE_RE.sub("", text))
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+class TerminalPieces:
+    """Does as :func:`safe_terminal` for a text that comes in pieces, wherever it is cut; not safe for threads.
+
+    What may be the beginning of an escape sequence waits for the next piece, so that nothing of it gets through.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def shown(self, piece: str) -> str:
+        text = self._held + piece
+        begun = _OPEN_ESCAPE_RE.search(text)
+        self._held = begun[0] if begun else ""
+        return safe_terminal(text[: len(text) - len(self._held)])
+
+    def end(self) -> str:
+        left, self._held = safe_terminal(self._held), ""
+        return left
 
 
 class Console:
@@ -131,6 +175,8 @@ def shown_progress(console: Console) -> Iterator[Bars]:
 
 
 def _progress(console: Console) -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console.rich_err, transient=True, disable=not console.rich_err.is_terminal)
 

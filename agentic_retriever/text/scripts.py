@@ -224,28 +224,12 @@ def _leading_script(sample: str) -> tuple[Script, int]:
     return best, counts[best]
 
 
-# Forms of a text: as a cache key, as printed on a terminal, and as read by the tokenizer.
+# Forms of a text: as a cache key, and as read by the tokenizer.
 
 # Control characters but those that are white space.
 _CONTROL_RE: Final = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]+")
 _SURROGATE_RE: Final = re.compile("[\ud800-\udfff]")
 _REPLACEMENT: Final = "\ufffd"
-
-# ECMA-48: CSI (parameters, intermediates, a final byte), the string sequences that end in BEL or ST, and two- or
-# three-byte escapes; U+009B and its kin are the one-character spellings of the same. A string is only taken as such
-# when it is terminated, so that a stray introducer cannot swallow the text behind it.
-_ESCAPE_RE: Final = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,4096}(?:\x07|\x1b\\|\x9c)"
-    r"|\x1b[ -/]{0,2}[0-~]"
-)
-# What may be the beginning of such a sequence, at the end of a text that goes on.
-_OPEN_ESCAPE_RE: Final = re.compile(
-    r"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*"
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,4096}\x1b?"
-    r"|\x1b[ -/]{0,2})\Z"
-)
-_UNPRINTABLE_RE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 # Invisible characters that stand inside words: soft hyphen, joiners, direction marks, variation selectors, and the
 # zero-width space, which some Khmer and Burmese texts put between words and others do not.
@@ -263,32 +247,6 @@ def normalise_query(text: str) -> str:
     """Bring a query to the form under which caches keep it."""
     text = _SURROGATE_RE.sub(_REPLACEMENT, _CONTROL_RE.sub("", text))
     return " ".join(unicodedata.normalize("NFKC", text).split())
-
-
-def safe_terminal(text: str) -> str:
-    """Take out of a text what could steer the terminal that shows it."""
-    text = _UNPRINTABLE_RE.sub("", _ESCAPE_RE.sub("", text))
-    return _SURROGATE_RE.sub(_REPLACEMENT, text)
-
-
-class TerminalPieces:
-    """Does as :func:`safe_terminal` for a text that comes in pieces, wherever it is cut; not safe for threads.
-
-    What may be the beginning of an escape sequence waits for the next piece, so that nothing of it gets through.
-    """
-
-    def __init__(self) -> None:
-        self._held = ""
-
-    def shown(self, piece: str) -> str:
-        text = self._held + piece
-        begun = _OPEN_ESCAPE_RE.search(text)
-        self._held = begun[0] if begun else ""
-        return safe_terminal(text[: len(text) - len(self._held)])
-
-    def end(self) -> str:
-        left, self._held = safe_terminal(self._held), ""
-        return left
 
 
 def lexical_form(text: str) -> str:

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import in_threads
 
+from agentic_retriever.cli.terminal import TerminalPieces, safe_terminal
 from agentic_retriever.errors import ConfigError
 from agentic_retriever.text import Script, detect_language, dominant_script, normalise_query, scripts
 from agentic_retriever.text.language_files import SECTIONS, language_files, languages_with, parse_language
-from agentic_retriever.text.scripts import TerminalPieces, safe_terminal, script_of
+from agentic_retriever.text.scripts import script_of
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()), max_size=200)
 
