@@ -1,7 +1,9 @@
-"""What the router adds to a search: both routing stages, the way through its hops, and the answer cache."""
+"""What the router adds to a search: both routing stages, the way through its hops, the cache, and gaps of the loop."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import tempfile
 import time
 from contextlib import contextmanager
@@ -12,7 +14,7 @@ from benchmarks.data import DIMENSION, questions, texts
 from benchmarks.harness import Row, Timing, measure, no_garbage_collection, say, timed_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from agentic_retriever.router import AgenticRouter
     from benchmarks.harness import Options
@@ -29,6 +31,11 @@ STRATEGY = "vector"
 OVERHEAD_TARGET_MS = 1.0
 ROUTING_TARGET_MS = 2.0
 CACHE_TARGET_MS = 0.2
+CALLERS = 212
+GAP_ROUNDS = 5
+GAP_TARGET_MS = 100.0
+BUSY_THREADS = 8
+BUSY_S = 0.2
 _SEED = 41
 
 
@@ -39,6 +46,7 @@ def run(options: Options) -> list[Row]:
         rows = [_pinned(router, asked, count), _routed(router, asked, count)]
     with _router(INDEXES, count, cached_answers=RUNS) as (router, asked):
         rows.append(_cache_hit(router, asked))
+        rows.append(_loop_gap(router))
     with _router(MANY_INDEXES, options.sized(MANY_NODES), cached_answers=0) as (router, asked):
         rows.append(_both_stages(router, asked, options.sized(MANY_NODES)))
     return rows
@@ -85,6 +93,51 @@ def _cache_hit(router: AgenticRouter, asked: Sequence[str]) -> Row:
         "router_overhead: answer from the cache", timing, target_ms=CACHE_TARGET_MS,
         note=f"query() as a whole; {INDEXES} indexes",
     )  # fmt: skip
+
+
+def _loop_gap(router: AgenticRouter) -> Row:
+    numbers = itertools.count()
+
+    async def callers() -> None:
+        ways = (router.aquery, router.aretrieve)
+        await asyncio.gather(*(ways[n % 2](f"What is known of case {next(numbers)}?") for n in range(CALLERS)))
+
+    async def busy_threads() -> None:
+        await asyncio.gather(*(asyncio.to_thread(_burn, BUSY_S) for _ in range(BUSY_THREADS)))
+
+    asyncio.run(callers())
+    gaps = [
+        (asyncio.run(_longest_gap_ms(callers)), asyncio.run(_longest_gap_ms(busy_threads))) for _ in range(GAP_ROUNDS)
+    ]
+    ours, busy = (Timing.of(side) for side in zip(*gaps, strict=True))
+    return timed_row(
+        f"router_overhead: longest gap of the loop, {CALLERS} callers", ours, target_ms=GAP_TARGET_MS,
+        peer=f"{BUSY_THREADS} busy threads", peer_timing=busy,
+        note="new questions, half answered without a model, half only retrieved; each run is one longest gap",
+    )  # fmt: skip
+
+
+def _burn(cpu_s: float) -> None:
+    end = time.thread_time() + cpu_s
+    while time.thread_time() < end:
+        sum(range(1_000))
+
+
+async def _longest_gap_ms(work: Callable[[], Awaitable[None]]) -> float:
+    """Return the longest time that the loop was held up while the work ran."""
+    gaps, wait_s = [0.0], 0.005
+
+    async def tick() -> None:
+        while True:
+            last = time.perf_counter()
+            await asyncio.sleep(wait_s)
+            gaps.append(time.perf_counter() - last - wait_s)
+
+    ticking = asyncio.create_task(tick())
+    await asyncio.sleep(4 * wait_s)
+    await work()
+    ticking.cancel()
+    return max(gaps) * 1000
 
 
 def _overhead(

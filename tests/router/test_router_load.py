@@ -32,7 +32,6 @@ from agentic_retriever.schema import Tier
 from agentic_retriever.synthesis import ExtractiveSynthesizer
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
-MARS = "How many moons does Mars have?"
 WORDS = [
     "amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath",
     "inlet", "jetty", "knoll", "ledge", "marsh", "notch", "oasis", "plain",
@@ -160,13 +159,22 @@ def test_212_callers_do_not_hold_up_the_loop(sites):
         ways = (router.aquery, router.aretrieve, router.aquery, streamed)
         return await asyncio.gather(*(ways[n % 4](ask_site(n)) for n in range(212)))
 
+    def burn():
+        end = time.thread_time() + 0.2
+        while time.thread_time() < end:
+            sum(range(1_000))
+
+    async def eight_busy_threads():
+        await asyncio.gather(*(asyncio.to_thread(burn) for _ in range(8)))
+
     def gap(_attempt):
+        """Return the longest gap as a share of 0.1 s, or of twice what busy threads alone make on a machine in use."""
         router.cache.clear()
         longest, found = asyncio.run(largest_gap(work))
         assert [getattr(one, "tier", Tier.PRIMARY) for one in found] == [Tier.PRIMARY] * 212
-        return longest
+        return longest / max(0.1, 2 * asyncio.run(largest_gap(eight_busy_threads))[0])
 
-    best_of(4, 0.1, gap)
+    best_of(4, 1.0, gap)
 
 
 def test_stampede_on_a_cold_key_asks_the_model_once(sites):
@@ -304,12 +312,7 @@ def test_redis_that_is_down_costs_little(make_router, server):
         url = hanging if server == "hangs" else f"redis://127.0.0.1:{free_port()}/0"
         without, router = make_router(), make_router(redis_url=url)
         without.query(QUESTION)
-
-        def first_call(_attempt):
-            """By how much the first call of a new router is slower."""
-            return timed(make_router(redis_url=url), MARS) - timed(make_router(), MARS)
-
-        best_of(6, 0.3, first_call)
+        best_of(6, 0.3, lambda _: timed(make_router(redis_url=url), QUESTION) - timed(make_router(), QUESTION))
         assert_hardly_slower(router, without)
         assert router.query(f"{QUESTION} 0 3").cached
         assert not router.cache.stats().to_dict()["store"]["up"] or server == "hangs"
@@ -535,8 +538,7 @@ def test_interpreter_ends_without_a_traceback(tmp_path, make_server):
         async def main():
             tasks = [asyncio.create_task(router.aquery("How long does the cat sleep? " + str(n))) for n in range(3)]
             await asyncio.sleep(0.3)
-            stream = router.stream("How long does the cat sleep, please?")
-            return tasks, stream
+            return tasks, router.stream("How long does the cat sleep, please?")
 
         config = RouterConfig(data_dir={str(tmp_path / "data")!r}, llm="ollama:x", ollama_base_url={server.url!r},
                               deadline_s=2.0, query_log="none")
