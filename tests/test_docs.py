@@ -34,11 +34,9 @@ def test_tables_of_the_readme_name_what_there_is():
 
     assert first_cells("Strategies") == [strategy.value for strategy in Strategy]
     assert {strategy.value for strategy in REGISTRY} == set(first_cells("Strategies"))
-    settings = (ROOT / ".env.example").read_text(encoding="utf-8")
-    assert not [variable for variable in first_cells("Settings") if variable not in settings]
+    assert not [each for each in first_cells("Settings") if each not in (ROOT / ".env.example").read_text("utf-8")]
     extras = PROJECT.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
-    filled = re.findall(r"^(\w+) = \[(?!\])", extras, re.MULTILINE)
-    assert {*first_cells("Install"), "test", "dev"} == set(filled)
+    assert {*first_cells("Install"), "test", "dev"} == set(re.findall(r"^(\w+) = \[(?!\])", extras, re.MULTILINE))
 
 
 def test_every_page_is_linked_from_the_readme_and_links_lead_somewhere():
@@ -51,13 +49,15 @@ def test_every_page_is_linked_from_the_readme_and_links_lead_somewhere():
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda p: p.name)
-def test_modules_named_in_the_documentation_exist(path):
+def test_modules_and_tests_named_in_the_documentation_exist(path):
     text = path.read_text(encoding="utf-8")
     for name in re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py|[a-z_]+\.py)`", text):
         assert (ROOT / "agentic_retriever" / name).exists() or (ROOT / name).exists(), name
     for dotted in re.findall(r"`(agentic_retriever(?:\.\w+)+)`", text):
         module, _, attribute = dotted.rpartition(".")
         assert hasattr(importlib.import_module(module), attribute) or importlib.import_module(dotted)
+    for test in re.findall(r"`(test_\w+)`", text):
+        assert any(f"def {test}(" in file.read_text("utf-8") for file in (ROOT / "tests").rglob("test_*.py")), test
 
 
 def test_public_names_are_what_they_say_and_the_version_is_one():
