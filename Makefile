@@ -26,6 +26,8 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 demo: $(VENV)/.demo ## build the sample indexes and answer questions in three languages; no key, no server
 	@$(BIN)/agentic-retriever demo
 
+# Tests start a hundred processes; without bytecode on disk each would compile the library anew.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev ## run the tests, a process for each core
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
