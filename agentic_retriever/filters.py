@@ -179,9 +179,7 @@ def normalise(filters: MetadataFilters | None) -> str:
     difference; ``1`` against ``"1"`` does.
     """
     check_filters(filters)
-    if filters is None or is_empty(filters):
-        return ""
-    return _write(_canonical(filters))
+    return "" if filters is None or is_empty(filters) else _write(_canonical(filters))
 
 
 def _canonical(item: MetadataFilter | MetadataFilters) -> list[Any]:
@@ -264,9 +262,7 @@ def is_missing(value: object) -> bool:
     """Tell whether a field counts as absent: ``None``, NaN or an empty list."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return not value
-    if isinstance(value, (float, Decimal)):
-        return math.isnan(value)
-    return value is None
+    return math.isnan(value) if isinstance(value, (float, Decimal)) else value is None
 
 
 def field_key(value: Scalar) -> Key:
@@ -323,9 +319,7 @@ def matches(metadata: Mapping[str, object], filters: MetadataFilters | None) -> 
 def predicate(filters: MetadataFilters | None) -> Predicate:
     """Compile filters into a function, for use on many nodes."""
     check_filters(filters)
-    if filters is None or is_empty(filters):
-        return lambda _metadata: True
-    return _compiled(filters)
+    return (lambda _metadata: True) if filters is None or is_empty(filters) else _compiled(filters)
 
 
 def node_fields(node: BaseNode) -> dict[str, object]:

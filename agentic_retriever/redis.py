@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from agentic_retriever.config import RouterConfig, Secret, host_and_port
 from agentic_retriever.errors import ConfigError, DeadlineExceededError
-from agentic_retriever.threads import Breaker, BreakerState, DeadlineCaller, Ticket, Workers
+from agentic_retriever.threads import Breaker, BreakerState, BriefThread, DeadlineCaller, Ticket, Workers
 
 if TYPE_CHECKING:
     import redis
@@ -158,7 +158,7 @@ class RedisLink:
                 self._breaker.leave(ticket, ok=True)
 
         try:
-            threading.Thread(target=probe, name=f"Redis probe {self.address}", daemon=True).start()
+            BriefThread(probe, f"Redis probe {self.address}").start()
         except RuntimeError:  # no more threads can be had: the machine is full, or the interpreter is ending
             self._breaker.leave(ticket, ok=False)
 

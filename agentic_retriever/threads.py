@@ -4,6 +4,7 @@ Nothing here keeps an asyncio object, so one pool serves any number of event loo
 """
 
 import asyncio
+import atexit
 import contextvars
 import os
 import threading
@@ -13,14 +14,15 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from enum import Enum
-from typing import NamedTuple, ParamSpec, TypeVar
-
-from typing_extensions import Self
+from functools import partial
+from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, OverloadedError, StoreError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_LAST_S: Final = 0.5  # that calls under way have at the end of the program; those that hang stay where they hang
 
 
 def usable_cores() -> int:
@@ -80,11 +82,20 @@ class Workers:
         if executor is not None and self._pid == os.getpid():
             executor.shutdown(wait=wait)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+class BriefThread(threading.Thread):
+    """A daemon thread that the end of the program waits a moment for: cut off within native code it would crash."""
+
+    def __init__(self, target: Callable[[], object], name: str) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+
+
+@atexit.register
+def _wait_for_brief_threads() -> None:
+    ends = time.monotonic() + _LAST_S
+    for thread in threading.enumerate():
+        if isinstance(thread, BriefThread):
+            thread.join(max(0.0, ends - time.monotonic()))
 
 
 class DeadlineCaller:
@@ -123,9 +134,8 @@ class DeadlineCaller:
         self._take_place(timeout_s)
         future: Future[T] = Future()
         context = contextvars.copy_context()
-        thread = threading.Thread(target=context.run, args=(self._run, function, future), name=self.what, daemon=True)
         try:
-            thread.start()
+            BriefThread(partial(context.run, self._run, function, future), self.what).start()
         except RuntimeError:  # the system gives out no more threads
             self._free.release()
             raise

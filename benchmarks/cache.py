@@ -6,6 +6,7 @@ import asyncio
 import copy
 import threading
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from benchmarks.data import texts
@@ -81,7 +82,7 @@ def _stampede() -> Row:
     from agentic_retriever.threads import Workers
 
     taken = []
-    with Workers(8, "benchmark") as workers, no_garbage_collection():
+    with closing(Workers(8, "benchmark")) as workers, no_garbage_collection():
         for _ in range(STAMPEDES):
             cache: SingleFlightCache[int] = SingleFlightCache(max_entries=1, ttl_s=60)
             taken.append(asyncio.run(_all_at_once(cache, workers.submit)) * 1000)

@@ -137,8 +137,7 @@ def test_the_text_of_an_answer_is_whole_whatever_the_checks_say(number, spans):
         for start, end in spans
     )
     page = answer("x", words=words, checks=checks)._repr_html_()
-    shown = "".join(Seen(page).words)
-    assert shown.startswith(words)
+    assert "".join(Seen(page).words).startswith(words)
     linked, markers = page.count('href="#'), [found.span() for found in re.finditer(r"\[\d+\]", words)]
     assert linked <= 1 + (number in {1, 2})
     is_cut = any(begin < at < end for begin, end in markers for span in spans for at in span)
@@ -165,8 +164,7 @@ def test_unsupported_sentences_are_marked_and_drawings_fit_into_a_notebook_file(
     page = answer("x", words=text_, checks=(check, gone))._repr_html_()
     [marked] = [attrs for tag, attrs in Seen(page).elements if "wavy" in attrs.get("style", "")]
     assert marked["title"] == "Not supported: no passage says so"
-    words = "".join(Seen(page).words)
-    assert "Left out: “Invented.” (not found)" in words
+    assert "Left out: “Invented.” (not found)" in "".join(Seen(page).words)
     output = {"text/html": answer("\ud800\x00 [1]")._repr_html_()}
     assert json.loads(json.dumps(output, ensure_ascii=False).encode("utf-8")) == output
 
@@ -188,11 +186,9 @@ def test_texts_lists_and_bars_keep_to_their_ground_and_times_are_written_for_peo
     many = IngestReport(skipped=tuple(SkippedSource(f"s{at}", "why") for at in range(40)))
     assert "and 28 more left out" in many._repr_html_()
     scores = {f"index{at}": 1 / 40 for at in range(40)}
-    chosen = replace(selection("x"), scores=scores)
-    assert "and 28 more" in chosen._repr_html_()
+    assert "and 28 more" in replace(selection("x"), scores=scores)._repr_html_()
     nodes = tuple(found(str(at)) for at in range(30))
-    retrieval = replace(values("x")["retrieval"], nodes=nodes)
-    assert "and 10 more" in retrieval._repr_html_()
+    assert "and 10 more" in replace(values("x")["retrieval"], nodes=nodes)._repr_html_()
     assert "no difference" in decision("x").diff(decision("x"))._repr_html_()
     for share, width in [(-1.0, 0), (0.5, 40), (2.0, 80), (float("nan"), 0), (float("inf"), 0)]:
         assert f'<rect width="{width}"' in render(

@@ -2,7 +2,9 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+
+from agentic_retriever.threads import Workers
 
 
 def wait_until(condition, seconds: float = 5.0) -> None:
@@ -19,6 +21,11 @@ def within(seconds: float):
     started = time.monotonic()
     yield
     assert time.monotonic() - started < seconds
+
+
+def pool(workers: int) -> closing[Workers]:
+    """A pool of threads until the block ends."""
+    return closing(Workers(workers, "pool"))
 
 
 def in_threads(call, arguments) -> list:

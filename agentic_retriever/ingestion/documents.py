@@ -120,9 +120,7 @@ def _scalar(value: object) -> object:
         return value
     if isinstance(value, (date, time)):
         return value.isoformat()
-    if isinstance(value, (Mapping, list, tuple)):
-        return _json(value)
-    return clean_text(str(value))
+    return _json(value) if isinstance(value, (Mapping, list, tuple)) else clean_text(str(value))
 
 
 def _json(value: object) -> str:

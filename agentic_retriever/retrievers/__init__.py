@@ -102,9 +102,7 @@ def check_served(strategy: Strategy, index: Index) -> None:
 def build_adapter(strategy: Strategy | str, index: Index, settings: AdapterSettings) -> RetrieverAdapter:
     spec = spec_of(strategy)
     check_served(spec.strategy, index)
-    if index.only_asked:
-        return AskedRetriever(index, settings)
-    return spec.build(index, settings)
+    return AskedRetriever(index, settings) if index.only_asked else spec.build(index, settings)
 
 
 def spec_of(strategy: Strategy | str) -> StrategySpec:

@@ -381,9 +381,7 @@ def numbers(text: str) -> list[str]:
 def kind_of(identifier: str) -> str:
     """Return what identifiers of one kind share: ``a9`` for ``ns3`` and ``e42``, ``article 9`` for ``article 57``."""
     word, _, number = identifier.partition(" ")
-    if number:
-        return f"{word} 9"
-    return _DIGITS.sub("9", _LETTERS.sub("a", identifier))
+    return f"{word} 9" if number else _DIGITS.sub("9", _LETTERS.sub("a", identifier))
 
 
 def absent(wanted: Iterable[str], known: Mapping[str, frozenset[str]], *, least: int = 3) -> list[str]:

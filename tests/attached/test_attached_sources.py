@@ -31,7 +31,7 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
 from store_tools import Told, where
-from waiting import in_threads, wait_until, within
+from waiting import in_threads, pool, wait_until, within
 
 from agentic_retriever import errors
 from agentic_retriever.filters import matches, node_fields
@@ -44,7 +44,6 @@ from agentic_retriever.retrievers import AdapterSettings, build_adapter, cards
 from agentic_retriever.schema import Strategy
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 from agentic_retriever.testing.retriever_contract import QUERY, RetrieverContract, check_result, contract_nodes
-from agentic_retriever.threads import Workers
 
 
 def ask(reply, top_k=3, filters=None, *, timeout_s=None):
@@ -554,7 +553,7 @@ def test_all_callers_wait_for_one_reading_once_for_what_hangs_and_what_fails_res
 
 @pytest.fixture(scope="session")
 def attached_workers():
-    with Workers(4, "attached-tests") as workers:
+    with pool(4) as workers:
         yield workers
 
 

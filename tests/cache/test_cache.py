@@ -12,12 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_indexes import GOOD, QUESTION
-from waiting import in_threads, wait_until
+from waiting import in_threads, pool, wait_until
 
 from agentic_retriever import errors
 from agentic_retriever.cache import CacheStats, SingleFlightCache, cache_key, read_questions, warm
 from agentic_retriever.testing import FakeLLM
-from agentic_retriever.threads import Workers
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -102,7 +101,7 @@ def cache():
 
 @pytest.fixture
 def workers():
-    with Workers(8, "test") as made:
+    with pool(8) as made:
         yield made
 
 
@@ -345,7 +344,7 @@ class TestTasks:
         assert cache.get_or_compute("l", lambda: "new") == ("new", False)
 
     async def test_what_nobody_wants_any_more_is_not_begun_and_told(self, cache):
-        with Workers(1, "small") as small:
+        with pool(1) as small:
             gate, queued, unwanted = Gate(), Gate(), []
 
             def ask(key, compute):
@@ -386,7 +385,7 @@ class TestTasks:
         await leader
 
     async def test_a_pool_whose_workers_all_wait_for_the_same_key_does_not_stand_still(self, cache):
-        with Workers(2, "small") as small:
+        with pool(2) as small:
             block = threading.Event()
             busy = [small.submit(block.wait, 5) for _ in range(2)]
             leader = asyncio.create_task(cache.aget_or_compute("k", never, submit=small.submit))

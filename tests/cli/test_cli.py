@@ -90,8 +90,7 @@ def test_question_from_standard_input_with_its_explanation_and_its_route(home):
     for word in ("Index: handbook (only", "Strategy: ", "Complexity: simple", "Milliseconds: ", "step\tms"):
         assert word in done.stdout
     assert "Complexity: simple" in cli(home, "route", "annual leave days").stdout
-    decision = json.loads(cli(home, "route", "annual leave days", "--json").stdout)
-    assert decision["index"] == "handbook"
+    assert json.loads(cli(home, "route", "annual leave days", "--json").stdout)["index"] == "handbook"
 
 
 def test_control_characters_never_reach_the_output_and_a_budget_is_kept_or_refused(home):

@@ -294,8 +294,7 @@ def test_finished_ways_are_not_run_again(router, boats, bread, vectors, tmp_path
         raise ConfigError("asked again")
 
     monkeypatch.setattr(NearestUtteranceRouter, "classify", refuse)
-    second = run(router, datasets, tmp_path, vectors=vectors).to_dict()
-    assert second == first
+    assert run(router, datasets, tmp_path, vectors=vectors).to_dict() == first
 
 
 def test_with_a_model_its_ways_are_measured_too(boats, bread, vectors, tmp_path):

@@ -109,8 +109,7 @@ def test_every_strategy_answers_as_on_the_embedded_store(storage, embedding, ind
         assert here == there
     filters = where("kind", "odd")
     assert found(local, strategy, filters=filters)[0][0] == found(index, strategy, filters=filters)[0][0]
-    nothing = where("kind", "neither")
-    assert found(index, strategy, filters=nothing) == []
+    assert found(index, strategy, filters=where("kind", "neither")) == []
 
 
 def test_fusion_by_ranks_is_the_servers_both_sides_take_one_request_and_documents_change(index, monkeypatch):

@@ -166,8 +166,7 @@ def test_no_text_gives_no_nodes(make_doc, text):
 
 def test_size_replaces_the_chunk_size(make_doc):
     doc = make_doc("Eine Zeile Text. " * 60)
-    nodes = chunk_document(doc, ChunkSettings(), size=20)
-    assert max(count_tokens(node.text) for node in nodes) <= 20
+    assert max(count_tokens(node.text) for node in chunk_document(doc, ChunkSettings(), size=20)) <= 20
     with pytest.raises(ConfigError, match="size must be a whole number from 8"):
         chunk_document(doc, ChunkSettings(), size=0)
 

@@ -360,8 +360,7 @@ def test_html_structure(read_one, body, expected):
     ],
 )
 def test_html_titles(read_one, html, title):
-    doc = read_one("my_file.html", html)
-    assert doc.title == title
+    assert read_one("my_file.html", html).title == title
 
 
 @pytest.mark.parametrize(
@@ -436,8 +435,7 @@ def test_pages_have_spans_and_nodes_know_page_and_section(read_one):
 
 @pytest.mark.parametrize(("given", "title"), [("La ley", "La ley"), ("draft.docx", "a"), ("untitled", "a")])
 def test_the_title_of_the_file_properties_unless_it_is_a_file_name(read_one, given, title):
-    doc = read_one("a.pdf", pdf_bytes(title=given))
-    assert doc.title == title
+    assert read_one("a.pdf", pdf_bytes(title=given)).title == title
 
 
 def test_broken_files_are_reported_and_never_escape_as_another_error(read):
@@ -555,8 +553,7 @@ def test_jsonl_encodings(read_one, encoding):
 
 
 def test_lone_surrogates_are_replaced_one_for_one(read_one):
-    doc = read_one("c.jsonl", '{"_id": "1", "text": "a\\ud800b\\u0000c"}')
-    assert doc.text == "a\ufffdb\ufffdc"
+    assert read_one("c.jsonl", '{"_id": "1", "text": "a\\ud800b\\u0000c"}').text == "a\ufffdb\ufffdc"
 
 
 def test_scalars_and_lists_stay_and_cleaning_keeps_the_length():

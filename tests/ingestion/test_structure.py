@@ -182,5 +182,4 @@ def test_kinds(text, expected):
 
 def test_spans_are_trimmed_and_start_where_asked():
     text = "skipped\n\n   indented  \n\nlast\n"
-    blocks = scan_blocks(text, start=9)
-    assert [text[block.start : block.end] for block in blocks] == ["indented", "last"]
+    assert [text[block.start : block.end] for block in scan_blocks(text, start=9)] == ["indented", "last"]

@@ -34,8 +34,7 @@ def test_reply_carries_text_tier_model_and_estimated_tokens_and_goes_to_the_thre
     assert [estimate_tokens(text) for text in ("", "a", "abcd" * 5, thai)] == [0, 1, 5, len(thai)]
     one = client(lambda prompt: f"re {prompt}")
     assert repr(one) == "LLMClient('primary model fake-llm', timeout_s=5)"  # no key of the model shows
-    got = in_threads(lambda i: asked(one, f"q{i}").text, range(16))
-    assert got == [f"re q{i}" for i in range(16)]
+    assert in_threads(lambda i: asked(one, f"q{i}").text, range(16)) == [f"re q{i}" for i in range(16)]
 
 
 @pytest.mark.parametrize("blank", ["", "   ", "\n\t\u3000"])

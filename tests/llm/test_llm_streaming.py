@@ -76,8 +76,7 @@ def test_pieces_come_one_by_one_then_the_reply_even_from_models_that_give_the_wh
             for text in ("a", "ab", "ab c"):
                 yield CompletionResponse(text=text)
 
-    stream = stream_of(LLMClient(Cumulative(["x"]), tier=Tier.PRIMARY, timeout_s=5))
-    assert list(stream) == ["a", "b", " c"]
+    assert list(stream_of(LLMClient(Cumulative(["x"]), tier=Tier.PRIMARY, timeout_s=5))) == ["a", "b", " c"]
 
 
 @pytest.mark.parametrize("pieces", [[], ["", " ", "\n"]])

@@ -11,7 +11,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from waiting import within
+from waiting import pool, within
 
 from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig
@@ -21,7 +21,7 @@ from agentic_retriever.llm.client import FREE, CostReport, Endpoint, Price, Pric
 from agentic_retriever.llm.tiers import context_window, share_s
 from agentic_retriever.schema import Budget, Complexity, FailureKind, Tier, TierUsage
 from agentic_retriever.testing.fakes import FakeLLM
-from agentic_retriever.threads import Breaker, Workers
+from agentic_retriever.threads import Breaker
 
 PRICED = Price(in_usd=1.0, out_usd=2.0)
 NAMES = {Tier.PRIMARY: "llama", Tier.CLOUD: "gpt", Tier.SMALL: "qwen"}
@@ -205,7 +205,7 @@ def test_twenty_hung_calls_do_not_stop_other_work(release):
     for thread in threads:
         thread.start()
     started = time.monotonic()
-    with Workers(2, "retrieval") as workers:
+    with pool(2) as workers:
         assert [workers.submit(lambda i=i: i * i).result(1) for i in range(10)] == [i * i for i in range(10)]
     assert time.monotonic() - started < 0.9
     for thread in threads:

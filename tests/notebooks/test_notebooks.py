@@ -140,8 +140,7 @@ CHECKS = dict(zip(NAMES, (quickstart, strategies, benchmarks, llamaindex_app), s
 
 def test_notebooks_are_stored_here_small_and_without_outputs():
     assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
-    listed = re.findall(r"\]\((\w+)\.ipynb\)", (FOLDER / "README.md").read_text(encoding="utf-8"))
-    assert listed == NAMES
+    assert re.findall(r"\]\((\w+)\.ipynb\)", (FOLDER / "README.md").read_text(encoding="utf-8")) == NAMES
     for name in NAMES:
         text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
         notebook = stored(name)

@@ -156,8 +156,7 @@ def test_a_keyword_lifts_a_node_by_its_share_and_weights_add_up_within_the_range
     assert dump(BRAKES) == before
     got = refining.boost("approval brakes", BRAKES, [refining.Boost("approval", 0.9), refining.Boost("brakes", 0.9)])
     assert dict(zip(ids(got), scores(got), strict=True)) == pytest.approx({"b": 1.3, "a": 0.9, "c": 0.82})
-    sunk = refining.boost("tyres", BRAKES, [refining.Boost("tyres", -0.75)])
-    assert ids(sunk) == ["b", "a", "c"]
+    assert ids(refining.boost("tyres", BRAKES, [refining.Boost("tyres", -0.75)])) == ["b", "a", "c"]
 
 
 @pytest.mark.parametrize(

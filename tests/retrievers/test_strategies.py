@@ -517,7 +517,6 @@ def test_nothing_is_searched_for_documents_that_cannot_hold_enough(make_index, s
     view.search = lambda vector, top_k: depths.append(top_k) or search(vector, top_k)
     index.summaries = lambda *, timeout_s=None: view
     index.vector_store.queries.clear()
-    result = ask(SummaryRetriever(index, settings), "topic7", top_k=70)
-    assert len(ids(result)) == 70
+    assert len(ids(ask(SummaryRetriever(index, settings), "topic7", top_k=70))) == 70
     assert depths == [80]
     assert len(index.vector_store.queries) == 1

@@ -78,8 +78,7 @@ def test_a_replay_gives_the_same_decision_or_shows_what_changed_and_of_something
         assert not decision.diff(again), str(decision.diff(again))
     decision = router.route(MOONS)
     router.add_index("planets", [Document(text="Saturn has rings.", doc_id="saturn")])
-    diff = decision.diff(router.replay(decision))
-    assert "versions.planets" in {one.path for one in diff.differences}
+    assert "versions.planets" in {one.path for one in decision.diff(router.replay(decision)).differences}
     with pytest.raises(errors.RoutingError, match="decision record"):
         router.replay({"query": "x"})
 
@@ -154,8 +153,7 @@ def test_little_found_makes_more_tries_and_neither_a_pin_nor_a_good_find_does(ma
     assert router.query(MOONS).to_dict()["tried"][0]["strategy"] == retrieval.tried[0].strategy.value
     for fixed in [{"strategy": "vector"}, {"budget": Budget(max_ms=2_000)}]:
         monkeypatch.setattr(query, "RETRY_BELOW", 1.0 if "strategy" in fixed else 0.2)
-        router = make(THREE)
-        assert len(router.retrieve("The cat sleeps sixteen hours a day.", **fixed).tried) == 1
+        assert len(make(THREE).retrieve("The cat sleeps sixteen hours a day.", **fixed).tried) == 1
 
 
 def test_a_tight_budget_withholds_slow_strategies_and_a_used_one_ends_in_time(make):

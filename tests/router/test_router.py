@@ -77,8 +77,7 @@ def test_retrieval_obeys_pins_filters_and_top_k_and_gives_copies_best_first(rout
     assert router.retrieve("the dog barks", top_k=2).nodes[0].node.metadata["title"] == "dogs"
     for strategy in ("vector", "hybrid"):
         pins = {"index": "animals", "strategy": strategy, "filters": where("title", "owls")}
-        nodes = router.retrieve("the cat and the dog", **pins).nodes
-        assert [n.node.ref_doc_id for n in nodes] == ["owls"]
+        assert [n.node.ref_doc_id for n in router.retrieve("the cat and the dog", **pins).nodes] == ["owls"]
     assert len(router.retrieve("cat dog owl", index="animals", top_k=1000, strategy="vector").nodes) == 3
     plain = router.retrieve("the cat", index="animals", strategy="vector")
     empty = router.retrieve("the cat", index="animals", strategy="vector", filters=MetadataFilters(filters=[]))
@@ -206,8 +205,7 @@ def test_with_an_embedding_model_that_hangs_every_strategy_searches_words_after_
         assert answer.degraded[0].to_dict()["fallback"] == "words only"
         assert all("dense" not in retrievers.source_scores(found.node) for found in answer.nodes)
     hung.kind, now[0] = "", 30.0
-    answer = router.query(BOTH, strategy=strategy)
-    assert "embedding" not in {lost.step for lost in answer.degraded}
+    assert "embedding" not in {lost.step for lost in router.query(BOTH, strategy=strategy).degraded}
     assert embedding.breaker.state is BreakerState.CLOSED
 
 

@@ -315,8 +315,7 @@ def test_routing_and_answer_share_the_calls(make_tiers, ollama, monkeypatch):
     monkeypatch.setattr("agentic_retriever.routing.AutoSelector", partial(AutoSelector, min_confidence=1.0))
     ollama.reply(chat("ollama", GOOD))
     router = make_tiers(classifier="auto", selector="auto")
-    answer = timed(router, budget=Budget(max_llm_calls=2))
-    assert answer.usage.llm_calls <= 2
+    assert timed(router, budget=Budget(max_llm_calls=2)).usage.llm_calls <= 2
     assert len(ollama.requests) <= 2
 
 
@@ -358,8 +357,7 @@ def test_no_server_is_asked_without_calls_without_nodes_or_by_construction(make_
 def test_cloud_without_a_key_is_left_out_with_one_warning(make_tiers, ollama, caplog):
     ollama.reply({"error": "x"}, 404)
     router = make_tiers(openrouter_api_key="")
-    answer = timed(router)
-    assert failures(answer) == [(Tier.PRIMARY, "not_found"), (Tier.SMALL, None)]
+    assert failures(timed(router)) == [(Tier.PRIMARY, "not_found"), (Tier.SMALL, None)]
     assert [r.levelname for r in caplog.records if "OPENROUTER_API_KEY" in r.message] == ["WARNING"]
     with pytest.raises(errors.ConfigError, match="OPENROUTER_API_KEY"):
         make_tiers(llm="openrouter:x", openrouter_api_key="")

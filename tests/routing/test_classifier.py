@@ -104,8 +104,7 @@ def test_an_empty_index_never_wins(classifier, make, boats, bread):
         assert selection.name != "empty"
         assert selection.scores["empty"] == 0.0
         assert "empty" not in selection.names
-    beside = classifier.classify("zzz", [empty, boats], query_vector=None)
-    assert beside.names == ("boats",)
+    assert classifier.classify("zzz", [empty, boats], query_vector=None).names == ("boats",)
 
 
 def test_one_index_needs_no_classifier_and_none_or_equal_names_are_errors(classifier, boats):

@@ -84,8 +84,7 @@ def test_the_stated_confidence_is_clipped(boats, bread, stated, weight):
 
 
 def test_a_doubtful_model_means_both_indexes_and_only_offered_strategies_are_chosen(boats, bread):
-    base = EVIDENCE.classify(QUERY, [boats, bread], query_vector=VECTOR)
-    assert base.margin > 0.9
+    assert EVIDENCE.classify(QUERY, [boats, bread], query_vector=VECTOR).margin > 0.9
     selection, _ = classify("INDEX: bread\nCONFIDENCE: 0.2", [boats, bread])
     assert selection.names == ("bread", "boats")
     sure, _ = classify("INDEX: bread\nCONFIDENCE: 0.9", [boats, bread])

@@ -55,6 +55,7 @@ from agentic_retriever.indices.prefilter.snapshot import DAY_US, FieldIndex, Ite
 from agentic_retriever.schema import MAX_TOP_K, check_top_k
 from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.stores.points import push_down
+from agentic_retriever.threads import BriefThread
 
 logger = logging.getLogger(__name__)
 
@@ -524,7 +525,7 @@ class VectorRowsView:
             reading = self._reader is not None and self._reader.is_alive()
             if not reading and MIN_NODES <= nodes <= MAX_NODES:
                 self._rows = None  # the old ones are of no use, and need not lie beside the new ones
-                self._reader = threading.Thread(target=self._read, args=(version,), name="vector-rows", daemon=True)
+                self._reader = BriefThread(lambda: self._read(version), "vector-rows")
                 self._reader.start()
         return None
 

@@ -512,8 +512,7 @@ def test_read_from_its_saved_form_with_later_changes_and_built_again_when_damage
     again.close()
     (index.folder / "metadata" / "arrays.npz").write_bytes(b"x")
     with caplog.at_level(logging.WARNING):
-        again = open_storage().open("docs", embedding)
-        assert again.candidates(where("province", "Bangkok")) == {"n1", "n3"}
+        assert open_storage().open("docs", embedding).candidates(where("province", "Bangkok")) == {"n1", "n3"}
     assert len(builds) == 2
     assert "arrays.npz" in caplog.text
 
