@@ -7,6 +7,7 @@ import pytest
 from llama_index.core.bridge.pydantic import Field
 from llama_index.core.schema import MetadataMode, TextNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryResult
+from waiting import pool
 
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.errors import StoreError
@@ -18,7 +19,6 @@ from agentic_retriever.retrievers import AdapterSettings
 from agentic_retriever.stores.edge import QdrantEdgeVectorStore
 from agentic_retriever.testing.fakes import FakeEmbedding
 from agentic_retriever.text import Tokenizer
-from agentic_retriever.threads import Workers
 
 
 class MemoryVectorStore(BasePydanticVectorStore):
@@ -163,8 +163,8 @@ def make_index():
 
 @pytest.fixture
 def workers():
-    with Workers(4, "test") as pool:
-        yield pool
+    with pool(4) as made:
+        yield made
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from llama_index.core.schema import (
 from llama_index.core.vector_stores.types import MetadataFilters
 from search_material import QUERY, ask, hit, ids, pairs, raising
 from store_tools import where
+from waiting import pool
 
 from agentic_retriever import retrievers
 from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, FilterError, InvalidQueryError, StoreError
@@ -34,7 +35,6 @@ from agentic_retriever.retrievers import base
 from agentic_retriever.retrievers.base import SCORES_KEY, run_guarded, run_sides, take_nodes
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.testing.retriever_contract import check_result, contract_nodes
-from agentic_retriever.threads import Workers
 
 STRATEGIES = pytest.mark.parametrize("kind", [retrievers.VectorRetriever, retrievers.HybridRetriever])
 
@@ -231,11 +231,11 @@ async def test_async_searches_run_in_the_given_threads_however_few(index, settin
             return super()._search(request, deadline)
 
     await Where(index, settings).aretrieve(QUERY)
-    assert names[0].startswith("test")
+    assert names[0].startswith("pool")
     import asyncio
 
-    with Workers(1, "narrow") as pool:
-        adapter = retrievers.HybridRetriever(make_index(contract_nodes()), make_settings(workers=pool, deadline_s=2.0))
+    with pool(1) as one:
+        adapter = retrievers.HybridRetriever(make_index(contract_nodes()), make_settings(workers=one, deadline_s=2.0))
         expected = pairs(adapter.retrieve(QUERY))
         found = await asyncio.wait_for(asyncio.gather(*(adapter.aretrieve(QUERY) for _ in range(20))), 10)
     assert all(pairs(nodes) == expected for nodes in found)
@@ -269,8 +269,8 @@ def test_stores_that_answer_with_ids_only(index, settings, monkeypatch):
     assert pairs(ask(retrievers.VectorRetriever(index, settings))) == expected
 
 
-def run(pool, sides, seconds=5.0):
-    return run_sides(pool, sides, timeout_s=lambda: seconds)
+def run(workers, sides, seconds=5.0):
+    return run_sides(workers, sides, timeout_s=lambda: seconds)
 
 
 def test_sides_run_at_the_same_time_and_one_that_hangs_is_given_up_in_time(workers):
@@ -303,10 +303,10 @@ def test_foreign_errors_come_out_as_ours_without_their_text_and_no_others(worker
 
 def test_sides_may_start_in_a_thread_of_the_same_pool_and_one_that_fails_leaves_the_other(workers):
     sides = {"a": lambda: 1, "b": lambda: 2}
-    with Workers(1, "one") as pool:
+    with pool(1) as one:
         # Without taking the second side back, the pool's only thread would wait for itself.
-        assert pool.submit(run, pool, sides).result(timeout=5) == ({"a": 1, "b": 2}, {})
-    assert run(pool, sides) == ({"a": 1, "b": 2}, {})
+        assert one.submit(run, one, sides).result(timeout=5) == ({"a": 1, "b": 2}, {})
+    assert run(one, sides) == ({"a": 1, "b": 2}, {})
     error, sides = EmbeddingError("down"), {"a": lambda: 1, "b": lambda: 1}
     for broken, other in ("ab", "ba"):
         assert run(workers, {**sides, broken: raising(error)}) == ({other: 1}, {broken: error})

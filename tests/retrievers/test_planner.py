@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from llama_index.core.schema import TextNode
 from search_material import ask, client_of, hit, ids, pairs
 from store_tools import where
-from waiting import within
+from waiting import pool, within
 
 from agentic_retriever import errors
 from agentic_retriever.retrievers import AdapterSettings, HybridRetriever, PlannerRetriever, SearchResult
@@ -28,7 +28,6 @@ from agentic_retriever.retrievers.planner import (
 from agentic_retriever.schema import Degradation
 from agentic_retriever.text import Tokenizer
 from agentic_retriever.text.language_files import language_files, languages_with
-from agentic_retriever.threads import Workers
 
 QUERY = "Compare the price of oil with gas"
 PARTS = ["the price of oil", "the price of gas"]
@@ -125,7 +124,7 @@ def test_a_part_that_hangs_ends_with_the_time_and_one_thread_is_enough(index, se
     stuck.set()
     assert result.nodes
     assert [step.step for step in result.degraded] == ["planner.part 2"]
-    with Workers(1, "test") as workers:
+    with pool(1) as workers:
         adapter = PlannerRetriever(index, AdapterSettings(workers=workers))
         expected = ids(ask(adapter, QUERY))
         assert ids(workers.submit(ask, adapter, QUERY).result(timeout=10)) == expected

@@ -13,6 +13,7 @@ from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import FilterCondition, MetadataFilters
 from metadata_strategies import cases, oracle
 from store_tools import where
+from waiting import pool
 
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import FilterError, IndexingError, InvalidQueryError, StoreDamagedError
@@ -34,7 +35,6 @@ from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, Vect
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.text import Tokenizer
-from agentic_retriever.threads import Workers
 
 ROWS = {
     "n1": {"province": "Chiang Mai", "area": 5, "sold": True, "tags": ["a", "b"], "day": "2020-01-31"},
@@ -608,7 +608,7 @@ def test_search_in_memory_equals_search_by_the_engine_and_rows_of_an_old_version
         (f"word{i % 53} word{i % 31} word{i}", {"kind": f"k{i % 20}", "year": i % 50}) for i in range(MIN_NODES + 100)
     ]
     Indexer(large).add_nodes([TextNode(id_=f"n{i}", text=text, metadata=row) for i, (text, row) in enumerate(rows)])
-    with Workers(2, "test") as workers:
+    with pool(2) as workers:
         by_engine = search(large, workers)
         large._vector_rows.wait(30)
         assert large.vector_rows() is not None
