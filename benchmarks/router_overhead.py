@@ -125,10 +125,10 @@ def _burn(cpu_s: float) -> None:
 
 async def _longest_gap_ms(work: Callable[[], Awaitable[None]]) -> float:
     """Return the longest time that the loop was held up while the work ran."""
-    gaps, wait_s = [0.0], 0.005
+    gaps, wait_s, running = [0.0], 0.005, True
 
     async def tick() -> None:
-        while True:
+        while running:
             last = time.perf_counter()
             await asyncio.sleep(wait_s)
             gaps.append(time.perf_counter() - last - wait_s)
@@ -136,7 +136,8 @@ async def _longest_gap_ms(work: Callable[[], Awaitable[None]]) -> float:
     ticking = asyncio.create_task(tick())
     await asyncio.sleep(4 * wait_s)
     await work()
-    ticking.cancel()
+    running = False
+    await ticking  # it may have been held up until now
     return max(gaps) * 1000
 
 

@@ -32,6 +32,7 @@ from agentic_retriever.schema import Tier
 from agentic_retriever.synthesis import ExtractiveSynthesizer
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
+MARS = "How many moons does Mars have?"
 WORDS = [
     "amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath",
     "inlet", "jetty", "knoll", "ledge", "marsh", "notch", "oasis", "plain",
@@ -314,7 +315,7 @@ def test_redis_that_is_down_costs_little(make_router, server):
         url = hanging if server == "hangs" else f"redis://127.0.0.1:{free_port()}/0"
         without, router = make_router(), make_router(redis_url=url)
         without.query(QUESTION)
-        best_of(6, 0.3, lambda _: timed(make_router(redis_url=url), QUESTION) - timed(make_router(), QUESTION))
+        best_of(6, 0.3, lambda _: timed(make_router(redis_url=url), MARS) - timed(make_router(), MARS))
         assert_hardly_slower(router, without)
         assert router.query(f"{QUESTION} 0 3").cached
         assert not router.cache.stats().to_dict()["store"]["up"] or server == "hangs"
@@ -397,6 +398,7 @@ def test_five_thousand_queries_leave_nothing_behind(make_router, tmp_path, spans
     some(0, 1_500)
     held, seen = Held(), spans.seen
     assert some(1_500, 5_000) == 4_800
+    # The pool for searches side by side may have grown to what it is allowed to be, which it stays.
     held.again(more_threads=router.config.workers)
     assert held.grown_kb() <= 20_000
     assert router.cache.stats().entries == 50
@@ -471,6 +473,7 @@ async def test_what_waits_for_a_worker_is_not_begun_once_it_is_cancelled(make_ro
 
 
 def test_one_router_in_successive_loops_threads_and_a_running_loop(make_tiers, ollama, cloud):
+    before = asyncio.run.__module__
     ollama.reply(chat("ollama", GOOD))
     router = make_tiers(cache_max_entries=0)
     for _ in range(3):
@@ -489,7 +492,7 @@ def test_one_router_in_successive_loops_threads_and_a_running_loop(make_tiers, o
         return router.query(QUESTION).text, (await router.aquery(QUESTION, force_cloud=True)).text
 
     assert asyncio.run(running()) == (GOOD, GOOD)
-    assert asyncio.run.__module__ == "asyncio.runners"
+    assert asyncio.run.__module__ == before == "asyncio.runners"
 
 
 @pytest.fixture
