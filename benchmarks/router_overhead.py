@@ -8,7 +8,7 @@ import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks.data import DIMENSION, questions, texts
 from benchmarks.harness import Row, Timing, measure, no_garbage_collection, say, timed_row
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from agentic_retriever.router import AgenticRouter
     from benchmarks.harness import Options
+
+T = TypeVar("T")
 
 NODES = 1_000
 MANY_NODES = 1_024  # as many as a profile samples, so that stage one has all its work
@@ -102,13 +104,11 @@ def _loop_gap(router: AgenticRouter) -> Row:
         ways = (router.aquery, router.aretrieve)
         await asyncio.gather(*(ways[n % 2](f"What is known of case {next(numbers)}?") for n in range(CALLERS)))
 
-    async def busy_threads() -> None:
-        await asyncio.gather(*(asyncio.to_thread(_burn, BUSY_S) for _ in range(BUSY_THREADS)))
+    async def gap_ms(work: Callable[[], Awaitable[object]]) -> float:
+        return 1000 * (await longest_gap_s(work))[0]
 
     asyncio.run(callers())
-    gaps = [
-        (asyncio.run(_longest_gap_ms(callers)), asyncio.run(_longest_gap_ms(busy_threads))) for _ in range(GAP_ROUNDS)
-    ]
+    gaps = [(asyncio.run(gap_ms(callers)), asyncio.run(gap_ms(busy_threads))) for _ in range(GAP_ROUNDS)]
     ours, busy = (Timing.of(side) for side in zip(*gaps, strict=True))
     return timed_row(
         f"router_overhead: longest gap of the loop, {CALLERS} callers", ours, target_ms=GAP_TARGET_MS,
@@ -117,14 +117,8 @@ def _loop_gap(router: AgenticRouter) -> Row:
     )  # fmt: skip
 
 
-def _burn(cpu_s: float) -> None:
-    end = time.thread_time() + cpu_s
-    while time.thread_time() < end:
-        sum(range(1_000))
-
-
-async def _longest_gap_ms(work: Callable[[], Awaitable[None]]) -> float:
-    """Return the longest time that the loop was held up while the work ran."""
+async def longest_gap_s(work: Callable[[], Awaitable[T]]) -> tuple[float, T]:
+    """Return the longest time that the loop was held up while the work ran, and what the work returned."""
     gaps, wait_s, running = [0.0], 0.005, True
 
     async def tick() -> None:
@@ -135,10 +129,21 @@ async def _longest_gap_ms(work: Callable[[], Awaitable[None]]) -> float:
 
     ticking = asyncio.create_task(tick())
     await asyncio.sleep(4 * wait_s)
-    await work()
+    result = await work()
     running = False
     await ticking  # it may have been held up until now
-    return max(gaps) * 1000
+    return max(gaps), result
+
+
+async def busy_threads() -> None:
+    """Compute in eight threads: what holds up any loop."""
+
+    def burn() -> None:
+        end = time.thread_time() + BUSY_S
+        while time.thread_time() < end:
+            sum(range(1_000))
+
+    await asyncio.gather(*(asyncio.to_thread(burn) for _ in range(BUSY_THREADS)))
 
 
 def _overhead(

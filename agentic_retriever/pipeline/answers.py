@@ -50,8 +50,8 @@ def copied_answer(answer: Answer) -> Answer:
 
 def prepared_answer(answer: Answer) -> Callable[[], Answer]:
     """Return what copies an answer of the cache, so that it stays as it was."""
-    copies = prepared_copies(answer.nodes)
-    return lambda: replace(answer, nodes=copies())
+    bare, copies = replace(answer, nodes=()), prepared_copies(answer.nodes)
+    return lambda: replace(bare, nodes=copies())
 
 
 # In bytes: whole, nodes with their texts and metadata, the decision and everything that was spent

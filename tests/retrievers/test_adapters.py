@@ -1,4 +1,5 @@
 import copy
+import gc
 import json
 import logging
 import math
@@ -436,6 +437,20 @@ def test_circles_are_copied_objects_left_out_and_own_ways_to_copy_kept():
     for made in (base.copied_node(node), prepared_copy(node)):
         assert (made.text, made.metadata, made.embedding) == ("own copied", node.metadata, [0.5])
         assert made.metadata["list"] is not node.metadata["list"]
+    node = TextNode(text="what has no form in bytes", metadata={"list": [1], "way": lambda: 1})
+    for made in (base.copied_node(node), prepared_copy(node)):
+        assert made == node
+        assert made.metadata["list"] is not node.metadata["list"]
+
+
+def test_a_thousand_prepared_nodes_give_the_collector_nothing_to_look_through():
+    source = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id="document", metadata={"dates": [date(2024, 1, 2)]})}
+    nodes = [NodeWithScore(node=TextNode(text=f"leaf {n}", relationships=source), score=0.5) for n in range(10)]
+    before = len(gc.get_objects())
+    kept = [base.prepared_copies(nodes) for _ in range(100)]
+    gc.collect()
+    assert len(gc.get_objects()) - before < 1_000
+    assert kept[99]() == tuple(nodes)
 
 
 @pytest.mark.parametrize("strategy", retrievers.REGISTRY)
