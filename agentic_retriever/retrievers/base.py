@@ -92,7 +92,7 @@ def prepared_copies(nodes: Sequence[NodeWithScore]) -> Callable[[], tuple[NodeWi
     """
     try:
         data = io.BytesIO()
-        _NodePickler(data, pickle.HIGHEST_PROTOCOL).dump(tuple(nodes))
+        _NodePickler(data, pickle.HIGHEST_PROTOCOL).dump(copied_nodes(nodes))  # each shares nothing with the next
         read = partial(pickle.loads, data.getvalue())
         read()  # what can be written cannot always be read
     except Exception:  # noqa: BLE001 - metadata may hold any object, and those without a form in bytes raise anything

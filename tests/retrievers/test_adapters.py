@@ -450,7 +450,9 @@ def test_a_thousand_prepared_nodes_give_the_collector_nothing_to_look_through():
     kept = [base.prepared_copies(nodes) for _ in range(100)]
     gc.collect()
     assert len(gc.get_objects()) - before < 1_000
-    assert kept[99]() == tuple(nodes)
+    first, second, *_ = kept[99]()
+    assert (first, second) == (nodes[0], nodes[1])
+    assert first.node.relationships[NodeRelationship.SOURCE] is not second.node.relationships[NodeRelationship.SOURCE]
 
 
 @pytest.mark.parametrize("strategy", retrievers.REGISTRY)
