@@ -18,6 +18,7 @@ from agentic_retriever.retrievers import base
 from agentic_retriever.retrievers.hybrid import HybridRetriever, unit_scores
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.text import Tokenizer, count_overlap, detect_language, language_files, split_sentences, stopwords
+from agentic_retriever.text.scripts import lowered
 
 # From one question to several, by its words alone.
 
@@ -107,11 +108,6 @@ class ClauseTable:
 
 
 LISTS: Final = tuple(ClauseTable.__dataclass_fields__)[3:]
-
-
-def lowered(text: str) -> str:
-    """Return a text without capitals, each character at its old place."""
-    return "".join(low if len(low := char.lower()) == 1 else char for char in text)
 
 
 def folded(text: str) -> str:

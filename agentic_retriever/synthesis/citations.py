@@ -20,6 +20,7 @@ from agentic_retriever.text import Tokenizer, split_sentences
 from agentic_retriever.text.language_files import any_listed, listed
 from agentic_retriever.text.names import find_names, keys_in
 from agentic_retriever.text.numbers import find_dates, find_numbers, loose_values, numbers_in
+from agentic_retriever.text.scripts import lowered
 
 # --- what is read in a passage: the smallest stretches that are quoted, what each says, and which serve a sentence ---
 #
@@ -272,7 +273,7 @@ class PassageMatcher:
     def __init__(self, passage: ContextPassage, tokenizer: Tokenizer) -> None:
         self.passage = passage
         self.tokenizer = tokenizer
-        self._folded = _folded(passage.text)
+        self._folded = lowered(passage.text)
         self._spans = segments(passage.text)
 
     @cached_property
@@ -369,15 +370,7 @@ class PassageMatcher:
 
 def _needle(sentence: str) -> str:
     """What of a sentence is looked for: no bullets, emphasis or final stop, white space as one space."""
-    return " ".join(_folded(_DECORATION.sub("", _ENUMERATION.sub("", sentence))).split())
-
-
-def _folded(text: str) -> str:
-    """Lower case without a change of length, so that offsets stay."""
-    lower = text.lower()
-    if len(lower) == len(text):
-        return lower
-    return "".join(low if len(low := char.lower()) == 1 else char for char in text)
+    return " ".join(lowered(_DECORATION.sub("", _ENUMERATION.sub("", sentence))).split())
 
 
 def _spaced(char: str) -> bool:

@@ -243,6 +243,14 @@ _DIGIT_RE: Final = re.compile(r"(?![0-9])\d")
 _THAI_AM_RE: Final = re.compile("([\u0e48-\u0e4b](?=\u0e4d\u0e32)|[\u0ec8-\u0ecb](?=\u0ecd\u0eb2))(.)")
 
 
+def lowered(text: str) -> str:
+    """Return a text without capitals, each character at its old place."""
+    lower = text.lower()
+    if len(lower) == len(text):
+        return lower
+    return "".join(low if len(low := char.lower()) == 1 else char for char in text)
+
+
 def normalise_query(text: str) -> str:
     """Bring a query to the form under which caches keep it."""
     text = _SURROGATE_RE.sub(_REPLACEMENT, _CONTROL_RE.sub("", text))
