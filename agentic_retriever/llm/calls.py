@@ -121,6 +121,14 @@ def random_boundary() -> str:
     return secrets.token_hex(8)
 
 
+def framed(prompt: Callable[[str], str], boundary: Callable[[], str]) -> str:
+    """Write a prompt with a boundary; ``SynthesisError`` when several in a row occur in the texts."""
+    for _ in range(_DRAWS):
+        with contextlib.suppress(errors.SynthesisError):
+            return prompt(boundary())
+    raise errors.SynthesisError(f"{_DRAWS} boundaries in a row occur in the texts; pass better randomness")
+
+
 def ask(
     client: ModelClient,
     prompt: Callable[[str], str],
@@ -134,16 +142,12 @@ def ask(
     ``prompt`` writes the prompt with a boundary, and raises ``SynthesisError`` for one that occurs in the texts; when
     several in a row do, that is an ``LLMError`` like a failure of the model.
     """
-    refused: errors.SynthesisError | None = None
-    for _ in range(_DRAWS):
-        try:
-            text = prompt(boundary())
-        except errors.SynthesisError as err:
-            refused = err
-            continue
-        reply = client.complete(text, timeout_s=timeout_s, needs=needs)
-        return replace(reply, text=without_thoughts(reply.text))
-    raise errors.LLMError(f"{_DRAWS} boundaries in a row occur in the texts; pass better randomness") from refused
+    try:
+        text = framed(prompt, boundary)
+    except errors.SynthesisError as err:
+        raise errors.LLMError(str(err)) from err
+    reply = client.complete(text, timeout_s=timeout_s, needs=needs)
+    return replace(reply, text=without_thoughts(reply.text))
 
 
 def spent_on_failure(tier: Tier, model: str, failure: errors.AgenticRetrieverError) -> tuple[TierUsage, ...]:

@@ -4,7 +4,6 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypedDict
@@ -31,7 +30,6 @@ from agentic_retriever.threads import DeadlineCaller, guarded
 
 ANSWER_TOKENS: Final = 1_024  # of a model's window, kept for its answer
 MAX_ANSWER_CHARS: Final = 10_000  # longer answers are cut, and say so
-_DRAWS: Final = 4
 _DEFAULT_S: Final = 60.0
 _BLANK: Final = "Empty Response"  # what LlamaIndex says when its model said nothing
 _COUNTED: Final = re.compile(r"^Response \d+: ", re.MULTILINE)  # what it writes before each of several
@@ -114,20 +112,14 @@ class LLMSynthesizer(_Writer):
         # As many passages, best first, as the models' window holds beside the answer.
         for count in range(len(passages), -1, -1):
             given = passages[:count]
-            prompt = self._framed(query, given, language)
+            rows = [(p.number, p.header, p.text) for p in given]
+            prompt = calls.framed(partial(answer_prompt, query, rows, language), self._boundary)
             if count <= 1 or calls.estimate_tokens(prompt) <= room:
                 break
         whole = partial(client.complete, prompt, timeout_s=timeout_s, needs=needs)
         if isinstance(client, calls.StreamsReplies):
             return given, whole, partial(client.stream, prompt, timeout_s=timeout_s, needs=needs)
         return given, whole, None
-
-    def _framed(self, query: str, passages: Passages, language: str) -> str:
-        given = [(p.number, p.header, p.text) for p in passages]
-        for _ in range(_DRAWS):
-            with suppress(errors.SynthesisError):  # the boundary occurs in the texts
-                return answer_prompt(query, given, language, self._boundary())
-        raise errors.SynthesisError(f"{_DRAWS} boundaries in a row occur in the texts; pass better randomness")
 
 
 class ForeignModel:
