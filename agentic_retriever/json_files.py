@@ -69,6 +69,15 @@ def write_atomically(path: Path, content: bytes) -> None:
         ) from err
 
 
+def last_change(path: str | Path) -> tuple[int, int]:
+    """When a file was last changed, in nanoseconds, and its size in bytes; zeros when it is not there."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - asked by every query, with a text, which is faster than a path
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
 def load_model(path: Path, read: Callable[[object], M], *, advice: str) -> M | None:
     """Read the file of a model, ``None`` when there is none; ``read`` may raise ``ValueError`` for what was decoded.
 

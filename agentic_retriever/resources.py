@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 import re
 import threading
 import time
@@ -33,7 +32,7 @@ from agentic_retriever.indices.attached.index import attach_index
 from agentic_retriever.indices.attached.sources import recognise
 from agentic_retriever.indices.profile import MEASURED_FILE, MeasuredStrategies
 from agentic_retriever.indices.stored_nodes import check_index_name
-from agentic_retriever.json_files import is_finite
+from agentic_retriever.json_files import is_finite, last_change
 from agentic_retriever.llm import ModelClient, build_client
 from agentic_retriever.redis import RedisVectorCache, open_link
 from agentic_retriever.schema import Degradation, Strategy, Tier, View, strategy_named
@@ -54,7 +53,7 @@ def training_stamp(index: Index) -> tuple[tuple[int, int], ...]:
     return (
         ()
         if folder is None
-        else tuple(_last_change(f"{folder}/{name}") for name in (MEASURED_FILE, retrievers.FUSION_FILE))
+        else tuple(last_change(f"{folder}/{name}") for name in (MEASURED_FILE, retrievers.FUSION_FILE))
     )
 
 
@@ -70,15 +69,6 @@ def _measured(folder: Path, _stamp: object) -> tuple[MeasuredStrategies | None, 
         return MeasuredStrategies.load(folder), ()
     except errors.StoreDamagedError as err:
         return None, (Degradation(step="stage_two.measured", reason=str(err), fallback="the signals alone"),)
-
-
-def _last_change(path: str) -> tuple[int, int]:
-    """When a file was last changed, in nanoseconds, and its size in bytes; zeros when it is not there."""
-    try:
-        found = os.stat(path)  # noqa: PTH116 - see above
-    except OSError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_size
 
 
 class AttachedIndexes(dict[str, Index]):

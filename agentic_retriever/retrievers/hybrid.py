@@ -202,15 +202,12 @@ DEFAULT_FUSION: Final = FusionModel()
 
 def installed_fusion(path: Path) -> FusionModel:
     """Return the model beside an index, read again when the file has changed, or the default when there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return DEFAULT_FUSION
-    return _read_fusion(path, found.st_mtime_ns, found.st_size)
+    stamp = json_files.last_change(path)
+    return _read_fusion(path, stamp) if any(stamp) else DEFAULT_FUSION
 
 
 @lru_cache(256)
-def _read_fusion(path: Path, _mtime_ns: int, _size: int) -> FusionModel:
+def _read_fusion(path: Path, _stamp: object) -> FusionModel:
     return FusionModel.load(path) or DEFAULT_FUSION
 
 
