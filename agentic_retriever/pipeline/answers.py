@@ -14,7 +14,7 @@ from typing_extensions import Self
 from agentic_retriever.cache import WarmOutcome
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.llm.calls import AsyncPieces
-from agentic_retriever.retrievers.base import copied_nodes, prepared_copies
+from agentic_retriever.retrievers.base import prepared_copies
 from agentic_retriever.schema import Answer, RouteDecision, Selection, StrategyCard, Tier
 from agentic_retriever.show import render, short_text, shortened, signals_text
 from agentic_retriever.synthesis import StreamControl
@@ -41,11 +41,6 @@ def warm_outcome(answer: Answer) -> WarmOutcome:
     if answer.cached:
         return "cached"
     return "stored" if worth_keeping(answer) else "not_kept"
-
-
-def copied_answer(answer: Answer) -> Answer:
-    """Copy an answer as far as callers can change it."""
-    return replace(answer, nodes=copied_nodes(answer.nodes))
 
 
 def prepared_answer(answer: Answer) -> Callable[[], Answer]:

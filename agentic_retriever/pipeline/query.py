@@ -31,7 +31,7 @@ from agentic_retriever.indices import Index, IndexProfile
 from agentic_retriever.indices.profile import MAX_TERMS, MeasuredStrategies
 from agentic_retriever.llm import result_of
 from agentic_retriever.llm.prompts import VERSION
-from agentic_retriever.pipeline.answers import as_response, copied_answer, worth_keeping
+from agentic_retriever.pipeline.answers import as_response, worth_keeping
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
@@ -205,7 +205,7 @@ class Pipeline:
             answer = yield from self._write(run, retrieval, control)
             if self._caches(question) and worth_keeping(answer):
                 # A copy, as the caller has this one.
-                self.cache.put(key, copied_answer(answer), epoch=epoch)
+                self.cache.put(key, replace(answer, nodes=copied_nodes(answer.nodes)), epoch=epoch)
             return self._hand_out(run, answer, traced, cached=False)
 
     def route(self, question: Question, *, recorded: schema.RouteDecision | None = None) -> schema.RouteDecision:

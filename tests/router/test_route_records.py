@@ -26,9 +26,9 @@ from agentic_retriever.pipeline import query
 from agentic_retriever.pipeline.answers import (
     MAX_CHARS,
     AnswerStream,
-    copied_answer,
     decoded,
     encoded,
+    prepared_answer,
     warm_outcome,
     worth_keeping,
 )
@@ -376,7 +376,7 @@ def test_answers_come_back_whole_and_copies_are_equal(answer):
     data = encoded(answer)
     assert set(json.loads(data)) - {"format"} == {field.name for field in dataclasses.fields(Answer)}
     same(decoded(data), answer)
-    same(copied_answer(answer), answer)
+    same(prepared_answer(answer)(), answer)
 
 
 def test_answers_of_the_router_come_back_whole(make):
@@ -430,7 +430,7 @@ def test_a_damaged_answer_is_refused_or_an_answer(data):
 
 def test_callers_cannot_change_what_is_kept_and_what_is_worth_keeping(answer):
     before = [node.to_dict() for node in answer.nodes]
-    node = copied_answer(answer).nodes[0]
+    node = prepared_answer(answer)().nodes[0]
     node.score = 9.0
     node.node.text = "spoiled"
     node.node.metadata["tags"].append("spoiled")
