@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkable
@@ -570,7 +570,23 @@ class Canceller:
             raise StreamStopped
 
 
-class ReplyStream:
+class Pieces(Iterator[str]):
+    """Text that comes piece by piece; who leaves it by ``with`` gives it up."""
+
+    text = ""  # what came so far
+
+    def close(self) -> None:
+        """Give the rest up; harmless at any time, more than once and from any thread."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class ReplyStream(Pieces):
     """The pieces of an answer as they come; afterwards ``reply`` holds the whole.
 
     Nothing is asked before the first piece is wanted; the time counts from then. A stream that is closed, left by
@@ -578,13 +594,9 @@ class ReplyStream:
     """
 
     def __init__(self, run: Callable[[Canceller], Generator[str, None, LLMReply]]) -> None:
-        self.text = ""  # what came so far
         self.reply: LLMReply | None = None  # once the stream has ended by itself
         self._canceller = Canceller()
         self._pieces = run(self._canceller)
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> str:
         try:
@@ -600,26 +612,12 @@ class ReplyStream:
         self._canceller.cut()
 
     def close(self) -> None:
-        """Give the answer up; harmless at any time, more than once and from any thread."""
         self._canceller.cancel()
         with contextlib.suppress(ValueError):  # another thread waits in it, and has just been woken
             self._pieces.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-class Pieces(Protocol):
-    """Text that comes piece by piece and can be given up from another thread."""
-
-    def __iter__(self) -> Iterator[str]: ...
-    def close(self) -> None: ...
-
-
-class AsyncPieces:
+class AsyncPieces(AsyncIterator[str]):
     """Reads pieces for ``async for`` in a thread that ``caller`` starts; the event loop is never blocked."""
 
     def __init__(self, stream: Pieces, caller: DeadlineCaller) -> None:
@@ -629,9 +627,6 @@ class AsyncPieces:
         self._ended = False
         self.text = ""  # what came so far
         weakref.finalize(self, stream.close)
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> str:
         if self._ended:

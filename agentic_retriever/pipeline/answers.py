@@ -9,11 +9,10 @@ from typing import Any, Final
 from llama_index.core.base.response.schema import Response
 from llama_index.core.schema import ImageNode, IndexNode, NodeWithScore, TextNode
 from pydantic import JsonValue, TypeAdapter, ValidationError
-from typing_extensions import Self
 
 from agentic_retriever.cache import WarmOutcome
 from agentic_retriever.errors import AgenticRetrieverError
-from agentic_retriever.llm.calls import AsyncPieces
+from agentic_retriever.llm.calls import AsyncPieces, Pieces
 from agentic_retriever.retrievers.base import prepared_copies
 from agentic_retriever.schema import Answer, RouteDecision, Selection, StrategyCard, Tier
 from agentic_retriever.show import render, short_text, shortened, signals_text
@@ -103,7 +102,7 @@ def _node_of_row(row: Mapping[str, Any]) -> NodeWithScore:
 # Piece by piece
 
 
-class AnswerStream:
+class AnswerStream(Pieces):
     """The pieces of an answer as they come; afterwards ``answer`` holds the whole.
 
     Routing and retrieval happen when the first piece is wanted. The pieces carry the citations that the finished answer
@@ -118,15 +117,11 @@ class AnswerStream:
     """
 
     def __init__(self, run: Callable[[StreamControl], Generator[str, None, Answer]]) -> None:
-        self.text = ""
         self.answer: Answer | None = None
         self._control = StreamControl()
         self._pieces = run(self._control)
         # The spans of the query are active in here, and never in the code of the reader.
         self._context = contextvars.copy_context()
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> str:
         if self._control.cancelled:
@@ -157,18 +152,11 @@ class AnswerStream:
         return self.answer
 
     def close(self) -> None:
-        """Give the answer up; harmless at any time, more than once and from any thread."""
         self._control.cancel()
         try:
             self._context.run(self._pieces.close)
         except (RuntimeError, ValueError):  # another thread waits in it, and has just been woken
             return
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
 
 
 class AsyncAnswerStream(AsyncPieces):
