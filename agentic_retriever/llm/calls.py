@@ -64,7 +64,6 @@ class LLMReply:
     truncated: bool  # cut by the output limit, by a filter, or by a stream that did not say that it was done
     seconds: float
     usd: float = 0.0  # 0 when the price is not known
-    priced: bool = True
     prompt_cut: bool = False  # the provider read so many tokens that it must have cut the prompt to its window
     attempts: tuple[Attempt, ...] = ()  # what was tried, in order; the last one gave this answer
 

@@ -397,6 +397,5 @@ class LLMClient:
             truncated=ending.cut,
             seconds=trial.seconds,
             usd=0.0 if price is None else price.cost_usd(*tokens),
-            priced=price is not None,
             prompt_cut=ending.read_tokens > 0 and ending.read_tokens >= self.context_tokens - 1,
         )

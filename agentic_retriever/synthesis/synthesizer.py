@@ -173,7 +173,6 @@ class ForeignSynthesizer(_Writer):
             completion_tokens=calls.estimate_tokens(text),
             truncated=False,
             seconds=time.monotonic() - started,
-            priced=False,
         )
 
 

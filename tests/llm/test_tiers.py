@@ -295,7 +295,7 @@ def test_any_llamaindex_model_stands_in_for_a_tier_and_a_cloud_tier_without_a_ke
     client = build_client(RouterConfig(llm="ollama"), models=given)
     assert tiers(client) == {"primary": "fake-llm", "small": "fake-llm"}
     reply = client.complete("q")
-    assert (reply.text, reply.priced, reply.attempts[0].usd) == ("hi", False, None)
+    assert (reply.text, reply.attempts[0].usd) == ("hi", None)
 
 
 def test_own_prices_are_used(tmp_path):
