@@ -142,6 +142,7 @@ def cost_report(spent: Sequence[TierUsage], prices: Mapping[str, Price | None], 
 
 # How one model is called.
 
+MAX_ANSWER_TOKENS: Final = 1_024  # for the tiers of the settings, and for the estimate of what a call costs
 MAX_RETRIES: Final = 2  # one call sends at most three requests to an endpoint
 MIN_REQUEST_S: Final = 0.25  # that a request must have left after the wait; with less, the failure seen says more
 # Failures that may pass by themselves. A refused key, model or request (400, 401, 402, 404) stays refused; after a
@@ -190,7 +191,6 @@ class Endpoint:
     # Models of one server and key may share one; by default it never opens.
     breaker: Breaker = field(default_factory=lambda: Breaker(failures=sys.maxsize))
     price: Price | None = None  # None if not known
-    max_answer_tokens: int = 1_024  # for the estimate of a call's cost
     max_waiting: int | None = None  # callers that may wait for a free thread; None for any number
     secrets: tuple[str, ...] = field(default=(), repr=False)  # texts that must show nowhere
     # Looks within some seconds whether the model can be asked; returns what is wrong, or "".
@@ -320,7 +320,7 @@ class LLMClient:
         if needs.budget.max_usd is None:
             return None
         price = self.endpoint.price
-        usd = None if price is None else price.cost_usd(prompt_tokens, self.endpoint.max_answer_tokens)
+        usd = None if price is None else price.cost_usd(prompt_tokens, MAX_ANSWER_TOKENS)
         return FailureKind.BUDGET if usd is None or usd > needs.budget.max_usd else None
 
     def answer(

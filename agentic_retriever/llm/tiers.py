@@ -21,6 +21,7 @@ from agentic_retriever.llm import calls
 from agentic_retriever.llm.calls import estimate_tokens
 from agentic_retriever.llm.client import (
     FREE,
+    MAX_ANSWER_TOKENS,
     CostReport,
     Endpoint,
     LLMClient,
@@ -233,7 +234,6 @@ def _passed_over(client: LLMClient, why: FailureKind) -> Attempt:
 
 # What ``openrouter`` without a model stands for, and what savings are compared with when there is no cloud tier.
 DEFAULT_CLOUD_MODEL: Final = "openai/gpt-4o-mini"
-MAX_ANSWER_TOKENS: Final = 1024
 _DEFAULTS: Final = {
     ("ollama", "llm"): "llama3:8b", ("ollama", "llm_small"): "qwen2.5:3b",
     ("openrouter", "llm"): DEFAULT_CLOUD_MODEL, ("openrouter", "llm_cloud"): DEFAULT_CLOUD_MODEL,
@@ -382,9 +382,7 @@ def _tls() -> ssl.SSLContext:
 
 def _client(config: RouterConfig, tier: Tier, llm: LLM, **settings: Any) -> LLMClient:  # noqa: ANN401 - an Endpoint's
     waiting = _MAX_WAITING_PER_WORKER * config.workers
-    endpoint = Endpoint(
-        retry=RetryPolicy(), breaker=Breaker(), max_answer_tokens=MAX_ANSWER_TOKENS, max_waiting=waiting, **settings
-    )
+    endpoint = Endpoint(retry=RetryPolicy(), breaker=Breaker(), max_waiting=waiting, **settings)
     return LLMClient(llm, tier=tier, timeout_s=config.llm_timeout_s, max_calls=config.workers, endpoint=endpoint)
 
 
