@@ -65,7 +65,7 @@ class TierHealth(Record):
 class TieredClient:
     """Asks the tier that fits, then the others, until one answers or the time is up.
 
-    A simple question goes to the primary tier first; a complex one, one with more than ``long_context_chars`` of source
+    A simple question goes to the primary tier first; a complex one, one with more than 8,000 characters of source
     text and one that the caller forces goes to the cloud tier first. When a tier fails, the other of the two is asked,
     then the small one. A tier whose window is far too small or that may cost more than is allowed is passed over.
 
@@ -78,7 +78,6 @@ class TieredClient:
         tiers: Sequence[LLMClient],
         *,
         timeout_s: float,
-        long_context_chars: int = LONG_CONTEXT_CHARS,
         cloud_price: Price | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -86,7 +85,6 @@ class TieredClient:
         if not self._clients:
             raise ValueError("at least one tier is needed")
         self.timeout_s = timeout_s
-        self.long_context_chars = long_context_chars
         cloud = self._clients.get(Tier.CLOUD)
         self._cloud_price = cloud_price if cloud is None else cloud.endpoint.price
         self._clock = clock
@@ -115,7 +113,7 @@ class TieredClient:
 
     def order(self, needs: calls.TierNeeds = calls.NO_NEEDS) -> tuple[LLMClient, ...]:
         """Return the models in the order in which they are asked."""
-        is_long = needs.context_chars > self.long_context_chars
+        is_long = needs.context_chars > LONG_CONTEXT_CHARS
         cloud_first = needs.force_cloud or needs.complexity is Complexity.COMPLEX or is_long
         tiers = _CLOUD_FIRST if cloud_first else _LOCAL_FIRST
         return tuple(self._clients[tier] for tier in tiers if tier in self._clients)

@@ -18,7 +18,6 @@ from store_tools import where
 from waiting import wait_until, within
 
 from agentic_retriever import AgenticRouter, Budget, RouteDecision, RouterConfig, Strategy, errors
-from agentic_retriever.llm import TieredClient
 from agentic_retriever.routing import AutoClassifier, AutoSelector
 from agentic_retriever.schema import Complexity, Tier
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
@@ -288,7 +287,7 @@ def test_complex_forced_and_long_questions_go_to_the_cloud_first(make_tiers, oll
     answer = timed(router, COMPLEX)
     assert (answer.route.complexity, answer.tier, len(answer.attempts)) == (Complexity.COMPLEX, Tier.CLOUD, 1)
     assert timed(make_tiers(), force_cloud=True).tier is Tier.CLOUD
-    monkeypatch.setattr("agentic_retriever.llm.tiers.TieredClient", partial(TieredClient, long_context_chars=10))
+    monkeypatch.setattr("agentic_retriever.llm.tiers.LONG_CONTEXT_CHARS", 10)
     assert timed(make_tiers()).tier is Tier.CLOUD
 
 
