@@ -355,12 +355,12 @@ class ProviderCall:
     """
 
     def __init__(self, who: str, limit_s: float) -> None:
+        self.limit_s = limit_s
         self.text = ""  # what was handed out so far
         self.enough = False  # set to end a streamed reply with what was handed out
         self.ending = Ending()
         self.retry_after_s: float | None = None  # what the server asked to wait before the next request
         self._who = who
-        self._limit_s = limit_s
         self._deadline = time.monotonic() + limit_s
         self._lock = threading.RLock()
         self._connection: Any = None
@@ -478,7 +478,7 @@ class ProviderCall:
         if item is _STOP or self._stopped:
             raise StreamStopped
         if item is _LATE:
-            late = f"{self._who} did not end its answer within {self._limit_s:.1f} s"
+            late = f"{self._who} did not end its answer within {self.limit_s:.1f} s"
             raise errors.DeadlineExceededError(f"{late}; allow more time")
         if isinstance(item, BaseException):
             raise item

@@ -204,6 +204,7 @@ class Trial:
 
     def __init__(self, client: LLMClient, timeout_s: float, canceller: calls.Canceller | None) -> None:
         self.requests = 0
+        self.canceller = canceller  # of a reply that is streamed
         self._client = client
         self._endpoint = client.endpoint
         self._limit_s = min(timeout_s, client.timeout_s)
@@ -323,20 +324,18 @@ class LLMClient:
         usd = None if price is None else price.cost_usd(prompt_tokens, MAX_ANSWER_TOKENS)
         return FailureKind.BUDGET if usd is None or usd > needs.budget.max_usd else None
 
-    def answer(
-        self, prompt: str, trial: Trial, canceller: calls.Canceller | None
-    ) -> Generator[str, None, calls.LLMReply]:
+    def answer(self, prompt: str, trial: Trial) -> Generator[str, None, calls.LLMReply]:
         """Answer a prompt within a call that has begun; with a canceller, the pieces are yielded as they come.
 
         A failure after the first piece is a ``StreamBrokenError``; ``StreamStopped`` ends it when nobody reads on.
         """
+        canceller = trial.canceller
         while True:
-            left = trial.enter()
-            call = calls.ProviderCall(self.who, left)
+            call = calls.ProviderCall(self.who, trial.enter())
             if canceller is not None:
                 canceller.watch(call)
             try:
-                text = yield from self._sent(prompt, call, left, streamed=canceller is not None)
+                text = yield from self._sent(prompt, call, streamed=canceller is not None)
                 reply = self._reply(prompt, text, call.ending, trial)
             except calls.FAILURES as err:
                 if call.text:
@@ -358,23 +357,21 @@ class LLMClient:
     def close(self) -> None:
         self.endpoint.on_close()
 
-    def _sent(
-        self, prompt: str, call: calls.ProviderCall, left_s: float, *, streamed: bool
-    ) -> Generator[str, None, object]:
+    def _sent(self, prompt: str, call: calls.ProviderCall, *, streamed: bool) -> Generator[str, None, object]:
         """Send one request and return the text of the reply; what the model's client raises comes out as ours."""
         llm = self._llm()
         try:
             if streamed:
-                self._caller.start(lambda: call.fill(lambda: llm.stream_complete(prompt)), left_s)
+                self._caller.start(lambda: call.fill(lambda: llm.stream_complete(prompt)), call.limit_s)
                 yield from call.tokens()
                 return call.text
-            response = self._caller.call(lambda: call.run(lambda: llm.complete(prompt)), left_s)
+            response = self._caller.call(lambda: call.run(lambda: llm.complete(prompt)), call.limit_s)
             call.ending.see(getattr(response, "raw", None))
             return getattr(response, "text", None)
         except calls.FAILURES:
             raise
         except Exception as err:  # noqa: BLE001 - the seam to foreign code: providers raise whatever they like
-            failure = calls.own_error(err, who=self.who, timeout_s=left_s, secrets=self.endpoint.secrets)
+            failure = calls.own_error(err, who=self.who, timeout_s=call.limit_s, secrets=self.endpoint.secrets)
         # Out of the handler, so that an error whose text is withheld is not the context of ours either.
         raise failure
 

@@ -173,7 +173,7 @@ class TieredClient:
         for client, limit_s in self._turns(prompt, timeout_s, needs, attempts):
             trial = Trial(client, limit_s, canceller)
             try:
-                reply = yield from client.answer(prompt, trial, canceller)
+                reply = yield from client.answer(prompt, trial)
             except StreamBrokenError as err:
                 # What a stream that broke off brought is paid for.
                 counts = {"prompt_tokens": estimate_tokens(prompt), "answer_tokens": estimate_tokens(err.text)}

@@ -17,7 +17,7 @@ from agentic_retriever.threads import Breaker
 
 def asked(one, prompt, timeout_s=60):
     """What one model says by itself."""
-    return result_of(one.answer(prompt, Trial(one, timeout_s, None), None))
+    return result_of(one.answer(prompt, Trial(one, timeout_s, None)))
 
 
 def client(replies, **kwargs) -> LLMClient:
