@@ -329,7 +329,7 @@ class QueryLog:
         self.close()
 
 
-def open_query_log(config: RouterConfig, *, clock: Callable[[], datetime] = _utc_now) -> QueryLog | None:
+def open_query_log(config: RouterConfig) -> QueryLog | None:
     """Make the history that the settings ask for; nothing is opened yet."""
     place = config.query_log.reveal()
     if place == "none":
@@ -338,5 +338,4 @@ def open_query_log(config: RouterConfig, *, clock: Callable[[], datetime] = _utc
         config.data_dir / FILE_NAME if place == "sqlite" else config.query_log,
         text=config.query_log_text,
         retention_days=config.query_log_retention_days or None,
-        clock=clock,
     )
