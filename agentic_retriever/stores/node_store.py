@@ -402,19 +402,15 @@ class NodeStore(BasePydanticVectorStore, ABC):
     def _resolve(self, wanted: points.WantedPoints) -> points.WantedPoints:
         """Find out which points are wanted, and ask for exactly these from now on."""
         ids: list[Any] = []
-        looked_at, offset = 0, None
-        while True:
-            records, offset = self._scroll(wanted.filter, offset, PAGE, wanted.payload)
-            looked_at += len(records)
-            ids += [record.id for record in wanted.among(records)]
-            if offset is None:
-                return replace(wanted, filter=Filter(must=[HasIdCondition(set(ids))]), exact=True)
-            if looked_at >= self._max_scanned:
+        for page, records in enumerate(self._pages(wanted)):
+            if page * PAGE >= self._max_scanned:
                 raise FilterError(
                     f"the filter on {', '.join(wanted.keys)[:200]} has a part that a Qdrant server cannot check, and "
                     f"more than {self._max_scanned:,} nodes satisfy the rest; add a clause that narrows it, such as == "
                     "or a range of numbers"
                 )
+            ids += [record.id for record in records]
+        return replace(wanted, filter=Filter(must=[HasIdCondition(set(ids))]), exact=True)
 
     def _pages(
         self, wanted: points.WantedPoints, *, size: int | None = None, whole: bool = False
