@@ -152,33 +152,28 @@ class QdrantLink:
     def _judged(self, what: str, err: Exception, wait_s: float) -> tuple[errors.StoreError, float | None]:
         """Return the error to raise, and after how many seconds another try may help, or ``None``."""
         place = f"cannot {what}: Qdrant at {self.address}"
+        again_s: float | None = None
         if isinstance(err, ResourceExhaustedResponse):
             told = f"{place} is asked too much (429); ask less at once, or give it more resources"
-            return errors.StoreUnreachableError(told), max(wait_s, float(err.retry_after_s))
-        if isinstance(err, UnexpectedResponse):
-            kind, problem, passes = _status_problem(err.status_code or 0)
-            return kind(f"{place} {problem}"), wait_s if passes else None
-        if isinstance(err, ResponseHandlingException) and not isinstance(err.source, ValueError):
-            told = f"cannot {what}: no connection to Qdrant at {self.address} ({type(err.source).__name__})"
-            return errors.StoreUnreachableError(f"{told}; check that it is up, and QDRANT_URL"), wait_s
-        told = f"cannot {what}: what answers at {self.address} is no Qdrant server; check QDRANT_URL"
-        return errors.StoreUnreachableError(told), None
-
-
-def _status_problem(status: int) -> tuple[type[errors.StoreError], str, bool]:
-    """Return the kind of error, what to say, and whether it may pass."""
-    if status in {401, 403}:
-        return (
-            errors.StoreUnreachableError,
-            f"refuses the key ({status}); set QDRANT_API_KEY to a key that may write",
-            False,
-        )
-    if status == 404:
-        return CollectionMissingError, "has no such collection (404); check QDRANT_URL", False
-    if status == 429 or status >= 500:
-        return errors.StoreUnreachableError, f"fails ({status}); see its log", True
-    told = f"answers {status}; it may be too old (1.18 or newer is needed), see its log"
-    return errors.StoreUnreachableError, told, False
+            again_s = max(wait_s, float(err.retry_after_s))
+        elif isinstance(err, UnexpectedResponse):
+            status = err.status_code or 0
+            if status == 404:
+                return CollectionMissingError(f"{place} has no such collection (404); check QDRANT_URL"), None
+            if status in {401, 403}:
+                told = f"{place} refuses the key ({status}); set QDRANT_API_KEY to a key that may write"
+            elif status == 429 or status >= 500:
+                told = f"{place} fails ({status}); see its log"
+                again_s = wait_s
+            else:
+                told = f"{place} answers {status}; it may be too old (1.18 or newer is needed), see its log"
+        elif isinstance(err, ResponseHandlingException) and not isinstance(err.source, ValueError):
+            problem = f"no connection to Qdrant at {self.address} ({type(err.source).__name__})"
+            told = f"cannot {what}: {problem}; check that it is up, and QDRANT_URL"
+            again_s = wait_s
+        else:
+            told = f"cannot {what}: what answers at {self.address} is no Qdrant server; check QDRANT_URL"
+        return errors.StoreUnreachableError(told), again_s
 
 
 def _address(url: str) -> str:
