@@ -374,13 +374,12 @@ def open_shard(folder: Path, *, collection: str, dimension: int | None = None) -
         shard = _registry.shards.get(real)
         if shard is None:
             shard = _registry.shards[real] = SharedShard(real, collection)
+        shard.users += 1
         try:
             shard.expect(collection, dimension)
         except BaseException:
-            if shard.users == 0:
-                _registry.shards.pop(real).shut()
+            shard.release()
             raise
-        shard.users += 1
     return shard
 
 
