@@ -51,11 +51,7 @@ class Workers:
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Start ``fn(*args, **kwargs)`` in a worker thread; ``AgenticRetrieverError`` when the pool is closed."""
-        context = contextvars.copy_context()
-
-        def call() -> T:
-            return context.run(fn, *args, **kwargs)
-
+        call = partial(contextvars.copy_context().run, fn, *args, **kwargs)
         with self._lock:
             if self._closed:
                 raise AgenticRetrieverError(f"the worker pool {self.name!r} is closed; make a new one")
