@@ -435,10 +435,9 @@ class NodeStore(BasePydanticVectorStore, ABC):
     def _index_fields(self, payloads: Sequence[Mapping[str, object]]) -> None:
         """Index the source's id, and fields whose values are of one type, up to 64."""
         kinds = self._kinds()
-        wanted: dict[str, points.FieldKind | None] = (
-            {} if points.SOURCE_FIELD in kinds else {points.SOURCE_FIELD: "keyword"}
-        )
-        wanted.update(points.infer_kinds(payloads, points.RESERVED_FIELDS | self._unindexed | kinds.keys()))
+        wanted = points.infer_kinds(payloads, points.RESERVED_FIELDS | self._unindexed | kinds.keys())
+        if points.SOURCE_FIELD not in kinds:
+            wanted = {points.SOURCE_FIELD: "keyword", **wanted}
         room = points.MAX_INDEXED_FIELDS - len(kinds)
         for field, kind in wanted.items():
             path = points.payload_path(field)
