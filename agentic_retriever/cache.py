@@ -200,7 +200,6 @@ class SingleFlightCache(Generic[V]):
         Returns how many there were: the larger of the counts of the two levels, as most values are in both.
         """
         with self._lock:
-            self._memory.expire()
             count = len(self._memory)
             self._memory.clear()
             self._flights.clear()
@@ -214,7 +213,6 @@ class SingleFlightCache(Generic[V]):
     def stats(self) -> CacheStats:
         store = self._attempt("count", lambda store: store.stats(), None)
         with self._lock:
-            self._memory.expire()
             return CacheStats(**self._counts, entries=len(self._memory), store_errors=self._store_errors, store=store)
 
     def _board(self, key: str, *, leader: object | None) -> tuple[tuple[_Maker[V], float] | _Flight[V], bool]:
@@ -305,11 +303,8 @@ class SingleFlightCache(Generic[V]):
             del self._flights[flight.key]
 
     def _in_memory(self, key: str) -> tuple[_Maker[V], float] | None:
-        try:
-            entry = self._memory[key]
-        except KeyError:
-            return None
-        self._counts["hits"] += 1
+        entry = self._memory.get(key)
+        self._counts["hits"] += entry is not None
         return entry
 
     def _in_store(self, key: str, epoch: int) -> tuple[_Maker[V], float] | None:
