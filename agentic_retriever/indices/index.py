@@ -25,7 +25,7 @@ from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.indices import derived, stored_nodes
-from agentic_retriever.indices.keyword import KeywordSearch, fitted_words, keyword_view, revise_words, server_words
+from agentic_retriever.indices.keyword import KeywordIndex, fitted_words, keyword_view, revise_words, server_words
 from agentic_retriever.indices.prefilter.index import (
     CandidateSet,
     MetadataIndex,
@@ -79,8 +79,8 @@ class Index(ABC):
         """Return the number of nodes."""
 
     @abstractmethod
-    def keyword(self) -> KeywordSearch:
-        """Return the search by words in the current version."""
+    def keyword(self) -> KeywordIndex | ServerWords:
+        """Return the search by words in the current version: an index in memory, or that of a server."""
 
     @abstractmethod
     def profile(self) -> IndexProfile:
@@ -193,8 +193,16 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         leaves = {View.HIERARCHY} if self._leaves.is_usable() else set()
         return ALWAYS_THERE | leaves | ({View.SUMMARY} if self._summaries.is_usable() else set())
 
-    def keyword(self) -> KeywordSearch:
-        return self._keyword.current()
+    def keyword(self) -> KeywordIndex | ServerWords:
+        words = server_words(self)
+        if words is None:
+            return self._keyword.current()
+        if words.sparse is not None and not words.sparse.is_current:
+            raise errors.StoreError(
+                f"the words of index {self.name!r} on its server were cut by another version; bring them up to date "
+                f"with: agentic-retriever index build {self.name}"
+            )
+        return words
 
     def both_sides(self) -> ServerWords | None:
         return server_words(self)

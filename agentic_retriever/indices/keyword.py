@@ -11,7 +11,6 @@ import io
 import json
 import logging
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -23,14 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import bm25s
 import numpy as np
 import numpy.typing as npt
-from llama_index.core.vector_stores.types import MetadataFilters
 
-from agentic_retriever.errors import ConfigError, IndexingError, StoreDamagedError, StoreError
+from agentic_retriever.errors import ConfigError, IndexingError, StoreDamagedError
 from agentic_retriever.indices.derived import DerivedView, Progress, SilentProgress
 from agentic_retriever.indices.stored_nodes import StoredNodes
 from agentic_retriever.schema import check_top_k
 from agentic_retriever.stores.files import read_files, read_header, write_sealed
-from agentic_retriever.stores.points import Hit, embedded_text
+from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.stores.sparse import SparseBM25
 from agentic_retriever.text import Tokenizer
 
@@ -54,25 +52,6 @@ MAX_DRIFT: Final = 0.1  # share by which the average length may differ from the 
 _ARRAYS = ("scores.npy", "rows.npy", "starts.npy")
 _LISTS = ("node_ids.json", "vocabulary.json")
 _ANY_TOP_K = 2**31 - 1
-_GROWTH: Final = 4
-
-
-class KeywordSearch(ABC):
-    """BM25 over the nodes of one index version."""
-
-    version: int
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
-        """Return the best nodes that share a term with the query."""
-
-    def search_nodes(self, query: str, top_k: int, filters: MetadataFilters | None) -> Sequence[Hit] | None:
-        """Search with filters and read the nodes at once; ``None`` from one that cannot."""
-        del query, top_k, filters
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +109,7 @@ def batches(scores: Floats, first: int) -> Iterator[Rows]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class KeywordIndex(KeywordSearch):
+class KeywordIndex:
     """BM25 over the nodes of one index version; immutable, so that any number of threads may read it.
 
     Make one with :meth:`build` or :meth:`load`. Rows are in order of node id, which makes ties come out by node id.
@@ -169,6 +148,7 @@ class KeywordIndex(KeywordSearch):
         return cls(node_ids=node_ids, vocabulary=vocabulary, postings=postings, **shared)
 
     def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
+        """Return the best nodes that share a term with the query."""
         check_top_k(top_k, maximum=_ANY_TOP_K)
         rows, scores = self._score(query)
         if allowed is None:
@@ -251,66 +231,19 @@ def _identity(tokenizer: Tokenizer, version: int) -> dict[str, Any]:
     return {"kind": "keyword", "format": FORMAT, "version": version, "fingerprint": tokenizer.fingerprint}
 
 
-@dataclass(frozen=True, slots=True)
-class SparseKeywordView(KeywordSearch):
-    """BM25 by the sparse vectors of a server's collection; nothing is kept here.
-
-    Scores are those of :class:`KeywordIndex` but for the average length, which is fixed, and what a server counts: it
-    goes on counting deleted nodes until it has tidied up.
-    """
-
-    _words: ServerWords
-    version: int
-    _count: Callable[[], int]
-
-    def __len__(self) -> int:
-        return self._count()
-
-    def search(self, query: str, top_k: int, *, allowed: Allowed | None = None) -> list[tuple[str, float]]:
-        check_top_k(top_k, maximum=_ANY_TOP_K)
-        limit = top_k if allowed is None else _GROWTH * top_k
-        while True:
-            hits = self._words.search_words(query, limit)
-            found = [(hit.node.node_id, hit.score) for hit in hits]
-            if allowed is not None:
-                accepted = set(allowed([node_id for node_id, _score in found]) if callable(allowed) else allowed)
-                found = [pair for pair in found if pair[0] in accepted]
-            if len(found) >= top_k or len(hits) < limit:
-                return found[:top_k]
-            limit *= _GROWTH
-
-    def search_nodes(self, query: str, top_k: int, filters: MetadataFilters | None) -> Sequence[Hit]:
-        check_top_k(top_k, maximum=_ANY_TOP_K)
-        return self._words.search_words(query, top_k, filters)
-
-
-def keyword_view(index: StoredNodes, language: Callable[[], str]) -> DerivedView[KeywordSearch]:
-    """Return the search by words of a stored index: a saved index of its own, or its server's."""
+def keyword_view(index: StoredNodes, language: Callable[[], str]) -> DerivedView[KeywordIndex]:
+    """Return the keyword index of a stored index, saved in a folder of its own."""
     folder = index.folder / KEYWORD
 
-    def load(version: int) -> KeywordSearch | None:
-        if index.is_remote:
-            return None
+    def load(version: int) -> KeywordIndex | None:
         return KeywordIndex.load(folder, tokenizer=Tokenizer(language=language()), version=version)
 
-    def build(version: int) -> KeywordSearch:
-        words = server_words(index)
-        if words is None:
-            items = ((node.node_id, embedded_text(node)) for node in index.nodes())
-            return KeywordIndex.build(items, tokenizer=Tokenizer(language=language()), version=version)
-        if words.sparse is not None and not words.sparse.is_current:
-            raise StoreError(
-                f"the words of index {index.name!r} on its server were cut by another version; bring them up to date "
-                f"with: agentic-retriever index build {index.name}"
-            )
-        return SparseKeywordView(words, version, index.count)
-
-    def save(view: KeywordSearch) -> None:
-        if isinstance(view, KeywordIndex):
-            view.save(folder)
+    def build(version: int) -> KeywordIndex:
+        items = ((node.node_id, embedded_text(node)) for node in index.nodes())
+        return KeywordIndex.build(items, tokenizer=Tokenizer(language=language()), version=version)
 
     what = f"keyword index of index {index.name!r}"
-    return DerivedView(what, index.catalog.version, load=load, build=build, write=save)
+    return DerivedView(what, index.catalog.version, load=load, build=build, write=lambda view: view.save(folder))
 
 
 def server_words(index: StoredNodes) -> ServerWords | None:

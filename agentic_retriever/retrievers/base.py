@@ -25,7 +25,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
-from agentic_retriever.indices import Index
+from agentic_retriever.indices import Index, KeywordIndex
 from agentic_retriever.indices.prefilter.index import FilterPlan, PlanKind
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.schema import Degradation, Strategy, check_query, check_top_k
@@ -475,8 +475,8 @@ def search_words(index: Index, request: RetrievalRequest, depth: int) -> tuple[R
     """Search by words, under the request's filters; the nodes are those that it has read."""
     view, filters = index.keyword(), request.filters
     nodes: dict[str, BaseNode] = {}
-    hits = view.search_nodes(request.query, depth, filters)
-    if hits is not None:
+    if not isinstance(view, KeywordIndex):
+        hits = view.search_words(request.query, depth, filters)
         nodes = {hit.node.node_id: hit.node for hit in hits}
         return sorted(((hit.node.node_id, hit.score) for hit in hits), key=lambda one: (-one[1], one[0])), nodes
     if filters is None or is_empty(filters):

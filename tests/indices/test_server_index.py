@@ -19,7 +19,6 @@ from agentic_retriever.indices import Indexer, IndexStorage, KeywordIndex, Qdran
 from agentic_retriever.indices import index as copying
 from agentic_retriever.indices import stored_nodes as index_module
 from agentic_retriever.indices.index import COPY_FILE, copy_index
-from agentic_retriever.indices.keyword import SparseKeywordView
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, build_adapter
 from agentic_retriever.retrievers.hybrid import FUSED
@@ -79,7 +78,7 @@ def test_new_indexes_go_to_the_server_stay_readable_and_take_over_no_collection_
     assert storage.manifest("docs").collection == "test-docs"
     assert isinstance(index.vector_store, QdrantServerVectorStore)
     assert not (index.folder / "chunks").exists()
-    assert isinstance(index.keyword(), SparseKeywordView)
+    assert index.keyword() is index.both_sides()
     assert index.count() == 36
     assert index.profile().nodes == 36
     assert index.vector_rows() is None
@@ -87,7 +86,7 @@ def test_new_indexes_go_to_the_server_stay_readable_and_take_over_no_collection_
     storage.shut("docs")
     again = IndexStorage(storage.data_dir, server=server).open("docs", embedding)
     assert again.count() == 36
-    assert again.keyword().search("harbour", 3)
+    assert again.keyword().search_words("harbour", 3)
     again.close()
     other = IndexStorage(tmp_path / "other", server=storage.server)
     with pytest.raises(errors.IndexExistsError, match="qdrant_prefix"):
@@ -155,7 +154,7 @@ def test_another_process_sees_what_is_written_and_writers_wait_for_each_other(st
     Indexer(index).add_documents([Document(id_="doc-99", text="zebra crossing")])
     assert reader.version > before
     assert reader.count() == 37
-    assert reader.keyword().search("zebra", 1)
+    assert reader.keyword().search_words("zebra", 1)
     index.build_views()
     assert reader.views >= index.views
     reader.close()
@@ -173,13 +172,12 @@ def test_words_cut_by_another_version_are_told_and_made_again(index, caplog):
     words = index.both_sides()
     stale = replace(words.sparse, fingerprint="older")
     words.sparse = stale
-    index._keyword._view = None
     with pytest.raises(errors.StoreError, match="index build docs"):
         index.keyword()
     adapter = build_adapter(Strategy.HYBRID, index, AdapterSettings())
     assert adapter.search(RetrievalRequest("harbour", 3)).nodes
     index.build_views()
-    assert index.keyword().search("harbour", 3)
+    assert index.keyword().search_words("harbour", 3)
     kept = words.sparse
     index.build_views()
     assert words.sparse is kept

@@ -18,7 +18,7 @@ from waiting import in_threads
 
 from agentic_retriever import errors
 from agentic_retriever.config import Secret
-from agentic_retriever.indices.keyword import KeywordIndex, SparseKeywordView
+from agentic_retriever.indices.keyword import KeywordIndex
 from agentic_retriever.stores import node_store
 from agentic_retriever.stores.points import node_payload
 from agentic_retriever.stores.server import QdrantLink, QdrantServerVectorStore
@@ -327,21 +327,14 @@ def test_an_average_that_is_off_hardly_changes_the_order(both):
     assert dict(by_words(other, query, 5)) == pytest.approx(dict(index.search(query, 5)), rel=1e-4)
 
 
-def test_the_view_answers_as_the_keyword_index(both):
+def test_what_is_found_by_words_is_what_the_keyword_index_finds_with_filters_too(both):
     store, index = both
-    view = SparseKeywordView(store.words, 1, store.count)
-    assert index.search_nodes("river loan", 5, None) is None, "which reads no nodes"
-    assert len(view) == len(index)
-    assert [i for i, _ in view.search("river loan", 5)] == [i for i, _ in index.search("river loan", 5)]
-    allowed = {f"n{i:03}" for i in range(0, 120, 7)}
-    expected = [i for i, _ in index.search("river loan", 5, allowed=allowed)]
-    for accepted in (allowed, lambda ids: [i for i in ids if i in allowed]):
-        assert [i for i, _ in view.search("river loan", 5, allowed=accepted)] == expected
-    even = view.search_nodes("river loan", 5, where("even", "true"))
+    assert [i for i, _ in by_words(store, "river loan", 5)] == [i for i, _ in index.search("river loan", 5)]
+    evens = {node.node_id for node in store.get_nodes(filters=where("even", "true"))}
+    even = store.words.search_words("river loan", 5, where("even", "true"))
+    assert [hit.node.node_id for hit in even] == [i for i, _ in index.search("river loan", 5, allowed=evens)]
     assert all(int(hit.node.node_id[1:]) % 2 == 0 for hit in even)
-    assert view.search("of the", 5) == view.search("", 5) == view.search("zzzz", 5) == []
-    with pytest.raises(errors.InvalidQueryError):
-        view.search("river", 0)
+    assert by_words(store, "of the", 5) == by_words(store, "", 5) == by_words(store, "zzzz", 5) == []
 
 
 def test_settings_are_kept_beside_the_index_and_terms_have_the_same_number_everywhere(tmp_path):
