@@ -26,7 +26,7 @@ from agentic_retriever import errors
 from agentic_retriever.config import RouterConfig
 from agentic_retriever.filters import check_filters, is_empty, node_fields, predicate
 from agentic_retriever.indices import Index, KeywordIndex
-from agentic_retriever.indices.prefilter.index import FilterPlan, PlanKind
+from agentic_retriever.indices.prefilter.index import FilterPlan
 from agentic_retriever.llm import ModelClient
 from agentic_retriever.schema import Degradation, Strategy, check_query, check_top_k
 from agentic_retriever.threads import Workers, guard
@@ -246,7 +246,7 @@ class RetrieverAdapter(CheckedRetriever):
         if run_guarded(f"index {self._index.name}", self._index.count) == 0:
             return SearchResult()
         plan = filter_plan(self._index, request.filters, request.top_k)
-        if plan is not None and plan.kind is PlanKind.NONE:
+        if plan is not None and plan.high == 0:
             return SearchResult()  # nothing satisfies the filters, so nothing need be embedded or searched
         try:
             found = self._search(request, deadline)

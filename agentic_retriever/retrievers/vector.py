@@ -13,7 +13,7 @@ from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededErro
 from agentic_retriever.filters import is_empty
 from agentic_retriever.indices import Index
 from agentic_retriever.indices.derived import HierarchyView, LeafHit
-from agentic_retriever.indices.prefilter.index import MAX_CANDIDATES, PlanKind
+from agentic_retriever.indices.prefilter.index import MAX_CANDIDATES
 from agentic_retriever.retrievers import base
 from agentic_retriever.schema import Degradation, Strategy
 from agentic_retriever.threads import DeadlineCaller, guard
@@ -50,7 +50,7 @@ def with_vector(index: Index, request: base.RetrievalRequest, left_s: float) -> 
 
 def nearest(index: Index, request: base.RetrievalRequest, depth: int, left_s: float) -> list[NodeWithScore]:
     plan = base.filter_plan(index, request.filters, depth)
-    if plan is not None and plan.kind is PlanKind.NONE:
+    if plan is not None and plan.high == 0:
         return []  # nothing satisfies the filters, so there is nothing to search
     request = with_vector(index, request, left_s)
     if plan is not None and plan.high <= MAX_CANDIDATES:

@@ -27,7 +27,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -111,21 +110,14 @@ class CandidateSet(AbstractSet[str]):
         return frozenset(node_ids)
 
 
-class PlanKind(str, Enum):
-    NONE = "none"  # nothing satisfies the filter, so no query is made
-    IDS = "ids"  # few nodes do, and the query gets their ids beside the filter
-    PUSH_DOWN = "push_down"  # the query gets the filter
-    ALL = "all"  # there is no filter
-
-
 class FilterPlan(NamedTuple):
     """How to run a filtered vector search, and at least and at most how many nodes satisfy the filter."""
 
-    kind: PlanKind
-    filters: MetadataFilters | None  # sent with ids, too: a node that changed meanwhile is then judged as it is now
-    node_ids: tuple[str, ...] | None  # never empty; None where the query is not to be restricted by ids
+    # Of few nodes, sent beside the filter: a node that changed meanwhile is then judged as it is now. Never empty; None
+    # where the query is not to be restricted by ids.
+    node_ids: tuple[str, ...] | None
     low: int
-    high: int
+    high: int  # 0 where nothing satisfies the filter, so that no query need be made
 
 
 # What a filter becomes before it is run: matchers over bitmaps that know about how many rows will pass. A matcher is
@@ -379,17 +371,16 @@ class MetadataIndex:
         """Decide how a vector search for ``top_k`` nodes is best run."""
         check_top_k(top_k, maximum=MAX_TOP_K)
         snapshot, matcher = self._matcher(filters)
-        low, high = matcher.low, matcher.high
+        low, high, node_ids = matcher.low, matcher.high, None
         if is_empty(filters):
-            return FilterPlan(PlanKind.ALL, None, None, low, high)
+            return FilterPlan(None, low, high)
         limit = ids_limit(filters, nodes=len(snapshot.alive), top_k=top_k)
-        kind, node_ids = PlanKind.PUSH_DOWN, None
         if low <= limit:
             rows = matcher.rows(None)
             low, high = (len(rows) if matcher.exact else 0), len(rows)
             if high <= limit:
-                kind, node_ids = PlanKind.IDS, tuple(snapshot.numbers[row] for row in rows)
-        return FilterPlan(kind if high else PlanKind.NONE, filters, node_ids or None, low, high)
+                node_ids = tuple(snapshot.numbers[row] for row in rows)
+        return FilterPlan(node_ids or None, low, high)
 
     def update(self, items: Iterable[Item] = (), deleted: Iterable[str] = (), *, version: int | None = None) -> None:
         """Remove nodes, then add or replace others, as one change that no reader sees half of.
