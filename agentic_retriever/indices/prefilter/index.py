@@ -170,7 +170,7 @@ class Compiler:
         return self._either(parts) if is_or != negated else self._both(parts)
 
     def _clause(self, clause: MetadataFilter) -> Matcher:
-        field = self._fields.get(clause.key)
+        field = self._fields.get(clause.key) or self._fields.get(SOURCE_ALIASES.get(clause.key, clause.key))
         if clause.operator is FilterOperator.IS_EMPTY:
             return self._without(self._alive, self._any([] if field is None else [field.present]))
         if field is None:
@@ -394,10 +394,8 @@ class MetadataIndex:
 
     def _matcher(self, filters: MetadataFilters | None) -> tuple[Snapshot, Matcher]:
         snapshot = self._snapshot
-        fields = snapshot.fields
-        known = {alias: fields[name] for alias, name in SOURCE_ALIASES.items() if name in fields}
         check_filters(filters)
-        return snapshot, Compiler({**known, **fields} if known else fields, snapshot.alive).compile(filters)
+        return snapshot, Compiler(snapshot.fields, snapshot.alive).compile(filters)
 
 
 def ids_limit(filters: MetadataFilters | None, *, nodes: int, top_k: int) -> int:
