@@ -135,7 +135,6 @@ class Snapshot:
     profile: IndexProfile
     background: tuple[float, float] | None
     dimension: int | None  # of the stored vectors, or None where they cannot be read
-    sampled: Sequence[str]
 
 
 @dataclass(eq=False, repr=False)
@@ -259,13 +258,13 @@ class AttachedIndex(_Attached):
         nodes, sources = guarded(f"reading the nodes of index {self.name}", self._nodes)
         texts = {node.node_id: node.text for node in nodes}
         try:
-            sampled, rows = self._sample(texts, progress)
+            rows = self._sample(texts, progress)
             cosines = self._background(texts, progress)
         except (errors.EmbeddingError, errors.DeadlineExceededError) as err:
             if before is None:
                 raise
             logger.warning("index %r: the sample for routing stays as it was: %s", self.name, err)
-            sampled, rows, cosines = before.sampled, before.profile.sample, before.background
+            rows, cosines = before.profile.sample, before.background
         vector = embed_description(self.router, self.name, self.description)
         profile = make_profile(nodes, rows, self.name, self.description, vector, version)
         found = ((node.node_id, {**node.metadata, "doc_id": sources[node.node_id]}) for node in nodes)
@@ -277,7 +276,6 @@ class AttachedIndex(_Attached):
             profile=profile,
             background=cosines,
             dimension=first.shape[1] if len(first) else None,
-            sampled=sampled,
         )
 
     def _nodes(self) -> tuple[list[ProfiledNode], dict[str, str | None]]:
@@ -290,14 +288,14 @@ class AttachedIndex(_Attached):
                 nodes.append(ProfiledNode(node.node_id, embedded_text(node), dict(node.metadata)))
         return nodes, sources
 
-    def _sample(self, texts: Mapping[str, str], progress: Progress) -> tuple[Sequence[str], Matrix]:
+    def _sample(self, texts: Mapping[str, str], progress: Progress) -> Matrix:
         """Choose nodes and return their vectors by the router's model: stored ones where they are its."""
         if self._is_dense and self.embedding is self.router:
-            found, rows = stored_vectors(self.source, sample_ids(list(texts)))
-            if found:
-                return found, rows
+            rows = stored_vectors(self.source, sample_ids(list(texts)))[1]
+            if len(rows):
+                return rows
         chosen = sample_ids(list(texts), MAX_EMBEDDED)
-        return chosen, self._embedded(self.router, [texts[i] for i in chosen], progress)
+        return self._embedded(self.router, [texts[i] for i in chosen], progress)
 
     def _background(self, texts: Mapping[str, str], progress: Progress) -> tuple[float, float] | None:
         if self.embedding is self.router:
