@@ -54,7 +54,7 @@ from agentic_retriever.indices.profile import (
 from agentic_retriever.schema import Strategy, View
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.text import Tokenizer
-from agentic_retriever.threads import DeadlineCaller, guarded
+from agentic_retriever.threads import DeadlineCaller, guard, guarded
 
 logger = logging.getLogger(__name__)
 
@@ -215,13 +215,10 @@ class AttachedIndex(_Attached):
 
     def source_text(self, doc_id: str) -> str | None:
         """Return the text of a source document if the docstore has it, or of a node that stands for itself."""
-
-        def read() -> str | None:
+        with guard(f"reading index {self.name}"):
             kept = self.source.source_text(doc_id)
             found = self.source.get([doc_id]) if kept is None else []
             return next((node.get_content() for node in found if node.ref_doc_id is None), kept)
-
-        return guarded(f"reading index {self.name}", read)
 
     def keyword(self) -> KeywordIndex:
         return self._current().keyword
