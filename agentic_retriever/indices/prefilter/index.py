@@ -518,10 +518,6 @@ class VectorRowsView:
                 self._reader.start()
         return None
 
-    def wait(self, timeout_s: float) -> None:
-        if self._reader is not None:
-            self._reader.join(timeout_s)
-
     def _read(self, version: int) -> None:
         try:
             numbering = self._numbering()

@@ -608,7 +608,7 @@ def test_search_in_memory_equals_search_by_the_engine_and_rows_of_an_old_version
     Indexer(large).add_nodes([TextNode(id_=f"n{i}", text=text, metadata=row) for i, (text, row) in enumerate(rows)])
     with pool(2) as workers:
         by_engine = search(large, workers)
-        large._vector_rows.wait(30)
+        large._vector_rows._reader.join(30)
         assert large.vector_rows() is not None
         calls = []
         original = type(large.vector_store).query
@@ -626,7 +626,7 @@ def test_search_in_memory_equals_search_by_the_engine_and_rows_of_an_old_version
         )
         Indexer(large).add_nodes([fresh])
         assert search(large, workers)[0][0] == "fresh"
-        large._vector_rows.wait(30)
+        large._vector_rows._reader.join(30)
         assert large.vector_rows() is not None
         assert search(large, workers)[0][0] == "fresh"
         Indexer(large).remove_documents(["fresh"])
@@ -645,6 +645,6 @@ def test_small_indexes_do_without_and_a_vector_that_cannot_be_compared_gives_non
     made = storage.create("small", model, description="", chunks=ChunkSettings())
     Indexer(made).add_nodes([TextNode(id_="a", text="a")])
     assert made.vector_rows() is None
-    made._vector_rows.wait(1)
+    assert made._vector_rows._reader is None
     assert made.vector_rows() is None
     storage.close()
