@@ -11,6 +11,7 @@ import datetime as dt
 import io
 import json
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
@@ -388,15 +389,13 @@ def _identity(version: int) -> dict[str, Any]:
 def _read(items: Iterable[Item], *, first: int) -> tuple[list[str], dict[str, FieldValues]]:
     """Turn nodes with fields into fields with nodes, numbered from ``first``."""
     node_ids: list[str] = []
-    columns: dict[str, tuple[list[object], list[int]]] = {}
+    columns: defaultdict[str, tuple[list[object], list[int]]] = defaultdict(lambda: ([], []))
     for number, (node_id, metadata) in enumerate(items, start=first):
         node_ids.append(node_id)
         for name, value in metadata.items():
-            column = columns.get(name)
-            if column is None:
-                column = columns[name] = ([], [])
-            column[0].append(value)
-            column[1].append(number)
+            values, rows = columns[name]
+            values.append(value)
+            rows.append(number)
     if len(set(node_ids)) < len(node_ids):
         raise IndexingError("a node id comes twice; node ids must be unique within an index")
     fields: dict[str, FieldValues] = {}
