@@ -38,9 +38,7 @@ def index_add(
         report = router.add_index(name, list(paths), description=description, progress=progress)
         documents, nodes = router.stored_index(name).catalog.counts().documents, router.index(name).count()
     if as_json:
-        skipped = [{"source": item.source, "reason": item.reason} for item in report.skipped]
-        facts = {key: value for key, value in asdict(report).items() if key != "skipped"}
-        console.json({"name": name, "documents": documents, "total_nodes": nodes, **facts, "skipped": skipped})
+        console.json({"name": name, "documents": documents, "total_nodes": nodes, **asdict(report)})
         return
     show_report(console, name, report)
     console.line(f"{name}: {documents:,} documents, {nodes:,} nodes")
