@@ -22,6 +22,7 @@ from agentic_retriever.errors import ConfigError, IndexingError
 from agentic_retriever.ingestion.documents import SourceDocument, parse_front_matter
 from agentic_retriever.ingestion.structure import LINE, Block, BlockKind, Section, joined, scan_blocks, split_sections
 from agentic_retriever.text import UNDETERMINED, detect_language, split_sentences
+from agentic_retriever.text.scripts import LEADING_VOWELS
 
 CHUNKING_VERSION = 1  # raised whenever the same document and settings would give other nodes than before
 EMBEDDED_KEYS = ("title", "section")  # the metadata that is embedded together with the text, in this order
@@ -364,8 +365,6 @@ _SPLIT_RULE = (
 )
 
 _JOINERS = frozenset("\u200d\u2060")
-# Thai and Lao vowels that are written before the consonant they belong to.
-_LEADING_VOWELS = frozenset("เแโใไເແໂໃໄ")
 
 
 @lru_cache(maxsize=1)
@@ -418,7 +417,7 @@ def _whole_character(text: str, start: int, stop: int) -> int:
     stop = max(stop, start + 1)
     for end in range(stop, start, -1):
         left, right = text[end - 1], text[end]
-        bound = left in _JOINERS or right in _JOINERS or left in _LEADING_VOWELS
+        bound = left in _JOINERS or right in _JOINERS or left in LEADING_VOWELS
         if not bound and not unicodedata.category(right).startswith("M") and right != "ำ":
             return end
     return stop
