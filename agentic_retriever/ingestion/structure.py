@@ -157,7 +157,7 @@ def _article(line: str, found: re.Match[str], context: LineContext, thai: bool) 
 
 
 def _split_body(line: str, body_start: int, context: LineContext, bare: str) -> tuple[str, bool]:
-    """Return the title of an article with text on its line, and whether that text is body."""
+    """Return the title of a provision with text on its line, ``bare`` where none is told, and whether that is body."""
     body = line[body_start:].strip()
     if _is_title(body) and not _wraps(context) and _stands_alone(body, context):
         return line, False
@@ -178,13 +178,11 @@ def _numbered(line: str, context: LineContext) -> Heading | None:
         return _single(line, number, rest, context) if dot and not weak else None
     if weak and not context.before.rstrip().endswith(_SENTENCE_END):
         return None
-    if _is_title(rest) and not _wraps(context) and _stands_alone(rest, context):
-        return Heading(title=line.rstrip(" ."), level=level, origin="numbered", number=number, weak=weak)
-    first, separator, more = rest.partition(". ")
-    if dot and separator and more.strip() and _is_title(first):
-        title = f"{line[: found.start(3)]}{first}"
-        return Heading(title=title, level=level, origin="numbered", number=number, inline=True, weak=weak)
-    return None
+    title, inline = _split_body(line, found.start(3), context, bare="")
+    if not title or (inline and not dot):
+        return None
+    title = title if inline else title.rstrip(" .")
+    return Heading(title=title, level=level, origin="numbered", number=number, inline=inline, weak=weak)
 
 
 def _single(line: str, number: str, rest: str, context: LineContext) -> Heading | None:
