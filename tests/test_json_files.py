@@ -1,18 +1,12 @@
 import json
 import math
+from unittest.mock import Mock
 
 import pytest
 from pydantic.dataclasses import dataclass
 
 from agentic_retriever.errors import StoreDamagedError
 from agentic_retriever.json_files import FileTable, is_finite, load_model, model_bytes
-
-
-def raising(error):
-    def read(data):
-        raise error
-
-    return read
 
 
 def test_what_was_written_is_read(tmp_path):
@@ -39,7 +33,7 @@ def test_what_the_model_says_is_told(tmp_path):
     path = tmp_path / "model.json"
     path.write_text("{}")
     with pytest.raises(StoreDamagedError) as damage:
-        load_model(path, raising(error), advice="train again")
+        load_model(path, Mock(side_effect=error), advice="train again")
     assert str(damage.value) == f"{path} cannot be used: slope is wrong; train again"
     assert damage.value.__cause__ is error
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import settings
@@ -15,13 +16,6 @@ from waiting import in_threads, pool, within
 
 from agentic_retriever import errors
 from agentic_retriever.threads import Breaker, BreakerState, DeadlineCaller, Workers, guarded
-
-
-def failing(error):
-    def call():
-        raise error
-
-    return call
 
 
 def test_never_more_threads_than_asked_for_none_before_the_first_call_and_none_after_close():
@@ -123,7 +117,7 @@ def test_a_forked_child_gets_threads_of_its_own():
 def test_a_call_in_time_returns_its_result_or_raises_its_error(error):
     assert DeadlineCaller("thing").call(lambda: 42, 1.0) == 42
     with pytest.raises(type(error)) as raised:
-        DeadlineCaller("thing").call(failing(error), 1.0)
+        DeadlineCaller("thing").call(Mock(side_effect=error), 1.0)
     assert raised.value is error
 
 
@@ -165,16 +159,16 @@ def test_foreign_errors_are_told_by_their_type_and_our_own_pass_as_they_are():
     assert guarded("the store", lambda: 42) == 42
     cause = KeyError("api-key-123")
     with pytest.raises(errors.StoreError) as failed:
-        guarded("the store", failing(cause))
+        guarded("the store", Mock(side_effect=cause))
     assert str(failed.value) == "the store failed with KeyError; see the cause"
     assert failed.value.__cause__ is cause
     with pytest.raises(errors.RetrievalError) as failed:
-        guarded("it", failing(OSError("x")), error=errors.RetrievalError, advice="ask again")
+        guarded("it", Mock(side_effect=OSError("x")), error=errors.RetrievalError, advice="ask again")
     assert str(failed.value) == "it failed with OSError; ask again"
     assert failed.value.causes == {}
     for error in [errors.EmbeddingError("down"), KeyboardInterrupt()]:
         with pytest.raises(type(error)) as passed:
-            guarded("it", failing(error))
+            guarded("it", Mock(side_effect=error))
         assert passed.value is error
 
 

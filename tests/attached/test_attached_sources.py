@@ -3,6 +3,7 @@
 import math
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -400,10 +401,7 @@ def test_a_source_that_cannot_be_looked_at_or_read_any_more_keeps_its_version():
     assert {watched.current() for _ in range(5)} == {1}
     made = attached(vector_index(contracts()))
 
-    def broken():
-        raise ConnectionError("secret")
-
-    made.source.nodes = broken
+    made.source.nodes = Mock(side_effect=ConnectionError("secret"))
     made.refresh()
     said = made.catch_up(30)
     assert "failed with ConnectionError" in said

@@ -11,6 +11,7 @@ import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from unittest.mock import Mock
 
 import pytest
 from bridge_material import CAT, MARS, Spans, synthesizer
@@ -89,11 +90,8 @@ def test_nodes_are_copies_that_tell_their_route_to_programs_and_not_to_models(ro
 
 
 def test_degraded_steps_are_told(router, monkeypatch):
-    def refuse(_self, _text):
-        raise RuntimeError("the model is down")
-
     router.index("animals").profile()
-    monkeypatch.setattr(FakeEmbedding, "_vector", refuse)
+    monkeypatch.setattr(FakeEmbedding, "_vector", Mock(side_effect=RuntimeError("the model is down")))
     found = router.as_retriever(index="animals").retrieve(CAT)
     assert [step["step"] for step in found[0].node.metadata[ROUTE_KEY]["degraded"]][:1] == ["embedding"]
 

@@ -7,6 +7,7 @@ import math
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 from bridge_material import CAT, MARS, Broken, BrokenSpans, Spans, synthesizer
@@ -164,9 +165,7 @@ def test_reranking_postprocessors_and_two_indexes_side_by_side_are_seen(make_rou
 
 
 async def test_nothing_is_made_while_nobody_watches(router, monkeypatch, attach):
-    def refuse(*_args, **_kwargs):
-        raise AssertionError("a span was made")
-
+    refuse = Mock(side_effect=AssertionError("a span was made"))
     monkeypatch.setattr(tracing.Span, "__init__", refuse)
     monkeypatch.setattr(tracing, "emit", refuse)
     attach(NullEventHandler(), NullSpanHandler())
@@ -277,10 +276,6 @@ async def test_postprocessors_ours_and_llama_indexs_run_in_order_and_the_answer_
         assert turned.degraded == ()
 
 
-def broken(_nodes):
-    raise RuntimeError("secret text")
-
-
 def broken_halfway(nodes):
     nodes[0].node.set_content("changed")
     nodes[0].score = -1.0
@@ -294,7 +289,7 @@ FAILED = "the node postprocessor Doing failed with RuntimeError; see the cause"
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        (broken, FAILED),
+        (Mock(side_effect=RuntimeError("secret text")), FAILED),
         (broken_halfway, FAILED),
         (lambda nodes: None, "it must return a list of NodeWithScore, got NoneType"),
         (lambda nodes: [n.node for n in nodes], "it must return a list of NodeWithScore, got list"),

@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -409,10 +410,7 @@ class TestWriting:
         wait_until(lambda: not any(thread.name.startswith("Redis writer") for thread in threading.enumerate()))
 
     def test_no_more_threads(self, slow, monkeypatch):
-        def refuse(thread):
-            raise RuntimeError("can't start new thread")
-
-        monkeypatch.setattr(threading.Thread, "start", refuse)
+        monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
         store = RedisStore(slow, kind="answers")
         store.set("k", b"1", 60)
         assert store.stats()["dropped"] == 1

@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from itertools import count
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -289,11 +290,7 @@ def test_what_cannot_be_asked(router, tmp_path, boats, bread, vectors):
 def test_finished_ways_are_not_run_again(router, boats, bread, vectors, tmp_path, monkeypatch):
     datasets = [load_dataset(boats), load_dataset(bread)]
     first = run(router, datasets, tmp_path, vectors=vectors).to_dict()
-
-    def refuse(*_, **__):
-        raise ConfigError("asked again")
-
-    monkeypatch.setattr(NearestUtteranceRouter, "classify", refuse)
+    monkeypatch.setattr(NearestUtteranceRouter, "classify", Mock(side_effect=ConfigError("asked again")))
     assert run(router, datasets, tmp_path, vectors=vectors).to_dict() == first
 
 

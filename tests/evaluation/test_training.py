@@ -4,6 +4,7 @@ import html
 import json
 from dataclasses import replace
 from itertools import count
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -163,10 +164,7 @@ def test_an_interrupted_training_goes_on(indexed, folder, monkeypatch):
     dataset = load_dataset(folder)
     index = indexed.index("mine")
     adapter = indexed.resources.adapter(index, Strategy.PLANNER)
-
-    def interrupted(self, request):
-        raise KeyboardInterrupt
-
+    interrupted = Mock(side_effect=KeyboardInterrupt)
     with monkeypatch.context() as patched:
         patched.setattr(type(adapter), "search", interrupted)
         with pytest.raises(KeyboardInterrupt):

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -299,12 +300,8 @@ def test_a_full_disk_keeps_the_old_view_saving_again_replaces_it_and_a_file_in_t
     saved, tmp_path, monkeypatch
 ):
     folder, index = saved
-
-    def full(_handle):
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
         with pytest.raises(StoreError, match="No space left on device; free some space"):
             KeywordIndex.build([("z", "zebra")], tokenizer=ENGLISH, version=8).save(folder)
     assert load(folder).search("run", 3) == index.search("run", 3)

@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 from llama_index.core.schema import Document, TextNode
@@ -278,11 +279,8 @@ def test_a_value_that_cannot_be_stored_costs_its_own_document_only(index, folder
 def test_adding_that_was_cut_off_between_two_batches_is_told_until_it_is_done_again(
     storage, index, folder, monkeypatch, caplog, embedding
 ):
-    def interrupted(*_args):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(Indexer, "_flush", interrupted)
+        patch.setattr(Indexer, "_flush", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             Indexer(index).add_path(folder)
     storage.shut("docs")

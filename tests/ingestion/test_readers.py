@@ -5,6 +5,7 @@ import sys
 import time
 from datetime import date
 from pathlib import Path
+from unittest.mock import Mock
 
 import fpdf
 import pypdf
@@ -125,10 +126,7 @@ def test_a_folder_without_permission_is_reported_inside_and_else_an_error(tmp_pa
 def test_a_file_without_permission_is_reported(name, tmp_path, monkeypatch):
     path = tmp_path / name
     path.write_text("x")
-
-    def refused(*args, **kwargs):
-        raise PermissionError(13, "Permission denied")
-
+    refused = Mock(side_effect=PermissionError(13, "Permission denied"))
     monkeypatch.setattr(Path, "open", refused)
     monkeypatch.setattr(Path, "read_bytes", refused)
     (skipped,) = read_source(path, root=tmp_path)

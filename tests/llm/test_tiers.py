@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -219,11 +220,8 @@ def test_defects_are_not_swallowed():
     class Stop(BaseException):
         pass
 
-    def interrupt(_prompt):
-        raise Stop
-
     breaker = Breaker(failures=1)
-    tiers = TieredClient([model(Tier.PRIMARY, interrupt, breaker=breaker)], timeout_s=5)
+    tiers = TieredClient([model(Tier.PRIMARY, Mock(side_effect=Stop), breaker=breaker)], timeout_s=5)
     with pytest.raises(Stop):
         tiers.complete("q")
     assert breaker.state.value == "closed"
@@ -248,9 +246,7 @@ def test_unknown_model_setting_lists_what_is_allowed_and_none_gives_no_model():
 
 @pytest.fixture
 def no_network(monkeypatch):
-    def refuse(*args, **kwargs):
-        raise AssertionError("network touched")
-
+    refuse = Mock(side_effect=AssertionError("network touched"))
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from unittest.mock import Mock
 
 import pytest
 from waiting import in_threads, within
@@ -163,11 +164,8 @@ def test_close_tries_a_last_time_but_does_not_wait_for_a_database_that_hangs(sin
 
 
 def test_no_thread_can_be_started(sink, monkeypatch):
-    def refuse(_thread):
-        raise RuntimeError("can't start new thread")
-
     writer = BatchWriter(sink, name="test")
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
     assert not writer.put(1)
     monkeypatch.undo()
     assert writer.put(2)

@@ -40,13 +40,6 @@ def of_document(node_id, text, doc_id, **metadata):
     return TextNode(id_=node_id, text=text, metadata=metadata, relationships=source)
 
 
-def raising(error):
-    def call(*_args, **_kwargs):
-        raise error
-
-    return call
-
-
 def client_of(*replies):
     """A client of a model that gives these replies, and the model."""
     llm = FakeLLM(list(replies))

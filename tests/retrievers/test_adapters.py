@@ -5,6 +5,7 @@ import logging
 import math
 import threading
 from datetime import date
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,7 @@ from llama_index.core.schema import (
     TextNode,
 )
 from llama_index.core.vector_stores.types import MetadataFilters
-from search_material import QUERY, ask, hit, ids, pairs, raising
+from search_material import QUERY, ask, hit, ids, pairs
 from store_tools import where
 from waiting import pool
 
@@ -215,7 +216,7 @@ def test_callbacks_of_the_process_are_not_taken_over(index, settings, monkeypatc
 
 
 def test_a_degraded_search_is_logged_without_the_question(index, settings, caplog):
-    index.keyword = raising(RuntimeError("secret-key"))
+    index.keyword = Mock(side_effect=RuntimeError("secret-key"))
     with caplog.at_level(logging.WARNING):
         assert retrievers.HybridRetriever(index, settings).retrieve(QUERY)
     assert "hybrid.keyword fell back to dense search alone" in caplog.text
@@ -250,7 +251,7 @@ def test_an_empty_index_answers_without_the_model(kind, make_index, settings):
 
 
 def test_a_foreign_error_of_the_store_is_a_store_error(index, settings, monkeypatch):
-    monkeypatch.setattr(type(index.vector_store), "query", raising(ZeroDivisionError("api-key")))
+    monkeypatch.setattr(type(index.vector_store), "query", Mock(side_effect=ZeroDivisionError("api-key")))
     with pytest.raises(StoreError, match="ZeroDivisionError") as caught:
         retrievers.VectorRetriever(index, settings).retrieve(QUERY)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -292,14 +293,14 @@ def test_sides_run_at_the_same_time_and_one_that_hangs_is_given_up_in_time(worke
 
 def test_foreign_errors_come_out_as_ours_without_their_text_and_no_others(workers):
     cause = KeyError("api-key-123")
-    for sides in ({"a": raising(cause), "b": lambda: 1}, {"b": lambda: 1, "a": raising(cause)}):
+    for sides in ({"a": Mock(side_effect=cause), "b": lambda: 1}, {"b": lambda: 1, "a": Mock(side_effect=cause)}):
         _results, errors = run(workers, sides)
         assert isinstance(errors["a"], StoreError)
         assert errors["a"].__cause__ is cause
         assert "KeyError" in str(errors["a"])
         assert "api-key-123" not in str(errors["a"])
     with pytest.raises(KeyboardInterrupt):
-        run_guarded("a", raising(KeyboardInterrupt()))
+        run_guarded("a", Mock(side_effect=KeyboardInterrupt()))
 
 
 def test_sides_may_start_in_a_thread_of_the_same_pool_and_one_that_fails_leaves_the_other(workers):
@@ -310,7 +311,7 @@ def test_sides_may_start_in_a_thread_of_the_same_pool_and_one_that_fails_leaves_
     assert run(one, sides) == ({"a": 1, "b": 2}, {})
     error, sides = EmbeddingError("down"), {"a": lambda: 1, "b": lambda: 1}
     for broken, other in ("ab", "ba"):
-        assert run(workers, {**sides, broken: raising(error)}) == ({other: 1}, {broken: error})
+        assert run(workers, {**sides, broken: Mock(side_effect=error)}) == ({other: 1}, {broken: error})
 
 
 NAMES = st.text(max_size=6)

@@ -4,13 +4,14 @@ import os
 from dataclasses import asdict
 from fractions import Fraction
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from llama_index.core.schema import TextNode
 from llama_index.core.vector_stores.types import MetadataFilters
-from search_material import QUERY, ask, ids, of_document, pairs, raising, scores
+from search_material import QUERY, ask, ids, of_document, pairs, scores
 from store_tools import where
 
 from agentic_retriever import retrievers
@@ -335,7 +336,7 @@ def zebra(make_index):
 @pytest.fixture
 def no_model(monkeypatch):
     def broken(index, why="no model"):
-        monkeypatch.setattr(index.embedding, "embed_query", raising(EmbeddingError(why)), raising=False)
+        monkeypatch.setattr(index.embedding, "embed_query", Mock(side_effect=EmbeddingError(why)), raising=False)
 
     return broken
 
@@ -373,7 +374,7 @@ def test_one_side_that_fails_leaves_the_other(broken, step, fallback, source, in
     if broken == "dense":
         no_model(index, "the model is down")
     else:
-        index.keyword = raising(StoreError("the model is down"))
+        index.keyword = Mock(side_effect=StoreError("the model is down"))
     result = ask(retrievers.HybridRetriever(index, settings), top_k=3)
     check_result(result.nodes, 3)
     assert [retrievers.source_scores(n.node) for n in result.nodes] == [{source: n.score} for n in result.nodes]
@@ -383,7 +384,7 @@ def test_one_side_that_fails_leaves_the_other(broken, step, fallback, source, in
 
 def test_both_sides_failing_is_one_error_with_both_causes(index, settings, no_model):
     no_model(index)
-    index.keyword = raising(RuntimeError("no view"))
+    index.keyword = Mock(side_effect=RuntimeError("no view"))
     with pytest.raises(RetrievalError, match=r"dense: no model; bm25: .*RuntimeError") as caught:
         ask(retrievers.HybridRetriever(index, settings))
     assert set(caught.value.causes) == {"dense", "bm25"}

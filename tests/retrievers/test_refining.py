@@ -3,6 +3,7 @@ import math
 import threading
 import traceback
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.vector_stores.types import MetadataFilters
-from search_material import client_of, hit, ids, of_document, raising, scores
+from search_material import client_of, hit, ids, of_document, scores
 from store_tools import where
 
 from agentic_retriever.config import RouterConfig, Secret
@@ -25,7 +26,7 @@ def dump(nodes):
 NODES = [hit(f"n{i}", 1 - i / 10, f"text {i}") for i in range(6)]
 
 
-down = raising(LLMError("nothing asked for this"))
+down = Mock(side_effect=LLMError("nothing asked for this"))
 
 
 class Reversing:
@@ -85,7 +86,7 @@ def test_the_model_of_a_question_is_asked_in_place_of_the_rerankers_own():
 
 
 def test_steps_that_fail_are_named_and_diverse_nodes_come_in_the_order_of_their_scores(run):
-    failing = SimpleNamespace(rerank=raising(LLMError("the model is down")))
+    failing = SimpleNamespace(rerank=Mock(side_effect=LLMError("the model is down")))
     got, degraded = run(failing, mmr_trade_off=0.5, expand_neighbours=1)
     assert got == NODES[:3]
     assert [step.step for step in degraded] == ["postprocess.rerank", "postprocess.mmr", "postprocess.expand"]
@@ -467,7 +468,7 @@ def test_failures_are_typed_and_hide_the_key_and_a_model_that_hangs_is_left(rera
 
 @pytest.mark.parametrize("made", [refining.CrossEncoderReranker("m"), refining.CohereReranker(Secret("k"), "m")])
 def test_a_missing_extra_is_named(monkeypatch, made):
-    monkeypatch.setattr(importlib, "import_module", raising(ImportError("no such package")))
+    monkeypatch.setattr(importlib, "import_module", Mock(side_effect=ImportError("no such package")))
     with pytest.raises(ConfigError, match=r"agentic-retriever\[rerank\]"):
         made.rerank("q", THREE, 5.0)
 

@@ -2,11 +2,12 @@ import itertools
 import json
 import sys
 from typing import get_args
+from unittest.mock import Mock
 
 import pytest
 from llama_index.core.schema import Document, IndexNode, NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.core.vector_stores.types import MetadataFilters
-from search_material import ask, ids, of_document, raising
+from search_material import ask, ids, of_document
 from store_tools import where
 
 from agentic_retriever import AgenticRouter, RouterConfig
@@ -226,7 +227,7 @@ class TestContract(RetrieverContract):
         if self.strategy not in {Strategy.HYBRID, *STRATEGIES}:
             return None
         index = self.make_index(nodes, embedding)
-        index.keyword = index.hierarchy = index.summaries = raising(StoreError("the view is gone"))
+        index.keyword = index.hierarchy = index.summaries = Mock(side_effect=StoreError("the view is gone"))
         return build_adapter(self.strategy, index, self.make_settings())
 
 
@@ -237,7 +238,7 @@ def book(*texts):
 @pytest.mark.parametrize("adapter", CLASSES)
 def test_a_missing_view_and_a_foreign_index_are_searched_densely(adapter, make_index, settings):
     index = make_index(book("red apple harvest", "blue sea", "green hills"))
-    index.hierarchy = index.summaries = raising(StoreError("the view is gone"))
+    index.hierarchy = index.summaries = Mock(side_effect=StoreError("the view is gone"))
     result = ask(adapter(index, settings), "red apple")
     assert ids(result) == ids(ask(VectorRetriever(index, settings), "red apple"))
     assert [d.step.split(".")[0] for d in result.degraded] == [adapter.strategy.value]
@@ -257,12 +258,12 @@ def test_a_missing_view_and_a_foreign_index_are_searched_densely(adapter, make_i
 @pytest.mark.parametrize("adapter", CLASSES)
 def test_a_question_that_cannot_be_embedded_is_searched_by_words(adapter, make_index, settings):
     index = make_index(book("red apple harvest"))
-    index.embedding.embed_query = raising(EmbeddingError("the model is down"))
+    index.embedding.embed_query = Mock(side_effect=EmbeddingError("the model is down"))
     result = ask(adapter(index, settings), "red apple")
     assert [(one.node.node_id, set(source_scores(one.node))) for one in result.nodes] == [("c0", {"bm25"})]
     told = {"step": f"{adapter.strategy.value}.dense", "reason": "the model is down", "fallback": "BM25 search alone"}
     assert [lost.to_dict() for lost in result.degraded] == [told]
-    index.keyword = raising(StoreError("no words"))
+    index.keyword = Mock(side_effect=StoreError("no words"))
     with pytest.raises(RetrievalError, match="dense: the model is down; bm25: no words"):
         ask(adapter(index, settings), "red apple")
     assert ids(ask(adapter(index, settings), "red", query_vector=tuple([1.0] * 32))) == ["c0"]

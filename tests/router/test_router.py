@@ -8,6 +8,7 @@ import weakref
 from copy import deepcopy
 from types import SimpleNamespace
 from typing import ClassVar
+from unittest.mock import Mock
 
 import pytest
 from llama_index.core.bridge.pydantic import Field
@@ -244,10 +245,7 @@ def test_a_failing_strategy_gives_way_to_the_next_and_all_failing_is_one_error_w
     assert retrieval.nodes
     [lost] = retrieval.degraded
     assert (lost.step, lost.reason) == (f"retrieval.{chosen}", "ZeroDivisionError")
-
-    def broken(*_args):
-        raise ValueError("secret text of a document")
-
+    broken = Mock(side_effect=ValueError("secret text of a document"))
     offered = [card.strategy for card in cards(router.index("animals"))]
     for strategy in offered:
         monkeypatch.setattr(router.resources.adapter(router.index("animals"), strategy), "search", broken)

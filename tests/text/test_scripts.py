@@ -1,6 +1,7 @@
 import re
 import unicodedata
 from itertools import pairwise
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -150,12 +151,9 @@ def test_never_raises(text: str) -> None:
 
 
 def test_a_full_folder_for_temporary_files_costs_the_classifier_alone(monkeypatch, caplog):
-    def full(*_args, **_kwargs):
-        raise OSError(28, "No space left on device")
-
     scripts._classifier.cache_clear()
     scripts._detected.cache_clear()
-    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    monkeypatch.setattr("tempfile.TemporaryFile", Mock(side_effect=OSError(28, "No space left on device")))
     try:
         questions = ["¿Quién paga la tasa de la que se habla?", "Who pays the fee for all of this?", "ใครจ่ายค่าธรรมเนียม"]
         assert [detect_language(question) for question in questions] == ["es", "en", "th"]
