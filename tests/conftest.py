@@ -1,6 +1,7 @@
 import getpass
 import itertools
 import os
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +32,14 @@ def endpoints(monkeypatch):
         monkeypatch.setattr("agentic_retriever.llm.tiers.Breaker", partial(Breaker, **breaker))
 
     return change
+
+
+@pytest.fixture
+def gate():
+    """What hangs waits for this, which opens at the end of the test, so that no thread is left waiting."""
+    made = threading.Event()
+    yield made
+    made.set()
 
 
 @pytest.fixture(scope="session")

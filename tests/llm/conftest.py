@@ -1,5 +1,3 @@
-import threading
-
 import model_servers
 import pytest
 
@@ -61,14 +59,6 @@ def two(build, provider, other):
         return client, TierNeeds(force_cloud=provider == "openrouter")
 
     return make
-
-
-@pytest.fixture
-def release():
-    """What hanging models wait for; set at the end."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 class FakeClock:

@@ -81,23 +81,23 @@ def test_every_foreign_error_becomes_one_of_ours(raised, expected, kind):
         assert secret not in message
 
 
-def test_no_time_left_asks_nothing_and_a_hanging_model_is_abandoned_with_its_reply(release):
-    hung = client(lambda _p: str(release.wait(20)), timeout_s=0.05)
+def test_no_time_left_asks_nothing_and_a_hanging_model_is_abandoned_with_its_reply(gate):
+    hung = client(lambda _p: str(gate.wait(20)), timeout_s=0.05)
     for left in (0, -1.0):
         with pytest.raises(DeadlineExceededError, match="no time is left"):
             asked(hung, "q", left)
     assert hung._llm().prompts == []
     with pytest.raises(DeadlineExceededError):
         asked(hung, "q")
-    hung = client(lambda _p: release.wait(20) and "late")
+    hung = client(lambda _p: gate.wait(20) and "late")
     with within(1.0), pytest.raises(DeadlineExceededError, match=r"primary model fake-llm"):
         asked(hung, "q", 0.1)
-    release.set()
+    gate.set()
     assert asked(hung, "q").text == "late"
 
 
-def test_more_callers_than_may_wait_are_told_at_once_that_it_is_overloaded(release):
-    hung = client(lambda _p: str(release.wait(20)), max_calls=2, endpoint=Endpoint(max_waiting=1))
+def test_more_callers_than_may_wait_are_told_at_once_that_it_is_overloaded(gate):
+    hung = client(lambda _p: str(gate.wait(20)), max_calls=2, endpoint=Endpoint(max_waiting=1))
     kinds: list[FailureKind] = []
 
     def ask(_i) -> None:

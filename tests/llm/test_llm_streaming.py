@@ -46,25 +46,25 @@ def wait_until_free(server, threads):
     wait_until(lambda: threading.active_count() <= threads)
 
 
-def hang(release, first=()):
+def hang(gate, first=()):
     def pieces(_prompt):
         yield from first
-        release.wait(20)
+        gate.wait(20)
         yield "late"
 
     return pieces
 
 
-def test_pieces_come_one_by_one_then_the_reply_even_from_models_that_give_the_whole_text_each_time(release):
+def test_pieces_come_one_by_one_then_the_reply_even_from_models_that_give_the_whole_text_each_time(gate):
     def pieces(_prompt):
         yield "Par"
-        release.wait(20)
+        gate.wait(20)
         yield "is [1]."
 
     stream = stream_of(client_of(pieces, price=Price(in_usd=1, out_usd=1)))
     assert next(stream) == "Par"
     assert (stream.text, stream.reply) == ("Par", None)
-    release.set()
+    gate.set()
     assert list(stream) == ["is [1]."]
     assert (stream.reply.text, stream.text) == ("Paris [1].", "Paris [1].")
     assert stream.reply.usd > 0
@@ -93,7 +93,7 @@ def test_nothing_is_asked_before_the_first_piece_is_wanted_and_a_blank_stream_is
     assert stream.text == ""
 
 
-def test_tier_changes_before_the_first_piece_while_there_is_one_after_a_stall_too(release):
+def test_tier_changes_before_the_first_piece_while_there_is_one_after_a_stall_too(gate):
     tiers = TieredClient([client_of([ConnectionError("x")]), client_of(["  ", "ok ", "now"], Tier.CLOUD)], timeout_s=5)
     stream = tiers.stream("q")
     assert list(stream) == ["  ok ", "now"]
@@ -103,7 +103,7 @@ def test_tier_changes_before_the_first_piece_while_there_is_one_after_a_stall_to
     with pytest.raises(AllModelsFailedError) as caught:
         next(tiers.stream("q"))
     assert [a.failure for a in caught.value.attempts] == [FailureKind.UNREACHABLE, FailureKind.OUTPUT]
-    tiers = TieredClient([client_of(hang(release)), client_of(["ok"], Tier.CLOUD)], timeout_s=1.0)
+    tiers = TieredClient([client_of(hang(gate)), client_of(["ok"], Tier.CLOUD)], timeout_s=1.0)
     with within(1.0 + 0.5):
         assert list(tiers.stream("q")) == ["ok"]
 
@@ -136,12 +136,12 @@ def test_failure_after_the_first_piece_is_told_with_what_came_and_never_spliced(
     assert stream.reply is None
 
 
-def test_a_stall_and_slow_pieces_end_at_the_total_deadline(release):
+def test_a_stall_and_slow_pieces_end_at_the_total_deadline(gate):
     def dripping(_prompt):
-        while not release.wait(0.05):
+        while not gate.wait(0.05):
             yield "x"
 
-    for pieces in (hang(release, ["half "]), dripping):
+    for pieces in (hang(gate, ["half "]), dripping):
         tiers = TieredClient([client_of(pieces), client_of(["ok"], Tier.CLOUD)], timeout_s=0.5)
         with within(0.5 + 0.5), pytest.raises(StreamBrokenError) as caught:
             list(tiers.stream("q"))
@@ -194,8 +194,8 @@ def test_failure_before_the_first_piece_is_retried_and_the_breaker_forgives_read
     assert breaker.state.value == "open"
 
 
-def test_a_waiting_reader_is_woken_by_close_from_another_thread(release):
-    stream = stream_of(client_of(hang(release, ["a"])))
+def test_a_waiting_reader_is_woken_by_close_from_another_thread(gate):
+    stream = stream_of(client_of(hang(gate, ["a"])))
     got = []
     reader = threading.Thread(target=lambda: got.extend(stream))
     reader.start()

@@ -92,8 +92,8 @@ def test_failures_fall_through_and_every_attempt_is_listed_with_what_it_cost():
     assert "PROMPT" not in str(error)
 
 
-def test_hanging_first_tier_leaves_time_for_the_next_and_all_hanging_end_at_the_deadline(release):
-    tiers = three(lambda _p: str(release.wait(20)), ["cloud"], ["small"])
+def test_hanging_first_tier_leaves_time_for_the_next_and_all_hanging_end_at_the_deadline(gate):
+    tiers = three(lambda _p: str(gate.wait(20)), ["cloud"], ["small"])
     with within(1.0 + 0.5):
         reply = tiers.complete("q", timeout_s=1.0)
     assert reply.text == "cloud"
@@ -101,7 +101,7 @@ def test_hanging_first_tier_leaves_time_for_the_next_and_all_hanging_end_at_the_
     assert 0.4 < reply.attempts[0].seconds < 0.9
     with pytest.raises(errors.DeadlineExceededError, match="no time"):
         three().complete("q", timeout_s=0)
-    tiers = three(*[lambda _p: str(release.wait(20))] * 3)
+    tiers = three(*[lambda _p: str(gate.wait(20))] * 3)
     with within(1.0 + 0.5), pytest.raises(errors.AllModelsFailedError) as caught:
         tiers.complete("q", timeout_s=1.0)
     assert [a.failure for a in caught.value.attempts] == [FailureKind.TIMEOUT] * 3
@@ -191,8 +191,8 @@ def test_paused_tier_takes_next_to_no_time():
     assert max(reply.attempts[0].seconds for reply in replies) < 0.05
 
 
-def test_twenty_hung_calls_do_not_stop_other_work(release):
-    hung = model(Tier.PRIMARY, lambda _p: str(release.wait(20)), max_calls=4, max_waiting=4)
+def test_twenty_hung_calls_do_not_stop_other_work(gate):
+    hung = model(Tier.PRIMARY, lambda _p: str(gate.wait(20)), max_calls=4, max_waiting=4)
     tiers = TieredClient([hung], timeout_s=5)
     kinds = []
 

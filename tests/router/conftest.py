@@ -1,5 +1,3 @@
-import threading
-
 import pytest
 from fault_material import PLAIN
 from model_servers import KEY
@@ -68,14 +66,6 @@ def make_tiers(make_router, ollama, cloud, loaded_clients):
         return make_router(**(tiers | PLAIN | changes))
 
     return make
-
-
-@pytest.fixture
-def gate():
-    """What hangs until the test ends."""
-    gate = threading.Event()
-    yield gate
-    gate.set()
 
 
 @pytest.fixture
