@@ -37,7 +37,7 @@ from agentic_retriever.resources import measured
 from agentic_retriever.retrievers import REGISTRY, cards
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS
-from agentic_retriever.schema import Complexity, Strategy, StrategyCard
+from agentic_retriever.schema import Complexity, StrategyCard
 from agentic_retriever.text import dominant_script, stopwords
 from agentic_retriever.text.language_files import section
 
@@ -255,14 +255,11 @@ class RoutingOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoutedQuery:
-    query_id: str
-    text: str
+class RoutedQuery(LabelledQuery):
+    """A question as routing is asked it: its text, its vector, and the labels that routing is measured by."""
+
     dataset: str
     vector: Vector | None  # The embedded question, (dimension,)
-    index: str | None  # The index that answers it; None where none does
-    strategy: Strategy | None = None  # The strategy that suits it, or None where that is not known
-    complexity: Complexity | None = None  # How hard it is, or None where that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +422,7 @@ class _Preparation:
                         dataset=dataset.name,
                         vector=vectors[query.query_id],
                         index=query.index if query.answerable else None,
+                        answerable=query.answerable,
                         strategy=query.strategy,
                         complexity=query.complexity or self._options.complexity.get(dataset.name),
                     )

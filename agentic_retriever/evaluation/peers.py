@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from llama_index.core import VectorStoreIndex
@@ -112,12 +112,7 @@ class Journal:
         return kept
 
 
-class Question(Protocol):
-    @property
-    def query_id(self) -> str: ...
-
-
-Q = TypeVar("Q", bound=Question)
+Q = TypeVar("Q", bound=LabelledQuery)
 R = TypeVar("R")
 
 
