@@ -17,10 +17,9 @@ from agentic_retriever.evaluation.material import Description, RoutedQuery, Rout
 from agentic_retriever.evaluation.peers import Journal, Run
 from agentic_retriever.indices import IndexProfile
 from agentic_retriever.indices.derived import SILENT, Watcher
-from agentic_retriever.resources import heuristic_selector, make_classifier
+from agentic_retriever.resources import make_classifier, make_selector
 from agentic_retriever.router import AgenticRouter
 from agentic_retriever.routing import (
-    AutoSelector,
     DomainTerms,
     HeuristicSelector,
     IndexClassifier,
@@ -340,8 +339,7 @@ def stage_two_field(router: AgenticRouter) -> dict[str, StrategySelector]:
     client = router.resources.model
     if client is None:
         return {heuristic.mode: heuristic}
-    base = heuristic_selector(router.config.with_changes(selector="auto"))
-    both = AutoSelector(base, LLMSelector(client, base))
+    both = make_selector(router.config.with_changes(selector="auto"), client)
     return {"heuristic": heuristic, "llm": LLMSelector(client, heuristic), "auto": both}
 
 
