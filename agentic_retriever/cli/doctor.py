@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
 import typer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 _LOW_SPACE_MB = 500
+_UNPACKED_MB = 100  # in the folder for temporary files: twice the model that tells languages
 
 
 class Finding(NamedTuple):
@@ -59,12 +61,15 @@ def _data_dir(config: RouterConfig) -> Finding:
 
 
 def _temporary() -> Finding:
-    from agentic_retriever.text.scripts import is_classifier_loaded
-
-    if is_classifier_loaded():
-        return Finding("temporary folder", OK, "the model that tells languages was unpacked there")
-    lost = "no room for the model that tells languages, so common words alone tell them"
-    return Finding("temporary folder", PROBLEM, f"{lost}; free 100 MB there, or set TMPDIR to another folder")
+    try:
+        folder = tempfile.gettempdir()
+        free_mb = shutil.disk_usage(folder).free // 1_000_000
+    except OSError as err:
+        return Finding("temporary folder", PROBLEM, f"none can be written ({type(err).__name__}); set TMPDIR to one")
+    if free_mb >= _UNPACKED_MB:
+        return Finding("temporary folder", OK, f"{folder}, {free_mb:,} MB free")
+    told = f"{folder}: only {free_mb:,} MB free; the model that tells languages may be unpacked in memory instead"
+    return Finding("temporary folder", PROBLEM, f"{told}; make room, or set TMPDIR to another folder")
 
 
 def _models(config: RouterConfig) -> Iterator[Finding]:

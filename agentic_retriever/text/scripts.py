@@ -6,9 +6,12 @@ The table names the scripts that need rules of their own somewhere in this packa
 
 from __future__ import annotations
 
+import io
 import logging
+import lzma
 import re
 import unicodedata
+from array import array
 from bisect import bisect_right
 from collections import Counter
 from contextlib import suppress
@@ -169,7 +172,7 @@ _WORD_RE: Final = re.compile(r"[^\W\d_]+")
 
 @lru_cache(1)
 def _classifier() -> LanguageIdentifier | None:
-    """Load the classifier; ``None``, said once, where the folder for temporary files has no room to unpack it."""
+    """Load the classifier; its library unpacks the model, 40 MB, in the folder for temporary files."""
     # Imported here because its model takes half a second to load, which a program that asks for no language of a
     # Latin text shall not pay. An own instance: the module's functions share one that anybody may restrict.
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # noqa: PLC0415
@@ -177,12 +180,22 @@ def _classifier() -> LanguageIdentifier | None:
     with suppress(OSError):
         identifier: LanguageIdentifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         return identifier
-    logger.warning("the folder for temporary files is full; languages are told by common words alone; set TMPDIR")
-    return None
+    logger.warning("the folder for temporary files is full; what tells languages is unpacked in memory; set TMPDIR")
+    try:
+        return _unpacked_in_memory()
+    except (ImportError, OSError, EOFError, ValueError, KeyError, TypeError):  # another version
+        logger.warning("what tells languages cannot be unpacked in memory either; common words alone tell them")
+        return None
 
 
-def is_classifier_loaded() -> bool:
-    return _classifier() is not None
+def _unpacked_in_memory() -> LanguageIdentifier:
+    import numpy as np  # noqa: PLC0415 - as above
+    from py3langid.langid import MODEL_DIR, MODEL_FILE, LanguageIdentifier  # noqa: PLC0415 - as above
+
+    with lzma.open(MODEL_DIR / MODEL_FILE) as packed, np.load(io.BytesIO(packed.read()), allow_pickle=False) as data:
+        moves, rows = (array(data[name].dtype.char, data[name].tobytes()) for name in ("nextmove", "nextmove_row"))
+        parts = data["ptc"], data["pc"], data["classes"].tolist(), moves, data["out_feat"].tolist()
+    return LanguageIdentifier(*parts, norm_probs=True, tk_row=rows)
 
 
 def detect_language(text: str) -> str:

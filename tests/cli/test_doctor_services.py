@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import time
+from unittest.mock import Mock
 
 import pytest
 from command_line import run_process
@@ -76,6 +78,20 @@ def test_no_password_in_an_address_is_shown(doctor, up, answers):
     assert found["temporary folder"][0] == "ok"
     assert "127.0.0.1" in str(found)
     assert "canary" not in str(found)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_folder_for_temporary_files_that_is_full_or_gone_is_named(doctor, monkeypatch, full):
+    real, place = (
+        shutil.disk_usage,
+        {"return_value": "/full"} if full else {"side_effect": FileNotFoundError("no folder")},
+    )
+    monkeypatch.setattr("tempfile.gettempdir", Mock(**place))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Mock(free=9_000_000) if path == "/full" else real(path))
+    code, found = doctor()
+    assert (code, found["temporary folder"][0]) == (1, "problem")
+    assert ("/full: only 9 MB" if full else "none can be written (FileNotFoundError)") in found["temporary folder"][1]
+    assert "TMPDIR" in found["temporary folder"][1]
 
 
 def test_what_is_up_is_ok_and_what_is_missing_is_named_with_what_to_do(doctor, up):

@@ -150,15 +150,22 @@ def test_never_raises(text: str) -> None:
     assert language == "und" or (len(language) == 2 and language.isascii() and language.islower())
 
 
-def test_a_full_folder_for_temporary_files_costs_the_classifier_alone(monkeypatch, caplog):
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_full_folder_for_temporary_files_costs_the_classifier_at_most(monkeypatch, caplog, broken):
+    questions = ["¿Quién paga la tasa de la que se habla?", "Who pays the fee for all of this?", "ใครจ่ายค่าธรรมเนียม"]
+    before = scripts._classifier()
+    ranked = before.rank(questions[0])
     scripts._classifier.cache_clear()
     scripts._detected.cache_clear()
     monkeypatch.setattr("tempfile.TemporaryFile", Mock(side_effect=OSError(28, "No space left on device")))
+    if broken:  # another version of the library, say
+        monkeypatch.setattr("numpy.load", Mock(side_effect=ValueError("no such file")))
     try:
-        questions = ["¿Quién paga la tasa de la que se habla?", "Who pays the fee for all of this?", "ใครจ่ายค่าธรรมเนียม"]
         assert [detect_language(question) for question in questions] == ["es", "en", "th"]
-        assert not scripts.is_classifier_loaded()
-        assert [record.message for record in caplog.records if "TMPDIR" in record.message] == [caplog.messages[0]]
+        assert (scripts._classifier() is None) == broken
+        assert broken or scripts._classifier().rank(questions[0]) == ranked
+        assert len([message for message in caplog.messages if "TMPDIR" in message]) == 1
+        assert len(caplog.messages) == 1 + broken
     finally:
         scripts._classifier.cache_clear()
         scripts._detected.cache_clear()
