@@ -280,8 +280,8 @@ class AgenticRouter:
             StoreError: If the disk failed; other errors are as those of :meth:`stored_index`.
         """
         index, model = self.resources.stored(name), self.resources.model
-        index.keyword()
         index.build_views(progress, write_summary=None if model is None else lambda text: model.complete(text).text)
+        index.keyword()
 
     def copy_index(
         self, name: str, *, to: str, new_name: str | None = None, progress: Watcher | None = None

@@ -183,6 +183,18 @@ def test_words_cut_by_another_version_are_told_and_made_again(index, caplog):
     assert words.sparse is kept
 
 
+def test_index_build_makes_them_again(tmp_path):
+    server = QdrantServer()
+    config = RouterConfig(data_dir=tmp_path / "data", qdrant_url=server.url, cache_max_entries=0, query_log="none")
+    with AgenticRouter(config, embedding=FakeEmbedding(dimension=64)) as router:
+        router.add_index("docs", [Document(text="Ships carry grain to the harbour.")], description="The harbour")
+        words = router.stored_index("docs").both_sides()
+        words.sparse = replace(words.sparse, fingerprint="older")
+        router.build_views("docs")
+        assert words.sparse.is_current
+    server.close()
+
+
 # Copying.
 
 
