@@ -129,7 +129,8 @@ class RouterConfig(BaseSettings):
     )
 
     embedding_model: str = _setting(
-        "auto", "auto, local, or ollama:MODEL; auto keeps what the indexes have, else a reachable Ollama, else local"
+        "auto",
+        "auto, local, local:FOLDER or ollama:MODEL; auto keeps what indexes have, else a reachable Ollama, else local",
     )
     ollama_base_url: str = _setting("http://localhost:11434", "where Ollama listens")
 

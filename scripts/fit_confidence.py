@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.embeddings import EmbeddingModel, LocalE5Embedding, PackedVectors, embedding_name, text_hash
+from agentic_retriever.embeddings import EmbeddingModel, LocalEmbedding, PackedVectors, embedding_name, text_hash
 from agentic_retriever.pipeline.query import relevance
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import frozen
@@ -154,7 +154,7 @@ def row_of(
     )
 
 
-def sample_rows(data: Path, folder: Path, base: LocalE5Embedding) -> Iterator[Row]:
+def sample_rows(data: Path, folder: Path, base: LocalEmbedding) -> Iterator[Row]:
     """Ask the sample its own questions and those of other collections."""
     config = RouterConfig(data_dir=folder, on_abstain="answer")
     model = EmbeddingModel(base, name=embedding_name(base))
@@ -171,7 +171,7 @@ def sample_rows(data: Path, folder: Path, base: LocalE5Embedding) -> Iterator[Ro
                 yield row_of(router, model, question, kind="other", index=None, fitted=in_first_half(query["_id"]))
 
 
-def wiki_rows(data: Path, folder: Path, base: LocalE5Embedding) -> Iterator[Row]:
+def wiki_rows(data: Path, folder: Path, base: LocalEmbedding) -> Iterator[Row]:
     """Ask half of the XQuAD paragraphs of each language questions in that and in the next language."""
     model = EmbeddingModel(base, name=embedding_name(base))
     for at, language in enumerate(LANGUAGES):
@@ -333,7 +333,7 @@ def collect(data: Path, kept: Path | None) -> list[Row]:
     if kept is not None and kept.exists():
         return [Row(**line) for line in read_lines(kept)]
     with tempfile.TemporaryDirectory() as folder:
-        base = LocalE5Embedding()
+        base = LocalEmbedding()
         rows = [*sample_rows(data, Path(folder) / "sample", base), *wiki_rows(data, Path(folder) / "wiki", base)]
     if kept is not None:
         kept.write_text("\n".join(json.dumps(asdict(row)) for row in rows), encoding="utf-8")

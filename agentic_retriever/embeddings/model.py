@@ -16,6 +16,7 @@ import numpy.typing as npt
 from cachetools import TTLCache
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
+from agentic_retriever.embeddings.local import LocalEmbedding
 from agentic_retriever.errors import AgenticRetrieverError, DeadlineExceededError, EmbeddingError, OverloadedError
 from agentic_retriever.schema import examined
 from agentic_retriever.threads import Breaker, DeadlineCaller
@@ -189,8 +190,8 @@ class EmbeddingModel:
         base: BaseEmbedding,
         *,
         name: str,
-        batch_size: int = BATCH_SIZE,
-        timeout_s: float = TIMEOUT_S,
+        batch_size: int | None = None,
+        timeout_s: float | None = None,
         memory_size: int = 2048,
         memory_ttl_s: float = MEMORY_TTL_S,
         disk: VectorCache | None = None,
@@ -201,8 +202,10 @@ class EmbeddingModel:
     ) -> None:
         self.name = name  # such as "local:multilingual-e5-small-q4"; an index remembers it
         self.base = base
-        self.batch_size = batch_size
-        self.timeout_s = timeout_s  # for one call in all
+        is_local = isinstance(base, LocalEmbedding)
+        self.batch_size = batch_size or (base.embed_batch_size if is_local else BATCH_SIZE)
+        # For one call in all; a model in this process does not hang, however long it takes.
+        self.timeout_s = timeout_s or (None if is_local else TIMEOUT_S)
         self._shared = [level for level in (shared,) if level is not None]
         self._query_sources: tuple[VectorSource, ...] = (*packed, *self._shared)  # the file on disk has no questions
         self._levels = [level for level in (disk, shared) if level is not None]
@@ -310,19 +313,19 @@ class EmbeddingModel:
         return self._checked(self._call(embed, timeout_s), len(batch))
 
     def _call(self, function: Callable[[], list[list[float]]], timeout_s: float | None) -> list[list[float]]:
-        limit = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
+        limit = min((each for each in (timeout_s, self.timeout_s) if each is not None), default=None)
         ticket, ok = None if timeout_s is None else self.breaker.enter(), None
         if ticket is None and timeout_s is not None:
             failed = f"embedding model {self.name} is not asked since it failed {self.breaker.failures} times in a row"
             raise EmbeddingError(f"{failed}; check that it is up; tried again in {self.breaker.retry_in_s:.0f} s")
         try:
-            vectors, ok = self._caller.call(function, limit), True
+            vectors, ok = function() if limit is None else self._caller.call(function, limit), True
         except OverloadedError:
             # Nobody but abandoned calls can be in the way of a probe.
             ok = False if ticket is not None and ticket.is_probe else None
             raise
         except DeadlineExceededError:
-            ok = False if limit >= _FAIR_S else None
+            ok = False if limit is None or limit >= _FAIR_S else None
             raise
         except AgenticRetrieverError:
             raise

