@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from benchmarks import bm25, bm25_quality, cache, embedding, ingest, prefilter, router_overhead, startup, vector_search
+from benchmarks import (
+    answers,
+    bm25,
+    bm25_quality,
+    cache,
+    embedding,
+    ingest,
+    prefilter,
+    router_overhead,
+    startup,
+    vector_search,
+)
 from benchmarks.harness import RESULTS, BenchmarkSkippedError, Options, Row, say, table, write_results
 from benchmarks.machine import load
 
@@ -27,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Row]]] = {
     "bm25": bm25.run,
     "bm25_quality": bm25_quality.run,
     "embedding": embedding.run,
+    "answers": answers.run,
     "startup": startup.run,
     "router_overhead": router_overhead.run,
     "cache": cache.run,

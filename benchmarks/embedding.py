@@ -5,13 +5,14 @@ from __future__ import annotations
 import resource
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.data import texts
 from benchmarks.harness import BenchmarkSkippedError, Row, Timing, seconds, timed_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from agentic_retriever.embeddings import LocalEmbedding
     from benchmarks.harness import Options
@@ -76,7 +77,7 @@ def _beside_an_ingest(ours: LocalEmbedding, passages: Sequence[str]) -> Row:
     alone, beside = [], []
     for at in range(0, len(asked), BATCH):
         part, ended = asked[at : at + BATCH], threading.Event()
-        alone += [seconds(lambda q=query: ours.get_query_embedding(q)) * 1000 for query in part]  # type: ignore[misc]  # a lambda with a default
+        alone += _times_ms(ours.get_query_embedding, part)
 
         def ingest(until: threading.Event = ended) -> None:
             while not until.is_set():
@@ -85,13 +86,17 @@ def _beside_an_ingest(ours: LocalEmbedding, passages: Sequence[str]) -> Row:
         thread = threading.Thread(target=ingest)
         thread.start()
         time.sleep(0.2)  # until it is under way
-        beside += [seconds(lambda q=query: ours.get_query_embedding(q)) * 1000 for query in part]  # type: ignore[misc]  # likewise
+        beside += _times_ms(ours.get_query_embedding, part)
         ended.set()
         thread.join()
     return timed_row(
         "embedding: a question beside an ingest", Timing.of(beside), peer="the same, alone",
         peer_timing=Timing.of(alone), note="at most twice as long wanted, so 0.5 at least",
     )  # fmt: skip
+
+
+def _times_ms(call: Callable[[str], object], inputs: Iterable[str]) -> list[float]:
+    return [seconds(partial(call, given)) * 1000 for given in inputs]
 
 
 def _in_turn(
@@ -101,7 +106,7 @@ def _in_turn(
     taken: tuple[list[float], list[float]] = ([], [])
     for at, given in enumerate([inputs[0], *inputs]):
         for call, times in zip((ours, peer), taken, strict=True):
-            spent = seconds(lambda f=call, x=given: f(x)) * 1000  # type: ignore[misc]  # a lambda with a default
+            spent = seconds(partial(call, given)) * 1000
             if at:
                 times.append(spent)
     return Timing.of(taken[0]), Timing.of(taken[1])

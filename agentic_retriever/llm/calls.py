@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 import weakref
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -574,9 +575,9 @@ class Pieces(Iterator[str]):
 
     text = ""  # what came so far
 
+    @abstractmethod
     def close(self) -> None:
         """Give the rest up; harmless at any time, more than once and from any thread."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

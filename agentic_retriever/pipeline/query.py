@@ -204,8 +204,7 @@ class Pipeline:
             control.found(copied_nodes(retrieval.nodes), retrieval.route)
             answer = yield from self._write(run, retrieval, control)
             if self._caches(question) and worth_keeping(answer):
-                # A copy, as the caller has this one.
-                self.cache.put(key, replace(answer, nodes=copied_nodes(answer.nodes)), epoch=epoch)
+                self.cache.put(key, answer, epoch=epoch)
             return self._hand_out(run, answer, traced, cached=False)
 
     def route(self, question: Question, *, recorded: schema.RouteDecision | None = None) -> schema.RouteDecision:

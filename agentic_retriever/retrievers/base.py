@@ -96,7 +96,7 @@ def prepared_copies(nodes: Sequence[NodeWithScore]) -> Callable[[], tuple[NodeWi
         read = partial(pickle.loads, data.getvalue())
         read()  # what can be written cannot always be read
     except Exception:  # noqa: BLE001 - metadata may hold any object, and those without a form in bytes raise anything
-        return partial(copy.deepcopy, tuple(nodes))
+        return partial(copy.deepcopy, copy.deepcopy(tuple(nodes)))
     return read
 
 

@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from agentic_retriever import errors
 from agentic_retriever.embeddings.model import embedding_time_s
 from agentic_retriever.llm import calls
+from agentic_retriever.llm.client import MAX_ANSWER_TOKENS
 from agentic_retriever.llm.prompts import NO_ANSWER, answer_prompt, not_found
 from agentic_retriever.llm.replies import OPEN_TAG, SpokenText, without_thoughts
 from agentic_retriever.schema import Complexity, Confidence, ConfidenceLevel, Degradation, Tier, Usage
@@ -28,7 +29,6 @@ from agentic_retriever.threads import DeadlineCaller, guarded
 
 # --- an answer by a model, with every citation looked up in the passage that it names -------------------------------
 
-ANSWER_TOKENS: Final = 1_024  # of a model's window, kept for its answer
 MAX_ANSWER_CHARS: Final = 10_000  # longer answers are cut, and say so
 _DEFAULT_S: Final = 60.0
 _BLANK: Final = "Empty Response"  # what LlamaIndex says when its model said nothing
@@ -108,7 +108,7 @@ class LLMSynthesizer(_Writer):
         self, query: str, passages: Passages, language: str, timeout_s: float | None, needs: calls.TierNeeds | None
     ) -> _Ask:
         client = self.client
-        room = client.context_tokens - ANSWER_TOKENS
+        room = client.context_tokens - MAX_ANSWER_TOKENS
         # As many passages, best first, as the models' window holds beside the answer.
         for count in range(len(passages), -1, -1):
             given = passages[:count]

@@ -82,11 +82,9 @@ def test_no_password_in_an_address_is_shown(doctor, up, answers):
 
 @pytest.mark.parametrize("full", [True, False])
 def test_a_folder_for_temporary_files_that_is_full_or_gone_is_named(doctor, monkeypatch, full):
-    real, place = (
-        shutil.disk_usage,
-        {"return_value": "/full"} if full else {"side_effect": FileNotFoundError("no folder")},
-    )
-    monkeypatch.setattr("tempfile.gettempdir", Mock(**place))
+    real = shutil.disk_usage
+    folder = Mock(return_value="/full") if full else Mock(side_effect=FileNotFoundError("no folder"))
+    monkeypatch.setattr("tempfile.gettempdir", folder)
     monkeypatch.setattr("shutil.disk_usage", lambda path: Mock(free=9_000_000) if path == "/full" else real(path))
     code, found = doctor()
     assert (code, found["temporary folder"][0]) == (1, "problem")
