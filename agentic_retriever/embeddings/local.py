@@ -1,11 +1,13 @@
 """Embedding models that run in this process: the packaged one, and the user's own in a folder."""
 
 import asyncio
+import contextlib
 import hashlib
 import importlib.util
 import json
 import logging
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -24,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 LOCAL_MODEL: Final = "multilingual-e5-small-q4"
 BATCH: Final = 32  # texts from one report of progress to the next; a program that ends waits for those under way
+_MANY: Final = 16  # so many texts at once are an ingest's, not a question's or those of an answer
 _MOST_CHARACTERS: Final = 40_000  # of one text; the mean of so many windows says little already
 _WEIGHTS: Final = "e5-small-q4.bin"
 _SHA256: Final = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
@@ -49,8 +52,9 @@ class LocalEmbedding(BaseEmbedding):
     embed_batch_size: int = Field(default=BATCH, gt=0, le=2048)
     _engine: Any = PrivateAttr(default=None)
     _lock: Any = PrivateAttr(default_factory=threading.Lock)
-    # Each call takes as many of them as there are cores, so that a question beside an ingest has half of the machine.
+    # Each call takes as many of them as there are cores.
     _workers: Workers = PrivateAttr(default_factory=lambda: Workers(4 * usable_cores(), "embedding"))
+    _patient: Workers = PrivateAttr(default_factory=lambda: Workers(4 * usable_cores(), "embedding-many"))
 
     def model_post_init(self, context: Any) -> None:  # noqa: ANN401 - pydantic's signature
         super().model_post_init(context)
@@ -71,16 +75,19 @@ class LocalEmbedding(BaseEmbedding):
         clean = [text.replace("\0", " ").encode("utf-8", "replace").decode("utf-8") for text in short]
         turns = iter(sorted(range(len(clean)), key=lambda at: -len(clean[at])))  # no core is left with a long last one
         vectors: list[Any] = [None] * len(clean)
-        unwanted = threading.Event()
+        unwanted, many = threading.Event(), len(clean) >= _MANY
 
         def work() -> None:
+            if many:
+                _step_back()
             for at in turns:
                 if unwanted.is_set():
                     return
                 vectors[at] = engine.embed(clean[at], is_query=is_query)
 
         # Never in the caller's thread: the program may end beneath it, and an engine in C++ must not be cut off.
-        running = [self._workers.submit(work) for _ in range(min(len(clean), usable_cores()))]
+        workers = self._patient if many else self._workers
+        running = [workers.submit(work) for _ in range(min(len(clean), usable_cores()))]
         try:
             for future in running:
                 future.result()
@@ -105,6 +112,14 @@ class LocalEmbedding(BaseEmbedding):
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         return await asyncio.to_thread(self._get_text_embeddings, texts)
+
+
+def _step_back() -> None:
+    """Let other threads of this process go first; only Linux has a priority for each thread."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # not allowed in some containers
+            ours = os.getpriority(os.PRIO_PROCESS, os.getpid())
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), ours + 5)
 
 
 class _Engine(Protocol):

@@ -36,10 +36,12 @@ class Engine:
     """Gives each text a vector that only it has, and knows who called."""
 
     def __init__(self, refused=None):
-        self.refused, self.threads = refused, set()
+        self.refused, self.threads, self.priorities = refused, set(), []
 
     def embed(self, text, *, is_query):
         self.threads.add(threading.current_thread())
+        if sys.platform == "linux":
+            self.priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         if text == self.refused:
             raise RuntimeError(f"cannot encode {text}")
         return np.array([len(text), sum(map(ord, text)), is_query, 1.0], dtype=np.float32)
@@ -49,6 +51,16 @@ def stand_in(patch, engine, cores=3):
     patch.setattr(local, "_load_e5", lambda: engine)
     patch.setattr(local, "usable_cores", lambda: cores)
     return LocalEmbedding()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
+def test_questions_and_sentences_go_before_the_batches_of_an_ingest(monkeypatch):
+    model = stand_in(monkeypatch, engine := Engine())
+    for texts in (["many"] * 16, ["few"] * 15):
+        model.get_text_embedding_batch(texts)
+    model.get_query_embedding("one")
+    ours = os.getpriority(os.PRIO_PROCESS, os.getpid())
+    assert engine.priorities == [min(19, ours + 5)] * 16 + [ours] * 16
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5])
