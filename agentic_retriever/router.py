@@ -210,9 +210,13 @@ class AgenticRouter:
         *,
         index: BaseIndex[Any] | BaseQueryEngine | BaseRetriever | None = None,
         description: str = "",
+        views: bool = True,
         progress: Progress | None = None,
     ) -> IngestReport:
         """Make an index from sources, bring an existing one up to date with them, or attach one of LlamaIndex.
+
+        Chunks can be searched when this returns. Leaves and summaries, which some strategies need, are built in the
+        background after it; until then these strategies are not offered. :meth:`build_views` waits for them.
 
         An attached index is searched where it is, lives in this router only, and is not copied: nothing is written.
 
@@ -221,7 +225,8 @@ class AgenticRouter:
             source: A file or folder, several of them, or LlamaIndex documents or nodes.
             index: A LlamaIndex index, query engine or retriever to attach, instead of a source.
             description: What the index holds; used when it is made.
-            progress: Hears how far it is.
+            views: Whether to build leaves and summaries, too.
+            progress: Hears how far it is, in the background as well.
 
         Returns:
             What was added, changed, left alone, removed and skipped.
@@ -237,7 +242,10 @@ class AgenticRouter:
                 raise errors.IndexingError(f"index {name!r} needs either a source or index=..., exactly one of them")
             return self.resources.attach(name, index, description=description, progress=progress)
         self.resources.attached.refuse(name)
-        return self._add_sources(name, source, description, progress)
+        report = self._add_sources(name, source, description, progress)
+        if views:
+            self.resources.stored(name).build_in_background(progress)
+        return report
 
     def _add_sources(self, name: str, source: object, description: str, progress: Progress | None) -> IngestReport:
         items = _as_list(source)
@@ -270,6 +278,8 @@ class AgenticRouter:
 
     def build_views(self, name: str, *, progress: Progress | None = None) -> None:
         """Build what some strategies need of an index: leaves, and summaries written by the model where there is one.
+
+        Waits for what is being built in the background already.
 
         Args:
             name: The index.
@@ -328,7 +338,10 @@ class AgenticRouter:
             UnknownIndexError: If there is no such index.
             IndexingError: If a document is not in it; nothing is removed then.
         """
-        return Indexer(self.resources.stored(name)).remove_documents(doc_ids)
+        index = self.resources.stored(name)
+        report = Indexer(index).remove_documents(doc_ids)
+        index.build_in_background()
+        return report
 
     def remove_index(self, name: str) -> None:
         """Delete an index and everything in it; an attached one is only let go of, and stays as it is.

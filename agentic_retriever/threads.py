@@ -80,18 +80,26 @@ class Workers:
 
 
 class BriefThread(threading.Thread):
-    """A daemon thread that the end of the program waits a moment for: cut off within native code it would crash."""
+    """A daemon thread that the end of the program waits a moment for: cut off within native code it would crash.
 
-    def __init__(self, target: Callable[[], object], name: str) -> None:
+    What goes on for long has ``at_exit``, which ends it.
+    """
+
+    def __init__(
+        self, target: Callable[[], object], name: str, *, at_exit: Callable[[], object] = lambda: None
+    ) -> None:
         super().__init__(target=target, name=name, daemon=True)
+        self.at_exit = at_exit
 
 
 @atexit.register
 def _wait_for_brief_threads() -> None:
+    brief = [thread for thread in threading.enumerate() if isinstance(thread, BriefThread)]
+    for thread in brief:
+        thread.at_exit()
     ends = time.monotonic() + _LAST_S
-    for thread in threading.enumerate():
-        if isinstance(thread, BriefThread):
-            thread.join(max(0.0, ends - time.monotonic()))
+    for thread in brief:
+        thread.join(max(0.0, ends - time.monotonic()))
 
 
 class DeadlineCaller:

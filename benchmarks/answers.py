@@ -35,6 +35,7 @@ def run(options: Options) -> list[Row]:  # noqa: ARG001 - the sample has one siz
             for sample in SAMPLE_INDEXES:
                 say(f"  indexing {sample.name}")
                 router.add_index(sample.name, sample.folder, description=sample.description)
+                router.build_views(sample.name)
                 router.query(sample.description, index=sample.name)  # what is loaded with the first question
             asked = [str(question["query"]) for question in load_questions()]
             taken = Timing.of([seconds(partial(router.query, query)) * 1000 for query in asked])

@@ -202,7 +202,7 @@ def _router(indexes: int, nodes: int, *, cached_answers: int) -> Iterator[tuple[
             for i in range(indexes):
                 bodies = texts(nodes, seed=_SEED + i, words=WORDS, vocabulary=i)
                 made = [TextNode(id_=f"index-{i}-node-{n}", text=body) for n, body in enumerate(bodies)]
-                router.add_index(f"index-{i:02d}", made, description=bodies[0])
+                router.add_index(f"index-{i:02d}", made, description=bodies[0], views=False)
                 asked += questions(bodies, -(-RUNS // indexes), seed=_SEED + i)
             asked = list(dict.fromkeys(asked))[:RUNS]
             for query in asked:

@@ -161,6 +161,7 @@ def sample_rows(data: Path, folder: Path, base: LocalEmbedding) -> Iterator[Row]
     with AgenticRouter(config, embedding=base, packed=[PackedVectors(VECTORS)]) as router:
         for sample in SAMPLE_INDEXES:
             router.add_index(sample.name, sample.folder, description=sample.description)
+            router.build_views(sample.name)
         for question in load_questions():
             even = int(str(question["id"])[-3:]) % 2 == 0
             yield row_of(router, model, question, kind="sample", index=None, fitted=even)
@@ -191,6 +192,7 @@ def wiki_rows(data: Path, folder: Path, base: LocalEmbedding) -> Iterator[Row]:
         vector_source = KnownVectors(embedding_name(base), known)
         with AgenticRouter(config, embedding=base, packed=[vector_source]) as router:
             router.add_index(name, source, description=name)
+            router.build_views(name)
             there = {d["_id"] for d in corpus}
             for asked, kind, count in (
                 (language, "wiki", PER_LANGUAGE),

@@ -93,6 +93,7 @@ def trace_one_query(folder: Path) -> Trace:
             for name, texts in TEXTS.items():
                 documents = [Document(text=text, doc_id=doc_id) for doc_id, text in texts.items()]
                 router.add_index(name, documents, description=f"About {name}")
+                router.build_views(name)
             asking.set()
             trace(lambda: router.query(QUESTION))
             asking.clear()

@@ -12,6 +12,7 @@ from small_indexes import ANIMALS, PLANETS, documents
 
 from agentic_retriever import AgenticRouter, RouterConfig
 from agentic_retriever.embeddings import LocalEmbedding
+from agentic_retriever.indices.index import StoredIndex
 from agentic_retriever.llm.client import RetryPolicy
 from agentic_retriever.testing import FakeEmbedding
 from agentic_retriever.threads import Breaker
@@ -21,6 +22,14 @@ _numbers = itertools.count()
 # What is measured in time belongs to the benchmarks; a busy machine must fail no test.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True)
+def views_at_once(monkeypatch):
+    """Views are there when documents were added, so that no test depends on when a thread ends."""
+    real = StoredIndex.build_in_background
+    monkeypatch.setattr(StoredIndex, "build_in_background", StoredIndex.build_views)
+    return lambda: monkeypatch.setattr(StoredIndex, "build_in_background", real)
 
 
 @pytest.fixture
@@ -65,6 +74,8 @@ def small_store(tmp_path_factory):
     with AgenticRouter(RouterConfig(data_dir=folder, query_log="none"), embedding=FakeEmbedding(dimension=64)) as made:
         made.add_index("animals", documents(ANIMALS), description="Animals and how they live")
         made.add_index("planets", documents(PLANETS), description="Planets and their moons")
+        made.build_views("animals")
+        made.build_views("planets")
     return folder
 
 

@@ -36,6 +36,7 @@ def index_add(
     console = terminal.Console()
     with terminal.opened_router(terminal.load_config(ctx.obj)) as router, terminal.shown_progress(console) as progress:
         report = router.add_index(name, list(paths), description=description, progress=progress)
+        router.stored_index(name).build_views(progress)
         documents, nodes = router.stored_index(name).catalog.counts().documents, router.index(name).count()
     if as_json:
         console.json({"name": name, "documents": documents, "total_nodes": nodes, **asdict(report)})

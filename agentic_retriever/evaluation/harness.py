@@ -285,7 +285,7 @@ def _opened_targets(bench: _Bench, dataset: Dataset) -> Iterator[list[_Target]]:
         with AgenticRouter(config, llm=bench.llm, packed=[PackedVectors(VECTORS)]) as router:
             for name in sorted(named):
                 bench.watcher.begin(f"indexing {name}", 0)
-                router.add_index(name, SAMPLES[name].folder, description=SAMPLES[name].description)
+                router.add_index(name, SAMPLES[name].folder, description=SAMPLES[name].description, views=False)
             yield [_existing_index(bench, dataset, router, name, owned=True) for name in _named(dataset, router)]
     elif bench.live is None:
         raise UnknownIndexError(unknown_name("index", ", ".join(sorted(named)) or "(none named)", []))
@@ -308,7 +308,11 @@ def _own_index(bench: _Bench, dataset: Dataset) -> Iterator[_Target]:
     with AgenticRouter(config, embedding=base, llm=bench.llm, packed=[source]) as router:
         bench.watcher.begin(f"indexing {dataset.name}", len(dataset.documents))
         report = router.add_index(
-            name, _corpus(bench, dataset), description=dataset.description, progress=_Nodes(bench.watcher)
+            name,
+            _corpus(bench, dataset),
+            description=dataset.description,
+            views=False,
+            progress=_Nodes(bench.watcher),
         )
         yield _Target(
             name=dataset.name,

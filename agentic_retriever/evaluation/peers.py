@@ -27,7 +27,7 @@ from agentic_retriever.errors import EvaluationError, StoreError
 from agentic_retriever.evaluation.datasets import LabelledQuery
 from agentic_retriever.evaluation.measures import Row, error_text, fold_to_documents, measure_rankings, optional
 from agentic_retriever.indices import Index, IndexProfile, StoredIndex
-from agentic_retriever.indices.derived import BUILT_IN_QUERY, SILENT, SilentProgress, Watcher
+from agentic_retriever.indices.derived import SILENT, SilentProgress, Watcher
 from agentic_retriever.indices.profile import Vector
 from agentic_retriever.retrievers import REGISTRY, build_adapter, cards
 from agentic_retriever.router import AgenticRouter
@@ -247,13 +247,10 @@ def build_views(index: Index, strategies: Iterable[Strategy], watcher: Watcher) 
     if View.KEYWORD in needed:
         watcher.begin(f"words of {index.name}", 1)
         index.keyword()
-    if View.HIERARCHY in needed or (View.SUMMARY in needed and index.count() > BUILT_IN_QUERY):
+    if needed & VIEWS_AT_ONCE:
         watcher.begin(f"leaves and summaries of {index.name}", 2 * len(index.doc_ids()))
         index.build_views(_Documents(watcher))
         needed |= VIEWS_AT_ONCE
-    elif View.SUMMARY in needed:
-        watcher.begin(f"summaries of {index.name}", 1)
-        index.summaries()
     return frozenset(needed)
 
 

@@ -32,15 +32,13 @@ from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.stores.points import KnownPoints
 from agentic_retriever.text import Tokenizer, detect_language
 from agentic_retriever.text.sentences import central_sentences
-from agentic_retriever.threads import DeadlineCaller
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN_QUERY: Final = 2_000  # most nodes of an index whose collections are built by the first query that needs them
 BATCH_NODES: Final = 64  # nodes of a collection that are embedded and written together
 SAVED_EVERY: Final = 2_000  # nodes after which the state is saved, so that a crash loses no more work than that
 INCOMPLETE: Final = -1  # the version of a collection while it is being brought up to date
-_CLOSING_PATIENCE_S: Final = 5.0
+CLOSING_PATIENCE_S: Final = 5.0
 _FORMAT: Final = 1
 _FILE: Final = "documents.json"
 
@@ -175,7 +173,6 @@ class DerivedCollection(Generic[V]):
         self._folder = self._index.folder / f"{self.name}-state"
         self._building = threading.RLock()
         self._opening = threading.Lock()
-        self._caller = DeadlineCaller(f"building the {self.name} of index {self._index.name}")
         self._store: NodeStore | None = None
         self._state: ViewState | None = None
         self._view: tuple[ViewState, V] | None = None
@@ -198,26 +195,19 @@ class DerivedCollection(Generic[V]):
             return self._store
 
     def is_usable(self) -> bool:
-        """Tell whether a query may use it: it is built for this version, or cheap enough to be built by the query."""
-        return self._built_version() == self._index.version or self._index.count() <= BUILT_IN_QUERY
+        """Tell whether a query may use it: no query builds it."""
+        return self._built_version() == self._index.version
 
-    def current(self, timeout_s: float | None = None) -> V:
-        """Return the view, built now where it is missing or old and the index is small enough."""
+    def current(self) -> V:
+        """Return the view, read from the disk where it is not in memory."""
         state = self._state
         if state is None or state.version != self._index.version:
-            if not self.is_usable():
+            state = self._read_back() if self.is_usable() else None
+            if state is None:
                 raise errors.StoreError(
-                    f"the {self.name} of index {self._index.name!r} are not built for its present state, and it has "
-                    f"more than {BUILT_IN_QUERY:,} nodes; build its views first"
+                    f"the {self.name} of index {self._index.name!r} are not built for its present state; if nothing is "
+                    f"building them now, run: agentic-retriever index build {self._index.name}"
                 )
-            if timeout_s is None:
-                state = self.refresh()
-            else:
-                try:
-                    state = self._caller.call(self.refresh, timeout_s)
-                except errors.DeadlineExceededError as err:
-                    told = "are still being built; a later query can use them"
-                    raise errors.DeadlineExceededError(f"the {self.name} of index {self._index.name!r} {told}") from err
         known = self._view
         if known is None or known[0] is not state:
             known = self._view = state, self._view_of(self.store, state)
@@ -236,10 +226,18 @@ class DerivedCollection(Generic[V]):
                 if self._closed:
                     self._close_store()
 
+    def _read_back(self) -> ViewState | None:
+        """Return the saved state if what is stored agrees with it; else it has to be built again."""
+        with self._building, self._index.exclusive(self.name):
+            state = self._known() or self._recovered()
+            is_whole = state.version == self._index.version
+            self._state, self._saved_version = (state, state.version) if is_whole else (None, INCOMPLETE)
+            return self._state
+
     def close(self) -> None:
         """Close the files; a build under way stops after its batch."""
         self._closed = True
-        if self._building.acquire(timeout=_CLOSING_PATIENCE_S):
+        if self._building.acquire(timeout=CLOSING_PATIENCE_S):
             try:
                 self._close_store()
             finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sqlite3
@@ -40,9 +41,12 @@ from agentic_retriever.schema import Strategy, View
 from agentic_retriever.stores.edge import edge_errors
 from agentic_retriever.stores.node_store import NodeStore
 from agentic_retriever.stores.sparse import SPARSE_FILE, SparseBM25
+from agentic_retriever.threads import BriefThread
 
 if TYPE_CHECKING:
     from agentic_retriever.stores.server import ServerWords  # its package takes a second to load
+
+logger = logging.getLogger(__name__)
 
 ALWAYS_THERE = frozenset({View.CHUNKS, View.KEYWORD})  # the views that any index has or builds when first asked
 
@@ -141,12 +145,12 @@ class Index(ABC):
 
     # What is derived from the nodes.
 
-    def hierarchy(self, *, timeout_s: float | None = None) -> derived.HierarchyView:  # noqa: ARG002 - if they have it
-        """Return the leaves of the current version, built within so many seconds if need be."""
+    def hierarchy(self) -> derived.HierarchyView:
+        """Return the leaves of the current version."""
         raise errors.StoreError(f"index {self.name!r} keeps no leaves; use one of this package for this strategy")
 
-    def summaries(self, *, timeout_s: float | None = None) -> derived.SummaryView:  # noqa: ARG002 - if they have them
-        """Return the summaries of the current version, built within so many seconds if need be."""
+    def summaries(self) -> derived.SummaryView:
+        """Return the summaries of the current version."""
         raise errors.StoreError(f"index {self.name!r} keeps no summaries; use one of this package for this strategy")
 
     def build_views(  # noqa: B027 - a default
@@ -165,7 +169,7 @@ class Index(ABC):
 
 
 class StoredIndex(stored_nodes.StoredNodes, Index):
-    """A named collection of nodes with several views, each built on first use and again when the index changed.
+    """A named collection of nodes with several views, each built again when the index changed.
 
     Safe to use from many threads; one process at a time holds it, unless its nodes are on a server: then processes of
     this machine share it.
@@ -187,6 +191,8 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         self._vector_rows = VectorRowsView(self.vector_store, version, lambda: self.metadata().numbering)
         self._leaves = derived.hierarchy_collection(self)
         self._summaries = derived.summary_collection(self)
+        self._starting = threading.Lock()
+        self._builder: BriefThread | None = None
 
     @property
     def views(self) -> frozenset[View]:
@@ -219,11 +225,11 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
     def vector_rows(self) -> VectorRows | None:
         return None if self.is_remote else self._vector_rows.current(self.count())
 
-    def hierarchy(self, *, timeout_s: float | None = None) -> derived.HierarchyView:
-        return self._leaves.current(timeout_s)
+    def hierarchy(self) -> derived.HierarchyView:
+        return self._leaves.current()
 
-    def summaries(self, *, timeout_s: float | None = None) -> derived.SummaryView:
-        return self._summaries.current(timeout_s)
+    def summaries(self) -> derived.SummaryView:
+        return self._summaries.current()
 
     def build_views(
         self, progress: derived.Progress | None = None, *, write_summary: derived.SummaryWriter | None = None
@@ -234,6 +240,31 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
         derivation = None if write_summary is None else derived.summary_derivation(write_summary)
         self._summaries.refresh(progress, derivation=derivation)
 
+    def build_in_background(self, progress: derived.Progress | None = None) -> None:
+        """Have what questions read made by a thread of its own, which also sees what is added meanwhile."""
+
+        def is_done() -> bool:
+            with self._starting:
+                done = {View.HIERARCHY, View.SUMMARY} <= self.views
+                self._builder = None if done else self._builder
+                return done
+
+        def build() -> None:
+            try:
+                while not is_done():
+                    self.profile()
+                    self.build_views(progress)
+                    self.keyword()
+            except errors.AgenticRetrieverError as err:
+                self._builder = None
+                if not isinstance(err, errors.StoreClosedError):  # closed while it was under way
+                    logger.warning("not all views of index %r are built: %s; index build goes on", self.name, err)
+
+        with self._starting:
+            if self._builder is None:
+                self._builder = BriefThread(build, f"views of {self.name}", at_exit=self.close)
+                self._builder.start()
+
     def changing(
         self, *, written: Sequence[BaseNode] = (), removed: Sequence[str] = ()
     ) -> AbstractContextManager[None]:
@@ -243,6 +274,8 @@ class StoredIndex(stored_nodes.StoredNodes, Index):
     def close(self) -> None:
         self._leaves.close()
         self._summaries.close()
+        if self._builder is not None:
+            self._builder.join(derived.CLOSING_PATIENCE_S)
         self._metadata.save()
         super().close()
 

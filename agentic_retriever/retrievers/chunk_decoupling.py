@@ -49,15 +49,15 @@ class ChunkDecouplingRetriever(base.RetrieverAdapter):
         left = partial(self._left_s, deadline)
         request = with_vector(self._index, request, left())
         calls: dict[str, Callable[[], _Side]] = {
-            LEAF: lambda: self._fine(request, left()),
+            LEAF: lambda: self._fine(request),
             CHUNK: lambda: self._coarse(request, left()),
         }
         sides, errors = base.run_sides(self._settings.workers, calls, timeout_s=left)
         merge = partial(self._merged, request=request)
         return base.merge_sides("chunk_decoupling", sides, errors, merge, reread=LEAF, lost=_LOST)
 
-    def _fine(self, request: base.RetrievalRequest, left_s: float) -> _Side:
-        hits = leaves_for_chunks(open_leaves(self._index, left_s), request, depth=FINE_FACTOR * request.top_k)
+    def _fine(self, request: base.RetrievalRequest) -> _Side:
+        hits = leaves_for_chunks(open_leaves(self._index), request, depth=FINE_FACTOR * request.top_k)
         best = {hit.chunk_id: hit for hit in reversed(hits)}  # the first of each chunk is its best
         return _Side({chunk_id: hit.score for chunk_id, hit in best.items()}, leaves=best)
 

@@ -56,7 +56,7 @@ class RecursiveRetriever(RetrieverAdapter):
     def _search(self, request: RetrievalRequest, deadline: float) -> SearchResult:
         request = vector.with_vector(self._index, request, self._left_s(deadline))
         try:
-            view = vector.open_leaves(self._index, self._left_s(deadline))
+            view = vector.open_leaves(self._index)
             hits = vector.leaves_for_chunks(view, request, depth=max(MIN_LEAVES, LEAF_FACTOR * request.top_k))
         except AgenticRetrieverError as err:
             left_s = self._left_s(deadline)

@@ -6,7 +6,7 @@ from typing import Final
 from agentic_retriever.errors import AgenticRetrieverError, StoreError
 from agentic_retriever.indices.derived import SummaryView
 from agentic_retriever.retrievers.base import RetrievalRequest, RetrieverAdapter, SearchResult, run_guarded, scores_of
-from agentic_retriever.retrievers.vector import DENSE, nearest, nearest_among, plain_search, view_time_s, with_vector
+from agentic_retriever.retrievers.vector import DENSE, nearest, nearest_among, plain_search, with_vector
 from agentic_retriever.schema import Strategy
 
 # In the per-source scores the cosine of the document's summary. It chooses the documents and has no part in the order
@@ -30,8 +30,7 @@ class SummaryRetriever(RetrieverAdapter):
         index = self._index
         request = with_vector(index, request, self._left_s(deadline))
         try:
-            open_now = partial(index.summaries, timeout_s=view_time_s(self._left_s(deadline)))
-            view = run_guarded(f"opening the summaries of index {index.name}", open_now)
+            view = run_guarded(f"opening the summaries of index {index.name}", index.summaries)
             if view.coverage < MIN_COVERAGE:
                 raise StoreError(
                     f"only {view.summarised:,} of {len(view.chunks):,} documents of index {index.name!r} have a summary"

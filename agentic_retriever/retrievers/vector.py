@@ -108,14 +108,8 @@ MAX_LEAVES: Final = 10_000
 _GROWTH: Final = 4
 
 
-def view_time_s(left_s: float) -> float:
-    """Return how long a view that is being built is waited for: half of the time, so that dense search can follow."""
-    return max(0.0, left_s) / 2
-
-
-def open_leaves(index: Index, left_s: float) -> HierarchyView:
-    open_now = partial(index.hierarchy, timeout_s=view_time_s(left_s))
-    return base.run_guarded(f"opening the leaves of index {index.name}", open_now)
+def open_leaves(index: Index) -> HierarchyView:
+    return base.run_guarded(f"opening the leaves of index {index.name}", index.hierarchy)
 
 
 def leaves_for_chunks(view: HierarchyView, request: base.RetrievalRequest, *, depth: int) -> list[LeafHit]:

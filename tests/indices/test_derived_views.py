@@ -2,15 +2,17 @@ import json
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 from llama_index.core.schema import Document, NodeRelationship, TextNode
 from store_tools import Told
+from waiting import wait_until
 
 from agentic_retriever.embeddings import EmbeddingModel
-from agentic_retriever.errors import DeadlineExceededError, EmbeddingError, LLMError, StoreClosedError, StoreError
+from agentic_retriever.errors import EmbeddingError, LLMError, StoreClosedError, StoreError
 from agentic_retriever.indices import Indexer, IndexStorage, derived
-from agentic_retriever.indices import derived as views_module
 from agentic_retriever.indices.stored_nodes import LEAVES
 from agentic_retriever.ingestion import ChunkSettings
 from agentic_retriever.ingestion.chunking import count_tokens
@@ -80,18 +82,19 @@ def test_leaves_follow_changed_metadata_and_shorter_texts_and_searches_go_on_whi
     changed = document("a", "bicycle")
     changed.metadata["kind"] = "vehicle"
     Indexer(index).add_documents([changed])
-    index.hierarchy()
+    index.build_views()
     kinds = {node.ref_doc_id: node.metadata["kind"] for node in stored(index).values()}
     assert kinds == {"a": "vehicle", "b": "tricycle"}
     Indexer(index).add_documents([document("a", "bicycle", sentences=2)])
-    index.hierarchy()
+    index.build_views()
     check_leaves(index)
     vector = index.embedding.embed_query("bicycle bell").tolist()
 
     def search():
         for _ in range(15):
-            index.hierarchy().search(vector, 5)
-            index.summaries().search(vector, 5)
+            with suppress(StoreError):  # not built for the present state
+                index.hierarchy().search(vector, 5)
+                index.summaries().search(vector, 5)
 
     with ThreadPoolExecutor(3) as pool:
         running = [pool.submit(search) for _ in range(3)]
@@ -132,11 +135,11 @@ def test_an_interrupted_build_is_completed_by_the_next(index, monkeypatch):
     embed = index.embedding.embed_passages
     monkeypatch.setattr(index.embedding, "embed_passages", failing)
     with pytest.raises(EmbeddingError, match="gone"):
-        index.hierarchy()
+        index.build_views()
     done = set(stored(index))
     assert done
     assert done < set(expected_leaves(index))
-    index.hierarchy()
+    index.build_views()
     check_leaves(index)
     embedded_twice = set(calls[0]) & {text for batch in calls[2:] for text in batch}
     assert embedded_twice == set(), "what was written before the failure was embedded again"
@@ -187,16 +190,19 @@ def test_a_damaged_view_is_made_again(storage, index, damage):
     else:
         shutil.rmtree(folder / "leaves")
     again = storage.open("docs", EmbeddingModel(FakeEmbedding(), name="fake"))
-    again.hierarchy()
+    with pytest.raises(StoreError, match="index build docs"):
+        again.hierarchy()
+    again.build_views()
     check_leaves(again)
 
 
-def test_a_large_index_is_not_built_inside_a_query(index, monkeypatch):
-    assert set(index.views) >= DERIVED
-    monkeypatch.setattr(views_module, "BUILT_IN_QUERY", index.count() - 1)
+def test_no_query_builds_a_view(index, base):
+    base.calls.clear()
     assert not DERIVED & index.views
-    with pytest.raises(StoreError, match="build its views first"):
-        index.hierarchy()
+    for read in (index.hierarchy, index.summaries):
+        with pytest.raises(StoreError, match="index build docs"):
+            read()
+    assert base.calls == []
     index.build_views()
     assert set(index.views) >= DERIVED
     assert index.hierarchy().outlines
@@ -206,8 +212,7 @@ def test_a_large_index_is_not_built_inside_a_query(index, monkeypatch):
 
 def test_many_threads_build_once_and_only_what_has_changed_is_embedded_again(index, base):
     with ThreadPoolExecutor(8) as pool:
-        views = list(pool.map(lambda _: index.hierarchy(timeout_s=30.0), range(16)))
-    assert len({id(view.outlines) for view in views}) <= 2
+        list(pool.map(lambda _: index.build_views(), range(16)))
     passages = [text for text in base.calls if "bell" in text or "##" in text]
     assert len(passages) == len(set(passages))
     index.build_views()
@@ -227,24 +232,44 @@ def test_many_threads_build_once_and_only_what_has_changed_is_embedded_again(ind
     assert base.calls == []
 
 
-def test_a_build_that_takes_too_long_goes_on_in_the_background(index, monkeypatch):
-    go, embed = threading.Event(), index.embedding.embed_passages
+def test_views_are_built_in_the_background_with_what_is_added_meanwhile(index, monkeypatch, gate, views_at_once):
+    views_at_once()
+    begun, embed = threading.Event(), index.embedding.embed_passages
 
     def slow(texts, on_progress=None):
-        assert go.wait(10)
+        begun.set()
+        assert gate.wait(10)
         return embed(texts, on_progress=on_progress)
 
     monkeypatch.setattr(index.embedding, "embed_passages", slow)
-    with pytest.raises(DeadlineExceededError, match="still being built"):
-        index.hierarchy(timeout_s=0.05)
-    go.set()
-    assert index.hierarchy(timeout_s=10.0).outlines
+    index.build_in_background()
+    assert begun.wait(10)
+    assert not DERIVED & index.views
+    monkeypatch.setattr(index.embedding, "embed_passages", embed)
+    Indexer(index).add_documents([document("c", "unicycle")])
+    index.build_in_background(watched := Told())
+    gate.set()
+    wait_until(lambda: set(index.views) >= DERIVED)
+    assert watched.found == 0  # one thread does it all
     check_leaves(index)
+
+
+def test_what_fails_in_the_background_is_logged_and_what_is_closed_ends_it(index, monkeypatch, caplog, views_at_once):
+    views_at_once()
+    monkeypatch.setattr(index.embedding, "embed_passages", Mock(side_effect=EmbeddingError("no vectors")))
+    index.build_in_background()
+    wait_until(lambda: caplog.messages)
+    assert "not all views of index 'docs' are built: no vectors" in caplog.text
+    index.close()
+    index.build_in_background()
+    wait_until(lambda: not any("views of docs" in thread.name for thread in threading.enumerate()))
+    assert len(caplog.messages) == 1
 
 
 def test_an_empty_index_has_empty_views_and_nodes_without_place_or_source_have_leaves(storage, base):
     index = storage.create("empty", EmbeddingModel(base, name="fake"), description="", chunks=CHUNKS)
     base.calls.clear()
+    index.build_views()
     assert index.hierarchy().outlines == {}
     assert index.summaries().coverage == 0.0
     assert base.calls == []
@@ -278,6 +303,7 @@ def texts(guides):
 
 
 def test_there_is_one_summary_a_document_and_a_model_writes_them_when_there_is_one(guides):
+    guides.build_views()
     view = guides.summaries()
     assert set(texts(guides)) == {"apples", "pears", "plums", "figs", "dates"}
     assert view.coverage == 1.0
@@ -285,7 +311,6 @@ def test_there_is_one_summary_a_document_and_a_model_writes_them_when_there_is_o
     best = view.search(guides.embedding.embed_query("All about pears").tolist(), 2)
     assert best[0].doc_id == "pears"
     assert len(best) == 2
-    guides.build_views()
     prompts = []
 
     def write(prompt):
@@ -299,7 +324,7 @@ def test_there_is_one_summary_a_document_and_a_model_writes_them_when_there_is_o
     guides.build_views()
     assert len(prompts) == 5, "what was written is not written again"
     Indexer(guides).add_documents([Document(id_="apples", text="Something else.", metadata={"title": "apples"})])
-    guides.summaries()
+    guides.build_views()
     assert texts(guides)["apples"] == "Something else."
     assert texts(guides)["pears"].startswith("Written number")
 

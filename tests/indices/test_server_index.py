@@ -101,6 +101,8 @@ def test_every_strategy_answers_as_on_the_embedded_store(storage, embedding, ind
     local = made(storage, embedding, "local", server=False)
     assert isinstance(local.vector_store, QdrantEdgeVectorStore)
     assert isinstance(local.keyword(), KeywordIndex)
+    for each in (local, index):
+        each.build_views()
     here, there = found(local, strategy), found(index, strategy)
     if strategy is Strategy.HYBRID:  # BM25's average length is an estimate there
         assert {i for i, _ in here[:5]} <= {i for i, _ in there}
@@ -150,6 +152,7 @@ def test_fusion_by_ranks_is_the_servers_both_sides_take_one_request_and_document
 def test_another_process_sees_what_is_written_and_writers_wait_for_each_other(storage, embedding, index, monkeypatch):
     reader = IndexStorage(storage.data_dir, server=storage.server).open("docs", embedding)
     before = reader.version
+    index.build_views()
     assert reader.summaries() is reader.summaries()
     Indexer(index).add_documents([Document(id_="doc-99", text="zebra crossing")])
     assert reader.version > before

@@ -94,12 +94,12 @@ class MemoryIndex(Index):
         items = ((n.node_id, n.get_content(MetadataMode.NONE)) for n in self._nodes())
         return KeywordIndex.build(items, tokenizer=Tokenizer("en"), version=self.version)
 
-    def hierarchy(self, *, timeout_s=None):
+    def hierarchy(self):
         leaves = [leaf for node in self._nodes() for leaf in derived.leaf_nodes(node, self.chunk_settings)]
         outlines = {i: derived.Outline(**derived.outline_of(nodes)) for i, nodes in self._documents().items()}
         return derived.HierarchyView(self._embedded(leaves), outlines)
 
-    def summaries(self, *, timeout_s=None):
+    def summaries(self):
         documents = self._documents()
         nodes = [derived.summary_node(i, found, derived.central_summary(found)) for i, found in documents.items()]
         chunks = {i: [n.node_id for n in found] for i, found in documents.items()}

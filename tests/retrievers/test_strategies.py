@@ -195,6 +195,7 @@ def make_whole_index(tmp_path_factory):
         plain = [n.model_copy(update={"excluded_embed_metadata_keys": list(n.metadata)}) for n in nodes]
         if plain:
             Indexer(index).add_nodes(plain)
+        index.build_views()
         model.calls.clear()
         if embedding is None:
             known[key] = index
