@@ -46,10 +46,6 @@ from agentic_retriever.threads import usable_cores
 
 _UNSAFE: Final = re.compile(r"[^\w.-]")
 _UNBUILT_WHY: Final = "its views are not built; leave out --no-views"
-_AUTO_WHY: Final = (
-    "the router would build the missing views within a question, and their time would count as its own; leave out "
-    "--no-views"
-)
 _UNSERVED_WHY: Final = "the attached index cannot serve it"
 _LATER: Final = "it asks a model; agentic-retriever bench-routing measures it"
 _NO_MODEL: Final = {"llm": "none", "llm_cloud": "none", "llm_small": "none"}
@@ -251,8 +247,6 @@ def _entered(bench: _Bench, target: _Target) -> tuple[list[peers.Contestant], di
     if index.is_attached:
         offered = {card.strategy for card in cards(index)}
         not_served |= {strategy.value: _UNSERVED_WHY for strategy in wanted if strategy not in offered}
-    if with_auto and unbuilt & index.views:
-        not_served[AUTO], with_auto = _AUTO_WHY, False
     served = [strategy for strategy in wanted if strategy.value not in not_served]
     views = peers.build_views(index, list(REGISTRY) if with_auto and options.views else served, bench.watcher)
     contestants = [
