@@ -16,7 +16,6 @@ from waiting import within
 from agentic_retriever import errors
 from agentic_retriever.llm import LLMClient, LLMReply, TieredClient, result_of
 from agentic_retriever.llm.client import Endpoint
-from agentic_retriever.llm.prompts import NOT_FOUND
 from agentic_retriever.schema import Budget, Complexity, ConfidenceLevel, FailureKind, Tier, Usage
 from agentic_retriever.synthesis import (
     CitationChecker,
@@ -30,6 +29,7 @@ from agentic_retriever.synthesis import (
 )
 from agentic_retriever.synthesis.synthesizer import StreamedText
 from agentic_retriever.testing.fakes import FakeLLM
+from agentic_retriever.text.language_files import section
 from agentic_retriever.threads import Breaker
 
 
@@ -153,14 +153,15 @@ def test_unsupported_sentences_lower_the_confidence(handbook):
     ("query", "language", "expected"),
     [
         ("What is it?", None, "en"), ("¿Qué día empieza el curso?", None, "es"), ("ราคาเท่าไร", None, "th"),
-        ("Was?", "de", "en"),
+        ("Wie hoch ist die Miete der Wohnung?", None, "de"), ("Was?", "de", "de"),
+        ("Quel est le prix du loyer ?", None, "fr"), ("Nani?", "sw", "en"),
     ],
 )  # fmt: skip
 def test_no_nodes_say_so_in_the_questions_language_without_a_call(query, language, expected):
     synthesizer, llm = with_model(["never"])
     for nodes in ([], [make_node("  \n")]):
         got = synthesizer.synthesize(query, nodes, language=language)
-        assert got.text == NOT_FOUND[expected]
+        assert got.text == section("not_found")[expected]
         assert (got.tier, got.citations, got.usage) == (Tier.NONE, (), Usage())
         assert got.confidence.level is ConfidenceLevel.NOT_FOUND
     assert llm.prompts == []
@@ -277,7 +278,7 @@ def test_every_answer_comes_with_its_checks(handbook):
 def test_no_answer_and_nothing_but_unsupported_sentences_left_out_are_not_found(handbook, reply, policy, checked):
     writer, _ = model_writer([reply] * 2, unsupported=policy)
     got = Synthesizer(ExtractiveSynthesizer(), writer).synthesize(QUERY, handbook)
-    assert (got.text, got.tier, got.citations) == (NOT_FOUND["en"], Tier.NONE, ())
+    assert (got.text, got.tier, got.citations) == (section("not_found")["en"], Tier.NONE, ())
     assert got.confidence.level is ConfidenceLevel.NOT_FOUND
     assert checked is None or [c.text for c in got.checks] == checked
     assert got.usage.to_dict()["llm_calls"] == 1
