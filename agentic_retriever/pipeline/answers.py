@@ -75,7 +75,7 @@ def decoded(data: bytes) -> Answer:
         row = json.loads(data)
         if row["format"] != FORMAT:
             raise ValueError(f"the answer has format {str(row['format'])[:20]!r}, this version reads {FORMAT}")
-        return replace(Answer.from_dict({**row, "nodes": ()}), nodes=tuple(map(_node_of_row, row["nodes"])))
+        return replace(Answer.from_dict(row), nodes=tuple(map(_node_of_row, row["nodes"])))
     except (LookupError, TypeError, AttributeError, RecursionError, ValidationError, AgenticRetrieverError) as err:
         raise ValueError(f"these bytes are no answer ({type(err).__name__})") from err
 

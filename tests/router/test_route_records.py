@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import json
 import math
+import pickle
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -391,6 +392,9 @@ def test_answers_of_the_router_come_back_whole(make):
         answer = router.query(question, strategy=strategy)
         assert answer.nodes
         same(decoded(encoded(answer)), answer)
+        assert pickle.loads(pickle.dumps(answer)) == answer
+        written = json.dumps(answer.to_dict())
+        assert Answer.from_dict(json.loads(written)) == dataclasses.replace(answer, nodes=())
 
 
 def test_what_json_cannot_hold_foreign_classes_and_other_bytes_are_refused(answer):
