@@ -148,23 +148,14 @@ def graph():
         (orphan, errors.IndexingError, "lists 4 nodes and its docstore has none of them"),
         (graph, errors.IndexingError, "the nodes of a PropertyGraphIndex cannot be listed"),
         (AnswersOnly, errors.IndexingError, "a AnswersOnly cannot retrieve without answering"),
-        (
-            lambda: with_model(index_on(Unlisted(), contracts()), None),
-            errors.IndexingError,
-            "has no embedding model and its nodes cannot be listed",
-        ),
-        (
-            lambda: with_model(vector_index(contracts()), FakeEmbedding(dimension=16, model_name="another")),
-            errors.EmbeddingMismatchError,
-            r"dimension 64, its embedding model .*another gives 16",
-        ),
-        (
-            lambda: with_model(vector_index(contracts()), DeadEmbedding(dimension=64, model_name="dead")),
-            errors.EmbeddingError,
-            "DeadEmbedding:dead failed: ConnectionError",
-        ),
+        (lambda: with_model(index_on(Unlisted(), contracts()), None), errors.IndexingError,
+         "has no embedding model and its nodes cannot be listed"),
+        (lambda: with_model(vector_index(contracts()), FakeEmbedding(dimension=16, model_name="another")),
+         errors.EmbeddingMismatchError, r"dimension 64, its embedding model .*another gives 16"),
+        (lambda: with_model(vector_index(contracts()), DeadEmbedding(dimension=64, model_name="dead")),
+         errors.EmbeddingError, "DeadEmbedding:dead failed: ConnectionError"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_searched_is_refused_without_foreign_words(make, error, said):
     with pytest.raises(error, match=said) as caught:
         attached(make())

@@ -10,7 +10,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from search_material import ask, ids, of_document
 from store_tools import where
 
-from agentic_retriever import AgenticRouter, RouterConfig
+from agentic_retriever import AgenticRouter, RouterConfig, retrievers
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import EmbeddingError, RetrievalError, StoreError, UnknownStrategyError
 from agentic_retriever.filters import matches, node_fields
@@ -45,6 +45,7 @@ def test_every_entry_is_whole_and_stands_in_declared_order(make_index, settings)
         adapter = build_adapter(strategy.value, index, settings)
         assert isinstance(adapter, RetrieverAdapter)
         assert adapter.strategy is spec.strategy is strategy
+        assert spec.build.__name__ in retrievers.__all__
         assert spec.description.endswith(".")
         assert "\n" not in spec.description
         assert spec.needs
