@@ -12,16 +12,15 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
 from agentic_retriever.pipeline import answers
 from agentic_retriever.pipeline.query import Pins, checked_pins
-from agentic_retriever.retrievers.base import CheckedRetriever, checked_bundle, with_hidden_metadata
+from agentic_retriever.retrievers.base import CheckedRetriever, checked_bundle, detailed
 from agentic_retriever.schema import Answer, Retrieval
 from agentic_retriever.tracing import safe_callbacks, spanned_by_base
 
 logger = logging.getLogger(__name__)
 
 ROUTE_KEY: Final = "route"
-"""Metadata key of a node under which its route stands: ``index``, ``indexes`` (all that were searched), ``strategy``,
-``index_confidence``, ``strategy_confidence`` and ``degraded``, in plain JSON types. Prompts and embeddings do not show
-it. A field of that name in the stored node is hidden by it, in results only.
+"""Key of the route in ``retrievers.details`` of a node: ``index``, ``indexes`` (all that were searched), ``strategy``,
+``index_confidence``, ``strategy_confidence`` and ``degraded``, in plain JSON types.
 """
 
 MAX_DESCRIPTION: Final = 1_024  # longest description of a tool that LlamaIndex passes to OpenAI's models, in characters
@@ -44,8 +43,8 @@ class RoutedRetriever(CheckedRetriever):
     """Retrieves through the router: which index and which strategy is decided anew for every question.
 
     A question that is declined as out of scope has no nodes; errors are those of ``AgenticRouter.retrieve``. It keeps
-    nothing between questions, so one serves many threads and event loops. Each node tells its route in its metadata
-    under ``ROUTE_KEY``. The vector of a ``QueryBundle`` is not used, for each index has its own model.
+    nothing between questions, so one serves many threads and event loops. Each node is as it is stored; its route is
+    in ``retrievers.details(node)``. The vector of a ``QueryBundle`` is not used, for each index has its own model.
 
     Args:
         router: The router.
@@ -75,7 +74,7 @@ def _with_routes(retrieval: Retrieval) -> list[NodeWithScore]:
     for step in retrieval.degraded:
         # Plain LlamaIndex callers often see nothing but texts.
         logger.info("%s fell back to %s: %s", step.step, step.fallback, step.reason)
-    marked = []
+    marked: list[NodeWithScore] = []
     for scored in retrieval.nodes:
         route = {  # each a record of its own
             "index": decision.index.name,
@@ -85,9 +84,9 @@ def _with_routes(retrieval: Retrieval) -> list[NodeWithScore]:
             "strategy_confidence": decision.strategy.confidence,
             "degraded": [step.to_dict() for step in retrieval.degraded],
         }
-        node = with_hidden_metadata(scored.node, **{ROUTE_KEY: route})
-        node.excluded_llm_metadata_keys = list(dict.fromkeys([*node.excluded_llm_metadata_keys, *_NOISE]))
-        marked.append(NodeWithScore(node=node, score=scored.score))
+        hidden = list(dict.fromkeys([*scored.node.excluded_llm_metadata_keys, *_NOISE]))
+        scored.node.excluded_llm_metadata_keys = hidden
+        marked.append(detailed(scored, scored.score, **{ROUTE_KEY: route}))
     return marked
 
 

@@ -36,7 +36,7 @@ REMOVED: Final = {  # settings that are gone, and what holds instead
     "embedding_cache_size": "2,048 vectors are kept in memory",
     "embedding_cache_ttl_s": "a vector stays in memory for 24 h",
     "llm_long_context_chars": "the cloud tier is asked first when a prompt has more than 8,000 characters of source "
-    "text; raise llm_context_chars to allow that many",
+    "text; set llm_context_chars to 8000 to allow no more",
     "llm_retries": "a failed request is sent again twice at most",
     "llm_workers": "a model answers as many calls at once as the setting workers says",
     "breaker_failures": "a model is left alone after 3 failures in a row",
@@ -145,7 +145,7 @@ class RouterConfig(BaseSettings):
     llm_small: str = _setting("none", "model for when llm and llm_cloud fail; values as for llm")
     llm_timeout_s: float = _setting(60.0, "total time for one answer, all tiers together", "seconds", ge=0.1)
     llm_context_chars: int = _setting(
-        8_000, "most source text in one prompt; with more than 8,000 the cloud tier is asked first", "characters",
+        16_000, "most source text in one prompt; with more than 8,000 the cloud tier is asked first", "characters",
         ge=500,
     )  # fmt: skip
     openrouter_base_url: str = _setting("https://openrouter.ai/api/v1", "where OpenRouter listens")

@@ -523,7 +523,7 @@ class AgenticRouter:
     # -- As part of a LlamaIndex application
 
     def as_retriever(self, *, callback_manager: CallbackManager | None = None, **pins: Unpack[Pins]) -> RoutedRetriever:
-        """Return the router as a LlamaIndex retriever; each node tells its route in ``metadata["route"]``.
+        """Return the router as a LlamaIndex retriever; ``retrievers.details`` of a node tell its route.
 
         What is fixed for every question (``index``, ``strategy``, ``filters``, ``top_k``, ``budget``) is checked at
         once and otherwise as :meth:`query` takes it. There are no LlamaIndex callbacks by default.

@@ -757,6 +757,11 @@ class Answer(Record):
         nodes = [{"node_id": n.node.node_id, "doc_id": n.node.ref_doc_id, "score": n.score} for n in self.nodes]
         return {**Record.to_dict(self), "nodes": nodes}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` wrote, without its nodes; ``ValueError`` if it is something else."""
+        return _read(cls, {**data, "nodes": ()})
+
     def _repr_html_(self) -> str:
         return render("answer.html", answer=self)
 

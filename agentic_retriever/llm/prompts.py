@@ -1,4 +1,4 @@
-"""Every prompt and fixed message; ``VERSION`` changes with any of them, and cached answers with it.
+"""Every prompt; ``VERSION`` changes with any of them, and cached answers with it.
 
 A prompt opens with its task, then frames the data: every passage, question or description stands between two lines that
 carry a boundary, which nobody who wrote the data could know and which occurs in none of it, so no text can forge the
@@ -9,7 +9,7 @@ refused with a ``SynthesisError``, and the caller draws another one.
 Indexes and strategies are shown without numbers, so that no number in a reply can be taken for a choice.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -18,12 +18,6 @@ from agentic_retriever.errors import SynthesisError
 VERSION: Final = "3"
 MIN_BOUNDARY: Final = 8  # characters
 NO_ANSWER: Final = "NO_ANSWER"  # what a model is told to reply when the passages do not answer the question
-# What is said when nothing was found, by ISO 639-1 code; read it with :func:`not_found`.
-NOT_FOUND: Final[Mapping[str, str]] = {
-    "en": "The indexed documents do not answer this question.",
-    "es": "Los documentos indexados no responden a esta pregunta.",
-    "th": "ไม่พบคำตอบของคำถามนี้ในเอกสารที่จัดทำดัชนีไว้",
-}
 
 _LANGUAGES: Final = {
     "ar": "Arabic", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "hi": "Hindi", "id": "Indonesian",
@@ -133,11 +127,6 @@ _WORD_CLOSING: Final = (
     "Which of the strategies between the lines marked {mark} above suits the question best?",
     "Take the simplest one that suits. Reply with its name, spelled as it stands after Name, and nothing else.",
 )
-
-
-def not_found(language: str) -> str:
-    """Say in a language, an ISO 639-1 code with or without a region, that nothing was found; else in English."""
-    return NOT_FOUND.get(language.lower().replace("_", "-").split("-")[0], NOT_FOUND["en"])
 
 
 Passages = Sequence[tuple[int, str, str]]  # number, header (such as title and section) and text of each

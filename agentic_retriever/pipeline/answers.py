@@ -13,13 +13,13 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from agentic_retriever.cache import WarmOutcome
 from agentic_retriever.errors import AgenticRetrieverError
 from agentic_retriever.llm.calls import AsyncPieces, Pieces
-from agentic_retriever.retrievers.base import prepared_copies
+from agentic_retriever.retrievers.base import RetrievedNode, details, prepared_copies
 from agentic_retriever.schema import Answer, RouteDecision, Selection, StrategyCard, Tier
 from agentic_retriever.show import render, short_text, shortened, signals_text
 from agentic_retriever.synthesis import StreamControl
 
 MAX_CHARS: Final = 2_000_000  # with more text than this in its nodes an answer is not kept: 500 must fit in the memory
-FORMAT: Final = 2  # changes when answers of before can no longer be read; they then count as not there
+FORMAT: Final = 3  # changes when answers of before can no longer be read; they then count as not there
 
 _NODE_CLASSES: dict[str, type[TextNode]] = {kind.class_name(): kind for kind in (TextNode, IndexNode, ImageNode)}
 _JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
@@ -75,7 +75,7 @@ def decoded(data: bytes) -> Answer:
         row = json.loads(data)
         if row["format"] != FORMAT:
             raise ValueError(f"the answer has format {str(row['format'])[:20]!r}, this version reads {FORMAT}")
-        return replace(Answer.from_dict({**row, "nodes": ()}), nodes=tuple(map(_node_of_row, row["nodes"])))
+        return replace(Answer.from_dict(row), nodes=tuple(map(_node_of_row, row["nodes"])))
     except (LookupError, TypeError, AttributeError, RecursionError, ValidationError, AgenticRetrieverError) as err:
         raise ValueError(f"these bytes are no answer ({type(err).__name__})") from err
 
@@ -87,16 +87,19 @@ def _node_row(scored: NodeWithScore) -> dict[str, Any]:
         raise ValueError(f"a {type(node).__name__} of another class, or that carries an object, has no JSON form here")
     # mode="python" keeps what JSON has no word for, so that it is refused instead of quietly becoming something else.
     content = node.model_dump(mode="python", exclude_defaults=True, exclude={"id_"})
+    row = {"class": kind, "id": node.node_id, "score": scored.score, "details": details(scored), "node": content}
     try:
-        return {"class": kind, "id": node.node_id, "score": scored.score, "node": _JSON.validate_python(content)}
+        _JSON.validate_python(row)
     except ValidationError as err:
         raise ValueError(f"something in a node has no JSON form: {err.errors(include_url=False)[0]['msg']}") from err
+    return row
 
 
 def _node_of_row(row: Mapping[str, Any]) -> NodeWithScore:
     kind = _NODE_CLASSES[row["class"]]  # only these classes are made from what a shared store holds
     content = {name: value for name, value in row["node"].items() if name != "class_name"}
-    return NodeWithScore(node=kind(**{**content, "id_": row["id"]}), score=row["score"])
+    node = kind(**{**content, "id_": row["id"]})
+    return RetrievedNode(node=node, score=row["score"], details=row["details"])
 
 
 # Piece by piece

@@ -36,7 +36,7 @@ from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.querylog import QueryLog
 from agentic_retriever.resources import Resources, left_out, measured, training_stamp
 from agentic_retriever.retrievers import refining
-from agentic_retriever.retrievers.base import copied_nodes, run_sides
+from agentic_retriever.retrievers.base import copied_nodes, detailed, details, run_sides
 from agentic_retriever.stores.points import embedded_text
 from agentic_retriever.synthesis import Evidence, Limits, StreamControl, Synthesis, Synthesizer, unknown_share
 from agentic_retriever.synthesis.confidence import MAX_JUDGED, why_not_read
@@ -574,7 +574,7 @@ class Pipeline:
                     done = self.postprocessors.run(question.query, nodes, filters=question.filters, timeout_s=limit)
                     nodes, lost = done[0], (*lost, *done[1])
             for entry in nodes:
-                hit = entry.node.metadata.get(refining.EXPANDED_KEY)
+                hit = details(entry).get(refining.EXPANDED_KEY)
                 if hit in find.origin:
                     find.origin.setdefault(entry.node.node_id, find.origin[hit])
             if traced is not None:
@@ -733,7 +733,7 @@ def relevance(nodes: Sequence[NodeWithScore], profile: IndexProfile) -> float | 
 
 def _node_cosine(node: NodeWithScore) -> float | None:
     """Return the cosine by which a node was found, or ``None`` when it was found by words alone."""
-    scores = retrievers.source_scores(node.node)
+    scores = retrievers.source_scores(node)
     return max((scores[source] for source in _COSINES if source in scores), default=None)
 
 
@@ -797,7 +797,7 @@ def merge_by_cosine(
             if known is None or score > known[0]:
                 merged[node.node.node_id] = (score, name, node)
     ordered = sorted(merged.items(), key=lambda item: (-item[1][0], item[0]))[:top_k]
-    nodes = [NodeWithScore(node=node.node, score=score) for _, (score, _, node) in ordered]
+    nodes: list[NodeWithScore] = [detailed(node, score) for _, (score, _, node) in ordered]
     return nodes, {node_id: name for node_id, (_, name, _) in ordered}
 
 

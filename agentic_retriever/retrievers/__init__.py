@@ -18,6 +18,7 @@ from agentic_retriever.retrievers.base import (
     RetrievalRequest,
     RetrieverAdapter,
     SearchResult,
+    details,
     source_scores,
 )
 from agentic_retriever.retrievers.chunk_decoupling import ChunkDecouplingRetriever
@@ -33,7 +34,7 @@ __all__ = [
     "DEFAULT_FUSION", "FUSION_FILE", "REGISTRY", "AdapterSettings", "ChunkDecouplingRetriever", "Fusion", "FusionModel",
     "HybridRetriever", "MetadataRetriever", "PlannerRetriever", "RecursiveRetriever", "RetrievalRequest",
     "RetrieverAdapter", "SearchResult", "StrategySpec", "SummaryRetriever", "VectorRetriever", "add_spec",
-    "build_adapter", "cards", "check_served", "source_scores", "spec_of", "unregister_strategy",
+    "build_adapter", "cards", "check_served", "details", "source_scores", "spec_of", "unregister_strategy",
 ]  # fmt: skip
 
 

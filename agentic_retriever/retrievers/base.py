@@ -17,7 +17,7 @@ from functools import cache, partial
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.bridge.pydantic import BaseModel
+from llama_index.core.bridge.pydantic import BaseModel, Field
 from llama_index.core.callbacks.base import CallbackManager
 from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.vector_stores.types import MetadataFilters
@@ -301,9 +301,25 @@ def check_request(request: RetrievalRequest) -> None:
 
 # What the contract of a retriever promises of every result, kept in one place for all strategies.
 
-# Metadata key of a result under which the score of each source stands, such as {"dense": 0.8, "bm25": 3.1}. A field of
-# that name in the stored node is hidden by it, in results only.
-SCORES_KEY: Final = "retrieval"
+SCORES_KEY: Final = "retrieval"  # of details: the score of each source, such as {"dense": 0.8, "bm25": 3.1}
+
+
+class RetrievedNode(NodeWithScore):
+    """A node of a result as it is stored, since ``node.hash`` counts all metadata, and beside it what is said of it."""
+
+    details: dict[str, Any] = Field(default_factory=dict)
+
+
+def details(one: NodeWithScore) -> dict[str, Any]:
+    """Return what retrieval says of a node beside its score: ``retrieval``, the scores by source, ``route`` and more.
+
+    Nothing of it is in the node's metadata, so that hashes, prompts and stores see the node as it is stored.
+    """
+    return one.details if isinstance(one, RetrievedNode) else {}
+
+
+def detailed(one: NodeWithScore, score: float | None, **more: object) -> RetrievedNode:
+    return RetrievedNode(node=one.node, score=score, details={**details(one), **more})
 
 
 def keep_promises(found: SearchResult, request: RetrievalRequest) -> SearchResult:
@@ -317,15 +333,14 @@ def keep_promises(found: SearchResult, request: RetrievalRequest) -> SearchResul
     finite = finite_scores(kept)
     # Just below the lowest real score, so that the order by score stays true.
     unscored = math.nextafter(min(finite), -math.inf) if finite else 0.0
-    scored = [(max(finite_or_least(one.score), unscored), one.node) for one in kept]
-    scored.sort(key=lambda pair: (-pair[0], pair[1].node_id))
-    nodes = []
-    for score, node in scored[: request.top_k]:
-        given = {name: finite_or_least(scores.get(node.node_id)) for name, scores in found.sources.items()}
+    scored = [(max(finite_or_least(one.score), unscored), one) for one in kept]
+    scored.sort(key=lambda pair: (-pair[0], pair[1].node.node_id))
+    nodes: list[NodeWithScore] = []
+    for score, one in scored[: request.top_k]:
+        given = {name: finite_or_least(scores.get(one.node.node_id)) for name, scores in found.sources.items()}
         by_source = {name: value for name, value in given.items() if value > -math.inf}
-        # A model should neither read the scores in its prompt nor embed them.
-        made = copied_node(with_hidden_metadata(node, **{SCORES_KEY: by_source}))
-        nodes.append(NodeWithScore(node=made, score=score))
+        said = {**details(one), SCORES_KEY: by_source}
+        nodes.append(RetrievedNode(node=copied_node(one.node), score=score, details=said))
     return SearchResult(nodes, found.degraded, found.understood)
 
 
@@ -345,23 +360,14 @@ def finite_scores(nodes: Iterable[NodeWithScore]) -> list[float]:
     return [score for score in (finite_or_least(one.score) for one in nodes) if score > -math.inf]
 
 
-def source_scores(node: BaseNode) -> Mapping[str, float]:
+def source_scores(one: NodeWithScore) -> Mapping[str, float]:
     """Return the score of each source that found a node of a result, by the source's name."""
-    scores: Mapping[str, float] = node.metadata.get(SCORES_KEY, {})
+    scores: Mapping[str, float] = details(one).get(SCORES_KEY, {})
     return scores
 
 
 def scores_of(nodes: Iterable[NodeWithScore]) -> dict[str, float | None]:
     return {one.node.node_id: one.score for one in nodes}
-
-
-def with_hidden_metadata(node: BaseNode, **metadata: object) -> BaseNode:
-    """Copy a node as far as it changes, with metadata that neither prompts nor embeddings have."""
-    hidden = {
-        name: list(dict.fromkeys([*getattr(node, name), *metadata]))
-        for name in ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys")
-    }
-    return node.model_copy(update={"metadata": {**node.metadata, **metadata}, **hidden})
 
 
 # Calls into stores and views, and running several sides of one search next to each other.

@@ -77,8 +77,8 @@ class ChunkDecouplingRetriever(base.RetrieverAdapter):
         nodes = {node_id: node for side in sides.values() for node_id, node in side.nodes.items()}
         leaves = sides[LEAF].leaves if LEAF in sides else {}
         taken = base.take_nodes(self._index, ranked(list(means.items())), nodes, request.top_k, filters=request.filters)
-        for one in taken:
+        for at, one in enumerate(taken):
             leaf = leaves.get(one.node.node_id)
             if leaf is not None:
-                one.node = base.with_hidden_metadata(one.node, **{SPAN_KEY: {"start": leaf.start, "end": leaf.end}})
+                taken[at] = base.detailed(one, one.score, **{SPAN_KEY: {"start": leaf.start, "end": leaf.end}})
         return base.SearchResult(taken, sources={name: side.scores for name, side in sides.items()})

@@ -346,8 +346,8 @@ def _last_word(words: Sequence[re.Match[str]], named: Sequence[bool], small: Seq
 
 # The strategy.
 
-# Metadata key of a planned result, beside "retrieval": the questions that the node was found for, such as ["margin in
-# 2024", "margin in 2025"]; the whole question is among them where it found the node.
+# Key in the details of a planned result, beside "retrieval": the questions that the node was found for, such as
+# ["margin in 2024", "margin in 2025"]; the whole question is among them where it found the node.
 PARTS_KEY: Final = "retrieval_parts"
 
 Retrieve: TypeAlias = Callable[[base.RetrievalRequest], base.SearchResult]  # how a part is searched for
@@ -361,7 +361,7 @@ class PlannerRetriever(base.RetrieverAdapter):
     never by a planner, so plans do not nest. A question that cannot be split gives exactly what ``retrieve`` gives.
 
     The scores of a split question are 0.7 times similarity plus 0.3 times keyword overlap, see ``merge_parts``; each
-    node names the questions that found it under the metadata key ``PARTS_KEY``. A part that fails is left out.
+    node names the questions that found it in its details, under ``PARTS_KEY``. A part that fails is left out.
     """
 
     strategy = Strategy.PLANNER
@@ -416,7 +416,7 @@ def _by_source(nodes: Sequence[NodeWithScore]) -> dict[str, dict[str, float | No
     """Return what sources gave the nodes of a result, by source."""
     found: dict[str, dict[str, float | None]] = {}
     for one in nodes:
-        for name, score in base.source_scores(one.node).items():
+        for name, score in base.source_scores(one).items():
             found.setdefault(name, {})[one.node.node_id] = score
     return found
 
@@ -459,8 +459,7 @@ def merge_parts(
     kept = dict.fromkeys(list(dict.fromkeys(best))[:top_k])
     kept |= dict.fromkeys([node_id for node_id in order if node_id not in kept][: top_k - len(kept)])
     chosen = [node_id for node_id in order if node_id in kept]
-    marked = {i: base.with_hidden_metadata(nodes[i].node, **{PARTS_KEY: list(by_part[i])}) for i in chosen}
-    planned = [NodeWithScore(node=node, score=totals[i]) for i, node in marked.items()]
+    planned: list[NodeWithScore] = [base.detailed(nodes[i], totals[i], **{PARTS_KEY: list(by_part[i])}) for i in chosen]
     sources: dict[str, base.Scores] = {
         **_by_source([nodes[i] for i in chosen]),
         SIMILARITY: similarity,

@@ -124,10 +124,10 @@ def in_order(nodes: Iterable[NodeWithScore]) -> list[NodeWithScore]:
 
 
 def rescored(entry: NodeWithScore, score: float) -> NodeWithScore:
-    known = dict(base.source_scores(entry.node))
+    known = dict(base.source_scores(entry))
     if entry.score is not None:
         known.setdefault(RETRIEVED, entry.score)
-    return NodeWithScore(node=base.with_hidden_metadata(entry.node, **{base.SCORES_KEY: known}), score=score)
+    return base.detailed(entry, score, **{base.SCORES_KEY: known})
 
 
 def stop_at_fall(nodes: Sequence[NodeWithScore], fall: float) -> list[NodeWithScore]:
@@ -440,7 +440,7 @@ def store_vectors(index: Index, node_ids: Sequence[str]) -> Mapping[str, npt.Arr
 
 # Parent expansion: the chunks around a hit, from the same section of the same document.
 
-# Metadata key of a node that was not found but stands beside one that was: the id of that one.
+# Key in the details of a node that was not found but stands beside one that was: the id of that one.
 EXPANDED_KEY: Final = "expanded_from"
 SECTION: Final = "section"
 
@@ -456,8 +456,8 @@ def expand(nodes: Sequence[NodeWithScore], neighbours: Neighbours, *, limit: int
             if node.node_id not in known and len(added) < limit:
                 known.add(node.node_id)
                 floor = math.nextafter(floor, -math.inf)
-                beside = base.with_hidden_metadata(node, **{EXPANDED_KEY: hit.node.node_id})
-                added.append(NodeWithScore(node=beside, score=floor))
+                said = {EXPANDED_KEY: hit.node.node_id}
+                added.append(base.RetrievedNode(node=node, score=floor, details=said))
     return [*nodes, *added]
 
 
@@ -534,6 +534,7 @@ def _checked(returned: object, before: Sequence[NodeWithScore], filters: Metadat
     if not isinstance(returned, (list, tuple)) or not all(isinstance(one, NodeWithScore) for one in returned):
         raise errors.RetrievalError(f"it must return a list of NodeWithScore, got {type(returned).__name__}", {})
     scores = {scored.node.node_id: base.finite_or_least(scored.score) for scored in before}
+    said = {scored.node.node_id: base.details(scored) for scored in before}  # many make a NodeWithScore of their own
     allowed = predicate(filters)
     unique: dict[str, NodeWithScore] = {}
     for scored in returned:
@@ -542,5 +543,5 @@ def _checked(returned: object, before: Sequence[NodeWithScore], filters: Metadat
             continue
         given, earlier = base.finite_or_least(scored.score), scores.get(node_id, 0.0)
         score = next((value for value in (given, earlier) if value > -math.inf), 0.0)
-        unique[node_id] = scored if score == given else NodeWithScore(node=scored.node, score=score)
+        unique[node_id] = base.detailed(scored, score, **said.get(node_id, {}))
     return list(unique.values())

@@ -204,7 +204,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    max_chars: int = 8_000  # Most source text in a prompt, in characters
+    max_chars: int = 16_000  # Most source text in a prompt, in characters
     max_passages: int | None = None  # Most passages in a prompt, or None for 5, and 10 for a complex question
     budget: schema.Budget = schema.NO_LIMITS
     force_cloud: bool = False

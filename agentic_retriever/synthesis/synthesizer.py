@@ -16,7 +16,7 @@ from agentic_retriever import errors
 from agentic_retriever.embeddings.model import embedding_time_s
 from agentic_retriever.llm import calls
 from agentic_retriever.llm.client import MAX_ANSWER_TOKENS
-from agentic_retriever.llm.prompts import NO_ANSWER, answer_prompt, not_found
+from agentic_retriever.llm.prompts import NO_ANSWER, answer_prompt
 from agentic_retriever.llm.replies import OPEN_TAG, SpokenText, without_thoughts
 from agentic_retriever.schema import Complexity, Confidence, ConfidenceLevel, Degradation, Tier, Usage
 from agentic_retriever.synthesis import context
@@ -25,6 +25,7 @@ from agentic_retriever.synthesis.citations import read_markers
 from agentic_retriever.synthesis.confidence import confidence_score, is_answerable
 from agentic_retriever.synthesis.extractive import Extraction, ExtractiveSynthesizer, quoted_checks
 from agentic_retriever.text import detect_language, split_sentences
+from agentic_retriever.text.language_files import section
 from agentic_retriever.threads import DeadlineCaller, guarded
 
 # --- an answer by a model, with every citation looked up in the passage that it names -------------------------------
@@ -406,8 +407,9 @@ class Synthesizer:
 
 
 def _nothing_found(task: _Task, score: float) -> context.Synthesis:
+    texts = section("not_found")
     return context.Synthesis(
-        text=not_found(task.language),
+        text=texts.get(task.language, texts["en"]),
         tier=Tier.NONE,
         confidence=Confidence.of(score),
         degraded=task.extraction.degraded,

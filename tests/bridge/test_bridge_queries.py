@@ -28,7 +28,7 @@ from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.query_engine import RetrieverQueryEngine, SubQuestionQueryEngine, TransformQueryEngine
 from llama_index.core.question_gen.types import BaseQuestionGenerator, SubQuestion
-from llama_index.core.retrievers import BaseRetriever, VectorIndexRetriever
+from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever, VectorIndexRetriever
 from llama_index.core.schema import MetadataMode, QueryBundle, TextNode
 from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
 from small_indexes import ANIMALS, GOOD, Chooser, documents
@@ -38,6 +38,7 @@ from waiting import wait_until, within
 from agentic_retriever import AgenticRouter, QdrantEdgeVectorStore, RouterConfig, errors
 from agentic_retriever.bridge import MAX_DESCRIPTION, ROUTE_KEY, RoutedQueryEngine, tool_description
 from agentic_retriever.embeddings import PackedVectors
+from agentic_retriever.retrievers import details
 from agentic_retriever.sample import SAMPLE_INDEXES, VECTORS, load_questions
 from agentic_retriever.schema import Budget, Strategy
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
@@ -60,40 +61,49 @@ def test_a_retriever_finds_what_the_router_finds_within_its_pins(router):
     pins = {"index": "animals", "strategy": "hybrid", "filters": kind, "top_k": 2, "budget": Budget(max_ms=9_000)}
     found = router.as_retriever(**pins).retrieve(MARS)
     assert {n.node.ref_doc_id for n in found} == {"dogs"}
-    assert found[0].node.metadata[ROUTE_KEY]["strategy"] == "hybrid"
+    assert details(found[0])[ROUTE_KEY]["strategy"] == "hybrid"
     assert len(router.as_retriever(index="animals", top_k=2).retrieve(CAT)) == 2
     pinned = router.as_retriever(index="planets", strategy=Strategy.VECTOR).retrieve(CAT)
-    assert {n.node.metadata[ROUTE_KEY]["index"] for n in pinned} == {"planets"}
+    assert {details(n)[ROUTE_KEY]["index"] for n in pinned} == {"planets"}
 
 
 def test_nodes_are_copies_that_tell_their_route_to_programs_and_not_to_models(router):
-    node = router.as_retriever().retrieve(CAT)[0].node
-    route = node.metadata[ROUTE_KEY]
+    hit = router.as_retriever().retrieve(CAT)[0]
+    route = json.loads(json.dumps(details(hit)))[ROUTE_KEY]
     assert (route["index"], route["strategy"], route["degraded"]) == ("animals", "vector", [])
     assert 0 <= route["index_confidence"] <= 1
-    json.dumps(node.metadata)
-    for mode in (MetadataMode.LLM, MetadataMode.EMBED):
-        assert "confidence" not in node.get_content(mode)
-    shown = node.get_content(MetadataMode.LLM)
+    shown = hit.node.get_content(MetadataMode.LLM)
     assert shown == "cats\nc\nen\nThe cat sleeps sixteen hours a day. A cat purrs when it is content."
     retriever = router.as_retriever(index="animals")
     first = retriever.retrieve(CAT)
-    first[0].node.metadata[ROUTE_KEY]["index"] = "changed"
+    details(first[0])[ROUTE_KEY]["index"] = "changed"
     first[0].node.metadata["title"] = "changed"
     first[0].node.excluded_llm_metadata_keys.clear()
     again = retriever.retrieve(CAT)
-    assert {n.node.metadata[ROUTE_KEY]["index"] for n in first[1:] + again} == {"animals"}
+    assert {details(n)[ROUTE_KEY]["index"] for n in first[1:] + again} == {"animals"}
     assert again[0].node.metadata["title"] == "cats"
-    assert ROUTE_KEY not in router.retrieve(CAT, index="animals").nodes[0].node.metadata
-    stored = {n.node_id: n for n in router.index("animals").nodes()}[again[0].node.node_id]
-    assert ROUTE_KEY not in stored.metadata
+    assert ROUTE_KEY not in details(router.retrieve(CAT, index="animals").nodes[0])
+
+
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_nodes_keep_the_hash_that_they_are_stored_with_so_that_fusion_finds_consensus(make_router, strategy):
+    router = make_router(reranker="llm", model=FakeLLM(["1"]), expand_neighbours=1)
+    stored = {node.node_id: node.hash for name in ("animals", "planets") for node in router.index(name).nodes()}
+    retriever = router.as_retriever(strategy=strategy, index="animals")
+    nodes = [*retriever.retrieve(CAT), *router.retrieve(CAT, strategy=strategy).nodes, *router.query(CAT).nodes]
+    assert {n.node_id: n.node.hash for n in nodes}.items() <= stored.items()
+    quiet = {"llm": FakeLLM([""]), "num_queries": 1, "use_async": False, "callback_manager": CallbackManager([])}
+    fused = QueryFusionRetriever([retriever, router.as_retriever(index="animals")], mode="reciprocal_rerank", **quiet)
+    found = fused.retrieve(CAT)
+    assert len({n.node_id for n in found}) == len(found)
+    assert found[0].score == pytest.approx(2 / 60)
 
 
 def test_degraded_steps_are_told(router, monkeypatch):
     router.index("animals").profile()
     monkeypatch.setattr(FakeEmbedding, "_vector", Mock(side_effect=RuntimeError("the model is down")))
     found = router.as_retriever(index="animals").retrieve(CAT)
-    assert [step["step"] for step in found[0].node.metadata[ROUTE_KEY]["degraded"]][:1] == ["embedding"]
+    assert [step["step"] for step in details(found[0])[ROUTE_KEY]["degraded"]][:1] == ["embedding"]
 
 
 async def test_async_does_not_block_the_loop(router, monkeypatch):
@@ -158,7 +168,7 @@ async def test_under_query_engines_of_llama_index(router):
     engine = RetrieverQueryEngine(router.as_retriever(), synthesizer(llm), callback_manager=CallbackManager([]))
     response = engine.query(CAT)
     assert str(response) == GOOD
-    assert response.source_nodes[0].node.metadata[ROUTE_KEY]["index"] == "animals"
+    assert details(response.source_nodes[0])[ROUTE_KEY]["index"] == "animals"
     assert "sixteen hours" in llm.prompts[0]
     assert "confidence" not in llm.prompts[0]
     assert str(await engine.aquery(CAT)) == GOOD
@@ -583,7 +593,7 @@ async def test_the_router_as_a_retriever_and_pinned_as_the_adapter(sample, expec
         adapter = sample.resources.adapter(sample.index(q["index"]), Strategy.VECTOR)
         routed = sample.as_retriever(index=q["index"], strategy="vector", top_k=sample.config.top_k)
         found = [n.node.node_id for n in routed.retrieve(q["query"])]
-        if routed.retrieve(q["query"])[0].node.metadata["route"]["strategy"] == "vector":
+        if details(routed.retrieve(q["query"])[0])[ROUTE_KEY]["strategy"] == "vector":
             assert found == [n.node.node_id for n in adapter.retrieve(q["query"])]
 
 

@@ -20,7 +20,7 @@ from agentic_retriever.indices import index as copying
 from agentic_retriever.indices import stored_nodes as index_module
 from agentic_retriever.indices.index import COPY_FILE, copy_index
 from agentic_retriever.ingestion import ChunkSettings
-from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, build_adapter
+from agentic_retriever.retrievers import AdapterSettings, RetrievalRequest, build_adapter, source_scores
 from agentic_retriever.retrievers.hybrid import FUSED
 from agentic_retriever.schema import Strategy
 from agentic_retriever.stores.server import QdrantServerVectorStore
@@ -123,7 +123,7 @@ def test_fusion_by_ranks_is_the_servers_both_sides_take_one_request_and_document
     monkeypatch.setattr(words, "search_fused", lambda *a, **k: (calls.append(k), asked(*a, **k))[1])
     result = adapter.search(RetrievalRequest("harbour toll", 5))
     assert len(calls) == 1
-    assert result.nodes[0].node.metadata["retrieval"] == {FUSED: pytest.approx(result.nodes[0].score)}
+    assert source_scores(result.nodes[0]) == {FUSED: pytest.approx(result.nodes[0].score)}
     # What the server cannot check itself is merged here.
     adapter = build_adapter(Strategy.HYBRID, index, AdapterSettings(config=RouterConfig(fusion="rrf")))
     assert adapter.search(RetrievalRequest("harbour toll", 5, where("kind", "od", "text_match"))).nodes

@@ -28,10 +28,6 @@ def test_prompts_have_data_then_instructions_refuse_a_simple_boundary_and_ask_fo
             prompts.answer_prompt("q", [], "en", boundary)
     for language in ("und", "xx", "", "{mark}"):
         assert "Write in the question's language." in prompts.answer_prompt("q", [], language, MARK)
-    assert set(prompts.NOT_FOUND) >= {"en", "es", "th"}
-    assert prompts.not_found("th") == prompts.NOT_FOUND["th"]
-    assert prompts.not_found("es-MX") == prompts.NOT_FOUND["es"]
-    assert prompts.not_found("sw") == prompts.NOT_FOUND["en"]
     assert prompts.VERSION
     options = [("vector", ["Description: plain"]), ("hybrid", [])]
     structured, word = (

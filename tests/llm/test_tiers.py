@@ -255,7 +255,7 @@ def test_one_and_three_tiers_are_built_and_described_without_network_and_without
     config = RouterConfig(llm="ollama:llama3:8b", ollama_base_url="http://127.0.0.1:1", llm_timeout_s=7)
     llm = build_client(config).order()[0]._llm()
     assert (llm.model, llm.request_timeout, llm.base_url) == ("llama3:8b", 7, "http://127.0.0.1:1")
-    assert llm.metadata.context_window == context_window(8_000) == 8_192
+    assert llm.metadata.context_window == context_window(16_000) == 8_192
     sizes = [context_window(chars) for chars in (500, 8_000, 20_000, 10**9)]
     assert sizes == sorted(sizes)
     assert (sizes[0], sizes[-1]) == (4_096, 32_768)

@@ -69,7 +69,7 @@ def test_scores_that_are_no_numbers_go_last_and_come_out_finite(scripted):
     assert ids(result) == ["a", "f", "c", "b", "d", "e"]
     assert result.nodes[1].score == 0.0
     assert json.loads(json.dumps([n.to_dict() for n in result.nodes], allow_nan=False))
-    assert "dense" not in retrievers.source_scores(result.nodes[-1].node)
+    assert "dense" not in retrievers.source_scores(result.nodes[-1])
 
 
 def test_what_comes_twice_keeps_its_best_score_and_what_does_not_satisfy_is_dropped(scripted):
@@ -94,20 +94,19 @@ def test_results_are_deep_copies_without_objects(scripted):
     assert (node.metadata, node.embedding) == ({"tags": ["a"]}, [1.0, 2.0])
     assert node.relationships[NodeRelationship.SOURCE].metadata == {"k": 1}
     assert node.obj is not None
-    assert SCORES_KEY not in node.excluded_llm_metadata_keys
 
 
-def test_scores_per_source_stand_in_the_metadata_but_in_no_prompt(index, settings):
+def test_scores_per_source_stand_beside_the_node_and_in_no_prompt(index, settings):
     vector = ask(retrievers.VectorRetriever(index, settings), top_k=3).nodes
-    assert [retrievers.source_scores(n.node) for n in vector] == [{"dense": n.score} for n in vector]
+    assert [retrievers.source_scores(n) for n in vector] == [{"dense": n.score} for n in vector]
     best = ask(retrievers.HybridRetriever(index, settings), top_k=3).nodes[0]
-    assert retrievers.source_scores(best.node) == best.metadata[SCORES_KEY]
-    assert set(retrievers.source_scores(best.node)) == {"dense", "bm25", "fused"}
-    assert retrievers.source_scores(best.node)["fused"] == best.score
-    assert retrievers.source_scores(best.node)["dense"] == vector[0].score
+    assert retrievers.source_scores(best) == retrievers.details(best)[SCORES_KEY]
+    assert set(retrievers.source_scores(best)) == {"dense", "bm25", "fused"}
+    assert retrievers.source_scores(best)["fused"] == best.score
+    assert retrievers.source_scores(best)["dense"] == vector[0].score
     for mode in (MetadataMode.LLM, MetadataMode.EMBED):
         assert "dense" not in best.node.get_content(mode)
-    assert retrievers.source_scores(TextNode(text="x")) == {}
+    assert retrievers.source_scores(hit("x", 1.0)) == {}
 
 
 @STRATEGIES

@@ -41,7 +41,7 @@ def test_it_is_what_llamaindex_expects_and_may_be_asked_for_more_than_there_is()
     retriever = BM25Retriever(contract_nodes())
     assert isinstance(retriever, LlamaBM25Retriever)
     best = retriever.retrieve(QUERY)[0]
-    assert source_scores(best.node) == {"bm25": best.score}
+    assert source_scores(best) == {"bm25": best.score}
     assert retriever.similarity_top_k == 2
     retriever = BM25Retriever(nodes_of("red apple", "green apple"), similarity_top_k=10)
     assert len(retriever.retrieve("apple")) == 2

@@ -363,7 +363,7 @@ def test_alpha_moves_the_order(make_index, make_settings, fusion):
 
 def test_a_word_that_only_bm25_finds_comes_in(zebra, settings):
     found = ask(retrievers.HybridRetriever(zebra, settings), "A-12", 60).nodes
-    assert [set(retrievers.source_scores(n.node)) for n in found if n.node_id == "z"] == [{"bm25", "fused"}]
+    assert [set(retrievers.source_scores(n)) for n in found if n.node_id == "z"] == [{"bm25", "fused"}]
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_one_side_that_fails_leaves_the_other(broken, step, fallback, source, in
         index.keyword = Mock(side_effect=StoreError("the model is down"))
     result = ask(retrievers.HybridRetriever(index, settings), top_k=3)
     check_result(result.nodes, 3)
-    assert [retrievers.source_scores(n.node) for n in result.nodes] == [{source: n.score} for n in result.nodes]
+    assert [retrievers.source_scores(n) for n in result.nodes] == [{source: n.score} for n in result.nodes]
     told = {"step": step, "reason": "the model is down", "fallback": fallback}
     assert [d.to_dict() for d in result.degraded] == [told]
 
@@ -539,7 +539,7 @@ def test_scores_are_in_the_unit_interval_and_sides_say_whether_their_list_is_who
     assert all(0 <= score <= 1 for score in scores(many))
     by_words = dict(stripes.keyword().search("zebra", COUNT))
     for found in many.nodes:
-        given = retrievers.source_scores(found.node)
+        given = retrievers.source_scores(found)
         assert given["fused"] == found.score
         assert given.get("dense") in (None, stripes.vector_store.scores[found.node_id])
         assert given.get("bm25") in (None, by_words[found.node_id])

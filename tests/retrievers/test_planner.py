@@ -11,7 +11,7 @@ from store_tools import where
 from waiting import pool, within
 
 from agentic_retriever import errors
-from agentic_retriever.retrievers import AdapterSettings, HybridRetriever, PlannerRetriever, SearchResult
+from agentic_retriever.retrievers import AdapterSettings, HybridRetriever, PlannerRetriever, SearchResult, details
 from agentic_retriever.retrievers.planner import (
     LISTS,
     MAX_PARTS,
@@ -75,7 +75,7 @@ def test_parts_are_searched_for_beside_the_whole_question(index, settings):
     assert asked[QUERY].query_vector == vector
     assert all(asked[part].query_vector is None for part in PARTS)
     assert all(0 < request.timeout_s <= 60 for request in inner.requests)
-    by_part = {n.node.node_id: n.node.metadata[PARTS_KEY] for n in result.nodes}
+    by_part = {n.node.node_id: details(n)[PARTS_KEY] for n in result.nodes}
     assert PARTS[0] in by_part["n1"]
     assert len(result.nodes) == 3
     assert result.degraded == ()
@@ -189,12 +189,9 @@ def test_every_question_keeps_its_best_node_and_nodes_name_the_questions():
     source = hit("a", 0.9)
     before = source.node.to_json()
     found = {"part": [source, hit("b", 0.1)], "q": [hit("a", 0.3), hit("c", 0.2)]}
-    parts = {c.node.node_id: c.node.metadata[PARTS_KEY] for c in merged(found)}
+    parts = {c.node.node_id: details(c)[PARTS_KEY] for c in merged(found)}
     assert parts == {"a": ["q", "part"], "b": ["part"], "c": ["q"]}
     assert source.node.to_json() == before
-    first = merged(found)[0].node
-    assert PARTS_KEY in first.excluded_llm_metadata_keys
-    assert PARTS_KEY in first.excluded_embed_metadata_keys
 
 
 ANY_SCORES = st.none() | st.floats(allow_nan=True, allow_infinity=True)

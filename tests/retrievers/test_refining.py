@@ -16,7 +16,7 @@ from store_tools import where
 
 from agentic_retriever.config import RouterConfig, Secret
 from agentic_retriever.errors import ConfigError, DeadlineExceededError, LLMError, LLMOutputError, StoreError
-from agentic_retriever.retrievers import refining, source_scores
+from agentic_retriever.retrievers import details, refining, source_scores
 
 
 def dump(nodes):
@@ -152,7 +152,7 @@ def test_a_keyword_lifts_a_node_by_its_share_and_weights_add_up_within_the_range
     got = refining.boost("approval of a car", BRAKES, [refining.Boost("approval", 0.75)])
     assert ids(got) == ["b", "a", "c"]
     assert scores(got) == pytest.approx([0.5 + 0.75 * 0.8, 0.9, 0.1])
-    assert source_scores(got[0].node)["retrieved"] == 0.5
+    assert source_scores(got[0])["retrieved"] == 0.5
     assert got[1] is BRAKES[0]
     assert dump(BRAKES) == before
     got = refining.boost("approval brakes", BRAKES, [refining.Boost("approval", 0.9), refining.Boost("brakes", 0.9)])
@@ -233,11 +233,8 @@ def test_chunks_beside_a_hit_are_added_below_all_hits(index):
     assert got[:2] == hits
     assert scores(got) == sorted(scores(got), reverse=True)
     assert len(set(scores(got))) == 5
-    assert [n.node.metadata.get(refining.EXPANDED_KEY) for n in got] == [None, None, "d#1", "d#1", "e#1"]
-    assert refining.EXPANDED_KEY in got[2].node.excluded_llm_metadata_keys
+    assert [details(n).get(refining.EXPANDED_KEY) for n in got] == [None, None, "d#1", "d#1", "e#1"]
     assert dump(hits) == before
-    stored = index.vector_store.get_nodes(node_ids=["d#0"])[0]
-    assert refining.EXPANDED_KEY not in stored.metadata
 
 
 def test_expansion_stays_in_the_section_the_limit_and_the_callers_filters(index):
@@ -378,7 +375,7 @@ def test_nodes_come_in_the_new_order_as_copies(name, given, reranker):
     assert ids(got) == ["c", "a", "b"]
     assert scores(got) == sorted(scores(got), reverse=True)
     assert all(math.isfinite(score) for score in scores(got))
-    assert [source_scores(entry.node)["retrieved"] for entry in got] == [0.7, 0.9, 0.8]
+    assert [source_scores(entry)["retrieved"] for entry in got] == [0.7, 0.9, 0.8]
     assert dump(THREE) == before
     assert made.rerank("q", [], 5.0) == []
 

@@ -10,7 +10,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from search_material import ask, ids, of_document
 from store_tools import where
 
-from agentic_retriever import AgenticRouter, RouterConfig
+from agentic_retriever import AgenticRouter, RouterConfig, retrievers
 from agentic_retriever.embeddings import EmbeddingModel
 from agentic_retriever.errors import EmbeddingError, RetrievalError, StoreError, UnknownStrategyError
 from agentic_retriever.filters import matches, node_fields
@@ -28,6 +28,7 @@ from agentic_retriever.retrievers import (
     VectorRetriever,
     build_adapter,
     cards,
+    details,
     source_scores,
     spec_of,
 )
@@ -44,6 +45,7 @@ def test_every_entry_is_whole_and_stands_in_declared_order(make_index, settings)
         adapter = build_adapter(strategy.value, index, settings)
         assert isinstance(adapter, RetrieverAdapter)
         assert adapter.strategy is spec.strategy is strategy
+        assert spec.build.__name__ in retrievers.__all__
         assert spec.description.endswith(".")
         assert "\n" not in spec.description
         assert spec.needs
@@ -261,7 +263,7 @@ def test_a_question_that_cannot_be_embedded_is_searched_by_words(adapter, make_i
     index = make_index(book("red apple harvest"))
     index.embedding.embed_query = Mock(side_effect=EmbeddingError("the model is down"))
     result = ask(adapter(index, settings), "red apple")
-    assert [(one.node.node_id, set(source_scores(one.node))) for one in result.nodes] == [("c0", {"bm25"})]
+    assert [(one.node.node_id, set(source_scores(one))) for one in result.nodes] == [("c0", {"bm25"})]
     told = {"step": f"{adapter.strategy.value}.dense", "reason": "the model is down", "fallback": "BM25 search alone"}
     assert [lost.to_dict() for lost in result.degraded] == [told]
     index.keyword = Mock(side_effect=StoreError("no words"))
@@ -351,7 +353,7 @@ def test_references_are_followed_to_their_depth_and_score_below_their_referrer(m
 
     def reached(depth):
         result = ask(following(depth, index, settings), query, top_k=6)
-        return {n.node_id for n in result.nodes if REFERRED in source_scores(n.node)}
+        return {n.node_id for n in result.nodes if REFERRED in source_scores(n)}
 
     assert reached(0) == set()
     assert "law-2" in reached(1)
@@ -446,15 +448,12 @@ def test_every_fine_hit_carries_its_window_and_its_place(make_whole_index, setti
     assert best.node_id == "c0"
     assert best.node.text == nodes[0].text
     assert (best.node.start_char_idx, best.node.end_char_idx) == (1_000, 1_000 + len(nodes[0].text))
-    span = best.node.metadata[SPAN_KEY]
+    span = details(best)[SPAN_KEY]
     assert "violet lantern" in best.node.text[span["start"] : span["end"]]
     assert len(best.node.text[span["start"] : span["end"]]) < len(best.node.text) / 2
-    scores = source_scores(best.node)
+    scores = source_scores(best)
     assert scores["leaf"] > scores["chunk"]
     assert best.score == pytest.approx((scores["leaf"] + scores["chunk"]) / 2)
-    assert SPAN_KEY not in best.node.get_content("llm")
-    assert SPAN_KEY not in best.node.get_content("embed")
-    assert SPAN_KEY not in nodes[0].metadata
 
 
 def test_chunks_alone_when_the_leaves_fail_and_leaves_alone_when_the_chunks_do(make_index, settings, monkeypatch):
@@ -490,7 +489,7 @@ def test_chunks_come_from_the_chosen_documents_and_through_filters_from_those_fa
     adapter = SummaryRetriever(make_index(library(40)), settings)
     result = ask(adapter, "topic7", top_k=3)
     assert ids(result)[0].startswith("b07")
-    assert all({"dense", "summary"} <= set(source_scores(n.node)) for n in result.nodes)
+    assert all({"dense", "summary"} <= set(source_scores(n)) for n in result.nodes)
     assert sorted(ids(ask(adapter, "topic7", top_k=3, filters=where("book", 33)))) == ["b33-0", "b33-1", "b33-2"]
 
 

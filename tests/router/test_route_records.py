@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import json
 import math
+import pickle
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,7 @@ from agentic_retriever.pipeline.answers import (
 from agentic_retriever.pipeline.query import merge_by_cosine, merge_indexes
 from agentic_retriever.pipeline.spending import MeteredModel, Spending
 from agentic_retriever.retrievers import SearchResult
+from agentic_retriever.retrievers.base import RetrievedNode
 from agentic_retriever.schema import Answer, Degradation, Tier, TierUsage
 from agentic_retriever.testing import FakeEmbedding, FakeLLM
 
@@ -347,7 +349,8 @@ def nodes(draw):
         "embedding": draw(st.none() | st.lists(NUMBERS, max_size=3)),
     }
     node = IndexNode(index_id="i", **values) if draw(st.booleans()) else TextNode(**values)
-    return NodeWithScore(node=node, score=draw(st.none() | NUMBERS))
+    said = draw(st.dictionaries(NAMES, PLAIN, max_size=2))
+    return RetrievedNode(node=node, score=draw(st.none() | NUMBERS), details=said)
 
 
 ANSWERS = answers(nodes())
@@ -363,11 +366,12 @@ def same(one, other):
 @pytest.fixture
 def answer():
     node = TextNode(
-        text="The cat sleeps.", metadata={"tags": ["x"], "retrieval": {"dense": 0.5}},
+        text="The cat sleeps.", metadata={"tags": ["x"]},
         relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id="doc", metadata={"a": [1]})},
     )  # fmt: skip
     made = made_up_values.answer("It sleeps [1].")
-    return dataclasses.replace(made, nodes=(NodeWithScore(node=node, score=0.5),), degraded=())
+    found = RetrievedNode(node=node, score=0.5, details={"retrieval": {"dense": 0.5}})
+    return dataclasses.replace(made, nodes=(found,), degraded=())
 
 
 @settings(max_examples=150, deadline=None)
@@ -388,6 +392,9 @@ def test_answers_of_the_router_come_back_whole(make):
         answer = router.query(question, strategy=strategy)
         assert answer.nodes
         same(decoded(encoded(answer)), answer)
+        assert pickle.loads(pickle.dumps(answer)) == answer
+        written = json.dumps(answer.to_dict())
+        assert Answer.from_dict(json.loads(written)) == dataclasses.replace(answer, nodes=())
 
 
 def test_what_json_cannot_hold_foreign_classes_and_other_bytes_are_refused(answer):
@@ -403,7 +410,7 @@ def test_what_json_cannot_hold_foreign_classes_and_other_bytes_are_refused(answe
         odd = dataclasses.replace(answer, nodes=(NodeWithScore(node=node, score=1.0),))
         with pytest.raises(ValueError, match="JSON"):
             encoded(odd)
-    for data in [b"", b"null", b"[]", b"{}", b'{"format":1}', b'{"format":2}', b"\xff", b"[" * 100_000]:
+    for data in [b"", b"null", b"[]", b"{}", b'{"format":1}', b'{"format":3}', b"\xff", b"[" * 100_000]:
         with pytest.raises(ValueError):
             decoded(data)
 
@@ -434,7 +441,7 @@ def test_callers_cannot_change_what_is_kept_and_what_is_worth_keeping(answer):
     node.score = 9.0
     node.node.text = "spoiled"
     node.node.metadata["tags"].append("spoiled")
-    node.node.metadata["retrieval"]["dense"] = 9
+    node.details["retrieval"]["dense"] = 9
     node.node.relationships[NodeRelationship.SOURCE].metadata["a"].append("spoiled")
     node.node.relationships.clear()
     node.node.excluded_llm_metadata_keys.append("spoiled")

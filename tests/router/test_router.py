@@ -204,7 +204,7 @@ def test_with_an_embedding_model_that_hangs_every_strategy_searches_words_after_
         assert hung.asked == [BOTH, "animals"], "the question or a description was waited for again"
         assert "night" in answer.text or "sixteen" in answer.text
         assert answer.degraded[0].to_dict()["fallback"] == "words only"
-        assert all("dense" not in retrievers.source_scores(found.node) for found in answer.nodes)
+        assert all("dense" not in retrievers.source_scores(found) for found in answer.nodes)
     hung.kind, now[0] = "", 30.0
     assert "embedding" not in {lost.step for lost in router.query(BOTH, strategy=strategy).degraded}
     assert embedding.breaker.state is BreakerState.CLOSED

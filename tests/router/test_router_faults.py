@@ -280,15 +280,22 @@ def test_a_good_stream_is_cached_for_queries_and_one_without_its_end_is_marked_a
 # Which tier, and within which budget
 
 
-def test_complex_forced_and_long_questions_go_to_the_cloud_first(make_tiers, ollama, monkeypatch):
+def test_complex_and_forced_questions_go_to_the_cloud_first_and_those_with_much_to_read(make_tiers, ollama, tmp_path):
+    """More than 8,000 characters are read by the default settings, too; a limit below keeps them at home."""
     ollama.reply(chat("ollama", GOOD))
     router = make_tiers()
     assert timed(router).tier is Tier.PRIMARY
     answer = timed(router, COMPLEX)
     assert (answer.route.complexity, answer.tier, len(answer.attempts)) == (Complexity.COMPLEX, Tier.CLOUD, 1)
     assert timed(make_tiers(), force_cloud=True).tier is Tier.CLOUD
-    monkeypatch.setattr("agentic_retriever.llm.tiers.LONG_CONTEXT_CHARS", 10)
-    assert timed(make_tiers()).tier is Tier.CLOUD
+    breeds = ["abyssinian", "burmese", "cornish", "persian", "siamese", "turkish"]
+    slept = "The {0} cat sleeps sixteen hours a day. It loves {0} cushions and comfortable {0} furniture. "
+    long = documents({breed: slept.format(breed) * 25 for breed in breeds})
+    for limit, tier in ({}, Tier.CLOUD), ({"llm_context_chars": 8_000}, Tier.PRIMARY):
+        router = make_tiers(data_dir=tmp_path / tier.value, answer_threshold=0.0, **limit)
+        router.add_index("breeds", long)
+        answer = timed(router)
+        assert (answer.route.complexity, answer.tier) == (Complexity.SIMPLE, tier)
 
 
 def test_without_money_only_free_models_are_asked(make_tiers, ollama, cloud):

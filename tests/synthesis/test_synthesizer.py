@@ -16,7 +16,6 @@ from waiting import within
 from agentic_retriever import errors
 from agentic_retriever.llm import LLMClient, LLMReply, TieredClient, result_of
 from agentic_retriever.llm.client import Endpoint
-from agentic_retriever.llm.prompts import NOT_FOUND
 from agentic_retriever.schema import Budget, Complexity, ConfidenceLevel, FailureKind, Tier, Usage
 from agentic_retriever.synthesis import (
     CitationChecker,
@@ -30,6 +29,7 @@ from agentic_retriever.synthesis import (
 )
 from agentic_retriever.synthesis.synthesizer import StreamedText
 from agentic_retriever.testing.fakes import FakeLLM
+from agentic_retriever.text.language_files import section
 from agentic_retriever.threads import Breaker
 
 
@@ -49,11 +49,8 @@ def test_passages_are_numbered_with_header_and_place():
 
 @pytest.mark.parametrize(
     ("metadata", "page"),
-    [
-        ({"page": 2}, 2), ({"page_label": "7"}, 7), ({"page_label": "iv"}, None), ({"page": 0}, None),
-        ({"page": True}, None),
-    ],
-)  # fmt: skip
+    [({"page": 2}, 2), ({"page_label": "7"}, 7), *(({"page_label": odd}, None) for odd in ("iv", 0, True))],
+)
 def test_page(metadata, page):
     assert assemble([make_node("x", **metadata)], max_chars=100)[0].page == page
 
@@ -151,16 +148,14 @@ def test_unsupported_sentences_lower_the_confidence(handbook):
 
 @pytest.mark.parametrize(
     ("query", "language", "expected"),
-    [
-        ("What is it?", None, "en"), ("¿Qué día empieza el curso?", None, "es"), ("ราคาเท่าไร", None, "th"),
-        ("Was?", "de", "en"),
-    ],
+    [("What is it?", None, "en"), ("¿Qué día empieza el curso?", None, "es"), ("ราคาเท่าไร", None, "th"),
+     ("Wie hoch ist die Miete der Wohnung?", None, "de"), ("Was?", "de", "de"), ("Nani?", "sw", "en")],
 )  # fmt: skip
 def test_no_nodes_say_so_in_the_questions_language_without_a_call(query, language, expected):
     synthesizer, llm = with_model(["never"])
     for nodes in ([], [make_node("  \n")]):
         got = synthesizer.synthesize(query, nodes, language=language)
-        assert got.text == NOT_FOUND[expected]
+        assert got.text == section("not_found")[expected]
         assert (got.tier, got.citations, got.usage) == (Tier.NONE, (), Usage())
         assert got.confidence.level is ConfidenceLevel.NOT_FOUND
     assert llm.prompts == []
@@ -188,12 +183,7 @@ def test_relevance_carries_a_question_in_another_language(handbook):
     assert "Write in Spanish." in llm.prompts[0]
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        errors.LLMError("primary model x: down"), ConnectionError("SECRET"), "", "   ", TypeError("SECRET"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("fault", [errors.LLMError("x: down"), ConnectionError("SECRET"), "", " ", TypeError("SECRET")])
 def test_any_failure_of_the_model_gives_the_extract(handbook, fault):
     synthesizer, _ = with_model([fault])
     got = synthesizer.synthesize(QUERY, handbook)
@@ -277,7 +267,7 @@ def test_every_answer_comes_with_its_checks(handbook):
 def test_no_answer_and_nothing_but_unsupported_sentences_left_out_are_not_found(handbook, reply, policy, checked):
     writer, _ = model_writer([reply] * 2, unsupported=policy)
     got = Synthesizer(ExtractiveSynthesizer(), writer).synthesize(QUERY, handbook)
-    assert (got.text, got.tier, got.citations) == (NOT_FOUND["en"], Tier.NONE, ())
+    assert (got.text, got.tier, got.citations) == (section("not_found")["en"], Tier.NONE, ())
     assert got.confidence.level is ConfidenceLevel.NOT_FOUND
     assert checked is None or [c.text for c in got.checks] == checked
     assert got.usage.to_dict()["llm_calls"] == 1

@@ -183,6 +183,7 @@ def test_every_packaged_file_is_named_after_its_language_and_read_once_and_engli
     assert all(data["language"] == code for code, data in language_files().items())
     assert language_files() is language_files()
     assert [section for section in SECTIONS if "en" not in languages_with(section)] == []
+    assert set(language_files()) - set(languages_with("not_found")) == {"und"}
 
 
 @pytest.mark.parametrize(

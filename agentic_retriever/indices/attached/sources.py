@@ -110,10 +110,10 @@ def _source(name: str, index: VectorStoreIndex, store: BasePydanticVectorStore) 
 def _complete(
     name: str, source: NodeSource, store: BasePydanticVectorStore, embedding: BaseEmbedding | None
 ) -> int | None:
-    """Return how many nodes a store lists, or ``None`` where it does not list all: some cut the list without a word."""
+    """Return how many nodes a store lists, or ``None`` where it does not list all, or reads none of them by its id."""
     try:
         listed = {node.node_id for node in source.nodes()}
-        if embedding is None or len(listed) > _CHECKED_AT_MOST:
+        if embedding is None or len(listed) > _CHECKED_AT_MOST or (listed and not source.get([min(listed)])):
             return None
         query = VectorStoreQuery(query_embedding=embedding.get_query_embedding(name), similarity_top_k=len(listed) + 1)
         result = store.query(query)
