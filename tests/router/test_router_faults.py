@@ -327,7 +327,7 @@ def test_routing_and_answer_share_the_calls(make_tiers, ollama, monkeypatch):
 
 def test_many_long_nodes_take_one_call_and_what_was_left_out_is_told(make_tiers, ollama, tmp_path):
     ollama.reply(chat("ollama", "Rule 3 sets the limit to 3 metres. [1]"))
-    router = make_tiers(top_k=50, data_dir=tmp_path / "data")
+    router = make_tiers(top_k=50, data_dir=tmp_path / "data", llm_cloud="none")
     long = {f"note{n}": f"Note {n} is of something else, number {n * 7}, altogether. " * 50 for n in range(49)}
     long["rule3"] = "Rule 3 sets the limit to 3 metres. " * 70
     router.add_index("rules", documents(long), description="Rules on limits")
@@ -338,7 +338,7 @@ def test_many_long_nodes_take_one_call_and_what_was_left_out_is_told(make_tiers,
     assert len(answer.nodes) == 50
     assert answer.nodes_left_out == 50 - prompt.count("Source: ")  # near copies of better ones, too
     assert prompt.count("Source: ") <= 5
-    assert len(prompt) < 12_000
+    assert len(prompt) < 20_000
     assert asked["options"]["num_ctx"] == 8_192
     assert answer.to_dict()["nodes_left_out"] == answer.nodes_left_out
 
