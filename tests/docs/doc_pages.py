@@ -20,7 +20,6 @@ SOURCES = {
     "docs/handbook/leave.md": "# Leave\n\nEvery employee gets 28 days of annual leave.\n\nAsk a week ahead.\n",
     "docs/handbook/expenses.md": "# Expenses\n\nMeals on a journey are paid up to 40 euros a day.\n",
     "docs/contracts/supply.md": "# Supply\n\nThe supplier delivers within ten days of an order.\n",
-    "questions.txt": "How many days of annual leave do I get?\nWhat is paid for meals?\n",
     "docs/minutes/2023.md": "---\nyear: 2023\nteam: sales\n---\n# Minutes\n\nThe canteen opens at eight.\n",
     "docs/minutes/2025.md": "---\nyear: 2025\nteam: support\n---\n# Minutes\n\nThe canteen opens at nine.\n",
 }
