@@ -358,8 +358,9 @@ class Pipeline:
         """Embed the question once for routing and retrieval; without a vector both go on lexically."""
         with run.spending.step("embedding"):
             try:
-                limit = embedding_time_s(run.spending.left_s("embedding the question"))
-                return self.resources.embedding().embed_query(run.question.query, timeout_s=limit)
+                model = self.resources.embedding()
+                limit = embedding_time_s(run.spending.left_s("embedding the question"), model)
+                return model.embed_query(run.question.query, timeout_s=limit)
             except errors.AgenticRetrieverError as err:
                 run.degraded.append(schema.Degradation(step="embedding", reason=str(err), fallback="words only"))
                 return None
