@@ -222,6 +222,8 @@ class SharedShard:
         except BaseException:
             self._lock.release()
             raise
+        with suppress(errors.StoreError):  # after a crash, so that what was replayed counts as written
+            self.flush()
 
     @property
     def dimension(self) -> int | None:
