@@ -5,11 +5,12 @@ import pytest
 from doc_pages import write_sources
 from typer.testing import CliRunner
 
+from agentic_retriever import config
 from agentic_retriever.cli.app import app
 from agentic_retriever.config import PREFIX, RouterConfig
 from agentic_retriever.testing import FakeEmbedding
 
-SHARED = ("EMBEDDING_MODEL", "OLLAMA_BASE_URL", "OPENROUTER_API_KEY", "COHERE_API_KEY", "REDIS_URL", "QDRANT_URL")
+SHARED = tuple(name.upper() for name in config.SHARED)
 REAL_CONNECT = socket.socket.connect
 
 
