@@ -214,8 +214,8 @@ class EmbeddingModel:
         self._memory: TTLCache[str, Vector] = TTLCache(memory_size, memory_ttl_s, timer=timer)
         self._lock = threading.Lock()
         self._dimension: int | None = None
-        advice = {"advice": "it runs in this process and is slow here; "} if self.is_local else {}
-        self._caller = DeadlineCaller(f"embedding model {name}", **advice)
+        advice = "it runs in this process and is slow here; " if self.is_local else "check that it is up, or "
+        self._caller = DeadlineCaller(f"embedding model {name}", advice=advice)
         self.breaker = breaker or Breaker()
 
     @property

@@ -360,14 +360,16 @@ def _hosted(config: RouterConfig, tier: Tier, provider: str, model: str, price: 
     )
     url: str = getattr(config, f"{provider}_base_url")
     key: str = getattr(config, f"{provider}_api_key").reveal()
-    # Newer models of OpenAI itself refuse the name of the limit that every other server knows.
-    limit = {"max_completion_tokens": MAX_ANSWER_TOKENS} if url == OPENAI_URL else {"max_tokens": MAX_ANSWER_TOKENS}
-    llm = (OpenRouter if provider == "openrouter" else OpenAILike)(
+    # Newer models of OpenAI itself refuse the limit's name that other servers know, and any temperature but 1.
+    is_picky = url == OPENAI_URL and not model.startswith(("gpt-3", "gpt-4"))
+    limit = {"max_completion_tokens": MAX_ANSWER_TOKENS} if is_picky else {"max_tokens": MAX_ANSWER_TOKENS}
+    make: Callable[..., LLM] = OpenRouter if provider == "openrouter" else OpenAILike
+    llm = make(
         model=model,
         api_key=key or "none",
         api_base=url,
         is_chat_model=True,
-        temperature=0.0,
+        temperature=1.0 if is_picky else 0.0,
         max_retries=0,
         timeout=config.llm_timeout_s,
         context_window=(price.context_tokens if price else None) or context_window(config.llm_context_chars),

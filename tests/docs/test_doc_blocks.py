@@ -6,9 +6,8 @@ import sys
 from contextlib import nullcontext
 
 import pytest
-from conftest import isolate
 from doc_blocks import LANGUAGES, PAGES, ROOT, Block, BlockError, check_command, read_blocks, shell_commands
-from doc_pages import PageRun
+from doc_pages import PageRun, isolate
 from typer.testing import CliRunner
 
 from agentic_retriever.cli.app import app

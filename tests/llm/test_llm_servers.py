@@ -109,6 +109,8 @@ def test_any_server_with_the_api_of_openai_by_its_url(server, build):
     assert list(build(**there).stream("q")) == ["a", "b"]  # a server of one's own may want no key
     with pytest.raises(ConfigError, match="OPENAI_API_KEY"):
         build(llm="openai:gpt-4o-mini")
+    newer = build(llm="openai:gpt-6-luna", openai_api_key="sk-canary").order()[0]._llm()
+    assert (newer.temperature, newer.additional_kwargs["max_completion_tokens"], newer.max_tokens) == (1.0, 1_024, None)
 
 
 BODY = "provider-body-canary"
